@@ -165,7 +165,7 @@ def record(data: Any, named: str) -> Record:
     if type(where.get("threads")) is not int:
         raise UsageError(f"{named} is damaged: environment does not say how many threads there were")
     rows, verdicts, noisy_rows = (data.get(name, []) for name in ("rows", "verdicts", "noisy"))
-    if not all(isinstance(found, list) for found in (rows, verdicts, noisy_rows)):
+    if not all(isinstance(part, list) for part in (rows, verdicts, noisy_rows)):
         raise UsageError(f"{named} is damaged: rows, verdicts and noisy are not all lists")
     on_cpu = where["device"] == "cpu"
     times = {}

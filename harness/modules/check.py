@@ -264,7 +264,7 @@ def module_request(
         seed,
         explicit=convention is not None,
         modes=chosen,
-        dtypes=tuple(getattr(torch, dtype_name(each)) for each in dtypes),
+        dtypes=tuple(getattr(torch, dtype_name(text)) for text in dtypes),
         matrix=matrix,
         notes=notes,
         **others,

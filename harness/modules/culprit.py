@@ -113,13 +113,13 @@ def first_leaking_backward(
         seen[-1][1].append(leaf_of())  # the model itself was given ids
         rows = pack.rows(reader)
         weight = torch.randn(out[rows].shape, generator=torch.Generator().manual_seed(seed)).to(out)
-        tensors = list({id(each): each for _, ins, outs in seen for each in (*ins, *outs)}.values())
+        tensors = list({id(tensor): tensor for _, ins, outs in seen for tensor in (*ins, *outs)}.values())
         grads = subject.differentiate((out[rows] * weight).sum(), tensors) if tensors else []
     at = (pack.document == source).cpu()
     reached = {id(t): _reaches(g, at) for t, g in zip(tensors, grads, strict=True)}
     for visit, ins, outs in seen:
         if any(reached[id(t)] for t in ins) and not any(reached[id(t)] for t in outs):
-            return _culprit(visit, [each for each, _, _ in seen], arguments)
+            return _culprit(visit, [v for v, _, _ in seen], arguments)
     return None
 
 

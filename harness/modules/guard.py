@@ -80,16 +80,16 @@ def documents_of(call: Arguments) -> Tensor:
     """The document of each token (b, t), as the arguments of a call say it. Raises ArgumentError where none does."""
     tokens = _tokens(call)
     for name in _IDS:
-        if isinstance(found := call.get(name), Tensor):
-            return found.reshape(tokens.shape[:2])
+        if isinstance(ids := call.get(name), Tensor):
+            return ids.reshape(tokens.shape[:2])
     rows, t = tokens.shape[:2]
     for name in _OFFSETS:
-        if isinstance(found := call.get(name), Tensor):
-            starts = torch.zeros(rows * t + 1, dtype=torch.int64, device=found.device)
-            starts[found.long()] = 1
+        if isinstance(offsets := call.get(name), Tensor):
+            starts = torch.zeros(rows * t + 1, dtype=torch.int64, device=offsets.device)
+            starts[offsets.long()] = 1
             return starts[:-1].cumsum(0).reshape(rows, t)
-    if isinstance(found := call.get("position_ids"), Tensor):
-        position = found[0] if found.dim() == 3 else found  # several axes of positions
+    if isinstance(position_ids := call.get("position_ids"), Tensor):
+        position = position_ids[0] if position_ids.dim() == 3 else position_ids  # several axes of positions
         restarts = torch.zeros_like(position)
         restarts[:, 1:] = position[:, 1:] <= position[:, :-1]
         return restarts.cumsum(1).expand(rows, t)
