@@ -46,7 +46,7 @@ from packproof.harness.worker.parallel import on_every_core
 from packproof.refs.errors import ArgumentError, checked_call
 
 _MOST_TOKENS = {"quick": 64, "standard": 600, "thorough": 4096}
-_COMPILED: tuple[Lengths, ...] = (FIRST, (9, 1, 17, 3))  # each call may compile again
+_COMPILED: tuple[Lengths, ...] = (FIRST, (9, 1, 17, 3))  # few: each new shape may compile again
 _NOT_ISOLATED = "its documents are not isolated"
 MATRIX_DTYPES = ("fp32", "bf16")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from packproof.properties.light_torch import DispatchMode
 
-_AXIS_AT = {  # where their axis stands among the arguments
+_AXIS_AT = {  # the position of the axis among the arguments
     torch.ops.aten.topk.default: 2,
     torch.ops.aten.argmax.default: 1,
     torch.ops.aten.max.dim: 1,
@@ -53,7 +53,7 @@ class Chosen:
 
 
 Allowed = Callable[[int, Chosen], float]
-Made = Sequence[Chosen | None]  # None for what is no choice among the scores of each token
+Made = Sequence[Chosen | None]  # None: the scores are not those of each token
 
 
 @dataclass(eq=False)
@@ -61,7 +61,7 @@ class TieBreaker(DispatchMode):
     """Records each choice among the scores of tokens while active, and at a near tie repeats an earlier run's
     choice."""
 
-    supports_higher_order_operators = True  # flex attention is one
+    supports_higher_order_operators = True  # such as flex attention
 
     tokens: int
     """The number of tokens of the call."""
@@ -107,7 +107,7 @@ class TieBreaker(DispatchMode):
         return Chosen(scores.detach().reshape(flat), index.reshape(flat))
 
     def _made_alike(self, choice: Chosen | None) -> Chosen | None:
-        if not self.forward:  # computed again for the backward pass
+        if not self.forward:  # recomputed for the backward pass: no new choice
             return next((m for m in self.made if m and choice and m.repeats(choice)), choice)
         number, kept = len(self.made), choice
         earlier = self.earlier[number] if number < len(self.earlier) else None

@@ -79,7 +79,7 @@ def _flex(pack: Pack) -> Any:
 def _thd(pack: Pack) -> SimpleNamespace:
     offsets, longest = cumulative(pack.lengths, torch.int32, pack.device), max(pack.lengths)
     padded = offsets.clone()
-    padded[-1] = pack.tokens  # the rows of a document end where those of the next begin, or the row ends
+    padded[-1] = pack.tokens  # padding past the last document counts as its rows
     named = {
         **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_kv"), offsets),
         **dict.fromkeys(("cu_seqlens_q_padded", "cu_seqlens_kv_padded"), padded),

@@ -123,7 +123,7 @@ def first_leaking_backward(
     with torch.enable_grad(), subject.differentiable(x) as (given, leaf_of):
         with watched(subject.module, begin, end):
             out = subject.call_with(given, arguments, convention)
-        seen[-1][1].append(leaf_of())  # the model itself was given ids
+        seen[-1][1].append(leaf_of())  # the input of the model itself: it got ids, which have no gradient
         rows = pack.rows(reader)
         weight = torch.randn(out[rows].shape, generator=torch.Generator().manual_seed(seed)).to(out)
         tensors = list({id(tensor): tensor for _, ins, outs in seen for tensor in (*ins, *outs)}.values())
@@ -165,7 +165,7 @@ def _visits(subject: Subject, convention: Convention, x: Tensor, arguments: Mapp
 
     def begin(name: str, module: nn.Module, given: Any) -> _Visit:
         had = [n for n, value in arguments.items() if _holds(given, value)]
-        padding = int(module.padding[0]) if isinstance(module, nn.Conv1d) else 0  # its output is longer by as much
+        padding = int(module.padding[0]) if isinstance(module, nn.Conv1d) else 0  # rows by which its output is longer
         return _Visit(name, type(module).__name__, _copies(given), had, padding)
 
     def end(visit: _Visit, out: Any) -> None:

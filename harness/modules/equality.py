@@ -24,7 +24,7 @@ from packproof.harness.modules.pack import FIRST, PADDING, Pack
 from packproof.harness.modules.subject import ModuleRefused, Subject
 from packproof.properties.light_torch import DispatchMode
 
-_SAFETY = 32  # rounding errors of one sample have a largest element within a few times that of another
+_SAFETY = 32  # the largest rounding error varies by a few times between samples
 _VACUOUS = 0.1
 
 
@@ -190,7 +190,7 @@ class _Pass:
 class _LessThanFloat64(DispatchMode):
     """Detects any computation in a lower precision than float64."""
 
-    supports_higher_order_operators = True  # flex attention is one
+    supports_higher_order_operators = True  # such as flex attention
     seen = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -238,12 +238,12 @@ def _difference(
     """
     scale = largest(alone)
     allowed = _SAFETY * max(_rounding(alone, rough, unit, rough_unit), usual * scale, unit * among)
-    apart = torch.where(packed == alone, 0.0, packed - alone)  # scores may be infinite
+    apart = torch.where(packed == alone, 0.0, packed - alone)  # inf - inf is NaN
     return Difference(what, largest(apart), allowed, scale, among)
 
 
 def _rounding(alone: Tensor, rough: Tensor, unit: float, rough_unit: float) -> float:
-    apart = torch.where(alone == rough, 0.0, rough.double() - alone.double())  # scores may be infinite
+    apart = torch.where(alone == rough, 0.0, rough.double() - alone.double())  # inf - inf is NaN
     return max(largest(apart) * unit / rough_unit, unit * largest(alone[alone.isfinite()]))
 
 

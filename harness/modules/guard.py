@@ -90,7 +90,7 @@ def documents_of(call: Arguments) -> Tensor:
             starts[offsets.long()] = 1
             return starts[:-1].cumsum(0).reshape(rows, t)
     if isinstance(position_ids := call.get("position_ids"), Tensor):
-        position = position_ids[0] if position_ids.dim() == 3 else position_ids  # several axes of positions
+        position = position_ids[0] if position_ids.dim() == 3 else position_ids  # mrope: three axes of positions
         restarts = torch.zeros_like(position)
         restarts[:, 1:] = position[:, 1:] <= position[:, :-1]
         return restarts.cumsum(1).expand(rows, t)
@@ -187,7 +187,7 @@ def _names(module: nn.Module) -> list[str]:
 def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(module.forward).parameters
-    except (TypeError, ValueError):  # of no Python function, as a scripted one
+    except (TypeError, ValueError):  # not a Python function, such as a scripted module
         return {}
 
 

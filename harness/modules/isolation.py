@@ -20,8 +20,8 @@ from packproof.harness.modules.subject import Subject
 
 Pair = tuple[int, int]
 Visit = TypeVar("Visit")
-MANY = 8  # documents of which each is changed
-ROUNDINGS = 256  # of the largest output; the smallest leak seen in a model is 1.4 % of it, 10^5 roundings in fp32
+MANY = 8  # up to this many documents, each one is changed
+ROUNDINGS = 256  # of the largest output; the smallest leak in a real model was 1.4 % of it, 10^5 roundings in fp32
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def first_that_leaks(
 
     leaks: decides for a visit, the same visit of the other run and a number of roundings.
     """
-    for roundings in (ROUNDINGS, 0):  # experts of a mixture round otherwise, which is no leak
+    for roundings in (ROUNDINGS, 0):  # experts of a mixture may round differently: not a leak
         for one, other in zip(before, after, strict=False):
             if leaks(one, other, roundings):
                 return one

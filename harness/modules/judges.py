@@ -136,7 +136,7 @@ def _void(trial: Trial, pack: Pack) -> str:
     subject, convention = trial.subject, trial.convention
     x, arguments = subject.input(pack.tokens, trial.seed), subject.arguments(convention, pack)
     told_nothing = subject.arguments(convention, pack.without_boundaries())
-    calls = (told_nothing, arguments, arguments, arguments)  # the first two may leave what later ones keep
+    calls = (told_nothing, arguments, arguments, arguments)  # boundaries kept by the module settle first
     with torch.no_grad():
         *_, once, twice = (subject.call_with(x, each, convention) for each in calls)
     if not torch.equal(once.nan_to_num(), twice.nan_to_num()):

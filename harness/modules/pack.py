@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 Lengths = tuple[int, ...]
-PADDING = -1  # the document of a row that is none's
-FIRST: Lengths = (5, 9, 7)  # 21 tokens: the size of nothing else, as a rule
+PADDING = -1  # the document of a padding row
+FIRST: Lengths = (5, 9, 7)  # 21 tokens: a number that is rarely the size of another axis
 _CHUNKS = ("chunk_size", "mamba_chunk_size", "attention_chunk_size", "block_size")
 _WINDOWS = ("sliding_window", "attention_window_size", "local_window_size")
 _WIDTHS = (
     *("d_conv", "mamba_d_conv", "conv_kernel", "conv_kernel_size"),
     *("conv_L_cache", "linear_conv_kernel_dim", "short_conv_kernel_size"),
 )
-_MANY = (258, 20)  # documents: more than a byte counts, and what fits into few tokens
+_MANY = (258, 20)  # documents: more than a byte can count, and a number for few tokens
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def _checksums(value: Any, keep: Tensor) -> list[_Sums]:
             found.append(_sums(x.detach().reshape(rows * t, -1)[keep.flatten().to(x.device)]))
         elif rows == 1 and x.dim() and x.shape[0] == t:
             found.append(_sums(x.detach().reshape(t, -1)[keep[0].to(x.device)]))
-        elif rows == 1 and x.dim() == 3 and x.shape[0] == 1 and x.shape[2] >= t:  # channels first, with its padding
+        elif rows == 1 and x.dim() == 3 and x.shape[0] == 1 and x.shape[2] >= t:  # Conv1d: channels first, with padding
             found.append(_sums(x.detach()[0, :, :t].mT[keep[0].to(x.device)]))
     return found
 
