@@ -138,8 +138,7 @@ class RoundLimits:
     limit: float
     """Seconds after which measuring ends in any case."""
     turn: float = 0.0
-    """Milliseconds for which a short run is repeated in a round, because the first calls after a long run are
-    slower."""
+    """Milliseconds to repeat a short run for in each round: the first calls after a long run are slower."""
 
 
 # On a CPU rounds are short, as no cold cache is restored, and the limit is long, to outwait other work.

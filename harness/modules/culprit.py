@@ -104,8 +104,7 @@ def first_leaking_backward(
 ) -> Culprit | None:
     """The first module with a leak in its backward pass; None if no module can be named.
 
-    Its inputs at the source document receive a gradient of the reader's outputs; its outputs at the source receive
-    none.
+    At the source document its inputs receive a gradient of the reader's outputs, and its outputs receive none.
 
     pair: the source and the reader.
     """

@@ -103,7 +103,7 @@ class PackedAndAlone:
         """Compare the pack with its documents alone. Raises ModuleRefused.
 
         Near ties are aligned only in a second comparison, if the first one fails or is inconclusive: it costs time, and
-            few modules choose.
+        few modules choose.
         """
         found = self._compared(pack, alike=False)
         if (found.failing or found.vacuous) and not self.high.mode.compiled:

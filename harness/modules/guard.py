@@ -1,8 +1,8 @@
-"""A guard on a training run's first batch: does one of its documents reach another? Asked before the first step.
+"""A guard on a training run's first batch: does one of its documents reach another? Checked before the first step.
 
 Two passes run as in training, with gradients if the run has them: the batch with every second document changed, and the
-    batch itself. The unchanged documents keep their bits, and have no gradient at the changed tokens. If both say
-    something, the gradient decides: experts may round outputs differently, and rounding has no gradient.
+batch itself. The unchanged documents keep their bits, and have no gradient at the changed tokens. If both say
+something, the gradient decides: experts may round outputs differently, and rounding has no gradient.
 """
 
 import inspect
@@ -37,10 +37,10 @@ def guard(model: nn.Module, documents: Documents | None = None) -> RemovableHand
         seq_idx, segment_ids, document_ids, cu_seq_lens_q, cu_seqlens or position_ids.
 
     The first call of the model that has a row of two documents is checked with its own arguments, mode and precision,
-        and with gradients if they are on: two forward passes and a backward pass to the embedding. Buffers, gradients
-        and random numbers are restored afterwards. It raises CheckFailed with the first module that leaks, or if every
-        output is NaN, and ArgumentError if nothing in the call says where documents begin. Anything that cannot be
-        judged is reported in a warning. Then the hook is gone.
+    and with gradients if they are on: two forward passes and a backward pass to the embedding. Buffers, gradients and
+    random numbers are restored afterwards. It raises CheckFailed with the first module that leaks, or if every output
+    is NaN, and ArgumentError if nothing in the call says where documents begin. Anything that cannot be judged is
+    reported in a warning. Then the hook is gone.
 
     Returns the hook; `remove()` takes it away. Raises ArgumentError for a model or documents of another type.
 
@@ -209,8 +209,7 @@ def _numbered(documents: Tensor) -> Tensor:
 
 
 def _with_changed(call: Arguments, which: Tensor) -> Arguments:
-    """The call with other tokens where the mask is true: ids from the same batch, so none is out of range or
-    special."""
+    """The call with other tokens where the mask is true: ids of the same batch, none out of range or special."""
     tokens = _tokens(call)
     which = which.to(tokens.device)
     if tokens.is_floating_point():
@@ -301,8 +300,7 @@ def _leaves(model: nn.Module, call: Arguments) -> Iterator[tuple[Arguments, list
 def _reached(
     model: nn.Module, call: Arguments, outputs: Sequence[Tensor], leaves: Sequence[Tensor], keep: Tensor
 ) -> str | None:
-    """The gradient of these tokens' outputs at the other tokens, in words: "" if it is exactly zero, so nothing reaches
-    them.
+    """The gradient of these tokens' outputs at the other tokens, in words; "" if it is exactly zero.
 
     None if autograd cannot say: without gradients, or with an output that is not finite.
     """
@@ -324,10 +322,9 @@ def _reached(
 
 
 def _by_backward(model: nn.Module, call: Arguments, keep: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients of the leaves by `backward()`, the only way with reentrant checkpointing. () with a warning if it
-    fails.
+    """The gradients of the leaves by `backward()`, the only way with reentrant checkpointing.
 
-    Parameters require no gradient meanwhile, so that nothing is added to theirs.
+    () with a warning if it fails. Parameters require no gradient meanwhile, so nothing is added to theirs.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:

@@ -103,7 +103,10 @@ def many_documents(most_tokens: int) -> Lengths:
 
 
 def padded_layouts(module: nn.Module, *, between: bool) -> list[tuple[Lengths, tuple[int, ...]]]:
-    """Lengths of documents, and the rows of padding around them: past the last one, or `between` documents too."""
+    """Lengths of documents, and the rows of padding around them.
+
+    between_documents: pad between documents too, not only past the last one.
+    """
     block = min(_blocks(module)[0], 64)
     if between:
         return [(FIRST, (0, 2, 0, 3)), ((5, 9), (1, 3, 0)), ((1, 1), (0, 1, block))]
@@ -113,8 +116,7 @@ def padded_layouts(module: nn.Module, *, between: bool) -> list[tuple[Lengths, t
 def smaller(lengths: Lengths, leaks: Callable[[Lengths], bool]) -> Lengths:
     """The smallest layout that still leaks: the fewest tokens in two documents, then in three.
 
-    Many documents of one token each shrink to the fewest such documents. If nothing smaller leaks, the lengths
-    themselves.
+    Many documents of one token each shrink to fewer of them. Returns the lengths themselves if nothing smaller leaks.
     """
     sizes = sorted({1, 2, 3, 4, 5, *lengths})
     pairs = [*product(sizes, repeat=2), *product((1, 2, 4), repeat=3)]

@@ -68,8 +68,7 @@ class Proof:
 def _require_passed(end: "RunFinished") -> None:
     """PlainFailure unless a verdict is a pass and none is worse.
 
-    An expected failure is an xfail, with its report in the test's output. If nothing could be judged, the test is
-    skipped.
+    An expected failure is an xfail, with its report in the test's output. If nothing could be judged, it is a skip.
     """
     from packproof.harness.results.wording import failure_text, failure_texts  # noqa: PLC0415
 

@@ -17,10 +17,9 @@ Tensors = dict[str, Tensor]
 
 
 def split_block(place: OnRanks) -> list[str]:
-    """Compare the split block with the float64 reference, once with all tokens on each rank and once with tokens split
-    too.
+    """Compare the split block with the float64 reference: with all tokens on each rank, then with tokens split too.
 
-    Returns a line for each output or gradient of this rank with a larger error than the rounding of the full block
+    Returns a line for each output or gradient of this rank whose error is larger than the full block's rounding
     explains.
     """
     assert place.group is not None

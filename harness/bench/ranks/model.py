@@ -19,8 +19,7 @@ class RankedOp:
     messages: tuple[int, ...] = ()
     """Bytes from each rank in each pass, whatever its tokens are."""
     whole: float = 0.0
-    """Milliseconds of 65,536 tokens of one document, forward and backward, as measured on an H200 (L4); 0 where not
-    needed."""
+    """Measured ms of 65,536 tokens of one document, forward and backward, on an H200 (L4); 0 where not needed."""
     host: float = 0.0
     """Milliseconds to enqueue these kernels; 0 if not needed."""
 

@@ -60,10 +60,10 @@ def told(error: Exception, place: OnRanks) -> str:
 
 
 def launch(arguments: Sequence[str], ranks: int, seconds: float) -> list[int]:
-    """Run `packproof` with these arguments on this many ranks of this machine. Returns their exit codes, negative for
-    signals.
+    """Run `packproof` with these arguments on this many ranks of this machine.
 
-    If one rank fails, the others get time to report it, because they wait `seconds` for it. Then they are killed.
+    Returns their exit codes, negative for signals. If one rank fails, the others get time to report it, because they
+    wait `seconds` for it. Then they are killed.
     """
     store = dist.TCPStore(_LOCALHOST, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     environment = {
