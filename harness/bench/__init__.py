@@ -1,1 +1,1 @@
-"""Timing of kernels and of the implementations compared with them, at sizes at which they were first proven correct."""
+"""Timing of kernels and of their baselines, at sizes at which they were first proven correct."""

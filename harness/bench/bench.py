@@ -1,4 +1,4 @@
-"""The bench: from a request to a stream of results. Only what was first proven at the timed sizes is timed."""
+"""The bench: from a request to a stream of results. Only implementations with a proof at the timed sizes are timed."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,40 +45,42 @@ from packproof.properties.cases.sample import Sample
 from packproof.properties.op import Op
 from packproof.refs.errors import UsageError
 
-_CLOSE = 1.03  # the same code against itself: below this more rounds tell little more
+_CLOSE = 1.03  # the same code against itself: below this, more rounds hardly help
 
 _MOST_TOKENS = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """What to time.
-
-    layouts: timed one after another. targets: empty for packproof's own kernels. against: baselines, None for the
-    default ones. sizes: override the defaults. inputs: optional inputs to pass, None for the default ones. options:
-    values of the op's options, in text. threads: of torch on a CPU, one by default. earlier: the name of an earlier
-    run's file and what it holds; a row that may be slower than there is timed for longer.
-    """
+    """The kernels, baselines, sizes and layouts of one bench."""
 
     layouts: tuple[BenchLayout, ...]
+    """Timed one after another."""
     targets: tuple[str, ...] = ()
+    """The kernels under test; empty for packproof's own."""
     op: str | None = None
     against: tuple[str, ...] | None = None
+    """The baselines; None for the default ones."""
     sizes: Mapping[str, int] = field(default_factory=dict)
+    """Sizes of axes, instead of the defaults."""
     inputs: tuple[str, ...] | None = None
+    """Optional inputs to pass; None for the default ones."""
     options: Mapping[str, str] = field(default_factory=dict)
+    """The op's options, their values in text."""
     dtype: str = "float32"
     device: str = "cpu"
     threads: int | None = None
+    """Threads of torch on a CPU; None for one."""
     seed: int = 0
     earlier: tuple[str, Record] | None = None
+    """The file name and the record of a previous run. A row is timed for longer if it may be slower than there."""
 
 
 Plan = list[tuple[Op, Setting, list[Implementation]]]
 
 
 def run_bench(request: BenchRequest, clock: Clock | None = None) -> Iterator[Event]:
-    """Prove and time what is requested; UsageError before the first event if that is impossible."""
+    """Prove and time the requested implementations; UsageError before the first event if that is impossible."""
     _require_names(request)
     threads = torch.get_num_threads()
     if request.device == "cpu":
@@ -118,7 +120,7 @@ def _bench(request: BenchRequest, clock: Clock | None) -> Iterator[Event]:
 
 
 def _require_names(request: BenchRequest) -> None:
-    """UsageError for a device, number of threads or layout with which nothing can be timed."""
+    """UsageError for a device, number of threads or layout without anything to time."""
     known("device", request.device, DEVICES)
     if request.device == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device: torch {torch.__version__} sees no CUDA device here; use --device cpu")
@@ -134,7 +136,7 @@ def _require_names(request: BenchRequest) -> None:
 
 
 def _plan(request: BenchRequest) -> Plan:
-    """By op, how it is timed, and the implementations, each opened in a process of its own."""
+    """By op, its setting and the implementations, each opened in its own process."""
     plan = []
     for op, group in implementations(request.targets, request.op, request.against, request.device):
         chosen = setting(op, request.device, request.sizes, request.inputs, request.options)
@@ -143,20 +145,22 @@ def _plan(request: BenchRequest) -> Plan:
 
 
 def _not_taken(chosen: Setting, group: Sequence[Implementation], request: BenchRequest) -> set[str]:
-    """What is usual for the op, was not asked for, and is not taken by a kernel under test. No kernel of the group gets
-    it, so that their times can be compared."""
+    """Default inputs and options that a kernel under test does not take, unless the request names them.
+
+    No kernel of the group gets them, so that their times can be compared.
+    """
     asked = {*(request.inputs or ()), *request.options}
     tested = [implementation for implementation in group if not is_baseline(implementation.name)]
     return {name for implementation in tested for name in implementation.missing(chosen)} - asked
 
 
 def _named(found: Place, without: Sequence[str] = ()) -> dict[str, object]:
-    """What a row is found by, by name."""
+    """The fields of a configuration, by name."""
     return {name: value for name, value in zip(PLACE, found, strict=True) if name not in without}
 
 
 def _places(plan: Plan, request: BenchRequest) -> list[Place]:
-    """Where this run may have rows."""
+    """The configurations at which this run may have rows."""
     return [
         place(op.name, implementation.name, str(chosen), request.dtype, layout)
         for op, chosen, group in plan
@@ -166,7 +170,7 @@ def _places(plan: Plan, request: BenchRequest) -> list[Place]:
 
 
 def _proofs(pairs: Sequence[tuple[Implementation, Setting]], request: BenchRequest, empty: bool) -> Iterator[SizeProof]:
-    """The proof of each, in order; they run in parallel, since nothing is timed meanwhile."""
+    """The proof of each implementation, in order. Proofs run in parallel, because nothing is timed meanwhile."""
 
     def proof(number: int) -> Iterator[tuple[int, SizeProof]]:
         implementation, chosen = pairs[number]
@@ -189,7 +193,7 @@ def _at_layout(
     request: BenchRequest,
     clock: Clock,
 ) -> Iterator[BenchResult]:
-    """The results at one layout: times of what is correct there too, and the verdicts."""
+    """The results at one layout: times of implementations that are correct there too, and the verdicts."""
     candidates = [implementation for implementation, proof in group if proof.may_be_timed]
     timings, channels = _Timings({}, {}, {}), 1
     if candidates:
@@ -211,7 +215,7 @@ def _at_layout(
 
 
 def _noise(passes: Iterable[Pass]) -> str:
-    """What is said of passes that have no time because of noise, "" if there is none."""
+    """Why these passes have no time; "" if there are none."""
     found = ", ".join(f"{p.name} {p.decile.noise:.2f} x" for p in passes if p.decile)
     against = f"against itself the same code takes {found}, and {BETWEEN_RUNS:.2f} x is allowed"
     return f"{against}; the machine is too busy" if found else ""
@@ -219,23 +223,28 @@ def _noise(passes: Iterable[Pass]) -> str:
 
 @dataclass(frozen=True)
 class _Timings:
-    """times: the passes of correct implementations, and the bytes they keep for backward. verdicts: on incorrect ones.
-    limits: why an implementation cannot run at this layout."""
+    """The outcome of timing the candidates at one layout, by name."""
 
     times: Mapping[str, tuple[tuple[Pass, ...], int | None]]
+    """The passes of correct implementations, and the bytes kept for the backward pass."""
     verdicts: Mapping[str, str]
+    """The verdicts on incorrect ones."""
     limits: Mapping[str, str]
+    """Why an implementation cannot run at this layout."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """runs: implementations to time, warmed up; footprints: what they allocate. verdicts: by name, "" if correct.
-    limits: why an implementation declines or lacks memory here."""
+    """The candidates at one layout after the spot check, by name."""
 
     runs: Mapping[str, Run]
+    """Implementations to time, warmed up."""
     footprints: Mapping[str, Footprint]
+    """The memory that each run allocates."""
     verdicts: Mapping[str, str]
+    """The verdict of the spot check, "" if correct."""
     limits: Mapping[str, str]
+    """Why an implementation declines this layout or lacks memory."""
 
 
 def ready(candidates: Sequence[Implementation], sample: Sample, device: str) -> Ready:
@@ -291,7 +300,7 @@ def _time_together(
 
 
 def _enough(found: Mapping[str, Measured], *, earlier: Record | None, places: Mapping[str, Place]) -> bool:
-    """Whether the same code against itself agrees, and no row may be slower than in the earlier run."""
+    """Whether the noise is small, and no row may be slower than in the previous run."""
     for name, of_run in found.items():
         for pass_name, decile in of_run.deciles.items():
             before = earlier.times.get((places[name], pass_name)) if earlier else None

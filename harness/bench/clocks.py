@@ -1,4 +1,4 @@
-"""How work is timed: CUDA events on a GPU, with a cold cache and after a busy wait; on a CPU the time that it ran."""
+"""How work is timed: on a GPU by CUDA events, with a cold cache and after a busy wait; on a CPU by running time."""
 
 import time
 from collections.abc import Callable
@@ -19,13 +19,13 @@ class Clock(Protocol):
     """Times work: a real clock, or a fake one in tests."""
 
     def time(self, work: Callable[[], T]) -> tuple[T, float]:
-        """The result of the work, and the milliseconds that it took."""
+        """The result of the work, and its milliseconds."""
 
 
 class HostClock:
     """Times work on the CPU: wall-clock time without the time in which this thread waited for a core.
 
-    Other processes on a loaded machine add milliseconds of waiting to some calls; sleeping counts as work.
+    Other processes on a loaded machine add milliseconds of waiting to some calls. Sleeping counts as work.
     """
 
     def time(self, work: Callable[[], T]) -> tuple[T, float]:
@@ -35,12 +35,12 @@ class HostClock:
         value = work()
         end = time.perf_counter_ns()
         waited = _waited() - before
-        # a wait may lie outside the inner times, so that they must not be reduced by it
+        # the wait may lie outside start..end: subtract it from the outer time only
         return value, (end - start if not waited else time.perf_counter_ns() - outer - waited) / 1e6
 
 
 def _waited() -> int:
-    """Nanoseconds that this thread has waited for a core since it started; always 0 where Linux does not count them."""
+    """Nanoseconds of this thread's waiting for a core since it started; always 0 where Linux does not count them."""
     try:
         with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
             return int(file.read().split()[1])
@@ -51,8 +51,8 @@ def _waited() -> int:
 class DeviceClock:
     """Times work on the GPU with events.
 
-    Before each run the L2 cache is overwritten, and the GPU then spins for as long as the host was seen to need, so
-    that the events enclose the kernels and not the gaps in which the GPU waits for Python. Host time is measured
+    Before each run the L2 cache is overwritten. The GPU then spins for as long as the host needs to enqueue the work,
+    so the events enclose the kernels and not the gaps in which the GPU waits for Python. Host time is measured
     elsewhere: after a wait, and with cold caches, it would be several times as long as in training.
     """
 
@@ -94,6 +94,6 @@ def measure_ceilings(device: str, clock: Clock) -> Ceilings:
 
 
 def _best(clock: Clock, work: Callable[[], object]) -> float:
-    """Seconds of the fastest of several runs: a ceiling is what the machine can do, not its average."""
-    work()  # loads and initializes libraries
+    """Seconds of the fastest of several runs: a ceiling is the best of the machine, not its average."""
+    work()  # warm-up: loads and initializes libraries
     return min(clock.time(work)[1] for _ in range(10)) / 1e3

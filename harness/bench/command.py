@@ -1,7 +1,7 @@
 """The command: from command-line options to a bench, its reports and the exit code.
 
-Where memory lies differs between processes, and so does the time of the same code on a CPU: such a bench runs in
-several. `python -m packproof.harness.bench.command` reads a request as JSON and prints a document.
+Memory lies at other addresses in each process, so the same code takes a different time on a CPU. Such a bench therefore
+runs in several processes: `python -m packproof.harness.bench.command` reads a request as JSON and prints a document.
 """
 
 import json
@@ -29,23 +29,30 @@ _CPU_TOKENS = 2048
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where the results go. json, plot: files to write; compare: the file of an earlier bench; sweep: what is swept."""
+    """Where the results go."""
 
     json: str | None = None
+    """The JSON file to write."""
     compare: str | None = None
+    """The file of a previous bench to compare with."""
     plot: str | None = None
+    """The image of a sweep to draw."""
     sweep: str | None = None
+    """The swept quantity."""
     command: str = ""
+    """The command line, for the JSON file."""
 
 
 @dataclass(frozen=True)
 class BenchOutcome:
-    """The outcome of a bench. timed: rows. wrong: verdicts on implementations under test; baselines do not count.
-    noisy: rows that have no time because of noise."""
+    """The outcome of a bench, for the exit code."""
 
     timed: int
+    """Rows with a time."""
     wrong: int
+    """Verdicts on implementations under test; baselines do not count."""
     noisy: int
+    """Rows without a time because of noise."""
     comparison: TimingComparison | None
 
 
@@ -80,7 +87,7 @@ def run_command(request: BenchRequest, outputs: Outputs, say: Callable[[str], No
 
 
 class _Tally:
-    """Counts what determines the exit code."""
+    """Counts the results for the exit code."""
 
     def __init__(self) -> None:
         self.timed = self.wrong = 0
@@ -104,7 +111,7 @@ def choose_layouts(
     tokens: int | None = None,
     seed: int = 0,
 ) -> tuple[BenchLayout, ...]:
-    """The layouts that the options select: named ones, unless lengths, a file or a sweep is given."""
+    """The selected layouts: named ones, unless lengths, a file or a sweep is given."""
     given = {"--layout": names, "--lengths": lengths, "--lengths-file": file, "--sweep": sweep}
     used = [name for name, value in given.items() if value is not None]
     if len(used) > 1:
@@ -122,7 +129,7 @@ def choose_layouts(
 
 
 def document_again(request: BenchRequest) -> dict[str, Any]:
-    """The document of the same bench in a fresh process. Raises PackproofError where that fails."""
+    """The document of the same bench in a fresh process. Raises PackproofError if that fails."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(
         [sys.executable, "-m", "packproof.harness.bench.command"],
@@ -138,8 +145,10 @@ def document_again(request: BenchRequest) -> dict[str, Any]:
 
 
 def keep_the_median(document: dict[str, Any], others: Sequence[Mapping[str, Any]]) -> None:
-    """Each row of `document` becomes the one of all processes whose time, beside fixed work, is the median; a row that
-    was too noisy here and was not in another process is taken over."""
+    """Replace each row of `document` by the median of all processes, in units of fixed work.
+
+    A row that was too noisy here is taken from another process if it has a time there.
+    """
     found: dict[tuple[Any, ...], list[Any]] = {}
     for one in (document, *others):
         for row in one["rows"]:
@@ -158,7 +167,7 @@ def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _beside_fixed_work(row: Mapping[str, Any]) -> float:
-    """The time in units of the fixed work of the same rounds."""
+    """The time of a row in units of the fixed work of the same rounds."""
     decile = row["decile"]
     beside = decile["beside"].values()
     return float(decile["ms"]) / math.exp(sum(map(math.log, beside)) / max(len(beside), 1))

@@ -1,7 +1,7 @@
-"""The regression gate: a run against the file of an earlier one, row by row, allowing for the noise of both.
+"""The regression gate: a run against the file of a previous one, row by row, allowing for the noise of both.
 
-On a GPU a median may grow by the quartile distances of both runs, and by FLOOR in any case. On a CPU first deciles
-are compared, beside those of fixed work in the same rounds, and what the noise leaves open is undecided.
+On a GPU a median may grow by the interquartile ranges of both runs, and by FLOOR in any case. On a CPU first deciles
+are compared, relative to fixed work in the same rounds; within the noise a row is undecided.
 """
 
 import math
@@ -15,10 +15,10 @@ from packproof.refs.errors import UsageError
 from packproof.refs.wording import counted
 
 FLOOR = 0.05  # clocks and temperature shift medians by a few percent between runs on one machine
-BETWEEN_RUNS = 1.12  # of the same code in two runs on a CPU: memory lies elsewhere in each
+BETWEEN_RUNS = 1.12  # the same code in two runs on a CPU: each run has other memory addresses
 DETECTED = 1.3  # the slowdown that a comparison on a CPU must not miss
-# a noise is of two halves of the rounds: of all of them half as much is left, and of the median of n processes
-# 1.25 / sqrt(n) of that
+# The noise compares two halves of the rounds. The first decile of all rounds has half of it, and the median over
+# n processes 1.25 / sqrt(n) of that.
 PROCESSES = 5
 _LEFT = 0.5 * 1.25 / math.sqrt(PROCESSES)
 
@@ -27,13 +27,16 @@ Outcome = Literal["slower", "not slower", "undecided"]
 
 @dataclass(frozen=True)
 class TimingComparison:
-    """rows: number found in both runs. slower: a line for each regression. undecided: a line for each row that the
-    noise leaves open. missing: number of rows of this run that the file does not have."""
+    """The comparison of a run with a previous one."""
 
     rows: int
+    """The number of rows in both runs."""
     slower: tuple[str, ...]
+    """A line for each regression."""
     undecided: tuple[str, ...] = ()
+    """A line for each row that is undecided because of noise."""
     missing: int = 0
+    """The number of rows of this run that the file does not have."""
 
     @property
     def text(self) -> str:
@@ -45,9 +48,9 @@ class TimingComparison:
 
 
 def require_rows(old: Record, places: Collection[Mapping[str, object]], path: str) -> None:
-    """UsageError, before anything runs, unless a row of the file can match one of this run: it names what differs.
+    """UsageError, before anything runs, unless the file has a row of this run. The error names the differing fields.
 
-    places: what is known so far of the rows of this run, by the names of PLACE.
+    configurations: the fields of this run's rows that are known so far, by the names of CONFIGURATION_FIELDS.
     """
     known = list(next(iter(places)))
     there = [{name: value for name, value in zip(PLACE, place, strict=True) if name in known} for place, _ in old.times]
@@ -66,15 +69,15 @@ def require_rows(old: Record, places: Collection[Mapping[str, object]], path: st
 
 
 def require_device(old: Record, device: str, path: str) -> None:
-    """UsageError where the file is of another device, or of another number of threads."""
+    """UsageError if the file comes from another device, or from another number of threads."""
     if old.device != device:
         raise UsageError(f"--compare: {path} was measured on {old.device}, this run is on {device}")
 
 
 def compare(old: Record, new: Record, path: str) -> TimingComparison:
-    """Compare the rows that both runs have. A row that had a time and now has a verdict is a regression.
+    """Compare the rows of both runs. A row that had a time and now has a verdict is a regression.
 
-    UsageError if the runs have nothing to compare.
+    UsageError if the runs have no row in common.
     """
     require_device(old, new.device, path)
     shared = [key for key in new.times if key in old.times]
@@ -94,7 +97,7 @@ def compare(old: Record, new: Record, path: str) -> TimingComparison:
 
 
 def outcome(before: Timed, now: Timed) -> Outcome:
-    """What two times of a row say."""
+    """Compare two times of a row."""
     if before.decile is not None and now.decile is not None:
         return _of_deciles(before.decile, now.decile)
     ratio, allowed = now.spread.median / before.spread.median, _allowed(before.spread, now.spread)
@@ -102,7 +105,10 @@ def outcome(before: Timed, now: Timed) -> Outcome:
 
 
 def _allowed(before: Spread, now: Spread) -> float:
-    """A regression has to show in the lower quartile too: other load rarely affects the shortest times."""
+    """The allowed ratio of medians.
+
+    A regression has to show in the lower quartile too: other load rarely affects the shortest times.
+    """
     return 1 + max(FLOOR, math.hypot(before.relative, now.relative))
 
 
@@ -114,10 +120,10 @@ def _of_deciles(before: Decile, now: Decile) -> Outcome:
 
 
 def _range(before: Decile, now: Decile) -> tuple[float, float]:
-    """The least and the most by which the code itself can have become slower.
+    """The least and the largest slowdown of the code itself.
 
-    Fixed work that takes longer or shorter than before tells how much of the ratio is the machine's, at least and at
-    most: the more its kinds disagree, the more is left open.
+    The times of fixed work say how much of the ratio is due to the machine, at least and at most. The more its kinds
+    disagree, the wider the range.
     """
     ratio, noise = now.ms / before.ms, math.exp(_LEFT * math.hypot(math.log(before.noise), math.log(now.noise)))
     machine = _machine(before, now)
@@ -125,11 +131,12 @@ def _range(before: Decile, now: Decile) -> tuple[float, float]:
 
 
 def _machine(before: Decile, now: Decile) -> list[float]:
-    """How many times as long as before each fixed work takes."""
+    """For each kind of fixed work, its time relative to the previous run."""
     return [now.beside[name] / before.beside[name] for name in now.beside if name in before.beside] or [1.0]
 
 
 def _figures(before: Timed, now: Timed) -> str:
+    """The times of both runs, their ratio and the allowed ratio, in one line."""
     if before.decile is None or now.decile is None:
         was, is_now = figures(before.spread.median), figures(now.spread.median)
         ratio, allowed = now.spread.median / before.spread.median, _allowed(before.spread, now.spread)
@@ -153,7 +160,7 @@ def _name(place: Place, pass_name: str) -> str:
 
 
 def _some(values: Collection[object]) -> str:
-    """One value, or two of them and how many more there are."""
+    """One value, or two of them and the number of further ones."""
     shown = [repr(value) for value in sorted(values, key=str)]
     more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""
     return ", ".join(shown[:2]) + more if shown else "none"

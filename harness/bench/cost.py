@@ -1,4 +1,4 @@
-"""The minimal cost of a call: bytes follow from the axes of the op, operations from its declared count."""
+"""The minimal cost of a call: bytes from the axes of the op, operations from its declared count."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,10 +12,12 @@ from packproof.properties.flops import Flops
 
 @dataclass(frozen=True)
 class Cost:
-    """bytes: minimum that has to move. flops: operations, 0 if the op declares none."""
+    """The cost of one pass."""
 
     bytes: int
+    """The minimum to move."""
     flops: int
+    """Operations, 0 if the op declares none."""
 
 
 def costs(sample: Sample, *, gradients: bool) -> dict[str, Cost]:

@@ -27,7 +27,7 @@ from packproof.version import __version__
 VERSION = 1
 _MOST_BYTES = 64 << 20
 Place = tuple[str | int, ...]
-# what a row is found by, and what a message calls it
+# the fields of a configuration, which identifies a row, and their names in messages
 PLACE = {
     "op": "op",
     "implementation": "kernel",
@@ -43,9 +43,10 @@ PLACE = {
 class BenchFile:
     """Collects the events of one bench into a document, and writes it to a file if there is one.
 
-    `rows` has a row for each implementation, layout and pass; `verdicts` one for each layout where an implementation is
-    incorrect, `limits` one where it declines or runs out of memory, `noisy` one where the same code against itself
-    did not agree; `proofs` the proofs before the timing. Raises UsageError at once if the file cannot be written.
+    `rows` has a row for each implementation, layout and pass. `verdicts` has a row for each layout where an
+    implementation is incorrect, `limits` where it declines or runs out of memory, `noisy` where the same code against
+    itself did not agree. `proofs` has the proofs before the timing. Raises UsageError at once if the file cannot be
+    written.
     """
 
     def __init__(self, path: str | None, command: str) -> None:
@@ -83,7 +84,7 @@ class BenchFile:
         self.write()
 
     def write(self) -> None:
-        """Write what there is to the file, if there is one."""
+        """Write the document so far to the file, if there is one."""
         if self._file:
             replace_text(self._file, json.dumps(self.document, indent=1, ensure_ascii=False) + "\n")
 
@@ -94,7 +95,7 @@ def _place(result: BenchResult) -> dict[str, Any]:
 
 
 def place(op: str, implementation: str, setting: str, dtype: str, layout: BenchLayout) -> Place:
-    """What the rows of an implementation at a layout are found by."""
+    """The configuration of an implementation at a layout: it identifies the rows."""
     return op, implementation, setting, dtype, layout.name, layout.tokens, len(layout.lengths), layout.longest
 
 
@@ -117,34 +118,39 @@ def _rows(result: BenchResult, ceilings: Ceilings, *, matmul: bool) -> list[dict
     ]
 
 
-RowKey = tuple[Place, str]  # and the pass
+RowKey = tuple[Place, str]  # configuration and pass
 
 
 @dataclass(frozen=True)
 class Timed:
-    """The times of one row. least: on a CPU alone."""
+    """The times of one row."""
 
     spread: Spread
     decile: Decile | None
+    """None on a GPU."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """The data of a bench that a comparison needs.
-
-    device: its name and kind. times: by place and pass. wrong: places with a verdict. noisy: places where the noise was
-    too large for a time, and the reason. command: what wrote the file.
-    """
+    """The part of a bench that a comparison needs."""
 
     device: str
+    """Its name and kind, and the threads of a CPU."""
     times: dict[RowKey, Timed]
+    """By configuration and pass."""
     wrong: frozenset[Place]
+    """Configurations with a verdict."""
     noisy: dict[Place, str]
+    """Configurations with too much noise for a time, and the reason."""
     command: str
+    """The command that wrote the file."""
 
 
 def read(path: str, named: str) -> Any:
-    """The JSON in a file. Raises UsageError with what is wrong; named: what the message calls the file."""
+    """The JSON in a file. Raises UsageError if it cannot be read.
+
+    label: the name of the file in messages.
+    """
     if Path(path).is_dir():
         raise UsageError(f"{named} is a folder; expected a file that `packproof bench --json` wrote")
     try:
@@ -156,7 +162,7 @@ def read(path: str, named: str) -> Any:
 
 
 def record(data: Any, named: str) -> Record:
-    """The record in a document; UsageError if it does not have the form that a bench writes."""
+    """The record of a document; UsageError unless it has the form of a bench."""
     if not isinstance(data, dict) or data.get("version") != VERSION or "ceilings" not in data:
         raise UsageError(f"{named} was not written by `packproof bench --json` in version {VERSION}")
     where = data.get("environment")
@@ -165,7 +171,7 @@ def record(data: Any, named: str) -> Record:
     if type(where.get("threads")) is not int:
         raise UsageError(f"{named} is damaged: environment does not say how many threads there were")
     rows, verdicts, noisy_rows = (data.get(name, []) for name in ("rows", "verdicts", "noisy"))
-    if not all(isinstance(found, list) for found in (rows, verdicts, noisy_rows)):
+    if not all(isinstance(part, list) for part in (rows, verdicts, noisy_rows)):
         raise UsageError(f"{named} is damaged: rows, verdicts and noisy are not all lists")
     on_cpu = where["device"] == "cpu"
     times = {}

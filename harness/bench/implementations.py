@@ -20,23 +20,26 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True)
 class Implementation:
-    """An implementation of an op. peer: set if it is a peer's; `absent`: whether that peer is not installed."""
+    """An implementation of an op."""
 
     name: str
     job: CheckTarget
+    """The opened kernel, its op and its declaration."""
     peer: Peer | None = None
+    """The peer, if the implementation is one."""
 
     @property
     def absent(self) -> bool:
+        """Whether it is a peer that is not installed."""
         return self.peer is not None and not self.peer.installed
 
     @property
     def packed(self) -> bool:
-        """Whether it keeps sequences apart; if not, it cannot be proven and is only timed."""
+        """Whether it keeps sequences apart. If not, it cannot be proven and is only timed."""
         return self.peer is None or self.peer.packed
 
     def unfit(self, setting: Setting, dtype: str) -> str:
-        """Why it cannot run this setting, or ""."""
+        """Why it cannot run this setting, "" if it can."""
         declared = self.job.declared
         if dtype not in declared.dtypes:
             return f"takes {', '.join(map(short, declared.dtypes))} only: choose with --dtype"
@@ -48,7 +51,7 @@ class Implementation:
         return f"does not take {', '.join(missing)}; without that in {' and '.join(places)} it can be timed"
 
     def missing(self, setting: Setting) -> list[str]:
-        """The optional inputs and options of the setting that it does not take."""
+        """The optional inputs and options of the setting that the implementation does not take."""
         taken = self.job.declared.parameters
         return [name for name in setting.arguments if taken is not None and name not in taken]
 
@@ -101,8 +104,10 @@ def own_name(own: BuiltinKernel) -> str:
 
 
 def _baselines(op: Op, against: Sequence[str] | None, device: str) -> Iterator[Implementation]:
-    """The requested baselines; by default the reference on a CPU and every peer on a GPU, where the reference, which
-    goes token by token, would take minutes."""
+    """The requested baselines. By default the reference on a CPU, and every peer on a GPU.
+
+    On a GPU the reference would take minutes, because it goes token by token.
+    """
     wanted = against if against is not None else [REFERENCE] if device == "cpu" else list(PEERS)
     for name in dict.fromkeys(wanted):
         if name == REFERENCE:
@@ -123,5 +128,5 @@ def _job(target: Any, op: Op, device: str) -> CheckTarget:
 
 
 def is_baseline(name: str) -> bool:
-    """Whether that implementation is only compared with, and not under test."""
+    """Whether an implementation is only a baseline, and not under test."""
     return name == REFERENCE or name in PEERS

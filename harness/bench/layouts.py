@@ -12,7 +12,7 @@ from packproof.harness.results.names import known
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import counted
 
-TOKENS = 65_536  # of the named layouts, which scale to other numbers of tokens
+TOKENS = 65_536  # of a named layout; it scales to other numbers
 _MOST_BYTES = 64 << 20
 _DOCUMENTS = (57, 2048)  # shortest and longest sequence of L2
 

@@ -100,7 +100,7 @@ def spot_check(implementation: Implementation, function: Callable[..., Any], sam
 
 
 def _chosen(sample: Sample, *, first: bool) -> tuple[list[int], list[int]]:
-    """Two sequences, preferably with others before them, and how many of their tokens are compared."""
+    """The indices of two sequences, preferably with others before them, and the number of compared tokens of each."""
     filled = [j for j, n in enumerate(sample.lengths) if n]
     causal = sample.op.causal
     if sample.options.get(causal) if isinstance(causal, str) else causal:
@@ -111,7 +111,7 @@ def _chosen(sample: Sample, *, first: bool) -> tuple[list[int], list[int]]:
 
 
 def _only_incoming(sample: Sample, chosen: list[int], counts: list[int]) -> Sample:
-    """The sample with incoming gradients only at the first tokens of the chosen sequences."""
+    """The sample with incoming gradients only at the first tokens of these sequences."""
     kept = torch.cat([torch.arange(n) + sample.offsets[j] for j, n in zip(chosen, counts, strict=True)])
 
     def only(x: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def _only_incoming(sample: Sample, chosen: list[int], counts: list[int]) -> Samp
 
 
 def _rows(x: Tensor, axes: tuple[str, ...], sample: Sample, chosen: list[int], counts: list[int]) -> Tensor:
-    """The rows of a result for the compared tokens or chosen sequences; all of a shared gradient."""
+    """The rows of a result for the compared tokens or the selected sequences; all of a shared gradient."""
     if role(axes) == "shared":
         return x
     if role(axes) == "sequence":

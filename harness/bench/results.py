@@ -20,18 +20,21 @@ NAME_WIDTH = 22
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The best that the machine can do, measured in the same run. matmul: None if not measured."""
+    """The best of the machine, measured in the same run."""
 
     copy: float
+    """Copy bandwidth in bytes per second, reads and writes together."""
     matmul: float | None = None
+    """bf16 operations per second; None if not measured."""
 
 
 class Achieved(NamedTuple):
-    """The rate of a pass. of_ceiling: as a fraction of what the machine can do."""
+    """The rate of a pass."""
 
     per_second: float
     unit: Literal["flop/s", "byte/s"]
     of_ceiling: float
+    """The rate as a fraction of the machine's best."""
 
 
 @dataclass(frozen=True)
@@ -51,32 +54,33 @@ class Spread:
 
 @dataclass(frozen=True)
 class Decile:
-    """The time on a CPU, in milliseconds, that one round in ten stays below: other work on the machine affects it
-    little, and a single short round not at all.
+    """The first decile of a time on a CPU over the rounds.
 
-    noise: the same code against itself, as the ratio of this time in the even and in the odd rounds, at least 1.
-    beside: the same of fixed work in the same rounds, by name.
+    Other work on the machine affects it little, and a single short round not at all.
     """
 
     ms: float
+    """Milliseconds."""
     noise: float
+    """The same code against itself: the ratio of the deciles of even and odd rounds, at least 1."""
     beside: Mapping[str, float]
+    """The first decile of fixed work in the same rounds, in milliseconds, by kind of work."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass of one implementation.
-
-    host: time to enqueue it; None if the host does the work. peak: the most bytes allocated, None if unknown. decile:
-    None on a GPU.
-    """
+    """One pass of one implementation."""
 
     name: PassName
     device: Spread
+    """The time of the pass."""
     host: Spread | None
+    """The time to enqueue the pass; None if the host does the work."""
     cost: Cost
     peak: int | None
+    """The most bytes allocated, None if unknown."""
     decile: Decile | None = None
+    """None on a GPU."""
 
 
 def achieved(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> Achieved:
@@ -91,21 +95,22 @@ def achieved(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> Achieved:
 
 @dataclass(frozen=True)
 class SizeProof:
-    """The result of the small proof of one implementation, before anything is timed.
-
-    setting: sizes, optional inputs and options in one line. text: the verdict, or why nothing was proven or will be
-    timed. examples, seconds: the cost of the proof, in that tier.
-    """
+    """The result of the small proof of one implementation, before anything is timed."""
 
     op: str
     implementation: str
     setting: str
+    """Sizes, optional inputs and options in one line."""
     dtype: str
     status: ProofStatus
     text: str = ""
+    """The verdict, or why nothing was proven or will be timed."""
     tier: Tier = "eager"
+    """The tier of the proof."""
     examples: int = 0
+    """Examples of the proof."""
     seconds: float = 0.0
+    """Time of the proof."""
 
     @property
     def may_be_timed(self) -> bool:
@@ -114,12 +119,7 @@ class SizeProof:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """One implementation at one layout: its passes, or else its verdict if it is incorrect, or the limit that keeps it
-    from running here.
-
-    kept: bytes kept for the backward pass, without inputs and outputs; None if unknown. channels: per token of the
-    first input. noise: which passes have no time, since the same code against itself did not agree.
-    """
+    """One implementation at one layout: its passes, or its verdict if incorrect, or the limit if it cannot run here."""
 
     op: str
     implementation: str
@@ -128,14 +128,18 @@ class BenchResult:
     layout: BenchLayout
     passes: tuple[Pass, ...] = ()
     kept: int | None = None
+    """Bytes kept for the backward pass, without inputs and outputs; None if unknown."""
     channels: int = 1
+    """Elements per token of the first input."""
     verdict: str = ""
     limit: str = ""
+    """Why it declines the layout, or lacks memory for it."""
     noise: str = ""
+    """The passes without a time because the same code against itself did not agree."""
 
     @property
     def kept_per_channel(self) -> float | None:
-        """Bytes kept for each token and channel."""
+        """Bytes kept per token and channel."""
         return None if self.kept is None else self.kept / (self.layout.tokens * self.channels)
 
 
@@ -150,10 +154,11 @@ class BenchStarted:
 
 @dataclass(frozen=True)
 class LayoutFinished:
-    """The results of one op at one layout, the implementation under test first. matmul: rated in operations."""
+    """The results of one op at one layout, the implementation under test first."""
 
     results: tuple[BenchResult, ...]
     matmul: bool = False
+    """Whether matrix products dominate, so that rates count operations."""
 
 
 @dataclass(frozen=True)

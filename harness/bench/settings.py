@@ -1,4 +1,4 @@
-"""The sizes, optional inputs and options that an op is timed with: those of models on a GPU, small ones on a CPU."""
+"""The sizes, optional inputs and options at which an op is timed: those of models on a GPU, small ones on a CPU."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -19,20 +19,21 @@ from packproof.refs.errors import UsageError
 
 Sizes = Mapping[str, int | str]
 
-_BLOCK = 4093  # rows that are drawn and then repeated: a prime, so that sequences of a named layout differ
+_BLOCK = 4093  # rows to draw and repeat: a prime, so sequences of a named layout differ
 
 
 @dataclass(frozen=True)
 class Setting:
-    """sizes: of the axes, as in a case. present: optional inputs that are passed. options: keyword arguments.
-
-    left_out: optional inputs and options that are usual, but that a kernel under test does not take.
-    """
+    """How one op is timed."""
 
     sizes: Sizes
+    """The sizes of the axes, as in a case; "longest" stands for the longest sequence of the layout."""
     present: tuple[str, ...] = ()
+    """Optional inputs to pass."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments."""
     left_out: tuple[str, ...] = ()
+    """Default inputs and options that a kernel under test does not take."""
 
     def __str__(self) -> str:
         words = [" ".join(f"{axis}={n}" for axis, n in self.sizes.items() if n != "longest")]
@@ -40,7 +41,7 @@ class Setting:
         return ", ".join([*words, *(f"without {name}" for name in self.left_out)])
 
     def without(self, names: Collection[str]) -> "Setting":
-        """The same without these optional inputs and options, where it has them."""
+        """The same setting without these optional inputs and options."""
         return dataclasses.replace(
             self,
             present=tuple(name for name in self.present if name not in names),
@@ -50,7 +51,7 @@ class Setting:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What a kernel has to take besides the op's required inputs."""
+        """The arguments of a kernel besides the op's required inputs."""
         return (*self.present, *self.options)
 
     def case(self, lengths: Sequence[int], dtype: str, seed: int) -> Case:
@@ -58,7 +59,10 @@ class Setting:
         return Case(tuple(lengths), dtype, tuple(self.sizes.items()), present=self.present, options=options, seed=seed)
 
     def sample(self, op: Op, layout: BenchLayout, dtype: str, seed: int) -> Sample:
-        """Tensors for this layout. One block of rows is drawn and repeated: drawing a million tokens takes minutes."""
+        """Tensors for this layout.
+
+        One block of rows is drawn and repeated, because drawing a million tokens takes minutes.
+        """
         sizes = {axis: layout.longest if n == "longest" else n for axis, n in self.sizes.items()}
         drawn = dataclasses.replace(self, sizes=sizes).case((min(layout.tokens, _BLOCK),), dtype, seed)
         block = draw(op, drawn)
@@ -111,9 +115,11 @@ def setting(
     inputs: Sequence[str] | None,
     options: Mapping[str, str] | None = None,
 ) -> Setting:
-    """The op's setting on this device, with the given sizes, optional inputs and options, whose values are in text.
+    """The op's setting on this device, with the given sizes, optional inputs and options.
 
     UsageError for unknown names and values.
+
+    options: values in text.
     """
     of_models = _MODELS.get(op.name) or Setting((*op.model_sizes, *op.sizes)[0])
     usual = of_models.sizes if device == "cuda" else _SMALL.get(op.name, op.sizes[0])
@@ -136,7 +142,7 @@ def setting(
 
 
 def _option(op: Op, name: str, text: str) -> Any:
-    """The value that a text stands for, of those that the op's option may take."""
+    """The value of the op's option for this text."""
     if name not in op.options:
         raise UsageError(
             f"--options: {op.name} has no option {name!r}; {closest(name, op.options)}"
@@ -166,7 +172,7 @@ def options_from_text(text: str) -> dict[str, str]:
 
 
 def _pairs(option: str, text: str, expected: str) -> dict[str, str]:
-    """The words of `a=1,b=2`; UsageError for another form, and for a name that comes twice."""
+    """The pairs of `a=1,b=2`; UsageError for another form, and for a repeated name."""
     pairs: dict[str, str] = {}
     for word in text.split(","):
         name, _, value = word.strip().partition("=")

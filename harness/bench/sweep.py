@@ -24,10 +24,11 @@ AXES: Mapping[str, Callable[[BenchLayout], int]] = {
 
 @dataclass
 class Growth:
-    """Collects the events of a sweep. series: by op, then by implementation and pass: a line."""
+    """Collects the events of a sweep."""
 
     sweep: str
     series: dict[str, dict[tuple[str, str], dict[int, float]]] = field(default_factory=dict)
+    """By op, then by implementation and pass: milliseconds by the swept quantity."""
 
     def __call__(self, event: Event) -> None:
         if not isinstance(event, LayoutFinished):
@@ -40,9 +41,9 @@ class Growth:
 
     @property
     def text(self) -> str:
-        """A table for each op: time relative to the first layout at which the implementation has one.
+        """A table for each op: time relative to the smallest layout with a time.
 
-        For a sweep over tokens also the time per token, which is constant if cost grows in proportion.
+        A sweep over tokens also has the time per token. It is constant if cost grows in proportion.
         """
         lines: list[str] = []
         for op, series in self.series.items():

@@ -21,12 +21,15 @@ _HOST_CALLS = 20  # more could fill the queue of a GPU, and then calls block
 
 @dataclass(frozen=True)
 class Tensors:
-    """Arguments of a call, on the device, shared by all implementations. cotangents: in the order of the outputs."""
+    """Arguments of a call, on the device, shared by all implementations."""
 
     inputs: Mapping[str, Tensor]
     wrt: tuple[str, ...]
+    """The inputs to differentiate."""
     metadata: Mapping[str, Any]
+    """Offsets and options."""
     cotangents: tuple[Tensor, ...]
+    """In the order of the outputs."""
 
     @classmethod
     def of(cls, sample: Sample, device: str) -> "Tensors":
@@ -39,15 +42,16 @@ class Tensors:
 class Run:
     """An implementation with its tensors, ready to be called repeatedly.
 
-    The forward pass is a training pass: it records what the backward pass needs. warm: call once, untimed, before each
-    timed round, since what ran before on a CPU has left its own data in the caches.
+    The forward pass is a training pass: it records everything for the backward pass.
+
+    warm: call once, untimed, before each timed round on a CPU: other runs have left their own data in the caches.
     """
 
     def __init__(self, function: Callable[..., Any], tensors: Tensors, *, gradients: bool, warm: bool = False) -> None:
         self.gradients = gradients
         self._warm = warm
         self._function = function
-        inputs = {name: x.detach() for name, x in tensors.inputs.items()}  # the same memory
+        inputs = {name: x.detach() for name, x in tensors.inputs.items()}  # leaves of its own on shared memory
         self._wrt = [inputs[name].requires_grad_() for name in tensors.wrt] if gradients else []
         rows = len(next(iter(inputs.values())))
         self._arguments = Binding.of(function).arguments({**inputs, **tensors.metadata}, lambda: rows)
@@ -76,15 +80,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes on a GPU beyond the inputs. peak: by pass. kept: by the forward for the backward pass, without outputs."""
+    """Bytes on a GPU beyond the inputs."""
 
     peak: Mapping[PassName, int]
+    """The peak by pass."""
     kept: int | None
+    """Kept by the forward pass for the backward pass, without outputs."""
 
 
 def footprint(run: Run, device: str) -> Footprint:
-    """Run once and measure what is allocated; unknown on a CPU. Warms up first, so that one-time allocations, such as
-    compiled code and metadata, do not count."""
+    """Run once and measure the allocations; unknown on a CPU.
+
+    It warms up first, so one-time allocations, such as compiled code and metadata, do not count.
+    """
     if device != "cuda":
         for _ in run.passes(_Untimed()):
             pass
@@ -121,17 +129,19 @@ Deciles = Mapping[PassName, Decile]
 
 @dataclass(frozen=True)
 class RoundLimits:
-    """How long to measure. seconds: of rounds, at most `most` of them. limit: seconds in all until it is enough. turn:
-    milliseconds for which a short run is repeated in each round, since the first calls after a long one are slower.
-    """
+    """How long to measure."""
 
     seconds: float
+    """Seconds of rounds before the first decision."""
     most: int
+    """The most rounds in these seconds."""
     limit: float
+    """Seconds after which measuring ends in any case."""
     turn: float = 0.0
+    """Milliseconds to repeat a short run for in each round: the first calls after a long run are slower."""
 
 
-# a CPU has no cold cache to restore, so that a round is short, and other work to outwait
+# On a CPU rounds are short, as no cold cache is restored, and the limit is long, to outwait other work.
 LIMITS = {"cpu": RoundLimits(0.5, 10_000, 10.0, turn=5.0), "cuda": RoundLimits(2.0, 60, 2.0)}
 _FEWEST_ROUNDS = 6
 _MOST_REPEATS = 20
@@ -139,17 +149,19 @@ _MOST_REPEATS = 20
 
 @dataclass(frozen=True)
 class Measured:
-    """The times of one run: by pass: of all calls, and of the shortest of each round."""
+    """The times of one run."""
 
     spreads: Spreads
+    """By pass, quartiles of all calls."""
     deciles: Deciles
+    """By pass, the first decile of the shortest call in each round."""
 
 
 class Beside:
-    """Fixed work that is timed in the same rounds on a CPU, and tells how fast the machine is meanwhile.
+    """Fixed work in the same rounds on a CPU, as a measure of the machine's speed meanwhile.
 
-    Small operations cost what Python and torch's dispatcher do, products and exponentials what the arithmetic units do,
-    and operations on 64 KiB what the caches do, which suffer first from other work.
+    Small operations measure Python and torch's dispatcher, products and exponentials the arithmetic units, and
+    operations on 64 KiB the caches. The caches suffer first from other work.
     """
 
     def __init__(self) -> None:
@@ -176,7 +188,7 @@ def measure(
 ) -> dict[str, Measured]:
     """The times of every pass of every run, all of them once a round, in an even number of rounds.
 
-    After the seconds of the limits it asks whether that is enough, and goes on until the limit otherwise.
+    After the seconds of the limits it asks whether that is enough, and otherwise goes on until the limit.
     """
     if not runs:
         return {}
@@ -202,7 +214,7 @@ def measure(
 def _take_turn(
     passes: Callable[[Clock], Iterator[tuple[str, float]]], clock: Clock, taken: "_Taken", turn: float
 ) -> None:
-    """One round of a run: once, or as often as fits into the turn."""
+    """One round of a run: one call, or as many as fit into `repeat_ms`."""
     spent = taken.add(passes(clock))
     for _ in range(min(int(turn / spent), _MOST_REPEATS)):
         taken.add(passes(clock), again=True)
@@ -216,7 +228,10 @@ class _Taken:
         self._shortest: dict[Any, list[float]] = {}
 
     def add(self, passes: Iterable[tuple[str, float]], *, again: bool = False) -> float:
-        """Milliseconds in all. again: in the same round."""
+        """Add calls, and return their milliseconds in total.
+
+        same_round: whether they belong to the round of the previous calls.
+        """
         total = 0.0
         for name, elapsed in passes:
             total += elapsed
@@ -232,7 +247,7 @@ class _Taken:
         return {name: spread(times) for name, times in self._times.items()}
 
     def deciles(self, beside: "_Taken") -> Deciles:
-        """The first deciles, with those of the work beside it; a noise of the machine counts for every pass."""
+        """The first deciles, with those of the fixed work; noise of the machine counts for every pass."""
         around = {name: _decile(times) for name, times in beside._shortest.items()}
         machine = max(map(_noise, beside._shortest.values()), default=1.0)
         return {name: Decile(_decile(x), max(_noise(x), machine), around) for name, x in self._shortest.items()}
@@ -249,8 +264,10 @@ def _noise(times: list[float]) -> float:
 
 
 def host_times(run: Run, device: str) -> Spreads:
-    """Host time to enqueue each pass on a GPU, in consecutive calls as in training: warm, without a wait in between. If
-    a kernel itself waits for the GPU, that is included. Empty on a CPU, where the host does the work."""
+    """Host time to enqueue each pass on a GPU, in consecutive calls as in training: warm, without a wait in between.
+
+    If a kernel itself waits for the GPU, that is included. Empty on a CPU, where the host does the work.
+    """
     if device != "cuda":
         return {}
     taken = _Taken()

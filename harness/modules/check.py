@@ -1,4 +1,4 @@
-"""The check of a module: for each convention, whether documents are isolated and equal to themselves alone."""
+"""The check of a module: per convention, whether documents are isolated and equal to the same documents alone."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,52 +46,59 @@ from packproof.harness.worker.parallel import on_every_core
 from packproof.refs.errors import ArgumentError, checked_call
 
 _MOST_TOKENS = {"quick": 64, "standard": 600, "thorough": 4096}
-_COMPILED: tuple[Lengths, ...] = (FIRST, (9, 1, 17, 3))  # each call may compile again
+_COMPILED: tuple[Lengths, ...] = (FIRST, (9, 1, 17, 3))  # few: each new shape may compile again
 _NOT_ISOLATED = "its documents are not isolated"
 MATRIX_DTYPES = ("fp32", "bf16")
 
 
 @dataclass(frozen=True)
 class ModuleRequest:
-    """What to check. conventions: to be tried; explicit: named by the caller, so that a leak or a refusal counts.
-    name: of the module in reports. origin: what a replay file says of how it was made, {} for no files; named: what
-    finds a user's own convention again, by its name. modes, dtypes: in which it is run; matrix: they are all that it
-    admits, so that what refuses one is said and does not count. notes: what cannot be run. layouts, padded: to be
-    tried, instead of those drawn around the sizes that the module has. laws: to be judged. timeout: seconds that one of
-    them may take in a setting that runs in a process of its own."""
+    """A module and the conventions, modes, dtypes and layouts to check it with."""
 
     subject: Subject
     conventions: tuple[Convention, ...]
+    """The conventions to try."""
     name: str
+    """The name of the module in reports."""
     device: str
     origin: Mapping[str, Any] = field(default_factory=dict)
+    """The entries of a replay file from which the module is made again. Empty: no replay files."""
     named: Mapping[str, str] = field(default_factory=dict)
+    """The address of each user-defined convention, by its name; a replay imports the convention from there."""
     profile: str = "standard"
     seed: int = 0
     explicit: bool = True
+    """Whether the caller named the conventions. A leak or a refusal then fails the check."""
     modes: tuple[Mode, ...] = (Mode(),)
     dtypes: tuple[torch.dtype, ...] = ()
     matrix: bool = False
+    """Try every mode and dtype that the module supports. A refused one is reported and not counted."""
     notes: tuple[str, ...] = ()
+    """Modes that cannot run here, with the reasons."""
     layouts: tuple[Lengths, ...] = ()
+    """Layouts to try. If these and the padded ones are empty, layouts are made for the module: around its chunk sizes,
+    windows and convolution widths."""
     padded: tuple[Padded, ...] = ()
+    """Layouts with padding to try."""
     laws: tuple[str, ...] = tuple(JUDGES)
+    """The properties to judge."""
     timeout: float = 600.0
+    """Seconds without an event after which a setting in its own process is ended."""
 
     def settings(self) -> "list[ModuleSetting]":
-        """Each of them is judged apart."""
+        """Every combination of convention, mode and dtype. Each is judged separately."""
         dtypes = self.dtypes or (self.subject.dtype,)
         return [ModuleSetting(*each) for each in product(self.conventions, self.modes, dtypes)]
 
     def cells(self, setting: "ModuleSetting") -> list[Cell]:
-        """Those of one setting."""
+        """The cells of one setting."""
         dtype, device = str(setting.dtype).removeprefix("torch."), self.device.partition(":")[0]
         padded = setting.convention.padding and (self.padded or not self.layouts)
         laws = [law for law in self.laws if law != "padding" or padded]
         return [Cell(str(setting), self.name, law, dtype, device) for law in laws]
 
     def recorded(self, setting: "ModuleSetting", finding: Judged) -> Judged:
-        """With a replay file of the failure."""
+        """Write a replay file of the failure, if there is one, and name the file in the verdict."""
         failure, cell = finding.verdict.failure, finding.verdict.cell
         if failure is None or not self.origin:
             return finding
@@ -112,7 +119,7 @@ class ModuleRequest:
         return replace(finding, verdict=replace(finding.verdict, failure=failure))
 
     def trial(self, setting: "ModuleSetting") -> Trial:
-        """Raises CannotRun."""
+        """The subject and layouts of one setting. Raises CannotRun."""
         most, convention, compiled = _MOST_TOKENS[self.profile], setting.convention, setting.mode.compiled
         subject = self.subject.on(self.device).in_mode(setting.mode)
         subject = subject if setting.dtype == subject.dtype else subject.at(setting.dtype)
@@ -152,27 +159,30 @@ def check_module(
 ) -> tuple[Verdict, ...]:
     """Prove that a module computes each document of a pack as if it were alone, in values and in gradients.
 
-    module: any nn.Module that takes a pack, or a function that makes one; it is copied, and put into eval mode.
-    convention: how it learns where documents begin, by name (`packproof model --conventions`), "module:NAME" or your
-    own; None tries all of packproof's and reports which of them isolate.
-    inputs: None for token ids up to the size of its first nn.Embedding, the width of a token, or a function
-    (tokens, generator) that returns (1, tokens, ...). output: the name of the output along tokens in what forward
-    returns, or a function that picks it; None takes `logits`, `last_hidden_state` or the first tensor.
-    redraw: whether matrices get random values, since freshly initialised ones let little through; False keeps yours.
-    mode: "eval", "train" (without dropout) or "checkpointing", which is training with recomputation. attention: an
-    implementation of transformers, such as "eager". dtypes: "fp32" and so on; None for the module's own. Of each of
-    the three several may be given. compiled: through torch.compile. matrix: all of these that the module and this
-    machine admit; a setting that it refuses is skipped.
+    module: any nn.Module that takes a pack, or a function that makes one. It is copied and put into eval mode.
+    convention: how the module learns where documents begin: a name (`packproof model --conventions`), "module:NAME" or
+        your own Convention. None tries all of packproof's and reports which of them isolate.
+    inputs: the width of a token, or a function (tokens, generator) that returns (1, tokens, ...). None draws token ids
+        up to the size of the first nn.Embedding.
+    output: the name of the output along tokens, or a function that picks it from what forward returns. None takes
+        `logits`, `last_hidden_state` or the first tensor.
+    redraw: whether matrices get random values, since freshly initialised ones let little through. False keeps yours.
+    mode: "eval", "train" (without dropout) or "checkpointing" (training with recomputation), or several of them.
+    attention: an implementation of transformers, such as "eager", or several.
+    dtypes: "fp32" and so on, one or several. None keeps the module's own.
+    compiled: run it through torch.compile.
+    matrix: run every mode, attention and dtype that the module and this machine support. A setting that the module
+        refuses is skipped.
 
-    Properties of each convention. `isolation`: when one document changes, the others keep their bits, and the
-    gradient of each at the tokens of every other is exactly zero; the same call without boundaries must be seen to leak
-    first. `packing`: outputs, and the sums of parameters' gradients, are those of the documents alone, in fp64, within
-    what rounding explains (measured by running the module at two precisions). `padding`, of a convention that has rows
-    of no document: what they hold reaches none, and no NaN comes of them; skipped where the module refuses them.
+    Properties of each convention. `isolation`: when one document changes, the others keep their bits, and the gradient
+    of each at the tokens of every other is exactly zero; the same call without boundaries must be seen to leak first.
+    `packing`: outputs, and the sums of parameters' gradients, are those of the documents alone, in fp64, within
+    rounding (measured by running the module at two precisions). `padding`, for a convention with rows outside of every
+    document: their contents reach no document, and no NaN comes of them; skipped if the module refuses them.
 
-    Returns the verdicts. A failure leaves a replay file in .packproof. Raises CheckFailed, which names the smallest
-    layout and the first module that leaks, if a convention that was named does not hold, or, where none was, if none
-    does; ArgumentError for a wrong argument.
+    Returns the verdicts. A failure leaves a replay file in .packproof. Raises CheckFailed, with the smallest layout and
+    the first module that leaks, if a named convention does not hold, or if none was named and none holds; ArgumentError
+    for a wrong argument.
 
     >>> import torch, packproof
     >>> class Mean(torch.nn.Module):
@@ -222,8 +232,12 @@ def module_request(
     records: bool = True,
     **others: Any,
 ) -> ModuleRequest:
-    """The request of these arguments; target: what makes the module again; records: whether failures leave replay
-    files; others: as in ModuleRequest. Raises ArgumentError and UsageError."""
+    """The request for these arguments. Raises ArgumentError and UsageError.
+
+    target: the address from which a replay makes the module again.
+    records: whether failures leave replay files.
+    request_fields: further fields of ModuleRequest.
+    """
     if profile not in _MOST_TOKENS:
         raise ArgumentError(f"profile: {profile!r}, expected one of {', '.join(_MOST_TOKENS)}")
     if not is_seed(seed):
@@ -264,7 +278,7 @@ def module_request(
         seed,
         explicit=convention is not None,
         modes=chosen,
-        dtypes=tuple(getattr(torch, dtype_name(each)) for each in dtypes),
+        dtypes=tuple(getattr(torch, dtype_name(text)) for text in dtypes),
         matrix=matrix,
         notes=notes,
         **others,
@@ -279,7 +293,7 @@ def _texts(name: str, given: str | Sequence[str]) -> list[str]:
 
 
 def holds(request: ModuleRequest, end: RunFinished) -> bool:
-    """Whether the module passed: by every convention that was named, or by one of those that were tried."""
+    """Whether the module passed: by every convention if they were named, else by at least one."""
     if request.explicit:
         statuses = {verdict.status for verdict in end.verdicts}
         return "passed" in statuses and statuses <= {"passed", "skipped"}
@@ -287,7 +301,7 @@ def holds(request: ModuleRequest, end: RunFinished) -> bool:
 
 
 def sorted_out(end: RunFinished) -> dict[str, list[str]]:
-    """The conventions by what came of them."""
+    """The names of the conventions, grouped by outcome."""
     found: dict[str, list[str]] = {"held by": [], "broken by": [], "not judged by": []}
     by_convention: dict[str, set[Status]] = {}
     for verdict in end.verdicts:
@@ -310,8 +324,8 @@ def _why(request: ModuleRequest, end: RunFinished) -> Iterator[str]:
 def run_module_check(request: ModuleRequest, *, apart: bool = False) -> Iterator[Event]:
     """Check the module in each setting, event by event.
 
-    apart: each in a process of its own, side by side, of which one that hangs is ended. This process must not have
-    differentiated yet.
+    in_own_processes: run each setting in its own process, in parallel, and end one that hangs. This process must not
+        have run a backward pass yet, since autograd's threads do not survive a fork.
     """
     started = time.monotonic()
     if request.device == "cpu":
@@ -335,8 +349,10 @@ def run_module_check(request: ModuleRequest, *, apart: bool = False) -> Iterator
 
 
 def _checked(request: ModuleRequest, setting: ModuleSetting) -> Iterator[Event]:
-    """Every property in one setting. Where documents are not isolated, packing has to differ where they leak, and
-    padding says no more."""
+    """Judge every property in one setting.
+
+    Once `isolation` has failed, `packing` fails for the same reason, and `padding` is skipped.
+    """
     leak: Failure | None = None
     trial = cache(lambda: request.trial(setting))
     for cell in request.cells(setting):

@@ -1,8 +1,8 @@
-"""TieBreaker among scores, as a router's of its experts: near ties fall either way by rounding, and can be made alike.
+"""Near ties among scores, such as a router's of its experts: rounding decides, and either choice is right.
 
-Where two runs rank the scores of a token differently, and these differ by no more than rounding does, neither choice is
-wrong: the second run then takes that of the first, and everything past it can be compared. Scores that differ by more
-have another cause, and stand.
+If two runs rank the scores of a token differently and the scores differ by no more than rounding, the second run takes
+the choice of the first. Everything after it can then be compared. A larger difference of scores has another cause, and
+the choice stands.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from packproof.properties.light_torch import DispatchMode
 
-_AXIS_AT = {  # where their axis stands among the arguments
+_AXIS_AT = {  # the position of the axis among the arguments
     torch.ops.aten.topk.default: 2,
     torch.ops.aten.argmax.default: 1,
     torch.ops.aten.max.dim: 1,
@@ -25,52 +25,58 @@ _AXIS_AT = {  # where their axis stands among the arguments
 
 @dataclass(frozen=True)
 class Chosen:
-    """scores: (tokens, r, n) of n that can be chosen. chosen: (tokens, r, k), their numbers."""
+    """The choices of one top-k, argmax or sort for all tokens."""
 
     scores: Tensor
+    """(tokens, r, n): the n candidates."""
     chosen: Tensor
+    """(tokens, r, k): the indices of the chosen ones."""
 
     @classmethod
     def joined(cls, parts: "Made") -> "Chosen | None":
-        """Of several documents, one after another; None where they do not choose among as many."""
+        """The choices of several documents, concatenated; None unless all choose among equally many candidates."""
         made = [part for part in parts if part]
         if len({(part.scores.shape[1:], part.chosen.shape[1:]) for part in made}) != 1 or len(made) < len(parts):
             return None
         return cls(torch.cat([part.scores for part in made]), torch.cat([part.chosen for part in made]))
 
     def of(self, rows: slice | Tensor) -> "Chosen":
-        """Those of some tokens."""
+        """The choices of some tokens."""
         return Chosen(self.scores[rows], self.chosen[rows])
 
     def like(self, other: "Chosen") -> bool:
         return self.scores.shape == other.scores.shape and self.chosen.shape == other.chosen.shape
 
     def repeats(self, other: "Chosen") -> bool:
-        """Whether it was made among the very scores of the other."""
+        """Whether both choose among bitwise equal scores."""
         return self.like(other) and torch.equal(self.scores, other.scores)
 
 
 Allowed = Callable[[int, Chosen], float]
-Made = Sequence[Chosen | None]  # None for what is no choice among the scores of each token
+Made = Sequence[Chosen | None]  # None: the scores are not those of each token
 
 
 @dataclass(eq=False)
 class TieBreaker(DispatchMode):
-    """Each choice among the scores of tokens while it is active, made as in an earlier run where that is a near tie.
+    """Records each choice among the scores of tokens while active, and at a near tie repeats an earlier run's
+    choice."""
 
-    tokens: of the call. earlier: the choices of that run, in the same order. allowed: by how much rounding may move the
-    scores of a choice, from its number and what it was. rows: the tokens of the earlier run among those of this one.
-    """
-
-    supports_higher_order_operators = True  # flex attention is one
+    supports_higher_order_operators = True  # such as flex attention
 
     tokens: int
+    """The number of tokens of the call."""
     earlier: Made = ()
+    """The choices of the earlier run, in the same order."""
     allowed: Allowed = lambda number, choice: 0.0
+    """By how much rounding may move the scores of a choice, from its number and the earlier choice."""
     rows: Tensor | None = None
+    """The rows of this run at which the tokens of the earlier run lie; None for all."""
     made: list[Chosen | None] = field(default_factory=list)
+    """The choices of this run so far."""
     ties: int = 0
+    """How many choices were replaced at a near tie."""
     forward: bool = True
+    """False while a checkpointed layer recomputes its forward pass in the backward pass."""
 
     def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -101,7 +107,7 @@ class TieBreaker(DispatchMode):
         return Chosen(scores.detach().reshape(flat), index.reshape(flat))
 
     def _made_alike(self, choice: Chosen | None) -> Chosen | None:
-        if not self.forward:  # computed again for the backward pass
+        if not self.forward:  # recomputed for the backward pass: no new choice
             return next((m for m in self.made if m and choice and m.repeats(choice)), choice)
         number, kept = len(self.made), choice
         earlier = self.earlier[number] if number < len(self.earlier) else None

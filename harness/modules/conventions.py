@@ -1,4 +1,4 @@
-"""How a module learns where documents begin: each convention makes its arguments from a layout."""
+"""How a module learns where documents begin: each convention makes keyword arguments from a layout."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,11 +20,14 @@ Arguments = Mapping[str, Any]
 class Convention:
     """How boundaries reach a module.
 
-    name: in reports. about: one line. arguments: keyword arguments of its forward, beside the input of shape (1, t) or
-    (1, t, d), made from a pack; the same function makes those of one document alone. optional: those
-    that are left out where forward does not take them. batched: whether the input has a leading axis of one.
-    padding: where a pack may have rows that are no document's, which `pack.document` says by -1: nowhere (""), past the
-    last document ("end") or between documents too ("between").
+    name: the name in reports.
+    about: one line of description.
+    arguments: makes the keyword arguments of forward from a pack, besides the input of shape (1, t) or (1, t, d). The
+        same function makes those of one document alone.
+    optional: arguments to leave out if forward does not take them.
+    batched: whether the input has a leading axis of one.
+    padding: where a pack may have rows outside of every document, marked by -1 in `pack.document`: nowhere (""), past
+        the last document ("end"), or between documents too ("between").
 
     >>> import packproof
     >>> def ends(pack):
@@ -76,7 +79,7 @@ def _flex(pack: Pack) -> Any:
 def _thd(pack: Pack) -> SimpleNamespace:
     offsets, longest = cumulative(pack.lengths, torch.int32, pack.device), max(pack.lengths)
     padded = offsets.clone()
-    padded[-1] = pack.tokens  # the rows of a document end where those of the next begin, or the row ends
+    padded[-1] = pack.tokens  # padding past the last document counts as its rows
     named = {
         **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_kv"), offsets),
         **dict.fromkeys(("cu_seqlens_q_padded", "cu_seqlens_kv_padded"), padded),
@@ -85,7 +88,7 @@ def _thd(pack: Pack) -> SimpleNamespace:
 
 
 def _engine(pack: Pack) -> dict[str, Any]:
-    """Padding belongs to a sequence without tokens, whose state has no index."""
+    """Padding belongs to a sequence without tokens and without a state index."""
     count, empty = len(pack.lengths), 1 if pack.gaps else 0
     indices = [*range(count), *[-1] * empty]
     return {
@@ -194,7 +197,7 @@ CONVENTIONS: Mapping[str, Convention] = {
 
 
 def convention_named(given: "str | Convention") -> Convention:
-    """A convention, the one of packproof's with this name, or a user's own as "module:NAME". Raises UsageError."""
+    """A Convention itself, packproof's convention of this name, or a user's at "module:NAME". Raises UsageError."""
     if isinstance(given, Convention):
         return given
     if ":" not in given:

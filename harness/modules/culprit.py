@@ -1,6 +1,7 @@
-"""The first module that leaks: its inputs are those of the unchanged pack at the other documents, its output is not.
+"""The first module that leaks: its inputs agree with the unchanged pack at the other documents, its output does not.
 
-Where nothing leaks, the first that differs: its inputs are those of the document alone, its output is not."""
+If nothing leaks, the first module that differs: its inputs agree with the document alone, its output does not.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,13 +22,16 @@ _APART = "first module that differs from the document alone: "
 
 @dataclass(frozen=True)
 class Culprit:
-    """module: its name in the model, "" for the model itself. kind: its class. received: the boundary arguments that
-    reached it. last_seen: of those that did not, the innermost module around it that had each."""
+    """The module where a leak or a difference begins, and the boundary arguments on their way to it."""
 
     module: str
+    """Its name in the model, "" for the model itself."""
     kind: str
+    """Its class."""
     received: tuple[str, ...]
+    """The boundary arguments that reached it."""
     last_seen: Mapping[str, str]
+    """For each boundary argument that did not reach it, the innermost enclosing module that received it."""
     named: str = NAMED
 
     def lines(self) -> Iterator[str]:
@@ -53,8 +57,10 @@ class _Visit:
 def first_leaking_module(
     subject: Subject, convention: Convention, pack: Pack, document: int, seed: int
 ) -> Culprit | None:
-    """Run the pack twice, the second time with this document, or the padding, changed. None where no module can be
-    named, as where the number of tokens is also another size."""
+    """Run the pack twice, the second time with this document, or the padding, changed.
+
+    None if no module can be named, for example if the number of tokens is also another size.
+    """
     x = subject.input(pack.tokens, seed)
     arguments = subject.arguments(convention, pack)
     with torch.no_grad():
@@ -73,8 +79,10 @@ def first_leaking_module(
 def first_differing_module(
     subject: Subject, convention: Convention, pack: Pack, document: int, seed: int, roundings: float
 ) -> Culprit | None:
-    """Run the pack, and this document alone: what differs by more than so many roundings of its largest value. None
-    where no module can be named."""
+    """Run the pack, and this document alone. None if no module can be named.
+
+    roundings: the allowed difference, in roundings of the largest value.
+    """
     x = subject.input(pack.tokens, seed)
     packed, alone = subject.arguments(convention, pack), subject.arguments(convention, pack.alone(document))
     with torch.no_grad():
@@ -94,8 +102,12 @@ def first_differing_module(
 def first_leaking_backward(
     subject: Subject, convention: Convention, pack: Pack, pair: tuple[int, int], seed: int
 ) -> Culprit | None:
-    """The module whose outputs at the first document of the pair have no gradient of the second's, and whose inputs
-    have one. None where no module can be named."""
+    """The first module with a leak in its backward pass; None if no module can be named.
+
+    At the source document its inputs receive a gradient of the reader's outputs, and its outputs receive none.
+
+    pair: the source and the reader.
+    """
     source, reader = pair
     x, arguments = subject.input(pack.tokens, seed), subject.arguments(convention, pack)
     seen: list[tuple[_Visit, list[Tensor], list[Tensor]]] = []
@@ -110,16 +122,16 @@ def first_leaking_backward(
     with torch.enable_grad(), subject.differentiable(x) as (given, leaf_of):
         with watched(subject.module, begin, end):
             out = subject.call_with(given, arguments, convention)
-        seen[-1][1].append(leaf_of())  # the model itself was given ids
+        seen[-1][1].append(leaf_of())  # the input of the model itself: it got ids, which have no gradient
         rows = pack.rows(reader)
         weight = torch.randn(out[rows].shape, generator=torch.Generator().manual_seed(seed)).to(out)
-        tensors = list({id(each): each for _, ins, outs in seen for each in (*ins, *outs)}.values())
+        tensors = list({id(tensor): tensor for _, ins, outs in seen for tensor in (*ins, *outs)}.values())
         grads = subject.differentiate((out[rows] * weight).sum(), tensors) if tensors else []
     at = (pack.document == source).cpu()
     reached = {id(t): _reaches(g, at) for t, g in zip(tensors, grads, strict=True)}
     for visit, ins, outs in seen:
         if any(reached[id(t)] for t in ins) and not any(reached[id(t)] for t in outs):
-            return _culprit(visit, [each for each, _, _ in seen], arguments)
+            return _culprit(visit, [v for v, _, _ in seen], arguments)
     return None
 
 
@@ -128,7 +140,7 @@ def _differentiable(value: Any) -> list[Tensor]:
 
 
 def _reaches(grad: Tensor | None, rows: Tensor) -> bool:
-    """Whether a gradient is not zero at these tokens, where it has them."""
+    """Whether a gradient along tokens is nonzero at these rows."""
     axis = next((k for k, size in enumerate(grad.shape) if size == len(rows)), None) if grad is not None else None
     if grad is None or axis is None:
         return False
@@ -148,11 +160,11 @@ def _culprit(leaking: _Visit, visits: list[_Visit], arguments: Mapping[str, Any]
 
 
 def _visits(subject: Subject, convention: Convention, x: Tensor, arguments: Mapping[str, Any]) -> list[_Visit]:
-    """Each call of a module, in the order in which they ended."""
+    """Each call of a module, in the order in which the calls ended."""
 
     def begin(name: str, module: nn.Module, given: Any) -> _Visit:
         had = [n for n, value in arguments.items() if _holds(given, value)]
-        padding = int(module.padding[0]) if isinstance(module, nn.Conv1d) else 0  # its output is longer by as much
+        padding = int(module.padding[0]) if isinstance(module, nn.Conv1d) else 0  # rows by which its output is longer
         return _Visit(name, type(module).__name__, _copies(given), had, padding)
 
     def end(visit: _Visit, out: Any) -> None:
@@ -168,7 +180,7 @@ def _copies(value: Any) -> list[Tensor]:
 
 
 def _holds(given: Any, value: Any) -> bool:
-    """Whether the very argument is among what a module was given."""
+    """Whether this very object is in the nested container. Bools and ints are never counted."""
     if isinstance(given, Mapping):
         return any(_holds(item, value) for item in given.values())
     if isinstance(given, tuple | list):
@@ -179,8 +191,11 @@ def _holds(given: Any, value: Any) -> bool:
 def _agree(
     one: list[Tensor], other: list[Tensor], rows: Tensor, its_rows: Tensor, roundings: float, padding: int = 0
 ) -> bool:
-    """Whether tensors with tokens along an axis agree at these rows of each, within so many roundings of their largest
-    value; those that have none say nothing."""
+    """Whether tensors along tokens agree at these rows of each. Tensors without a token axis are ignored.
+
+    roundings: the allowed difference, in roundings of the largest value.
+    padding: by how much the token axis of an output is longer, as after a padded Conv1d.
+    """
     for a, b in zip(one, other, strict=False):
         axis = next((k for k, size in enumerate(a.shape) if size in (len(rows), len(rows) + padding)), None)
         fewer = len(rows) - len(its_rows)

@@ -1,11 +1,11 @@
-"""Packed equals alone: outputs of each document, and the gradients of parameters, which add.
+"""Packed equals alone: the outputs of each document, and the summed gradients of parameters.
 
-The budget is derived from the module itself. It runs at two precisions; their difference, over the ratio of their unit
-roundoffs, is what rounding does to this output at the higher one. Two runs may differ by as much each, and the sums of
-one may be in another order: a factor for what one sample of rounding does not show.
+The budget is derived from the module itself. It runs at two precisions. Their difference, over the ratio of their unit
+roundoffs, estimates the rounding of this output at the higher precision. The pack and the documents alone may each
+differ by as much, and sums may run in another order. A safety factor covers the spread of rounding beyond one sample.
 
-Many models compute norms and rotations in fp32 whatever their dtype: in float64 they would have roundings that their
-two runs share, and the budget would miss. They are judged in float32.
+Many models compute norms and rotations in fp32 whatever their dtype. In float64 both runs would share these roundings,
+and the budget would miss them. Such models are judged in float32.
 """
 
 import math
@@ -24,28 +24,35 @@ from packproof.harness.modules.pack import FIRST, PADDING, Pack
 from packproof.harness.modules.subject import ModuleRefused, Subject
 from packproof.properties.light_torch import DispatchMode
 
-_SAFETY = 32  # rounding errors of one sample have a largest element within a few times that of another
+_SAFETY = 32  # the largest rounding error varies by a few times between samples
 _VACUOUS = 0.1
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between the pack and its documents alone. what: "document 2", or "gradient of layers.0.weight".
-    found, allowed: the largest difference, and what rounding explains; scale: the largest value. among: the largest of
-    all gradients, where this is one: that of a key's bias, which no softmax sees, is nothing but rounding. document:
-    whose output it is, None for a gradient."""
+    """A difference between the pack and its documents alone, for one document's output or one gradient."""
 
     what: str
+    """Its name: "document 2", or "gradient of layers.0.weight"."""
     found: float
+    """The largest difference."""
     allowed: float
+    """The largest difference that rounding explains."""
     scale: float
+    """The largest value."""
     among: float
+    """Of a gradient, the largest value of all gradients: a gradient may be nothing but rounding, as softmax cancels
+    that of a key's bias. Of an output, the same as `scale`."""
     document: int | None = None
+    """The document of the output, None for a gradient."""
 
     @property
     def unclear(self) -> str:
-        """Why it says nothing: the document alone has NaN, or rounding explains a difference as large as a tenth of
-        the values, since a choice fell the other way. Empty where it says something."""
+        """Why the difference says nothing, "" if it does say something.
+
+        Either the document alone has NaN; or rounding explains a tenth of the values, because a choice fell the other
+        way.
+        """
         if not math.isfinite(self.allowed):
             return f"{self.what} is not finite, of the documents alone either"
         if self.allowed > _VACUOUS * self.among:
@@ -59,11 +66,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Compared:
-    """differences: one for each document, and one for each parameter that gets a gradient. ties: how many choices the
-    pack made otherwise than its documents alone, within rounding, that were made alike."""
+    """The comparison of a pack with its documents alone."""
 
     differences: Sequence[Difference]
+    """One for each document, and one for each parameter with a gradient."""
     ties: int = 0
+    """Near ties that the pack decided differently from its documents alone, and that were fixed to the same choice."""
 
     @property
     def failing(self) -> Difference | None:
@@ -76,23 +84,26 @@ class Compared:
 
 @dataclass(frozen=True)
 class PackedAndAlone:
-    """subject: the module, and in the highest precision that it computes in, and in a lower one."""
+    """Compares packs of a module with their documents alone."""
 
     subject: Subject
     high: Subject
+    """The module in the highest precision of all its computations."""
     low: Subject
+    """The module in a lower precision."""
     convention: Convention
     seed: int
 
     @classmethod
     def of(cls, subject: Subject, convention: Convention, seed: int) -> "PackedAndAlone":
-        """Raises ModuleRefused."""
+        """Find the two precisions. Raises ModuleRefused."""
         return cls(subject, *_precisions(subject, convention, seed), convention, seed)
 
     def __call__(self, pack: Pack) -> Compared:
-        """Compare the pack and its documents alone. Raises ModuleRefused.
+        """Compare the pack with its documents alone. Raises ModuleRefused.
 
-        TieBreaker are made alike where they have to be: it costs time, and few modules choose.
+        Near ties are aligned only in a second comparison, if the first one fails or is inconclusive: it costs time, and
+        few modules choose.
         """
         found = self._compared(pack, alike=False)
         if (found.failing or found.vacuous) and not self.high.mode.compiled:
@@ -130,8 +141,11 @@ class PackedAndAlone:
         return Compared(found, choices.ties + rough.ties if choices else 0)
 
     def _run(self, subject: Subject, given: Pack, pack: Pack, rows: slice, choices: TieBreaker | None) -> "_Pass":
-        """Outputs, and the gradients of a random sum of those of documents by the name of each parameter. given: what
-        the module is given; rows: its tokens among those of the pack."""
+        """Outputs, and by parameter the gradients of a random sum of the documents' outputs.
+
+        called_pack: the layout of the call: the whole pack, or one document alone.
+        rows: its tokens in the whole pack.
+        """
         x = _cast(self.subject.input(pack.tokens, self.seed)[:, rows], subject)
         with torch.enable_grad(), choices or nullcontext():
             out = subject.call(x, self.convention, given)
@@ -148,8 +162,10 @@ class PackedAndAlone:
         return _Pass(out.detach(), gradients, choices.made if choices else (), choices.ties if choices else 0)
 
     def _each_alone(self, subject: Subject, pack: Pack, *, earlier: "_Pass | None" = None, alike: bool) -> "_Pass":
-        """The outputs of each document alone, one after another, and the sums of their gradients. earlier: the same in
-        another precision, whose choices are made again."""
+        """The outputs of each document alone, concatenated, and the sums of their gradients.
+
+        reference_pass: the same in another precision; its choices are repeated.
+        """
         runs, total, start = list[_Pass](), dict[str, Tensor](), 0
         for j, length in enumerate(pack.lengths):
             mine = slice(start, start := start + length)
@@ -172,9 +188,9 @@ class _Pass:
 
 
 class _LessThanFloat64(DispatchMode):
-    """Finds out whether anything is computed in a lower precision."""
+    """Detects any computation in a lower precision than float64."""
 
-    supports_higher_order_operators = True  # flex attention is one
+    supports_higher_order_operators = True  # such as flex attention
     seen = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -185,7 +201,7 @@ class _LessThanFloat64(DispatchMode):
 
 
 def _precisions(subject: Subject, convention: Convention, seed: int) -> tuple[Subject, Subject]:
-    """The module in the highest precision that it computes in, and in a lower one. Raises ModuleRefused."""
+    """The module in the highest precision of all its computations, and in a lower one. Raises ModuleRefused."""
     pairs = ((torch.float64, torch.float32), (torch.float32, torch.bfloat16))
     for high, low in pairs:
         exact = subject.at(high)
@@ -212,19 +228,22 @@ def _difference(
     among: float,
     usual: float = 0.0,
 ) -> Difference:
-    """usual: rounding of a tensor of its kind, as part of its largest value: that of one number may be 0 by chance.
+    """Compare one tensor of the pack with the same tensor of the documents alone.
 
-    A gradient may be zero because its terms cancel, as that of a router of one expert whose weights add up to 1: the
-    result is the rounding of terms, which may be as large as the largest of all gradients.
+    A gradient may be zero because its terms cancel, such as that of a router of one expert whose weights add up to 1.
+    The result is then the rounding of terms as large as the largest of all gradients.
+
+    usual_rounding: rounding of tensors of this kind, relative to their largest value; the rounding of a single number
+        may be 0 by chance.
     """
     scale = largest(alone)
     allowed = _SAFETY * max(_rounding(alone, rough, unit, rough_unit), usual * scale, unit * among)
-    apart = torch.where(packed == alone, 0.0, packed - alone)  # scores may be infinite
+    apart = torch.where(packed == alone, 0.0, packed - alone)  # inf - inf is NaN
     return Difference(what, largest(apart), allowed, scale, among)
 
 
 def _rounding(alone: Tensor, rough: Tensor, unit: float, rough_unit: float) -> float:
-    apart = torch.where(alone == rough, 0.0, rough.double() - alone.double())  # scores may be infinite
+    apart = torch.where(alone == rough, 0.0, rough.double() - alone.double())  # inf - inf is NaN
     return max(largest(apart) * unit / rough_unit, unit * largest(alone[alone.isfinite()]))
 
 
@@ -237,5 +256,5 @@ def _cast(x: Tensor, subject: Subject) -> Tensor:
 
 
 def _weight(shape: tuple[int, ...], seed: int) -> Tensor:
-    """The same numbers whatever the precision."""
+    """The same numbers in every precision."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -1,8 +1,8 @@
-"""A training run's own first batch: whether one of its documents reaches another, before a step is taken.
+"""A guard on a training run's first batch: does one of its documents reach another? Checked before the first step.
 
-Two passes as the run makes them, with gradients if it has them: the batch with every second document changed, and the
-batch itself. The others keep their bits, and have no gradient at the tokens that were changed. The gradient decides
-where both say something: experts round outputs otherwise, which has no gradient.
+Two passes run as in training, with gradients if the run has them: the batch with every second document changed, and the
+batch itself. The unchanged documents keep their bits, and have no gradient at the changed tokens. If both say
+something, the gradient decides: experts may round outputs differently, and rounding has no gradient.
 """
 
 import inspect
@@ -32,16 +32,17 @@ _OFFSETS = ("cu_seq_lens_q", "cu_seqlens", "cu_seqlens_q")
 def guard(model: nn.Module, documents: Documents | None = None) -> RemovableHandle:
     """Stop a training run whose packed documents see each other: call it before the first step.
 
-    model: the one that is trained. documents: a function from the arguments of its forward, by name, to the document of
-    each token (b, t); None reads seq_idx, segment_ids, document_ids, cu_seq_lens_q, cu_seqlens or position_ids.
+    model: the module under training.
+    documents: a function from the arguments of its forward, by name, to the document of each token (b, t). None reads
+        seq_idx, segment_ids, document_ids, cu_seq_lens_q, cu_seqlens or position_ids.
 
-    The first call of the model that has a row of two documents is checked with the arguments that it got, in the mode
-    and precision that it has, with gradients if they are on: two forward passes and a backward pass to the embedding.
-    Buffers, gradients and random numbers are as before afterwards. It raises CheckFailed with the first module that
-    leaks, or where every output is NaN, and ArgumentError where nothing in the call says where documents begin. What it
-    cannot judge, it says in a warning. Then the hook is gone.
+    The first call of the model that has a row of two documents is checked with its own arguments, mode and precision,
+    and with gradients if they are on: two forward passes and a backward pass to the embedding. Buffers, gradients and
+    random numbers are restored afterwards. It raises CheckFailed with the first module that leaks, or if every output
+    is NaN, and ArgumentError if nothing in the call says where documents begin. Anything that cannot be judged is
+    reported in a warning. Then the hook is gone.
 
-    Returns the hook, which `remove()` takes away. Raises ArgumentError for a model or documents of another type.
+    Returns the hook; `remove()` takes it away. Raises ArgumentError for a model or documents of another type.
 
     >>> import torch, packproof
     >>> class Mean(torch.nn.Module):  # over the whole row
@@ -77,19 +78,19 @@ def guard(model: nn.Module, documents: Documents | None = None) -> RemovableHand
 
 
 def documents_of(call: Arguments) -> Tensor:
-    """The document of each token (b, t), as the arguments of a call say it. Raises ArgumentError where none does."""
+    """The document of each token (b, t), from the arguments of a call. Raises ArgumentError if none of them has it."""
     tokens = _tokens(call)
     for name in _IDS:
-        if isinstance(found := call.get(name), Tensor):
-            return found.reshape(tokens.shape[:2])
+        if isinstance(ids := call.get(name), Tensor):
+            return ids.reshape(tokens.shape[:2])
     rows, t = tokens.shape[:2]
     for name in _OFFSETS:
-        if isinstance(found := call.get(name), Tensor):
-            starts = torch.zeros(rows * t + 1, dtype=torch.int64, device=found.device)
-            starts[found.long()] = 1
+        if isinstance(offsets := call.get(name), Tensor):
+            starts = torch.zeros(rows * t + 1, dtype=torch.int64, device=offsets.device)
+            starts[offsets.long()] = 1
             return starts[:-1].cumsum(0).reshape(rows, t)
-    if isinstance(found := call.get("position_ids"), Tensor):
-        position = found[0] if found.dim() == 3 else found  # several axes of positions
+    if isinstance(position_ids := call.get("position_ids"), Tensor):
+        position = position_ids[0] if position_ids.dim() == 3 else position_ids  # mrope: three axes of positions
         restarts = torch.zeros_like(position)
         restarts[:, 1:] = position[:, 1:] <= position[:, :-1]
         return restarts.cumsum(1).expand(rows, t)
@@ -101,8 +102,12 @@ def documents_of(call: Arguments) -> Tensor:
 
 
 def check_batch(model: nn.Module, call: Arguments, documents: Tensor) -> None:
-    """Raise CheckFailed where changing every second document changes another one, or where every output is NaN; warn
-    where that cannot be judged. documents: (b, t)."""
+    """Change every second document, and raise CheckFailed if another one changes, or if every output is NaN.
+
+    A batch that cannot be judged gets a warning.
+
+    documents: (b, t), the document of each token.
+    """
     call = _without_labels(model, call)
     number = _numbered(documents)
     keep, other = number % 2 == 1, _with_changed(call, number % 2 == 0)
@@ -128,7 +133,10 @@ def check_batch(model: nn.Module, call: Arguments, documents: Tensor) -> None:
 def _text_of(
     model: nn.Module, call: Arguments, other: Arguments, keep: Tensor, *, documents: int, moved: bool, reached: str
 ) -> str:
-    """What leaks, and where first. reached: what the gradient says."""
+    """The report of a leak and of the first module with it.
+
+    gradient_leak: the finding of the gradient, in words; "" for none.
+    """
     if moved:
         where = first_difference(model, lambda: _repeated(model, call), lambda: _repeated(model, other), keep)
         what, where = "others moved", where or "the model itself"
@@ -144,8 +152,7 @@ def _text_of(
 
 
 def _can_be_judged(before: Sequence[Tensor], after: Sequence[Tensor], keep: Tensor) -> bool:
-    """Whether there are outputs that are no NaN; warns where some or all are missing. Raises CheckFailed where all are
-    NaN."""
+    """Whether there are outputs other than NaN; warns if some or all are missing. Raises CheckFailed if all are NaN."""
     if not before or [x.shape for x in before] != [x.shape for x in after]:
         _warn("the model returned no tensor with one row for each token, of one shape in two calls")
         return False
@@ -166,7 +173,7 @@ def _warn(what: str) -> None:
 
 
 def _without_labels(model: nn.Module, call: Arguments) -> Arguments:
-    """No loss is needed, and some models return no logits beside one; where `forward` has to have labels, they stay."""
+    """The call without labels, unless `forward` requires them: with labels some models return a loss and no logits."""
     labels = _parameters(model).get("labels")
     needed = labels is not None and labels.default is inspect.Parameter.empty
     return {name: value for name, value in call.items() if name != "labels" or needed}
@@ -180,7 +187,7 @@ def _names(module: nn.Module) -> list[str]:
 def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(module.forward).parameters
-    except (TypeError, ValueError):  # of no Python function, as a scripted one
+    except (TypeError, ValueError):  # not a Python function, such as a scripted module
         return {}
 
 
@@ -195,14 +202,14 @@ def _tokens(call: Arguments) -> Tensor:
 
 
 def _numbered(documents: Tensor) -> Tensor:
-    """From 0 on, across rows: a new number where the id changes."""
+    """Documents numbered from 0 across rows: a new number at each change of the id."""
     changes = torch.ones_like(documents, dtype=torch.int64)
     changes[:, 1:] = documents[:, 1:] != documents[:, :-1]
     return changes.flatten().cumsum(0).reshape(documents.shape) - 1
 
 
 def _with_changed(call: Arguments, which: Tensor) -> Arguments:
-    """The call with other tokens there: ids that the batch has too, so that none is out of range or has a meaning."""
+    """The call with other tokens where the mask is true: ids of the same batch, none out of range or special."""
     tokens = _tokens(call)
     which = which.to(tokens.device)
     if tokens.is_floating_point():
@@ -218,8 +225,10 @@ def _with_changed(call: Arguments, which: Tensor) -> Arguments:
 
 @contextmanager
 def _unchanged(model: nn.Module, call: Arguments) -> Iterator[None]:
-    """Dropout draws the same numbers in each pass; afterwards the random numbers are the training's own again, and the
-    buffers hold what they held: a running mean counts no batch twice."""
+    """Every pass draws the same dropout. Afterwards random numbers and buffers are restored.
+
+    A running mean therefore counts no batch twice.
+    """
     buffers = [(module, name, x, x.clone()) for module in model.modules() for name, x in _buffers_of(module)]
     gpus = {x.device for x in (_tokens(call), *model.parameters()) if x.device.type == "cuda"}
     numbers, numpy_numbers = random.getstate(), np.random.get_state()
@@ -249,8 +258,7 @@ def _repeated(model: nn.Module, call: Arguments) -> Any:
 
 
 def _outputs(model: nn.Module, call: Arguments) -> list[Tensor]:
-    """The tensors along tokens of what the model returns: (b, t, ...), or (b t, ...), as which documents end to end are
-    often returned."""
+    """The tensors along tokens in the return value: (b, t, ...), or (b t, ...) for documents end to end."""
     (rows, t), returned = _tokens(call).shape[:2], model(**call)
     for name in ("logits", "last_hidden_state"):
         tensor = returned.get(name) if isinstance(returned, Mapping) else getattr(returned, name, None)
@@ -263,7 +271,7 @@ def _outputs(model: nn.Module, call: Arguments) -> list[Tensor]:
 
 
 def _rows_of(x: Tensor, keep: Tensor) -> Tensor:
-    """The rows of these tokens, each flat."""
+    """The rows of these tokens, each flattened."""
     rows = x[keep.to(x.device)]
     return rows.reshape(len(rows), -1)
 
@@ -275,8 +283,10 @@ def _agree(one: Tensor, other: Tensor, keep: Tensor) -> bool:
 
 @contextmanager
 def _leaves(model: nn.Module, call: Arguments) -> Iterator[tuple[Arguments, list[Tensor]]]:
-    """A call whose tokens can be differentiated by, and a list that holds them once it was made: themselves, or the
-    output of the embedding that first sees their ids."""
+    """A call with differentiable tokens, and a list of its leaves, filled by the call.
+
+    The leaf is the tokens themselves, or the output of the first embedding of their ids.
+    """
     tokens = _tokens(call)
     if not tokens.is_floating_point():
         with embedded(model, tokens) as leaves:
@@ -290,8 +300,10 @@ def _leaves(model: nn.Module, call: Arguments) -> Iterator[tuple[Arguments, list
 def _reached(
     model: nn.Module, call: Arguments, outputs: Sequence[Tensor], leaves: Sequence[Tensor], keep: Tensor
 ) -> str | None:
-    """What gradient the outputs of these tokens have at the others: "" for zero, exactly, where nothing reaches them;
-    None where autograd does not say: without gradients, or where an output is not finite."""
+    """The gradient of these tokens' outputs at the other tokens, in words; "" if it is exactly zero.
+
+    None if autograd cannot say: without gradients, or with an output that is not finite.
+    """
     outputs = [x for x in outputs if x.requires_grad]
     if not (outputs and leaves) or not all(bool(x.isfinite().all()) for x in outputs):
         return None
@@ -310,8 +322,10 @@ def _reached(
 
 
 def _by_backward(model: nn.Module, call: Arguments, keep: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients of the leaves where only `backward()` can be called, as with reentrant checkpointing; parameters
-    need none meanwhile, so that it adds nothing to theirs. None, with a warning, where it fails too."""
+    """The gradients of the leaves by `backward()`, the only way with reentrant checkpointing.
+
+    () with a warning if it fails. Parameters require no gradient meanwhile, so nothing is added to theirs.
+    """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
         for parameter in trained:
@@ -329,7 +343,7 @@ def _by_backward(model: nn.Module, call: Arguments, keep: Tensor) -> tuple[Tenso
 
 
 def _cotangent(x: Tensor, keep: Tensor) -> Tensor:
-    """Another number for each channel: the sum of a normalised row has no gradient."""
+    """A different number for each channel, because the plain sum of a normalised row has no gradient."""
     row = x[0, 0]
     pattern = torch.arange(1, row.numel() + 1, device=x.device, dtype=torch.float32).sin().reshape(row.shape).to(x)
     return pattern * keep.to(x).reshape(*keep.shape, *[1] * row.dim())

@@ -1,7 +1,7 @@
-"""Which document of a pack reaches which: by changing one and looking at the others, and by gradients.
+"""Which document of a pack reaches which: change one and look at the others, and take gradients.
 
-Neither needs a reference or a tolerance. A document that is isolated keeps its bits when another one changes, and the
-gradient of its outputs at another one's tokens is zero, exactly.
+Neither needs a reference or a tolerance. An isolated document keeps its bits when another one changes, and the gradient
+of its outputs at another document's tokens is exactly zero.
 """
 
 import math
@@ -20,39 +20,41 @@ from packproof.harness.modules.subject import Subject
 
 Pair = tuple[int, int]
 Visit = TypeVar("Visit")
-MANY = 8  # documents of which each is changed
-ROUNDINGS = 256  # of the largest output; the smallest leak seen in a model is 1.4 % of it, 10^5 roundings in fp32
+MANY = 8  # up to this many documents, each one is changed
+ROUNDINGS = 256  # of the largest output; the smallest leak in a real model was 1.4 % of it, 10^5 roundings in fp32
 
 
 @dataclass(frozen=True)
 class Reach:
-    """What reaches what in one call. moved: the largest change of document j's outputs when document i changed, by
-    (i, j). gradient: the largest gradient of document j's outputs at document i's tokens, by (i, j). scale: the largest
-    output. unit: the roundoff of its dtype. output: what the call returned. ties: how many choices near a tie fell
-    otherwise when another document changed, and were made alike."""
+    """Which document reaches which in one call. Pairs are (i, j): document i reaches document j."""
 
     moved: Mapping[Pair, float]
+    """The largest change of document j's outputs when document i changes, by (i, j)."""
     gradient: Mapping[Pair, float]
+    """The largest gradient of document j's outputs at document i's tokens, by (i, j)."""
     scale: float
+    """The largest output."""
     unit: float
+    """The unit roundoff of the output's dtype."""
     output: Tensor
+    """The output of the unchanged call."""
     ties: int = 0
+    """Near-ties (top-k, argmax) that another document flipped, and that were then fixed to the first result."""
 
     @property
     def leaks(self) -> list[Pair]:
-        """Pairs of documents of which the first reaches the second: first those with a gradient."""
+        """The pairs (i, j) where document i reaches document j; pairs with a gradient first."""
         found = {pair for pair, size in self.gradient.items() if size != 0}
         found |= {pair for pair in self.moved if self.moves(pair)}
         return sorted(found, key=lambda pair: (not self.gradient.get(pair), pair))
 
     def moves(self, pair: Pair) -> bool:
-        """Whether outputs move by more than rounding, and not only the gradient shows the leak."""
+        """Whether outputs move by more than rounding. If not, only the gradient shows the leak."""
         return self.moved[pair] > self._rounding
 
     @property
     def rounded(self) -> list[Pair]:
-        """Pairs that moved by so little, and with no gradient, that rounding explains it: experts of a mixture get
-        products of other sizes."""
+        """Pairs with a change within rounding and no gradient: experts of a mixture get products of other sizes."""
         return [pair for pair, size in self.moved.items() if 0 < size <= self._rounding and not self.gradient.get(pair)]
 
     @property
@@ -68,13 +70,12 @@ def reach(
     arguments: Mapping[str, object] | None = None,
     sources: Sequence[int] | None = None,
 ) -> Reach:
-    """Change each of the sources, one at a time, and differentiate the outputs of the others. Raises ModuleRefused.
+    """Change each source, one at a time, and differentiate the outputs of the other documents. Raises ModuleRefused.
 
-    arguments: of the call, instead of those that tell the boundaries of the pack. sources: documents, or PADDING; None
-    for all, of many documents the first two and the last. A module that keeps the boundaries of another batch has one
-    to keep: the same tokens are called in one document first.
+    If outputs move but have no gradient, a second look fixes near ties of choices to the first result.
 
-    Where others move and have no gradient, near ties of choices are made alike, in another look.
+    arguments: the arguments of the call; None for the convention's own.
+    sources: documents, or PADDING; None for all. With many documents, None takes the first two and the last.
     """
     told = subject.arguments(convention, pack) if arguments is None else arguments
     if sources is None:
@@ -82,6 +83,7 @@ def reach(
         sources = range(count) if count <= MANY else (0, 1, count - 1)
     with torch.no_grad():
         x = subject.input(pack.tokens, seed)
+        # a module may use boundaries that it kept from an earlier batch: this call gives it wrong ones to keep
         subject.call_with(x, subject.arguments(convention, pack.without_boundaries()), convention)
     found = _reach(subject, convention, pack, seed, told, sources, alike=False)
     if (
@@ -132,7 +134,7 @@ def _others(pack: Pack, document: int) -> list[int]:
 
 
 def changed(x: Tensor, pack: Pack, document: int, subject: Subject, seed: int) -> Tensor:
-    """The input with every token of one document, or of the padding, replaced by another one."""
+    """The input with every token of one document, or of the padding, replaced by a different one."""
     rows, other = pack.document == document, subject.input(pack.tokens, seed + 1)
     same = other == x
     if not x.is_floating_point() and bool(same.any()):
@@ -152,8 +154,10 @@ def gradients(
     seed: int,
     sources: Sequence[int],
 ) -> dict[Pair, float]:
-    """The largest gradient of random sums of document j's outputs at the tokens of document i, by (i, j); {} where the
-    tokens are ids of a compiled model."""
+    """The largest gradient of a random sum of document j's outputs at document i's tokens, by (i, j).
+
+    Empty for the token ids of a compiled model.
+    """
     if not x.is_floating_point() and not subject.differentiates_tokens:
         return {}
     with torch.enable_grad(), subject.differentiable(x) as (given, leaf_of):
@@ -181,7 +185,10 @@ def _first_reached(
     at_tokens: Callable[[Sequence[int]], Tensor | None],
     size: Callable[[Tensor | None, int], float],
 ) -> dict[Pair, float]:
-    """Of many documents: by one sum over all others, and only if that has a gradient by the first that has it."""
+    """The gradients of many documents at one source, by bisection.
+
+    One sum over all readers comes first. If it has a gradient, halving the readers finds the first one with a gradient.
+    """
     others = _others(pack, source)
     found = dict.fromkeys(((source, j) for j in others), 0.0)
     while len(others) > 1 and size(at_tokens(others), source):
@@ -192,7 +199,7 @@ def _first_reached(
 
 
 def _apart(one: Tensor, other: Tensor) -> float:
-    """The largest difference; inf where only one is NaN."""
+    """The largest difference; inf where only one of the two is NaN."""
     same = (one == other) | (one.isnan() & other.isnan())
     return float(torch.where(same, 0.0, (one - other).abs()).nan_to_num(nan=math.inf).max()) if len(one) else 0.0
 
@@ -205,8 +212,11 @@ def largest(x: Tensor) -> float:
 def first_that_leaks(
     before: Sequence[Visit], after: Sequence[Visit], leaks: Callable[[Visit, Visit, int], bool]
 ) -> Visit | None:
-    """The first visit that `leaks`, by the same one in another run, beyond so many roundings; if none does, by bits."""
-    for roundings in (ROUNDINGS, 0):  # experts of a mixture round otherwise, which is no leak
+    """The first leaking visit, compared with the same visit of another run: first beyond rounding, then bit for bit.
+
+    leaks: decides for a visit, the same visit of the other run and a number of roundings.
+    """
+    for roundings in (ROUNDINGS, 0):  # experts of a mixture may round differently: not a leak
         for one, other in zip(before, after, strict=False):
             if leaks(one, other, roundings):
                 return one

@@ -1,4 +1,4 @@
-"""The properties of a module: each judges one convention in one mode, and shrinks what it finds."""
+"""The properties of a module: each judges one convention in one mode, and shrinks a failure."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,18 +26,20 @@ _SHRINK_SECONDS = {"isolation": 10.0, "packing": 5.0, "padding": 5.0}
 
 @dataclass(frozen=True)
 class Trial:
-    """One convention of a module in one mode. layouts: to be tried, small ones first. many: one of many documents, for
-    what needs no documents alone; () for none. padded: layouts with padding."""
+    """One convention of a module in one mode, and the layouts to judge it at."""
 
     subject: Subject
     convention: Convention
     seed: int
     layouts: Sequence[Lengths]
+    """Layouts to try, small ones first."""
     many: Lengths = ()
+    """A layout of many documents, for `isolation`, which runs no document alone; () for none."""
     padded: Sequence[Padded] = ()
+    """Layouts with padding."""
 
     def starting_at(self, lengths: Lengths) -> "Trial":
-        """With this layout first, where it has few documents."""
+        """The same trial with this layout first, unless it has many documents."""
         return replace(self, layouts=(lengths, *self.layouts)) if 0 < len(lengths) <= MANY else self
 
 
@@ -59,7 +61,7 @@ def verdict_of(cell: Cell, status: Status, examples: int, reason: str = "", fail
 
 
 def isolation(trial: Trial, cell: Cell) -> Judged:
-    """When one document changes the others keep their bits, and have no gradient at its tokens."""
+    """When one document changes, the others keep their bits and have no gradient at its tokens."""
     subject, notes, judged = trial.subject, list[str](), 0
     if why := _void(trial, subject.pack(trial.layouts[0])):
         return Judged(verdict_of(cell, "inconclusive", 0, why))
@@ -78,7 +80,7 @@ def isolation(trial: Trial, cell: Cell) -> Judged:
 
 
 def packing(trial: Trial, cell: Cell) -> Judged:
-    """Outputs, and sums of parameters' gradients, are those of the documents alone."""
+    """Outputs, and the sums of parameters' gradients, are those of the documents alone."""
     compare, subject = PackedAndAlone.of(trial.subject, trial.convention, trial.seed), trial.subject
     judged, vacuous, ties = 0, list[str](), 0
     for lengths in trial.layouts:
@@ -92,7 +94,7 @@ def packing(trial: Trial, cell: Cell) -> Judged:
 
 
 def padding(trial: Trial, cell: Cell) -> Judged:
-    """What rows of padding hold reaches no document and no gradient, and nothing there is NaN."""
+    """The contents of padding rows reach no document and no gradient, and no output there is NaN."""
     compare, judged, vacuous, ties = None, 0, list[str](), 0
     for padded in trial.padded:
         try:
@@ -130,11 +132,11 @@ def _tied(ties: int) -> str:
 
 
 def _void(trial: Trial, pack: Pack) -> str:
-    """Why nothing can be concluded from what this module does: it is random, or leaks nothing without boundaries."""
+    """Why this module cannot be judged: it is random, or leaks nothing even without boundaries. "" if it can."""
     subject, convention = trial.subject, trial.convention
     x, arguments = subject.input(pack.tokens, trial.seed), subject.arguments(convention, pack)
     told_nothing = subject.arguments(convention, pack.without_boundaries())
-    calls = (told_nothing, arguments, arguments, arguments)  # the first two may leave what later ones keep
+    calls = (told_nothing, arguments, arguments, arguments)  # boundaries kept by the module settle first
     with torch.no_grad():
         *_, once, twice = (subject.call_with(x, each, convention) for each in calls)
     if not torch.equal(once.nan_to_num(), twice.nan_to_num()):
@@ -147,7 +149,7 @@ def _void(trial: Trial, pack: Pack) -> str:
 
 
 class _Smaller:
-    """Tries layouts for some seconds, and keeps what was found at the last one that fails."""
+    """Tries smaller layouts for some seconds, and counts the attempts."""
 
     def __init__(self, law: str) -> None:
         self.tried, self._until = 0, time.monotonic() + _SHRINK_SECONDS[law]
@@ -163,7 +165,7 @@ class _Smaller:
 
 
 def _leak(trial: Trial, lengths: Lengths, found: Reach, example: int) -> Failure:
-    """The leak at the smallest layout that has one, with the first module that leaks."""
+    """The leak at the smallest layout with one, and the first module that leaks."""
     subject, convention, seed = trial.subject, trial.convention, trial.seed
     at, search = {lengths: found}, _Smaller("isolation")
 
@@ -196,7 +198,7 @@ def _leak(trial: Trial, lengths: Lengths, found: Reach, example: int) -> Failure
 
 
 def _culprit(trial: Trial, found: Reach, lengths: Lengths, gaps: tuple[int, ...] = ()) -> Iterator[str]:
-    """The first module that leaks: in the forward pass, or, where outputs do not move, in the backward pass."""
+    """The first module that leaks: in the forward pass, or in the backward pass if outputs do not move."""
     plain, pair = trial.subject.uncompiled(), found.leaks[0]
     pack = plain.pack(lengths, gaps)
     if found.moves(pair):
@@ -210,7 +212,7 @@ def _culprit(trial: Trial, found: Reach, lengths: Lengths, gaps: tuple[int, ...]
 
 
 def _without_effect(trial: Trial, pack: Pack, found: Reach) -> Iterator[str]:
-    """The arguments with which the module gives the same bits whether they tell of many documents or of one."""
+    """The arguments without effect: for one document the module gives the same bits as for many."""
     subject, convention = trial.subject, trial.convention
     x, arguments = subject.input(pack.tokens, trial.seed), subject.arguments(convention, pack)
     of_one = subject.arguments(convention, pack.without_boundaries())
@@ -249,7 +251,7 @@ def _unequal(
 def _not_through_values(
     compare: PackedAndAlone, subject: Subject, lengths: Lengths, difference: Difference
 ) -> Iterator[str]:
-    """That a document differs from itself alone though nothing that others hold reaches it: their lengths do."""
+    """A line if the contents of the other documents do not reach this one: it then depends on their lengths."""
     if difference.document is None or len(lengths) > MANY:
         return
     with suppress(ModuleRefused):
@@ -279,7 +281,7 @@ def _off(difference: Difference) -> str:
 
 
 def _through_padding(trial: Trial, compare: PackedAndAlone, padded: Padded) -> tuple[list[str], int, list[str]]:
-    """What goes wrong through padding; how many ties there were, and what rounding left unclear."""
+    """A line for each violation through padding, the number of near ties, and the inconclusive reasons."""
     pack = trial.subject.pack(*padded)
     found = reach(trial.subject, trial.convention, pack, trial.seed, sources=(PADDING,))
     rows = found.output[pack.document == PADDING]

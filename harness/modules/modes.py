@@ -1,4 +1,4 @@
-"""Ways in which a module is run: its attention, training and recomputation, torch.compile."""
+"""The modes in which a module runs: its attention, training and recomputation, torch.compile."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -24,13 +24,16 @@ class CannotRun(PackproofError):
 
 @dataclass(frozen=True)
 class Mode:
-    """attention: an implementation of transformers, "" for the module's own. train: in train mode, with dropout off.
-    checkpointing: what layers compute is computed again in the backward pass. compiled: through torch.compile."""
+    """How a module runs."""
 
     attention: str = ""
+    """An implementation of transformers, "" for the module's own."""
     train: bool = False
+    """In train mode, with dropout off."""
     checkpointing: bool = False
+    """Layers recompute their activations in the backward pass."""
     compiled: bool = False
+    """Through torch.compile."""
 
     def __str__(self) -> str:
         named = "checkpointing" if self.checkpointing else "train" if self.train else ""
@@ -38,13 +41,13 @@ class Mode:
 
     @classmethod
     def named(cls, name: str, attention: str = "", *, compiled: bool = False) -> "Mode":
-        """By one of MODES; checkpointing is a way to train. Raises UsageError."""
+        """The mode of a name in MODES; checkpointing implies training. Raises UsageError."""
         known("mode", name, MODES)
         return cls(attention, name != "eval", name == "checkpointing", compiled)
 
     @classmethod
     def from_json(cls, data: Any) -> "Mode":
-        """Of what `dataclasses.asdict` makes. Raises ValueError."""
+        """The mode that `dataclasses.asdict` wrote. Raises ValueError."""
         kinds = {field.name: type(field.default) for field in fields(cls)}
         if not isinstance(data, dict) or {n: type(v) for n, v in data.items()} != kinds:
             raise ValueError(f"mode is {data!r}, expected {', '.join(kinds)}")
@@ -52,7 +55,7 @@ class Mode:
 
     @contextmanager
     def randomness(self, device: torch.device) -> Iterator[None]:
-        """In train mode the same numbers are drawn in each call."""
+        """In train mode every call draws the same random numbers."""
         with torch.random.fork_rng([device] if device.type == "cuda" else []) if self.train else nullcontext():
             if self.train:
                 torch.manual_seed(0)
@@ -60,7 +63,7 @@ class Mode:
 
 
 def put_into(module: nn.Module, mode: Mode) -> nn.Module:
-    """A copy in this mode. Raises CannotRun."""
+    """A copy of the module in this mode. Raises CannotRun."""
     module = copy.deepcopy(module)
     if mode.attention:
         _attend_by(module, mode.attention)
@@ -85,7 +88,7 @@ def _attend_by(module: nn.Module, attention: str) -> None:
 
 
 def _without_dropout(module: nn.Module) -> None:
-    """Documents alone would lose other elements than in the pack. Also jitter, which some routers add."""
+    """Turn off dropout, and the jitter of some routers: a document alone would lose other elements than in the pack."""
     for part in (*module.modules(), getattr(module, "config", None)):
         for name, value in vars(part).items() if part is not None else ():
             if isinstance(value, float) and ("drop" in name or "jitter" in name):
@@ -106,7 +109,7 @@ def _recompute(module: nn.Module) -> None:
 
 
 def compiled(module: nn.Module) -> Callable[..., Any]:
-    """The module through torch.compile, which raises rather than run what it could not compile."""
+    """The module through torch.compile. It raises an error instead of falling back to eager code."""
     torch._dynamo.reset()
     return _Compiled(torch.compile(module, dynamic=True))
 
@@ -123,8 +126,11 @@ class _Compiled:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Several gradients can be taken of one forward pass of a compiled module, and no pool of compilers is started: a
-    check runs in several processes."""
+    """Settings under which a compiled module is called and differentiated.
+
+    Several gradients can be taken of one forward pass. No pool of compiler processes is started, because a check
+    already runs in several processes.
+    """
     from torch._inductor import config  # noqa: PLC0415  (a second)
 
     with torch._functorch.config.patch(donated_buffer=False), config.patch(compile_threads=1):
@@ -132,9 +138,9 @@ def compiling() -> Iterator[None]:
 
 
 def admitted(module: nn.Module) -> tuple[tuple[Mode, ...], tuple[str, ...]]:
-    """All modes in which this module can be run here, and what cannot be run, with the reason.
+    """The modes in which this module can run here, and notes on modes that cannot run, with the reasons.
 
-    torch.compile is tried in train mode, by each attention: it takes most of the time.
+    torch.compile is tried only in train mode, once for each attention, because it takes most of the time.
     """
     modes, notes = dict[Mode, None](), []
     own = getattr(getattr(module, "config", None), "_attn_implementation", "")

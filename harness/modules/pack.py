@@ -1,4 +1,4 @@
-"""Documents side by side in one row: how long they are, and the tensors that say where they begin."""
+"""Documents side by side in one row: their lengths, and the tensors of their boundaries."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -11,30 +11,33 @@ import torch
 from torch import Tensor, nn
 
 Lengths = tuple[int, ...]
-PADDING = -1  # the document of a row that is none's
-FIRST: Lengths = (5, 9, 7)  # 21 tokens: the size of nothing else, as a rule
+PADDING = -1  # the document of a padding row
+FIRST: Lengths = (5, 9, 7)  # 21 tokens: a number that is rarely the size of another axis
 _CHUNKS = ("chunk_size", "mamba_chunk_size", "attention_chunk_size", "block_size")
 _WINDOWS = ("sliding_window", "attention_window_size", "local_window_size")
 _WIDTHS = (
     *("d_conv", "mamba_d_conv", "conv_kernel", "conv_kernel_size"),
     *("conv_L_cache", "linear_conv_kernel_dim", "short_conv_kernel_size"),
 )
-_MANY = (258, 20)  # documents: more than a byte counts, and what fits into few tokens
+_MANY = (258, 20)  # documents: more than a byte can count, and a number for few tokens
 
 
 @dataclass(frozen=True)
 class Pack:
-    """A layout of documents. lengths: tokens of each. device, dtype: of the module that gets them. gaps: rows of
-    padding before each document and after the last, () for none."""
+    """A layout of documents on a device."""
 
     lengths: Lengths
+    """Tokens of each document."""
     device: str = "cpu"
+    """The device of the module under test."""
     dtype: torch.dtype = torch.float32
+    """The dtype of the module under test."""
     gaps: tuple[int, ...] = ()
+    """Rows of padding before each document and after the last one; () for none."""
 
     @property
     def tokens(self) -> int:
-        """Rows, those of padding too."""
+        """The number of rows, padding included."""
         return sum(self.lengths) + sum(self.gaps)
 
     @cached_property
@@ -44,7 +47,7 @@ class Pack:
 
     @cached_property
     def document(self) -> Tensor:
-        """int64 (t,): the document of each token, PADDING where it is none's."""
+        """int64 (t,): the document of each token, PADDING outside of every document."""
         found = torch.full((self.tokens,), PADDING)
         for number in range(len(self.lengths)):
             found[self.rows(number)] = number
@@ -69,11 +72,11 @@ class Pack:
         return slice(start, start + self.lengths[document])
 
     def alone(self, document: int) -> "Pack":
-        """The pack that holds this document and no other."""
+        """A pack with only this document."""
         return Pack((self.lengths[document],), self.device, self.dtype)
 
     def without_boundaries(self) -> "Pack":
-        """As many tokens in one document."""
+        """A pack of one document with as many tokens."""
         return Pack((self.tokens,), self.device, self.dtype)
 
 
@@ -83,8 +86,10 @@ def cumulative(lengths: Sequence[int], dtype: torch.dtype, device: str) -> Tenso
 
 
 def layouts_for(module: nn.Module, *, most_tokens: int) -> list[Lengths]:
-    """Lengths of documents around the chunk sizes, windows and widths of convolutions that a module or its config has,
-    each at least one token: small ones first."""
+    """Lengths of documents around the chunk sizes, windows and convolution widths of a module or its config.
+
+    Every length is at least one. Small layouts come first.
+    """
     width = max(_sizes(module, _WIDTHS), default=4)
     around = [(1, max(width - 2, 1), width - 1 or 1, width, width + 1, 2), (1, 1, 1, 2)]
     for size in _blocks(module):
@@ -93,12 +98,15 @@ def layouts_for(module: nn.Module, *, most_tokens: int) -> list[Lengths]:
 
 
 def many_documents(most_tokens: int) -> Lengths:
-    """More documents than a small counter of them can hold, of one token each."""
+    """More documents of one token each than a small counter can hold."""
     return (1,) * next(count for count in _MANY if count <= most_tokens)
 
 
 def padded_layouts(module: nn.Module, *, between: bool) -> list[tuple[Lengths, tuple[int, ...]]]:
-    """Lengths of documents, and the rows of padding around them: past the last, or `between` them too."""
+    """Lengths of documents, and the rows of padding around them.
+
+    between_documents: pad between documents too, not only past the last one.
+    """
     block = min(_blocks(module)[0], 64)
     if between:
         return [(FIRST, (0, 2, 0, 3)), ((5, 9), (1, 3, 0)), ((1, 1), (0, 1, block))]
@@ -106,8 +114,10 @@ def padded_layouts(module: nn.Module, *, between: bool) -> list[tuple[Lengths, t
 
 
 def smaller(lengths: Lengths, leaks: Callable[[Lengths], bool]) -> Lengths:
-    """The fewest tokens in two documents, then three, that still leak; of many documents of one token each the fewest.
-    These themselves where none does."""
+    """The smallest layout that still leaks: the fewest tokens in two documents, then in three.
+
+    Many documents of one token each shrink to fewer of them. Returns the lengths themselves if nothing smaller leaks.
+    """
     sizes = sorted({1, 2, 3, 4, 5, *lengths})
     pairs = [*product(sizes, repeat=2), *product((1, 2, 4), repeat=3)]
     for candidate in sorted((p for p in pairs if sum(p) < sum(lengths)), key=lambda p: (sum(p), len(p), p)):
@@ -121,7 +131,7 @@ def smaller(lengths: Lengths, leaks: Callable[[Lengths], bool]) -> Lengths:
 def smaller_gaps(
     lengths: Lengths, gaps: tuple[int, ...], *, between: bool
 ) -> Iterator[tuple[Lengths, tuple[int, ...]]]:
-    """One document and one row of padding, then two documents, that have fewer rows than these."""
+    """Layouts with fewer rows than this one: one document and one row of padding first, then two documents."""
     after = [((1,), (0, 1)), ((1, 1), (0, 0, 1)), ((2,), (0, 2)), ((4,), (0, 4))]
     before = [((1,), (1, 0)), ((1, 1), (0, 1, 0)), ((2,), (2, 0)), ((2, 2), (0, 2, 0))]
     for pair in sorted([*after, *(before if between else ())], key=lambda pair: sum(pair[0]) + sum(pair[1])):
@@ -134,7 +144,7 @@ def _blocks(module: nn.Module) -> list[int]:
 
 
 def _sizes(module: nn.Module, names: tuple[str, ...]) -> list[int]:
-    """The values of these names in a module, its parts and its config."""
+    """The positive integers under these attribute names in a module, its parts and its config."""
     found: list[int] = []
     for part in (module, getattr(module, "config", None), *module.modules()):
         for name in names:

@@ -1,4 +1,4 @@
-"""Replay: run one failure again from its file, of a kernel or of a module, here or on another machine."""
+"""Replay: run one failure again from its file, of a kernel or of a module, on this machine or another."""
 
 import time
 from dataclasses import replace
@@ -28,10 +28,13 @@ def replay(
 ) -> ReplayOutcome:
     """Run the case of a replay file again.
 
-    target, device: instead of those in the file. maps: measure what `packproof check --html` draws of a failure.
-    Raises UsageError if the file cannot be read or is damaged. A kernel or module that cannot be imported here, or a
-    device that is not here, makes the outcome "not applicable". A user's op or property is imported in a process of its
-    own; a module runs in this one.
+    target: instead of the one in the file.
+    device: instead of the one in the file.
+    maps: also measure the maps of a failure that `packproof check --html` draws.
+
+    Raises UsageError if the file cannot be read or is damaged. If the kernel or module cannot be imported here, or the
+    device is absent, the outcome is "not applicable". A user's op or property is imported in its own process; a module
+    runs in this process.
 
     >>> import packproof
     >>> try:
@@ -84,7 +87,7 @@ def _outcome(record: ModuleRecord, path: str) -> ReplayOutcome:
 
 
 def _request(record: ModuleRecord, mode: Mode) -> ModuleRequest:
-    """Raises UsageError where the module cannot be made here."""
+    """Raises UsageError if the module cannot be made here."""
     if record.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("the failure was on cuda, which is not available here")
     if not record.target:
@@ -111,7 +114,7 @@ def _request(record: ModuleRecord, mode: Mode) -> ModuleRequest:
 
 
 def _function(given: Any) -> Any:
-    """A function from its address; what is none as it is. Raises UsageError."""
+    """The function at an address; any other value unchanged. Raises UsageError."""
     if given == "":
         raise UsageError("inputs or output was a function that no other process can import; write it in a module")
     return Location.parse(given).load() if isinstance(given, str) and ":" in given else given

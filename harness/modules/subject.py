@@ -1,4 +1,4 @@
-"""A module as the check sees it: what goes in, what comes out along tokens, and what refuses."""
+"""A module under test: its inputs, its output along tokens, and the errors with which it refuses a call."""
 
 import copy
 import inspect
@@ -26,43 +26,43 @@ class ModuleRefused(PackproofError):
 
 
 class NoOutput(ModuleRefused):
-    """What the module returned has no tensor of one row for each token, or none of the name that was given."""
+    """The module returned no tensor with one row per token, or none under the requested name."""
 
 
 class NoGradient(ModuleRefused):
-    """The tokens have no embedding whose gradient could be taken."""
+    """No embedding of the tokens was found, so no gradient at the tokens can be taken."""
 
 
 @dataclass
 class Subject:
-    """A module, its inputs and its output along tokens.
-
-    make_input: tokens (1, t) of integers, or (1, t, d), from their number and a generator. pick: the output that is
-    compared, from what forward returns. mode: in which the module is run.
-    """
+    """A module with its inputs and its output along tokens."""
 
     module: nn.Module
     make_input: MakeInput
+    """Makes tokens (1, t) of integers, or (1, t, d), from their number and a generator."""
     pick: PickOutput
+    """Picks the compared output from the return value of forward."""
     device: str
     dtype: torch.dtype
     mode: Mode = field(default_factory=Mode)
+    """The mode in which the module runs."""
 
     def pack(self, lengths: Lengths, gaps: tuple[int, ...] = ()) -> Pack:
         return Pack(lengths, self.device, self.dtype, gaps)
 
     def input(self, tokens: int, seed: int) -> Tensor:
-        """(1, tokens) or (1, tokens, d), on the device of the module."""
+        """Token ids (1, tokens) or token vectors (1, tokens, d), on the device of the module."""
         x = self.make_input(tokens, torch.Generator().manual_seed(seed))
         if x.dim() < 2 or x.shape[:2] != (1, tokens):
             raise ArgumentError(f"inputs: it made a tensor of shape {tuple(x.shape)}, expected (1, {tokens}, ...)")
         return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
 
     def call(self, x: Tensor, convention: Convention, pack: Pack) -> Tensor:
-        """The output, one row for each token. Raises ModuleRefused, NoOutput where there is none."""
+        """The output, one row per token. Raises ModuleRefused, or its subclass NoOutput if there is none."""
         return self.call_with(x, self.arguments(convention, pack), convention)
 
     def call_with(self, x: Tensor, arguments: Mapping[str, Any], convention: Convention) -> Tensor:
+        """Like `call`, with these keyword arguments instead of the convention's own."""
         tokens = x.shape[1]
         try:
             with self.mode.randomness(x.device):
@@ -82,7 +82,10 @@ class Subject:
         return out
 
     def differentiate(self, loss: Tensor, leaves: Sequence[Tensor], *, again: bool = False) -> Sequence[Tensor | None]:
-        """Gradients; again: the graph is kept. Raises ModuleRefused where the backward pass raises an error."""
+        """The gradients of the loss. Raises ModuleRefused if the backward pass raises an error.
+
+        retain_graph: whether to keep the graph for another backward pass.
+        """
         try:
             with compiling() if self.mode.compiled else nullcontext():
                 return torch.autograd.grad(loss, leaves, retain_graph=again, allow_unused=True)
@@ -90,7 +93,7 @@ class Subject:
             raise ModuleRefused(f"in the backward pass, {type(error).__name__}: {_first_line(error)}") from error
 
     def arguments(self, convention: Convention, pack: Pack) -> dict[str, Any]:
-        """The keyword arguments of a call. Raises ModuleRefused where forward does not take one that it must."""
+        """The keyword arguments of a call. Raises ModuleRefused if forward does not take a required one."""
         made = dict(convention.arguments(pack))
         parameters = inspect.signature(self.module.forward).parameters
         if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -106,13 +109,16 @@ class Subject:
 
     @property
     def differentiates_tokens(self) -> bool:
-        """Whether gradients at ids can be had: no hook on the embedding of a compiled model."""
+        """Whether a gradient at token ids is available. A compiled model has none: its embedding takes no hook."""
         return not self.mode.compiled
 
     @contextmanager
     def differentiable(self, x: Tensor) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
-        """The input to call with, and what then returns the leaf (t, d) whose gradient is that of the tokens: the input
-        itself, or the output of the embedding that first sees it."""
+        """Yields the input for a call, and a function to ask after the call for the leaf (t, d).
+
+        The leaf holds the gradient at the tokens. It is the input itself if that is floating point, else the output of
+        the first embedding of the ids.
+        """
         if x.is_floating_point():
             leaf = x.detach().clone().requires_grad_()
             yield leaf, lambda: leaf
@@ -121,18 +127,18 @@ class Subject:
             yield x, lambda: _the_leaf(found)
 
     def at(self, dtype: torch.dtype) -> "Subject":
-        """The same in another precision."""
+        """The same module in another precision."""
         return replace(self, module=copy.deepcopy(self.module).to(dtype), dtype=dtype)
 
     def in_mode(self, mode: Mode) -> "Subject":
-        """The same, run in this mode. Raises CannotRun."""
+        """The same module in this mode. Raises CannotRun."""
         return self if mode == self.mode else replace(self, module=put_into(self.module, mode), mode=mode)
 
     def uncompiled(self) -> "Subject":
         return replace(self, mode=replace(self.mode, compiled=False))
 
     def on(self, device: str) -> "Subject":
-        """The same on another device."""
+        """The same module on another device."""
         return self if device == self.device else replace(self, module=self.module.to(device), device=device)
 
 
@@ -149,7 +155,10 @@ def _first_line(error: BaseException) -> str:
 def subject_of(
     module: nn.Module, inputs: "int | MakeInput | None", output: "str | PickOutput | None", *, redraw: bool, seed: int
 ) -> Subject:
-    """The module in eval mode, copied, its matrices redrawn where `redraw`: stock ones let little through."""
+    """The module, copied and in eval mode.
+
+    redraw: whether to redraw its matrices, because freshly initialised ones let little through.
+    """
     module = copy.deepcopy(module).eval()
     parameters = [p for p in module.parameters() if p.is_floating_point()]
     dtype = parameters[0].dtype if parameters else torch.float32

@@ -1,5 +1,7 @@
-"""The module that a command names: a class, a factory or an instance, or a transformers config or checkpoint; and the
-names of what a caller gave as objects."""
+"""The module that a command names, and the reverse: an address for an object that a caller passed.
+
+A command names a class, a factory or an instance, or a transformers config or checkpoint.
+"""
 
 import sys
 from collections.abc import Callable
@@ -14,10 +16,10 @@ from packproof.refs.errors import UsageError
 
 
 def module_named(target: str) -> nn.Module:
-    """Build it here, with random weights. Raises UsageError with the reason in one line.
+    """Build the module in this process, with random weights. Raises UsageError with the reason in one line.
 
-    target: "package.module:Class", "path/file.py:factory", each called without arguments; or the path of a config.json,
-    or of a folder that has one, as transformers writes it, of which a causal language model is made.
+    target: "package.module:Class" or "path/file.py:factory", called without arguments; or the path of a config.json of
+        transformers, or of a folder with one, for a causal language model.
     """
     place = Path(target)
     if place.is_dir() or place.suffix == ".json":
@@ -55,8 +57,10 @@ def _from_config(place: Path) -> Any:
 
 
 def address(found: Any) -> str:
-    """What finds a function, a class or a convention again, as "path/file.py:name" or "package.module:name"; "" where
-    nothing does, as for an instance or a closure."""
+    """The address of a function, class or convention, as "path/file.py:name" or "package.module:name".
+
+    "" for an object without an address, such as an instance or a closure.
+    """
     place = Location.of(found) if callable(found) and hasattr(found, "__qualname__") else _as_value(found)
     if place is None:
         return ""
@@ -68,7 +72,7 @@ def address(found: Any) -> str:
 
 
 def _as_value(found: Any) -> Location | None:
-    """Of an object that a module has under a name, in the module of its function."""
+    """The location of a convention: the module-level name of the object in the module of its `arguments` function."""
     home = getattr(getattr(found, "arguments", None), "__module__", "")
     module = sys.modules.get(home)
     name = next((name for name, value in vars(module).items() if value is found), "") if module else ""

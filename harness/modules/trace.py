@@ -1,4 +1,4 @@
-"""Where two calls of a model first differ, without keeping its activations: a checksum for each token and module."""
+"""Where two calls of a model first differ, without keeping activations: one checksum per token and module."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,15 +20,22 @@ class _Call:
 
 @dataclass
 class _Sums:
-    """A checksum for each token. unit: what one rounding of the tensor can change in it."""
+    """One checksum per token of a tensor."""
 
     values: Tensor
     unit: float
+    """By how much one rounding of the tensor can change a checksum."""
 
 
 def first_difference(model: nn.Module, one: Callable[[], Any], other: Callable[[], Any], keep: Tensor) -> str:
-    """The innermost module whose inputs are the same at the tokens `keep` (b, t), and whose outputs are not, as
-    "layers.0.conv (Conv1d)"; "" where none is. one, other: each calls the model once."""
+    """The innermost module with equal inputs and different outputs at these tokens; "" if there is none.
+
+    It is named as "layers.0.conv (Conv1d)".
+
+    first_call: calls the model once.
+    second_call: calls the model once.
+    keep: bool (b, t), the compared tokens.
+    """
 
     def traced(call: Callable[[], Any]) -> list[_Call]:
         with watched(model, begin, end) as ended:
@@ -50,7 +57,7 @@ def first_difference(model: nn.Module, one: Callable[[], Any], other: Callable[[
 
 
 def _checksums(value: Any, keep: Tensor) -> list[_Sums]:
-    """One number for each token that is kept, of each tensor that has tokens along its first axes."""
+    """One number per kept token, for each tensor with tokens along its first axes."""
     rows, t = keep.shape
     found = []
     for x in tensors_in(value):
@@ -58,7 +65,7 @@ def _checksums(value: Any, keep: Tensor) -> list[_Sums]:
             found.append(_sums(x.detach().reshape(rows * t, -1)[keep.flatten().to(x.device)]))
         elif rows == 1 and x.dim() and x.shape[0] == t:
             found.append(_sums(x.detach().reshape(t, -1)[keep[0].to(x.device)]))
-        elif rows == 1 and x.dim() == 3 and x.shape[0] == 1 and x.shape[2] >= t:  # channels first, with its padding
+        elif rows == 1 and x.dim() == 3 and x.shape[0] == 1 and x.shape[2] >= t:  # Conv1d: channels first, with padding
             found.append(_sums(x.detach()[0, :, :t].mT[keep[0].to(x.device)]))
     return found
 

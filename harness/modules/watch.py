@@ -1,4 +1,4 @@
-"""A model watched while it runs: each call of a module inside it, and the place where tokens are embedded."""
+"""Hooks on a running model: each call of a module inside it, and the place where tokens are embedded."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,9 +14,10 @@ Visit = TypeVar("Visit")
 def watched(
     model: nn.Module, begin: Callable[[str, nn.Module, Any], Visit], end: Callable[[Visit, Any], None]
 ) -> Iterator[list[Visit]]:
-    """The calls of modules inside it, in the order in which they ended: the innermost first.
+    """The calls of the modules inside the model, in the order in which they ended: the innermost first.
 
-    begin: makes a visit of a module's name, the module and all that it was given. end: gets what it returned.
+    begin: makes a visit from the name of a module, the module and all its arguments.
+    end: gets the visit and the return value.
     """
     ended, running = list[Visit](), list[Visit]()
 
@@ -38,8 +39,10 @@ def watched(
 
 @contextmanager
 def embedded(model: nn.Module, tokens: Tensor) -> Iterator[list[Tensor]]:
-    """Where ids of the shape of these, or these in another shape, are first embedded, the output is a leaf, which the
-    list holds afterwards: (*tokens.shape, d)."""
+    """Make the output of the first embedding of these token ids a leaf, and append it to the list: (*tokens.shape, d).
+
+    The ids may arrive in another shape.
+    """
     found: list[Tensor] = []
 
     def cut(_module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor | None:
@@ -58,7 +61,7 @@ def embedded(model: nn.Module, tokens: Tensor) -> Iterator[list[Tensor]]:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Those in a nest of tuples, lists and mappings."""
+    """The tensors in nested tuples, lists and mappings."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):

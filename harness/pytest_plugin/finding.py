@@ -1,4 +1,4 @@
-"""What a test of a kernel ends with, and how pytest shows it: at the user's test, with the finding in its one line."""
+"""How a test of a kernel fails, and how pytest shows it: at the user's test, with the finding in its one line."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,10 @@ _PLUGIN = Path(__file__).parent
 
 
 class PlainFailure(pytest.fail.Exception):  # type: ignore[name-defined, misc]
-    """Fails a test, or the collection of a module, with a text and no traceback. headline: the text in one line."""
+    """Fails a test, or the collection of a module, with a text and no traceback.
+
+    headline: the text in one line.
+    """
 
     def __init__(self, text: str, headline: str = "") -> None:
         super().__init__(text, pytrace=False)
@@ -24,7 +27,12 @@ class PlainFailure(pytest.fail.Exception):  # type: ignore[name-defined, misc]
 
 
 class WrongCall(PlainFailure):
-    """A test that cannot be collected, since its marker or an option of the run is wrong. path, line: where it is."""
+    """A test that cannot be collected because its marker or an option of the run is wrong.
+
+    path: the file of the test.
+    line: its line.
+    problem: the error.
+    """
 
     def __init__(self, path: Path, line: int, problem: str) -> None:
         super().__init__(f"{os.path.relpath(path)}:{line}: {problem}", problem.partition("\n")[0].removeprefix(MARKER))
@@ -40,12 +48,12 @@ def headline(verdict: "Verdict") -> str:
         return f"{kernel} {verdict.cell.law} {verdict.status}: {verdict.reason}"
     tensor = f" ({failure.tensor})" if failure.tensor else ""
     at = f" at {shorten(failure.lengths, 6)}" if failure.example else ""
-    violation = failure.lines[1:2] if failure.example else ()  # an example is described in the line before
+    violation = failure.lines[1:2] if failure.example else ()  # the first line describes the example
     return f"{kernel} {verdict.cell.law}{tensor}{at}: {(violation or failure.lines or ('failed',))[0]}"
 
 
 def show_at(path: Path, line: int, report: Any, error: BaseException | None) -> None:
-    """Let the report of a test or a module point at this line, not into the plugin, with a PlainFailure's headline."""
+    """Point the report of a test or a module to this line, not into the plugin, with a PlainFailure's headline."""
     if isinstance(error, PlainFailure) and (crash := getattr(report.longrepr, "reprcrash", None)):
         crash.path, crash.lineno, crash.message = str(path), line, error.headline
     if report.outcome == "skipped" and isinstance(report.longrepr, tuple):

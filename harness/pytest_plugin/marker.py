@@ -1,4 +1,4 @@
-"""What `@pytest.mark.packproof(...)` requests: its arguments read and checked, and one request for each test."""
+"""The request of `@pytest.mark.packproof(...)`: its arguments, checked, and one CheckRequest for each test."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -41,7 +41,7 @@ _EXPECTED: Mapping[str, tuple[tuple[type, ...], str]] = {
 
 
 def arguments(marks: Sequence[pytest.Mark]) -> dict[str, Any]:
-    """The arguments of the marker by name. UsageError for what is not an argument, or of another type.
+    """The arguments of the marker by name. UsageError for an unknown argument, or one of another type.
 
     marks: those on the test itself, or the nearest on its class or module.
     """
@@ -68,8 +68,10 @@ def arguments(marks: Sequence[pytest.Mark]) -> dict[str, Any]:
 
 
 def request(given: Mapping[str, Any], run: Mapping[str, Any]) -> CheckRequest:
-    """The request of a marker with these arguments in a run with these options. UsageError for an unknown name, a
-    missing file or a number out of its range."""
+    """The request of these marker arguments in a run with these options.
+
+    UsageError for an unknown name, a missing file or a number out of its range.
+    """
     kinds = tuple(dict.fromkeys(map(dtype, given.get("dtypes", DEFAULT_DTYPES))))
     asked = CheckRequest(**{"questions": bool(given.get("strict")), **given, **run, "dtypes": kinds})
     check_names(asked)
@@ -87,8 +89,10 @@ def request(given: Mapping[str, Any], run: Mapping[str, Any]) -> CheckRequest:
 
 
 def requests(marks: Sequence[pytest.Mark], config: pytest.Config) -> dict[str, CheckRequest]:
-    """One request for each property and dtype that the marker asks for, by test id. UsageError for a wrong marker,
-    pytest.UsageError for a device that this machine lacks."""
+    """One request for each requested property and dtype, by test id.
+
+    UsageError for a wrong marker, pytest.UsageError for a device that this machine lacks.
+    """
     given = arguments(marks)
     run = {name: chosen(config, name, given)[0] for name in _OF_THE_RUN}
     run["device"] = run["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -128,7 +132,7 @@ def _require_type(name: str, value: Any) -> None:
 
 
 def _listed(name: str, value: Any) -> tuple[Any, ...]:
-    """The dtypes or properties, of which there is at least one."""
+    """The dtypes or properties as a tuple with at least one entry."""
     kinds, example = ((str,), "['fp32', 'bf16']") if name == "dtypes" else ((str, Property), "['packing']")
     if isinstance(value, (str, Property)) or not isinstance(value, Iterable):
         raise UsageError(f"{name} is {_described(value)}; expected a list: {name}={example}")
@@ -148,5 +152,5 @@ def _domain(value: Any) -> tuple[str, ...]:
 
 
 def _described(value: Any) -> str:
-    """A value of a wrong type: "5, an int"."""
+    """A value of a wrong type, in words: "5, an int"."""
     return f"{value!r}, {article(type(value).__name__)}"

@@ -1,4 +1,4 @@
-"""The options of the plugin, on the command line and in the ini file, and which of them a run uses."""
+"""The options of the plugin, on the command line and in the ini file, and their values in a run."""
 
 import argparse
 import os
@@ -13,14 +13,15 @@ from packproof.refs.errors import UsageError
 
 @dataclass(frozen=True)
 class Option:
-    """An option: `--packproof-<name>`, or `packproof_<name>` in the ini file. metavar: its value, as help shows it.
-    read: its value, from text; ValueError or UsageError for text that is none."""
+    """An option: `--packproof-<name>`, or `packproof_<name>` in the ini file."""
 
     name: str
     help: str
     default: Any
     read: Callable[[str], Any]
+    """Parses a value; ValueError or UsageError for invalid text."""
     metavar: str = ""
+    """The name of the value in help."""
 
     @property
     def flag(self) -> str:
@@ -51,7 +52,7 @@ def _seed(text: str) -> int:
 
 
 def _expected_failures(text: str) -> str:
-    """The path of the file, which does not depend on the folder in which the run goes on."""
+    """The absolute path of the file, valid in every folder in which the run goes on."""
     from packproof.harness.engine.request import CheckRequest  # noqa: PLC0415
 
     path = os.path.abspath(text)
@@ -79,7 +80,7 @@ OPTIONS: Mapping[str, Option] = {
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Declare them, for the command line and the ini file."""
+    """Declare the options, for the command line and the ini file."""
     group = parser.getgroup("packproof")
     for option in OPTIONS.values():
         if option.default is False:
@@ -91,7 +92,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _argument(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The same for argparse, whose errors name the option."""
+    """The parser for argparse, whose errors name the option."""
 
     def argument(text: str) -> Any:
         try:
@@ -103,18 +104,18 @@ def _argument(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def require_ini(config: pytest.Config) -> None:
-    """pytest.UsageError for a value in the ini file that no option takes."""
+    """pytest.UsageError for a value in the ini file that the option does not take."""
     for option in OPTIONS.values():
         ini(config, option)
 
 
 def on_command_line(config: pytest.Config, option: Option) -> Any:
-    """Its value there; None where it is not given."""
+    """The value of an option on the command line; None if absent."""
     return config.getoption(option.key)
 
 
 def ini(config: pytest.Config, option: Option) -> Any:
-    """Its value in the ini file; None where it has none."""
+    """The value of an option in the ini file; None if absent."""
     text = str(config.getini(option.key)).strip()
     try:
         return option.read(text) if text else None
@@ -124,8 +125,10 @@ def ini(config: pytest.Config, option: Option) -> Any:
 
 
 def chosen(config: pytest.Config, name: str, marker: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-    """The value of an option and the place that it comes from, in words: from the command line, else the marker, else
-    the ini file, else the default."""
+    """The value of an option and its source, in words.
+
+    The command line comes first, then the marker, the ini file and the default.
+    """
     option = OPTIONS[name]
     places = (
         (on_command_line(config, option), option.flag),

@@ -75,7 +75,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _fork_soon(config: pytest.Config) -> None:
-    """Start the process that kernel processes are forked from, if the device is known: both import for seconds."""
+    """Start the zygote, from which kernel processes are forked, if the device is known.
+
+    Both pytest and the zygote import for seconds, so they do it side by side.
+    """
     from packproof.harness.worker import zygote_client  # noqa: PLC0415  (does not import torch)
 
     device, _ = chosen(config, "device")
@@ -84,7 +87,7 @@ def _fork_soon(config: pytest.Config) -> None:
 
 
 def _requests(marks: Sequence[pytest.Mark], metafunc: pytest.Metafunc) -> dict[str, Any]:
-    """One CheckRequest for each test by its id; WrongCall for a marker that cannot be run."""
+    """One CheckRequest for each test by its id; WrongCall for an invalid marker."""
     from packproof.harness.pytest_plugin import marker  # noqa: PLC0415
     from packproof.refs.errors import UsageError  # noqa: PLC0415
 

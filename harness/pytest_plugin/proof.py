@@ -1,4 +1,4 @@
-"""The fixture `proof`: when it is called, one property of a kernel is checked at one dtype."""
+"""The fixture `proof`: calling it checks one property of a kernel at one dtype."""
 
 import os
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class Proof:
                 return [event for event in check.run_check(self._request) if isinstance(event, RunFinished)][-1]
         except UsageError as error:
             problem = str(error)
-        raise PlainFailure(problem)  # here, so that pytest shows it without the error that it stems from
+        raise PlainFailure(problem)  # outside of the except: pytest then shows no cause
 
     def _gpu(self) -> dict[str, str]:
         """The environment that gives kernel processes one GPU, in a worker of pytest-xdist."""
@@ -66,8 +66,10 @@ class Proof:
 
 
 def _require_passed(end: "RunFinished") -> None:
-    """PlainFailure unless a verdict is a pass and none is worse; an xfail where a failure is expected, with its report
-    in the test's output; a skip where none could be judged."""
+    """PlainFailure unless a verdict is a pass and none is worse.
+
+    An expected failure is an xfail, with its report in the test's output. If nothing could be judged, it is a skip.
+    """
     from packproof.harness.results.wording import failure_text, failure_texts  # noqa: PLC0415
 
     if failed := [v for v in end.verdicts if v.failed]:

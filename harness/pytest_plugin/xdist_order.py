@@ -1,4 +1,4 @@
-"""The order of tests under pytest-xdist, which hands them to its workers in sequence."""
+"""The order of tests under pytest-xdist: it hands them to its workers in sequence."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count, filterfalse, zip_longest
@@ -10,8 +10,9 @@ from packproof.properties.laws.catalogue import PROPERTIES
 
 
 def interleaved(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The tests in an order that gives concurrent workers different kernels and dtypes, so that no kernel is compiled
-    twice at once, and different properties: a GPU runs one `size` test at a time.
+    """Order the tests so that concurrent workers get different kernels, dtypes and properties.
+
+    No kernel is then compiled twice at once. Properties differ because a GPU runs one `size` test at a time.
     """
     kernels = _grouped(items, lambda item: item.nodeid.partition("[")[0])
     place = count()
@@ -32,7 +33,7 @@ def _requested(item: Any, field: str) -> Any:
 
 
 def _rotated(tests: list[pytest.Item], place: int) -> list[pytest.Item]:
-    """The tests rotated by pairs, by a different amount for each place; quick ones last, for an even end of the run."""
+    """The tests rotated by pairs, by a different amount for each rotation; quick ones last, so the run ends evenly."""
     quick, others = list(filter(_quick, tests)), list(filterfalse(_quick, tests))
     at = 2 * place % max(1, len(others))
     return others[at:] + others[:at] + quick

@@ -1,4 +1,4 @@
-"""A Mamba-2 block whose heads are split over ranks, beside the whole one: values and gradients."""
+"""A Mamba-2 block whose heads are split over ranks, compared with the full block: values and gradients."""
 
 from copy import deepcopy
 
@@ -12,13 +12,16 @@ from packproof.parallel import TensorParallelMamba2
 from packproof.parallel.mamba2 import part_of
 
 _LENGTHS = (70, 0, 1, 121)
-_SAFETY = 32  # rounding errors of one sample have a largest element within a few times that of another
+_SAFETY = 32  # the largest rounding error varies by a few times between samples
 Tensors = dict[str, Tensor]
 
 
 def split_block(place: OnRanks) -> list[str]:
-    """What is further from the block in float64, by the equations, than rounding of the whole block explains: a line
-    for each output or gradient of this rank. Tokens are all on each rank, then split too."""
+    """Compare the split block with the float64 reference: with all tokens on each rank, then with tokens split too.
+
+    Returns a line for each output or gradient of this rank whose error is larger than the full block's rounding
+    explains.
+    """
     assert place.group is not None
     whole = block(place, torch.float32)
     exact = deepcopy(whole).double().cpu()
@@ -43,7 +46,10 @@ def split_block(place: OnRanks) -> list[str]:
 
 
 def _run(module: nn.Module, u: Tensor, dy: Tensor, tokens: int, of: nn.Module | None = None) -> Tensors:
-    """The output, and the gradients of the input and of the parameters by name: of the whole module, or of a part."""
+    """The output, and the gradients of the input and of the parameters by name.
+
+    part: the module whose parameters are differentiated; None for the full module.
+    """
     device = next(module.parameters()).device
     leaf = u.detach().to(device).requires_grad_()
     offsets = torch.tensor([0, *_LENGTHS]).cumsum(0).clamp(max=tokens).to(device)
@@ -54,7 +60,7 @@ def _run(module: nn.Module, u: Tensor, dy: Tensor, tokens: int, of: nn.Module | 
 
 
 def _of_part(whole: nn.Module, found: Tensors, place: OnRanks) -> Tensors:
-    """The same with the gradients of this rank's part of the parameters."""
+    """The same tensors, with only this rank's part of the parameters' gradients."""
     gradients = deepcopy(whole).cpu()
     for name, parameter in gradients.named_parameters():
         parameter.data = found[name]
@@ -63,5 +69,5 @@ def _of_part(whole: nn.Module, found: Tensors, place: OnRanks) -> Tensors:
 
 
 def _off(x: Tensor, wanted: Tensor) -> float:
-    """The largest difference, over the largest value."""
+    """The largest difference, relative to the largest value."""
     return float((x.double() - wanted.double()).abs().max() / wanted.double().abs().max())

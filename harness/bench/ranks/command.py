@@ -1,4 +1,4 @@
-"""The command: what a rank judges and times, and the file of it."""
+"""The command on one rank: it judges and times the ops, and writes the file."""
 
 import json
 import shlex
@@ -27,31 +27,37 @@ DTYPES = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class RanksRequest:
-    """cases: that are judged of each op and dtype; tokens: of the packs that are timed; None: what fits the device.
-    op: the only one, or None for all. json: a file to write."""
+    """The ops, cases and tokens of one bench on ranks."""
 
     cases: int | None = None
+    """Cases to judge for each op and dtype; None for a number that suits the device."""
     tokens: int | None = None
+    """Tokens of the timed packs; None for a number that suits the device."""
     op: str | None = None
+    """The only op, or None for all."""
     json: Path | None = None
+    """A file to write."""
 
     @property
     def ops(self) -> tuple[str, ...]:
         return (self.op,) if self.op else OPS
 
     def require_ops(self) -> None:
-        """UsageError for an op that is not on ranks."""
+        """UsageError for an op without a version on ranks."""
         if self.op is not None and self.op not in OPS:
             raise UsageError(f"--op: {self.op} is not among the ops on ranks: {', '.join(OPS)}")
 
 
 def simulated_here(ranks: int) -> OnRanks:
-    """Ranks simulated in this process, on a GPU where there is one."""
+    """Ranks simulated in this process, on a GPU if there is one."""
     return OnRanks(ranks, "cuda" if torch.cuda.is_available() else "cpu")
 
 
 def run(request: RanksRequest, place: OnRanks, say: Callable[[str], None]) -> int:
-    """Judge, and on real ranks time. Returns how many cases failed, the same on each rank; the first one writes."""
+    """Judge the ops, and time them on real ranks.
+
+    Returns the number of failed cases, the same on each rank. Only the first rank writes.
+    """
     here = environment(place.device.partition(":")[0])
     simulated = " simulated" if place.group is None else ""
     said = say if place.rank == 0 else lambda _: None
@@ -86,7 +92,7 @@ def _judged(request: RanksRequest, place: OnRanks, said: Callable[[str], None]) 
 
 
 def _everywhere(lines: list[str], place: OnRanks) -> list[str]:
-    """Those of all ranks."""
+    """The lines of all ranks."""
     found = [lines] * place.ranks
     dist.all_gather_object(found, lines, group=place.group)
     return [line for each in found for line in each]

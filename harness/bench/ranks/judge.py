@@ -1,4 +1,4 @@
-"""The property `partition` on ranks: all of them compute every case, and each judges its share."""
+"""The property `partition` on ranks: all ranks compute every case, and each rank judges its share."""
 
 import dataclasses
 import random
@@ -30,7 +30,7 @@ from packproof.refs.errors import PackproofError
 from packproof.refs.wording import counted
 
 _MODELS_ONE_IN = 4
-# of the references: a state that one rank alone hands over keeps its bits
+# promises of the references: a state handed over by one rank keeps its bits
 _REFERENCES: Mapping[str, dict[str, Any]] = {
     "causal_conv1d": {"grid": "sequence"},
     "selective_scan": {"grid": "sequence", "chunk": 16, "state_entry": "carry"},
@@ -41,12 +41,16 @@ _REFERENCES: Mapping[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class OnRanks:
-    """The ranks that a bench runs on. group: None for ranks simulated in this process. watch: of a group's ranks."""
+    """The ranks on which a bench runs."""
 
     ranks: int
+    """Their number."""
     device: str
+    """The device of this rank."""
     group: ProcessGroup | None = None
+    """None for ranks simulated in this process."""
     watch: Watch | None = None
+    """Waits for the group's ranks, and reports lost ones."""
 
     @property
     def rank(self) -> int:
@@ -59,15 +63,18 @@ class OnRanks:
 
 @dataclass(frozen=True)
 class JudgedOp:
-    """An op at a dtype. cases: packs and their cuts; compared: tensors and parts of them, of which so many bit for bit;
-    failed: a line for each case that fails."""
+    """The cases of one op at one dtype, judged."""
 
     op: str
     dtype: str
     cases: int
+    """Packs with their cuts."""
     compared: int
+    """Compared tensors and parts of tensors."""
     bitwise: int
+    """Of these, the bit-for-bit comparisons."""
     failed: tuple[str, ...]
+    """A line for each case that fails."""
     seconds: float
 
     def __str__(self) -> str:
@@ -78,10 +85,12 @@ class JudgedOp:
 
 
 class _Kept(InProcess):
-    """Keeps the results of calls, which all ranks make together, and gives them again to the rank that judges."""
+    """Records the results of calls on all ranks, and replays them on the rank that judges."""
 
     made: list[Result | KernelFault | Refused]
+    """The results of the case so far."""
     again: deque[Result | KernelFault | Refused] | None = None
+    """The results to replay; None while the ranks compute."""
 
     def run(self, call: Call) -> Result:
         if self.again is None:
@@ -96,7 +105,7 @@ class _Kept(InProcess):
 
 
 def judged(op: str, dtype: str, count: int, place: OnRanks) -> JudgedOp:
-    """Judge so many cases of an op. Raises PackproofError where a rank is lost."""
+    """Judge this many cases of an op. Raises PackproofError if a rank is lost."""
     begin = time.perf_counter()
     function = ours(op, None if place.on_gpu else refs, place.group, place.watch)
     promises, declared = _promises(op, place), OPS[ZIGZAG.get(op, op)]
@@ -120,7 +129,7 @@ def judged(op: str, dtype: str, count: int, place: OnRanks) -> JudgedOp:
 
 
 def _computed(kernel: KernelUnderTest, case: Case, place: OnRanks) -> Sequence[Result | KernelFault | Refused]:
-    """What the calls of a case gave, on every rank."""
+    """The results of a case's calls, on every rank."""
     if place.group is not None and place.watch is not None:
         place.watch.arrive(place.group, f"partition of {kernel.op.name}, {case}")
     runner: Any = kernel.runner
@@ -137,7 +146,7 @@ def _computed(kernel: KernelUnderTest, case: Case, place: OnRanks) -> Sequence[R
 def _judged_here(
     kernel: KernelUnderTest, case: Case, runs: Sequence[Result | KernelFault | Refused]
 ) -> tuple[list[str], list[bool]]:
-    """A line if the case fails, and of each comparison whether it was bit for bit."""
+    """A line if the case fails, and for each comparison whether it was bit for bit."""
     runner: Any = kernel.runner
     kernel.renew()
     runner.again = deque(runs)
@@ -152,8 +161,11 @@ def _judged_here(
 
 
 def _promises(op: str, place: OnRanks) -> Promises:
-    """Of a kernel its own, but that bits change where more than one rank hands on its state, and where chunks of a
-    `ZigZag` begin, which are not at the cuts of a case. The references keep bits on two ranks, in plain cases."""
+    """The promises of the kernel or reference, reduced to those that hold on ranks.
+
+    A kernel keeps its own, with two exceptions. Bits change if more than one rank hands on its state; and the chunks of
+    a `ZigZag` do not begin at the cuts of a case. The references keep bits on two ranks, in cases without activations.
+    """
     if not place.on_gpu:
         return Promises(**(_REFERENCES.get(op, {}) if place.ranks == 2 else {}))
     promises = BUILTIN_KERNELS[ZIGZAG.get(op, op)].declaration("cuda").promises
@@ -164,7 +176,7 @@ def _promises(op: str, place: OnRanks) -> Promises:
 
 
 def cases_of(space: Space, place: OnRanks, count: int) -> list[Case]:
-    """Golden cuts first, then random ones, with one case in four in the sizes of models where there is a GPU."""
+    """Golden cuts first, then random ones. With a GPU, one case in four has the sizes of models."""
     cases = list(_cut_for(with_cuts(space, []), place.ranks))[:count]
     seed = 0
     while len(cases) < count:
@@ -180,7 +192,7 @@ def cases_of(space: Space, place: OnRanks, count: int) -> list[Case]:
 
 
 def _cut_for(cases: Sequence[Case], ranks: int) -> Iterator[Case]:
-    """The cases with one cut less than ranks: the first ones, or more of them at any token."""
+    """The cases with one cut less than ranks: their first cuts, filled up with cuts at random tokens."""
     for case in cases:
         cuts, rng = (case.cuts or ())[: ranks - 1], random.Random(f"{case.seed} {case.lengths}")
         more = [rng.randint(0, case.n_tokens) for _ in range(ranks - 1 - len(cuts))]

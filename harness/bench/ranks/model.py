@@ -1,26 +1,27 @@
-"""The cost model of docs/scaling.md: what a pack cut over N ranks takes, forward and backward.
+"""The cost model of docs/scaling.md: the time of a pack cut over N ranks, forward and backward.
 
-t(N) = whole(T / N) + what is sent, with whole(m) = whole(T) m / T but for what the host needs, and for an all-gather of
-one message from each rank gather(N) = α + (N - 1) · message / β.
+t(N) = full(T / N) + collectives, with full(m) = full(T) m / T, but at least the host's time to enqueue the kernels. An
+all-gather of one message from each rank takes gather(N) = α + (N - 1) · message / β.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 LATENCY = 0.02  # of a collective, α in ms: assumed
-NVLINK, NETWORK = 450e6, 50e6  # β, bytes in a ms and direction, of a GPU in a node and between nodes: data sheets
+NVLINK, NETWORK = 450e6, 50e6  # β, bytes per ms and direction of a GPU, in a node and between nodes: data sheets
 NODE = 8  # GPUs
 
 
 @dataclass(frozen=True)
 class RankedOp:
-    """An op at the sizes of docs/bench.md. whole, host: ms of 65,536 tokens of one document, forward and backward, and
-    to enqueue the kernels, as measured on an H200 (L4); 0 where this is not needed. messages: bytes that a rank sends
-    in each pass, whatever its tokens are."""
+    """An op at the sizes of docs/bench.md."""
 
     messages: tuple[int, ...] = ()
+    """Bytes from each rank in each pass, whatever its tokens are."""
     whole: float = 0.0
+    """Measured ms of 65,536 tokens of one document, forward and backward, on an H200 (L4); 0 where not needed."""
     host: float = 0.0
+    """Milliseconds to enqueue these kernels; 0 if not needed."""
 
 
 SSD = RankedOp((4 * 64 * (64 * 128 + 1), 4 * 64 * 64 * 128), whole=6.904, host=2.356)
@@ -40,7 +41,7 @@ def bandwidth(ranks: int) -> float:
 
 
 def gather(ranks: int, message: int) -> float:
-    """Of a message of each rank to all."""
+    """Milliseconds of an all-gather of one message from each rank."""
     return LATENCY + (ranks - 1) * message / bandwidth(ranks)
 
 
@@ -55,11 +56,16 @@ def sent(op: str, layout: str, ranks: int, tokens: int) -> float:
 
 
 def share(op: str, layout: str, ranks: int) -> float:
-    """Of the work of one rank, that of the rank with the most: the last of one document has the longest rows of a
-    causal mask, unless its tokens are shared out zig-zag."""
+    """The slowest rank's share of the whole work.
+
+    With one document and a causal mask the last rank has the longest rows, unless tokens are shared out zig-zag.
+    """
     return (2 * ranks - 1) / ranks**2 if (op, layout) == ("attention", "one document") else 1 / ranks
 
 
 def kernels(op: str, layout: str, ranks: int, one: float) -> float:
-    """Milliseconds of a rank's kernels. one: of all tokens on one rank."""
+    """Milliseconds of a rank's kernels.
+
+    single_rank_ms: the time of all tokens on one rank.
+    """
     return max(one * share(op, layout, ranks), OPS[op].host if op in OPS else 0.0)

@@ -51,10 +51,12 @@ _LIKE: dict[str, Callable[..., Any]] = {f.__name__: f for f in (causal_conv1d, s
 def ours(
     op: str, kernels: Any = refs, group: ProcessGroup | None = None, watch: Watch | None = None
 ) -> Callable[..., Any]:
-    """An op of packproof.parallel as a kernel, on a `Shard` or, where it is named so, on a `ZigZag`.
+    """An op of packproof.parallel as a kernel, on a `ZigZag` if the name says so, else on a `Shard`.
 
-    kernels: the module whose function of the same name computes, None: packproof's own, with their passes over states
-    alone. group: of real ranks; None: simulated ones. watch: of these ranks.
+    kernels: the module with the function of the same name. None: packproof's own kernels, with their passes over states
+        alone.
+    group: the group of real ranks; None for simulated ones.
+    watch: the watch over these ranks.
     """
     name = ZIGZAG.get(op, op)
     cut, shares = (ZigZag, ZigZagShares) if op in ZIGZAG else (Shard, ContiguousShares)
@@ -69,6 +71,9 @@ def ours(
 
 
 def plain(case: Case) -> Case:
-    """Without what torch computes for all tokens at once, softplus and silu: its bits depend on how many there are."""
+    """The case without softplus and silu.
+
+    Torch computes them for all tokens at once, so their bits depend on the number of tokens.
+    """
     off = {"delta_softplus": False, "dt_softplus": False, "activation": None}
     return case.without("z").replace(options=tuple((name, off.get(name, v)) for name, v in case.options))

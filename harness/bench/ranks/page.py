@@ -1,4 +1,4 @@
-"""Files of `packproof bench ranks` as Markdown tables beside the cost model, and as a plot."""
+"""Files of `packproof bench ranks` as Markdown tables next to the cost model, and as a plot."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _LINKS = "two all-gathers"
 
 
 class MeasuredRow(Row):
-    """A row of a file beside what the model has for it."""
+    """A row of a file, with the predictions of the cost model."""
 
     @property
     def kernels(self) -> float:
@@ -27,7 +27,7 @@ class MeasuredRow(Row):
 
     @property
     def off(self) -> float:
-        """By how much of the model's time it takes longer."""
+        """The relative error of the model: measured over predicted time, minus 1."""
         return self.all / (self.kernels + self.sent) - 1
 
     @property
@@ -40,7 +40,7 @@ class MeasuredRow(Row):
 
 
 def is_of_ranks(path: str) -> bool:
-    """Whether a file, or the first of several, has times of ranks. Raises UsageError where it cannot be read."""
+    """Whether a file, or the first of several, has times of ranks. Raises UsageError if it cannot be read."""
     first = path.partition(",")[0]
     data = read_json(first, first)
     rows = data.get("rows") if isinstance(data, dict) else None
@@ -48,7 +48,7 @@ def is_of_ranks(path: str) -> bool:
 
 
 def read(path: str) -> tuple[list[MeasuredRow], list[Mapping[str, Any]]]:
-    """The rows of the files, by their number of ranks, and the files. Raises UsageError where one is damaged."""
+    """The rows of the files, by their number of ranks, and the files. Raises UsageError if one is damaged."""
     rows, files = list[MeasuredRow](), list[Mapping[str, Any]]()
     for name in path.split(","):
         data = read_json(name, name)
@@ -97,7 +97,7 @@ def _heading(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _parts(rows: Sequence[MeasuredRow]) -> Iterator[str]:
-    """Of rows that the model misses by more than it may, where the time is."""
+    """For rows with a large error of the model, the time of each part."""
     if not rows:
         return
     yield ""
@@ -114,7 +114,7 @@ def _parts(rows: Sequence[MeasuredRow]) -> Iterator[str]:
 
 
 def _constants(rows: Sequence[MeasuredRow]) -> Iterator[str]:
-    """What the model assumes of links, beside what the smallest and the largest messages took."""
+    """The assumed latency and bandwidth of links, next to measured ones from the smallest and the largest messages."""
     for ranks in dict.fromkeys(row.ranks for row in rows):
         found = {row.op: row.parts[_LINKS] for row in rows if row.ranks == ranks and _LINKS in row.parts}
         if {"causal_conv1d", "ssd"} <= found.keys():
@@ -127,8 +127,10 @@ def _constants(rows: Sequence[MeasuredRow]) -> Iterator[str]:
 
 
 class RanksPlot:
-    """How many times as fast as one GPU, by number of GPUs: measured, and by the model. Raises UsageError at once if it
-    cannot be drawn."""
+    """The speedup over one GPU by number of GPUs: measured, and by the model.
+
+    Raises UsageError at once if it cannot be drawn.
+    """
 
     def __init__(self, path: str) -> None:
         self._file = drawable(path)
@@ -163,7 +165,7 @@ class RanksPlot:
 
 
 def _rate(row: MeasuredRow, ranks: int) -> float:
-    """The model's, on so many ranks."""
+    """The model's speedup on this many ranks."""
     if ranks == 1:
         return 1.0
     took = model.kernels(row.op, row.layout, ranks, row.one) + model.sent(row.op, row.layout, ranks, row.tokens)

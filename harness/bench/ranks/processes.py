@@ -1,5 +1,4 @@
-"""The processes of ranks: started on this machine, or by torchrun; how each joins the group, and what it says of a lost
-one."""
+"""The processes of ranks: started on this machine or by torchrun, joined to a group, and watched for losses."""
 
 import os
 import signal
@@ -17,22 +16,25 @@ from packproof.harness.worker.gpus import visible
 from packproof.parallel import Watch
 from packproof.refs.errors import PackproofError, UsageError
 
-_GRACE = 10.0  # to say who is missing
+_GRACE = 10.0  # seconds to report the missing ranks
 _LOCALHOST = "127.0.0.1"
 
 
 def started() -> int:
-    """The ranks of which this process is one, by torchrun or by `launch`; 0 if it is none."""
+    """The number of ranks if this process is one of them, by torchrun or by `launch`; 0 if it is none."""
     return int(os.environ.get("WORLD_SIZE", "0")) if "RANK" in os.environ else 0
 
 
 def most_here() -> int:
-    """Ranks that this machine offers: its GPUs, or without any two."""
+    """The ranks of this machine: one per GPU, or two without a GPU."""
     return len(visible()) or 2
 
 
 def joined(seconds: float) -> OnRanks:
-    """Join the group of all ranks: NCCL, with a GPU for each, or gloo. seconds: that a rank waits for the others."""
+    """Join the group of all ranks: NCCL with one GPU each, or gloo.
+
+    seconds: how long a rank waits for the others.
+    """
     rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
@@ -46,7 +48,7 @@ def joined(seconds: float) -> OnRanks:
 
 
 def told(error: Exception, place: OnRanks) -> str:
-    """What ended this rank: which others are lost and where, if any are, else the error."""
+    """Why this rank ended: the other ranks that are lost, and where, or else the error."""
     watch, group = place.watch, place.group
     assert watch is not None
     assert group is not None
@@ -58,9 +60,10 @@ def told(error: Exception, place: OnRanks) -> str:
 
 
 def launch(arguments: Sequence[str], ranks: int, seconds: float) -> list[int]:
-    """Run `packproof` with these arguments on so many ranks of this machine; their exit codes, negative ones signals.
+    """Run `packproof` with these arguments on this many ranks of this machine.
 
-    Where one ends in failure the others have time to say so, as they wait `seconds` for it; then they are ended.
+    Returns their exit codes, negative for signals. If one rank fails, the others get time to report it, because they
+    wait `seconds` for it. Then they are killed.
     """
     store = dist.TCPStore(_LOCALHOST, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     environment = {
@@ -68,7 +71,7 @@ def launch(arguments: Sequence[str], ranks: int, seconds: float) -> list[int]:
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "MASTER_ADDR": _LOCALHOST,
         "MASTER_PORT": str(store.port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # this process holds the store, so that no rank takes it along
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # this process holds the store, so it survives the end of a rank
         "WORLD_SIZE": str(ranks),
     }
     command = [sys.executable, "-m", "packproof", *arguments]
@@ -85,7 +88,7 @@ def launch(arguments: Sequence[str], ranks: int, seconds: float) -> list[int]:
 
 
 def _ended(children: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
-    """Wait until all have ended, or one in failure and the time of the others is over."""
+    """Wait until all have ended, or until one has failed and the time of the others is over."""
     until = float("inf")
     while any(child.poll() is None for child in children) and time.monotonic() < until:
         if until == float("inf") and any(child.poll() for child in children):
@@ -94,7 +97,7 @@ def _ended(children: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
 
 
 def described(codes: Sequence[int]) -> list[str]:
-    """A line for each rank that was ended by a signal."""
+    """A line for each rank that a signal ended."""
     return [
         f"rank {rank} of {len(codes)} was ended by {signal.Signals(-code).name}"
         for rank, code in enumerate(codes)

@@ -1,4 +1,4 @@
-"""A time of an op on ranks: what `packproof bench ranks` measures, writes and reads again."""
+"""A time of an op on ranks, as measured, written and read by `packproof bench ranks`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,21 +6,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """Milliseconds of an op on a layout, forward and backward: on one rank, on all, and the parts of the latter."""
+    """Milliseconds of an op on a layout, forward and backward."""
 
     op: str
     layout: str
     ranks: int
     tokens: int
+    """Tokens of the whole pack."""
     one: float
+    """Milliseconds on one rank."""
     all: float
+    """Milliseconds on all ranks."""
     parts: Mapping[str, float]
+    """Milliseconds of each part of the time on all ranks."""
 
     @property
     def predicted(self) -> float:
+        """The sum of the parts."""
         return sum(self.parts.values())
 
     @property
     def rate(self) -> float:
-        """How many times as fast as one rank."""
+        """The speedup over one rank."""
         return self.one / self.all

@@ -1,4 +1,4 @@
-"""Forward and backward of ops and of a tensor-parallel block on one rank and on all, and of what the latter consist."""
+"""Times of ops and of a tensor-parallel block, forward and backward: on one rank, on all ranks, and by part."""
 
 # mypy: disable-error-code="no-untyped-call"
 
@@ -31,9 +31,9 @@ from packproof.refs.axes import role
 from packproof.refs.errors import PackproofError
 
 GPU_TOKENS, CPU_TOKENS = 262_144, 96
-MEAN = 646  # tokens of a document, where there are many
-_DRAWN = 4093  # rows that are drawn, and then repeated
-_FEWER = 4  # times fewer tokens for attention, whose work grows with their square, and for a block, which keeps more
+MEAN = 646  # tokens per document in "many documents"
+_DRAWN = 4093  # rows to draw and repeat
+_FEWER = 4  # divides the tokens of attention, whose work is quadratic, and of a block, which keeps more memory
 Inputs = Mapping[str, Tensor]
 _BLOCKS: Mapping[bool, dict[str, Any]] = {  # on a GPU or not
     True: {"d_model": 2048, "d_state": 128, "headdim": 64, "ngroups": 8},
@@ -42,9 +42,9 @@ _BLOCKS: Mapping[bool, dict[str, Any]] = {  # on a GPU or not
 
 
 class RankClock:
-    """Medians over rounds of the time of the slowest rank. Raises PackproofError where a rank is lost meanwhile.
+    """Medians over rounds of the time of the slowest rank. Raises PackproofError if a rank is lost meanwhile.
 
-    A round is several runs in a row, as training steps are: but for the first, the host is ahead of the GPU.
+    A round is several runs in a row, as in training: after the first one the host is ahead of the GPU.
     """
 
     def __init__(self, place: OnRanks) -> None:
@@ -59,7 +59,7 @@ class RankClock:
             run()
         times = []
         for _ in range(self._rounds):
-            self._longest(0.0, what)  # all begin together
+            self._longest(0.0, what)  # a barrier: all ranks begin together
             begin = time.perf_counter()
             for _ in range(self._in_a_row):
                 run()
@@ -68,14 +68,14 @@ class RankClock:
         return statistics.median(times)
 
     def _longest(self, spent: float, what: str) -> float:
-        """Of all ranks."""
+        """The maximum over all ranks."""
         x = torch.tensor([spent], device=self._place.device)
         dist.all_reduce(x, dist.ReduceOp.MAX, group=self._group)
         self._wait(what)
         return float(x)
 
     def _wait(self, what: str) -> None:
-        """For the GPU, but not for one that waits for a lost rank."""
+        """Wait for the GPU, but not for one that waits for a lost rank."""
         if not self._place.on_gpu:
             return
         done, until = torch.cuda.Event(), time.monotonic() + self._watch.seconds
@@ -127,7 +127,7 @@ def _op(clock: RankClock, title: str, layout: BenchLayout, place: OnRanks) -> Ro
             parts["two all-gathers"] = sum(gathers)
         del alone
     times = clock.milliseconds(f"{what}, on all ranks", across)
-    del mine, across
+    del mine, across  # frees memory for all tokens on one rank
     cu_seqlens = torch.tensor(offsets, dtype=torch.int32, device=device)
     single = trained(op, partial(kernel, cu_seqlens=cu_seqlens, **options), whole)
     one = clock.milliseconds(f"{what}, on one", single)
@@ -137,7 +137,7 @@ def _op(clock: RankClock, title: str, layout: BenchLayout, place: OnRanks) -> Ro
 def _of_attention(
     clock: RankClock, what: str, cut: Cut, kernel: Callable[..., Tensor], whole: Inputs, mine: Inputs
 ) -> dict[str, float]:
-    """Its kernels on a rank, given the keys that they read, and both exchanges of keys and values."""
+    """The parts of attention: a rank's kernels, given their keys, and both exchanges of keys and values."""
     exchange, device = exchange_of(cut, reaches((-1, -1), causal=True)), whole["q"].device
     calls = []
     for read in exchange.reads[cut.rank]:
@@ -166,7 +166,7 @@ def _inputs(op: str, layout: BenchLayout, place: OnRanks) -> tuple[dict[str, Ten
     return {name: x[rows] if name in along else x for name, x in moved.items()}, along, chosen.options
 
 
-# numbers that a rank sends forward and backward, and in which dtype: that of the tokens, or fp32
+# elements sent by a rank, forward and backward; in the dtype of the tokens for the convolution, else fp32
 MESSAGES: Mapping[str, Callable[[Inputs], tuple[int, int]]] = {
     "causal_conv1d": lambda given: (given["x"].shape[1] * (given["weight"].shape[1] - 1),) * 2,
     "selective_scan": lambda given: (2 * given["A"].numel(), given["A"].numel()),
@@ -185,7 +185,7 @@ def _gather(clock: RankClock, what: str, numbers: int, shard: Cut, given: Inputs
 
 
 def trained(op: str, call: Callable[..., Tensor], given: Mapping[str, Tensor]) -> Callable[[], object]:
-    """A run forward and backward, with gradients of all inputs that have some."""
+    """A run forward and backward, with the gradients of all differentiable inputs."""
     leaves = {n: x.detach().requires_grad_(n not in OPS[op].constants) for n, x in given.items()}
     wrt, dy = [x for x in leaves.values() if x.requires_grad], torch.ones_like(next(iter(given.values())))
     return lambda: torch.autograd.grad(call(**leaves), wrt, dy)
@@ -197,7 +197,7 @@ def splits(place: OnRanks) -> bool:
 
 
 def block(place: OnRanks, dtype: torch.dtype) -> Mamba2Block:
-    """The same on all ranks."""
+    """The full block, the same on all ranks."""
     torch.manual_seed(0)
     made = Mamba2Block(**_BLOCKS[place.on_gpu], ops=kernels if place.on_gpu else refs)
     return made.to(place.device, dtype)
