@@ -1,1 +1,1 @@
-"""What users run: checks, debugging tools, benchmarks, reports, the command line and the pytest plugin, in rooms."""
+"""Everything that users run: checks, debugging tools, benchmarks, reports, the command line, the pytest plugin."""
