@@ -1,1 +1,1 @@
-"""Everything that users run: checks, debugging tools, benchmarks, reports, the command line, the pytest plugin."""
+"""The tools for users: checks, debugging tools, benchmarks, reports, the command line, the pytest plugin."""

@@ -10,8 +10,10 @@ from typing import Any, TextIO
 
 
 def print_safely() -> None:
-    """Make printing safe in this process. Unwritable output is dropped with one message; characters outside the encoding
-    are escaped."""
+    """Make printing safe in this process.
+
+    Output that cannot be written is dropped, with one message. Characters outside the encoding are escaped.
+    """
     for name, descriptor in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:  # closed: no other file may take its descriptor
             _open_null(descriptor)
