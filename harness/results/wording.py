@@ -109,7 +109,7 @@ def headline(verdict: Verdict) -> str:
 
 
 def share_text(verdict: Verdict) -> str:
-    """The examples behind a verdict: "72 examples", or "judged 4 of 72, 68 refused"."""
+    """The examples of a verdict: "72 examples", or "judged 4 of 72, 68 refused"."""
     if verdict.judged == verdict.examples:
         return counted(verdict.examples, "example")
     return f"judged {verdict.judged} of {verdict.examples}" + (
