@@ -85,7 +85,7 @@ def _failures(templates: jinja2.Environment, failed: Sequence[events.Verdict]) -
             text = template.render(verdict=verdict, form=form)
             if used + len(text) <= most:
                 break
-            del forms[form]
+            del forms[form]  # once a form is too large, all later failures take a shorter one
         used += len(text)
         yield Markup(text)  # the template has escaped it
 

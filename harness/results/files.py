@@ -23,6 +23,7 @@ def writable(path: str, option: str) -> Path:
     try:
         if file.is_dir():
             raise UsageError(f"{option}: {path} is a folder; expected the name of a file")
+        # a link to a missing file: the file will be created in the folder of its target
         folder = file.resolve().parent if not _exists(file) and file.is_symlink() else file.parent
     except OSError as error:
         raise UsageError(f"{option}: {path} cannot be written: {error.strerror}") from None
@@ -80,6 +81,7 @@ def _printed_into(file: Path) -> int | None:
 
 
 def _append(place: Path | int, data: bytes) -> None:
+    # a duplicate: closing the stream must not close the standard output
     descriptor = os.dup(place) if isinstance(place, int) else _opened(place)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(data)

@@ -115,7 +115,7 @@ class MutantEvaluator:
 
     def _killer(self, check: Check) -> str:
         limit = _LIMIT[0] + _LIMIT[1] * check.seconds if check.seconds else _LIMIT_UNKNOWN
-        signal.setitimer(signal.ITIMER_PROF, limit)
+        signal.setitimer(signal.ITIMER_PROF, limit)  # CPU time; its signal ends the process
         by = detected_by(self._subject, check.property, check.case)
         signal.setitimer(signal.ITIMER_PROF, 0)
         return by
