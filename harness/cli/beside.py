@@ -39,7 +39,10 @@ def resumable(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def hand_over() -> None:
-    """End the fork here, after it has sent the command to its parent. A resumable command calls this before torch."""
+    """Send the command to the parent and end the fork; elsewhere do nothing.
+
+    A resumable command calls this before it imports torch.
+    """
     if _parent is not None:
         sys.stdout.flush()
         _parent.sendall(json.dumps(_begun).encode())
