@@ -1,1 +1,1 @@
-"""What users run: checks, debugging tools, benchmarks, reports, the command line and the pytest plugin, in rooms."""
+"""The tools for users: checks, debugging tools, benchmarks, reports, the command line, the pytest plugin."""

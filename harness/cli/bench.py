@@ -1,4 +1,4 @@
-"""The command line of the bench: `packproof bench`, and `table` for what it has written."""
+"""The command line of the bench: `packproof bench`, and `packproof table` for the results in its files."""
 
 import shlex
 import sys
@@ -14,7 +14,7 @@ from packproof.harness.stacks import shapes
 from packproof.refs.errors import UsageError
 from packproof.refs.signatures import SIGNATURES
 
-_OF = {  # the options of each bench of its own
+_OF = {  # the options of each separate bench
     "packing": ("lengths_file", "tokens", "seed"),
     "stack": ("model", "modes", "steps", "packs", "tokens", "device", "json", "seed"),
     "ranks": ("ranks", "simulated", "cases", "seconds", "tokens", "op", "json"),
@@ -171,7 +171,7 @@ def bench(
 
 
 def _packing(file: str | None, capacity: int | None, seed: int) -> int:
-    """The table of the packers, for documents as they come or the lengths of a file."""
+    """Print the table of the packers, for random documents or for the lengths in a file."""
     from packproof.harness.bench.layouts import from_file  # noqa: PLC0415
     from packproof.packs.measure import CAPACITY, documents, table  # noqa: PLC0415
 
@@ -181,7 +181,7 @@ def _packing(file: str | None, capacity: int | None, seed: int) -> int:
 
 
 def _check_options(context: typer.Context, kind: str | None) -> None:
-    """Raises UsageError for an option on the command line that belongs to another kind of bench."""
+    """Raise UsageError for an option of another kind of bench."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
     for name in sorted(given - {"targets"}):
@@ -203,7 +203,7 @@ def _stack(
     json: str | None,
     seed: int,
 ) -> int:
-    """Training steps of whole stacks, in each mode."""
+    """Time training steps of whole stacks, in each mode."""
     if device is not None:
         known("device", device, DEVICES)
     chosen = shapes.modes(modes)
@@ -230,7 +230,7 @@ def _stack(
 
 
 def _fp8(tokens: int | None, seed: int) -> int:
-    """The table of attention's errors on operands of 8 bits."""
+    """Print the table of attention's errors on 8-bit operands."""
     from packproof.properties.low_precision import TOKENS  # noqa: PLC0415
     from packproof.properties.low_precision import table as lines  # noqa: PLC0415
 

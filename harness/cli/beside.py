@@ -1,7 +1,8 @@
-"""The command line of a check is read in a fork, while this process imports torch, which takes five times as long.
+"""Read the command line of a check in a fork, while this process imports torch.
 
-The fork runs the command up to where it would import torch. There it hands over its name and arguments, with which this
-process runs it once more. A command that ends before that has said all there is to say.
+Importing torch takes five times as long as reading the command line. The fork runs the command until it would import
+torch. There it sends the command's name and arguments to this process, and this process runs the command again. If the
+command ends earlier (help, a usage error), the fork has already printed everything.
 """
 
 import json
@@ -19,14 +20,14 @@ from packproof.harness.worker.privilege import end_with_parent
 from packproof.harness.worker.settled import interrupts_later, take_signals_as_a_fork
 from packproof.harness.worker.zygote_client import early
 
-_OWN_FAULT = 3  # as in `ending`, which this process does not import before torch
+_OWN_FAULT = 3  # as in `ending`: importing it here would delay torch
 
-_begun: tuple[str, dict[str, Any]] | None = None  # the command that runs in this process, and its arguments
-_parent: socket.socket | None = None  # in the fork
+_begun: tuple[str, dict[str, Any]] | None = None  # name and arguments of the running command
+_parent: socket.socket | None = None  # set in the fork only
 
 
 def resumable(command: Callable[..., int]) -> Callable[..., int]:
-    """The command, where it may be handed over."""
+    """A decorator for commands: records name and arguments, so that `hand_over` can send them to the parent process."""
 
     @wraps(command)
     def begun(**given: Any) -> int:
@@ -38,7 +39,10 @@ def resumable(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def hand_over() -> None:
-    """What a resumable command calls before it imports torch. A fork that only reads the command line ends here."""
+    """Send the command to the parent and end the fork; elsewhere do nothing.
+
+    A resumable command calls this before it imports torch.
+    """
     if _parent is not None:
         sys.stdout.flush()
         _parent.sendall(json.dumps(_begun).encode())
@@ -46,8 +50,10 @@ def hand_over() -> None:
 
 
 def read_beside(arguments: Sequence[str], run: Callable[[Sequence[str]], int]) -> tuple[str, dict[str, Any]] | None:
-    """Import torch and fork the zygote; the command and its arguments, as `run` reads them meanwhile, or None if the
-    fork in which it does was lost. Ends this process once there will be nothing to hand over, with what `run` returns.
+    """Import torch and fork the zygote, while a fork reads the command line by `run`.
+
+    Returns the command's name and arguments, or None if the fork was killed. If the fork ends without a command to run,
+    this process exits with the exit code of `run`.
     """
     ours, its = socket.socketpair()
     me = os.getpid()
@@ -68,7 +74,7 @@ def read_beside(arguments: Sequence[str], run: Callable[[Sequence[str]], int]) -
 
 @contextmanager
 def _ending_with(reader: int, ours: socket.socket) -> Iterator[None]:
-    """End at once where the fork does so with nothing to hand over."""
+    """Exit as soon as the fork has exited without sending a command."""
 
     def look(*_: object) -> None:
         ended = os.waitid(os.P_PID, reader, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -91,7 +97,7 @@ def _read(run: Callable[[], int], parent: socket.socket, pid: int) -> NoReturn:
         if end_with_parent(pid):
             code = run()
             sys.stdout.flush()
-    except BaseException:  # no frame above may see it: those belong to the parent
+    except BaseException:  # frames above belong to the parent process
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -1,4 +1,4 @@
-"""The commands that judge kernels: `packproof check`, `peers` and `replay`."""
+"""The commands for kernels: `packproof check`, `peers` and `replay`."""
 
 import time
 from collections.abc import Sequence
@@ -263,7 +263,7 @@ def replay(
 
 
 def _settled(device: str | None, op: str | None, *, isolate: bool = False, **given: Any) -> CheckRequest:
-    """The request, on cuda where no device was named and there is one. A wrong name does not wait for torch."""
+    """Make the request; without a device it is cuda if available. Names are checked before torch is imported."""
     if op is not None and ":" not in op:
         known("op", op, SIGNATURES)
     check_names(request := CheckRequest(op=op, device="cpu" if device is None else device, **given))
@@ -271,8 +271,12 @@ def _settled(device: str | None, op: str | None, *, isolate: bool = False, **giv
 
 
 def _start(device: str | None, *, isolate: bool = False, several: bool = False) -> str:
-    """Import torch, settle which process kernels are forked from, and return the device: the one named or found.
-    several: whether it is about more than one kernel."""
+    """Import torch, fix the process from which kernels are forked, and return the device.
+
+    device: None for cuda if available, else cpu.
+    isolate: whether kernels run under bubblewrap.
+    several_kernels: whether the run checks more than one kernel.
+    """
     hand_over()
     with importing():
         import torch  # noqa: PLC0415
@@ -280,7 +284,7 @@ def _start(device: str | None, *, isolate: bool = False, several: bool = False) 
     found = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if isolate:
         _isolate(found)
-    else:  # on a CPU torch.compile is judged in one dtype
+    else:  # late: several workers use torch.compile; one kernel on a CPU is compiled in one dtype only
         zygote_client.settle(interpreted=found == "cpu", late=several or found != "cpu")
     return found
 

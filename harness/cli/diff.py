@@ -14,7 +14,7 @@ from packproof.harness.results.names import dtype as dtype_name
 from packproof.harness.worker.settled import importing
 from packproof.refs.errors import UsageError
 
-_PARTS = re.compile(r"[;,](?![^(\[]*[)\]])")  # commas inside brackets belong to a value
+_PARTS = re.compile(r"[;,](?![^(\[]*[)\]])")  # a comma inside brackets is part of a value
 
 
 def diff(
@@ -107,7 +107,7 @@ def _lengths(text: str) -> list[int]:
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Names with values in Python's syntax; what is none of it is text, as silu."""
+    """Parse `name=value` pairs. A value is a Python literal, or else text, such as silu."""
     pairs = {}
     for part in filter(None, (part.strip() for text in texts for part in _PARTS.split(text))):
         name, equals, value = part.partition("=")

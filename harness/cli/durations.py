@@ -1,4 +1,4 @@
-"""Durations as a user writes them: 60, 60s, 2m, 1m30s, 1h."""
+"""Durations in the form that users write: 60, 60s, 2m, 1m30s, 1h."""
 
 import re
 
@@ -8,7 +8,7 @@ _FORM = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
 def seconds(text: str, option: str) -> float:
-    """The seconds of a duration; UsageError for other text, and for none at all."""
+    """The seconds of a duration. Raises UsageError for other text, and for zero."""
     found = _FORM.fullmatch(text.strip().lower())
     hours, minutes, rest = (float(part or 0) for part in found.groups()) if found else (0, 0, 0)
     total = 3600 * hours + 60 * minutes + rest

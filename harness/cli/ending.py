@@ -1,4 +1,4 @@
-"""From a stream of events to reports and an exit code; a message and its exit code where there is no stream."""
+"""From a stream of events to reports and an exit code; without a stream, a message and an exit code."""
 
 import sys
 import time
@@ -26,7 +26,7 @@ def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.
     started = False
 
     def sent(stream: Iterator[events.Event]) -> events.RunFinished | None:
-        """The last event, once those before it have been sent."""
+        """Send every event but the last, and return the last."""
         nonlocal started
         for event in stream:
             started = True
@@ -54,7 +54,7 @@ def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.
 
 
 def _rest(stream: Iterator[events.Event], pressed: KeyboardInterrupt) -> Iterator[events.Event]:
-    """What a stream still says that gets a Ctrl-C which came between two of its events; nothing if it has had it."""
+    """Throw a Ctrl-C into the stream and yield the remaining events. A stream that has ended already yields none."""
     if isinstance(stream, Generator):
         with suppress(KeyboardInterrupt, StopIteration):
             yield stream.throw(pressed)
@@ -62,7 +62,7 @@ def _rest(stream: Iterator[events.Event], pressed: KeyboardInterrupt) -> Iterato
 
 
 class Reports:
-    """Independent reports: one that cannot be written is dropped, with a message."""
+    """Independent reports. If one cannot be written, it is dropped with a message."""
 
     def __init__(self, reports: Sequence[Report]) -> None:
         self._reports = list(reports)
@@ -82,14 +82,16 @@ class Reports:
                     self._error = in_one_line(error)
 
     def finish(self, end: events.RunFinished) -> events.RunFinished:
-        """Send the last event; return it with what happened to the reports."""
+        """Send the last event, and return it with the errors of the reports."""
         self.send(end)
         return replace(end, unwritten=self._unwritten, error=end.error or self._error)
 
 
 def files(*, json: str | None = None, junit: str | None = None, html: str | None = None) -> list[Report]:
-    """The reports that write to these files. Imports what they need, and nothing for what was not asked. Raises
-    UsageError where two of them are one file."""
+    """The reports for these files. Imports only the reports that are requested.
+
+    Raises UsageError if two of the paths are one file.
+    """
     given = {"--json": json, "--junit": junit, "--html": html}
     named: dict[Path, str] = {}
     for option, path in given.items():
@@ -135,5 +137,5 @@ def say(text: str, code: int) -> int:
 
 
 def in_one_line(error: Exception) -> str:
-    """Type and first line of an error; stderr has the rest."""
+    """Type and first line of an error; the traceback is on stderr."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

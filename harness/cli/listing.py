@@ -1,4 +1,4 @@
-"""The command `packproof list`: all that has a name, without importing torch."""
+"""The command `packproof list`: everything with a name, without importing torch."""
 
 from collections.abc import Mapping
 

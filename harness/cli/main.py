@@ -1,4 +1,4 @@
-"""The command line: its commands, and what becomes of an error."""
+"""The command line: its commands, and the exit code and message for each kind of error."""
 
 import atexit
 import os
@@ -48,13 +48,13 @@ def about(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit code. A wrong one gets one line on stderr."""
+    """Run a command line and return its exit code. An invalid one prints one line on stderr."""
     line = list(arguments) or ["--help"]
     return _answered(lambda: app(line, prog_name="packproof", standalone_mode=False), line)
 
 
 def resume(name: str, given: Mapping[str, Any]) -> int:
-    """Run a command that another process has read, and return its exit code."""
+    """Run a command with arguments parsed by another process, and return its exit code."""
     return _answered(lambda: getattr(check, name)(**given))
 
 
@@ -75,7 +75,7 @@ def _answered(command: Callable[[], Any], arguments: Sequence[str] = ()) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process, but not object by object, as Python does: after torch that takes a sixth of a second."""
+    """End the process without freeing objects one by one: with torch loaded, that takes a sixth of a second."""
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

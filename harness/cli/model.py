@@ -1,4 +1,4 @@
-"""The commands that judge whole models: `packproof model`, and `packproof models`, the board."""
+"""The commands for whole models: `packproof model`, and `packproof models`, the board."""
 
 import time
 from importlib.metadata import version
@@ -110,7 +110,7 @@ def model(
     if target is None:
         raise UsageError("target: none came; expected package.module:Class, path/file.py:factory or a config.json")
     torch.set_num_threads(1)  # forks of this process must not inherit a pool of threads
-    torch.manual_seed(seed)  # of what the module is made with
+    torch.manual_seed(seed)  # for weights drawn while the module is built
     request = module_request(
         module_named(target),
         convention=listed(convention) or None,
@@ -176,12 +176,12 @@ def models(
             typer.echo("\n".join(f"{each.name}  {each.model}" for each in chosen))
             return HELD
         started, found = time.monotonic(), []
-        for each in run_board(chosen, seed):
-            found.append(each)
-            if isinstance(each, Built):
-                typer.echo(f"{each.name}: {each.reason or each.layers or 'one kind of layer'}")
+        for result in run_board(chosen, seed):
+            found.append(result)
+            if isinstance(result, Built):
+                typer.echo(f"{result.name}: {result.reason or result.layers or 'one kind of layer'}")
             else:
-                typer.echo(page.line(each))
+                typer.echo(page.line(result))
         versions = {name: version(name) for name in ("transformers", "torch")}
         board = page.gathered(found, time.monotonic() - started, seed, versions)
     for file, text in zip(files, (page.as_json(board), page.as_markdown(board)), strict=True):

@@ -174,7 +174,7 @@ def _device() -> str:
 
 
 def _chosen(ids: list[str] | None, op: str | None, bug_class: str | None) -> list[Any]:
-    """The entries with these ids, this op and class; UsageError for one that does not exist."""
+    """The entries with these ids, of this op and class. Raises UsageError for an unknown name or an empty selection."""
     from packproof.harness.results.names import known  # noqa: PLC0415
     from packproof.museum import classes, entries  # noqa: PLC0415
     from packproof.refs.errors import UsageError  # noqa: PLC0415

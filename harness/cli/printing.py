@@ -1,4 +1,4 @@
-"""Printing that never fails: no exit code depends on whether the output can be written, or in which encoding."""
+"""Printing without errors: a closed pipe, a full disk or a narrow encoding never changes the exit code."""
 
 import io
 import os
@@ -10,8 +10,10 @@ from typing import Any, TextIO
 
 
 def print_safely() -> None:
-    """From here on printing in this process never raises: output that cannot be written is dropped, with one message.
-    Characters that the encoding lacks are escaped."""
+    """Make printing safe in this process.
+
+    Output that cannot be written is dropped, with one message. Characters outside the encoding are escaped.
+    """
     for name, descriptor in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:  # closed: no other file may take its descriptor
             _open_null(descriptor)
@@ -20,7 +22,7 @@ def print_safely() -> None:
 
 
 def section(name: str, rows: Mapping[str, str]) -> None:
-    """Print rows of a name and a text, under a title."""
+    """Print a title, and below it rows of a name and a text."""
     width = max(map(len, rows)) + 2
     print(name)
     for key, text in rows.items():
@@ -48,7 +50,7 @@ def _stream(descriptor: int, before: TextIO | None) -> io.TextIOWrapper:
 
 
 class _Output(io.FileIO):
-    """A descriptor that accepts all output, even if its reader is gone or its disk is full."""
+    """A descriptor for output. It accepts everything, even if the reader is gone or the disk is full."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)

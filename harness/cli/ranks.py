@@ -1,4 +1,4 @@
-"""The command line of `packproof bench ranks`: one of the ranks, or what starts them."""
+"""The command line of `packproof bench ranks`: starts the ranks, or runs as one of them."""
 
 import os
 import sys
@@ -59,7 +59,7 @@ def bench(
 
 
 def _launch(options: Sequence[str], ranks: int, seconds: float) -> int:
-    """Start the ranks: the worst of their exit codes."""
+    """Start the ranks, and return the worst of their exit codes."""
     from packproof.harness.bench.ranks.processes import described, launch  # noqa: PLC0415
 
     codes = launch(["bench", "ranks", *options], ranks, seconds)
@@ -70,7 +70,7 @@ def _launch(options: Sequence[str], ranks: int, seconds: float) -> int:
 
 
 def _leave(error: Exception, place: "OnRanks") -> NoReturn:
-    """End this process at once: what waits for a lost rank would keep it."""
+    """End this process at once: operations waiting for a lost rank would keep it alive."""
     from packproof.harness.bench.ranks.processes import told  # noqa: PLC0415
 
     lost = isinstance(error, PackproofError)

@@ -1,4 +1,4 @@
-"""What a wrong command line is answered with: the option, what came, what was expected, and where the help is."""
+"""The message for a wrong command line: the option, the value, the expected kind, and the command for help."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _SHOWN = 80  # characters of a value
 
 
 def usage(error: Any, arguments: Sequence[str]) -> str:
-    """One line for an error of the command line, as typer raises it."""
+    """One line for an error raised by typer."""
     message = str(error.format_message()).rstrip(".")
     context = getattr(error, "ctx", None)
     if context is None:
@@ -28,7 +28,7 @@ def usage(error: Any, arguments: Sequence[str]) -> str:
 
 
 def _expected(message: str) -> str:
-    """What typer expected, in the words of its newer and of its older versions; "" if that is not its message."""
+    """The expected kind of value, from the message of newer or older versions of typer; "" for another message."""
     if newer := re.search(r": Input should be (?:an? )?(?:valid )?([^,]*)", message):
         return {"integer": "a whole number", "number": "a number"}.get(newer[1], f"a number {newer[1]}")
     if kind := re.search(r"is not a valid (int|float)", message):
@@ -39,12 +39,12 @@ def _expected(message: str) -> str:
 
 
 def _option(error: Any) -> list[str]:
-    """The names of the option at fault, [] if it is none."""
+    """The names of the option at fault, [] if no option is."""
     return [name for name in getattr(getattr(error, "param", None), "opts", ()) if name.startswith("-")]
 
 
 def _value(option: Sequence[str], arguments: Sequence[str]) -> str:
-    """What was given for the option, the last time."""
+    """The value of the option on the command line; of several, the last."""
     for at in reversed(range(len(arguments))):
         name, equals, value = arguments[at].partition("=")
         if name in option:
@@ -53,7 +53,7 @@ def _value(option: Sequence[str], arguments: Sequence[str]) -> str:
 
 
 def seed_option(help: str) -> Any:  # noqa: A002  (typer's name)
-    """The option `--seed`, for an Annotated[int, ...]: every command takes the same seeds and answers the same."""
+    """The option `--seed`, for an Annotated[int, ...]: all commands accept the same seeds, with the same error."""
     return typer.Option(help=help, parser=_seed, metavar="INTEGER")
 
 

@@ -1,1 +1,1 @@
-"""Third-party kernels that are installed here: their checks, and one scoreboard."""
+"""The installed third-party kernels: their checks, and one scoreboard."""

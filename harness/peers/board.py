@@ -1,5 +1,5 @@
-"""The scoreboard of peers as data: what each peer is, and a row for each property and dtype; JSON, which is the source
-of the page."""
+"""The scoreboard of peers as data: the peers, and a row for each property and dtype. Its JSON file is the source of the
+page."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -22,45 +22,57 @@ from packproof.version import __version__
 
 @dataclass(frozen=True)
 class BoardPeer:
-    """A peer. reason: why it was not judged, "" if it was. domain: the calls that it is declared to support. where: it
-    was judged, if not where and when the rest of the board was."""
+    """A peer on the board."""
 
     peer: str
+    """Its name, as `packproof list` shows it."""
     version: str
     op: str
     reason: str
+    """Why it was not judged, "" if it was."""
     not_offered: tuple[str, ...]
+    """Arguments of the op that it does not take."""
     domain: tuple[str, ...]
+    """The conditions of the calls that it is declared to support."""
     where: str = ""
+    """Machine, versions and date of its run, "" if they are those of the board."""
 
 
 @dataclass(frozen=True)
 class BoardRow:
-    """One property of one peer at one dtype. beyond: what of it the peer does not promise, "" for the rest. verdict: in
-    words.
-
-    declined: examples. classes: how many of the golden classes that it was to judge were judged; golden: of how many.
-    refusals: what it refused, in its words. inferred: the domain that was found. lengths, lines, replay: of the
-    smallest failure, its lines as reports have them.
-    """
+    """One property of one peer at one dtype."""
 
     peer: str
     law: str
+    """The property, as tables name it."""
     beyond: str
+    """The label of the tested promise if the peer does not make it, such as "NaN"; "" for a promised property."""
     dtype: str
     verdict: str
+    """The verdict in words."""
     examples: int
+    """Examples drawn."""
     judged: int
+    """Examples judged."""
     declined: int
+    """Examples declined by the peer."""
     classes: int
+    """Golden boundary classes judged."""
     golden: int
+    """Golden boundary classes to judge."""
     seconds: float
     reason: str = ""
+    """Why it did not simply pass."""
     refusals: tuple[str, ...] = ()
+    """The peer's messages for the calls that it refused."""
     inferred: tuple[str, ...] = ()
+    """The conditions of the domain inferred from its refusals."""
     lengths: tuple[int, ...] | None = None
+    """The layout of the smallest failure, None if nothing failed."""
     lines: tuple[str, ...] = ()
+    """The smallest failure as text."""
     replay: str = ""
+    """The replay file of the smallest failure."""
 
     @property
     def failed(self) -> bool:
@@ -69,15 +81,18 @@ class BoardRow:
 
 @dataclass(frozen=True)
 class PeerBoard:
-    """A run. date: ISO; seconds: it took; finished: whether it reached its end."""
+    """One run over the peers, or several merged."""
 
     packproof: str
+    """The version of packproof."""
     environment: Environment
     profile: str
     seed: int
     date: str
+    """The day of the run, as ISO 8601."""
     seconds: float
     finished: bool
+    """Whether the run reached its end."""
     peers: tuple[BoardPeer, ...]
     rows: tuple[BoardRow, ...]
 
@@ -91,7 +106,7 @@ class PeerBoard:
         return (row for row in self.rows if row.peer == peer.peer)
 
     def of(self, peer: str) -> Iterator[tuple[str, list[BoardRow]]]:
-        """The properties of a peer, each with its rows."""
+        """Each property of a peer, with its rows."""
         laws: dict[str, list[BoardRow]] = {}
         for row in self.rows:
             if row.peer == peer:
@@ -100,7 +115,7 @@ class PeerBoard:
 
 
 def gathered(entries: Sequence[PeerRequest], started: events.RunStarted, finished: events.RunFinished) -> PeerBoard:
-    """What a run found, in the order of its plan."""
+    """The board of a run, with rows in the order of its plan."""
     order = {cell: place for place, cell in enumerate(started.cells)}
     golden: dict[tuple[str, str, str], list[Case]] = {}
 
@@ -162,7 +177,7 @@ _LIMITS = {"out of time": "not reached", "too large to be judged here": "no memo
 
 
 def word(verdict: events.Verdict) -> str:
-    """The verdict of a cell in words; never "passed" if it was not judged."""
+    """The verdict of a cell in words; never "passed" for a cell without judged examples."""
     if verdict.status == "failed":
         return "does not hold" if verdict.cell.beyond else "FAILED"
     if verdict.status == "error":
@@ -199,8 +214,10 @@ def replay_of(rows: Sequence[BoardRow]) -> str:
 
 
 def joined(boards: Sequence[PeerBoard]) -> PeerBoard:
-    """One board of several: the peers of the first, then of each later one those that it judged, in place of what there
-    was of them. Raises UsageError for boards of another version, profile or seed."""
+    """Merge boards: a later board replaces the peers that it judged.
+
+    Raises UsageError for boards of different versions of packproof, profiles or seeds.
+    """
     first, *later = boards
     peers, rows = (
         {peer.peer: peer for peer in first.peers},
@@ -231,7 +248,7 @@ def as_json(board: PeerBoard) -> str:
 
 
 def read(path: str) -> PeerBoard:
-    """A scoreboard that was written. Raises UsageError where the file holds none."""
+    """Read a scoreboard from a file. Raises UsageError if the file has none."""
     try:
         board: PeerBoard = of_json(PeerBoard, json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError, RecordError) as error:

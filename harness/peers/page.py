@@ -1,4 +1,4 @@
-"""The page of the scoreboard: a row for each peer, what it refuses, and a line for each property that does not hold."""
+"""The page of the scoreboard: a row for each peer, its limits, and a row for each property that does not hold."""
 
 from collections.abc import Iterator, Sequence
 
@@ -29,7 +29,7 @@ def legend() -> list[str]:
 
 
 def absent(peers: Sequence[BoardPeer]) -> list[str]:
-    """The peers that were not judged, each with the reason."""
+    """The peers without a verdict, each with the reason."""
     return [f"{peer.peer}: {peer.reason}" for peer in peers if peer.reason]
 
 
@@ -87,19 +87,19 @@ def _cells(board: PeerBoard, peer: BoardPeer) -> Iterator[str]:
 
 
 def _dtypes(rows: Sequence[BoardRow]) -> str:
-    """The dtypes that failed, unless all did."""
+    """The failing dtypes in brackets, "" if all fail."""
     failed = [short(row.dtype) for row in rows if row.failed]
     return "" if len(failed) == len(rows) else f" ({', '.join(failed)})"
 
 
 def share(row: BoardRow) -> float | None:
-    """The share of golden classes that was judged; None where none were to be, or a failure ended the property."""
+    """The judged share of the golden classes. None if there are none, or if a failure ended the property."""
     applies = row.verdict not in ("not applicable", "not offered")
     return row.classes / row.golden if row.golden and applies and not row.failed else None
 
 
 def _least(laws: dict[str, list[BoardRow]]) -> str:
-    """The least share, and the property that has it."""
+    """The least share, and its property."""
     found = [(part, law) for law, rows in laws.items() for row in rows if (part := share(row)) is not None]
     if not found:
         return ""
@@ -108,7 +108,7 @@ def _least(laws: dict[str, list[BoardRow]]) -> str:
 
 
 def _limits(board: PeerBoard, peer: BoardPeer) -> Iterator[str]:
-    """What a peer is declared not to take, what it was found to refuse, and why the rest was not judged."""
+    """The declared limits of a peer, its refusals, and the reasons for everything else without a verdict."""
     if peer.not_offered:
         yield f"not offered: {', '.join(peer.not_offered)}"
     if peer.domain:

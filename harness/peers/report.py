@@ -1,4 +1,4 @@
-"""The scoreboard of peers in a terminal, as it is found, and as files."""
+"""The scoreboard of peers: verdicts on the terminal as they come, and files at the end."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ HEAD = ("peer", "version", "op", "property", "verdict", "smallest layout", "repl
 
 
 class PeersReport:
-    """Prints each verdict as it is found, then the scoreboard; also writes the scoreboard to files.
+    """Prints each verdict as it comes, then the scoreboard; also writes the scoreboard to files.
 
     Raises UsageError at once if a file cannot be written.
     """
@@ -63,7 +63,7 @@ class PeersReport:
 
 
 def table(board: PeerBoard) -> Iterator[tuple[str, ...]]:
-    """A row for each property of each peer, and one for what a peer does not offer."""
+    """A row for each property of each peer, and one for the arguments that the peer does not take."""
     for peer in board.peers:
         names = peer.peer, peer.version, peer.op
         for law, rows in board.of(peer.peer):

@@ -1,4 +1,4 @@
-"""`packproof peers`: checks the installed third-party kernels, also for properties that they do not promise."""
+"""`packproof peers`: checks the installed third-party kernels, for promised and unpromised properties."""
 
 import os
 from collections import Counter
@@ -25,23 +25,24 @@ _COMPILING = 600.0  # seconds: with every core busy, compiling many large kernel
 
 @dataclass(frozen=True)
 class PeerRequest:
-    """A peer on the scoreboard.
-
-    targets: what will be checked, its own promises first. reason: why nothing will be. offers_no: requested arguments
-    of the op that the peer does not take.
-    """
+    """A peer to check."""
 
     peer: Peer
     version: str
     targets: tuple[CheckTarget, ...] = ()
+    """The kernel with its own promises, then once more for each unpromised property. Empty if it cannot be checked."""
     reason: str = ""
+    """Why it cannot be checked, "" if it can."""
     offers_no: tuple[str, ...] = ()
+    """Requested arguments, dtypes or gradients that the peer does not take or compute."""
 
 
 def open_peers(request: CheckRequest, names: Sequence[str]) -> list[PeerRequest]:
-    """The peers of these names, or all, with what can be checked here; UsageError for an invalid request or name.
+    """The peers with these names, or all, with their targets on this machine.
 
-    request: the settings for each; its target is ignored, and its op selects among all peers.
+    request: the settings for each peer; its target is ignored, and its op selects among all peers.
+
+    Raises UsageError for an invalid request or name.
     """
     validate(request)
     if request.op is not None:
@@ -59,9 +60,10 @@ def open_peers(request: CheckRequest, names: Sequence[str]) -> list[PeerRequest]
 
 
 def check_peers(request: CheckRequest, entries: Sequence[PeerRequest]) -> Iterator[Event]:
-    """Check every peer that can be checked, as events; first what each peer promises, then the rest.
+    """Check every peer with targets, as events: first the promised properties of each peer, then the others.
 
-    The first unit of each peer begins before the second of any: what it compiles, the others find.
+    The first unit of each peer and dtype starts before the second of any: it compiles the kernels, and later units find
+    them in the cache.
     """
     most = max((len(entry.targets) for entry in entries), default=0)
     planned = plan(request, [e.targets[k] for k in range(most) for e in entries if k < len(e.targets)])
@@ -75,8 +77,10 @@ def check_peers(request: CheckRequest, entries: Sequence[PeerRequest]) -> Iterat
 
 
 def golden_classes(target: CheckTarget, verdict: Verdict, golden: Sequence[Case]) -> frozenset[str]:
-    """The boundary classes of golden cases that a property was to judge: of those that it judged, missed, or that lie
-    outside of the domain that was found where none is declared. golden: the cases of its declaration."""
+    """The golden boundary classes that count for a property: judged, missed, or outside the inferred domain.
+
+    golden: the golden cases within the peer's declaration.
+    """
     space, law = target.space(verdict.cell.dtype), target.request.laws[verdict.cell.property]
     every = frozenset().union(*map(space.classes, golden))
     found = Domain.of(verdict.domain)
@@ -85,7 +89,7 @@ def golden_classes(target: CheckTarget, verdict: Verdict, golden: Sequence[Case]
 
 
 def _entries(peers: Sequence[Peer], request: CheckRequest) -> Iterator[PeerRequest]:
-    """An entry for each, whose packages are imported side by side: that takes seconds each."""
+    """A request for each peer. The workers start together, since importing a package takes seconds."""
     timeout = request.timeout or (_COMPILING if request.device == "cuda" else None)
     usable = [peer for peer in peers if peer.installed and peer.runs_on(request.device)]
     with ExitStack() as stack:
@@ -120,7 +124,7 @@ def _entry(peer: Peer, request: CheckRequest, worker: Worker) -> PeerRequest:
 
 
 def _unpromised(target: CheckTarget) -> Iterator[CheckTarget]:
-    """The target again for each property that the kernel does not promise."""
+    """The target again for each unpromised property, with a declaration that promises it."""
     for question in OF_PEERS:
         raised = question.raised(target.declared)
         if raised is not None and question.property in target.request.laws:

@@ -1,7 +1,7 @@
 """The JSON results of a check for GitHub Actions: a summary of the job, and annotations where the kernel is defined.
 
-`python -m packproof.harness.reports.github check.json EXIT_CODE` prints the annotations, and adds the summary to the
-file that GITHUB_STEP_SUMMARY names.
+`python -m packproof.harness.reports.github check.json EXIT_CODE` prints the annotations, and appends the summary to the
+file $GITHUB_STEP_SUMMARY.
 """
 
 import ast
@@ -32,7 +32,7 @@ Results = list[Mapping[str, Any]]
 
 
 def annotations(results: Results, code: int) -> Iterator[str]:
-    """A workflow command for each result that did not pass; one for the whole run if it ended without any."""
+    """A workflow command for each failed or undecided result; one for the run if it failed without any."""
     bad = [r for r in results if r["status"] in ("failed", "stale", "error", "inconclusive")]
     for r in bad:
         kind = "warning" if r["status"] == "inconclusive" else "error"
@@ -46,7 +46,7 @@ def annotations(results: Results, code: int) -> Iterator[str]:
 
 
 def summary(results: Results, code: int) -> Iterator[str]:
-    """The lines of the summary, in Markdown: how it ended, a table of the results, and the failures in full."""
+    """The lines of the summary, in Markdown: the outcome, a table of the results, and the failures in full."""
     stale = code == 1 and not any(r["status"] == "failed" for r in results) and bool(results)
     yield f"### packproof: {_STALE if stale else _ending(code)}"
     if not results:
@@ -73,7 +73,7 @@ def _cell(text: str) -> str:
 
 
 def _data(text: str) -> str:
-    """A message of a workflow command, which ends at the end of the line."""
+    """Escape a message of a workflow command: the command ends at the end of its line."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -82,13 +82,13 @@ def _property(text: str) -> str:
 
 
 def _defined(target: str) -> dict[str, object]:
-    """File and line where a kernel is defined, relative to this folder; {} where that is not inside it."""
+    """File and line of a kernel's definition, relative to the working directory; {} for a file outside of it."""
     place, _, path = target.rpartition(":")
     try:
         file = Path(place if place.endswith(".py") else _origin(place)).resolve()
         tree = ast.parse(file.read_bytes())
         found = {"file": file.relative_to(Path.cwd()).as_posix()}
-    except Exception:  # to find a module its packages are imported, and may raise anything
+    except Exception:  # find_spec imports the parent packages, which may raise anything
         return {}
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     lines = [node.lineno for node in functions if node.name == path.rpartition(".")[2]]
@@ -101,7 +101,7 @@ def _origin(module: str) -> str:
 
 
 def main(path: str, code: int) -> None:
-    """Report a run that ended with this exit code; its file is missing where it was refused."""
+    """Report a run by its results and exit code. A refused run has written no file."""
     file = Path(path)
     results = json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else []
     print("\n".join(annotations(results, code)))

@@ -78,14 +78,14 @@ def page(started: events.RunStarted, finished: events.RunFinished) -> str:
 
 
 def _failures(templates: jinja2.Environment, failed: Sequence[events.Verdict]) -> Iterator[Markup]:
-    """Each failure in the fullest form for which the page still has room."""
+    """Each failure as HTML, in the fullest form that still fits on the page."""
     template, used, forms = templates.get_template("failure.html"), 0, dict(_ROOM)
     for verdict in failed:
         for form, most in list(forms.items()):
             text = template.render(verdict=verdict, form=form)
             if used + len(text) <= most:
                 break
-            del forms[form]
+            del forms[form]  # once a form is too large, all later failures take a shorter one
         used += len(text)
         yield Markup(text)  # the template has escaped it
 

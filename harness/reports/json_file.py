@@ -1,4 +1,4 @@
-"""A run as a JSON file. It is complete after every finished cell, so a run that ends early loses nothing."""
+"""A run as a JSON file. The file is rewritten after each finished cell, so an interrupted run loses nothing."""
 
 import json
 from bisect import insort
@@ -85,7 +85,7 @@ def _only(values: Iterable[str]) -> str | None:
 
 
 def _answer(verdict: events.Verdict) -> dict[str, Any]:
-    """Whether a property that the kernel does not promise holds, at one dtype."""
+    """The result for an unpromised property at one dtype."""
     cell, failure = verdict.cell, verdict.failure
     holds = {"passed": True, "failed": False}.get(verdict.status)
     answer: dict[str, Any] = {

@@ -12,7 +12,7 @@ from packproof.refs.wording import counted
 
 
 class JunitReport:
-    """Rewrites the file after every finished cell. A cell that the run did not reach is an error: "not run"."""
+    """Rewrites the file after each finished cell. A cell without a verdict is an error: "not run"."""
 
     def __init__(self, path: str) -> None:
         self._file = writable(path, "--junit")

@@ -1,4 +1,4 @@
-"""Layouts and maps as SVG. Every cell has its numbers in its title, and a mark besides its colour."""
+"""Layouts and maps as SVG. Every cell has its numbers in its title, and a mark as well as a colour."""
 
 from itertools import pairwise
 
@@ -126,7 +126,7 @@ def leak_svg(found: LeakMap) -> Markup:
 
 
 def _groups(places: tuple[Place, ...]) -> list[tuple[int, int]]:
-    """Start and end of the places of each sequence, of the slack and of the states."""
+    """Start and end of the rows of each sequence, of the slack and of the states."""
     keys = [(p.kind, p.sequence if p.kind == "token" else -1) for p in places]
     starts = [k for k in range(len(keys)) if k == 0 or keys[k] != keys[k - 1]]
     return list(pairwise([*starts, len(keys)]))

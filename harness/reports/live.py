@@ -1,4 +1,4 @@
-"""How far a run has come, in one line: cells, examples per second, the time that is left, and the case that runs."""
+"""The progress of a run in one line: cells, examples per second, remaining time, and the running case."""
 
 import time
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from packproof.harness.results.names import short
 from packproof.properties.cases.case import shorten
 from packproof.refs.wording import counted
 
-_FEW = 5  # lengths of the case that runs
-_SOON = 2.0  # seconds before which a rate means little
+_FEW = 5  # lengths shown of the running case
+_SOON = 2.0  # seconds: before them a rate means little
 
 
 class Headway:
@@ -48,13 +48,13 @@ class Headway:
 
     @property
     def rate(self) -> float:
-        """Examples per second, 0 as long as that is not known."""
+        """Examples per second, 0 until it is known."""
         seconds = self._clock() - self._began
         return sum(self._judged.values()) / seconds if seconds >= _SOON else 0.0
 
     @property
     def seconds_left(self) -> float | None:
-        """At the rate until now; a cell that has not begun counts as the average of those that have."""
+        """The remaining seconds at the present rate. A cell that has not started counts as an average started one."""
         if not (self.rate and self._planned):
             return None
         mean = sum(self._planned.values()) / len(self._planned)

@@ -1,4 +1,4 @@
-"""The verdicts of a run as tables: one for each kernel, properties by dtypes."""
+"""The verdicts of a run as tables: one for each kernel, with a row per property and a column per dtype."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,14 +10,15 @@ from packproof.harness.results.names import EVERY_DTYPE
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One property. verdicts: one for each dtype of the board, None where it was not judged."""
+    """One property."""
 
     law: str
     verdicts: tuple[Verdict | None, ...]
+    """One for each dtype of the board, None for a dtype without a verdict."""
 
     @property
     def judged(self) -> list[Verdict]:
-        """Each verdict once: one may cover all dtypes."""
+        """Each verdict once: a single one may cover all dtypes."""
         return list({id(v): v for v in self.verdicts if v}.values())
 
     @property
@@ -30,7 +31,7 @@ class ScoreRow:
 
     @property
     def share(self) -> str:
-        """The number of judged examples, and of drawn ones if that differs."""
+        """The number of judged examples, and of drawn ones if it differs."""
         judged = sum(v.judged for v in self.judged)
         return str(judged) if judged == self.examples else f"{judged} of {self.examples}"
 
@@ -41,19 +42,22 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class Board:
-    """One kernel. answers: whether properties hold that it does not promise and that do not count."""
+    """The table of one kernel."""
 
     op: str
     target: str
     device: str
     dtypes: tuple[str, ...]
+    """The columns."""
     rows: tuple[ScoreRow, ...]
     verdicts: tuple[Verdict, ...]
+    """The verdicts of the promised properties."""
     answers: tuple[Answer, ...] = ()
+    """The results for unpromised properties. They do not fail the run."""
 
     @property
     def reasons(self) -> list[tuple[str, str]]:
-        """Properties that were not judged, or not completely, with the reason, which several may share."""
+        """Each reason for incomplete verdicts, with the names of its properties before it."""
         names: dict[str, dict[str, None]] = {}
         for verdict in self.verdicts:
             if verdict.reason:
@@ -62,7 +66,7 @@ class Board:
 
 
 def boards(verdicts: Iterable[Verdict]) -> list[Board]:
-    """The tables in the order in which their kernels were judged."""
+    """The tables, in the order of the verdicts."""
     kernels: dict[tuple[str, str, str], list[Verdict]] = {}
     for verdict in verdicts:
         kernels.setdefault((verdict.cell.op, verdict.cell.target, verdict.cell.device), []).append(verdict)

@@ -29,7 +29,10 @@ def level(value: float) -> int:
 
 
 class Drawing:
-    """A picture. label: its description for screen readers."""
+    """A picture.
+
+    label: its description for screen readers.
+    """
 
     def __init__(self, width: float, height: float, label: str) -> None:
         size = {"width": f"{width:g}", "height": f"{height:g}", "viewBox": f"0 0 {width:g} {height:g}"}

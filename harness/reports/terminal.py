@@ -1,4 +1,4 @@
-"""A run on the terminal: progress while it runs, each failure as it is found, a table and one line at the end."""
+"""A run on the terminal: progress, each failure at once, and at the end a table and one line."""
 
 import time
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from packproof.harness.results.wording import (
 from packproof.properties.cases.layouts import CLASSES
 from packproof.refs.wording import counted
 
-_QUIET = 10.0  # seconds without a line
+_QUIET = 10.0  # seconds without output, after which a line shows the progress
 _STYLES = {
     "passed": "green",
     "failed": "bold red",
@@ -40,10 +40,14 @@ _STYLES = {
 
 
 class TerminalReport:
-    """Reads the events of one run and writes to a console: on a terminal, one live line about the case that runs.
-    Elsewhere each finished cell is a plain line, and after some seconds without any there is one about the progress.
+    """Reads the events of one run and writes to a console.
 
-    timings: show where the time went. clock: seconds, from any start.
+    A terminal shows one live line with the running case. Elsewhere each finished cell is a plain line, and after ten
+    seconds without output a line shows the progress.
+
+    console: default, standard output.
+    timings: whether to show where the time went.
+    clock: returns seconds, from any start.
     """
 
     def __init__(

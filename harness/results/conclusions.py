@@ -1,4 +1,4 @@
-"""What a check finds besides its verdicts: the calls a kernel refuses, and which properties hold without a promise."""
+"""Findings besides the verdicts: the calls that a kernel refuses, and unpromised properties that hold."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +15,12 @@ from packproof.refs.wording import counted
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether a property holds that the kernel does not promise. verdicts: one for each dtype that was tested."""
+    """The result for one unpromised property."""
 
     meaning: str
+    """The promise, in words."""
     verdicts: tuple[Verdict, ...]
+    """One for each tested dtype."""
 
     @property
     def broken(self) -> list[Verdict]:
@@ -40,7 +42,7 @@ class Answer:
 
 
 def answers(verdicts: Sequence[Verdict]) -> list[Answer]:
-    """The result of each question, in the order in which they were tested."""
+    """The result for each unpromised property, in the order of the verdicts."""
     by_meaning: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         if verdict.cell.beyond:
@@ -49,7 +51,7 @@ def answers(verdicts: Sequence[Verdict]) -> list[Answer]:
 
 
 def limits(verdicts: Sequence[Verdict]) -> list[Limit]:
-    """What the kernel refused: one entry for each check of its arguments, with the smallest layout."""
+    """The refusals of a kernel: one entry for each of its argument checks, with the smallest layout."""
     kinds: dict[str, Limit] = {}
     for limit in (limit for verdict in verdicts for limit in verdict.limits):
         key = limit.note + kind_of(limit.text)
@@ -63,7 +65,7 @@ def limits(verdicts: Sequence[Verdict]) -> list[Limit]:
 
 
 def found_domain(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """The conditions that were inferred, over all dtypes."""
+    """The inferred conditions of the domain, over all dtypes."""
     return tuple(dict.fromkeys(text for verdict in verdicts for text in verdict.domain))
 
 
@@ -77,7 +79,7 @@ _USUAL = {
 
 
 def usual_refused(domain: Sequence[str]) -> Iterator[str]:
-    """The inputs that any data loader produces now and then and that the domain excludes."""
+    """The common inputs of data loaders that the domain excludes."""
     whole = Domain.of(domain)
     for what, (name, values, lengths) in _USUAL.items():
         if not whole.within({name}).holds(values, lengths):
@@ -85,13 +87,13 @@ def usual_refused(domain: Sequence[str]) -> Iterator[str]:
 
 
 def tuned_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """How many of the configurations of autotuned kernels were judged, over all cells."""
+    """The judged configurations of each autotuned kernel, counted over all cells."""
     if tuned := merged(*(verdict.tuned for verdict in verdicts)):
         yield f"configurations judged: {', '.join(map(str, tuned))}"
 
 
 def limits_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """The limits found, as text for the user: what is refused, and the declaration that states it."""
+    """The limits of a kernel as text: the inferred domain, and the refused calls."""
     found = limits(verdicts)
     domain = found_domain(verdicts)
     if not (found or domain):

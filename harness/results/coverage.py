@@ -1,4 +1,4 @@
-"""What a verdict rests on: the cases that were judged, their boundary classes, and what the kernel refused."""
+"""The basis of a verdict: the judged cases, their boundary classes, and the refused calls."""
 
 import re
 from collections.abc import Iterator
@@ -16,53 +16,73 @@ NOT_ITS_OWN = (
     OutsideDomain,
     BoundVacuous,
     NotCompiled,
-)  # they stop a case, but are not refusals by the kernel
+)  # exceptions that end a case, but are no refusals by the kernel
 LINE = re.compile(r"\([^()\s]+\.py:\d+\)")
 
 
 def kind_of(refusal: str) -> str:
-    """The key of one argument check in a kernel: its line and its words, without the numbers it names."""
+    """A key for one argument check of a kernel: its source line and its words, with every number as #."""
     at = LINE.search(refusal)
     return (at[0] if at else "") + re.sub("[0-9]+", "#", LINE.sub("", refusal))
 
 
 @dataclass
 class Coverage:
-    """A running count of the cases of one cell. drawn, judged, refused, values_only and unreached are counts;
-    values_only: judged, but the kernel refuses the gradients; unreached: planned when the time was up.
-
-    weighed: by tensor, how many comparisons with the reference there were by a budget that judges, and how many by one
-    that is as large as the values.
-    classes: boundary classes of the judged cases; differentiated: of the cases judged with gradients; wanted: of the
-    judged and the refused cases. tuned: the autotuned kernels of the judged cases, with their configurations.
-    """
+    """A running count of the cases of one cell."""
 
     drawn: int = 0
+    """Cases drawn."""
     judged: int = 0
+    """Cases judged: the kernel was called and something was compared."""
     refused: int = 0
+    """Cases refused by the kernel."""
     values_only: int = 0
+    """Judged cases of which the kernel refuses the gradients."""
     unreached: int = 0
+    """Planned cases left when the time was up."""
     classes: frozenset[str] = frozenset()
+    """Boundary classes of the judged cases."""
     differentiated: frozenset[str] = frozenset()
+    """Boundary classes of the cases judged with gradients."""
     wanted: frozenset[str] = frozenset()
+    """Boundary classes to judge: of the judged, refused, vacuous, slow and unreached cases."""
     boundary: bool = False
+    """Whether a judged case has a boundary between two sequences."""
     too_large: list[MachineLimit] = field(default_factory=list)
+    """Cases too large for this machine."""
     not_as_far: dict[str, MachineLimit | OutsideDomain] = field(default_factory=dict)
+    """Changed packs, by the note of their change, too large for this machine or outside of the domain."""
     outside: list[OutsideDomain] = field(default_factory=list)
+    """Cases outside of the kernel's domain."""
     vacuous: list[BoundVacuous] = field(default_factory=list)
+    """Cases with an error bound too large to judge by."""
     not_compiled: list[NotCompiled] = field(default_factory=list)
+    """Cases that torch.compile cannot compile."""
     slow: list[SlowToCompile] = field(default_factory=list)
+    """Cases not compiled in time."""
     limits: dict[str, Limit] = field(default_factory=dict)
+    """The refusals, by `refusal_key`."""
     tuned: tuple[Tuned, ...] = ()
+    """The autotuned kernels of the judged cases, with their configurations."""
     weighed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By tensor, two numbers of comparisons with the reference: decisive ones, and vacuous ones, with a budget as large
+    as the values."""
 
     def weigh(self, tensor: str, *, judges: bool) -> None:
-        """Count one comparison of a tensor."""
+        """Count one comparison of a tensor.
+
+        is_decisive: whether its budget is smaller than the values.
+        """
         telling, silent = self.weighed.get(tensor, (0, 0))
         self.weighed[tensor] = (telling + judges, silent + (not judges))
 
     def count(self, case: Case, classes: frozenset[str], *, compared: bool, stopped: Refused | None) -> None:
-        """Count one case. stopped: the refusal of the whole call, or of its gradients alone."""
+        """Count one case.
+
+        classes: its boundary classes.
+        compared: whether something was compared.
+        refusal: of the whole call, or of its gradients alone; None for a plain case.
+        """
         self.drawn += 1
         if isinstance(stopped, SlowToCompile):
             self.slow.append(stopped)
@@ -92,13 +112,15 @@ class Coverage:
             self.wanted |= classes
 
     def leave_out(self, classes: frozenset[str]) -> None:
-        """Count one case that will not be judged, for lack of time."""
+        """Count one case not reached in time."""
         self.unreached += 1
         self.wanted |= classes
 
     def note(self, case: Case, refused: Refused) -> None:
-        """Record a refusal among the kernel's limits, with the smallest case of each kind. What the machine cannot
-        hold, or its domain excludes, is none of them."""
+        """Record a refusal among the kernel's limits, with the smallest case of each kind.
+
+        A limit of the machine or of the domain is not one of the kernel: it is recorded apart.
+        """
         if isinstance(refused, MachineLimit | OutsideDomain):
             self.not_as_far[refused.note] = refused
             return
@@ -109,12 +131,12 @@ class Coverage:
         self.limits[key] = replace(known, lengths=small, text=text, count=known.count + 1)
 
     def again(self) -> "Coverage":
-        """A fresh count of the same cell that keeps the limits found so far."""
+        """A fresh count of the same cell, with the limits found so far."""
         return Coverage(limits=self.limits)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What was requested and not judged: boundary classes, and any pack with a boundary."""
+        """The required boundary classes without a judged case, and `BOUNDARY` if no judged pack has one."""
         absent = self.wanted - self.classes
         if 0 < self.values_only < self.judged:
             absent |= self.wanted - self.differentiated
@@ -122,7 +144,7 @@ class Coverage:
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """The tensors of which no comparison says anything."""
+        """The tensors without a decisive comparison."""
         return tuple(tensor for tensor, (telling, _) in self.weighed.items() if not telling)
 
     @property

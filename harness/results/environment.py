@@ -1,4 +1,4 @@
-"""The machine and software that a bench runs on, as far as they affect the times."""
+"""The machine and software of a run, as far as they affect the times."""
 
 import platform
 import shutil
@@ -13,15 +13,20 @@ import torch
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a bench ran. device: "cpu" or "cuda"; name: of the processor or GPU; threads: used by torch."""
+    """The machine and the versions of one run."""
 
     device: str
+    """ "cpu" or "cuda"."""
     name: str
+    """The processor, or the GPU."""
     torch: str
     triton: str
+    """ "" if triton is not installed."""
     python: str
     threads: int
+    """The threads of torch."""
     driver: str = ""
+    """The version of the NVIDIA driver, "" on a CPU."""
 
 
 def environment(device: str) -> Environment:

@@ -1,4 +1,4 @@
-"""What a check reports while it runs: one stream of frozen events for any number of readers."""
+"""The reports of a running check: one stream of frozen events for any number of readers."""
 
 import builtins
 from collections.abc import Mapping
@@ -14,76 +14,89 @@ Status = Literal["passed", "failed", "expected", "stale", "inconclusive", "skipp
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of the plan: a property of one kernel at one dtype.
-
-    beyond: a short name of the property tested though the kernel does not promise it; "" for a plain cell. counts:
-    whether the run fails if the cell fails.
-    """
+    """One entry of the plan: a property of one kernel at one dtype."""
 
     op: str
     target: str
+    """The kernel, as the user named it."""
     property: str
     dtype: str
+    """Its long name, or "all" for a cell of all dtypes."""
     device: str
     beyond: str = ""
+    """The label of a property tested without a promise of the kernel, such as "NaN"; "" for a plain cell."""
     counts: bool = True
+    """Whether the run fails if the cell fails."""
 
     @builtins.property
     def law(self) -> str:
-        """What the cell tests, as tables name it."""
+        """The property, as tables name it."""
         return f"{self.property} ({self.beyond})" if self.beyond else str(self.property)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The smallest case found that breaks a property.
-
-    lengths: the layout. tensor: the output or "gradient of <input>" that is wrong, or "" if no tensor is at fault.
-    lines: what happened, in a few lines of text. example: number of the example that failed first; tried: cases tried
-    while shrinking. replay: the file that replays it, or "". evidence: what was measured at that case.
-    regime: how its values were drawn. fault: how the call ended without a result (FaultKind), "" for a wrong one.
-    note: what had been done to the pack, so that the layout alone does not fail; "" where it does.
-    """
+    """The smallest failing case of a property."""
 
     lengths: tuple[int, ...]
+    """The layout."""
     tensor: str
+    """The wrong output or "gradient of <input>", "" if no tensor is at fault."""
     lines: tuple[str, ...]
+    """The failure, in a few lines of text."""
     example: int
+    """The number of the example that failed first."""
     tried: int
+    """The number of cases tried while shrinking."""
     replay: str = ""
+    """The replay file, or ""."""
     evidence: Evidence | None = None
+    """The measurements at this case."""
     regime: str = "normal"
+    """How the values were drawn."""
     fault: str = ""
+    """How the call ended without a result (FaultKind), "" for a wrong result."""
     note: str = ""
+    """The change to the pack without which the case does not fail, "" if there is none."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A kind of call that a kernel refuses.
-
-    text: the kernel's message. note: how the pack had been changed, "" if it was not. lengths: of the smallest such
-    pack. count: calls refused this way. gradients: the kernel computes values and refuses to differentiate.
-    """
+    """A kind of call refused by a kernel."""
 
     text: str
+    """The kernel's message."""
     note: str
+    """The change to the pack, "" if there was none."""
     lengths: tuple[int, ...]
+    """The lengths of the smallest refused pack."""
     count: int
+    """The number of refused calls."""
     gradients: bool = False
+    """Whether the kernel computes the values and refuses the gradients alone."""
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The result of one cell.
 
+    cell: the property, kernel and dtype.
+    tier: how the kernel ran.
     status: "passed" if everything requested was judged and held; "inconclusive" if a boundary class in the kernel's
-    domain was not judged, or every call was refused; "skipped" if the cell does not apply; "expected" if it failed as
-    the file of expected failures says; "stale" if it did not, so that its entry has to go; "error" if packproof could
-    not judge it, through no fault of the kernel.
-    examples: drawn. judged: examples for which the kernel was called and something was compared. refused: examples that
-    it declined. classes: boundary classes of the judged examples; missing: what was requested and not judged. reason:
-    why the cell did not simply pass. limits: what the kernel refused. domain: the inferred conditions within which it
-    was judged, if it declares none. tuned: autotuned kernels, with the configurations by which they were judged.
+    domain was not judged, or every call was refused; "skipped" if the cell does not apply; "expected" if it failed in
+    accordance with the file of expected failures; "stale" if it did not, and its entry must be removed; "error" if
+    packproof could not judge it, through no fault of the kernel.
+    examples: the number of drawn examples.
+    seconds: the time spent.
+    judged: examples with a call of the kernel and a comparison.
+    refused: examples declined by the kernel.
+    classes: boundary classes of the judged examples.
+    missing: boundary classes requested and not judged.
+    reason: why the cell did not simply pass.
+    limits: the calls refused by the kernel.
+    domain: the inferred conditions of the judged calls, if the kernel declares none.
+    failure: the smallest failing case, or None.
+    tuned: the autotuned kernels, with their judged configurations.
 
     >>> import packproof
     >>> def lengths_that_break(verdicts: tuple[packproof.Verdict, ...]) -> list[tuple[int, ...]]:
@@ -112,18 +125,20 @@ class Verdict:
 
     @property
     def held(self) -> bool:
-        """Whether it is what the run was to show: a pass, or a failure that is expected."""
+        """Whether it passed, or failed as expected."""
         return self.status in ("passed", "expected")
 
 
 @dataclass(frozen=True)
 class RunStarted:
-    """The plan is complete. cells: in the order in which they are listed; notes: what will not be tested."""
+    """The plan is complete."""
 
     cells: tuple[Cell, ...]
+    """The plan, in the order of the tables."""
     profile: str
     seed: int
     notes: tuple[str, ...] = ()
+    """Remarks for the user, such as properties that the run will not test."""
 
 
 @dataclass(frozen=True)
@@ -133,22 +148,23 @@ class CellStarted:
 
 @dataclass(frozen=True)
 class Progress:
-    """Sent as a cell begins, and from time to time while it runs.
-
-    examples: judged so far. planned: how many there will be, 0 where that is not known. lengths: of the next one.
-    """
+    """Sent as a cell begins, and from time to time while it runs."""
 
     cell: Cell
     examples: int
+    """Examples judged so far."""
     planned: int = 0
+    """The number of examples in all, 0 if it is not known."""
     lengths: tuple[int, ...] = ()
+    """The layout of the next example."""
 
 
 @dataclass(frozen=True)
 class FailureFound:
-    """A property does not hold. so_far: the verdict with the failure as it was found; CellFinished has the smallest."""
+    """A property does not hold."""
 
     so_far: Verdict
+    """The verdict with the first failing case; CellFinished has the smallest."""
 
 
 @dataclass(frozen=True)
@@ -158,22 +174,27 @@ class CellFinished:
 
 @dataclass(frozen=True)
 class Timings:
-    """Where the time of one process went since it last reported: seconds by span."""
+    """The time of one process since its last report."""
 
     seconds: Mapping[str, float]
+    """Seconds by span."""
 
 
 @dataclass(frozen=True)
 class RunFinished:
-    """All verdicts of the run. interrupted: it was ended early; error: how packproof itself failed; unwritten: a report
-    could not be written. timings: seconds by span, summed over the processes."""
+    """The run is over."""
 
     verdicts: tuple[Verdict, ...]
+    """The verdicts of all finished cells."""
     seconds: float
     interrupted: bool = False
+    """Whether the user ended the run early."""
     error: str = ""
+    """The internal error of packproof that ended the run, or ""."""
     unwritten: bool = False
+    """Whether a report could not be written."""
     timings: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by span, summed over the processes."""
 
 
 Event = RunStarted | CellStarted | Progress | FailureFound | CellFinished | Timings | RunFinished

@@ -1,4 +1,4 @@
-"""The failures that the owner of a kernel expects, from a file of theirs, and what they make of a verdict.
+"""The expected failures of a kernel: a file of its owner, and its effect on verdicts.
 
 The file is TOML, and no more than data:
 
@@ -32,28 +32,30 @@ _EXAMPLE = f'[[{TABLE}]] with target = "my_kernels:conv", property = "packing", 
 
 @dataclass(frozen=True)
 class ExpectedFailure:
-    """A cell that is expected to fail, and how.
-
-    target, property, dtype: of the cell, as reports name it. reason: why, for whoever reads the report. device: where
-    it fails, "" for everywhere. tensor: the only one that may be wrong, as reports name it, "" for any. fault: how the
-    call ends without a result, "" where it gives a wrong one.
-    """
+    """A cell with an expected failure."""
 
     target: str
+    """The kernel, as reports name it."""
     property: str
+    """The property, as reports name it."""
     dtype: str
+    """The long name of the dtype."""
     reason: str
+    """The reason, for readers of the report."""
     device: str = ""
+    """The device of the failure, "" for every device."""
     tensor: str = ""
+    """The only tensor expected to be wrong, as reports name it; "" for any."""
     fault: str = ""
+    """How the call ends without a result (FaultKind), "" for a wrong result."""
 
     def is_of(self, cell: Cell) -> bool:
-        """Whether the cell is the one that it names."""
+        """Whether this entry is for the cell."""
         named = (self.property, self.dtype) == (cell.law, cell.dtype) and self.device in ("", cell.device)
         return named and _place(self.target) == _place(cell.target)
 
     def differs(self, failure: Failure) -> str:
-        """How a failure is another one than this, in words; "" if it is not."""
+        """The difference from the expected failure, in words; "" if there is none."""
         if failure.fault != self.fault:
             expected, found = (
                 f"fault {fault!r}" if fault else "a wrong result" for fault in (self.fault, failure.fault)
@@ -69,16 +71,18 @@ class ExpectedFailure:
 
 @dataclass(frozen=True)
 class ExpectedFailures:
-    """Those of one file, in its order."""
+    """The expected failures of one file."""
 
     file: str = ""
+    """The path of the file, "" without one."""
     entries: tuple[ExpectedFailure, ...] = ()
+    """The entries, in the order of the file."""
 
     @classmethod
     def read(cls, path: str, properties: Sequence[str] = ()) -> "ExpectedFailures":
-        """Raises UsageError for a file that cannot be read, and for an entry with a name that no run knows.
+        """Read a TOML file. Raises UsageError for an unreadable file, or an entry with an unknown name.
 
-        properties: names of those that are not packproof's.
+        properties: the names of the user's own properties.
         """
         name = os.path.relpath(path)
         try:
@@ -97,7 +101,7 @@ class ExpectedFailures:
         return found
 
     def judged(self, verdict: Verdict) -> Verdict:
-        """The verdict in the light of its entry: a failure that is expected, or an entry that is stale."""
+        """The verdict after comparison with its entry: expected, stale, or unchanged without an entry."""
         entry = self._entry_of(verdict.cell)
         if entry is None or verdict.status == "error":
             return verdict
@@ -114,7 +118,7 @@ class ExpectedFailures:
         return replace(verdict, status="expected", reason=f"expected: {entry.reason}")
 
     def notes(self, cells: Sequence[Cell]) -> tuple[str, ...]:
-        """How many entries a run of these cells looks at, and which it does not."""
+        """A note on the entries: the number used in a run of these cells, and the names of the others."""
         if not self.file:
             return ()
         others = [entry for entry in self.entries if not any(cell.counts and entry.is_of(cell) for cell in cells)]
@@ -161,8 +165,10 @@ def _entry(table: Mapping[str, Any], properties: Sequence[str]) -> ExpectedFailu
 
 
 def _require_property(name: str) -> None:
-    """UsageError unless it is the name of a property in reports. Of one tested beyond the promises it is "packing
-    (same bits)"; of a user's own it has a colon or is not known here."""
+    """Raise UsageError unless a report could name a property so.
+
+    An unpromised property has its label in brackets, as in "packing (same bits)". A user's own property has a colon.
+    """
     law, _, beyond = name.partition(" (")
     if ":" in name:
         return
@@ -174,7 +180,7 @@ def _require_property(name: str) -> None:
 
 
 def _place(target: str) -> tuple[str, str]:
-    """What finds the kernel: two spellings of a path are one."""
+    """A key for a kernel's location: equal for two spellings of one path."""
     place, _, function = target.rpartition(":")
     return (os.path.realpath(place) if place.endswith(".py") else place), function
 

@@ -1,4 +1,4 @@
-"""The exception by which a check in Python fails."""
+"""The exception of a failed check in Python."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from packproof.refs.errors import PackproofError
 class CheckFailed(PackproofError, AssertionError):
     """A kernel broke a property; the text is the report. It is an AssertionError too.
 
-    verdicts: of every cell of the check, in order, those that passed too; () where no check ran, as in `gradcheck`.
+    verdicts: of every cell of the check, in order, passed ones too; () if no check ran, as in `gradcheck`.
 
     >>> import packproof, torch
     >>> def tripled(x, cos, sin, *, cu_seqlens):

@@ -23,6 +23,7 @@ def writable(path: str, option: str) -> Path:
     try:
         if file.is_dir():
             raise UsageError(f"{option}: {path} is a folder; expected the name of a file")
+        # a link to a missing file: the file will be created in the folder of its target
         folder = file.resolve().parent if not _exists(file) and file.is_symlink() else file.parent
     except OSError as error:
         raise UsageError(f"{option}: {path} cannot be written: {error.strerror}") from None
@@ -30,14 +31,14 @@ def writable(path: str, option: str) -> Path:
         raise UsageError(f"{option}: the folder {folder} of {path} does not exist; create it first")
     if not os.access(file if file.exists() else folder, os.W_OK):
         raise UsageError(f"{option}: {path} is not writable by this user")
-    return file.absolute()  # the working directory may change later
+    return file.absolute()  # the working directory may change before the file is written
 
 
 def replace_text(file: Path, text: str, *, last: bool = True) -> None:
-    """Write the file atomically; if it is a link, the file it points to. Raises Unwritten and leaves no partial file.
+    """Write the file atomically; of a link, its target. Raises WriteError and leaves no partial file.
 
-    last: whether this is the last version. A pipe, a device or a file that this process prints to gets the last version
-    only, written in place.
+    final: whether this is the last version. A pipe, a device or the standard output gets the last version only, written
+    in place.
     """
     data = text.encode("utf-8", "backslashreplace")  # a path may hold what UTF-8 cannot
     try:
@@ -51,7 +52,7 @@ def replace_text(file: Path, text: str, *, last: bool = True) -> None:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The bytes of a regular file. Raises OSError; UsageError for another kind of file or more than `most` bytes."""
+    """The bytes of a regular file. Raises OSError; UsageError for another kind of file or more than `max_bytes`."""
     if path.exists() and not path.is_file():
         raise UsageError(f"{path}: is not a regular file")
     with path.open("rb") as file:
@@ -71,7 +72,7 @@ def _exists(file: Path) -> bool:
 
 
 def _printed_into(file: Path) -> int | None:
-    """The descriptor through which this process prints to this same file, such as /dev/stdout."""
+    """The standard descriptor of this process, 1 or 2, if it is open on this same file, such as /dev/stdout."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if os.path.samestat(os.fstat(descriptor), file.stat()):
@@ -80,6 +81,7 @@ def _printed_into(file: Path) -> int | None:
 
 
 def _append(place: Path | int, data: bytes) -> None:
+    # a duplicate: closing the stream must not close the standard output
     descriptor = os.dup(place) if isinstance(place, int) else _opened(place)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(data)

@@ -10,7 +10,7 @@ _IS_FAR = 100.0
 
 
 def evidence_lines(found: Evidence) -> list[str]:
-    """Both maps, or a line that reports why one is missing."""
+    """Both maps; for a missing one, a line with the reason."""
     errors = error_lines(found.errors) if found.errors else ["no tensor to map: nothing was compared"]
     leaks = leak_lines(found.leaks) if found.leaks else ["no leak map: nothing to trace, or too many tokens"]
     return [*errors, "", *leaks]

@@ -1,4 +1,4 @@
-"""What was measured at the smallest case of a failure, as plain data that is passed between processes."""
+"""The measurements at the smallest case of a failure, as plain data for passing between processes."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -15,7 +15,9 @@ class Place:
 
     kind: Kind
     sequence: int = -1
+    """The number of the sequence of a token or a state."""
     position: int = -1
+    """The number of the token in its sequence, or of the row in the slack."""
 
     def __str__(self) -> str:
         return {
@@ -28,12 +30,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Layout:
-    """The pack. grid, chunk: where the kernel promises its chunks to start; see Promises."""
+    """The layout of a pack."""
 
     lengths: tuple[int, ...]
     slack: int = 0
+    """Rows past the last sequence."""
     grid: str = ""
+    """The start of the kernel's chunks, "sequence" or "pack" (Promises.grid); "" if it promises none."""
     chunk: int = 0
+    """The tokens of a chunk (Promises.chunk), 0 without a grid."""
 
     @classmethod
     def of(cls, lengths: tuple[int, ...], slack: int, promises: Promises) -> "Layout":
@@ -41,11 +46,11 @@ class Layout:
         return cls(lengths, slack, promises.grid or "", promises.chunk or 0) if chunked else cls(lengths, slack)
 
     def chunk_of(self, sequence: int, token: int) -> int | None:
-        """The number of a token's chunk, from the start of its sequence or of the pack; None where no grid is known."""
+        """The number of a token's chunk, from the start of its sequence or of the pack; None without a grid."""
         return (self._start(sequence) + token) // self.chunk if self.chunk else None
 
     def edges(self, sequence: int) -> range:
-        """The tokens of a sequence at which a chunk starts, without the first token."""
+        """The tokens of a sequence that start a chunk, without the first token."""
         if not self.chunk:
             return range(0)
         return range(-self._start(sequence) % self.chunk or self.chunk, self.lengths[sequence], self.chunk)
@@ -56,14 +61,19 @@ class Layout:
 
 @dataclass(frozen=True)
 class Worst:
-    """The element with the largest error. terms: what the budget allows there, by name; empty if bits had to agree."""
+    """The element with the largest error, relative to its budget."""
 
     place: str
+    """Its sequence, token and index, in words."""
     got: float
+    """The kernel's value."""
     wanted: float
+    """The value of the baseline."""
     other: str
+    """The name of the baseline, such as "reference"."""
     error: float
     terms: tuple[tuple[str, float], ...] = ()
+    """The terms of the budget by name, empty if the bits had to agree."""
 
     @property
     def budget(self) -> float:
@@ -76,28 +86,31 @@ class Worst:
 
 @dataclass(frozen=True)
 class MapRow:
-    """One row of an error map: its name, the number of its first cell, and the cells; None if it was not compared."""
+    """One row of an error map."""
 
     label: str
     first: int
+    """The number of the first cell."""
     cells: tuple[float | None, ...]
+    """Errors as multiples of the budget, None for a cell without a comparison."""
     edges: tuple[int, ...] = ()
+    """The numbers of the cells that start a chunk."""
 
 
 @dataclass(frozen=True)
 class ErrorMap:
-    """Error as a multiple of the budget, the largest of each cell of one tensor.
-
-    other: what the tensor was compared with. columns: what a cell is, "token" or "element". bitwise: the bits had
-    to agree, so any cell above 0 is wrong. cut: what was left out, or "".
-    """
+    """The errors of one tensor, as multiples of the budget: the largest in each cell."""
 
     tensor: str
     other: str
+    """The name of the baseline of the comparison."""
     columns: Literal["token", "element"]
+    """The kind of a cell."""
     rows: tuple[MapRow, ...]
     bitwise: bool = False
+    """Whether the bits had to agree: then any cell above 0 is wrong."""
     cut: str = ""
+    """The omitted parts in words, or ""."""
 
     def wrong(self, value: float | None) -> bool:
         return value is not None and value > (0 if self.bitwise else 1)
@@ -109,27 +122,34 @@ class ErrorMap:
 
 @dataclass(frozen=True)
 class LeakCell:
-    """Whether one input row may reach one result row. reached: through which tensors it does; leaks: forbidden ones."""
+    """The influence of one input row on one result row."""
 
     allowed: bool
+    """Whether the input row may reach the result row."""
     reached: tuple[str, ...] = ()
+    """The input tensors through which it does."""
     leaks: tuple[str, ...] = ()
+    """The input tensors through which it does without being allowed to."""
 
 
 @dataclass(frozen=True)
 class LeakMap:
-    """Which input rows (columns) reach which rows of one result (rows), found by changing one input row at a time.
-
-    probe: what a row was changed to, "other values" or "NaN". sources: the tensors changed. cut: what was left out.
-    """
+    """The influence of each input row on each row of one result, measured by changing one input row at a time."""
 
     tensor: str
+    """The result."""
     probe: Literal["other values", "NaN"]
+    """The new content of a changed row."""
     sources: tuple[str, ...]
+    """The changed tensors."""
     columns: tuple[Place, ...]
+    """The input rows."""
     rows: tuple[Place, ...]
+    """The rows of the result."""
     cells: tuple[tuple[LeakCell, ...], ...]
+    """A tuple for each row, with a cell for each column."""
     cut: str = ""
+    """The omitted parts in words, or ""."""
 
     @property
     def leaks(self) -> int:
@@ -138,16 +158,14 @@ class LeakMap:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything measured at the smallest case; a part that does not apply there is None.
-
-    first: the errors in the case in which the failure was first found, if its layout differs.
-    """
+    """The measurements at the smallest case. A part is None if it does not apply."""
 
     layout: Layout
     worst: Worst | None = None
     errors: ErrorMap | None = None
     leaks: LeakMap | None = None
     first: ErrorMap | None = None
+    """The errors before shrinking, if the first failing case has another layout."""
 
 
 def compact(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The replay file of a module's failure: what it holds, read, checked and shown without running anything."""
+"""The replay file of a module's failure: written, read, checked and described without running anything."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -20,33 +20,40 @@ _MOST_TOKENS = 1 << 20
 
 @dataclass(frozen=True)
 class ModuleRecord:
-    """One failure. target: of the module, "" where it was an instance. convention: its name, or "module:NAME". lengths,
-    gaps: of the documents, and of the padding around them. inputs, output: as `packproof model` takes them, or
-    "module:function"; None for the default. redraw: whether matrices were drawn. mode: how the module was run."""
+    """One failure of a module."""
 
     target: str
+    """The module, as `packproof model` takes it; "" for an instance."""
     convention: str
+    """The name of the convention, or "module:NAME"."""
     property: str
     lengths: tuple[int, ...]
+    """The lengths of the documents."""
     gaps: tuple[int, ...]
+    """The lengths of the padding before, between and after the documents; () without padding."""
     dtype: str
     device: str
     seed: int
     inputs: int | str | None
+    """The width of a token, "module:function" for the user's own inputs, or None for token ids."""
     output: str | None
+    """The name of the output, "module:function", or None for the default."""
     redraw: bool
+    """Whether the matrices were drawn at random."""
     mode: Mapping[str, str | bool]
+    """How the module was run, by the fields of `modules.modes.Mode`."""
     message: tuple[str, ...] = ()
+    """The failure, in a few lines of text."""
 
     def write(self, folder: str = ".packproof") -> tuple[str, str]:
-        """The path of the file, or why there is none: the verdict stands without it."""
+        """Write the file. Returns its path and "", or "" and the reason for the lack of a file."""
         data = {"packproof": __version__, "version": 1, "kind": KIND, **asdict(self)}
         convention = self.convention.rpartition(":")[2]
         return write_replay(folder, f"{convention}-{self.property}", data)
 
     @classmethod
     def read(cls, data: Mapping[str, Any], path: Path) -> "ModuleRecord":
-        """Raises UsageError, one line that names the file, if it is damaged."""
+        """The record from the content of a file. Raises UsageError, one line with the path, for a damaged file."""
         given: dict[str, Any] = {field.name: data.get(field.name) for field in fields(cls)}
         kinds: dict[str, tuple[tuple[type, ...], str]] = {
             **dict.fromkeys(("target", "convention", "property", "dtype", "device"), ((str,), "text")),
@@ -76,7 +83,7 @@ class ModuleRecord:
         return cls(**given)
 
     def shown(self) -> dict[str, str]:
-        """In words, by what it is."""
+        """The record as rows of a name and a text."""
         padding = f", padding {list(self.gaps)}" if self.gaps else ""
         mode = ", ".join(name if value is True else str(value) for name, value in self.mode.items() if value)
         rows = {

@@ -1,4 +1,4 @@
-"""What users type: names of devices, dtypes in short and long form, modes, with the error for an unknown one; seeds."""
+"""Names and numbers typed by users: devices, dtypes, modes and seeds, with the error for an unknown one."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -8,20 +8,22 @@ from packproof.properties.cases.case import SHORT
 from packproof.refs.errors import UsageError
 
 DEVICES = ("cpu", "cuda")
-COMPILE = "compile"  # the compile tier, where it is named among the properties
+COMPILE = "compile"  # the compile tier, listed among the properties
 TOOLS = ("memcheck", "racecheck", "initcheck")  # of NVIDIA's compute-sanitizer
 _MOST_TEXT = 300  # characters of names in one message
 MODES = ("eval", "train", "checkpointing")
 ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")  # of transformers
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
-SEED = "a whole number from 0 to 2^32 - 1"  # those of cases are made from it, and may be larger
+SEED = "a whole number from 0 to 2^32 - 1"  # the seeds of cases are derived from it, and may be larger
 _LONG = {short: long for long, short in SHORT.items()}
 
 
 def known(kind: str, name: str, names: Iterable[str], shown_by: str = "") -> str:
     """The name itself if it is among the names; otherwise UsageError with the closest one and the others.
 
-    Many of them are counted, not listed; shown_by: the command that lists them.
+    A message with too many names has their number instead.
+
+    shown_by: the command for listing the names.
     """
     existing = list(names)
     if name in existing:
@@ -43,23 +45,23 @@ def closest(name: str, names: Iterable[str]) -> str:
 
 
 def dtype(name: str) -> str:
-    """The long form of a dtype's name: bf16 and bfloat16 are bfloat16. UsageError where no dtype is called so."""
+    """The long form of a dtype's name: bfloat16 for bf16 and bfloat16. Raises UsageError for an unknown name."""
     return name if name in SHORT else _LONG[known("dtype", name, _LONG)]
 
 
 def dtypes(values: Iterable[str] | None) -> tuple[str, ...] | None:
-    """The long forms of the dtypes in the values of `--dtype`, None where it was not given."""
+    """The long names of the dtypes in the values of `--dtype`, None without the option."""
     names = some(values, "--dtype")
     return None if names is None else tuple(map(dtype, names))
 
 
 def listed(values: Iterable[str] | None) -> list[str]:
-    """The names in the values of an option, each of which may be several with commas between them."""
+    """The names in the values of an option. One value may have several, separated by commas."""
     return [name for value in values or () for name in value.split(",") if name]
 
 
 def some(values: Iterable[str] | None, option: str) -> tuple[str, ...] | None:
-    """The same, None where the option was not given; UsageError where it was given and names nothing."""
+    """The names in the values of an option, None without the option. Raises UsageError for values without names."""
     if values is None or not (given := list(values)):
         return None
     if not (names := listed(given)):
@@ -72,12 +74,12 @@ def short(dtype_name: str) -> str:
 
 
 def is_seed(value: Any) -> TypeGuard[int]:
-    """Whether it is a seed that a user may give, wherever one is asked for."""
+    """Whether a value is valid as a seed of the user."""
     return type(value) is int and 0 <= value < 2**32
 
 
 def seed_in(text: str) -> int:
-    """The seed that is written there. Raises UsageError."""
+    """The seed in a text. Raises UsageError."""
     try:
         seed = int(text)
     except ValueError:  # also for more digits than Python reads

@@ -1,4 +1,4 @@
-"""Properties that a kernel is tested for though it does not promise them; they are reported and do not fail the run."""
+"""Tests of promises that a kernel does not make. They are reported and do not fail the run."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -11,16 +11,16 @@ from packproof.properties.laws.invariance import ISOLATION, PACKING
 
 @dataclass(frozen=True)
 class Question:
-    """A promise that any kernel can be tested for.
-
-    word: used in the names of cells. property: tests it. meaning: what holds if it is kept.
-    raised: the declaration that promises it, or None if the kernel's own already does.
-    """
+    """A promise to test any kernel for."""
 
     word: str
+    """The label in the names of cells."""
     property: str
+    """The property that tests the promise."""
     meaning: str
+    """The promise in words, as reports have it."""
     raised: Callable[[Declaration], Declaration | None]
+    """Adds the promise to a declaration. None if the declaration has it already."""
 
 
 def _isolated(own: Declaration) -> Declaration | None:
@@ -53,7 +53,7 @@ OF_PEERS = (NAN, TWICE, SLACK)
 
 
 def open_questions(declared: Declaration) -> Iterator[tuple[Question, Declaration]]:
-    """The promises that a kernel's declaration lacks, each with the declaration that makes it."""
+    """The promises missing from a kernel's declaration, each with the declaration that includes it."""
     for question in OF_KERNELS:
         raised = question.raised(declared)
         if raised is not None:
@@ -61,5 +61,5 @@ def open_questions(declared: Declaration) -> Iterator[tuple[Question, Declaratio
 
 
 def question_of(prop: str, word: str) -> Question:
-    """The question that a cell of this property with this word tests."""
+    """The question of a cell with this property and label."""
     return next(q for q in (*OF_KERNELS, *OF_PEERS) if (q.property, q.word) == (prop, word))

@@ -1,4 +1,4 @@
-"""The replay file of a failure: written, read, checked, and shown without running anything."""
+"""The replay file of a failure: written, read, checked, and described without running anything."""
 
 import json
 import re
@@ -32,7 +32,7 @@ _WIDEST = 300
 
 
 def content(path: Path) -> dict[str, Any]:
-    """What a replay file holds, of a kernel or of a module, unchecked. Raises UsageError, one line that names it."""
+    """The unchecked content of a replay file, of a kernel or a module. Raises UsageError, one line with the path."""
     data = _read(path)
     if not isinstance(data, dict) or type(version := data.get("version")) is not int or version < 1:
         raise UsageError(f"{path}: not a replay file of version 1")
@@ -43,9 +43,9 @@ def content(path: Path) -> dict[str, Any]:
 
 
 def read_replay(path: Path) -> dict[str, Any]:
-    """The content of a kernel's, with every field that a replay needs, its `case` a Case and its `promises` Promises.
+    """The checked content of a kernel's replay file; `case` is a Case and `promises` are Promises.
 
-    Raises UsageError, one line that names the file, if it cannot be read or is damaged.
+    Raises UsageError, one line with the path, for a file that is unreadable or damaged.
     """
     data = content(path)
     for name, kind in _FIELDS.items():
@@ -53,7 +53,7 @@ def read_replay(path: Path) -> dict[str, Any]:
             raise damaged(path, f"{name} is {json.dumps(data.get(name))[:60]}, expected {kind.__name__}")
     try:
         case = Case.from_json(data["case"])
-        if ":" not in data["property"]:  # else it is imported where the kernel is
+        if ":" not in data["property"]:  # one of the user's own is imported in the process of the kernel
             known("property", data["property"], LAWS)
         for what, name, names in (
             ("dtype", data["dtype"], SHORT),
@@ -67,7 +67,7 @@ def read_replay(path: Path) -> dict[str, Any]:
 
 
 def shown(data: Mapping[str, Any]) -> dict[str, str]:
-    """What the file of `read_replay` holds, in words, by what it is."""
+    """The content returned by `read_replay`, as rows of a name and a text."""
     case: Case = data["case"]
     law = LAWS.get(data["property"], "")
     promised = {name: value for name, value in asdict(data["promises"]).items() if value not in (None, False)}
@@ -97,7 +97,7 @@ def shown(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def write_replay(folder: str, name: str, data: Mapping[str, Any]) -> tuple[str, str]:
-    """The path of a file for this failure, or why there is none: the verdict stands without it."""
+    """Write a replay file. Returns its path and "", or "" and the reason for the lack of a file."""
     text = json.dumps(data, indent=1)
     stem = re.sub(r"[^\w.-]", "-", name)
     file = Path(folder) / f"{stem}-{crc32(text.encode()):08x}.json"
@@ -118,7 +118,7 @@ def _listed(pairs: Iterable[tuple[str, Any]]) -> str:
 
 
 def _read(path: Path) -> Any:
-    """The JSON of a file, which may be anything: a device, a pipe, gigabytes, a million brackets."""
+    """The JSON of a file. The file is untrusted: it may be a device, a pipe, gigabytes, a million brackets."""
     try:
         return json.loads(read_bytes(path, _MAX_BYTES).decode())
     except OSError as error:

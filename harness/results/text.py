@@ -1,4 +1,4 @@
-"""Escaping of text that comes from a kernel, so that any terminal, document or file can hold it."""
+"""Escaping of text from a kernel, for any terminal, document or file."""
 
 import re
 
@@ -9,5 +9,5 @@ _UNPRINTABLE = re.compile(
 
 
 def printable(text: str) -> str:
-    """The text with invalid characters, and those that could control a terminal, escaped as in Python."""
+    """The text with invalid and terminal-control characters escaped as in Python."""
     return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)

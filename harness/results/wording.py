@@ -1,4 +1,4 @@
-"""The results of a check in words, the same on the terminal, in JUnit, in pytest and in exceptions."""
+"""The results of a check in words: the same for the terminal, JUnit, pytest and exceptions."""
 
 import shlex
 from collections import Counter
@@ -22,7 +22,7 @@ def title(cell: Cell) -> str:
 
 
 def failure_text(verdict: Verdict) -> str:
-    """What failed, at which smallest layout, where, by how much, and how to reproduce it."""
+    """A failure as a report: the property, the smallest layout, the place and size of the error, the replay command."""
     cell, failure = verdict.cell, verdict.failure
     if failure is None:
         raise ValueError(f"{title(cell)} {verdict.status}: there is no failure to describe")
@@ -43,7 +43,7 @@ def failure_text(verdict: Verdict) -> str:
 
 
 def failure_texts(verdicts: Sequence[Verdict]) -> list[str]:
-    """The text of each failure; those with the same cause once, with a list of their cells."""
+    """The text of each failure. Failures with the same cause have one text, with a list of their cells."""
     alike: dict[object, list[Verdict]] = {}
     for verdict in verdicts:
         alike.setdefault(fault_of(verdict) or id(verdict), []).append(verdict)
@@ -57,8 +57,8 @@ def failure_texts(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _telling(verdict: Verdict) -> tuple[bool, int, int, int]:
-    """The order in which failures with one cause tell what it is: a layout that fails as it is before one to which
-    something was done; then the strongest property, and its smallest layout."""
+    """The order of failures with one cause, most telling first: unchanged packs before changed ones, then the strongest
+    property, then the smallest layout."""
     failure = verdict.failure
     assert failure is not None
     strength = _STRENGTH.get(verdict.cell.property, len(_STRENGTH))
@@ -66,7 +66,7 @@ def _telling(verdict: Verdict) -> tuple[bool, int, int, int]:
 
 
 def regime_lines(verdicts: Iterable[Verdict]) -> list[str]:
-    """The meaning of each data regime under which something failed."""
+    """The meaning of each data regime with a failure."""
     met = dict.fromkeys(v.failure.regime for v in verdicts if v.failure and v.failure.regime != "normal")
     return [f"{name}: {MEANINGS[name]}" for name in met]
 
@@ -89,7 +89,7 @@ def cells_text(cells: Sequence[Cell]) -> str:
 
 
 def found_lines(verdict: Verdict) -> Iterator[str]:
-    """A failure that has just been found, in one or two lines: where, and what is wrong."""
+    """A new failure, before shrinking, in one or two lines: the cell, the layout and the error."""
     failure = verdict.failure
     assert failure is not None
     tensor = f" ({failure.tensor})" if failure.tensor else ""
@@ -99,7 +99,7 @@ def found_lines(verdict: Verdict) -> Iterator[str]:
 
 
 def headline(verdict: Verdict) -> str:
-    """The failure in one line: where, its case and what is wrong; of a module, what leaks and where first."""
+    """The failure in one line: the property, the layout and the error; of a module, the leak and its first place."""
     failure = verdict.failure
     if failure is None:
         return verdict.reason
@@ -109,7 +109,7 @@ def headline(verdict: Verdict) -> str:
 
 
 def share_text(verdict: Verdict) -> str:
-    """How many examples a verdict rests on: "72 examples", or "judged 4 of 72, 68 refused"."""
+    """The examples of a verdict: "72 examples", or "judged 4 of 72, 68 refused"."""
     if verdict.judged == verdict.examples:
         return counted(verdict.examples, "example")
     return f"judged {verdict.judged} of {verdict.examples}" + (
@@ -118,7 +118,7 @@ def share_text(verdict: Verdict) -> str:
 
 
 def layout_classes(verdicts: Sequence[Verdict], every: Sequence[str]) -> str:
-    """How many of the named boundary classes were judged, and, unless a failure ended the search, which were not."""
+    """The number of judged boundary classes, and the names of the others unless a failure ended the search."""
     drawn = frozenset[str]().union(*(verdict.classes for verdict in verdicts))
     missed = [name for name in every if name not in drawn]
     cut_short = any(verdict.failure for verdict in verdicts)
@@ -157,7 +157,7 @@ def summary(run: RunFinished, planned: int) -> str:
 
 
 def timings_lines(timings: Mapping[str, float]) -> Iterator[str]:
-    """Where the time of a run went, the most first."""
+    """The time of a run by span, longest first."""
     total = sum(timings.values())
     yield f"where the time went, {total:.1f} s over all processes:"
     for name, seconds in sorted(timings.items(), key=lambda item: -item[1]):

@@ -1,1 +1,1 @@
-"""What the proof itself is worth: museum, correct kernels, mutants, and one report of all of them."""
+"""How good the checks are: museum, correct kernels, mutants, and one report on all of them."""

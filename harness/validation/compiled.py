@@ -1,6 +1,8 @@
-"""Compiles every form of packproof's own kernels, and records it: python -m packproof.harness.validation.compiled FILE
+"""Compile every form of packproof's own kernels and record the results.
 
-`packproof check --compiled FILE` then compiles what has changed since, and a sample of the rest.
+    python -m packproof.harness.validation.compiled FILE
+
+`packproof check --compiled FILE` then compiles only the changed forms, and a sample of the others.
 """
 
 import argparse
@@ -18,7 +20,7 @@ _FIELDS = ("registers", "spills", "shared", "dot", "atomics", "refilled", "key")
 
 
 def recorded_lines() -> Iterator[str]:
-    """A line for each form; those that this machine knows are not compiled again. UsageError where one fails."""
+    """A JSON line for each form. Forms in Triton's cache are not compiled again. Raises UsageError if one fails."""
     for module in dict.fromkeys(own.forms for own in BUILTIN_KERNELS.values()):
         for form in map(dict, compile_variants(module, jobs=os.cpu_count() or 1)):
             name = f"{module.rpartition('.')[2]} {form['variant']} {form['target']}"

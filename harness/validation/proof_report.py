@@ -29,7 +29,12 @@ Row = Mapping[str, Any]
 
 
 def report(folder: Path) -> dict[str, Any]:
-    """The numbers. folder: holds museum, recipes, alarms and mutants.json. Raises UsageError where one is missing."""
+    """The numbers of the report.
+
+    folder: has museum.json, recipes.json, alarms.json and mutants.json.
+
+    Raises UsageError if one is missing.
+    """
     museum, recipes, alarms, mutants = (_results(folder / f"{part}.json") for part in PARTS)
     made_with = {"packproof": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return {
@@ -70,7 +75,7 @@ def _museum(results: Sequence[Row]) -> dict[str, Any]:
 
 
 def _rates(ran: Sequence[Row], key: str, kinds: Iterable[str]) -> dict[str, Any]:
-    """How many entries of each kind are detected."""
+    """The number of entries of each kind, and of detected ones."""
     groups = {kind: [r for r in ran if r[key] == kind] for kind in kinds}
     return {
         kind: {"run": len(group), "detected": sum(r["status"] == "detected" for r in group)}
@@ -85,7 +90,7 @@ def _spread(values: Iterable[float]) -> dict[str, float]:
 
 
 def _recipes(results: Sequence[Row]) -> dict[str, Any]:
-    """Entries and correct kernels that each recipe rejects; `alarms` has packproof's own verdicts on the latter."""
+    """The entries and the correct kernels rejected by each recipe; packproof's own are in `alarms`."""
     buggy, correct = ([r for r in results if (r["class"] is not None) == real] for real in (True, False))
     names = list(dict.fromkeys(name for r in buggy for name in r["caught_by"]))
     return {
@@ -107,7 +112,7 @@ def _alarms(results: Sequence[Row]) -> dict[str, Any]:
 
 
 def _covered(name: str) -> dict[str, Any]:
-    """The layout classes that the standard profile draws for an op."""
+    """The layout classes drawn for an op by the standard profile."""
     space = Space(OPS[name], "float32", Promises())
     cases = [*golden_cases(space), *random_cases(space, PROFILES["standard"].examples["eager"], 0)]
     drawn = {found for c in cases for found in classes(c.lengths, space.chunk, space.width(dict(c.sizes)))}
@@ -138,7 +143,10 @@ def _mutants(results: Sequence[Row]) -> dict[str, Any]:
 
 
 def markdown(found: Mapping[str, Any], numbers: str) -> str:
-    """The report as Markdown. numbers: the path of the file of numbers, relative to the page."""
+    """The report as Markdown.
+
+    numbers: the path of the file of numbers, relative to the page.
+    """
     return "\n".join(_lines(found, numbers)) + "\n"
 
 

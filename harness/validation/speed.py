@@ -1,9 +1,10 @@
-"""How long packproof takes: python -m packproof.harness.validation.speed [NAME]... [--museum] [--json FILE]
-[--compare FILE], where NAME is one of the checks.
+"""How long packproof takes.
 
-Every figure is a multiple of what `python -c "import torch, triton"` takes on the same machine at the same time, so
-that figures of two machines can be compared: in CPU seconds of all processes, or, of starts and first failures, in
-seconds that pass.
+    python -m packproof.harness.validation.speed [NAME]... [--museum] [--json FILE] [--compare FILE]
+
+NAME is one of CHECKS. Every figure is a multiple of the time of `python -c "import torch, triton"` on the same machine,
+measured just before: so figures of two machines can be compared. Checks are measured in CPU seconds of all processes,
+starts and first failures in wall-clock seconds.
 """
 
 import argparse
@@ -53,17 +54,23 @@ _LIMIT = 300.0
 
 @dataclass(frozen=True)
 class Speed:
-    """One figure. of: CPU seconds of all processes, or seconds that pass. units: as a multiple of importing torch."""
+    """One figure."""
 
     what: str
+    """The check, or the start or failure in words."""
     of: Literal["cpu", "wall"]
+    """The clock: CPU seconds of all processes, or wall-clock seconds."""
     seconds: float
     units: float
+    """The seconds as a multiple of importing torch and triton."""
 
 
 def measured(checks: Sequence[str], *, starts: bool = True, museum: bool = False) -> Iterator[Speed]:
-    """The figures of these checks, one after another; before them those of starts, after them the time to the first
-    failure of the museum's entries."""
+    """Measure these checks, one after another.
+
+    starts: whether to measure the starts first.
+    museum: whether to measure, last, the time to the first failure of the museum's entries.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         unit = statistics.median(_used(_IMPORT, folder) for _ in range(3))
@@ -87,7 +94,7 @@ def _starts(folder: Path, wall: float) -> Iterator[Speed]:
 
 
 def _used(arguments: Sequence[str], folder: Path) -> float:
-    """CPU seconds of a Python process and of all that it starts and waits for."""
+    """CPU seconds of a Python process and of its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     _passed(arguments, folder)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -98,13 +105,13 @@ def _passed(arguments: Sequence[str], folder: Path) -> float:
     started = time.monotonic()
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_LIMIT, check=False)
-    if done.returncode:  # a check that fails takes other time
+    if done.returncode:  # the time of a failing check is no figure
         raise RuntimeError(f"{' '.join(arguments)} ended with exit code {done.returncode}:\n{done.stdout[-2000:]}")
     return time.monotonic() - started
 
 
 def imported(folder: Path) -> float:
-    """Seconds that `import torch, triton` takes in a process of its own."""
+    """Seconds for `import torch, triton` in a new process."""
     return _passed(_IMPORT, folder)
 
 
@@ -119,7 +126,7 @@ def first_call(folder: Path, *options: str) -> float:
 
 
 def _first_failures(folder: Path, wall: float) -> Iterator[Speed]:
-    """The time to the first failure that is printed, over all entries of the museum that need no GPU."""
+    """The time to the first printed failure, over all entries of the museum for a CPU."""
     seconds = sorted(_first_failure(entry, folder) for entry in entries().values() if not entry.needs_gpu)
     for what, at in (("median", 0.5), ("90th percentile", 0.9), ("longest", 1.0)):
         value = seconds[min(int(at * len(seconds)), len(seconds) - 1)]
@@ -146,12 +153,12 @@ def _first_failure(entry: Entry, folder: Path) -> float:
 
 
 def read(file: Path) -> list[Speed]:
-    """The figures of a file that was written by --json."""
+    """The figures in a file of --json."""
     return [Speed(**fields) for fields in json.loads(file.read_text())]
 
 
 def slower(now: Sequence[Speed], before: Sequence[Speed]) -> list[str]:
-    """What takes more units now than before, beyond what two runs differ by."""
+    """The figures with more units now than before, by more than the usual difference of two runs."""
     known = {speed.what: speed.units for speed in before}
     found = [(s, known[s.what]) for s in now if s.units > _SLACK * known.get(s.what, float("inf"))]
     return [f"{speed.what}: {speed.units:.1f} units, {was:.1f} before" for speed, was in found]

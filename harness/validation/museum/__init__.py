@@ -1,1 +1,1 @@
-"""The bugs of the museum, the correct kernels and the rogues, run under the checks whose power they measure."""
+"""The bugs of the museum, the correct kernels and the rogues, run under the checks to measure them."""

@@ -1,4 +1,4 @@
-"""The opposite error of a check: correct kernels, checked by every property, seed after seed."""
+"""False alarms: correct kernels, checked by every property, seed after seed."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -26,13 +26,15 @@ _MOST_TOKENS = 120  # several chunks; more would cost the reference seconds
 
 @dataclass(frozen=True)
 class ControlResult:
-    """The result of one correct kernel. judged: pairs of case and property. false: the alarms, as text."""
+    """The result of one correct kernel."""
 
     control: Control
     seeds: int
     judged: int
+    """Judged pairs of a case and a property."""
     seconds: float
     false: tuple[str, ...]
+    """The false alarms, as text."""
 
 
 def judge_controls(chosen: Sequence[Control], seeds: int) -> Iterator[ControlResult]:
@@ -53,7 +55,7 @@ def judge_controls(chosen: Sequence[Control], seeds: int) -> Iterator[ControlRes
 
 
 def _unit(control: Control, seeds: int, dtype: str) -> Iterator[ControlResult]:
-    """The part of one dtype: every fourth seed."""
+    """The part of one dtype: every fourth seed, as there are four dtypes."""
     started, judged, false = time.monotonic(), 0, list[str]()
     k = DTYPES.index(dtype)
     with Worker(control.kernel, "cpu", TIME_LIMITS["cpu"]) as worker:
@@ -71,7 +73,7 @@ def _unit(control: Control, seeds: int, dtype: str) -> Iterator[ControlResult]:
 
 
 def _alarms(subject: KernelUnderTest, space: Space, law: Property, case: Case) -> Iterator[str]:
-    """The violation of a property at a case as text, "" if it holds; nothing for a property that does not apply."""
+    """For each judgement of a property at a case, the violation as text or "". Nothing if it does not apply."""
     for judged in law.suited(space, [case]):
         try:
             violation = broken(subject, law, judged)

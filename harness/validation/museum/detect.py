@@ -1,4 +1,4 @@
-"""Check the museum's kernels, each by the properties that its entry names, until one fails."""
+"""Check the museum's kernels, each by the properties of its entry, until one fails."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -31,21 +31,23 @@ SHORT_LIMITS = {**TIME_LIMITS, "cpu": 6.0}  # one kernel of the museum never ret
 
 @dataclass(frozen=True)
 class Detection:
-    """The result of one entry.
-
-    by: the first property that failed, "" if none did. lengths: of the case where it did. examples: cases drawn.
-    seconds: since its process was ready. lines: the violation, as text. tier: how the kernel ran. skipped: why it was
-    not run.
-    """
+    """The result of one entry."""
 
     entry: Entry
     by: str = ""
+    """The first failing property, "" if none failed."""
     lengths: tuple[int, ...] = ()
+    """The lengths of the failing case."""
     examples: int = 0
+    """Cases drawn."""
     seconds: float = 0.0
+    """Seconds since the process of the kernel was ready."""
     lines: tuple[str, ...] = ()
+    """The violation, as text."""
     tier: Tier = "eager"
+    """How the kernel ran."""
     skipped: str = ""
+    """Why it was not run, "" if it was."""
 
     @property
     def missed(self) -> bool:
@@ -62,7 +64,7 @@ def _unit(entry: Entry, profile: str, device: str, seed: int) -> Iterator[Detect
 
 
 def detect(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Detection:
-    """Draw cases as a check does, and check each by every property that the entry names, until one is broken."""
+    """Draw cases as a check does, and judge each by every property of the entry, until one fails."""
     if entry.needs_gpu and device == "cpu":
         return Detection(entry, skipped="needs a GPU")
     with Worker(entry.kernel, device, SHORT_LIMITS[device]) as worker:
@@ -80,7 +82,7 @@ def detect(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Detecti
 
 
 def _cases(entry: Entry, subject: KernelUnderTest, space: Space, profile: str, seed: int) -> Iterator[Case]:
-    """The cases of a check, in its order; where only hardware shows the bug, first one at the entry's lengths."""
+    """The cases of a check, in its order. For a bug of GPUs only, one at the entry's lengths comes first."""
     golden = list(golden_cases(space, seed))
     if entry.needs_gpu:
         yield golden[0].replace(lengths=entry.lengths, sizes=tuple(OPS[entry.op].sizes[0].items()))
@@ -89,14 +91,14 @@ def _cases(entry: Entry, subject: KernelUnderTest, space: Space, profile: str, s
 
 
 def _tier(subject: KernelUnderTest, space: Space) -> Tier:
-    """How the kernel runs, known once it has run."""
+    """How the kernel runs: known after its first run."""
     return "gpu" if space.on_gpu else "interpret" if subject.interpreted else "eager"
 
 
 def _broken(
     subject: KernelUnderTest, space: Space, law: Property, case: Case
 ) -> tuple[Lengths, tuple[str, ...]] | None:
-    """The violation that a property finds at a case, or at another that suits it: the lengths, and as lines."""
+    """The violation of a property at a case, or at the case adapted to the property: its lengths and its lines."""
     for judged in law.suited(space, [case]):
         try:
             violation = broken(subject, law, judged)

@@ -1,4 +1,4 @@
-"""Kill packproof's own processes at random moments of a small check: the verdicts stay the same, no process remains."""
+"""Kill packproof's own processes at random moments of a small check: verdicts stay the same, no process remains."""
 
 import json
 import os
@@ -21,24 +21,25 @@ Kind = Literal["main", "evaluator", "keeper", "zygote", "worker"]
 KINDS: tuple[Kind, ...] = ("main", "evaluator", "keeper", "zygote", "worker")
 _BELOW: dict[Kind, Kind] = {"keeper": "zygote", "zygote": "worker", "worker": "worker"}
 _ROGUES = "packproof.museum.rogues.answers"
-_KERNELS = ("calls_the_reference", "short_packs_only")  # one that is correct, one that is not
+_KERNELS = ("calls_the_reference", "short_packs_only")  # a correct kernel, and an incorrect one
 _CHECK = ["--op", "packproof.harness.validation.museum.rogues:RUNNING_SUM", "--dtype", "float32,bfloat16"]
 _CHECK += ["--property", "reference,determinism", "--profile", "quick", "--device", "cpu", "--json"]
 _LONGEST = 120.0
-_TRIES = 3  # until a process of the kind was there to be killed
+_TRIES = 3  # a kill may come when no process of its kind is running
 
 
 @dataclass(frozen=True)
 class Kill:
-    """The result of one kill. kind: of the process; after: seconds; hit: whether there was such a process to kill.
-
-    wrong: how the check deviated, "" if it did not.
-    """
+    """The result of one kill."""
 
     kind: Kind
+    """The kind of the process."""
     after: float
+    """Seconds from the start of the check to the kill."""
     hit: bool
+    """Whether a process of this kind was running."""
     wrong: str
+    """How the check deviated from an undisturbed one, "" if it did not."""
 
 
 def kills(count: int, seed: int, folder: Path, kinds: Sequence[Kind] = KINDS) -> Iterator[Kill]:
@@ -60,7 +61,7 @@ def kills(count: int, seed: int, folder: Path, kinds: Sequence[Kind] = KINDS) ->
 
 
 def _undisturbed(kernel: str, report: Path) -> tuple[Any, float]:
-    """The verdicts on a kernel, and the seconds that they take."""
+    """The verdicts of an undisturbed check of a kernel, and its seconds."""
     began = time.monotonic()
     with _started(kernel, report) as check:
         check.communicate()
@@ -125,7 +126,7 @@ def _read(file: str) -> bytes:
 
 
 def _left(seen: dict[int, Kind]) -> str:
-    """The processes that still run some time after all should have ended."""
+    """The processes still running ten seconds after the check, as text; "" if there are none."""
     end = time.monotonic() + 10
     while left := [pid for pid in seen if b"packproof" in _read(f"/proc/{pid}/cmdline")]:
         if time.monotonic() > end:
@@ -135,7 +136,7 @@ def _left(seen: dict[int, Kind]) -> str:
 
 
 def _verdicts(report: Path) -> Any:
-    """Property, dtype and status of each result, or why the report is not complete."""
+    """Property, dtype and status of each result, or the reason for an incomplete report."""
     try:
         return [(r["property"], r["dtype"], r["status"]) for r in json.loads(report.read_text())["results"]]
     except (OSError, ValueError, KeyError) as error:
@@ -143,7 +144,7 @@ def _verdicts(report: Path) -> Any:
 
 
 def tally(found: list[Kill]) -> str:
-    """How many processes of each kind were killed."""
+    """The number of killed processes of each kind."""
     hit = Counter(kill.kind for kill in found if kill.hit)
     return ", ".join(f"{hit[kind]} {kind}" for kind in KINDS)
 

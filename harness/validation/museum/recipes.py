@@ -1,6 +1,6 @@
-"""How public suites test packed kernels, applied to the museum: which bugs each recipe would have caught.
+"""The recipes of public test suites for packed kernels, applied to the bugs of the museum.
 
-All run on fixed layouts of the kind that such suites have, scaled to chunks of 16: one sequence, equal lengths, lengths
+All run on fixed layouts, as in such suites, scaled to chunks of 16: one sequence, equal lengths, lengths
 near a maximum as in flash-attention, the offsets [0, 256, 500, 1000] and [0, 15, 100, 300, 1200, 2000] of
 flash-linear-attention. No slack, contiguous tensors, normal values; once with every option and once with none.
 """
@@ -47,7 +47,7 @@ def not_close(got: Tensors, want: Tensors, _: Tensors) -> bool:
 
 
 def far_by_rms(got: Tensors, want: Tensors, _: Tensors) -> bool:
-    """The root mean square of an error is above 0.005 of that of its tensor, and the largest above 1e-6."""
+    """The RMS of the error of a tensor is above 0.005 of the RMS of its values, and the largest error above 1e-6."""
     for name, x in got.items():
         error, r = x.double() - want[name], want[name]
         if x.numel() and not (error.abs().max() <= 1e-6 or error.norm() <= 0.005 * r.norm()):
@@ -56,7 +56,7 @@ def far_by_rms(got: Tensors, want: Tensors, _: Tensors) -> bool:
 
 
 def beyond_twice(got: Tensors, want: Tensors, low: Tensors) -> bool:
-    """The largest error of a tensor is above twice that of the reference in low precision, plus 1e-5."""
+    """The largest error of a tensor is above 1e-5 plus twice the largest of the reference in low precision."""
     for name, x in got.items():
         allowed = 2 * (low[name].double() - want[name]).abs() if name in low else torch.zeros_like(want[name])
         if x.numel() and not (x.double() - want[name]).abs().max() <= allowed.max() + 1e-5:
@@ -66,11 +66,14 @@ def beyond_twice(got: Tensors, want: Tensors, low: Tensors) -> bool:
 
 @dataclass(frozen=True)
 class Recipe:
-    """broken: whether the values show an incorrect kernel. low: runs in bfloat16 instead of the entry's dtype."""
+    """One way to compare a kernel with its reference."""
 
     broken: Broken
+    """Whether the values show an incorrect kernel: of the kernel, the float64 reference and the low-precision one."""
     gradients: bool = True
+    """Whether gradients are compared too."""
     low: bool = False
+    """Whether it runs in bfloat16 instead of the entry's dtype."""
 
 
 RECIPES: Mapping[str, Recipe] = {
@@ -83,10 +86,11 @@ RECIPES: Mapping[str, Recipe] = {
 
 @dataclass(frozen=True)
 class RecipeComparison:
-    """Which recipes reject a kernel, by name; OURS among them for an entry."""
+    """The verdicts of all recipes on one kernel."""
 
     kernel: Entry | Control
     caught: Mapping[str, bool]
+    """Whether a recipe rejects the kernel, by its name; for an entry also PACKPROOF."""
 
 
 def compare(kernels: Sequence[Control]) -> Iterator[RecipeComparison]:
@@ -107,7 +111,7 @@ def _unit(kernels: Sequence[Control]) -> Iterator[RecipeComparison]:
 
 
 def caught_by(kernel: Control) -> dict[str, bool]:
-    """The recipes that detect an incorrect value, or an error, on any layout."""
+    """Whether each recipe rejects the kernel: for an incorrect value, or an exception, on any layout."""
     caught = dict.fromkeys(RECIPES, False)
     dtype = kernel.dtype if isinstance(kernel, Entry) else "float32"
     for low in (False, True):

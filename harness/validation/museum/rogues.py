@@ -1,5 +1,8 @@
-"""Kernels that cheat, run under a naive harness and under packproof's. Those that destroy what is not their own run in
-a throwaway root only, where this module is a program."""
+"""Rogues, kernels that cheat a checker, run under a naive harness and under packproof's.
+
+Destructive rogues delete files or write into other processes. They run in a throwaway root only, by this module as a
+program.
+"""
 
 import json
 import os
@@ -35,35 +38,35 @@ RUNNING_SUM = Op(
 _LENGTHS = (20, 17)
 _SECONDS = 2.0  # limit for one call of a rogue
 _NAIVE_SECONDS = 30
-_APART_SECONDS = 600  # for all that run in a throwaway root
+_APART_SECONDS = 600  # limit for all rogues in a throwaway root together
 
 Fate = Literal["detected", "reported", "passed", "lost", "not run"]
 
 
 @dataclass(frozen=True)
 class RogueResult:
-    """The result of one rogue.
-
-    fate: "reported" where the verdict is neither a pass nor a failure; "lost" where there is none, or an error of
-    packproof's own; "not run" where it needs a throwaway root, and none can be made. said: the text of the verdicts, or
-    why it did not run.
-    """
+    """The result of one rogue."""
 
     rogue: Rogue
     fate: Fate
+    """ "detected": a property failed. "reported": a verdict is inconclusive. "passed": all passed. "lost": a verdict is
+    missing, or packproof itself failed. "not run": no throwaway root can be made for it."""
     said: str
+    """The verdicts as text, or why it did not run."""
 
     @property
     def as_expected(self) -> bool:
-        """Detected with the text that the entry expects; or passed, where the entry declares it undefended."""
+        """Whether it is detected with the expected text; or, if declared as undefended, whether it passes."""
         if self.rogue.undefended:
             return self.fate == "passed"
         return self.fate in ("detected", "reported") and self.rogue.detected in self.said
 
 
 def try_rogues(chosen: Sequence[Rogue]) -> Iterator[RogueResult]:
-    """Check the rogues side by side, as a user would; yields the result of each. Those that destroy what is not their
-    own are checked in a throwaway root, or not at all."""
+    """Check the rogues side by side, as a user would, and yield the result of each.
+
+    Destructive ones are checked in a throwaway root, or not at all.
+    """
     yield from _tried([rogue for rogue in chosen if not rogue.destroys])
     destructive = [rogue for rogue in chosen if rogue.destroys]
     if not destructive:
@@ -91,7 +94,7 @@ def _tried(chosen: Sequence[Rogue]) -> Iterator[RogueResult]:
 
 
 def _in_throwaway_root(task: str, chosen: Sequence[Rogue]) -> dict[str, Any]:
-    """What `main` answers in a throwaway root, by the id of the rogue. Raises ThrowawayRootError."""
+    """The answers of `main` in a throwaway root, by the id of the rogue. Raises ThrowawayRootError."""
     with throwaway_root() as prefix:
         program = [sys.executable, "-P", "-m", __name__, task, *(rogue.id for rogue in chosen)]
         try:
@@ -99,7 +102,7 @@ def _in_throwaway_root(task: str, chosen: Sequence[Rogue]) -> dict[str, Any]:
                 [*prefix, *program], env=environment(), stdout=subprocess.PIPE, timeout=_APART_SECONDS, check=False
             )
             return dict(json.loads(done.stdout.splitlines()[-1]))
-        except (subprocess.TimeoutExpired, ValueError, IndexError):  # it has destroyed what would have answered
+        except (subprocess.TimeoutExpired, ValueError, IndexError):  # a rogue has destroyed the process of the answer
             return {}
 
 
@@ -117,8 +120,12 @@ def _result(rogue: Rogue, verdicts: Sequence[Verdict]) -> RogueResult:
 
 
 def fools_a_naive_harness(rogue: Rogue) -> bool:
-    """Whether it passes a harness that compares one call, before or after the reference's, by allclose; in a fork.
-    Raises ThrowawayRootError where it may not run here."""
+    """Whether a rogue passes a naive harness: one call, compared with the reference by allclose.
+
+    The reference runs before the call, or after it; both run in a fork.
+
+    Raises ThrowawayRootError for a destructive rogue if no throwaway root can be made.
+    """
     if rogue.destroys:
         return bool(_in_throwaway_root("naive", [rogue]).get(rogue.id))
     return _fools(rogue)
@@ -154,13 +161,15 @@ def _naive(kernel: object, reference_first: bool) -> bool:
 
 
 def _files() -> set[str]:
-    """What lies at the top of the root and of its mark, but for the folder of the run."""
+    """The files at the top of the root and of MARK, without the working directory."""
     return {*os.listdir("/"), *(os.listdir(MARK) if MARK.exists() else ())} - {"run"}
 
 
 def main(task: str, *ids: str) -> None:
-    """Run in a throwaway root as `python -m packproof.harness.validation.museum.rogues`: "check" prints fate and text
-    of each rogue as JSON, "naive" whether it passes a naive harness."""
+    """Run in a throwaway root, as `python -m packproof.harness.validation.museum.rogues`; prints JSON by rogue id.
+
+    task: "check" for the fate and text of each rogue, "naive" for whether it passes a naive harness.
+    """
     require_throwaway_root()
     (MARK / "untouched").touch()
     chosen = [entries()[name] for name in ids]

@@ -26,7 +26,7 @@ def columns(rows: Sequence[Row]) -> list[str]:
 
 
 def listed(entries: Iterable[Entry]) -> list[str]:
-    """One line per entry: id, op, class, the properties that detect it, title."""
+    """One line per entry: id, op, class, detecting properties, title."""
     rows = [(e.id, e.op, e.bug_class, ", ".join(e.properties), e.title) for e in entries]
     return columns([("id", "op", "class", "detected by", "title"), *rows])
 
@@ -49,7 +49,7 @@ def shown(entry: Entry, classes: Mapping[str, BugClass]) -> list[str]:
 
 
 def places(entry: Entry) -> list[str]:
-    """Where the bug is in the source: the function, or each line that selects it."""
+    """The place of the bug in the source: the function, or each line with the id of the entry."""
     kernel = entry.load()
     function: Callable[..., Any] = kernel.func if isinstance(kernel, partial) else kernel
     file = inspect.getsourcefile(function)
@@ -109,7 +109,7 @@ def _alarms(count: int) -> str:
 
 
 def compared(done: Sequence[RecipeComparison]) -> list[str]:
-    """How many entries of each class each recipe catches, and how many correct kernels it rejects."""
+    """For each recipe, the number of detected entries of each class, and of rejected correct kernels."""
     by = [OURS, *RECIPES]
     entries = [c for c in done if isinstance(c.kernel, Entry)]
     classes = dict.fromkeys(c.kernel.bug_class for c in entries if isinstance(c.kernel, Entry))

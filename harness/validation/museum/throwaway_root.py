@@ -1,8 +1,7 @@
-"""A root for kernels that delete, overwrite or kill: what they do to its files is gone with it, and no other changes.
+"""A throwaway root for destructive kernels: their changes to its files vanish with it, and no other file changes.
 
-bubblewrap makes one where it is installed, with all of the system read-only. Otherwise it is an overlay over the
-system's root, in memory, in mount and process namespaces of its own. Either is tried with two harmless files before it
-is used.
+bubblewrap makes it, if installed, with the whole system read-only. Otherwise it is an overlay over the system's root,
+in memory, in new mount and process namespaces. Either is tested with two harmless files before its use.
 """
 
 import os
@@ -20,12 +19,12 @@ from packproof.harness.worker.zygote_client import import_path
 from packproof.museum.rogues.throwaway import MARK
 from packproof.refs.errors import PackproofError
 
-_LIMIT = 60  # seconds, for a root to be tried
+_LIMIT = 60  # seconds for the test of a root
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-_SYSTEM = ("/proc", "/dev")  # a root has its own
-_SIZE = "1g"  # of memory, for what is written in an overlay
+_SYSTEM = ("/proc", "/dev")  # each root gets new ones
+_SIZE = "1g"  # memory for the files written in an overlay
 _PROBE = 'rm -f "$1"; echo written > "$2"; test -w "$3/tmp" && test "$PWD" = "$3/run"'
-_FOLDERS = (MARK, MARK / "run", MARK / "tmp")  # the working directory, and where temporary files lie
+_FOLDERS = (MARK, MARK / "run", MARK / "tmp")  # MARK / "run" is the working directory, MARK / "tmp" is for caches
 
 
 class ThrowawayRootError(PackproofError):
@@ -34,8 +33,10 @@ class ThrowawayRootError(PackproofError):
 
 @contextmanager
 def throwaway_root() -> Iterator[tuple[str, ...]]:
-    """The prefix of a command that runs in such a root, in an empty folder; it needs the variables of `environment`.
-    Raises ThrowawayRootError."""
+    """The prefix of a command, to run it in a throwaway root with an empty working directory.
+
+    The command needs the variables of `environment`. Raises ThrowawayRootError.
+    """
     if MARK.exists():
         raise ThrowawayRootError(f"no throwaway root can be made here: {MARK} exists already; remove it")
     with tempfile.TemporaryDirectory(prefix="packproof-") as folder:
@@ -56,14 +57,14 @@ def _first_that_works(folder: Path) -> tuple[str, ...]:
 
 
 def environment() -> dict[str, str]:
-    """The environment of a command in such a root: it imports what this process does, and keeps its caches there."""
+    """The environment of a command in a throwaway root: the same import path, with caches inside of the root."""
     folders = {name: str(MARK / "tmp") for name in ("TMPDIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR")}
     return {**os.environ, **folders, "PYTHONPATH": os.pathsep.join(import_path()), "CUDA_VISIBLE_DEVICES": ""}
 
 
 def _try(prefix: tuple[str, ...], folder: Path) -> None:
-    """Raises ThrowawayRootError unless a file that is written inside is not there outside, and one that is deleted
-    inside still is."""
+    """Raise ThrowawayRootError unless changes stay inside: a file written inside is missing outside, and one deleted
+    inside still exists outside."""
     canary, probe = folder / "canary", Path(f"/packproof-probe-{os.getpid()}")
     canary.touch()
     line = [*prefix, "sh", "-c", _PROBE, "sh", *map(str, (canary, probe, MARK))]
@@ -107,18 +108,16 @@ def _over_an_overlay(folder: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Mount:
-    """A mounted file system.
-
-    place: where.
-    options: of this mount, such as "rw" and "nosuid".
-    """
+    """A mounted file system."""
 
     place: str
+    """Its mount point."""
     options: tuple[str, ...]
+    """The options of the mount, such as "rw" and "nosuid"."""
 
 
 def _mounts() -> list[_Mount]:
-    """What is mounted below the root, outermost first; of several in one place the last."""
+    """The mounts below the root, outermost first; of several at one mount point the last."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     fields = [line.split(" ") for line in lines]
     at = {_unescaped(each[4]): _Mount(_unescaped(each[4]), tuple(each[5].split(","))) for each in fields}
@@ -130,12 +129,12 @@ def _own_of_the_system() -> tuple[str, ...]:
 
 
 def _unescaped(text: str) -> str:
-    """A path of mountinfo, in which a space is written as \\040."""
+    """A path from mountinfo, with octal escapes decoded: a space is written as \\040."""
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)
 
 
 def _become_throwaway(folder: str) -> None:
-    """Build the root in that folder, and change into it. For a process in namespaces of its own."""
+    """Build the root in a folder, and change into it. Only for a process in new namespaces."""
     mounts = _mounts()
     base, root = Path(folder), Path(folder) / "root"
     _mount("-t", "tmpfs", "-o", f"size={_SIZE}", "tmpfs", base)
@@ -153,7 +152,7 @@ def _become_throwaway(folder: str) -> None:
 
 
 def _show(mount: _Mount, root: Path) -> None:
-    """Mount it in the new root too, read-only; what cannot be, is left out."""
+    """Mount a file system in the new root too, read-only. If it cannot be made read-only, leave it out."""
     place = root / mount.place.lstrip("/")
     options = ["ro" if option == "rw" else option for option in mount.options]
     if not place.exists() or not _mounted("--bind", mount.place, place):
@@ -179,14 +178,14 @@ def _mounted(*arguments: str | Path) -> bool:
 
 
 def main(folder: str, *command: str) -> int:
-    """Run a command in a throwaway root, as the first process of its namespaces; returns its exit code."""
+    """Run a command in a throwaway root, as the first process of new namespaces. Returns its exit code."""
     if os.getpid() != 1:
         print("this would mount over the root of the system: it runs in namespaces of its own", file=sys.stderr)
         return 1
     try:
         _become_throwaway(folder)
     except subprocess.CalledProcessError:
-        return 1  # `mount` has said why
+        return 1  # `mount` has printed the reason
     except OSError as error:
         print(error, file=sys.stderr)
         return 1

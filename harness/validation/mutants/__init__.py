@@ -1,1 +1,1 @@
-"""Mutation testing: edits of a kernel's source, and which check detects each."""
+"""Mutation testing: edits of a kernel's source, and the check that detects each."""

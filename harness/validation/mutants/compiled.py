@@ -34,9 +34,10 @@ from {module} import {function}
 
 
 def compiled(mutants: Sequence[Mutant], ops: Sequence[str], device: str, jobs: int) -> Iterator[MutantOutcome]:
-    """The outcomes as they come: every property but those that mutants do not affect, at the golden cases.
+    """Compile each mutant and check it at the golden cases, by every property that decides mutants.
 
-    First every function is replaced by itself. Raises PackproofError if that fails: its mutants would fail alike.
+    Yields the outcomes as they come. First each function is replaced by itself: a control. Raises PackproofError for a
+    failing control, as all its mutants would fail in the same way.
     """
     controls = {control.id: control for control in map(as_it_is, mutants)}
     with TemporaryDirectory() as folder:
@@ -57,7 +58,10 @@ def compiled(mutants: Sequence[Mutant], ops: Sequence[str], device: str, jobs: i
 def _unit(
     mutant: Mutant, ops: Sequence[str], device: str, folder: Path, most: int | None = None
 ) -> Iterator[MutantOutcome]:
-    """most: checks of each op, or None for all."""
+    """Check one mutant by the kernels of each op that execute it, until one check detects it.
+
+    most_checks: the number of checks of each op, None for all.
+    """
     started, outcome = time.monotonic(), MutantOutcome(mutant.id)
     for own in executing(mutant.module, device):
         if own.op in ops:
@@ -84,7 +88,7 @@ def _evaluated(
 
 
 def _checks(own: BuiltinKernel, device: str) -> Iterator[tuple[Property, Case]]:
-    """By dtype; a property at all of its cases before the next property."""
+    """The checks of a kernel by dtype, then by property, then by case."""
     promises = own.declaration(device).promises
     for dtype in (d for d in _DTYPES if d in own.dtypes):
         space = Space(OPS[own.op], dtype, promises, on_gpu=device == "cuda")
@@ -93,15 +97,15 @@ def _checks(own: BuiltinKernel, device: str) -> Iterator[tuple[Property, Case]]:
 
 
 def executing(module: str, device: str) -> list[BuiltinKernel]:
-    """packproof's Triton kernels that use a module, one for each op, cheapest first."""
-    # of two implementations of an op the second is in Triton
+    """packproof's Triton kernels with code of a module, one for each op, cheapest first."""
+    # where an op has two implementations, the later one is in Triton
     in_triton = {own.op: own for own in BUILTIN_KERNELS.values() if own.runs_on(device)}
     return [own for own in reversed(in_triton.values()) if module in _used(own.module.rpartition(".")[2])]
 
 
 @cache
 def _used(module: str) -> frozenset[str]:
-    """The module and the kernel modules that it imports, directly or not."""
+    """The module and its imported kernel modules, direct and indirect."""
     tree = ast.parse((KERNELS / f"{module}.py").read_text(encoding="utf-8"))
     package = "packproof.kernels."
     names = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}

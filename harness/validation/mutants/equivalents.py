@@ -1,8 +1,8 @@
-"""Mutants that no check kills, and why: `equivalents.json`, keyed by their change, so that it holds while code moves.
+"""Explanations of surviving mutants: `equivalents.json`, keyed by the changed line, and so unaffected by moved code.
 
 An entry has "function" (module:function), "changes" (a line before and after, as "was -> now") and "reason". Where a
 function has the same line several times, "#2 was -> now" is the second from the top, and "was -> now" all of them.
-One with "beyond": true is incorrect, but only tiles or sizes other than the interpreter's would show it.
+A mutant with "beyond": true is incorrect, but only tiles or sizes other than the interpreter's would show it.
 """
 
 import json
@@ -25,12 +25,15 @@ def entries() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Explanation:
+    """Why no check kills a mutant."""
+
     reason: str
     beyond: bool
+    """Whether it is incorrect, out of reach of the interpreter's tiles and sizes; False for an equivalent mutant."""
 
 
 def explained(mutants: Iterable[Mutant]) -> dict[str, Explanation]:
-    """The mutants that have an explanation, by id."""
+    """The explanations of mutants, by id; mutants without one are left out."""
     known = {
         (e["function"], change): Explanation(e["reason"], e.get("beyond", False))
         for e in entries()
@@ -43,7 +46,7 @@ def explained(mutants: Iterable[Mutant]) -> dict[str, Explanation]:
 
 @cache
 def claims() -> Mapping[str, tuple[tuple[str, str], ...]]:
-    """By id, the keys by which an entry may name a mutant: its function with the numbered change, or the change."""
+    """By id, the two keys of a mutant in the file: its function with the numbered change, and with the change."""
     count: Counter[tuple[str, str]] = Counter()
     found = {}
     for m in all_mutants():

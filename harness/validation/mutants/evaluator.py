@@ -1,4 +1,4 @@
-"""Evaluates the mutants of an op's kernels by checks that the kernel itself passes, cheapest first."""
+"""Evaluates the mutants of an op's kernels by checks that the unchanged kernel passes, cheapest first."""
 
 import signal
 import sys
@@ -30,10 +30,10 @@ from packproof.refs.errors import PackproofError
 
 _PACKAGE = "packproof.kernels."
 _DTYPES = ("float32", "bfloat16", "float64")
-_FP16 = "float16"  # takes the same paths in most kernels
+_FP16 = "float16"  # has paths of its own in a few kernels only
 _FEW_CHUNKS = 7  # the most in a short case
-_GLANCE = 1.0  # seconds of the kernel: spent on a mutant that no check is expected to kill
-_LIMIT = 2.0, 5.0  # a check may take so many seconds plus so many times what the unchanged kernel takes
+_GLANCE = 1.0  # seconds of the kernel for a mutant explained as a survivor
+_LIMIT = 2.0, 5.0  # seconds of a check, plus a multiple of the time of the unchanged kernel
 _LIMIT_UNKNOWN = 300.0
 
 Lines = frozenset[tuple[str, int]]
@@ -41,16 +41,18 @@ Lines = frozenset[tuple[str, int]]
 
 @dataclass(frozen=True)
 class Check:
-    """A property at a case. seconds: the kernel's time; lines: of kernel modules that it executes."""
+    """A property at a case."""
 
     property: Property
     case: Case
     seconds: float = 0.0
+    """The time of the unchanged kernel, 0 if it is not known."""
     lines: Lines = field(default=frozenset(), repr=False)
+    """The executed lines of kernel modules."""
 
 
 class MutantEvaluator:
-    """The checks of one kernel. Create it where Triton interprets, in the process from which the fork pool forks."""
+    """The checks of one kernel. Create it with Triton in interpreter mode, in the parent process of the fork pool."""
 
     def __init__(self, own: BuiltinKernel) -> None:
         declared = own.declaration("cpu")
@@ -64,15 +66,17 @@ class MutantEvaluator:
 
     @cached_property
     def modules(self) -> frozenset[str]:
-        """The kernel modules that its first case executes: some function of every module that any case uses."""
+        """The kernel modules executed by the first case. It reaches each module of the kernel, if not each function."""
         first = next(golden_cases(self._spaces[0]))
         [check] = self._proof([Check(REFERENCE, first)])
         return frozenset(module for module, _ in check.lines)
 
     def checks(self, number: int, mutant: Mutant, *, glance: bool) -> list[Check]:
-        """The checks of a round that execute the changed lines; in a glance, only a second's worth of them.
+        """The checks of a round that execute the changed lines.
 
-        The last round is not proven beforehand: only after a mutant fails a check is the kernel itself run on it.
+        round_number: 0 is the cheapest round. The kernel itself passes all rounds but the last beforehand. In the last,
+        it is run only after a mutant fails a check.
+        glance: whether to stop after checks of one second.
         """
         make = _ROUNDS[number]
         if make is _everything:
@@ -84,16 +88,17 @@ class MutantEvaluator:
         return [c for c, before in zip(found, spent, strict=False) if not glance or before < _GLANCE]
 
     def named(self, words: Mapping[Mutant, tuple[str, str]]) -> dict[Mutant, list[Check]]:
-        """The check of each mutant, by property and case as text; checks that no longer exist are left out."""
+        """The check of each mutant from its description, a property and a case as text. Unknown ones are left out."""
         every = {(c.property.name, str(c.case)): c for make in _ROUNDS for c in make(self._spaces)}
         wanted = [every[key] for key in dict.fromkeys(words.values()) if key in every]
         proven = {(c.property.name, str(c.case)): c for c in self._proof(wanted)}
         return {mutant: [proven[key]] for mutant, key in words.items() if key in proven}
 
     def evaluate(self, mutant: Mutant, checks: list[Check]) -> Iterator[dict[str, Any]]:
-        """In a fork of this process: reports each check before it runs, and last what killed the mutant, if anything.
+        """Run the checks in a fork of this process, until one kills the mutant.
 
-        A check that takes too long ends the process; a fault may leave the process in a bad state.
+        Reports each check before it runs, and at the end the killer, "" if there is none. A timeout ends the process. A
+        fault (such as a memory error) may leave the process in a bad state: its report has TAINTED.
         """
         self._subject.renew()
         started = time.process_time()
@@ -110,7 +115,7 @@ class MutantEvaluator:
 
     def _killer(self, check: Check) -> str:
         limit = _LIMIT[0] + _LIMIT[1] * check.seconds if check.seconds else _LIMIT_UNKNOWN
-        signal.setitimer(signal.ITIMER_PROF, limit)
+        signal.setitimer(signal.ITIMER_PROF, limit)  # CPU time; its signal ends the process
         by = detected_by(self._subject, check.property, check.case)
         signal.setitimer(signal.ITIMER_PROF, 0)
         return by
@@ -128,11 +133,11 @@ class MutantEvaluator:
             )
 
     def _proof(self, checks: list[Check]) -> Iterator[Check]:
-        """The checks with their times and lines. Raises PackproofError where the kernel fails one."""
+        """Run the unchanged kernel: yields the checks with times and lines. Raises PackproofError if it fails one."""
         for check in checks:
             known = check.property, check.case
             if known not in self._passed:
-                self._subject.expect(self._subject.sample(check.case))  # the oracle's time is not the kernel's
+                self._subject.expect(self._subject.sample(check.case))  # the reference runs now, outside of the timing
                 started = time.process_time()
                 with _executed() as lines:
                     self._require_pass(check)
@@ -153,12 +158,12 @@ def _reference(spaces: Sequence[Space]) -> list[Check]:
 
 
 def _chunks(check: Check, space: Space) -> int:
-    """The number of chunks that its tokens fill, plus the number of sequences."""
+    """The number of chunks filled by its tokens, plus the number of sequences."""
     return -(-check.case.n_tokens // space.chunk) + len(check.case.lengths)
 
 
 def _others(spaces: Sequence[Space]) -> list[Check]:
-    """Properties that vary with the seed at one layout for each of them; all else at two."""
+    """The other properties: those depending on the seed at one layout for each seed, the rest at two layouts."""
     several = [c for c in golden_cases(spaces[0]) if len(c.lengths) > 1]
     seeds = {c.seed: c for c in reversed(several)}
     others = [law for law in DECIDING if law is not REFERENCE]
@@ -168,7 +173,7 @@ def _others(spaces: Sequence[Space]) -> list[Check]:
 
 
 def _everything(spaces: Sequence[Space]) -> list[Check]:
-    """Every property at every golden case: what `packproof check` does, without the random cases."""
+    """Every property at every golden case: as `packproof check`, without the random cases."""
     return _suited(
         [Check(law, case) for space in spaces for case in golden_cases(space) for law in DECIDING], spaces[0]
     )
@@ -184,7 +189,7 @@ ROUNDS = range(len(_ROUNDS))
 
 @contextmanager
 def _executed() -> Iterator[set[tuple[str, int]]]:
-    """The kernel lines, by module, that run inside the block."""
+    """The kernel lines executed inside the block, as pairs of module and line number."""
     found: set[tuple[str, int]] = set()
 
     def enter(frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:

@@ -1,4 +1,4 @@
-"""A pool of forked processes for work that may crash or hang: nothing of it remains in their parent."""
+"""A pool of forked processes for work that may crash or hang, without a trace of it in their parent."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from packproof.refs.errors import PackproofError
 
 T = TypeVar("T")
 Report = Mapping[str, Any]
-_BACKSTOP = 1200  # seconds, for a process that waits without computing
+_BACKSTOP = 1200  # seconds: CPU limits do not end a process that only waits
 _BATCH = 16  # items of a fork: forking a process with torch costs more than most of them
 
 DONE, TAINTED = "done", "tainted"
@@ -23,19 +23,22 @@ DONE, TAINTED = "done", "tainted"
 
 @dataclass
 class _PoolFork(Generic[T]):
-    """left: the unfinished items, the first one running. reported: of that one."""
+    """A fork and its items."""
 
     pid: int
     left: deque[T]
+    """The unfinished items. The first one is running."""
     heard: bytes = b""
+    """The received part of an incomplete line."""
     reported: dict[str, Any] = field(default_factory=dict)
+    """The reports of the running item so far, merged."""
 
 
 def forked(items: Iterable[T], work: Callable[[T], Iterator[Report]], jobs: int) -> Iterator[tuple[T, dict[str, Any]]]:
-    """Do the work for each item in a fork; yields each item with its reports merged, later over earlier, as items end.
+    """Do the work for each item in a fork; yield each finished item with its reports merged, later over earlier.
 
-    A fork takes several items, one after another, until a last report has "tainted": true. For an item that ended its
-    fork, "by" is "hung" or "crashed". Raises PackproofError where the work raised.
+    A fork takes several items, one after another. It ends early after a report with "tainted": true. If an item kills
+    its fork, "by" is "hung" or "crashed". Raises PackproofError if the work raises.
     """
     waiting, running = deque(items), dict[int, _PoolFork[T]]()
     try:
@@ -88,14 +91,14 @@ def _live(batch: Iterable[T], work: Callable[[T], Iterator[Report]], pipe: int) 
             report({DONE: True})
             if fields.get(TAINTED):
                 break
-    except BaseException:  # no frame above may see it: those belong to the parent
+    except BaseException:  # frames above belong to the parent process
         report({"error": traceback.format_exc()})
     finally:
         os._exit(0)
 
 
 def _heard(fork: _PoolFork[T], data: bytes) -> Iterator[tuple[T, dict[str, Any]]]:
-    """The items that end with these data, each with its merged reports."""
+    """The items finished by these data, each with its merged reports."""
     *lines, fork.heard = (fork.heard + data).split(b"\n")
     for line in lines:
         fork.reported |= json.loads(line)
@@ -108,7 +111,7 @@ def _heard(fork: _PoolFork[T], data: bytes) -> Iterator[tuple[T, dict[str, Any]]
 
 
 def _ended(fork: _PoolFork[T]) -> Iterator[tuple[T, dict[str, Any]]]:
-    """The item that was running when the process was killed, if it was."""
+    """The running item of a killed process; nothing if it ended normally."""
     _, status = os.waitpid(fork.pid, 0)
     if os.WIFSIGNALED(status):
         hung = os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM)

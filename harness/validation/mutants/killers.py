@@ -1,7 +1,7 @@
-"""The check that detected each mutant in the last run: it runs first in the next one, and is usually enough.
+"""The killer of each mutant, the check that detected it in the last run. The next run starts with it.
 
-A file has the checks, and for each function and operator which of them detects which mutant: the position in the row
-is the ordinal of the mutant. A killer only sets the order: a mutant that it does not detect meets all other checks.
+A file has a list of checks, and a row for each function and operator. At the ordinal of a mutant, the row has the index
+of its killer in the list. A killer only sets the order: if it detects nothing, all other checks follow.
 """
 
 import json
@@ -22,7 +22,7 @@ class Killer(NamedTuple):
 
 
 def read(file: Path) -> dict[str, Killer]:
-    """The killers by mutant id; none where there is no file yet. Raises UsageError for any other file."""
+    """The killers by mutant id, {} if the file does not exist yet. Raises UsageError for an invalid file."""
     if not file.exists():
         return {}
     try:
@@ -40,7 +40,11 @@ def read(file: Path) -> dict[str, Killer]:
 
 
 def text(known: Mapping[str, Killer], outcomes: Iterable[MutantOutcome], ids: Collection[str]) -> str:
-    """The file with the results of a run. ids: of all mutants that exist; `known` stays for those that did not run."""
+    """The text of the file after a run.
+
+    previous: the killers before the run, kept for mutants outside of it.
+    ids: of all existing mutants.
+    """
     found = {name: killer for name, killer in known.items() if name in ids}
     for o in outcomes:
         found.pop(o.id, None)

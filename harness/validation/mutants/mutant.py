@@ -1,4 +1,4 @@
-"""Mutants of packproof's own Triton kernels: the change, its place, and the source of the changed module."""
+"""Mutants of packproof's own Triton kernels: the change, its position, and the source of the changed module."""
 
 import ast
 import importlib
@@ -17,19 +17,19 @@ _OF_THE_OBJECT = "device_caches"  # Triton's compiled code of a launched functio
 
 @dataclass(frozen=True)
 class Mutant:
-    """One edit of one function of a module of kernels. lines: of the statement that holds it.
-
-    id: module:function:operator:ordinal, where the ordinal counts the operator's changes to the function from top
-    to bottom, so that it stays the same when the function moves.
-    """
+    """One edit of one function of a module of kernels."""
 
     id: str
+    """module:function:operator:ordinal. The ordinal counts the operator's edits of the function from top to bottom, and
+    so stays the same when the function moves."""
     module: str
     function: str
     operator: str
     text: Text
+    """The source of the module."""
     edit: Edit
     lines: range
+    """The lines of the changed statement."""
 
     @property
     def source(self) -> str:
@@ -42,7 +42,7 @@ class Mutant:
 
     @property
     def change(self) -> tuple[str, str]:
-        """The line, or lines, that differ: before and after."""
+        """The changed line or lines, before and after."""
         source = self.text.source
         start = source.rfind("\n", 0, self.edit.start) + 1
         end = source.find("\n", self.edit.end)
@@ -57,7 +57,7 @@ class Mutant:
 
 
 def mutants_of(module: str, source: str) -> Iterator[Mutant]:
-    """Every mutant of the functions of a module that are marked for Triton, in the order of the source."""
+    """Every mutant of the Triton functions of a module, in the order of the source."""
     text = Text(source)
     for function in ast.parse(source).body:
         if not isinstance(function, ast.FunctionDef) or not _for_triton(function):
@@ -87,7 +87,7 @@ def _mutants_in(file: Path) -> Iterator[Mutant]:
 
 @contextmanager
 def installed(mutant: Mutant) -> Iterator[None]:
-    """The mutant in the place of its function."""
+    """Replace the mutant's function by the mutant, inside the block."""
     shared = vars(getattr(_module(mutant), mutant.function))
     kept = dict(shared)
     _put(mutant)
@@ -99,19 +99,19 @@ def installed(mutant: Mutant) -> Iterator[None]:
 
 
 def as_it_is(mutant: Mutant) -> Mutant:
-    """A control: the function of a mutant without the edit; its id is module:function."""
+    """The control of a mutant: its function without the edit, with the id module:function."""
     was = mutant.text.source[mutant.edit.start : mutant.edit.end]
     return replace(mutant, id=f"{mutant.module}:{mutant.function}", edit=replace(mutant.edit, new=was))
 
 
 def put_for_good(name: str) -> None:
-    """The mutant or control of this id in the place of its function, in a process that checks nothing else."""
+    """Replace a function by the mutant or control with this id, for the rest of the process."""
     mutants = _mutants_in(KERNELS / f"{name.partition(':')[0]}.py")
     _put({each.id: each for m in mutants for each in (m, as_it_is(m))}[name])
 
 
 def _put(mutant: Mutant) -> None:
-    """All modules share the one object that stands for the function, interpreted or compiled."""
+    """Change the function object itself: all modules share it, interpreted or compiled."""
     source, file = mutant.source, f"<{mutant.id}>"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # Triton reads it there
     tree = ast.parse(source)

@@ -1,7 +1,7 @@
 """The mutation operators for Triton kernels: each takes a node of the syntax tree and yields edits of its source.
 
-Left alone are changes that no run on small tensors could show (the width of integers, hints to the compiler) and what
-is not computation: decorators, signatures, docstrings, assertions.
+Two kinds of code stay unchanged. No run on small tensors could show a change of integer widths or of hints to the
+compiler. Decorators, signatures, docstrings and assertions compute nothing.
 """
 
 import ast
@@ -33,11 +33,14 @@ _WIDENING = {"widen", "operand"}
 
 @dataclass(frozen=True)
 class Edit:
-    """Characters start to end of a source become `new`."""
+    """A replacement of characters in a source."""
 
     start: int
+    """The index of the first replaced character."""
     end: int
+    """The index after the last replaced character."""
     new: str
+    """The replacement."""
 
 
 class Text:
@@ -67,7 +70,7 @@ class Text:
         return Edit(self.start(node), self.end(node), new)
 
     def symbol(self, left: ast.expr, right: ast.expr, symbol: str) -> Edit:
-        """An edit that replaces an operator between its operands, parentheses aside, by itself."""
+        """The position of an operator between its operands, outside of their parentheses, as an edit to itself."""
         start = self.source.index(symbol, self.end(left), self.start(right))
         return Edit(start, start + len(symbol), symbol)
 
@@ -86,14 +89,14 @@ class Scope:
 
     @property
     def nodes(self) -> Iterator[tuple[ast.AST, range]]:
-        """The nodes that can be changed, in source order, each with the lines of its statement."""
+        """The nodes to change, in source order, each with the lines of its statement."""
         for statement in self.function.body:
             if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
                 yield from _within(statement, range(0))
 
     @cached_property
     def accumulators(self) -> frozenset[str]:
-        """Names of floating-point sums: those initialised with tl.zeros."""
+        """Names of floating-point sums: the variables initialised with tl.zeros."""
         names: set[str] = set()
         for node in ast.walk(self.function):
             if isinstance(node, ast.Assign):
@@ -231,7 +234,7 @@ def mask(node: ast.AST, scope: Scope) -> Iterator[Edit]:
 
 
 def other(node: ast.AST, scope: Scope) -> Iterator[Edit]:
-    """A load without `other=`, so that the lanes that it masks out are undefined."""
+    """A load without `other=`: its masked lanes are undefined."""
     if isinstance(node, ast.Call) and any(k.arg == "other" for k in node.keywords):
         yield scope.text.replaced(node, _call(scope, node, node.args, without={"other"}))
 
@@ -242,7 +245,7 @@ def _call(scope: Scope, node: ast.Call, args: list[ast.expr], without: set[str])
 
 
 def precision(node: ast.AST, scope: Scope) -> Iterator[Edit]:
-    """A value is not widened; what is added to a sum is rounded to bf16."""
+    """A value is not widened; a summand is rounded to bf16."""
     text = scope.text
     if isinstance(node, ast.Call) and _called(node) in _WIDENING:
         yield text.replaced(node, f"({text.of(node.args[0])})")
@@ -275,7 +278,7 @@ def stride(node: ast.AST, scope: Scope) -> Iterator[Edit]:
 
 
 def function(node: ast.AST, scope: Scope) -> Iterator[Edit]:
-    """Rounding up becomes rounding down, powers of 2 those of e; a matrix is not transposed, a sum not cumulated."""
+    """Rounding up becomes rounding down, exp2 becomes exp; a matrix is not transposed, a sum not cumulated."""
     if not isinstance(node, ast.Call):
         return
     text, name = scope.text, _called(node)

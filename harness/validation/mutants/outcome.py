@@ -1,4 +1,4 @@
-"""The outcome of a mutant, and the properties that decide it."""
+"""The outcome of a mutant, and the properties for deciding it."""
 
 from dataclasses import dataclass
 
@@ -14,21 +14,23 @@ DECIDING = tuple(law for law in PROPERTIES.values() if law.decides_mutants)
 
 @dataclass(frozen=True)
 class MutantOutcome:
-    """by: the property that killed it, or its own fault (memory, raised, hung, crashed, malformed); "" if it survived.
-    op, property, case: of the last check, "" where none executes the line. seconds: CPU time; wall time where it was
-    compiled.
-    """
+    """The outcome of one mutant."""
 
     id: str
     by: str = ""
+    """The property that killed it, or its fault (memory, raised, hung, crashed, malformed); "" if it survived."""
     op: str = ""
+    """The op of the last check, "" if no check executes the changed line."""
     property: str = ""
+    """The property of the last check."""
     case: str = ""
+    """The case of the last check, as text."""
     seconds: float = 0.0
+    """CPU time of an interpreted mutant, wall-clock time of a compiled one."""
 
 
 def detected_by(subject: KernelUnderTest, law: Property, case: Case) -> str:
-    """`MutantOutcome.by` for a property at a case."""
+    """`MutantOutcome.killed_by` for a property at a case."""
     try:
         violation = broken(subject, law, case)
     except Refused:

@@ -1,4 +1,4 @@
-"""A run over mutants: which of them, the outcomes known already, and the process that evaluates the rest."""
+"""A run over mutants: the sample, the outcomes of an earlier run, and the evaluation of the rest."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ OPS = [name for name in reversed(list(BUILTIN_KERNELS)) if BUILTIN_KERNELS[name]
 
 
 def sample(mutants: Sequence[Mutant], size: int | None, seed: int) -> list[Mutant]:
-    """`size` of them, in their order; all if no size is given."""
+    """Draw `size` mutants, in their order; all without a size."""
     if size is None or size >= len(mutants):
         return list(mutants)
     chosen = set(random.Random(seed).sample(range(len(mutants)), size))
@@ -38,10 +38,11 @@ def run(
     first: Mapping[str, Sequence[str]] | None = None,
     device: str = "cpu",
 ) -> Iterator[MutantOutcome]:
-    """The outcomes as they come, first those that `resume` has for the same sources; new ones are appended to it.
+    """Evaluate mutants; yield the outcomes as they come.
 
-    first: by id, the op, the property and the case of the check that runs before all others.
-    device: "cpu", where mutants are interpreted in forks, or "cuda", where each is compiled.
+    resume: a file of outcomes. Those for the present sources are reused, and new ones are appended.
+    first_checks: by id, the op, the property and the case of the first check of a mutant.
+    device: "cpu" to interpret mutants in forks, "cuda" to compile each.
     """
     digest = _digest(device)
     known = _known(resume, digest) if resume else {}
@@ -67,7 +68,7 @@ def _known(file: Path, digest: str) -> dict[str, MutantOutcome]:
 
 
 def _digest(device: str) -> str:
-    """A digest of the device and the sources of kernels, properties and references, for which an outcome holds."""
+    """A digest of the device and the sources of kernels, properties and references: outcomes depend on them."""
     h = hashlib.blake2b(device.encode(), digest_size=8)
     for folder in (KERNELS, KERNELS.with_name("properties"), KERNELS.with_name("refs")):
         for file in sorted(folder.rglob("*.py")):

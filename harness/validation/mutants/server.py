@@ -1,9 +1,9 @@
-"""The process that evaluates mutants: kernels, references and properties are loaded in it; mutants run in its forks.
+"""The evaluation process for mutants: it loads kernels, references and properties; the mutants run in its forks.
 
 Run as `python -m packproof.harness.validation.mutants.server` with TRITON_INTERPRET=1. Reads an order from stdin, one
-line of JSON: "ops", "mutants" (ids), "equivalents" (ids of those that no check is expected to kill), "first" (by id,
-the op, the property and the case of a check) and "jobs". Writes one outcome per line; a survivor has no "by", and a
-mutant whose line no check executes has no "op".
+line of JSON: "ops", "mutants" (ids), "equivalents" (ids of expected survivors), "first" (by id, the op, the property
+and the case of a check) and "jobs". Writes one outcome per line. A survivor has no "by". If no check executes the
+changed line, the outcome has no "op".
 """
 
 import gc
@@ -27,7 +27,11 @@ Outcome = dict[str, Any]
 def outcomes(
     ops: list[str], mutants: list[Mutant], equivalents: set[str], first: dict[str, list[str]], jobs: int
 ) -> Iterator[Outcome]:
-    """The outcomes, round by round, each with the unexplained survivors; the checks in `first` come first."""
+    """Evaluate the mutants round by round: each round takes the unexplained survivors of the one before.
+
+    equivalents: ids of expected survivors; they get a glance of the first round only.
+    first_checks: by id, the op, the property and the case of a check to run before all rounds.
+    """
     alive: dict[str, Outcome] = {m.id: {"id": m.id, "seconds": 0.0} for m in mutants}
     evaluators = {op: MutantEvaluator(BUILTIN_KERNELS[op]) for op in ops}
 

@@ -1,4 +1,4 @@
-"""What `packproof mutate` prints, and its results as JSON."""
+"""The output of `packproof mutate`, and its results as JSON."""
 
 import json
 from collections import Counter
@@ -11,7 +11,7 @@ from packproof.version import __version__
 
 
 def listed(mutants: Iterable[Mutant]) -> list[str]:
-    """Each mutant: its id, where it differs, and how."""
+    """Each mutant: its id and its diff."""
     return [f"{m.id}\n{m.diff}" for m in mutants]
 
 
@@ -21,7 +21,7 @@ def survived(outcome: MutantOutcome, mutant: Mutant) -> str:
 
 
 def summary(done: Sequence[MutantOutcome], known: Mapping[str, Explanation], seconds: float) -> list[str]:
-    """Counts per module and per killer, and the rates: of all, and of those that are not equivalent."""
+    """Counts per module and per killer, and the kill rates: of all mutants, and without equivalent ones."""
     killed = [o for o in done if o.by]
     equal = [o for o in done if not o.by and o.id in known and not known[o.id].beyond]
     beyond = [o for o in done if not o.by and o.id in known and known[o.id].beyond]
@@ -44,7 +44,7 @@ def summary(done: Sequence[MutantOutcome], known: Mapping[str, Explanation], sec
 
 
 def wrongly_explained(done: Iterable[MutantOutcome], known: Mapping[str, Explanation]) -> list[str]:
-    """Mutants that are explained as survivors but were killed."""
+    """Killed mutants with an explanation as survivors."""
     return [
         f"{o.id} is explained as a survivor, but {o.by} killed it at {o.case}" for o in done if o.by and o.id in known
     ]
