@@ -158,7 +158,7 @@ def sequential(a: Tensor, b: Tensor, entry: Tensor, pack: ScanPack) -> Tensor:
 
 
 def sequence_grid(a: Tensor, b: Tensor, entry: Tensor, pack: ScanPack, *, chunk: int = CHUNK) -> Tensor:
-    """h [t, c], chunks counted from the start of each sequence; its entering state is the carry into the first chunk."""
+    """h [t, c], chunks counted from the start of each sequence; its entering state is the first carry."""
     chunks = -(-pack.lengths // chunk)
     first_chunk = chunks.cumsum(0) - chunks
     shift = first_chunk * chunk - pack.starts
