@@ -1,4 +1,4 @@
-"""The museum: real bugs of packed kernels, re-created as small runnable ones. docs/museum.md describes the data.
+"""The museum: real bugs of packed kernels, re-created in small runnable kernels. docs/museum.md describes the data.
 
 Data and kernels need torch, and triton for some; nothing here needs packproof's harness.
 """
@@ -16,7 +16,7 @@ __all__ = ["BugClass", "Control", "Entry", "classes", "controls", "entries"]
 
 @dataclass(frozen=True)
 class BugClass:
-    """What a class of bugs has in common: a title, and a note on why tests miss it.
+    """A class of bugs.
 
     >>> from packproof import museum
     >>> all(bug_class.title and bug_class.note for bug_class in museum.classes().values())
@@ -24,12 +24,14 @@ class BugClass:
     """
 
     title: str
+    """The common property of these bugs."""
     note: str
+    """Why tests miss them."""
 
 
 @dataclass(frozen=True)
 class Control:
-    """A correct kernel: a check that fails it raises a false alarm. promises: what its design guarantees.
+    """A correct kernel: a check failing it raises a false alarm.
 
     >>> from packproof import museum
     >>> control = next(iter(museum.controls().values()))
@@ -38,13 +40,18 @@ class Control:
     """
 
     id: str
+    """Unique in the museum."""
     op: str
+    """Name of the op."""
     title: str
+    """One line on the kernel."""
     kernel: str
+    """The kernel, as "module:name"."""
     promises: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Guarantees of its design: arguments of `packproof.Promises`."""
 
     def load(self) -> Callable[..., Any]:
-        """The kernel, in the signature of packproof.refs."""
+        """Import the kernel. It has the signature of the op in packproof.refs."""
         module, _, name = self.kernel.partition(":")
         found: Callable[..., Any] = getattr(import_module(module), name)
         return found
@@ -54,10 +61,6 @@ class Control:
 class Entry(Control):
     """A kernel with one bug.
 
-    bug_class: a key of `classes()`. cause: what is wrong. lengths: the smallest layout that shows it; when: what else
-    it takes. links: where it was found, none for a bug that was made up. properties: those that detect it, the best
-    first. dtype: of the tokens. gradients: whether the kernel has any. needs_gpu: only hardware shows it.
-
     >>> from packproof import museum
     >>> bug = museum.entries()["C1"]
     >>> bug.op, bug.title
@@ -65,14 +68,23 @@ class Entry(Control):
     """
 
     bug_class: str = ""
+    """A key of `classes()`."""
     cause: str = ""
+    """The mistake in the kernel."""
     lengths: tuple[int, ...] = ()
+    """The smallest layout with an incorrect result."""
     when: str = ""
+    """Further conditions for an incorrect result."""
     links: tuple[str, ...] = ()
+    """Reports of the bug elsewhere; none for an invented bug."""
     properties: tuple[str, ...] = ()
+    """The properties able to detect it, the best first."""
     dtype: str = "float32"
+    """Dtype of the tokens."""
     gradients: bool = True
+    """Whether the kernel has gradients."""
     needs_gpu: bool = False
+    """Whether only hardware shows the bug."""
 
 
 def classes() -> dict[str, BugClass]:

@@ -16,12 +16,14 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class Packing:
-    """The rows of a pack: where its sequences begin and end (s + 2,), slack as the last of them, the sequence of each
-    row, and the place where it stands among the keys."""
+    """The rows of a pack, with slack as one more sequence at the end."""
 
     cu: Tensor
+    """Offsets (s + 2,), slack included."""
     sequence: Tensor
+    """The sequence of each row (t,)."""
     place: Tensor
+    """The position of each row among the keys (t,)."""
 
     @classmethod
     def of(cls, cu_seqlens: Tensor, rows: int, keys: "Packing | None" = None) -> "Packing":
@@ -32,18 +34,22 @@ class Packing:
 
     @property
     def real(self) -> Tensor:
-        """Which rows are in a sequence, for rows of two axes."""
+        """[t, 1, 1]: not slack."""
         return (torch.arange(len(self.place), device=self.cu.device) < self.cu[-2])[:, None, None]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What decides a score: how far a query sees, the cap of the scores (0: none), and the sink of each head [h]."""
+    """The options of the scores."""
 
     left: int
+    """Number of visible keys before the position of a query."""
     right: int
+    """Number of visible keys after it."""
     softcap: float
+    """Cap of the scores, 0 for none."""
     sinks: Tensor | None
+    """Sink of each head [h]."""
 
     def visible(self, i: Tensor, j: Tensor) -> Tensor:
         return (j >= i - self.left) & (j <= i + self.right)
@@ -114,7 +120,7 @@ def pack_grid(
 def sequence_grid(
     q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, rule: Rule, *, block: int = BLOCK
 ) -> tuple[Tensor, Tensor]:
-    """The same, blocks counted from the start of each sequence and filled up to one shape."""
+    """`pack_grid` with blocks counted from the start of each sequence, all padded to one shape."""
     out = [(v[:, :0], q[:, :0, 0])]
     ends = (x for cu in (queries.cu, keys.cu) for x in (cu.tolist(), cu.tolist()[1:]))
     for q_start, q_end, k_start, k_end in zip(*ends, strict=False):
@@ -131,21 +137,21 @@ def sequence_grid(
 
 
 def filled(x: Tensor, block: int) -> tuple[Tensor, ...]:
-    """Blocks of rows, the last filled up with zeros."""
+    """Split the rows into blocks; pad the last one with zeros."""
     return torch.split(pad(x, (0, 0, 0, -x.shape[1] % block)), block, 1)
 
 
 def whole(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, rule: Rule) -> tuple[Tensor, Tensor]:
-    """The same, as one masked softmax in two passes over the whole pack."""
+    """`pack_grid` as one masked softmax in two passes over the whole pack."""
     seen = rule.visible(queries.place[:, None], keys.place) & (queries.sequence[:, None] == keys.sequence)
-    some = seen.any(-1)  # else a softmax and its derivatives are NaN
+    some = seen.any(-1)  # a softmax over no key is NaN, and so are its derivatives
     scores = torch.where(seen | ~some[:, None], rule.scores(q, k), -torch.inf)
     lse = scores.logsumexp(-1)
     y = torch.where(seen, scores.softmax(-1), 0) @ v
     if rule.sinks is None:
         return y, torch.where(some, lse, -torch.inf)
     total = torch.logaddexp(lse, rule.sinks[:, None])
-    share = (lse - total).exp()  # of the keys: the derivative of a sigmoid would lose the share of a small sink
+    share = (lse - total).exp()  # not a sigmoid: its derivative would lose the share of a small sink
     return y * share[..., None], torch.where(some, total, rule.sinks[:, None])
 
 

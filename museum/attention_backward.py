@@ -39,7 +39,7 @@ class Attention(torch.autograd.Function):
         delta = (out * dO).sum(-1).T[..., None]
         dS = P * (einsum("ihv,jhv->hij", dO, v) - delta) * ctx.scale
         dq, dk, dv = einsum("hij,jhk->ihk", dS, k), einsum("hij,ihk->jhk", dS, q), einsum("hij,ihv->jhv", P, dO)
-        if ctx.bug == "tiles_overwrite" and v.shape[2] > WIDTH:  # the second tile of v overwrites what the first stored
+        if ctx.bug == "tiles_overwrite" and v.shape[2] > WIDTH:  # the second tile of v overwrites the first's result
             tile = slice(WIDTH, None)
             dP = einsum("ihv,jhv->hij", dO[..., tile], v[..., tile])
             dS = P * (dP - (O * dO)[..., tile].sum(-1).T[..., None]) * ctx.scale
@@ -52,15 +52,15 @@ class Attention(torch.autograd.Function):
 
 
 def summed(d: Tensor, ctx: Any) -> Tensor:
-    """The gradients of each key's query heads, summed: [t, g, c]."""
+    """Sum the gradients of the query heads of each key head: [t, g, c]."""
     t, h, c = d.shape
-    if ctx.bug == "heads_divided_by_groups":  # head i goes to key i % g, where it belongs to i // (h / g)
+    if ctx.bug == "heads_divided_by_groups":  # head i is added to key i % g; correct: i // (h / g)
         return d.reshape(t, ctx.groups, h // ctx.groups, c).sum(1)
     return d.reshape(t, h // ctx.groups, ctx.groups, c).sum(2)
 
 
 def padded_apart(d: Tensor) -> Tensor:
-    """Rows that are stored as wide as a multiple of WIDTH, and read as if they were as wide as one of twice that."""
+    """Store rows padded to a multiple of WIDTH, and read them as if padded to a multiple of 2 WIDTH."""
     rows = d.reshape(-1, d.shape[2])
     stored, read = (-(-d.shape[2] // multiple) * multiple for multiple in (WIDTH, 2 * WIDTH))
     flat = pad(pad(rows, (0, stored - d.shape[2])).flatten(), (0, len(rows) * (read - stored)))
@@ -68,7 +68,7 @@ def padded_apart(d: Tensor) -> Tensor:
 
 
 def strided_like(x: Tensor, other: Tensor) -> Tensor:
-    """A contiguous x, read with the strides of another tensor; its last element past its end."""
+    """Read a contiguous x with the strides of another tensor; past the end, its last element."""
     places = sum(
         torch.arange(n, device=x.device).view(-1, *(1,) * (x.ndim - 1 - axis)) * other.stride(axis)
         for axis, n in enumerate(x.shape)

@@ -1,4 +1,4 @@
-"""Bugs between the offsets and the kernel: what ids, positions and offsets mean, and which kernels get them."""
+"""Bugs between the offsets and the kernel: the meaning of ids, positions and offsets, and their way to the kernel."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from packproof.museum.variants import called_like
 
 
 def conv_by_ids(x: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, activation: str | None) -> Tensor:
-    """A convolution as kernels with `seq_idx` have it: a tap counts where its id is the token's own; -1 is padding."""
+    """A convolution by `seq_idx`: a tap counts if its id equals the token's; -1 is padding."""
     w, acc = weight.shape[1], torch.promote_types(x.dtype, torch.float32)
     taps, offset = weight.to(acc), None if bias is None else bias.to(acc)
     padded, padded_ids = functional.pad(x.to(acc), (0, 0, w - 1, 0)), functional.pad(ids, (w - 1, 0), value=-2)
@@ -32,7 +32,7 @@ def _ids(x: Tensor, cu_seqlens: Tensor) -> Tensor:
 def by_sequence_ids(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
 ) -> Tensor:
-    """The correct kernel that the bugs below start from."""
+    """The correct kernel at the base of the bugs below."""
     return conv_by_ids(x, weight, bias, _ids(x, cu_seqlens), activation)
 
 
@@ -64,7 +64,7 @@ def ids_of_two_byte_tokens(
 def boundaries_where_position_is_zero(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
 ) -> Tensor:
-    """Boundaries are looked for where a position is 0, but positions of this model begin at 2."""
+    """Boundaries are inferred from positions equal to 0, but the positions of this model begin at 2."""
     positions = refs.position_ids_from_cu_seqlens(cu_seqlens, len(x)) + 2
     guessed = (positions == 0).cumsum(0)
     return conv_by_ids(x, weight, bias, torch.where(_ids(x, cu_seqlens) < 0, -1, guessed), activation)
@@ -73,7 +73,7 @@ def boundaries_where_position_is_zero(
 def slack_as_sequences(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
 ) -> Tensor:
-    """The positions of padding are all 0, so that every row of it is a sequence of one token."""
+    """The positions of padding are all 0, so that every padding row becomes a sequence of one token."""
     positions = refs.position_ids_from_cu_seqlens(cu_seqlens, len(x))
     return conv_by_ids(x, weight, bias, (positions == 0).cumsum(0), activation)
 
@@ -128,7 +128,7 @@ def base_rounded_to_the_tile(
 def scan_without_the_optional_field(
     u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
 ) -> Outputs:
-    """Boundaries are derived only where an optional field came along, here the initial states; else there are none."""
+    """Boundaries are derived only if an optional field is present, here the initial states; otherwise they are lost."""
     if initial_states is None and not rest.get("return_final_states"):
         cu_seqlens = whole(cu_seqlens)
     return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
@@ -145,7 +145,7 @@ def scan_of_reinterpreted_offsets(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor
 
 @called_like(refs.selective_scan)
 def scan_that_searches_for_ever(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
-    """The binary search for a token's sequence does not stop when it hits an offset, and no bound moves."""
+    """The binary search for a token's sequence never ends at a token equal to an offset: no bound moves."""
     offsets = cu_seqlens.tolist()
     for token in range(1, len(u)):
         low, high = 0, len(offsets) - 1
@@ -160,7 +160,7 @@ def scan_that_searches_for_ever(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, 
 
 @called_like(refs.attention)
 def attention_with_offsets_of_a_warp(*tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
-    """A warp loads 32 offsets, and the end of its last sequence would be in the next warp's: it is never loaded."""
+    """A warp loads 32 offsets. The end of its last sequence belongs to the next warp: it is never loaded."""
     if len(cu_seqlens) > 32:
         cu_seqlens = torch.cat([cu_seqlens[:32], cu_seqlens[31:32], cu_seqlens[33:]])
     return refs.attention(*tokens, cu_seqlens=cu_seqlens, **rest)
@@ -170,5 +170,5 @@ def attention_with_offsets_of_a_warp(*tokens: Tensor, cu_seqlens: Tensor, **rest
 def attention_mask_lost_in_conversion(
     *tokens: Tensor, cu_seqlens: Tensor, causal: bool = False, **rest: Any
 ) -> Outputs:
-    """Converting the mask returns one of its parent class: it is no longer causal."""
+    """Converting the mask returns an object of its parent class: it is no longer causal."""
     return refs.attention(*tokens, cu_seqlens=cu_seqlens, causal=causal and cu_seqlens.dtype == torch.int32, **rest)

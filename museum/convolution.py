@@ -40,13 +40,13 @@ class PackRows:
 
 
 def load(source: Tensor, index: Tensor, mask: Tensor) -> Tensor:
-    """source[index] where the mask holds and 0 elsewhere, like a masked load: what is masked is never read."""
+    """source[index] where the mask holds, 0 elsewhere. Like a masked load, it never reads a masked element."""
     padded = torch.cat([source, source.new_zeros(1, *source.shape[1:])])
     return padded[torch.where(mask, index, len(source))]
 
 
 def tap(x: Tensor, states: Tensor, rows: PackRows, back: int, bug: str) -> Tensor:
-    """What the filter sees `back` tokens before each row, in x [t, d] or in the initial states [s+1, w-1, d]."""
+    """The input `distance` tokens before each row, from x [t, d] or from the initial states [s+1, w-1, d]."""
     w = states.shape[1] + 1
     source, local = rows.row - back, rows.row - rows.start
     inside = source >= rows.start
@@ -89,9 +89,9 @@ def filtered(taps: list[Tensor], weight: Tensor, order: str, bug: str) -> Tensor
 def last_inputs(x: Tensor, states: Tensor, rows: PackRows, w: int, bug: str) -> Tensor:
     """The final states [s, w-1, d]: the last w-1 entries of a sequence's initial state followed by its tokens."""
     lengths = rows.lengths[:, None]
-    # counted from the sequence's start: negative in the initial state
+    # from the start of the sequence; negative in the initial state
     local = lengths - (w - 1) + torch.arange(w - 1, device=x.device)
-    if bug == "C20":  # what a short sequence has begins at slot 0
+    if bug == "C20":  # the tokens of a short sequence begin at slot 0
         local = local + (w - 1 - lengths).clamp(min=0) * (lengths > 0)
     if bug == "C16":
         local = torch.where(lengths == w - 1, local - 1, local)
@@ -112,7 +112,7 @@ def last_inputs(x: Tensor, states: Tensor, rows: PackRows, w: int, bug: str) -> 
 
 
 def grad_x(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: PackRows, order: str, bug: str) -> Tensor:
-    """Each row gathers from the rows that its own tap reached, and from the final state that it stands in: [t, d]."""
+    """Each row gathers from the rows reading it, and from the final state holding it: [t, d]."""
     w = weight.shape[1]
     terms = []
     for j in range(w):
@@ -142,7 +142,7 @@ def grad_states(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: PackRows, bu
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """The logistic function, from exp: the last bit of torch's own depends on an element's place in its tensor."""
+    """The logistic function, by exp. The last bit of torch.sigmoid depends on an element's position in its tensor."""
     small = (-x.abs()).exp()
     return torch.where(x >= 0, 1, small) / (1 + small)
 

@@ -1,4 +1,4 @@
-"""Forward from one computation, backward from another: how bugs of gradients alone are re-created."""
+"""Forward from one computation, backward from another: used to re-create bugs in gradients alone."""
 
 from typing import Any
 
@@ -33,14 +33,14 @@ class _Sloped(torch.autograd.Function):
 
 
 def sloped(x: Tensor, value: Tensor, slope: Tensor) -> Tensor:
-    """A function of x, from its value and its slope there, neither of which autograd follows."""
+    """A function of x from its value and slope, both computed without autograd."""
     y = _Sloped.apply(x, value, slope)  # type: ignore[no-untyped-call]
     assert isinstance(y, Tensor)
     return y
 
 
 def graft(values: Outputs, gradients: Outputs) -> Outputs:
-    """What `values` holds, with the gradients of `gradients`; a state is the last of two outputs."""
+    """The values of `values` with the gradients of `gradients`: y, or y and the final states."""
     if isinstance(values, tuple) and isinstance(gradients, tuple):
         y, state = (_Graft.apply(v, g) for v, g in zip(values, gradients, strict=True))  # type: ignore[no-untyped-call]
         return y, state
@@ -50,15 +50,15 @@ def graft(values: Outputs, gradients: Outputs) -> Outputs:
 
 
 def whole(cu_seqlens: Tensor) -> Tensor:
-    """The offsets of one sequence that holds all tokens: no boundaries."""
+    """The offsets of one sequence with all tokens: no boundaries."""
     return cu_seqlens[[0, -1]] if len(cu_seqlens) > 1 else cu_seqlens
 
 
 def only_token(outputs: Outputs) -> tuple[Tensor, Tensor | None]:
-    """y, and the final states if there are any."""
+    """y, and the final states or None."""
     return outputs if isinstance(outputs, tuple) else (outputs, None)
 
 
 def put_together(y: Tensor, states: Tensor | None) -> Outputs:
-    """What an op returns: y alone, or with the final states."""
+    """The result of an op: y alone, or with the final states."""
     return y if states is None else (y, states)

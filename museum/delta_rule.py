@@ -1,7 +1,7 @@
-"""Packed linear attention and delta rules in plain torch, in chunks by the WY form as kernels have them: correct for
-three ops, and with a bug each, L1 to L16.
+"""Packed linear attention and delta rules in plain torch, in chunks by the WY form, as in kernels.
 
-A chunk writes k uᵀ, where u = v in retention and simple GLA and (I + A) u = β (v - the memory) in the delta rule.
+The kernels of three ops are correct; L1 to L16 have one bug each. A chunk writes k uᵀ, with u = v in retention and
+simple GLA, and (I + A) u = β (v - memory) in the delta rule.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ class DeltaTokens:
 
 
 class _HalfOfATile(torch.autograd.Function):
-    """L1: the gradient of a full tile is that of its first half, twice."""
+    """L1: the gradient of a full tile is the gradient of its first half, twice."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class _DecayOfTheFirstHead(torch.autograd.Function):
 
 
 class _SharedByAllHeads(torch.autograd.Function):
-    """L9: the final state, of which the gates have another gradient: one sum for all heads and tokens."""
+    """L9: the final state. Its gradient for the gates is one sum over all heads and tokens."""
 
     @staticmethod
     def forward(ctx: Any, S: Tensor, g: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class _SharedByAllHeads(torch.autograd.Function):
 
 
 def chunk(rows: DeltaTokens, S: Tensor, bug: str) -> tuple[Tensor, Tensor]:
-    """y [n, h, p] before its scale, and the state [h, k, p] that leaves the chunk."""
+    """y [n, h, p] before its scale, and the state [h, k, p] at the end of the chunk."""
     if bug == "L1" and len(rows) == CHUNK and rows.beta is not None:
         g, beta = (_HalfOfATile.apply(x) for x in (rows.g, rows.beta))  # type: ignore[no-untyped-call]
         rows = DeltaTokens(rows.v, rows.q, rows.k, g, beta)
@@ -106,7 +106,10 @@ def chunk(rows: DeltaTokens, S: Tensor, bug: str) -> tuple[Tensor, Tensor]:
 def sequence(
     pack: DeltaTokens, start: int, end: int, S: Tensor, between: list[Tensor], bug: str
 ) -> tuple[Tensor, Tensor]:
-    """y and the final state of one sequence. between: the states that entered all chunks of the pack so far."""
+    """y and the final state of one sequence.
+
+    entering_states: of all chunks of the pack so far.
+    """
     size = 2 * CHUNK if bug == "L2" and end - start >= 2 * CHUNK else CHUNK
     ys = [pack.v[:0]]
     for i, first in enumerate(range(start, end, size)):
@@ -136,7 +139,7 @@ def sequence(
 def packed(
     pack: DeltaTokens, cu_seqlens: Tensor, scale: float | None, states: Tensor | None, asked: bool, bug: str
 ) -> Outputs:
-    """An op whose keys have a head for each of the values', as they are computed in."""
+    """An op, with one key head per value head, in the compute dtype."""
     factor = pack.k.shape[2] ** -0.5 if scale is None else scale
     shape = (pack.v.shape[1], pack.k.shape[2], pack.v.shape[2])
     offsets = cu_seqlens.tolist()
@@ -161,7 +164,7 @@ def packed(
 
 
 def rows_of(v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor | None, live: int, bug: str) -> DeltaTokens:
-    """The tokens as they are computed in, zero in slack, a head of q and k for each of v."""
+    """The tokens in the compute dtype, zero in slack, with one head of q and k per value head."""
     acc = torch.promote_types(v.dtype, torch.float32)
     v, q, k, g = (pad(x[:live].to(acc), (0, 0, 0, 0, 0, len(x) - live)) for x in (v, q, k, g))
     beta = None if beta is None else pad(beta[:live].to(acc), (0, 0, 0, len(beta) - live))
@@ -185,7 +188,7 @@ def gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
     initial_states: Tensor | None = None, return_final_states: bool = False, bug: str = "",
 ) -> Outputs:  # fmt: skip
-    """Op `gated_delta_rule`, its gate and beta made before."""
+    """Op `gated_delta_rule`, with gate and beta already computed."""
     pack = rows_of(v, q, k, g[..., None], beta, int(cu_seqlens[-1]), bug)
     return rounded(v, packed(pack, cu_seqlens, scale, initial_states, return_final_states, bug))
 
@@ -194,7 +197,7 @@ def kda(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
     initial_states: Tensor | None = None, return_final_states: bool = False, bug: str = "",
 ) -> Outputs:  # fmt: skip
-    """Op `kda`, its gate and beta made before."""
+    """Op `kda`, with gate and beta already computed."""
     pack = rows_of(v, q, k, g, beta, int(cu_seqlens[-1]), bug)
     return rounded(v, packed(pack, cu_seqlens, scale, initial_states, return_final_states, bug))
 
@@ -212,13 +215,13 @@ def retention(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
     initial_states: Tensor | None = None, return_final_states: bool = False, bug: str = "",
 ) -> Outputs:  # fmt: skip
-    """Op `retention`, which lightning attention is too."""
+    """Op `retention`; lightning attention is the same."""
     pack = rows_of(v, q, k, decay[:, None].expand(len(v), -1, -1), None, int(cu_seqlens[-1]), bug)
     return rounded(v, packed(pack, cu_seqlens, scale, initial_states, return_final_states, bug))
 
 
 def rounded(v: Tensor, found: Outputs) -> Outputs:
-    """y in v's dtype, as it is stored; states as they are."""
+    """Round y to v's dtype; leave states as they are."""
     return (found[0].to(v), found[1]) if isinstance(found, tuple) else found.to(v)
 
 

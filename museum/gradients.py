@@ -1,4 +1,4 @@
-"""Bugs of the backward pass alone: forward is correct to the last bit."""
+"""Bugs in the backward pass alone: forward is correct to the last bit."""
 
 from typing import Any
 
@@ -28,13 +28,13 @@ class _StateLeak(torch.autograd.Function):
 
 @called_like(refs.selective_scan)
 def gate_gradient_of_all_tokens(u: Tensor, delta: Tensor, *tokens: Tensor, **rest: Any) -> Outputs:
-    """What the final state adds to the gradient of the gate is summed over all axes and given to every token."""
+    """The final state's part of the gate's gradient is summed over all axes and added to every token."""
     y, final = only_token(refs.selective_scan(u, delta, *tokens, **rest))
     return put_together(y, None if final is None else _StateLeak.apply(final, delta))  # type: ignore[no-untyped-call]
 
 
 class _HeadZero(torch.autograd.Function):
-    """A parameter whose gradient is read from its first row, for all rows."""
+    """A parameter; the gradient of all its rows is read from the first row."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -71,8 +71,8 @@ def gradients_of_two_inputs_swapped(
 
 
 class _PartialSums(torch.autograd.Function):
-    """The skip's D for every token; its gradient is summed in chunks, kept by the number of the chunk in its sequence,
-    so that each sequence overwrites the sums of the one before."""
+    """The skip's D for every token. Its gradient is summed in chunks, stored by the index of the chunk in its sequence:
+    each sequence overwrites the sums of the one before."""
 
     @staticmethod
     def forward(ctx: Any, D: Tensor, cu_seqlens: Tensor, length: int) -> Tensor:
@@ -100,7 +100,7 @@ def partial_by_local_chunk(
     delta_bias: Tensor | None = None,
     delta_softplus: bool = False,
 ) -> Outputs:
-    """Partial sums of a shared gradient are kept by the chunk's number in its sequence, not in the pack."""
+    """Partial sums of a shared gradient are stored by the chunk's index in its sequence, not in the pack."""
     options: dict[str, Any] = {"delta_bias": delta_bias, "delta_softplus": delta_softplus}
     y, _ = only_token(refs.selective_scan(u, delta, A, B, C, cu_seqlens=cu_seqlens, **options))
     if D is None:
@@ -111,8 +111,8 @@ def partial_by_local_chunk(
 
 
 class _SplitSum(torch.autograd.Function):
-    """x for each of two programs, which store their gradients one after the other; the second starts at a distance of
-    the sequence's length, where the pack's is meant."""
+    """x for each of two programs. Their gradients share one buffer: the second starts at the length of the sequence;
+    correct is the length of the pack."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,8 +141,8 @@ def split_buffer_by_local_length(
     delta_bias: Tensor | None = None,
     delta_softplus: bool = False,
 ) -> Outputs:
-    """The states are shared by two programs whose gradients of u are stored apart; T, the distance between them, was
-    rebound to the sequence's length."""
+    """Two programs share the states and store their gradients of u at a distance of T. T was rebound to the length of
+    the sequence."""
     n = A.shape[1] // 2
     options: dict[str, Any] = {"cu_seqlens": cu_seqlens, "delta_bias": delta_bias, "delta_softplus": delta_softplus}
     if n == 0:
@@ -164,7 +164,7 @@ def recomputed_before_the_skip(
     z: Tensor | None = None,
     **rest: Any,
 ) -> Outputs:
-    """To save memory backward recomputes the output, and stops one operation early: the gate misses the skip."""
+    """To save memory, backward recomputes the output but stops one operation early: the gate misses the skip."""
     y = refs.selective_scan(u, delta, A, B, C, D, z, **rest)
     if z is None or D is None:
         return y

@@ -1,6 +1,6 @@
-"""Bugs that only hardware shows: addresses past 2^31, grids past 65,535, atomics, the tuner, streams.
+"""Bugs visible on hardware only: addresses past 2^31, grids past 65,535, atomics, the tuner, streams.
 
-No tensor of a caller is that large: the kernel spreads the rows over a buffer of its own, so that the last ones are.
+The caller's tensors are small. A kernel spreads their rows over a buffer of its own, large enough for these addresses.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -28,13 +28,13 @@ def _read_kernel(wide, y, D, pitch, BLOCK_D: tl.constexpr, UNSIGNED: tl.constexp
 
 
 def _far_apart(x: Tensor, reach: int, unsigned: bool) -> Tensor:
-    """x, read by a kernel from rows that are spread out: the last one starts past `reach` elements."""
+    """x, read by a kernel from rows spread over a buffer: the last one starts past `reach` elements."""
     (T, D), y = x.shape, torch.empty_like(x)
     if T < 2 or D == 0:
         return x
     pitch = reach // (T - 1) + D
     wide = torch.empty(T * pitch, dtype=x.dtype, device=x.device)
-    wide[:D] = 1  # what a wrapped address reads
+    wide[:D] = 1  # read by a wrapped address
     wide.as_strided((T, D), (pitch, 1)).copy_(x.detach())
     _read_kernel[(T,)](wide, y, D, pitch, BLOCK_D=triton.next_power_of_2(D), UNSIGNED=unsigned)
     return y
@@ -65,7 +65,7 @@ def _copy_rows_kernel(x, y, K, BLOCK_K: tl.constexpr):
 def rope_on_the_second_axis(
     x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> Outputs:
-    """Tokens times heads are programs on the grid's second axis, which ends at 65,535."""
+    """Tokens times heads are programs on the grid's second axis; its limit is 65,535."""
     y, _ = only_token(refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved))
     T, H, K = y.shape
     copied = torch.empty_like(y)
@@ -100,7 +100,7 @@ class _AtomicSum(torch.autograd.Function):
 def conv_of_atomics(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
 ) -> Outputs:
-    """A gradient that is promised to be deterministic is summed by atomics."""
+    """A gradient promised to be deterministic is summed by atomics."""
     rest["activation"] = None
     y, final = only_token(refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens, **rest))
     if bias is None:
@@ -119,7 +119,7 @@ def _add_in_place_kernel(state, x, n, BLOCK: tl.constexpr):
 
 @called_like(refs.causal_conv1d)
 def conv_tuned_in_place(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
-    """The tuner runs a kernel that updates in place as often as it measures, and restores nothing."""
+    """The tuner runs an in-place kernel once per measurement, and restores nothing."""
     y, final = only_token(refs.causal_conv1d(x, weight, bias, **rest))
     total = torch.zeros_like(y)
     if total.numel():

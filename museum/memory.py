@@ -1,4 +1,4 @@
-"""Bugs of memory: rows never written, tensors taken for contiguous, offsets that wrap, tiles too large."""
+"""Bugs of memory: rows never written, tensors taken for contiguous, wrapping offsets, tiles too large."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from packproof.museum.custom_backward import Outputs, graft, only_token, put_tog
 from packproof.museum.variants import called_like
 
 TILE = 16
-WRAP = 2**12  # elements, where the real ones wrap at 2^31 and 2^32
-FEW_BITS = 64  # positions, where the real one has 2^15
+WRAP = 2**12  # elements; real kernels wrap at 2^31 and 2^32
+FEW_BITS = 64  # positions; the real kernel has 2^15
 
 
 class _Written(torch.autograd.Function):
-    """The rows [0, n) of y in a new buffer, and of the gradient in another; the rows after them are never written."""
+    """The rows [0, n) of y in a new buffer, and of its gradient in another. Rows from n on are never written."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, n: int) -> Tensor:
@@ -50,8 +50,8 @@ def rope_leaves_slack(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor
 
 
 def rope_in_slices(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
-    """A grid axis ends too soon, so the launch is split into slices, of 64 rows here: the second one compares the row
-    of the pack with the length of its slice."""
+    """The grid axis has a limit, so the launch is split into slices, of 64 rows here. The second slice compares the row
+    in the pack with the length of the slice."""
     y = refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
     written: Tensor = _Written.apply(y, max(FEW_BITS, len(x) - FEW_BITS))  # type: ignore[no-untyped-call]
     return written
@@ -83,7 +83,7 @@ def conv_that_is_not_launched(
 
 
 class _FromStorage(torch.autograd.Function):
-    """x; backward reads the incoming gradient with the strides that a contiguous one would have."""
+    """x; backward reads the incoming gradient with the strides of a contiguous tensor."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class _FromStorage(torch.autograd.Function):
 
 
 def as_contiguous(d: Tensor) -> Tensor:
-    """d, read as if it were contiguous; past the end of its memory, its last element."""
+    """Read d as if it were contiguous; past the end of its memory, its last element."""
     first, size = int(d.storage_offset()), d.untyped_storage().nbytes() // d.element_size()
     memory = d.as_strided((size,), (1,), 0)
     return memory[(first + torch.arange(d.numel(), device=d.device)).clamp(max=int(size) - 1)].view(d.shape)
@@ -109,7 +109,7 @@ def conv_of_a_contiguous_gradient(x: Tensor, weight: Tensor, bias: Tensor | None
 
 
 class _CopyOfTheView(torch.autograd.Function):
-    """x; backward writes the gradient into a contiguous copy of the view that it returns."""
+    """x; backward returns a view, but writes the gradient into a contiguous copy of it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -126,13 +126,13 @@ class _CopyOfTheView(torch.autograd.Function):
 
 @called_like(refs.causal_conv1d)
 def conv_writes_a_copy(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
-    """The layout is made contiguous for the kernel, which then fills the copy of a gradient and not the gradient."""
+    """The layout is made contiguous for the kernel: it fills a copy of the gradient, not the gradient."""
     return refs.causal_conv1d(_CopyOfTheView.apply(x), weight, bias, **rest)  # type: ignore[no-untyped-call]
 
 
 @called_like(refs.attention)
 def attention_with_the_layout_of_k(q: Tensor, k: Tensor, v: Tensor, **rest: Any) -> Outputs:
-    """v is read with the strides of k, which are the same if both are contiguous with heads of equal width."""
+    """v is read with the strides of k. They are equal only for contiguous tensors with heads of equal width."""
     if v.numel() == 0:
         return refs.attention(q, k, v, **rest)
     t, h, c = v.shape
@@ -153,7 +153,7 @@ def conv_offset_wraps(x: Tensor, weight: Tensor, bias: Tensor | None = None, **r
 
 @called_like(refs.selective_scan)
 def scan_checkpoint_wraps(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
-    """The product that addresses the saved states wraps: backward starts the last rows from states of the first."""
+    """The product addressing the saved states wraps: backward starts the last rows from states of the first."""
     y = refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **rest)
     row = torch.arange(len(u), device=u.device)
     wrapped = torch.where(row * u.shape[1] < FEW_BITS, row, row - FEW_BITS // u.shape[1])
@@ -169,7 +169,7 @@ def rope_with_few_bits(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tenso
 def rope_of_a_fixed_width(
     x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> Tensor:
-    """The kernel reads 4 pairs per row, whatever the width of the table that it was given."""
+    """The kernel reads 4 pairs per row, whatever the width of the table."""
     m, r = cos.shape
     place = torch.arange(m, device=x.device)[:, None] * 4 + torch.arange(r, device=x.device)
     tables = [t.reshape(-1)[place.clamp(max=t.numel() - 1)] if t.numel() else t for t in (cos, sin)]

@@ -17,20 +17,20 @@ def products(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Pair:
 
 
 def rotate_half_form(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Pair:
-    """The same as x cos + rotated(x) sin, the products of sin first."""
+    """`products` as rotated(x) sin + x cos, the products of sin first."""
     x, rotated = torch.stack([a, b]), torch.stack([-b, a])
     y = rotated * sin + x * cos
     return y[0], y[1]
 
 
 def complex_form(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Pair:
-    """The same, by complex numbers."""
+    """`products` by complex numbers."""
     y = torch.complex(a, b) * torch.complex(cos, sin)
     return y.real, y.imag
 
 
 def matrix_form(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Pair:
-    """The same, by rotation matrices."""
+    """`products` by rotation matrices."""
     rotation = torch.stack([torch.stack([cos, -sin]), torch.stack([sin, cos])])
     y = torch.einsum("ijtr, jthr -> ithr", rotation.squeeze(3), torch.stack([a, b]))
     return y[0], y[1]

@@ -52,7 +52,7 @@ class ScanPack:
 
 
 def shifted(x: Tensor, by: int, fill: float) -> Tensor:
-    """x [k, chunk, c] moved `by` rows down inside each chunk."""
+    """x [k, chunk, c] shifted down by `offset` rows inside each chunk."""
     return pad(x[:, :-by], (0, 0, by, 0), value=fill)
 
 
@@ -78,7 +78,7 @@ def prefix_multiplying(a: Tensor, b: Tensor, reset: Tensor) -> tuple[Tensor, Ten
 
 
 def prefix_dividing(a: Tensor, b: Tensor, reset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """S10: as `prefix`, from a cumulative product that is divided out."""
+    """S10: as `prefix`, from a cumulative product, divided out."""
     product = torch.where(reset, 1, a).cumprod(1)
     part = reset.int().cumsum(1)
     summed = torch.zeros_like(b)
@@ -158,7 +158,7 @@ def sequential(a: Tensor, b: Tensor, entry: Tensor, pack: ScanPack) -> Tensor:
 
 
 def sequence_grid(a: Tensor, b: Tensor, entry: Tensor, pack: ScanPack, *, chunk: int = CHUNK) -> Tensor:
-    """h [t, c], chunks counted from the start of each sequence; an entering state is the carry of its first chunk."""
+    """h [t, c], chunks counted from the start of each sequence; its entering state is the first carry."""
     chunks = -(-pack.lengths // chunk)
     first_chunk = chunks.cumsum(0) - chunks
     shift = first_chunk * chunk - pack.starts
@@ -168,7 +168,7 @@ def sequence_grid(a: Tensor, b: Tensor, entry: Tensor, pack: ScanPack, *, chunk:
     k, c = int(chunks.sum()), b.shape[1]
     a = a.new_ones(k * chunk, c).index_copy(0, place, a).view(k, chunk, c)
     b = b.new_zeros(k * chunk, c).index_copy(0, place, b).view(k, chunk, c)
-    entering = a[:, 0].clone()  # meets the carry alone, so that a run cut here has the same products
+    entering = a[:, 0].clone()  # multiplies the carry alone, so that a run cut here has the same products
     a[:, 0] = 1
     decay, inner, _ = prefix(a, b, a.new_zeros(k, chunk, 1, dtype=torch.bool))
     given = dict(zip(first_chunk[chunks > 0].tolist(), entry[chunks > 0].unbind(), strict=True))
@@ -235,13 +235,13 @@ class Recurrence(torch.autograd.Function):
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """The logistic function, from exp: the last bit of torch's own depends on an element's place in its tensor."""
+    """The logistic function, by exp. The last bit of torch.sigmoid depends on an element's position in its tensor."""
     small = (-x.abs()).exp()
     return torch.where(x >= 0, 1, small) / (1 + small)
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)), with the same bits at every place in the tensor."""
+    """log(1 + exp(x)), with the same bits at every position in the tensor."""
     with torch.no_grad():
         small = (-x.abs()).exp()
         large = 1 + small

@@ -1,4 +1,4 @@
-"""Bugs of the time step: softplus where its argument is large."""
+"""Bugs of the time step: softplus of large arguments."""
 
 from typing import Any
 

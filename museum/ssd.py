@@ -14,7 +14,7 @@ from packproof.museum.custom_backward import sloped
 from packproof.museum.variants import named, numbered
 
 CHUNK = 16
-FORGOTTEN = -750  # its exp is 0, in float64 too: a stronger decay would take the digits of all others of a sum
+FORGOTTEN = -750  # exp of it is 0 in float64; a stronger decay would cost the other terms of a sum their digits
 
 Sums = Callable[[Tensor], Tensor]
 
@@ -40,12 +40,12 @@ class SsdPack:
 
 @dataclass(frozen=True)
 class SsdTokens:
-    """What the recurrence h = exp(la) h + x Bᵀ, y = h C reads, with la [t, h], x [t, h, p], B and C [t, h, n]."""
+    """The inputs of the recurrence h = exp(la) h + x Bᵀ, y = h C."""
 
-    la: Tensor
-    x: Tensor
-    B: Tensor
-    C: Tensor
+    la: Tensor  # [t, h]
+    x: Tensor  # [t, h, p]
+    B: Tensor  # [t, h, n]
+    C: Tensor  # [t, h, n]
 
     def __getitem__(self, rows: Any) -> "SsdTokens":
         return SsdTokens(self.la[rows], self.x[rows], self.B[rows], self.C[rows])
@@ -54,7 +54,7 @@ class SsdTokens:
         return SsdTokens(self.la, self.x, self.B.detach(), self.C)
 
     def filled(self, k: int) -> "SsdTokens":
-        """Filled up to k rows, with rows that change nothing."""
+        """Pad to k rows; the added rows leave the state unchanged."""
         la, *rest = (self.la, self.x, self.B, self.C)
         more = k - len(la)
         return SsdTokens(pad(la, (0, 0, 0, more)), *(pad(v, (0, 0, 0, 0, 0, more)) for v in rest))
@@ -78,7 +78,7 @@ def terms(la: Tensor) -> Tensor:
 
 
 def differences(la: Tensor) -> Tensor:
-    """The same, as differences of a cumulative sum: fewer additions, and fewer digits."""
+    """`sums` as differences of a cumulative sum: fewer additions, and fewer digits."""
     return apart(cumulated(la.clamp(min=FORGOTTEN)))
 
 
@@ -88,7 +88,7 @@ def cumulated(la: Tensor) -> Tensor:
 
 
 class BackwardFromTotal(torch.autograd.Function):
-    """D18: a cumulative sum whose backward, a sum from the end, is taken as total - sum from the start + own."""
+    """D18: a cumulative sum. Its backward, a sum from the end, is computed as total - sum from the start + own."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ def outputs(part: SsdTokens, L: Tensor, own: Tensor, entering: Tensor, bug: str 
 
 
 def states(part: SsdTokens, L: Tensor) -> Tensor:
-    """What the rows of the chunk leave in the state, [r, h, p, n], for the rows of L [h, r, k]."""
+    """The state [r, h, p, n] from the rows of the chunk, for the rows of L [h, r, k]."""
     return einsum("hrj,jhp,jhn->rhpn", L, part.x, part.B)
 
 
@@ -184,7 +184,7 @@ def pack_grid(
 def sequence_grid(
     tokens: SsdTokens, h0: Tensor, pack: SsdPack, *, chunk: int = CHUNK, summed: Sums = differences
 ) -> tuple[Tensor, Tensor]:
-    """The same, chunks counted from the start of each sequence, filled up to one shape; a state enters as a carry."""
+    """`pack_grid` with chunks counted from the start of each sequence, padded to one shape; states enter as carries."""
     before = h0.new_ones(chunk, chunk, dtype=torch.bool).tril()
     ys, finals = [tokens.x[:0]], []
     for start, length, entering in zip(pack.starts.tolist(), pack.lengths.tolist(), h0.unbind(), strict=True):
@@ -201,7 +201,7 @@ def sequence_grid(
 
 
 def recurrence(tokens: SsdTokens, h0: Tensor, pack: SsdPack) -> tuple[Tensor, Tensor]:
-    """The same, row by row."""
+    """`pack_grid`, row by row."""
     ys, finals = [tokens.x[:0]], []
     rows = zip(tokens.la.exp().unbind(), tokens.x.unbind(), tokens.B.unbind(), tokens.C.unbind(), strict=True)
     for length, entering in zip(pack.lengths.tolist(), h0.unbind(), strict=True):
@@ -214,13 +214,13 @@ def recurrence(tokens: SsdTokens, h0: Tensor, pack: SsdPack) -> tuple[Tensor, Te
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """The logistic function, from exp: the last bit of torch's own depends on an element's place in its tensor."""
+    """The logistic function, by exp. The last bit of torch.sigmoid depends on an element's position in its tensor."""
     small = (-x.abs()).exp()
     return torch.where(x >= 0, 1, small) / (1 + small)
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)), with the same bits at every place in the tensor."""
+    """log(1 + exp(x)), with the same bits at every position in the tensor."""
     with torch.no_grad():
         small = (-x.abs()).exp()
         large = 1 + small

@@ -1,4 +1,4 @@
-"""Bugs of what a kernel remembers between calls: boundaries of another call, code compiled for another case, old state.
+"""Bugs of caches between calls: boundaries of another call, code compiled for another case, stale state.
 
 Each kernel of this module is correct in the first call of a process, or in all but the first.
 """
@@ -34,7 +34,7 @@ def _remembered(table: dict[Key, Tensor], key: Key, make: Callable[[], Tensor]) 
 def table_by_address(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
 ) -> Outputs:
-    """The table made from the offsets is kept by their address, which the next offsets may have."""
+    """The table made from the offsets is cached by their address; other offsets may get the same address later."""
     key = (cu_seqlens.data_ptr(), len(cu_seqlens), len(x))
     kept = _remembered(_by_address, key, cu_seqlens.clone)
     return refs.causal_conv1d(x, weight, bias, cu_seqlens=kept, **rest)
@@ -42,13 +42,13 @@ def table_by_address(
 
 @called_like(refs.selective_scan)
 def table_by_identity(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
-    """The table is kept for the same tensor of offsets, which may have been edited in place since."""
+    """The table is cached by the identity of the offsets; they may be edited in place later."""
     _, kept = _by_identity.setdefault((id(cu_seqlens), len(u)), (cu_seqlens, cu_seqlens.clone()))
     return refs.selective_scan(u, *tokens, cu_seqlens=kept, **rest)
 
 
 def table_by_size(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
-    """The table is kept by the number of sequences and the longest of them, which other packs have too."""
+    """The table is cached by the numbers of sequences, rows and positions; other packs have the same numbers."""
     key = (len(cu_seqlens), len(x), len(cos), cu_seqlens.dtype)
     kept = _remembered(_by_size, key, cu_seqlens.clone)
     return refs.rope(x, cos, sin, cu_seqlens=kept, interleaved=interleaved)
@@ -57,7 +57,7 @@ def table_by_size(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, in
 def boundaries_of_the_last_pack(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: Any = None
 ) -> Outputs:
-    """Packed calls leave boundaries in a mailbox, single sequences leave none: one of equal length finds a pack's."""
+    """Packed calls leave their boundaries in a mailbox. A later single sequence of equal length picks them up."""
     if len(cu_seqlens) > 2:
         _mailbox["offsets"] = cu_seqlens.clone()
     elif "offsets" in _mailbox and int(_mailbox["offsets"][-1]) == len(x):
@@ -67,7 +67,7 @@ def boundaries_of_the_last_pack(
 
 @called_like(refs.ssd)
 def compiled_without_boundaries(x: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
-    """Compiled and tuned code is kept by shape, not by whether there were boundaries."""
+    """The key of compiled and tuned code has the shape, but not the presence of boundaries."""
     packed = _compiled.setdefault((x.shape[1:], x.dtype, "packed"), len(cu_seqlens) > 2)
     if packed or rest.get("initial_states") is not None or rest.get("return_final_states"):
         return refs.ssd(x, *tokens, cu_seqlens=cu_seqlens, **rest)
@@ -85,7 +85,7 @@ def compiled_for_another_mask(q: Tensor, k: Tensor, v: Tensor, *, causal: bool =
 def state_advanced_by_the_tuner(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
 ) -> Outputs:
-    """The tuner tries a kernel that updates the state in place: after the first call it has been updated twice."""
+    """The tuner tries a kernel with an in-place update of the state: the first call updates it twice."""
     y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
     key = (x.shape[1], weight.shape[1], "tuned")
     if final is not None and key not in _seen:
@@ -106,7 +106,7 @@ def first_token_taken_for_a_step(
     initial_states: Tensor | None = None,
     **rest: Any,
 ) -> Outputs:
-    """A sequence of one token is taken for a step of decoding: it continues what its slot of the cache holds."""
+    """A sequence of one token is taken for a decoding step: it continues from the state in its cache slot."""
     states = A.new_zeros(len(cu_seqlens) - 1, *A.shape) if initial_states is None else initial_states
     old = _slots.get(A.shape, A.new_zeros(0, *A.shape))[: len(states)].to(states).detach()
     old = torch.cat([old, states.detach()[len(old) :]])
@@ -123,7 +123,7 @@ def first_token_taken_for_a_step(
 
 @called_like(refs.attention)
 def semaphore_not_reset(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Outputs:
-    """A counter of finished blocks is not reset when metadata are reused: the second call skips the last block."""
+    """A counter of finished blocks is not reset when metadata is reused: the second call skips the last block."""
     y, lse = only_token(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest))
     key = (cu_seqlens.data_ptr(), len(cu_seqlens), len(q))
     if key in _seen and len(q):

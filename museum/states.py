@@ -1,4 +1,4 @@
-"""Bugs of states that go in and out: taken from the wrong chunk, dropped for one sequence, given no gradient."""
+"""Bugs of initial and final states: from the wrong chunk, dropped for one sequence, without gradient."""
 
 from itertools import pairwise
 from typing import Any
@@ -27,7 +27,7 @@ def single_state_is_none(
 def state_for_one_token_only(
     u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
 ) -> Outputs:
-    """The path with a cached state expects one token; several tokens start from nothing."""
+    """The path with a cached state expects one token; several tokens start from a zero state."""
     if initial_states is not None:
         initial_states = torch.where(cu_seqlens.diff()[:, None, None] > 1, 0, initial_states)
     return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
@@ -37,7 +37,7 @@ def state_for_one_token_only(
 def history_in_the_tile_only(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
 ) -> Outputs:
-    """The thread with the last w-1 values reads those before its tile from its neighbour; the last thread has none."""
+    """The last w-1 values are collected from the last tile alone; values before this tile are lost."""
     y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
     if final is not None:
         lengths, slots = cu_seqlens.diff()[:, None], torch.arange(final.shape[2], device=x.device)
@@ -84,9 +84,9 @@ def states_of_the_wrong_axis(
     *,
     cu_seqlens: Tensor,
 ) -> Tensor:
-    """The slow path sums the states of chunks over the target's axis: a chunk gets those of the chunks after it.
+    """The slow path sums the states of chunks over the wrong axis: a chunk gets the states of later chunks.
 
-    So the recurrence over chunks of 16 tokens runs from the last to the first.
+    The recurrence over chunks of 16 tokens runs from the last to the first.
     """
     starts = cu_seqlens.tolist()
     chunks = [(c, min(c + TILE, end)) for start, end in pairwise(starts) for c in range(start, end, TILE)]
@@ -130,13 +130,13 @@ def short_state_written_in_place(
 def one_state_too_few(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
 ) -> Outputs:
-    """The number of sequences is taken from the last id, which counts from 0."""
+    """The number of sequences is taken from the last id, but ids count from 0."""
     y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
     return put_together(y, None if final is None else final[:-1])
 
 
 @called_like(refs.causal_conv1d)
 def squeezed(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any) -> Outputs:
-    """A step drops all axes of size 1, also those that are the batch's."""
+    """A step drops all axes of size 1, including those of the batch."""
     y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
     return put_together(y.squeeze() if len(x) == 1 else y, final)

@@ -1,4 +1,4 @@
-"""Bugs of tiles: a convolution in Triton with sequence ids, and bugs of its masks, pointers and programs."""
+"""Bugs of tiles: a Triton convolution by sequence ids, with bugs in its masks, pointers and programs."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
@@ -61,7 +61,7 @@ def _bias_bwd_kernel(dpre, dbias, T, D, BLOCK_T: tl.constexpr, BLOCK_D: tl.const
 
 
 class TiledConvolution(torch.autograd.Function):
-    """Forward in Triton; backward is the reference's, except for the gradient of the bias where that has the bug."""
+    """Forward in Triton; backward by the reference, except for one bug in the gradient of the bias."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, cu_seqlens, activation, bug):

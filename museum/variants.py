@@ -1,4 +1,4 @@
-"""How a module of the museum names its kernels: the correct forms of an op, and the same op with one bug each."""
+"""Kernels of a museum module by name: the correct forms of an op, and the same op with one bug each."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -10,7 +10,11 @@ F = TypeVar("F", bound=Kernel)
 
 
 def named(op: Kernel, forms: Mapping[str, Mapping[str, Any]], bugs: Collection[str]) -> Callable[[str], Kernel]:
-    """A module's __getattr__: `forms` are the correct ones, by name; any of the `bugs` is planted into the plain op."""
+    """A module's __getattr__ for its kernels.
+
+    forms: options of the correct kernels, by name.
+    bugs: names of the kernels with a bug.
+    """
 
     def find(name: str) -> Kernel:
         if name not in forms and name not in bugs:
@@ -21,12 +25,12 @@ def named(op: Kernel, forms: Mapping[str, Mapping[str, Any]], bugs: Collection[s
 
 
 def numbered(letter: str, last: int) -> list[str]:
-    """C1, C2, ... up to the last."""
+    """The names C1, C2, ..., `count` of them."""
     return [f"{letter}{i}" for i in range(1, last + 1)]
 
 
 def called_like(op: Kernel) -> Callable[[F], F]:
-    """The decorator of a kernel that hands its options on to an op: its signature is the op's."""
+    """A decorator for a kernel passing its options on to an op: gives it the signature of the op."""
 
     def named(kernel: F) -> F:
         kernel.__signature__ = signature(op)  # type: ignore[attr-defined]

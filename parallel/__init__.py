@@ -1,6 +1,6 @@
 """Packs cut over ranks: context-parallel ops on `torch.distributed`, and ranks simulated in one process.
 
-docs/scaling.md has what is exchanged, and what it costs.
+docs/scaling.md lists the exchanges and their cost.
 """
 
 import sys

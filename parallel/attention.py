@@ -1,8 +1,8 @@
-"""Attention of a pack that is cut over ranks: each gets the keys and values that its queries see.
+"""Attention of a pack cut over ranks: each rank fetches the keys and values visible to its queries.
 
-The queries of a rank see keys of their documents on other ranks: before them, and after them where the mask is not
-causal. One exchange brings these keys and values, and no others; the one of backward brings the parts of their
-gradients back to the rank that has the token, which adds them in the order of ranks, in fp32, and rounds once.
+Queries of a rank see keys of their documents on other ranks: on earlier ranks, and on later ranks too if the mask is
+not causal. One exchange fetches exactly these keys and values. In backward, one exchange returns their gradients to the
+rank of the token. It adds them in fp32, in the order of ranks, and rounds once.
 """
 
 # mypy: allow-untyped-calls
@@ -23,7 +23,7 @@ from packproof.parallel.exchange import swapped
 from packproof.refs.attention_options import reaches
 from packproof.refs.errors import checked_call
 
-_TILE = 128  # keys before those that a window reaches start at one, so that a kernel's blocks lie where they would
+_TILE = 128  # keys out of reach are dropped by whole tiles, so that a kernel's blocks keep their boundaries
 
 
 @checked_call
@@ -40,13 +40,16 @@ def attention(
     softcap: float = 0.0,
     kernel: Callable[..., Any] | None = None,
 ) -> Tensor:
-    """`packproof.kernels.attention` of the queries on this rank, as those of the whole pack would be: y (t, hq, v).
+    """`packproof.kernels.attention` of the queries on this rank, with the values of the whole pack: y (t, hq, v).
 
-    q: (t, hq, k), k: (t, hk, k), v: (t, hk, v): the rank's tokens; rows after them are slack. sinks (hq,) are the same
-    on all ranks, and their gradient the rank's part of the sum over ranks. shard: a `Shard`, or a `ZigZag`, whose ranks
-    have as much to do under a causal mask. Two exchanges of keys and values, one in each pass, which every rank has to
-    run, also one without tokens. kernel: a function with the signature of `packproof.refs.attention` instead of
-    packproof's own.
+    Each pass has one exchange of keys and values. Every rank has to run both passes, including one without tokens.
+
+    q: (t, hq, k), the rank's tokens; further rows are slack.
+    k: (t, hk, k), as q.
+    v: (t, hk, v), as q.
+    sinks: (hq,), the same on all ranks. Their gradient is this rank's part of the sum over ranks.
+    shard: a `Shard`, or a `ZigZag` to balance the work under a causal mask.
+    kernel: replaces packproof's own; has the signature of `packproof.refs.attention`.
 
     >>> import torch
     >>> from packproof import parallel, refs
@@ -82,25 +85,29 @@ def attention(
 
 @dataclass(frozen=True)
 class _Read:
-    """Queries that the kernel is called with at once, and what they read.
-
-    tokens: in the pack, those of documents one after another; keys: the tokens whose keys they read. offsets,
-    key_offsets: of the documents among either. window: (left, right), as seen from the last key.
-    """
+    """One call of the kernel: the queries of consecutive documents, and their keys."""
 
     tokens: Run
+    """Tokens of the queries, in the pack."""
     keys: Run
+    """Tokens of the keys, in the pack."""
     offsets: tuple[int, ...]
+    """Offsets of the documents among the queries."""
     key_offsets: tuple[int, ...]
+    """Offsets of the documents among the keys."""
     window: tuple[int, int]
+    """(left, right), relative to the last key."""
 
     def __len__(self) -> int:
         return self.tokens[1] - self.tokens[0]
 
 
 def _reads(cut: Cut, rank: int, left: float, right: float) -> Iterator[_Read]:
-    """Those of a rank, in the order of its tokens. A document of which later keys are seen is called for alone: its
-    last query does not stand at the last of these keys, and its window moves by as much."""
+    """The kernel calls of a rank, in the order of its tokens.
+
+    A document with visible keys on later ranks gets a call of its own: its last query is not aligned with its last key,
+    so its window is shifted by the difference.
+    """
     for start, end in cut.runs[rank]:
         parts = []
         for first, last in cut.inside(start, end):
@@ -123,16 +130,23 @@ def _offsets(runs: Sequence[Run]) -> tuple[int, ...]:
 
 
 class _Segment(NamedTuple):
-    """Tokens that a read finds in one run of another rank: in the keys of the read, and among the rows there."""
+    """Consecutive keys of one call, held by one rank."""
 
     read: int
+    """Index of the call, on the rank of its queries."""
     start: int
+    """First of these tokens, counted in the keys of the call."""
     row: int
+    """First of these tokens, counted in the rows of the rank holding them."""
     length: int
+    """Number of tokens."""
 
 
 class KeyExchange:
-    """What each rank reads of the others. left, right: how far a query sees, inf for no limit."""
+    """The keys and values exchanged between ranks.
+
+    left_reach, right_reach: how far a query sees, inf for no limit.
+    """
 
     def __init__(self, cut: Cut, left: float, right: float) -> None:
         self.cut = cut
@@ -151,7 +165,7 @@ class KeyExchange:
                 row += b - a
 
     def fetched(self, kv: Tensor) -> list[Tensor]:
-        """The rows that each read of this rank needs, from those of all ranks."""
+        """The rows of keys and values for each kernel call of this rank, from all ranks."""
         out = _cat([kv[s.row : s.row + s.length] for lent in self.lent for s in lent], kv)
         back = swapped(self.cut, out, _rows(self.lent), _rows(self.read), "keys and values of attention, forward")
         found: list[dict[int, Tensor]] = [{} for _ in self.reads[self.cut.rank]]
@@ -161,7 +175,10 @@ class KeyExchange:
         return [_cat([parts[start] for start in sorted(parts)], kv) for parts in found]
 
     def returned(self, gradients: Sequence[Tensor], like: Tensor) -> Tensor:
-        """The gradient of this rank's rows, from what the reads of all ranks have for them. like: these rows."""
+        """The gradient of this rank's rows, summed over the kernel calls of all ranks.
+
+        like: the rows.
+        """
         out = _cat([gradients[s.read][s.start : s.start + s.length] for source in self.read for s in source], like)
         what = "gradients of keys and values of attention, backward"
         back = swapped(self.cut, out, _rows(self.read), _rows(self.lent), what)
@@ -173,7 +190,7 @@ class KeyExchange:
 
 
 def _rows(segments: Sequence[Sequence[_Segment]]) -> list[int]:
-    """How many, by rank."""
+    """Number of rows, by rank."""
     return [sum(s.length for s in some) for some in segments]
 
 
@@ -182,7 +199,7 @@ def _cat(parts: Sequence[Tensor], like: Tensor) -> Tensor:
 
 
 def exchange_of(cut: Cut, reach: tuple[float, float]) -> KeyExchange:
-    """Made once for all layers of a pack."""
+    """The exchange for these reaches, made once for all layers of a pack."""
     if reach not in cut.exchanges:
         cut.exchanges[reach] = KeyExchange(cut, *reach)
     exchange: KeyExchange = cut.exchanges[reach]
@@ -190,7 +207,10 @@ def exchange_of(cut: Cut, reach: tuple[float, float]) -> KeyExchange:
 
 
 class _Fetched(torch.autograd.Function):
-    """Keys and values of each read; last a tensor without rows, by which backward is reached on every rank."""
+    """Keys and values of each call, and an empty tensor.
+
+    The empty tensor joins the graph of every rank's output, so that backward, and its exchange, runs on every rank.
+    """
 
     @staticmethod
     def forward(ctx: Any, exchange: KeyExchange, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Causal convolution of a pack that is cut over ranks: the tokens before a cut, the halo, come from earlier ranks."""
+"""Causal convolution of a pack cut over ranks: the tokens before a cut, the halo, come from earlier ranks."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -24,12 +24,15 @@ def causal_conv1d(
     activation: Literal["silu"] | None = None,
     kernel: Callable[..., Any] | None = None,
 ) -> Tensor:
-    """`packproof.kernels.causal_conv1d` of the tokens on this rank: (t, d), as those of the whole pack would be.
+    """`packproof.kernels.causal_conv1d` of the tokens on this rank, with the values of the whole pack: (t, d).
 
-    x: (t, d), the rank's tokens; rows after them are slack. weight (d, w) and bias (d,) are the same on all ranks, and
-    their gradients the rank's part of the sum over ranks. Each rank tells the others its last w - 1 tokens, and in
-    backward what its outputs add to the gradients of theirs: every rank has to run both passes, also one without
-    tokens. kernel: a function with the signature of `packproof.refs.causal_conv1d` instead of packproof's own.
+    Forward exchanges the last w - 1 tokens of each rank, backward the gradients of these halos. Every rank has to run
+    both passes, including one without tokens.
+
+    x: (t, d), the rank's tokens; further rows are slack.
+    weight: (d, w), the same on all ranks. Its gradient is this rank's part of the sum over ranks.
+    bias: (d,), as weight.
+    kernel: replaces packproof's own; has the signature of `packproof.refs.causal_conv1d`.
 
     >>> import torch
     >>> from packproof import parallel, refs
@@ -60,9 +63,9 @@ def causal_conv1d(
 
 
 class _Halo(torch.autograd.Function):
-    """The tokens, and the last `reach` before them of the document that enters: zeros before its start.
+    """The tokens, and their halo: the `reach` tokens before them in the same document, zeros before its start.
 
-    fresh: the gradient of the tokens is one that no one else holds, as those of packproof's kernel are.
+    fresh: the incoming gradient of the tokens may be overwritten, since no one else holds it (packproof's own kernel).
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Which tokens of a pack each rank holds, as runs of them, and what follows for the documents on a rank."""
+"""The tokens of a pack on each rank, as runs of consecutive tokens, and the documents among them."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from packproof.parallel.watch import Watch
 
-Run = tuple[int, int]  # tokens of the pack: the first, and the one after the last
+Run = tuple[int, int]  # tokens of the pack: first, end (exclusive)
 
 
 def process_group(where: str, group: "ProcessGroup | DeviceMesh") -> ProcessGroup:
-    """The group itself, or that of a mesh of one dimension. Raises ArgumentError for anything else."""
+    """The group itself, or the group of a mesh of one dimension. Raises ArgumentError for anything else."""
     if isinstance(group, ProcessGroup):
         return group
     if getattr(group, "ndim", 0) != 1 or not hasattr(group, "get_group"):
@@ -29,13 +29,14 @@ def process_group(where: str, group: "ProcessGroup | DeviceMesh") -> ProcessGrou
 
 
 class Cut:
-    """A pack that is cut over the ranks of a group: what `Shard` and `ZigZag` share.
+    """A pack cut over the ranks of a group: the common part of `Shard` and `ZigZag`."""
 
-    offsets: of the documents of the whole pack. cuts: the tokens at which it is cut, in order. runs: of each rank the
-    tokens that it holds, run by run, in their order on the rank.
-    """
-
+    offsets: tuple[int, ...]
+    """Offsets of the documents in the whole pack."""
+    cuts: tuple[int, ...]
+    """Token positions of the cuts, in order."""
     runs: tuple[tuple[Run, ...], ...]
+    """Tokens of each rank, run by run, in their order on the rank."""
 
     def __init__(
         self,
@@ -45,7 +46,10 @@ class Cut:
         pieces: int,
         watch: "Watch | None",
     ) -> None:
-        """pieces: into which each rank's tokens fall. Raises LayoutError and ArgumentError."""
+        """Check the offsets and the cuts. Raises LayoutError and ArgumentError.
+
+        pieces: number of runs on each rank.
+        """
         name = type(self).__name__
         self.group = process_group(name, group)
         self.rank, self.ranks, self.watch = self.group.rank(), self.group.size(), watch
@@ -62,7 +66,7 @@ class Cut:
                 f"{name}: cuts are {list(self.cuts)[:12]}, expected {count - 1} positions in order, for "
                 f"{self.ranks} ranks and {tokens} tokens"
             )
-        self.exchanges: dict[Any, Any] = {}  # what an op has found of them, once for all layers
+        self.exchanges: dict[Any, Any] = {}  # plans of an op's exchanges: made once, used by all layers
         self._on_device: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
 
     @property
@@ -72,32 +76,32 @@ class Cut:
 
     @cached_property
     def _portions(self) -> list[tuple[int, Run]]:
-        """Of each document with tokens in a run of this rank: where it starts in the pack, and these tokens."""
+        """(start of the document in the pack, its tokens) for each document in each run of this rank."""
         return [
             (a, (max(a, start), min(b, end))) for start, end in self.runs[self.rank] for a, b in self.inside(start, end)
         ]
 
     def inside(self, start: int, end: int) -> list[Run]:
-        """The documents that have tokens in a run of the pack, whole."""
+        """The documents with tokens between `start` and `end`, as complete runs of the pack."""
         return [(a, b) for a, b in pairwise(self.offsets) if max(a, start) < min(b, end)]
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """Tokens on this rank of each document that has some, once for each run of tokens."""
+        """Number of tokens of each document on this rank, for each run of tokens."""
         return tuple(b - a for _, (a, b) in self._portions)
 
     @cached_property
     def positions(self) -> tuple[int, ...]:
-        """The position in its document of the first of these tokens."""
+        """Position of the first of these tokens in its document."""
         return tuple(a - start for start, (a, _) in self._portions)
 
     @cached_property
     def is_cut(self) -> bool:
-        """Whether any document of the pack is cut: else ranks have nothing to tell each other."""
+        """Whether a cut divides any document. If not, ranks exchange nothing."""
         return any(cut not in self.offsets for cut in self.cuts)
 
     def cu_seqlens(self, device: torch.device, offsets: Sequence[int] | None = None) -> Tensor:
-        """Offsets (int32) on a device, by default those of the documents on this rank; made there once."""
+        """Offsets (int32) on a device, copied there once; by default of the documents on this rank."""
         return self._moved(device, (0, *accumulate(self.lengths)) if offsets is None else tuple(offsets))
 
     def starts(self, device: torch.device) -> Tensor:
@@ -110,7 +114,7 @@ class Cut:
         return self._on_device[device, numbers]
 
     def require_tokens(self, op: str, name: str, x: Tensor) -> None:
-        """ArgumentError unless a tensor has the tokens of this rank; rows after them are slack."""
+        """Raise ArgumentError if a tensor has fewer rows than this rank has tokens. Further rows are slack."""
         if x.ndim == 0 or len(x) < self.tokens:
             runs = " and ".join(f"{a} to {b}" for a, b in self.runs[self.rank])
             raise contradiction(
@@ -120,5 +124,5 @@ class Cut:
 
 
 def without_tokens(x: Tensor) -> Tensor:
-    """What an op returns for x on a rank without tokens: zeros, which backward goes through, whatever lies in slack."""
+    """The output of an op on a rank without tokens: zeros with a graph to x, whatever its slack rows hold."""
     return x.masked_fill(torch.ones_like(x, dtype=torch.bool), 0)

@@ -1,4 +1,4 @@
-"""What ranks tell each other: one collective, in which each of them says one thing to all, or to each."""
+"""Collectives between ranks, with an error message that names missing ranks."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,13 +10,13 @@ from torch import Tensor
 from packproof.parallel.cut import Cut
 from packproof.refs.errors import PackproofError
 
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # as torch 2.13 renamed it
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
 
 
 def all_gathered(cut: Cut, x: Tensor, what: str) -> Tensor:
-    """x of all ranks, (ranks, *x.shape). what: is exchanged, for the message of a failure.
+    """Stack x of all ranks: (ranks, *x.shape). Raises PackproofError if a rank does not take part.
 
-    Raises PackproofError where a rank does not take part.
+    label: names the exchange in the error message.
     """
     out = x.new_empty((cut.ranks, *x.shape))
     with _exchange(cut, what):
@@ -25,9 +25,13 @@ def all_gathered(cut: Cut, x: Tensor, what: str) -> Tensor:
 
 
 def swapped(cut: Cut, x: Tensor, sent: Sequence[int], received: Sequence[int], what: str) -> Tensor:
-    """The rows that each rank has for this one, in the order of ranks. x: the rows for each rank, in the same order.
+    """Send rows to each rank; return the rows received from each, in the order of ranks.
 
-    sent, received: how many rows, by rank. Raises PackproofError where a rank does not take part.
+    x: the rows to send, in the order of ranks.
+    send_counts, receive_counts: number of rows, by rank.
+    label: names the exchange in the error message.
+
+    Raises PackproofError if a rank does not take part.
     """
     out = x.new_empty((sum(received), *x.shape[1:]))
     with _exchange(cut, what):
@@ -51,9 +55,10 @@ def _exchange(cut: Cut, what: str) -> Iterator[None]:
 
 
 def combined(states: Tensor, decays: Tensor, ranks: tuple[int, ...]) -> Tensor:
-    """The state that those ranks leave, one after the other: h = decay h + state, from zero.
+    """Combine the states of consecutive ranks: h = decay h + state, from zero.
 
-    states: (ranks, ...). decays: (ranks, ...) of axes that the states' begin with.
+    states: (ranks, ...).
+    decays: (ranks, ...), with leading axes of the states.
     """
     h = states[ranks[0]]
     for rank in ranks[1:]:

@@ -1,8 +1,8 @@
-"""A Mamba-2 block whose heads are split over ranks (Dao & Gu 2024, section 8.1): one all-reduce in each pass.
+"""A Mamba-2 block with its heads split over ranks (Dao & Gu 2024, section 8.1): one all-reduce in each pass.
 
-A rank has the heads of some groups, with all that belongs to them: columns of the projection in, channels of the
-convolution, B and C of the groups, decays, and rows of the projection out. The norm is by group, so that no rank needs
-the channels of another. What the ranks project out is summed.
+A rank has the heads of some groups, and their parameters: columns of the input projection, channels of the convolution,
+B and C of the groups, decays, and rows of the output projection. The norm is by group, so no rank needs channels of
+another. The outputs of the ranks are summed.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @checked_init
 class TensorParallelMamba2(nn.Module):
-    """The rank's part of a `packproof.layers.Mamba2Block`.
+    """This rank's part of a `packproof.layers.Mamba2Block`, in the attribute `part`.
 
-    block: the whole one, the same on all ranks, whose parameters are copied; `part` is the rank's block. group: the
-    ranks, a process group or a `DeviceMesh` of one dimension, as many as divide the groups of the block.
-    sequence_parallel: the tokens too are split, equally, where the heads are not: the block is given the rank's tokens
-    and returns those, so that norms between blocks do as much less. Then cu_seqlens is still that of the whole pack.
+    block: the complete block, the same on all ranks. Its parameters are copied.
+    group: the ranks, a process group or a `DeviceMesh` of one dimension. Its size divides the groups of the block.
+    sequence_parallel: outside the block, tokens are split equally over ranks. The block takes and returns the rank's
+    tokens, so each rank normalizes only its own between blocks. cu_seqlens still describes the whole pack.
 
-    Raises ArgumentError where ranks do not divide the groups, or the tokens.
+    Raises ArgumentError if the number of ranks does not divide the groups, or the tokens.
 
     >>> import torch
     >>> from packproof import layers, parallel, refs
@@ -56,9 +56,10 @@ class TensorParallelMamba2(nn.Module):
 
     @checked_call
     def forward(self, u: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-        """u: (t, d_model), all tokens, or with sequence_parallel the rank's. cu_seqlens: int32 or int64 (s + 1,).
+        """Returns the output of the whole block at the tokens of u. Every rank has to run both passes.
 
-        Returns the same tokens of the whole block's output; every rank has to run both passes.
+        u: (t, d_model), all tokens, or with sequence_parallel the tokens of this rank.
+        cu_seqlens: int32 or int64 (s + 1,).
         """
         enter, leave = (_gathered, _scattered) if self.sequence_parallel else (_copied, _summed)
         y: Tensor = leave(self.part(enter(u, self.group), cu_seqlens=cu_seqlens), self.group)
@@ -66,12 +67,12 @@ class TensorParallelMamba2(nn.Module):
 
 
 def part_of(block: Mamba2Block, rank: int, ranks: int) -> Mamba2Block:
-    """The block that has this rank's heads and groups."""
+    """A block with the heads and groups of this rank."""
     part, (heads, headdim), (groups, d_state) = deepcopy(block), block.heads, block.groups
     d_inner = heads * headdim
 
     def own(channels: int, start: int = 0) -> Tensor:
-        """This rank's of so many channels from `start` on."""
+        """Indices of this rank's part of `channels` channels, the first of which is `start`."""
         each = channels // ranks
         return start + torch.arange(rank * each, (rank + 1) * each)
 
@@ -101,7 +102,7 @@ def _linear(weight: Tensor) -> nn.Linear:
 
 
 class _Copied(torch.autograd.Function):
-    """Tokens that all ranks have; their gradient is the sum over ranks."""
+    """Identity of tokens present on all ranks. Backward sums their gradients over ranks."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, group: ProcessGroup) -> Tensor:
@@ -114,7 +115,7 @@ class _Copied(torch.autograd.Function):
 
 
 class _Summed(torch.autograd.Function):
-    """The sum over ranks, on all of them; its gradient is the same on all."""
+    """Sum over ranks, on all ranks. Backward is the identity."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, group: ProcessGroup) -> Tensor:
@@ -126,7 +127,7 @@ class _Summed(torch.autograd.Function):
 
 
 class _Gathered(torch.autograd.Function):
-    """The tokens of all ranks; in backward the sum over ranks of the gradients of the rank's."""
+    """All-gather the tokens. Backward reduce-scatters their gradients."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, group: ProcessGroup) -> Tensor:
@@ -139,7 +140,7 @@ class _Gathered(torch.autograd.Function):
 
 
 class _Scattered(torch.autograd.Function):
-    """The sum over ranks of the rank's tokens; in backward the gradients of those of all ranks."""
+    """Reduce-scatter the tokens. Backward all-gathers their gradients."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, group: ProcessGroup) -> Tensor:

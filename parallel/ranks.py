@@ -1,7 +1,7 @@
-"""Ranks simulated in one process: a thread each, of which one runs at a time, and a process group between them.
+"""Ranks simulated in one process: one thread each, with a process group between them.
 
-A rank runs until it waits for others, then the next one does. So a run is the same each time, kernels need not be safe
-in threads, and where ranks would wait for each other forever it is seen at once.
+One rank runs at a time, until it waits for others; then the next one runs. Hence runs are deterministic, kernels need
+not be thread-safe, and a deadlock is detected at once.
 """
 
 # mypy: disable-error-code="override, assignment, call-arg, attr-defined, no-untyped-call, no-any-return"
@@ -44,11 +44,11 @@ def _unwatched() -> Iterator[OnRank]:
 
 
 class _Stopped(BaseException):
-    """Another rank has failed: this one goes no further."""
+    """Another rank has failed: stop this one."""
 
 
 class Turns:
-    """Which of the ranks runs, what the others wait for, and what they have sent."""
+    """The schedule of the ranks: the running rank, the operations of waiting ranks, and the tensors in transit."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -56,7 +56,7 @@ class Turns:
         self.begin()
 
     def begin(self) -> None:
-        """No rank has run yet, and the first one is next."""
+        """Reset: no rank has run yet, rank 0 is next."""
         self.failed: tuple[int, BaseException] | None = None
         self._running = 0
         self._waiting: dict[int, tuple[str, Any]] = {}
@@ -64,7 +64,7 @@ class Turns:
         self._sent: dict[tuple[int, int, int], deque[Tensor]] = defaultdict(deque)
 
     def meet(self, rank: int, what: str, data: Any, work: Callable[[list[Any]], None]) -> None:
-        """Wait for all ranks to be here; the last one does the work, on what each of them brought."""
+        """Wait for all ranks. The last one to arrive calls `work` with the data of all ranks."""
         with self._changed:
             self._waiting[rank] = what, data
             if len(self._waiting) == self.size and len({name for name, _ in self._waiting.values()}) == 1:
@@ -89,14 +89,14 @@ class Turns:
             return self._sent[of, rank, tag].popleft()
 
     def take(self, rank: int, work: Callable[[], None]) -> None:
-        """All that a rank does, from its first turn on."""
+        """Run `work` on a rank, starting with its first turn."""
         try:
             with self._changed:
                 self._sleep(rank)
             work()
         except _Stopped:
             pass
-        except BaseException as error:  # raised again where the ranks were started
+        except BaseException as error:  # raised again in the thread that started the ranks
             self.failed = self.failed or (rank, error)
         with self._changed:
             self._ended.add(rank)
@@ -112,7 +112,7 @@ class Turns:
             raise _Stopped
 
     def _pass_on(self, rank: int) -> None:
-        """The next rank that waits for nothing takes its turn; PackproofError for the rank that leaves none."""
+        """Let the next runnable rank run. If there is none, record a PackproofError for this rank: a deadlock."""
         others = [(rank + k) % self.size for k in range(1, self.size + 1)]
         ready = [r for r in others if r not in self._waiting and r not in self._ended]
         if ready:
@@ -127,7 +127,7 @@ class Turns:
 
 
 class SimulatedGroup(dist.ProcessGroup):
-    """The process group of one of the ranks: what `torch.distributed` calls, blocking."""
+    """The process group of one rank: the methods called by `torch.distributed`, all blocking."""
 
     def __init__(self, turns: Turns, rank: int) -> None:
         super().__init__(rank, turns.size)
@@ -218,20 +218,20 @@ class SimulatedGroup(dist.ProcessGroup):
 
 
 class Ranks:
-    """Ranks with a process group each, which stays the same from one run to the next: forward, then backward.
-
-    watch: for one who has to see what ranks do, each in a thread of its own: a context of each run. It gives a context
-    of each rank, which gives what is called before each exchange.
-    """
+    """Ranks with one process group each, kept from one run to the next: forward, then backward."""
 
     watch: ClassVar[Callable[[], AbstractContextManager[OnRank]] | None] = None
+    """A context of each run, for an observer of the ranks' threads; None for no observer.
+
+    It yields a factory of contexts, one for each rank. A rank's context yields a function to call before each exchange.
+    """
 
     def __init__(self, size: int) -> None:
         self._turns = Turns(size)
         self._groups = [SimulatedGroup(self._turns, rank) for rank in range(size)]
 
     def run(self, program: Callable[[SimulatedGroup], T]) -> list[T]:
-        """As `run_ranks`."""
+        """Run the program on every rank, as `run_ranks` does."""
         with (Ranks.watch or _unwatched)() as on_rank:
             return self._run(program, on_rank)
 
@@ -265,10 +265,12 @@ class Ranks:
 
 @checked_call
 def run_ranks(size: int, program: Callable[[SimulatedGroup], T]) -> list[T]:
-    """What the program returns on each of so many ranks, simulated in this process, given the rank's process group.
+    """Run a program on `size` ranks simulated in this process; return its result on each rank.
 
-    Raises what the first rank to fail raised, with a note of its number, and PackproofError where ranks wait for each
-    other without end.
+    size: number of ranks.
+    program: called with the process group of each rank.
+
+    Raises the exception of the first rank to fail, with a note of its number, and PackproofError for a deadlock.
 
     >>> import torch
     >>> from packproof.parallel import run_ranks
@@ -283,7 +285,7 @@ def run_ranks(size: int, program: Callable[[SimulatedGroup], T]) -> list[T]:
 
 
 def _stream() -> Callable[[], Any]:
-    """A context with the caller's CUDA stream, where it has one."""
+    """A context with the caller's CUDA stream; does nothing without CUDA."""
     if not torch.cuda.is_initialized():
         return nullcontext
     stream = torch.cuda.current_stream()

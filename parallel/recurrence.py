@@ -1,14 +1,16 @@
 """A recurrence over a pack that is cut over ranks: h_t = decay_t h_{t-1} + input_t, y_t linear in h_t.
 
-A rank finds the state that its own tokens leave, from zero, and the product of their decays; an all-gather tells both
-to all, and each rank combines those before it into the state that enters it (a scan over ranks, as Mamba-2's paper has
-it for chunks: Dao & Gu 2024, section 8.2). The gradient of the state goes the other way: a rank finds that of the state
-that enters it, as far as its own outputs reach, and combines those after it into the gradient of the state that leaves.
-With both at its ends a rank computes what one rank would: nothing else is exchanged.
+Forward: each rank computes two things from its own tokens, starting from zero: the state at its end, and the product of
+its decays. One all-gather shares both. Each rank then combines the states of earlier ranks into its entering state (a
+scan over ranks, like the scan over chunks of Dao & Gu 2024, section 8.2).
 
-A rank has documents that no other has, between one that comes from an earlier rank and one that goes on on a later one.
-Of those our own kernels fill the rank's outputs and gradients in place, so that only the rows of the other two are
-copied there.
+Backward runs in the other direction: each rank computes the gradient of its entering state from its own outputs. One
+all-gather shares it. Each rank combines the gradients of later ranks into the gradient of its leaving state. Nothing
+else is exchanged.
+
+A rank may hold one document from an earlier rank, then complete documents, then one document continued on a later rank.
+The builtin kernels write the outputs and gradients of the complete documents in place; only the rows of the other two
+are copied.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -30,27 +32,27 @@ Backward = Generator[Tensor | None, Tensor | None, Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class RecurrentOp:
-    """An op as ranks need it.
-
-    name: of the op. kernel: called as the op of `packproof.refs`. tokens: the inputs along tokens, of which outputs
-    have the shape of the first. state: the shape of one state, from the arguments. decay: the product of the decays of
-    some tokens, from their arguments, of axes with which a state begins, in fp32 or fp64. own: the passes of our own
-    kernels, or None for those that any kernel has.
-    """
+    """A recurrent op, described for the exchange of its states between ranks."""
 
     name: str
+    """Name of the op."""
     kernel: Callable[..., Any]
+    """A function with the signature of the op in `packproof.refs`."""
     tokens: tuple[str, ...]
+    """Names of the inputs along tokens. The outputs have the shape of the first."""
     state: Callable[[Arguments], tuple[int, ...]]
+    """Returns the shape of one state, given the arguments."""
     decay: Callable[[Arguments], Tensor]
+    """Returns the product of the decays of all tokens, in fp32 or fp64. Its axes are leading axes of a state."""
     own: "OwnPasses | None" = None
+    """Passes of packproof's own kernels; None for passes built from `kernel` and autograd."""
 
     def halves(self) -> tuple[Callable[..., Forward], Callable[..., Backward]]:
-        """`forward` and `backward`, or what the kernel itself gives for them."""
+        """The forward and backward pass of one document: generators in two halves, before and after the exchange."""
         return (self._forward, self._backward) if self.own is None else (self.own.forward, self.own.backward)
 
     def rows(self, arguments: Arguments, rows: slice) -> Arguments:
-        """The arguments of some tokens."""
+        """The arguments of the tokens at `rows`."""
         return {n: x[rows] if n in self.tokens else x for n, x in arguments.items()}
 
     def _forward(self, arguments: Arguments, cu_seqlens: Tensor, leaves: bool) -> Forward:
@@ -78,25 +80,30 @@ class RecurrentOp:
 
 @dataclass(frozen=True)
 class OwnPasses:
-    """What our own kernels compute of a rank.
+    """The passes of packproof's own kernels on one rank.
 
-    forward, backward: one document in two halves, so that what it computes before the exchange is not computed again.
-    `forward(arguments, cu_seqlens, leaves)` yields the state (1, ...) that leaves, from zero, and the decay, if it goes
-    on; is sent the state that enters, and returns y and what backward starts from. `backward(arguments, cu_seqlens, dy,
-    entering, kept)` yields the gradient of the state that enters, is sent that of the one that leaves, and returns the
-    gradients by name.
-    inside, inside_backward: documents that no other rank has, of offsets that may begin after the first row: y and what
-    backward starts from; then, from these and dy, the gradients by name. Rows before the first offset hold anything.
+    `forward` and `backward` handle a document shared with another rank. Each is a generator in two halves, so that
+    values computed before the exchange are not computed again after it. The two `inner` passes handle the documents
+    held by this rank alone. Their offsets may begin after row 0; rows before the first offset are undefined.
     """
 
     forward: Callable[[Arguments, Tensor, bool], Forward]
+    """`forward(arguments, cu_seqlens, leaves)` yields the leaving state (1, ...), computed from zero, and the decay, or
+    None if the document ends here. It receives the entering state; it returns y and a tensor saved for backward."""
     backward: Callable[[Arguments, Tensor, Tensor, Tensor | None, Tensor], Backward]
+    """`backward(arguments, cu_seqlens, dy, entering, saved)` yields the gradient of the entering state. It receives the
+    gradient of the leaving state; it returns the gradients by name."""
     inside: Callable[[Arguments, Tensor], tuple[Tensor, Tensor]]
+    """`inner_forward(arguments, cu_seqlens)` returns y and a tensor saved for backward."""
     inside_backward: Callable[[Arguments, Tensor, Tensor, Tensor], Mapping[str, Tensor]]
+    """`inner_backward(arguments, cu_seqlens, dy, saved)` returns the gradients by name."""
 
 
 def over_ranks(op: RecurrentOp, arguments: Arguments, shard: Shard) -> Tensor:
-    """The outputs of the rank's tokens. arguments: those of the op on this rank, without what is None."""
+    """The outputs of this rank's tokens.
+
+    arguments: of the op on this rank, without those left at None.
+    """
     require_shard(op.name, shard)
     first = arguments[op.tokens[0]]
     for name in op.tokens:
@@ -112,9 +119,10 @@ def over_ranks(op: RecurrentOp, arguments: Arguments, shard: Shard) -> Tensor:
 
 
 class _Rank:
-    """Both passes of a rank of a pack that is cut. One without tokens takes part in the exchanges too.
+    """Both passes of one rank of a cut pack. A rank without tokens takes part in the exchanges too.
 
-    names: of the arguments that are tensors. others: those that are not.
+    names: of the tensor arguments.
+    options: the other arguments.
     """
 
     def __init__(self, op: RecurrentOp, shard: Shard, names: Sequence[str], others: Mapping[str, Any]) -> None:
@@ -124,8 +132,8 @@ class _Rank:
         self._apart = [portion for portion in shard.pieces if portion is not self._inside]
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor | None, ...], list[Tensor]]:
-        """y. For backward: the decays of all ranks, the state that enters, what our kernels start from inside; and what
-        each portion apart starts from."""
+        """Returns y; then, for backward, (decays of all ranks, entering state, saved tensor of the complete documents),
+        and the saved tensor of each boundary portion."""
         op, shard, given, begin = self._op, self._shard, self._arguments(tensors), self._op.halves()[0]
         device = given[op.tokens[0]].device
         y, inside = None, None
@@ -146,7 +154,7 @@ class _Rank:
         )
         entering = combined(states, decays, shard.before)[None] if shard.before else None
         ended = [_ended(run, entering if p.enters else None) for run, p in zip(runs, self._apart, strict=True)]
-        rows = self._along(given[op.tokens[0]], y, [found for found, _ in ended])
+        rows = self._along(given[op.tokens[0]], y, [part for part, _ in ended])
         return rows, (decays, entering, inside), [kept for _, kept in ended]
 
     def backward(
@@ -176,7 +184,7 @@ class _Rank:
         return {**self._others, **dict(zip(self._names, tensors, strict=True))}
 
     def _offsets(self, portion: Portion) -> tuple[int, ...]:
-        """In all rows of the rank."""
+        """The offsets of a portion, counted from the first row of the rank."""
         return tuple(portion.rows.start + offset for offset in portion.offsets)
 
     def _gradient(
@@ -189,7 +197,11 @@ class _Rank:
         return sum(every[1:], every[0]) if every else None
 
     def _along(self, like: Tensor, whole: Tensor | None, apart: Sequence[Tensor]) -> Tensor:
-        """All rows of the rank, zero in slack. whole: with those inside. apart: those of the other portions."""
+        """All rows of the rank, zero in slack.
+
+        all_rows: a buffer with the rows of the complete documents; None if there are none.
+        boundary_rows: the rows of each boundary portion.
+        """
         if whole is None and len(apart) == 1 and len(apart[0]) == len(like):
             return apart[0]
         if whole is None:
@@ -200,7 +212,7 @@ class _Rank:
 
 
 def _ended(run: Generator[Any, Tensor | None, Any], sent: Tensor | None) -> Any:
-    """What the second half returns, once it was sent what comes from other ranks."""
+    """Resume a pass after the exchange, with the tensor received from other ranks, and return its result."""
     try:
         run.send(sent)
     except StopIteration as end:

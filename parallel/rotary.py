@@ -1,4 +1,4 @@
-"""Rotary embedding of a pack that is cut over ranks: positions go on where a document does. Nothing is exchanged."""
+"""Rotary embedding of a pack cut over ranks: positions continue within a document. Nothing is exchanged."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,11 +20,12 @@ def rope(
     interleaved: bool = False,
     kernel: Callable[..., Any] | None = None,
 ) -> Tensor:
-    """`packproof.kernels.rope` of the tokens on this rank, as those of the whole pack would be: (t, h, k).
+    """`packproof.kernels.rope` of the tokens on this rank, with the values of the whole pack: (t, h, k).
 
-    x: (t, h, k), the rank's tokens; rows after them are slack. cos, sin: (m, r), the tables of the whole documents.
+    x: (t, h, k), the rank's tokens; further rows are slack.
+    cos, sin: (m, r), tables for all positions of the complete documents.
     shard: a `Shard` or a `ZigZag`.
-    kernel: a function with the signature of `packproof.refs.rope` instead of packproof's own.
+    kernel: replaces packproof's own; has the signature of `packproof.refs.rope`.
 
     >>> import torch
     >>> from packproof import parallel, refs

@@ -1,4 +1,4 @@
-"""Selective scan and SSD of a pack that is cut over ranks: states go from rank to rank, their gradients back."""
+"""Selective scan and SSD of a pack cut over ranks: states go from rank to rank, their gradients back."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,12 +35,16 @@ def ssd(
     dt_softplus: bool = False,
     kernel: Callable[..., Any] | None = None,
 ) -> Tensor:
-    """`packproof.kernels.ssd` of the tokens on this rank, as those of the whole pack would be: y (t, h, p).
+    """`packproof.kernels.ssd` of the tokens on this rank, with the values of the whole pack: y (t, h, p).
 
-    x, z: (t, h, p), dt: (t, h), B, C: (t, g, n): the rank's tokens; rows after them are slack. A, dt_bias (h,) and D
-    (h,) or (h, p) are the same on all ranks, and their gradients the rank's part of the sum over ranks. Two all-gathers
-    of a state (h, p, n), one in each pass, which every rank has to run, also one without tokens. kernel: a function
-    with the signature of `packproof.refs.ssd` instead of packproof's own.
+    Each pass has one all-gather of a state (h, p, n). Every rank has to run both passes, including one without tokens.
+
+    x, z: (t, h, p), the rank's tokens; further rows are slack.
+    dt: (t, h), as x.
+    B, C: (t, g, n), as x.
+    A, dt_bias: (h,), the same on all ranks. Their gradients are this rank's part of the sum over ranks.
+    D: (h,) or (h, p), as A.
+    kernel: replaces packproof's own; has the signature of `packproof.refs.ssd`.
 
     >>> import torch
     >>> from packproof import parallel, refs
@@ -74,12 +78,15 @@ def selective_scan(
     delta_softplus: bool = False,
     kernel: Callable[..., Any] | None = None,
 ) -> Tensor:
-    """`packproof.kernels.selective_scan` of the tokens on this rank, as those of the whole pack would be: y (t, d).
+    """`packproof.kernels.selective_scan` of the tokens on this rank, with the values of the whole pack: y (t, d).
 
-    u, delta, z: (t, d), B, C: (t, n) or (t, g, n): the rank's tokens; rows after them are slack. A (d, n), D and
-    delta_bias (d,) are the same on all ranks, and their gradients the rank's part of the sum over ranks. Two
-    all-gathers of a state (d, n), one in each pass, which every rank has to run, also one without tokens. kernel: a
-    function with the signature of `packproof.refs.selective_scan` instead of packproof's own.
+    Each pass has one all-gather of a state (d, n). Every rank has to run both passes, including one without tokens.
+
+    u, delta, z: (t, d), the rank's tokens; further rows are slack.
+    B, C: (t, n) or (t, g, n), as u.
+    A: (d, n), the same on all ranks. Its gradient is this rank's part of the sum over ranks.
+    D, delta_bias: (d,), as A.
+    kernel: replaces packproof's own; has the signature of `packproof.refs.selective_scan`.
 
     >>> import torch
     >>> from packproof import parallel, refs
@@ -188,11 +195,11 @@ def _scan_inside_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, kept
 
 
 def _called(function: Callable[..., Any], given: Arguments, names: Sequence[str], *rest: Any, **options: Any) -> Any:
-    """With the tensors in order, None for an absent one."""
+    """Call a function with the named inputs in order, None for an absent one."""
     return function(*(given.get(name) for name in names), *rest, **options)
 
 
 def _steps(arguments: Arguments, name: str) -> Tensor:
-    """The sum over the tokens of their steps, in the dtype of A."""
+    """The sum of the time steps of all tokens, in the dtype of A."""
     bias, softplus = arguments.get(f"{name}_bias"), arguments[f"{name}_softplus"]
     return time_step(arguments[name].to(arguments["A"].dtype), bias, softplus).sum(0)

@@ -1,4 +1,4 @@
-"""What a rank holds of a pack that is cut over ranks: its documents, and which come from other ranks or go on there."""
+"""The part of a pack on one rank: its documents, and their continuation on earlier and later ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,28 +20,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Portion:
-    """Documents of a rank that a kernel is called with at once: their rows on the rank, and their offsets in these.
-
-    enters, leaves: whether the only document of the piece began on an earlier rank, and goes on on a later one.
-    """
+    """Documents of a rank for one call of a kernel."""
 
     rows: slice
+    """Their rows on the rank."""
     offsets: tuple[int, ...]
+    """Offsets of the documents, counted from the first of these rows."""
     enters: bool
+    """Whether the only document of the portion began on an earlier rank."""
     leaves: bool
+    """Whether the only document of the portion continues on a later rank."""
 
 
 @checked_init
 class Shard(Cut):
-    """The part of a pack that is on this rank. Made once for a pack, on every rank, and handed to all layers.
+    """The part of a pack on this rank. Make it once per pack, on every rank, and pass it to all layers.
 
-    cu_seqlens: offsets of the documents of the whole pack, int32 or int64 (s + 1,), the same on all ranks; they are
-    read on the host, so that those of a GPU wait for it: hand over the ones that the loader made.
-    group: the ranks, a process group or a `DeviceMesh` of one dimension. cuts: the token at which each rank but the
-    first begins, in order; equal ones leave a rank without tokens. By default all ranks have as many tokens, or one
-    more. watch: what notices that a rank does not arrive.
+    cu_seqlens: offsets of the documents of the whole pack, int32 or int64 (s + 1,), the same on all ranks. They are
+    read on the host: pass a CPU tensor, since one on a GPU waits for the device.
+    group: the ranks, a process group or a `DeviceMesh` of one dimension.
+    cuts: the first token of each rank but rank 0, in order. Equal cuts leave a rank without tokens. By default the
+    numbers of tokens differ by at most one.
+    watch: detects ranks missing from an exchange.
 
-    Raises LayoutError for offsets, and ArgumentError for cuts, that are not in order or do not fit each other.
+    Raises LayoutError for invalid offsets, and ArgumentError for cuts of a wrong number, out of order or out of range.
 
     >>> import torch
     >>> from packproof.parallel import Shard, run_ranks
@@ -80,12 +82,12 @@ class Shard(Cut):
 
     @property
     def leaves(self) -> bool:
-        """Whether the last document on this rank goes on on a later one."""
+        """Whether the last document on this rank continues on a later one."""
         return bool(self._documents) and self._documents[-1][1] > self._bounds[self.rank + 1]
 
     @cached_property
     def before(self) -> tuple[int, ...]:
-        """The earlier ranks with tokens of the document that enters this one, in order."""
+        """The earlier ranks with tokens of the first document on this rank, in order; () if it starts here."""
         if not self.enters:
             return ()
         start = self._documents[0][0]
@@ -93,7 +95,7 @@ class Shard(Cut):
 
     @cached_property
     def after(self) -> tuple[int, ...]:
-        """The later ranks with tokens of the document that leaves this one, in order."""
+        """The later ranks with tokens of the last document on this rank, in order; () if it ends here."""
         if not self.leaves:
             return ()
         end = self._documents[-1][1]
@@ -101,9 +103,10 @@ class Shard(Cut):
         return tuple(r for r in range(self.rank + 1, self.ranks) if bounds[r] < bounds[r + 1] and bounds[r] < end)
 
     def tails_before(self, rank: int, reach: int) -> list[tuple[int, slice, slice]]:
-        """The tokens among the last `reach` before a rank that belong to the document that enters it.
+        """The halo of a rank: of the `reach` tokens before it, those of the document entering it.
 
-        As a list of ranks that have some, which of their own last `reach` tokens they are, and of the rank's.
+        Returns (earlier rank, rows, halo rows) for each rank holding some of these tokens: `rows` index the earlier
+        rank's own last `reach` tokens, `halo rows` the last `reach` tokens before this rank.
         """
         cut = self._bounds[rank]
         if self._bounds[rank + 1] == cut or cut in self.offsets:
@@ -120,8 +123,10 @@ class Shard(Cut):
 
     @cached_property
     def pieces(self) -> tuple[Portion, ...]:
-        """The document that enters, those that are whole, and the one that leaves: apart, so that a kernel has states
-        for no document but these two."""
+        """The entering document, the complete documents, and the leaving document, as separate portions.
+
+        A kernel then needs states for the first and the last portion only.
+        """
         n = len(self.lengths)
         if self.enters and self.leaves and n == 1:
             return (self._piece(0, 1, enters=True, leaves=True),)
@@ -139,6 +144,6 @@ class Shard(Cut):
 
 
 def require_shard(op: str, shard: Cut) -> None:
-    """ArgumentError for any other cut: states go from token to token."""
+    """Raise ArgumentError for any other kind of cut: a state needs the ranks in the order of the tokens."""
     if not isinstance(shard, Shard):
         raise ArgumentError(f"{op}: shard is a {type(shard).__name__}, expected a Shard, whose ranks follow each other")

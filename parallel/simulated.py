@@ -1,4 +1,4 @@
-"""A context-parallel implementation as a kernel: it takes the whole pack, and cuts it over ranks, simulated or real."""
+"""A context-parallel implementation as a kernel: it takes the whole pack and cuts it over ranks, simulated or real."""
 
 import inspect
 from bisect import bisect_right
@@ -25,9 +25,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ContextParallel(Protocol):
-    """What a context-parallel implementation has to say for itself, in three methods.
+    """The interface of a context-parallel implementation: three methods.
 
-    `ContiguousShares` has the first and the last for ranks that hold one piece of the pack each.
+    `ContiguousShares` has `split` and `gather` for ranks with one piece of the pack each.
 
     >>> import torch
     >>> from packproof.parallel import simulated
@@ -44,26 +44,29 @@ class ContextParallel(Protocol):
     """
 
     def split(self, arguments: Arguments, cuts: tuple[int, ...]) -> list[Arguments]:
-        """The keyword arguments of `run` on each of the len(cuts) + 1 ranks, from those of the whole call."""
+        """Split the arguments of the whole call into the keyword arguments of `run` on each of len(cuts) + 1 ranks."""
 
     def run(self, group: ProcessGroup, **arguments: Any) -> Tensor | Outputs:
-        """The outputs of a rank. It talks to the others through functions of `torch.distributed`, with this group; so
-        may its backward pass. Every rank runs both, also one without tokens."""
+        """The outputs of one rank.
+
+        Forward and backward may call functions of `torch.distributed` with this group. Every rank runs both passes,
+        including a rank without tokens.
+        """
 
     def gather(self, results: list[Outputs], arguments: Arguments, cuts: tuple[int, ...]) -> Outputs:
-        """The outputs of the whole call, from those of all ranks."""
+        """Assemble the outputs of the whole call from the outputs of all ranks."""
 
 
 @checked_init
 class ContiguousShares:
-    """Ranks that hold one piece of the pack each, cut at `cuts`.
+    """Each rank holds one contiguous piece of the pack, cut at `cuts`.
 
-    run: what a rank computes, `run(group, *, cuts, cu_seqlens, ...)`: tensors along tokens have the rows of the rank,
-    all else is whole, `cu_seqlens` too. What it returns along tokens are rows of the rank; of an output along sequences
-    the rows count that belong to sequences whose last token is on the rank.
-    op: the op by its name, or whatever has its `inputs` and `outputs`, axes by name, as a `packproof.Op` has.
-    reduces: whether `run` itself leaves the sum over the ranks in the gradient of what they share, on each of them. If
-    not, the gradient is the sum of what the ranks leave, as that of a wrapper for data parallelism is.
+    op: the name of an op, or an object with `inputs` and `outputs` (axes by name), such as a `packproof.Op`.
+    run: computes one rank, `run(group, *, cuts, cu_seqlens, ...)`. Inputs along tokens have the rows of the rank; all
+    other inputs are complete, including `cu_seqlens`. Outputs along tokens have the rows of the rank. Of an output
+    along sequences, a row counts on the rank holding the last token of its sequence.
+    reduces: True if `run` itself all-reduces the gradients of shared parameters. False if each rank leaves its own
+    part and the gradient is their sum, as under data parallelism.
 
     >>> import torch
     >>> from packproof.parallel import ContiguousShares
@@ -115,7 +118,7 @@ class ContiguousShares:
 
 
 def _last_token(start: int, end: int, tokens: int) -> int:
-    """The last token of a sequence; of one without any, the one that comes after it, or else the last of the pack."""
+    """The last token of a sequence. For an empty sequence: the next token, or the last token of the pack."""
     return max(end - 1 if end > start else min(start, tokens - 1), 0)
 
 
@@ -125,14 +128,15 @@ def _roles(axes: Mapping[str, str]) -> dict[str, str]:
 
 @checked_call
 def simulated(implementation: ContextParallel, like: F) -> F:
-    """A kernel, called as `like` is, that runs a context-parallel implementation on ranks simulated in one process.
+    """Make a kernel of a context-parallel implementation, on ranks simulated in one process.
 
-    It takes one more keyword argument, `cuts`: the token positions at which the pack is cut, in order, one less than
-    ranks; none by default. By it the property `partition` knows that the kernel cuts packs itself. like: the op on one
-    rank, whose signature it gets. Differentiable once: the backward pass of every rank runs, in its turn, and the
-    gradients are those of `split` and `gather`.
+    The kernel has the signature of `like` and one more keyword argument, `cuts`: token positions in order, one fewer
+    than ranks, () by default. The property `partition` recognizes a kernel of cut packs by this argument. Gradients
+    flow through `split`, the backward pass of each rank, and `gather`. Differentiable once.
 
-    Raises what a rank raises, with a note of which one, and PackproofError where ranks would wait forever.
+    like: the op on one rank.
+
+    Raises the exception of a failing rank, with a note of its number, and PackproofError for a deadlock.
 
     >>> import torch
     >>> import packproof
@@ -150,10 +154,10 @@ def simulated(implementation: ContextParallel, like: F) -> F:
 
 @checked_call
 def on_process_group(implementation: ContextParallel, like: F, group: ProcessGroup) -> F:
-    """As `simulated`, on real ranks: every process of the group makes the same calls, with the same tensors.
+    """Like `simulated`, on real ranks: every process of the group makes the same calls, with the same tensors.
 
-    Each runs its own part and gets the results of all, so that a check in one of them judges the whole. A call with
-    fewer cuts than the group has ranks leaves the last of these without tokens; of more the first ones count.
+    Each process runs its own part and gets the results of all ranks, so that a check in any process covers the whole
+    pack. Too few cuts for the group leave the last ranks without tokens; surplus cuts are ignored.
 
     >>> import torch
     >>> import torch.distributed as dist
@@ -199,13 +203,13 @@ def _kernel(implementation: ContextParallel, like: F, group: ProcessGroup | None
 
 
 class _Processes:
-    """The ranks of a process group, of which this process is one."""
+    """The ranks of a process group; this process is one of them."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self._group = group
 
     def run(self, program: Callable[[ProcessGroup], T]) -> list[T]:
-        """What the program returned on each rank, on this one's device."""
+        """The program's result on each rank, moved to this rank's device."""
         mine = program(self._group)
         found: list[Any] = [None] * self._group.size()
         dist.all_gather_object(found, _moved(mine, lambda x: x.detach().cpu()), group=self._group)
@@ -216,7 +220,7 @@ class _Processes:
 
 
 def _moved(found: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """Tuples and dicts of tensors, each moved."""
+    """Apply `move` to the tensors in nested tuples and dicts."""
     if isinstance(found, Mapping):
         return {name: _moved(x, move) for name, x in found.items()}
     if isinstance(found, tuple):
@@ -225,7 +229,10 @@ def _moved(found: Any, move: Callable[[Tensor], Tensor]) -> Any:
 
 
 class _Passes:
-    """Forward and backward of all ranks. flat: of each tensor that they are given the rank and the name."""
+    """Forward and backward of all ranks.
+
+    tensor_keys: (rank, name) of each input tensor, in order.
+    """
 
     def __init__(
         self,
@@ -240,7 +247,10 @@ class _Passes:
         self._ranks = ranks
 
     def forward(self, tensors: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor]:
-        """The outputs of the ranks, one after the other. needed: whether a tensor has a gradient."""
+        """The outputs of all ranks, in one list.
+
+        needs_gradient: whether each tensor needs a gradient.
+        """
         trained = {name for (_, name), grad in zip(self._flat, needed, strict=True) if grad}
         for (rank, name), x in zip(self._flat, tensors, strict=True):
             self._leaves[rank][name] = x.detach().requires_grad_(name in trained)
@@ -255,14 +265,14 @@ class _Passes:
         return [y.detach() for outputs in self._outputs for y in outputs]
 
     def of_each(self, tensors: Sequence[Tensor]) -> list[Outputs]:
-        """The outputs of all ranks by rank."""
+        """Group a flat list of the outputs of all ranks by rank."""
         given, found = iter(tensors), []
         for outputs in self._outputs:
             found.append(tuple(next(given) for _ in outputs))
         return found
 
     def backward(self, incoming: Sequence[Tensor]) -> list[Tensor | None]:
-        """The gradient of each tensor that the ranks were given."""
+        """The gradient of each input tensor."""
         dys = self.of_each(incoming)
 
         def program(group: ProcessGroup) -> dict[str, Tensor | None]:

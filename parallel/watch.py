@@ -1,4 +1,4 @@
-"""Notices a rank that died or hangs, and says which one and where, before the others wait for it forever."""
+"""Detects a dead or hanging rank and reports where it was last seen, before the others wait for it forever."""
 
 from datetime import timedelta
 
@@ -10,13 +10,16 @@ from packproof.refs.errors import ArgumentError, PackproofError, checked_init
 
 @checked_init
 class Watch:
-    """Before each exchange a rank writes into the group's store that it has come, and waits for the others.
+    """Before each exchange a rank registers its arrival in the group's store and waits for the other ranks.
 
-    seconds: how long. Costs some round trips to the store each time, and makes the host wait for all ranks: for tests,
-    and to find out what a job stands still at. Hand the same one to every `Shard` of a rank. store: that of all ranks,
-    by default the group's. `lost` is what was said of ranks that did not come, empty so far.
+    Each exchange costs a few round trips to the store, and the host waits for all ranks. Use it in tests, or to find
+    out where a job hangs. Pass the same watch to every `Shard` of a rank. Its attribute `lost` describes the missing
+    ranks once an exchange has failed, and is "" until then.
 
-    Raises PackproofError on the ranks that are there: which did not come, to what, and where they were last seen.
+    seconds: how long to wait.
+    store: shared by all ranks; by default the group's.
+
+    Raises PackproofError on the ranks present: the missing ranks, the exchange, and where they were last seen.
 
     >>> from packproof.parallel import Watch
     >>> Watch(seconds=30.0).seconds
@@ -30,7 +33,7 @@ class Watch:
         self.lost = ""
 
     def arrive(self, group: ProcessGroup, what: str) -> None:
-        """Wait until all ranks have come to this exchange."""
+        """Wait until all ranks have reached this exchange."""
         self._count += 1
         store, rank = self._store_of(group), group.rank()
         keys = [self._key(self._count, r) for r in range(group.size())]
@@ -38,7 +41,7 @@ class Watch:
             store.set(f"packproof/at/{rank}", f"exchange {self._count}, {what}")
             store.set(keys[rank], "")
             store.wait(keys, timedelta(seconds=self.seconds))
-            if self._count > 1:  # all have come here, so all have left the one before
+            if self._count > 1:  # all ranks are here, so all have left the previous exchange
                 store.delete_key(self._key(self._count - 1, rank))
         except RuntimeError as error:
             told = f"{self._told(group, keys)} within {self.seconds:g} s"
@@ -46,11 +49,11 @@ class Watch:
             raise PackproofError(self.lost) from error
 
     def missing(self, group: ProcessGroup) -> str:
-        """Which ranks have not come to the exchange that this one is at, and where they were last seen."""
+        """Describe the ranks missing from the current exchange, and where they were last seen."""
         return self._without(group, [self._key(self._count, rank) for rank in range(group.size())])
 
     def absent(self, group: ProcessGroup, seconds: float) -> str:
-        """After a failure, on every rank that is there: which do not say so within so many seconds, and where they were
+        """After a failure, called on every surviving rank: describe the ranks silent for `seconds`, and where they were
         last seen."""
         keys = [f"packproof/here/{rank}" for rank in range(group.size())]
         try:
@@ -61,7 +64,7 @@ class Watch:
         return ""
 
     def _without(self, group: ProcessGroup, keys: list[str]) -> str:
-        """The ranks whose keys are not there."""
+        """Describe the ranks whose keys are not in the store; "" if all are."""
         store, told = self._store_of(group), []
         for rank, key in enumerate(keys):
             if not store.check([key]):

@@ -1,4 +1,4 @@
-"""Cuts that share out the work of causal attention: a rank has an early and a late run of tokens."""
+"""Cuts that balance causal attention: each rank has an early and a late chunk of the pack."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @checked_init
 class ZigZag(Cut):
-    """The part of a pack that is on this rank, where N ranks hold 2N chunks: rank r has chunks r and 2N - 1 - r.
+    """The part of a pack on this rank, in a zigzag of 2N chunks over N ranks: rank r has chunks r and 2N - 1 - r.
 
-    Under a causal mask the last tokens of a document read the most keys. Of one document in contiguous pieces the last
-    rank has 2 - 1/N times the mean of the work; here all have the same. For `attention` and `rope`: a state goes from
-    token to token, so that the other ops need a `Shard`. Made once for a pack, on every rank.
+    Under a causal mask the last tokens of a document read the most keys. If one document is cut into contiguous pieces,
+    the last rank has 2 - 1/N times the mean work; with a zigzag all ranks have the same. For `attention` and `rope`
+    only: recurrent ops pass states from token to token and need a `Shard`. Make it once per pack, on every rank.
 
-    cu_seqlens, group, watch: as of `Shard`. cuts: the token at which each chunk but the first begins, in order; by
-    default all chunks have as many tokens, or one more.
+    cu_seqlens, group, watch: as in `Shard`.
+    cuts: the first token of each chunk but chunk 0, in order. By default the sizes of chunks differ by at most one.
 
-    Raises LayoutError for offsets, and ArgumentError for cuts, that are not in order or do not fit each other.
+    Raises LayoutError for invalid offsets, and ArgumentError for cuts of a wrong number, out of order or out of range.
 
     >>> import torch
     >>> from packproof.parallel import ZigZag, run_ranks
@@ -59,10 +59,10 @@ class ZigZag(Cut):
 
 
 class ZigZagShares(ContiguousShares):
-    """Ranks that hold two chunks of the pack each, as those of a `ZigZag`: for an op whose outputs are along tokens.
+    """Each rank holds two chunks of the pack, as in a `ZigZag`. All outputs of the op must be along tokens.
 
-    As `ContiguousShares`, but that `run` is given the cuts of all chunks: those of the call, and one in the middle of
-    each piece between them. Reports count these pieces as ranks.
+    Like `ContiguousShares`, but `run` gets the cuts of all chunks: the cuts of the call, and one in the middle of each
+    piece between them. Reports count these pieces as ranks.
 
     >>> import torch
     >>> from packproof.parallel import ZigZagShares
@@ -87,12 +87,15 @@ class ZigZagShares(ContiguousShares):
 
 
 def _runs(bounds: Sequence[int]) -> tuple[tuple[Run, ...], ...]:
-    """Of each rank the early and the late chunk. bounds: of the chunks."""
+    """The early and the late chunk of each rank.
+
+    bounds: of the chunks.
+    """
     chunks = list(pairwise(bounds))
     return tuple((chunks[r], chunks[-1 - r]) for r in range(len(chunks) // 2))
 
 
 def _chunks(cuts: Sequence[int], arguments: Arguments) -> tuple[int, ...]:
-    """The cuts, and one in the middle of each piece."""
+    """The cuts, and one more in the middle of each piece."""
     halves = [(a, (a + b) // 2) for a, b in pairwise((0, *cuts, int(arguments["cu_seqlens"][-1])))]
     return tuple(cut for pair in halves for cut in pair)[1:]

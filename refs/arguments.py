@@ -1,4 +1,4 @@
-"""What a call of an op must look like: shapes, dtypes, devices and offsets, the same for references and kernels."""
+"""Argument checks of ops: shapes, dtypes, devices and offsets, the same for references and kernels."""
 
 from collections.abc import Collection, Mapping, Sequence
 from math import isfinite
@@ -51,11 +51,12 @@ def bind(
 ) -> dict[str, int]:
     """Check every tensor of a call and return the size of each axis, such as `{"t": 36, "d": 64, "s": 2}`.
 
-    cu_seqlens, cu_seqlens_k: int32 or int64 (s + 1,), on the same device; the second those of the axis u, which is t
-    where it is left out. tensors: the inputs by name, None where one is absent. values: read the offsets on the host
-    and check them too (on a GPU this waits for the device).
+    cu_seqlens: int32 or int64 (s + 1,), on the device of the inputs.
+    values: also read the offsets on the host and check them; on a GPU this waits for the device.
+    cu_seqlens_k: like cu_seqlens, for the axis u. If left out, u is t.
+    tensors: the inputs by name, None for an absent one.
 
-    Raises ArgumentError naming the argument, what came and what was expected; LayoutError for the offsets.
+    Raises ArgumentError with the name, actual and expected value of the argument; LayoutError for the offsets.
     """
     given = _given(signature, tensors)
     leader = next(iter(given))
@@ -87,9 +88,10 @@ def check_options(signature: Signature, **given: Any) -> None:
 
 
 def check_step(function: str, specs: Mapping[str, str], **tensors: Tensor | None) -> None:
-    """Raise ArgumentError unless the tensors of one token have the axes, such as "h p n", of a function outside a pack.
+    """Raise ArgumentError unless the tensors of a step function, one token without a pack, fit their axes.
 
-    specs: the axes by name, as in a signature. All tensors hold floats and lie on one device.
+    specs: axes such as "h p n", by name of the tensor, as in a signature.
+    tensors: by name; floats, on one device.
     """
     sizes: dict[str, int] = {}
     given = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
@@ -114,7 +116,7 @@ def check_step(function: str, specs: Mapping[str, str], **tensors: Tensor | None
 
 
 def _step_sizes(axes: Axes, given: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int] | None:
-    """The sizes with those of one more tensor; None if it does not fit them."""
+    """Add the axis sizes of one more tensor; None if it does not fit the known sizes."""
     if len(axes) != len(given):
         return None
     found = dict(sizes)
@@ -126,16 +128,16 @@ def _step_sizes(axes: Axes, given: Sequence[int], sizes: Mapping[str, int]) -> d
 
 
 def check_floats(function: str, name: str, tensor: Any) -> None:
-    """Raise ArgumentError unless it is a tensor of floats that packproof computes in, or of complex numbers."""
+    """Raise ArgumentError unless the value is a tensor of a supported float dtype, or of complex numbers."""
     if not isinstance(tensor, Tensor):
         raise ArgumentError(f"{function}: {name} is {kind(tensor)} but a tensor was expected")
-    if tensor.dtype not in FLOATS and not tensor.is_complex():  # complex steps differentiate
+    if tensor.dtype not in FLOATS and not tensor.is_complex():  # complex: for differentiation by complex steps
         expected = " or ".join(map(_short, FLOATS))
         raise ArgumentError(f"{function}: {name} is {_short(tensor.dtype)} but {expected} was expected")
 
 
 def whole_number(function: str, name: str, value: Any, least: int = 0, error: type[ArgumentError] = LayoutError) -> int:
-    """The value as an int; raises the error unless it is a whole number from `least` on, no bool."""
+    """The value as an int. Raises `error` unless it is a whole number, not a bool, of at least `minimum`."""
     try:
         number = index(value)
     except TypeError:
@@ -148,7 +150,7 @@ def whole_number(function: str, name: str, value: Any, least: int = 0, error: ty
 
 
 def finite_scale(op: str, scale: Any, k: int, name: str = "scale") -> float:
-    """The factor of that name: k ** -0.5 if left out. Raises ArgumentError unless it is a finite number, or None."""
+    """The scale as a float, k ** -0.5 for None. Raises ArgumentError unless it is a finite number or None."""
     if scale is None:
         return float(max(k, 1) ** -0.5)
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not isfinite(scale):
@@ -157,18 +159,18 @@ def finite_scale(op: str, scale: Any, k: int, name: str = "scale") -> float:
 
 
 def _dtype(signature: Signature, name: str, leader: torch.dtype) -> torch.dtype:
-    """The dtype of an input or output in a call whose leader has this one."""
+    """The dtype of an input or output, given the dtype of the leader."""
     return _wide(leader) if name in signature.fixed else leader
 
 
 def empty_output(signature: Signature, name: str, leader: Tensor, sizes: Mapping[str, int]) -> Tensor:
-    """A tensor of the shape, dtype and device of an output, its values not set."""
+    """An uninitialized tensor with the shape, dtype and device of an output."""
     (axes,) = parse(signature.outputs[name]).alternatives
     return leader.new_empty(shape(axes, sizes), dtype=_dtype(signature, name, leader.dtype))
 
 
 def empty_gradients(signature: Signature, leader: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
-    """A tensor like the gradient of each input, in order, its values not set; empty for an absent input."""
+    """An uninitialized tensor like the gradient of each input, in order; an empty one for an absent input."""
     return tuple(
         leader.new_empty(0, dtype=_dtype(signature, name, leader.dtype))
         if x is None
@@ -178,7 +180,7 @@ def empty_gradients(signature: Signature, leader: Tensor, *others: Tensor | None
 
 
 def _given(signature: Signature, tensors: dict[str, Tensor | None]) -> dict[str, Tensor]:
-    """The tensors that are there, in the order of the inputs."""
+    """The tensors present, in the order of the signature's inputs."""
     given = {}
     for name, forms in signature.forms.items():
         tensor = tensors.pop(name, None)
@@ -220,7 +222,7 @@ def _check_dtypes(signature: Signature, given: Mapping[str, Tensor]) -> None:
 
 
 def _allowed(signature: Signature, name: str, leader: torch.dtype) -> tuple[torch.dtype, ...]:
-    """The dtypes that an input may have in a call whose leader has this one, the usual one first."""
+    """The allowed dtypes of an input, given the dtype of the leader, the usual one first."""
     if name in signature.integers:
         return OFFSETS
     usual = _dtype(signature, name, leader)
@@ -230,12 +232,12 @@ def _allowed(signature: Signature, name: str, leader: torch.dtype) -> tuple[torc
 
 
 def narrow_dtypes(leader: torch.dtype) -> tuple[torch.dtype, ...]:
-    """What `narrow` inputs may have beside a leader of this dtype, besides fp32."""
+    """The dtypes allowed for `narrow` inputs beside fp32, given the dtype of the leader."""
     return (leader,) if leader in HALVES else HALVES if leader == torch.float32 else ()
 
 
 def widened(signature: Signature, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, with `narrow` inputs in the dtype that they are fixed in; their gradients are rounded back, once."""
+    """The tensors, with `narrow` inputs cast to their fixed dtype. Their gradients are rounded back, once."""
     wide = _wide(next(iter(tensors.values())).dtype)
     narrow = {name: x.to(wide) for name, x in tensors.items() if name in signature.narrow and x is not None}
     return {**tensors, **narrow}
@@ -272,7 +274,7 @@ def _bind_axes(signature: Signature, given: Mapping[str, Tensor], offsets: Mappi
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of fixed tensors beside tokens of this one."""
+    """The dtype of fixed tensors beside tokens of this dtype."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -283,9 +285,9 @@ def check_option(op: str, name: str, value: Any, allowed: Collection[Any]) -> No
 
 
 def check_offsets_form(op: str, cu_seqlens: Tensor, name: str = "cu_seqlens") -> None:
-    """Raise LayoutError unless `cu_seqlens` is an int32 or int64 tensor of shape (s + 1,); reads no value.
+    """Raise LayoutError unless `cu_seqlens` is an int32 or int64 tensor of shape (s + 1,). Reads no value.
 
-    name: of the argument, in the message.
+    name: of the argument, for the message.
     """
     if not isinstance(cu_seqlens, Tensor):
         raise LayoutError(
@@ -307,9 +309,13 @@ def check_offsets_form(op: str, cu_seqlens: Tensor, name: str = "cu_seqlens") ->
 def check_offsets(
     op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the pack has", lines: str = "", name: str = "cu_seqlens"
 ) -> None:
-    """Raise LayoutError unless the offsets start at 0, never decrease and end by `n_tokens` (then comes slack).
+    """Raise LayoutError unless the offsets start at 0, never decrease and end at or before `n_tokens`.
 
-    Reads the offsets on the host. holder and lines: whose tokens they are, in the message; name: of the argument.
+    Reads the offsets on the host. Rows past the last offset are slack.
+
+    holder: "x has", the owner of the tokens, for the message.
+    lines: further lines of the message.
+    name: of the argument, for the message.
     """
     offsets = host_offsets(op, cu_seqlens, name)
     falls = next((i for i in range(1, len(offsets)) if offsets[i] < offsets[i - 1]), None)
@@ -327,7 +333,7 @@ def check_offsets(
 
 
 def host_offsets(op: str, cu_seqlens: Tensor, name: str = "cu_seqlens") -> list[int]:
-    """The values of a tensor, read on the host. Raises LayoutError for one on the meta device, which has none."""
+    """The values of the offsets, read on the host. Raises LayoutError for a meta tensor: it has no values."""
     if cu_seqlens.is_meta:
         raise LayoutError(f"{op}: {name} is on meta, where it has no values, but they are read here")
     values: list[int] = cu_seqlens.tolist()
@@ -335,7 +341,7 @@ def host_offsets(op: str, cu_seqlens: Tensor, name: str = "cu_seqlens") -> list[
 
 
 def moved(owner: str, tensor: Tensor, device: Any) -> Tensor:
-    """The tensor on a device, None for where it is. Raises LayoutError for a device that is not there."""
+    """Move a tensor to a device; None leaves it. Raises LayoutError for a device not available here."""
     if device is None:
         return tensor
     try:

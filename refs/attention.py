@@ -50,21 +50,26 @@ def attention(
     softcap: float = 0.0,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attend from each token to the tokens of its own sequence, or to the keys of that sequence.
+    """Attend from each token to the keys of its own sequence.
 
-    q: (t, hq, k). k: (u, hk, k). v: (u, hk, v). sinks: (hq,), a score of each query head that takes its share of the
-    softmax and has no value (gpt-oss). All of one dtype: fp64, fp32, bf16 or fp16 (the last two compute in fp32).
-    Query head i reads kv head i // (hq / hk). cu_seqlens, cu_seqlens_k: int32 or int64 (s + 1,), of the queries and of
-    the keys; the second is the first, and u is t, if left out.
+    The last query of a sequence is aligned with its last key, as in FlashAttention since 2.1: of n queries and m keys,
+    query i has the position of key i + m - n. All tensors share one dtype: fp64, fp32, bf16 or fp16 (the last two
+    compute in fp32).
 
-    The last query of a sequence stands at its last key, as in FlashAttention since 2.1: of n queries and m keys, query
-    i stands at key i + m - n. window_size: (left, right), a query sees the keys from `left` before its place to `right`
-    after it, -1 for no limit; causal sets right to 0. softmax_scale: factor of the scores, k ** -0.5 if left out.
+    q: (t, hq, k). Query head i reads kv head i // (hq / hk).
+    k: (u, hk, k).
+    v: (u, hk, v).
+    sinks: (hq,), an additional score of each query head in the softmax, without a value (gpt-oss).
+    cu_seqlens: int32 or int64 (s + 1,), of the queries.
+    cu_seqlens_k: int32 or int64 (s + 1,), of the keys. If left out, it is cu_seqlens, and u is t.
+    causal: no query sees a later key; sets the right reach to 0.
+    window_size: (left, right), how many keys a query sees before and after its own position, -1 for no limit.
+    softmax_scale: factor of the scores, k ** -0.5 if left out.
     softcap: scores are softcap tanh(score / softcap) (Gemma 2); 0 for none.
+    return_lse: also return the natural logarithm of the softmax's denominator, sink included.
 
-    Returns (t, hq, v), and with return_lse also (t, hq) in fp32 or fp64: the natural logarithm of the softmax's
-    denominator, of which the sink is a part. Both are zero in slack. A query that sees no key has the value 0, and -inf
-    or its sink for the logarithm. Raises ArgumentError and LayoutError.
+    Returns y (t, hq, v) and, with return_lse, (t, hq) in fp32 or fp64. Both are zero in slack. A query without a
+    visible key has y = 0, and -inf or its sink for the logarithm. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import attention
@@ -90,10 +95,10 @@ def attention(
         scores = einsum(q, k, "i h c, j h c -> h i j") * scale
         if softcap:
             scores = softcap * (scores / softcap).tanh()
-        i, j = (torch.arange(-len(x), 0, device=x.device) for x in (q, k))  # the last query stands at the last key
-        ahead = j[None, :] - i[:, None]  # of the key, as seen from the query
+        i, j = (torch.arange(-len(x), 0, device=x.device) for x in (q, k))  # the last query is aligned to the last key
+        ahead = j[None, :] - i[:, None]  # from the query to the key
         visible = (ahead >= -left) & (ahead <= right)
-        # a softmax of no term at all is NaN, and so are its derivatives: let it have some, and select
+        # a softmax over no term is NaN, and so are its derivatives: keep some terms, and select
         nothing = ~visible.any(-1) if sinks is None else torch.zeros_like(i, dtype=torch.bool)
         terms = torch.where(visible | nothing[:, None], scores, -math.inf)
         if sinks is not None:

@@ -1,4 +1,4 @@
-"""What the options of attention are, checked: the cap of scores and the reach of a query."""
+"""Checks of the options of attention: the cap of scores and the reach of a query."""
 
 import math
 
@@ -6,7 +6,7 @@ from packproof.refs.errors import ArgumentError
 
 
 def check_softcap(softcap: float) -> None:
-    """Raise ArgumentError unless it is a number above 0, or 0 for none."""
+    """Raise ArgumentError unless softcap is a finite number of at least 0."""
     if isinstance(softcap, bool) or not isinstance(softcap, int | float) or not math.isfinite(softcap):
         raise ArgumentError(f"attention: softcap is {softcap!r} but a finite number was expected")
     if softcap < 0:

@@ -1,4 +1,4 @@
-"""Axis specs, such as "t g n", "s d w-1?" or "t n | t g n": the shapes that a tensor may have."""
+"""Axis specs, such as "t g n", "s d w-1?" or "t n | t g n": the possible shapes of a tensor."""
 
 import re
 from collections.abc import Mapping
@@ -10,31 +10,36 @@ from packproof.refs.errors import UsageError
 
 Axes = tuple[str, ...]
 
-KEYS = "u"  # the axis of the second packing; t is that of the first
-SLOTS = "c"  # the axis of a pool of states, of which each sequence has one, or none
+KEYS = "u"  # tokens packed by cu_seqlens_k; those packed by cu_seqlens are t
+SLOTS = "c"  # slots of a pool of states; each sequence has one or none
 
 
 class Axis(NamedTuple):
-    """An axis of a spec, such as w-1: its base w has a size, and its shift is -1."""
+    """An axis of a spec, such as w-1."""
 
     name: str
+    """The axis as written: w-1."""
     base: str
+    """The name with a size, or a number: w."""
     shift: int
+    """Added to the size of the base: -1."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A parsed spec: the alternatives for the axes, and whether the tensor may be absent."""
+    """A parsed spec."""
 
     alternatives: tuple[Axes, ...]
+    """The possible axes."""
     optional: bool
+    """Whether the tensor may be absent."""
 
 
 @cache
 def parse(spec: str) -> Spec:
     """Parse "t n | t g n?" into its alternatives; a `?` at the end makes the tensor optional.
 
-    Raises UsageError for an axis that is not a name, a name less a number, or a number.
+    Raises UsageError unless each axis is a name, a name less a number, or a number.
     """
     text = spec.strip()
     alternatives = tuple(tuple(part.split()) for part in text.rstrip("?").split("|"))
@@ -54,7 +59,7 @@ def read_axis(name: str) -> Axis:
 
 
 def size(name: str, sizes: Mapping[str, int]) -> int:
-    """The size of an axis: its own, or that of `w` less 1 for `w-1`; a number is itself."""
+    """The size of an axis: of `w-1`, the size of w less 1; of a number, the number."""
     _, base, shift = read_axis(name)
     return (int(base) if base.isdigit() else sizes[base]) + shift
 
@@ -65,20 +70,20 @@ def shape(axes: Axes, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def role(axes: Axes) -> str:
-    """ "token", "sequence" or "shared": what the leading axis makes of a tensor."""
+    """The role of a tensor by its leading axis: "token", "sequence" or "shared"."""
     return {"t": "token", KEYS: "token", "s": "sequence"}.get(axes[0] if axes else "", "shared")
 
 
 def packs_keys(axes: Axes) -> bool:
-    """Whether its rows are those of the second packing, which `cu_seqlens_k` describes."""
+    """Whether the rows of a tensor are keys, packed by `cu_seqlens_k`."""
     return axes[:1] == (KEYS,)
 
 
 def is_shared(axes: Axes) -> bool:
-    """Whether all sequences share it: it has no row of a token, of a sequence or of a pool of states."""
+    """Whether all sequences share a tensor: its rows are no tokens, sequences or slots of a pool."""
     return role(axes) == "shared" and not in_pool(axes)
 
 
 def in_pool(axes: Axes) -> bool:
-    """Whether its rows are the slots of a pool, of which the op's indices give one to each sequence."""
+    """Whether the rows of a tensor are slots of a pool, assigned to sequences by the op's `state_indices`."""
     return axes[:1] == (SLOTS,)

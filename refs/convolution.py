@@ -28,7 +28,7 @@ def causal_conv1d_step(
     """Advance one token: state is (d, w-1), the inputs before this one, oldest first; x (d,), weight (d, w), bias (d,).
 
     Returns the new state and y of shape (d,). Leading batch axes of state and x are kept. Raises ArgumentError for
-    shapes that do not fit and for an unknown activation.
+    inconsistent shapes and for an unknown activation.
 
     >>> import torch
     >>> from packproof.refs import causal_conv1d_step
@@ -86,14 +86,19 @@ def causal_conv1d(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Convolve each sequence of a pack with its own past only.
 
-    x: (t, d). weight: (d, w), the last tap meets the token itself. bias: (d,). initial_states: (s, d, w-1), the inputs
-    before each sequence, oldest first; zeros if left out. All of one dtype: fp64, fp32, bf16 or fp16 (the last two
-    compute in fp32, and beside such an x any of the others may be fp32). cu_seqlens: int32 or int64 (s + 1,).
+    All tensors share one dtype: fp64, fp32, bf16 or fp16 (the last two compute in fp32). Beside a bf16 or fp16 x, any
+    other tensor may be fp32.
+
+    x: (t, d).
+    weight: (d, w). The last tap multiplies the token itself.
+    bias: (d,).
+    cu_seqlens: int32 or int64 (s + 1,).
+    initial_states: (s, d, w-1), the inputs before each sequence, oldest first; zeros if left out.
     activation: None or "silu".
 
-    Returns y (t, d), zero in slack, and with return_final_states also the last w-1 inputs of each sequence (s, d, w-1),
-    which begin with part of the initial state where the sequence is shorter; both in x's dtype. A gradient has the
-    dtype of its input. Raises ArgumentError and LayoutError.
+    Returns y (t, d), zero in slack, and with return_final_states also the last w-1 inputs of each sequence (s, d, w-1);
+    for a shorter sequence they begin with part of its initial state. Both are in x's dtype. A gradient has the dtype of
+    its input. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import causal_conv1d

@@ -1,7 +1,7 @@
 """The delta rule, with a gate per head or per key channel, each in three equal forms.
 
 `delta_rule` (Schlag et al. 2021, eq. 24; Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule, eq.
-2): each token replaces what the state holds at its key. `gated_delta_rule` (Yang et al. 2025, Gated Delta Networks, eq.
+2): each token replaces the value stored at its key. `gated_delta_rule` (Yang et al. 2025, Gated Delta Networks, eq.
 10; Qwen3-Next) forgets first, by a gate per head; `kda` (Kimi Team 2025, Kimi Linear, eq. 1) by one per key channel.
 `*_step` advances one token; `*_chunked` is the WY form inside chunks and a recurrence between them.
 """
@@ -32,7 +32,9 @@ def delta_rule_step(
 ) -> tuple[Tensor, Tensor]:
     """Advance one token: S = S + β k (v - Sᵀ k)ᵀ, y = scale Sᵀ q. S is (h, k, p), q and k (h, k), v (h, p), beta (h,).
 
-    scale: k ** -0.5 if left out. Returns the new S, and y (h, p). Raises ArgumentError for what does not fit.
+    scale: k ** -0.5 if left out.
+
+    Returns the new S, and y (h, p). Raises ArgumentError.
 
     >>> import torch
     >>> from packproof.refs import delta_rule_step
@@ -118,14 +120,19 @@ def delta_rule(
 ) -> Result:
     """The delta rule over packed sequences, token by token: S = S + β k (v - Sᵀ k)ᵀ, y = scale Sᵀ q.
 
-    q, k: (t, hk, k). v: (t, hv, p); value head j reads key head j // (hv / hk). All share one float dtype. beta:
-    (t, hv), in theirs, or in fp32 beside bf16 or fp16. initial_states: (s, hv, k, p) in fp32, or fp64 with fp64 tokens.
-    qk_l2norm: divide q and k by their norms, sqrt(Σ x² + 1e-6). beta_sigmoid: β is sigmoid(beta).
-    scale: k ** -0.5 if left out. The rule is stable where β |k|² is at most 2.
-    cu_seqlens: int32 or int64 (s + 1,). Tokens past its end are slack: their output and gradients are zero.
+    The recurrence is stable if β |k|² is at most 2.
 
-    Returns y (t, hv, p) in v's dtype and, with return_final_states, the states (s, hv, k, p); an empty sequence
-    returns its initial state. bf16 and fp16 compute in fp32. Raises ArgumentError or LayoutError for what does not fit.
+    q, k: (t, hk, k), in v's dtype.
+    v: (t, hv, p). Value head j reads key head j // (hv / hk).
+    beta: (t, hv), in v's dtype, or fp32 beside bf16 or fp16.
+    qk_l2norm: divide q and k by their norms, sqrt(Σ x² + 1e-6).
+    beta_sigmoid: β is sigmoid(beta).
+    cu_seqlens: int32 or int64 (s + 1,). Tokens past its end are slack: their output and gradients are zero.
+    scale: k ** -0.5 if left out.
+    initial_states: (s, hv, k, p) in fp32, or fp64 with fp64 tokens.
+
+    Returns y (t, hv, p) in v's dtype and, with return_final_states, the states (s, hv, k, p). An empty sequence returns
+    its initial state. bf16 and fp16 compute in fp32. Raises ArgumentError or LayoutError.
 
     >>> import torch
     >>> from packproof.refs import delta_rule
@@ -153,8 +160,9 @@ def delta_rule_chunked(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
 ) -> Result:
-    """`delta_rule`, same arguments and results, in chunks of so many tokens, the first of them where a
-    sequence starts.
+    """`delta_rule`, same arguments and results, in chunks.
+
+    chunk: tokens in a chunk. The first chunk starts with the sequence; the last one may be shorter.
 
     >>> import torch
     >>> from packproof.refs import delta_rule_chunked
@@ -205,9 +213,11 @@ def gated_delta_rule(
 ) -> Result:
     """The gated delta rule over packed sequences, token by token: S = exp(g) S, then the delta rule.
 
-    g: (t, hv), natural logarithms, from -inf to 0; in the dtype of the tokens, or fp32 beside bf16 or fp16. A_log,
-    dt_bias: (hv,) in fp32, or fp64 with fp64 tokens. With A_log the gate is -exp(A_log) softplus(g + dt_bias), without
-    it g + dt_bias. All else is as in `delta_rule`.
+    g: (t, hv), natural logarithms, from -inf to 0; in the dtype of the tokens, or fp32 beside bf16 or fp16.
+    A_log: (hv,) in fp32, or fp64 with fp64 tokens. With it, the gate is -exp(A_log) softplus(g + dt_bias).
+    dt_bias: (hv,), as A_log. Without A_log, the gate is g + dt_bias.
+
+    All else is as in `delta_rule`.
 
     >>> import torch
     >>> from packproof.refs import gated_delta_rule
@@ -248,8 +258,9 @@ def gated_delta_rule_chunked(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
 ) -> Result:
-    """`gated_delta_rule`, same arguments and results, in chunks of so many tokens, the first of them where a
-    sequence starts.
+    """`gated_delta_rule`, same arguments and results, in chunks.
+
+    chunk: tokens in a chunk. The first chunk starts with the sequence; the last one may be shorter.
 
     >>> import torch
     >>> from packproof.refs import gated_delta_rule_chunked
@@ -310,8 +321,15 @@ def kda(
 ) -> Result:
     """Kimi delta attention over packed sequences, token by token: S = exp(g) S by key channel, then the delta rule.
 
-    q, k: (t, h, k). v: (t, h, p). g: (t, h, k), natural logarithms, from -inf to 0. beta: (t, h). A_log: (h,). dt_bias:
-    (h, k). initial_states: (s, h, k, p). All else is as in `gated_delta_rule`.
+    q, k: (t, h, k).
+    v: (t, h, p).
+    g: (t, h, k), natural logarithms, from -inf to 0.
+    beta: (t, h).
+    A_log: (h,).
+    dt_bias: (h, k).
+    initial_states: (s, h, k, p).
+
+    All else is as in `gated_delta_rule`.
 
     >>> import torch
     >>> from packproof.refs import kda
@@ -352,8 +370,9 @@ def kda_chunked(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
 ) -> Result:
-    """`kda`, same arguments and results, in chunks of so many tokens, the first of them where a
-    sequence starts.
+    """`kda`, same arguments and results, in chunks.
+
+    chunk: tokens in a chunk. The first chunk starts with the sequence; the last one may be shorter.
 
     >>> import torch
     >>> from packproof.refs import kda_chunked

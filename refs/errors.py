@@ -1,4 +1,4 @@
-"""The exceptions of packproof: one family, so that `except PackproofError` catches everything raised on purpose."""
+"""The exceptions of packproof. `except PackproofError` catches every error raised on purpose."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -10,7 +10,7 @@ C = TypeVar("C", bound=type)
 
 
 class PackproofError(Exception):
-    """Base of every error that packproof raises on purpose.
+    """Base of every error raised by packproof on purpose.
 
     >>> from packproof import ArgumentError, CheckFailed, PackproofError, UsageError
     >>> all(issubclass(error, PackproofError) for error in (ArgumentError, CheckFailed, UsageError))
@@ -19,7 +19,7 @@ class PackproofError(Exception):
 
 
 class ArgumentError(PackproofError, ValueError):
-    """An argument has a shape, dtype, device or value that the call cannot take. It is a ValueError too.
+    """An argument has an unsupported shape, dtype, device or value. It is a ValueError too.
 
     >>> import torch
     >>> from packproof import refs
@@ -33,11 +33,11 @@ class ArgumentError(PackproofError, ValueError):
     """
 
     contradictory = False
-    """Whether the arguments contradict each other: no function takes such a call, however much it supports."""
+    """Whether the arguments contradict each other. No function can support such a call."""
 
 
 class LayoutError(ArgumentError):
-    """Lengths, offsets or ids that do not describe a pack.
+    """Lengths, offsets or ids do not describe a pack.
 
     >>> from packproof import PackLayout
     >>> PackLayout((3, -1))
@@ -50,14 +50,14 @@ class LayoutError(ArgumentError):
 
 
 def contradiction(text: str) -> ArgumentError:
-    """The error for arguments that contradict each other."""
+    """An ArgumentError for arguments contradicting each other."""
     error = ArgumentError(text)
     error.contradictory = True
     return error
 
 
 class UsageError(PackproofError):
-    """A check cannot be run as requested: unknown op or property, target that cannot be imported, damaged file.
+    """A check cannot run as requested: unknown op or property, failed import of a target, damaged file.
 
     >>> import packproof
     >>> packproof.Promises(chunk=0)
@@ -68,7 +68,7 @@ class UsageError(PackproofError):
 
 
 class BrokenInstallation(PackproofError):
-    """packproof cannot work here: what it needs cannot be imported, or does not fit. No call of it would be right.
+    """packproof cannot work here: a dependency cannot be imported, or has an incompatible version.
 
     >>> from packproof.refs.errors import BrokenInstallation, UsageError
     >>> issubclass(BrokenInstallation, UsageError)
@@ -77,7 +77,7 @@ class BrokenInstallation(PackproofError):
 
 
 class OutsideConvention(PackproofError, NotImplementedError):
-    """A pack that a convention of an adapter cannot express. What its kernel would do with it is not judged.
+    """The convention of an adapter cannot express a pack. Its kernel is not judged on it.
 
     >>> import torch
     >>> from packproof import adapters
@@ -89,7 +89,7 @@ class OutsideConvention(PackproofError, NotImplementedError):
 
 
 def checked_call(function: F) -> F:
-    """The function; a call with an unknown or missing argument raises ArgumentError, with the names that it takes."""
+    """Decorate a function: an unknown or missing argument raises ArgumentError with the names of its parameters."""
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -105,7 +105,7 @@ def checked_call(function: F) -> F:
 
 
 def called_like(model: F) -> Callable[[Callable[..., Any]], F]:
-    """A decorator for a function that hands on all that it is given: it has the arguments and results of another."""
+    """A decorator for a function passing all its arguments on to `source`: gives it the signature of `source`."""
 
     def named(function: Callable[..., Any]) -> F:
         function.__signature__ = signature(model)  # type: ignore[attr-defined]
@@ -115,7 +115,7 @@ def called_like(model: F) -> Callable[[Callable[..., Any]], F]:
 
 
 def checked_init(kind: C) -> C:
-    """The class; a wrong call of it raises ArgumentError as that of a `checked_call` does."""
+    """Decorate a class: its constructor checks its call as `checked_call` does."""
     kind.__init__ = checked_call(kind.__init__)  # type: ignore[misc]
     return kind
 
@@ -124,7 +124,7 @@ _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> str:
-    """What does not fit the function's signature, and what would; "" if all of it fits."""
+    """Describe how a call violates the function's signature; "" if it does not."""
     from difflib import get_close_matches  # noqa: PLC0415  (a wrong call may wait)
 
     name = function.__qualname__.split("<locals>.")[-1].removesuffix(".__init__")

@@ -1,9 +1,9 @@
-"""What linear attention, its gated forms and the delta rule share: one state S (k, p) for each value head.
+"""The recurrence of linear attention, its gated forms and the delta rule: one state S (k, p) for each value head.
 
     S = exp(g) S + k uᵀ     y = scale Sᵀ q
 
-u = v in linear attention; u = β (v - Sᵀ k) in the delta rule, whose S has already decayed there. Here g comes as
-(t, h, 1), or (t, h, k) for a gate per key channel, and the heads of q and k are those of v.
+u = v in linear attention. In the delta rule, u = β (v - Sᵀ k) with the decayed S. In this module g has shape (t, h, 1),
+or (t, h, k) for a gate per key channel, and q and k have one head per value head.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ Result = Tensor | tuple[Tensor, Tensor]  # y, or y and the final states
 
 L2_EPSILON = 1e-6  # as in the models' kernels
 
-GatedRecurrence = Callable[..., tuple[Tensor, Tensor]]  # (S, v, q, k, g, beta where there is one) -> (y, S)
+GatedRecurrence = Callable[..., tuple[Tensor, Tensor]]  # (S, v, q, k, g[, beta]) -> (y, S)
 
 
 def over_pack(
@@ -44,10 +44,10 @@ def over_pack(
     cu_seqlens: Tensor,
     initial_states: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """y (t, hv, p) in v's dtype and the final states (s, hv, k, p), each sequence alone.
+    """Run a recurrence over each sequence: y (t, hv, p) in v's dtype, and the final states (s, hv, k, p).
 
-    recurrence: `y, S = recurrence(S, v, q, k, *others)` over one sequence; others, as all else, in the dtype that is
-    computed in.
+    recurrence: `y, S = recurrence(S, v, q, k, *gates)` over one sequence, with tensors in the compute dtype.
+    gates: g and beta, as far as the recurrence takes them.
     """
     q, k = (expand_groups(to_compute_dtype(x), v.shape[1]) for x in (q, k))
     tokens = [to_compute_dtype(v), q, k, *map(to_compute_dtype, others)]
@@ -59,7 +59,7 @@ def over_pack(
 
 
 def no_decay(v: Tensor) -> Tensor:
-    """g of a rule that never forgets."""
+    """g = 0: a state without decay."""
     return to_compute_dtype(v.new_zeros(*v.shape[:2], 1))
 
 
@@ -97,7 +97,7 @@ def read(S: Tensor, q: Tensor) -> Tensor:
 
 
 def chunked(chunk: int, S: Tensor, *tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The same in chunks: each a masked attention, the state passed on between them."""
+    """Either recurrence in chunks: masked attention inside a chunk, a state passed on between chunks."""
     ys = [tokens[0][:0]]
     for piece in zip(*(torch.split(token, chunk) for token in tokens), strict=True):
         y, S = _one_chunk(S, *piece)
@@ -108,10 +108,10 @@ def chunked(chunk: int, S: Tensor, *tokens: Tensor) -> tuple[Tensor, Tensor]:
 def _one_chunk(
     S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """y and the state at the end, from that before it, which enters as token 0.
+    """y and the state at the end of a chunk, from the state S before it.
 
-    L[h, c, i, j] is the part of what token j wrote to channel c that remains at token i. In the delta rule what each
-    token writes depends on what the ones before it wrote, by a triangular system (the WY form, or UT transform):
+    S enters as token 0. L[h, c, i, j] is the decay of channel c from token j to token i. In the delta rule, the value
+    written by a token depends on those of earlier tokens, by a triangular system (the WY form, or UT transform):
 
         u_i + β_i Σ_{j<i} (k_iᵀ L_ij k_j) u_j = β_i (v_i - Sᵀ L_i0 k_i)
     """

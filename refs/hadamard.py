@@ -1,8 +1,7 @@
 """Incoherent processing: channels mixed by a random orthogonal matrix (FlashAttention-3, Shah et al. 2024, 3.3).
 
-Queries and keys that are both transformed have the scores they had, since the matrix M = diag(signs) H / √k is
-orthogonal: (q M) · (k M) = q · k. But what one channel held alone all channels then share, so that rounding to few bits
-loses less of it (docs/low_precision.md).
+The matrix M = diag(signs) H / √k is orthogonal. Transformed queries and keys keep their scores: (q M) · (k M) = q · k.
+An outlier in one channel is spread over all channels, so that rounding to few bits loses less (docs/low_precision.md).
 """
 
 import torch
@@ -41,8 +40,9 @@ def random_signs(k: int, seed: int) -> Tensor:
 def hadamard(x: Tensor, signs: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:
     """(x ⊙ signs) H / √k along the last axis, H being Sylvester's matrix: norms and scalar products stay.
 
-    x: (t, h, k) in fp64, fp32, bf16 or fp16 (the last two compute in fp32), k a power of two. signs: (k,), each 1 or
-    -1, such as `random_signs` makes, in x's dtype or fp32; they get no gradient. cu_seqlens: int32 or int64 (s + 1,).
+    x: (t, h, k) in fp64, fp32, bf16 or fp16 (the last two compute in fp32), k a power of two.
+    signs: (k,), each 1 or -1, in x's dtype or fp32, such as from `random_signs`. They get no gradient.
+    cu_seqlens: int32 or int64 (s + 1,).
 
     Returns (t, h, k) in x's dtype, zero in slack. Raises ArgumentError and LayoutError.
 
@@ -66,9 +66,10 @@ def rope_hadamard(
     x: Tensor, cos: Tensor, sin: Tensor, signs: Tensor | None = None, *, cu_seqlens: Tensor,
     offsets: Tensor | None = None, interleaved: bool = False,
 ) -> Tensor:  # fmt: skip
-    """`hadamard` of `rope`, not rounded between: what queries and keys pass through before they are quantised.
+    """`hadamard` of `rope`, not rounded in between: the transform of queries and keys before quantization.
 
-    The arguments are those of the two: x (t, h, k) with k a power of two, cos and sin (m, r), signs (k,), offsets (s,).
+    The arguments are as in `rope` and `hadamard`: x (t, h, k) with k a power of two, cos and sin (m, r), signs (k,),
+    offsets (s,).
 
     Returns (t, h, k) in x's dtype, zero in slack. Raises ArgumentError and LayoutError.
 

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first used: importing the package itself costs nothing."""
+"""Packages with lazy names: a name is imported at its first use, so that importing the package costs nothing."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -7,13 +7,14 @@ from typing import Any
 
 
 class LazyPackage(ModuleType):
-    """A package with names that its modules define. One that is a module's own name too, such as `ssd` of `refs.ssd`,
-    is what the module defines, also once the module is imported.
+    """A package whose names are defined in its modules.
 
-    _homes: the module of each name.
+    A name may equal the name of its module, such as the function `ssd` in `refs/ssd.py`. It always means the function,
+    also after an import of the module.
     """
 
     _homes: Mapping[str, str]
+    """The defining module of each name."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in self._homes:
@@ -27,13 +28,16 @@ class LazyPackage(ModuleType):
         super().__setattr__(name, getattr(value, name) if is_home else value)
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return import_module, (self.__name__,)  # a module that holds the package, as `ops`, can be copied
+        return import_module, (self.__name__,)  # an nn.Module with the package as its `ops` can be copied
 
     def __dir__(self) -> list[str]:
         return sorted(vars(self).get("__all__", self._homes))
 
 
 def export(package: ModuleType, names: Mapping[str, tuple[str, ...]], kind: type[LazyPackage] = LazyPackage) -> None:
-    """Give a package the names that each of these modules defines."""
+    """Give a package the names defined in its modules.
+
+    names: the names to export, by module.
+    """
     vars(package)["_homes"] = {name: module for module, defined in names.items() for name in defined}
     package.__class__ = kind

@@ -32,7 +32,9 @@ def linear_attention_step(
 ) -> tuple[Tensor, Tensor]:
     """Advance one token: S = S + k vᵀ, y = scale Sᵀ q. The state S is (h, k, p), q and k are (h, k), v is (h, p).
 
-    scale: k ** -0.5 if left out. Returns the new S, and y (h, p). Raises ArgumentError for what does not fit.
+    scale: k ** -0.5 if left out.
+
+    Returns the new S, and y (h, p). Raises ArgumentError.
 
     >>> import torch
     >>> from packproof.refs import linear_attention_step
@@ -112,12 +114,14 @@ def linear_attention(
 ) -> Result:
     """Linear attention of packed sequences, token by token: S = S + k vᵀ, y = scale Sᵀ q.
 
-    q, k: (t, hk, k). v: (t, hv, p); value head j reads key head j // (hv / hk). All share one float dtype.
-    initial_states: (s, hv, k, p) in fp32, or fp64 with fp64 tokens. scale: k ** -0.5 if left out.
+    q, k: (t, hk, k), in v's dtype.
+    v: (t, hv, p). Value head j reads key head j // (hv / hk).
     cu_seqlens: int32 or int64 (s + 1,). Tokens past its end are slack: their output and gradients are zero.
+    scale: k ** -0.5 if left out.
+    initial_states: (s, hv, k, p) in fp32, or fp64 with fp64 tokens.
 
-    Returns y (t, hv, p) in v's dtype and, with return_final_states, the states (s, hv, k, p); an empty sequence
-    returns its initial state. bf16 and fp16 compute in fp32. Raises ArgumentError or LayoutError for what does not fit.
+    Returns y (t, hv, p) in v's dtype and, with return_final_states, the states (s, hv, k, p). An empty sequence returns
+    its initial state. bf16 and fp16 compute in fp32. Raises ArgumentError or LayoutError.
 
     >>> import torch
     >>> from packproof.refs import linear_attention
@@ -143,8 +147,9 @@ def linear_attention_chunked(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
 ) -> Result:
-    """`linear_attention`, same arguments and results, in chunks of so many tokens; the first starts where the sequence
-    starts, the last one may be shorter.
+    """`linear_attention`, same arguments and results, in chunks.
+
+    chunk: tokens in a chunk. The first chunk starts with the sequence; the last one may be shorter.
 
     >>> import torch
     >>> from packproof.refs import linear_attention_chunked
@@ -185,8 +190,9 @@ def simple_gla(
 ) -> Result:
     """Linear attention with a gate per token and head, token by token: S = exp(g) S + k vᵀ, y = scale Sᵀ q.
 
-    g: (t, hv), natural logarithms, from -inf to 0; in the dtype of the tokens, or fp32 beside bf16 or fp16. All else is
-    as in `linear_attention`.
+    g: (t, hv), natural logarithms, from -inf to 0; in the dtype of the tokens, or fp32 beside bf16 or fp16.
+
+    All else is as in `linear_attention`.
 
     >>> import torch
     >>> from packproof.refs import simple_gla
@@ -249,10 +255,11 @@ def retention(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
 ) -> Result:
-    """Linear attention that decays by a constant of each head, token by token: S = exp(decay) S + k vᵀ, y = scale Sᵀ q.
+    """Linear attention with a constant decay per head, token by token: S = exp(decay) S + k vᵀ, y = scale Sᵀ q.
 
-    decay: (hv,), the natural logarithm of RetNet's γ, from -inf to 0, in fp32, or fp64 with fp64 tokens. All else is as
-    in `linear_attention`.
+    decay: (hv,), the natural logarithm of RetNet's γ, from -inf to 0, in fp32, or fp64 with fp64 tokens.
+
+    All else is as in `linear_attention`.
 
     >>> import torch
     >>> from packproof.refs import retention
@@ -332,7 +339,7 @@ def _retention(
 def _checked(
     signature: Signature, cu_seqlens: Tensor, tensors: dict[str, Tensor | None], scale: Any, return_final_states: bool
 ) -> float:
-    """The factor of y, of a call that fits."""
+    """Check a call, and return the scale as a float."""
     sizes = bind(signature, cu_seqlens, **tensors, values=True)
     check_options(signature, return_final_states=return_final_states)
     return finite_scale(signature.op, scale, sizes["k"])

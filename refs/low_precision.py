@@ -1,9 +1,9 @@
 """Attention on operands of 8 bits (FlashAttention-3, Shah et al. 2024, section 3.3): e4m3 with block quantisation.
 
-A number of e4m3 has 4 bits of exponent and 3 of mantissa: rounding to it is off by 2^-4 of the number at most, or by
-2^-10 where it is below 2^-6, and it ends at 448. So a block of tokens of one head is divided by a scale first. Blocks
-begin where sequences begin: no sequence has a part in the scale of another one. A scale is a power of two, which no
-division rounds: it costs no bit of the mantissa, and kernel and reference agree on every one.
+e4m3 has 4 bits of exponent and 3 of mantissa. Its largest number is 448. Rounding to it has a relative error of at most
+2^-4, or an absolute error of 2^-10 below 2^-6. Hence a block of tokens of one head is divided by a scale first. Blocks
+start with their sequence, so that no sequence affects the scale of another. Scales are powers of two: dividing by one
+does not round, and kernel and reference agree on all scales.
 """
 
 from typing import Any
@@ -19,23 +19,24 @@ from packproof.refs.recurrence import join_sequences, split_sequences, to_comput
 from packproof.refs.signatures import QUANTIZE_FP8, ROUND_FP8
 
 LARGEST = 448.0  # of e4m3
-_PAST = 464.0  # half a spacing past it, where rounding to even still gives 448
-_LEAST_EXPONENT = -5  # of frexp, for what has all bits of its mantissa: below 2^-6 numbers are 2^-9 apart
+_PAST = 464.0  # half a spacing above LARGEST: rounds to even, 448; anything above overflows
+_LEAST_EXPONENT = -5  # of frexp, of the smallest normal number 2^-6; subnormal numbers are 2^-9 apart
 SMALLEST_EXPONENT = -126  # of a scale
 BLOCK = 128  # tokens
 
 
 @checked_call
 def quantize_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> tuple[Tensor, Tensor]:
-    """Values of 8 bits and their scales: x is about values times scales, block by block of each sequence and head.
+    """Quantize x to 8 bits with one scale per block of tokens, per sequence and head: x ≈ values * scales.
 
-    x: (t, h, k) in fp64, fp32, bf16 or fp16. cu_seqlens: int32 or int64 (s + 1,). block: tokens that share a scale,
-    counted from the start of their sequence.
+    x: (t, h, k) in fp64, fp32, bf16 or fp16.
+    cu_seqlens: int32 or int64 (s + 1,).
+    block: tokens per scale, counted from the start of their sequence.
 
-    Returns values (t, h, k) in torch.float8_e4m3fn, to the nearest, ties to even; and scales (t, h) in fp32, for each
-    token that of its block: the smallest power of two, from 2^-126 on, for which no value passes 448, and 1 where all
-    are zero or one is NaN or infinite. Then what is no number, or too large, is NaN. Both are zero in slack. Raises
-    ArgumentError and LayoutError.
+    Returns values (t, h, k) in torch.float8_e4m3fn, rounded to nearest, ties to even, and scales (t, h) in fp32, each
+    token having the scale of its block. A scale is the smallest power of two, at least 2^-126, such that no value
+    exceeds 448. It is 1 if the block is all zeros, or contains NaN or infinity; NaN and values above 448 then become
+    NaN. Both outputs are zero in slack. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import quantize_fp8
@@ -55,7 +56,7 @@ def quantize_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> tuple[
 
 
 def _nearest(values: Tensor) -> Tensor:
-    """The nearest numbers of e4m3, ties to even. torch rounds a float64 to fp32 on its way to 8 bits: twice."""
+    """Round to the nearest numbers of e4m3, ties to even. torch would round float64 twice, by way of fp32."""
     exponent = torch.frexp(values)[1]  # |values| from 2^(exponent - 1) on, where numbers are 2^(exponent - 4) apart
     spacing = torch.ldexp(torch.ones_like(values), exponent.clamp(min=_LEAST_EXPONENT) - 4)
     return (values / spacing).round() * spacing
@@ -72,7 +73,7 @@ def _scale(part: Tensor) -> Tensor:
 
 @checked_call
 def dequantize_fp8(values: Tensor, scales: Tensor) -> Tensor:
-    """Values (t, h, k) times the scale (t, h) of their token and head, in fp32, which holds each product exactly.
+    """Values (t, h, k) times the scale (t, h) of their token and head, in fp32. The products are exact.
 
     >>> import torch
     >>> from packproof.refs import dequantize_fp8, quantize_fp8
@@ -91,9 +92,9 @@ def dequantize_fp8(values: Tensor, scales: Tensor) -> Tensor:
 
 @checked_call
 def round_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> Tensor:
-    """What 8 bits hold of x (t, h, k): its values times their scales, in x's dtype, zero in slack.
+    """Quantize x (t, h, k) to 8 bits and dequantize it, in x's dtype, zero in slack.
 
-    The arguments are those of `quantize_fp8`. No gradient flows back. Raises ArgumentError and LayoutError.
+    The arguments are as in `quantize_fp8`. No gradient flows back. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import round_fp8
@@ -109,13 +110,14 @@ def attention_fp8(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
     cu_seqlens_k: Tensor | None = None, signs: Tensor | None = None, block: int = BLOCK, **options: Any,
 ) -> Any:  # fmt: skip
-    """`attention` of queries, keys and values of 8 bits, the first two transformed by `hadamard` before that.
+    """`attention` of queries, keys and values in 8 bits. Queries and keys are transformed by `hadamard` first.
 
-    The arguments are those of `attention`, of `hadamard` (signs, and k a power of two) and of `quantize_fp8` (block).
-    Scores are what they were, but for the rounding, which an outlier makes worse in `attention_fp8_naive`. The weights
-    of the softmax are not rounded here. No gradient flows back to q, k and v.
+    The transform keeps the scores, and reduces the effect of outliers on rounding (compare `attention_fp8_naive`). The
+    weights of the softmax are not rounded. No gradient flows back to q, k and v.
 
-    Returns what `attention` does, in q's dtype. Raises ArgumentError and LayoutError.
+    The arguments are as in `attention`, `hadamard` (signs; k is a power of two) and `quantize_fp8` (block).
+
+    Returns the results of `attention`, in q's dtype. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import attention, attention_fp8, attention_fp8_naive, random_signs
@@ -142,9 +144,9 @@ def attention_fp8_naive(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
     cu_seqlens_k: Tensor | None = None, block: int = BLOCK, **options: Any,
 ) -> Any:  # fmt: skip
-    """The same without the transform: as accurate without outliers, and worse with them.
+    """`attention_fp8` without the transform: as accurate without outliers, worse with them.
 
-    It is here to show the difference (docs/low_precision.md).
+    Exists to show the difference (docs/low_precision.md).
 
     >>> import torch
     >>> from packproof.refs import attention_fp8_naive

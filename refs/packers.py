@@ -1,4 +1,4 @@
-"""Packers: which sequences go together, decided from their lengths alone, all at once or as they arrive."""
+"""Packers: assign sequences to packs by their lengths alone, all at once or as they arrive."""
 
 from bisect import bisect_right, insort
 from collections import deque
@@ -16,10 +16,10 @@ from packproof.refs.wording import counted, kind
 @checked_init
 @dataclass(frozen=True, order=True, slots=True)
 class Piece:
-    """Tokens `start` to `stop` of sequence number `sequence`: all of them, unless the packer splits.
+    """Tokens `start` to `stop` of sequence number `sequence`: all its tokens, unless the packer splits.
 
-    A piece that `continues` starts from the final state of the last piece of the previous pack. Raises LayoutError for
-    numbers that are not whole, negative, or end before they start.
+    A piece that `continues` starts from the final state of the last piece of the previous pack. Raises LayoutError
+    unless 0 <= start <= stop and 0 <= sequence are whole numbers.
 
     >>> from packproof.refs import Piece
     >>> piece = Piece(sequence=2, start=1, stop=5)
@@ -40,7 +40,7 @@ class Piece:
 
     @property
     def continues(self) -> bool:
-        """Whether it is a later part of its sequence.
+        """Whether the piece is a later part of its sequence.
 
         >>> from packproof.refs import Piece
         >>> Piece(0, 0, 4).continues, Piece(0, 4, 6).continues
@@ -55,10 +55,12 @@ _SET_SEQUENCE, _SET_START, _SET_STOP = (getattr(Piece, name).__set__ for name in
 
 @checked_call
 def pack_in_order(lengths: Iterable[int], capacity: int) -> list[Pack]:
-    """Fill packs of `capacity` tokens in order of arrival; a sequence that no longer fits opens the next pack.
+    """Fill packs of `capacity` tokens in order of arrival. A sequence too long for the current pack opens the next one.
 
-    lengths: tokens of each sequence. Returns packs of pieces. Raises LayoutError for a sequence longer than the
-    capacity, and for what is no length or capacity.
+    lengths: tokens of each sequence.
+
+    Returns packs of pieces. Raises LayoutError for a sequence longer than the capacity, and for an invalid length or
+    capacity.
 
     >>> from packproof.refs import pack_in_order
     >>> [[piece.sequence for piece in pack] for pack in pack_in_order([5, 2, 3, 4, 1, 9], capacity=10)]
@@ -69,10 +71,10 @@ def pack_in_order(lengths: Iterable[int], capacity: int) -> list[Pack]:
 
 @checked_call
 def pack_first_fit(lengths: Iterable[int], capacity: int, window: int = 16) -> list[Pack]:
-    """Put each sequence into the first of at most `window` open packs that has room for it, else into a new one.
+    """Put each sequence into the first open pack with enough room, or into a new one. At most `window` packs are open.
 
-    If too many are open, the one that has been open longest is closed. Inside a pack the order is that of arrival.
-    Raises LayoutError for a sequence longer than the capacity, and for what is no length, capacity or window.
+    If too many are open, the oldest is closed. Inside a pack, sequences are in order of arrival. Raises LayoutError for
+    a sequence longer than the capacity, and for an invalid length, capacity or window.
 
     >>> from packproof.refs import pack_first_fit
     >>> [[piece.sequence for piece in pack] for pack in pack_first_fit([5, 2, 4, 3, 1, 9], capacity=10)]
@@ -84,11 +86,11 @@ def pack_first_fit(lengths: Iterable[int], capacity: int, window: int = 16) -> l
 
 @checked_call
 def pack_best_fit(lengths: Iterable[int], capacity: int, window: int = 256) -> list[Pack]:
-    """Fill packs of `capacity` tokens from the next `window` sequences, always with the longest one that still fits.
+    """Fill packs of `capacity` tokens from the next `window` sequences, always with the longest one to fit.
 
-    The one that has waited longest opens each pack, so that none waits for more than `window` packs. Inside a pack the
-    order is that of arrival. Raises LayoutError for a sequence longer than the capacity, and for what is no length,
-    capacity or window.
+    The oldest waiting sequence opens each pack, so that no sequence waits for more than `window` packs. Inside a pack,
+    sequences are in order of arrival. Raises LayoutError for a sequence longer than the capacity, and for an invalid
+    length, capacity or window.
 
     >>> from packproof.refs import pack_best_fit
     >>> [[piece.sequence for piece in pack] for pack in pack_best_fit([5, 2, 3, 4, 1, 9], capacity=10)]
@@ -100,11 +102,11 @@ def pack_best_fit(lengths: Iterable[int], capacity: int, window: int = 256) -> l
 
 @checked_call
 def pack_with_split(lengths: Iterable[int], capacity: int) -> list[Pack]:
-    """Fill every pack to the last token, in order of arrival; what does not fit continues in the next.
+    """Fill every pack to the last token, in order of arrival. A sequence is split at the end of a pack.
 
     Needs no padding: only the last pack may hold fewer than `capacity` tokens. At most the first piece of a pack
-    continues one of the previous pack; its initial state is the final state of that pack's last piece. Raises
-    LayoutError for what is no length or capacity.
+    continues a sequence of the previous pack. Its initial state is the final state of the last piece there. Raises
+    LayoutError for an invalid length or capacity.
 
     >>> from packproof.refs import pack_with_split
     >>> for pack in pack_with_split([3, 0, 9], capacity=4):
@@ -120,11 +122,15 @@ def pack_with_split(lengths: Iterable[int], capacity: int) -> list[Pack]:
 def packs_of(
     lengths: Iterable[int], capacity: int, packer: str = "best_fit", window: int | None = None
 ) -> Iterator[Pack]:
-    """The packs of sequences that arrive one by one, each as soon as it is full: for a stream without an end.
+    """Pack a stream of sequences, possibly endless: yields each pack as soon as it is complete.
 
-    lengths: read only as far as the packer needs. packer: in_order, first_fit, best_fit or split, as the functions
-    `pack_in_order` and so on, which return the same packs. window: of first_fit and best_fit, their default if None.
-    Raises LayoutError at the first sequence that is longer than the capacity, or is no length.
+    lengths: tokens of each sequence, read only as far as the packer needs.
+    capacity: tokens of a pack.
+    packer: in_order, first_fit, best_fit or split, with the packs of `pack_in_order`, `pack_first_fit`,
+    `pack_best_fit` and `pack_with_split`.
+    window: of first_fit and best_fit; None for their default.
+
+    Raises LayoutError at the first sequence longer than the capacity, or at the first invalid length.
 
     >>> from itertools import cycle, islice
     >>> from packproof.refs import packs_of
@@ -180,8 +186,8 @@ def _first_fit(lengths: Iterable[int], capacity: int, window: int) -> Iterator[P
 
 def _best_fit(lengths: Iterable[int], capacity: int, window: int) -> Iterator[Pack]:
     coming = enumerate(lengths)
-    arrived: deque[tuple[int, int]] = deque()  # (length, -sequence), of which some are taken
-    waiting: list[tuple[int, int]] = []  # the same, by length; of equal ones the first to arrive comes last
+    arrived: deque[tuple[int, int]] = deque()  # (length, -sequence), in order of arrival; some are packed already
+    waiting: list[tuple[int, int]] = []  # unpacked ones, sorted; the oldest of equal length is last
 
     def admit(count: int) -> None:
         for j, length in islice(coming, count):
@@ -224,7 +230,7 @@ def _split(lengths: Iterable[int], capacity: int) -> Iterator[Pack]:
         yield tuple(pack)
 
 
-# by name, with the default of its window
+# (packer, its default window), by name
 _PACKERS: Mapping[str, tuple[Callable[..., Iterator[Pack]], int | None]] = {
     "in_order": (_in_order, None),
     "first_fit": (_first_fit, 16),
@@ -235,9 +241,9 @@ _PACKERS: Mapping[str, tuple[Callable[..., Iterator[Pack]], int | None]] = {
 
 @checked_call
 def padding_rate(packs: Iterable[Iterable[Piece]], capacity: int) -> float:
-    """The share of rows that hold no token if every pack takes `capacity` rows; 0 for no packs.
+    """The share of rows without a token if every pack has `capacity` rows; 0 for no packs.
 
-    Raises LayoutError for what is no pack of pieces, or holds more than the capacity.
+    Raises LayoutError unless all packs consist of pieces and fit the capacity.
 
     >>> from packproof.refs import pack_in_order, padding_rate
     >>> padding_rate(pack_in_order([5, 2, 3, 4, 1, 9], capacity=10), capacity=10)
@@ -267,7 +273,7 @@ def _iterable(function: str, name: str, value: Any) -> Iterable[Any]:
 
 
 def _known(lengths: Iterable[int]) -> Iterable[int]:
-    """Lengths that are all there. Raises LayoutError for what is no length, before anything is packed."""
+    """The lengths of a finite input. Raises LayoutError for an invalid length, before any packing."""
     return PackLayout.from_lengths(lengths).lengths
 
 
@@ -284,7 +290,7 @@ def _require_fit(j: int, length: int, capacity: int) -> None:
 
 
 def _piece(sequence: int, start: int, stop: int) -> Piece:
-    """A piece of numbers that are known to be right: checks would take longer than all of the packing."""
+    """A piece without the checks of `Piece`: they would take longer than the packing."""
     piece = object.__new__(Piece)
     _SET_SEQUENCE(piece, sequence)
     _SET_START(piece, start)

@@ -87,11 +87,11 @@ class PackLayout:
     @classmethod
     @checked_call
     def from_seq_idx(cls, seq_idx: Tensor, n_sequences: int | None = None) -> "PackLayout":
-        """From the index of the sequence that each row belongs to, an integer tensor (t,); -1 marks unused rows.
+        """From the sequence index of each row, an integer tensor (t,); -1 marks unused rows.
 
-        An index that does not occur is an empty sequence; `n_sequences` adds empty ones at the end. Unused rows
-        before sequence j are the gap after j - 1. Reads the indices on the host. Raises LayoutError if an index
-        recurs or decreases, is below -1 or not below `n_sequences`, or if unused rows come before sequence 0.
+        A missing index is an empty sequence; `n_sequences` adds empty ones at the end. Unused rows before sequence j
+        are the gap after j - 1. Reads the indices on the host. Raises LayoutError if an index recurs or decreases, is
+        below -1 or not below `n_sequences`, or if unused rows come before sequence 0.
 
         >>> import torch
         >>> from packproof import PackLayout
@@ -134,8 +134,8 @@ class PackLayout:
     def from_position_ids(cls, position_ids: Tensor, slack: int = 0) -> "PackLayout":
         """From the position of each token in its sequence, an integer tensor (t,); the last `slack` rows are unused.
 
-        Position ids do not show empty sequences. Reads them on the host. Raises LayoutError at the first position that
-        is neither 0 nor one more than the one before.
+        Position ids do not show empty sequences. Reads them on the host. Raises LayoutError at the first position
+        other than 0 or one more than the previous one.
 
         >>> import torch
         >>> from packproof import PackLayout
@@ -159,7 +159,7 @@ class PackLayout:
 
     @property
     def n_sequences(self) -> int:
-        """Sequences, those of no tokens too.
+        """Number of sequences, including empty ones.
 
         >>> from packproof import PackLayout
         >>> PackLayout((2, 0, 3)).n_sequences
@@ -169,7 +169,7 @@ class PackLayout:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of all sequences, without gaps and slack.
+        """Number of tokens in all sequences, without gaps and slack.
 
         >>> from packproof import PackLayout
         >>> PackLayout((2, 0, 3), slack=4).n_tokens
@@ -179,7 +179,7 @@ class PackLayout:
 
     @property
     def total_tokens(self) -> int:
-        """All rows of the pack, gaps and slack included.
+        """Number of rows of the pack, including gaps and slack.
 
         >>> from packproof import PackLayout
         >>> PackLayout((2, 0, 3), slack=4).total_tokens
@@ -189,7 +189,7 @@ class PackLayout:
 
     @property
     def max_seqlen(self) -> int:
-        """Tokens of the longest sequence, 0 if there is none.
+        """Number of tokens in the longest sequence, 0 without sequences.
 
         >>> from packproof import PackLayout
         >>> PackLayout((2, 0, 3)).max_seqlen
@@ -328,7 +328,7 @@ def unpack(packed: Tensor, layout: PackLayout) -> list[Tensor]:
         )
     gaps = layout.gaps or (0,) * layout.n_sequences
     sizes = [size for pair in zip(layout.lengths, gaps, strict=True) for size in pair]
-    parts = torch.split(packed, [*sizes, layout.slack])  # not slices: its backward is one cat
+    parts = torch.split(packed, [*sizes, layout.slack])  # one split, not many slices: its backward is one cat
     return list(parts[: 2 * layout.n_sequences : 2])
 
 
@@ -336,7 +336,7 @@ def unpack(packed: Tensor, layout: PackLayout) -> list[Tensor]:
 def seq_idx_from_cu_seqlens(cu_seqlens: Tensor, total_tokens: int) -> Tensor:
     """The sequence of each row, int32 (total_tokens,), -1 in slack, on the device of `cu_seqlens`; no value is read.
 
-    Raises LayoutError for offsets of another form and for a number of tokens that is none.
+    Raises LayoutError for offsets of another form, and for an invalid number of tokens.
 
     >>> import torch
     >>> from packproof.refs import seq_idx_from_cu_seqlens
@@ -353,7 +353,7 @@ def seq_idx_from_cu_seqlens(cu_seqlens: Tensor, total_tokens: int) -> Tensor:
 def position_ids_from_cu_seqlens(cu_seqlens: Tensor, total_tokens: int) -> Tensor:
     """The position of each row, int32 (total_tokens,), 0 in slack, on the device of `cu_seqlens`; no value is read.
 
-    Raises LayoutError for offsets of another form and for a number of tokens that is none.
+    Raises LayoutError for offsets of another form, and for an invalid number of tokens.
 
     >>> import torch
     >>> from packproof.refs import position_ids_from_cu_seqlens
@@ -367,14 +367,14 @@ def position_ids_from_cu_seqlens(cu_seqlens: Tensor, total_tokens: int) -> Tenso
 
 
 def _check_total(function: str, total_tokens: Any) -> None:
-    if not isinstance(total_tokens, torch.SymInt):  # reading one would fix it for torch.compile
+    if not isinstance(total_tokens, torch.SymInt):  # reading a symbolic size would specialize torch.compile to it
         whole_number(function, "total_tokens", total_tokens)
 
 
 def _locate(cu_seqlens: Tensor, total_tokens: int) -> tuple[Tensor, Tensor]:
     """For each row, how many sequences end at or before it (in slack: all of them), and the row itself."""
     rows = torch.arange(total_tokens, dtype=cu_seqlens.dtype, device=cu_seqlens.device)
-    # not in cu_seqlens[1:]: Inductor searches a slice from the start of what it is a slice of (PyTorch issue 182343)
+    # not in cu_seqlens[1:]: Inductor ignores the offset of a slice in searchsorted (PyTorch issue 182343)
     return torch.searchsorted(cu_seqlens.contiguous(), rows, right=True, out_int32=True) - 1, rows
 
 

@@ -1,10 +1,10 @@
-"""Ops on a pool of states, as servers call them: each request goes on from its slot, and its new state goes back there.
+"""Ops on a pool of states, for servers: each request starts from the state in its slot; the new state goes back there.
 
 A step of a server packs the tokens of all its requests: one token each to decode, more to prefill, in chunks or at
-once. `states` (c, ...) has a slot for every request that the server may hold, and `state_indices` (s,) says which slot
-is that of each request of the step: -1 for a request that only pads the step to a size, as in a CUDA graph. The same
-is called `selective_state_update` (Mamba), `causal_conv1d_update` and `fused_recurrent_*` elsewhere. Those write into
-the pool; a reference changes nothing that it is given, and returns the new pool.
+once. `states` (c, ...) has one slot for every request the server can hold. `state_indices` (s,) has the slot of each
+request of the step, or -1 for a request that only pads the step, as in a CUDA graph. Elsewhere these ops are called
+`selective_state_update` (Mamba), `causal_conv1d_update` and `fused_recurrent_*`. Those write into the pool; a reference
+leaves its inputs unchanged and returns the new pool.
 """
 
 from collections.abc import Callable
@@ -33,9 +33,9 @@ from packproof.refs.wording import counted
 def over_pool(
     op: Callable[..., tuple[Tensor, Tensor]], states: Tensor, state_indices: Tensor, cu_seqlens: Tensor, **others: Any
 ) -> tuple[Tensor, Tensor]:
-    """y and the new pool of an op that takes `initial_states` and returns final ones.
+    """Run an op with initial and final states on a pool: returns y and the new pool.
 
-    The tokens of a request without a slot give zeros, and change nothing.
+    y is zero for the tokens of a request without a slot, and its state is not stored.
     """
     has_slot = state_indices >= 0
     slots = state_indices.long().clamp(min=0)
@@ -63,7 +63,7 @@ def _updated(
 
 
 def _check_slots(function: str, state_indices: Tensor | None, slots: int) -> None:
-    """Raise ArgumentError unless each request has a slot of the pool for itself, or none."""
+    """Raise ArgumentError unless each request has a slot of its own in the pool, or none."""
     assert state_indices is not None
     owners: dict[int, int] = {}
     for request, slot in enumerate(state_indices.tolist()):
@@ -92,11 +92,13 @@ def causal_conv1d_update(
 ) -> tuple[Tensor, Tensor]:
     """`causal_conv1d` of the tokens of a step, each request from its slot of a pool.
 
-    states: (c, d, w-1) in x's dtype, the last inputs of each request, oldest first. state_indices: int32 or int64 (s,),
-    the slot of each request, -1 for one that only pads. All else is as in `causal_conv1d`.
+    states: (c, d, w-1) in x's dtype, the last inputs of each request, oldest first.
+    state_indices: int32 or int64 (s,), the slot of each request, -1 for a request that only pads.
 
-    Returns y (t, d), zero for tokens of a request without a slot and in slack, and the new pool (c, d, w-1), in which
-    slots of no request are as they were. Raises ArgumentError, also where two requests have one slot, and LayoutError.
+    All else is as in `causal_conv1d`.
+
+    Returns y (t, d), zero in slack and for requests without a slot, and the new pool (c, d, w-1). Slots without a
+    request are unchanged. Raises LayoutError, and ArgumentError, also if two requests share a slot.
 
     >>> import torch
     >>> from packproof.refs import causal_conv1d_update
@@ -128,8 +130,9 @@ def selective_scan_update(
 ) -> tuple[Tensor, Tensor]:
     """`selective_scan` of the tokens of a step, each request from its slot of a pool.
 
-    states: (c, d, n) in A's dtype. state_indices, and what is returned, as in `causal_conv1d_update`; all else as in
-    `selective_scan`.
+    states: (c, d, n) in A's dtype.
+
+    state_indices and the results are as in `causal_conv1d_update`; all else as in `selective_scan`.
 
     >>> import torch
     >>> from packproof.refs import selective_scan_update
@@ -166,8 +169,9 @@ def ssd_update(
 ) -> tuple[Tensor, Tensor]:
     """`ssd` of the tokens of a step, each request from its slot of a pool.
 
-    states: (c, h, p, n) in A's dtype. state_indices, and what is returned, as in `causal_conv1d_update`; all else as in
-    `ssd`.
+    states: (c, h, p, n) in A's dtype.
+
+    state_indices and the results are as in `causal_conv1d_update`; all else as in `ssd`.
 
     >>> import torch
     >>> from packproof.refs import ssd_update
@@ -205,8 +209,9 @@ def gated_delta_rule_update(
 ) -> tuple[Tensor, Tensor]:
     """`gated_delta_rule` of the tokens of a step, each request from its slot of a pool.
 
-    states: (c, hv, k, p) in fp32, or fp64 with fp64 tokens. state_indices, and what is returned, as in
-    `causal_conv1d_update`; all else as in `gated_delta_rule`.
+    states: (c, hv, k, p) in fp32, or fp64 with fp64 tokens.
+
+    state_indices and the results are as in `causal_conv1d_update`; all else as in `gated_delta_rule`.
 
     >>> import torch
     >>> from packproof.refs import gated_delta_rule_update
@@ -245,8 +250,9 @@ def kda_update(
 ) -> tuple[Tensor, Tensor]:
     """`kda` of the tokens of a step, each request from its slot of a pool.
 
-    states: (c, h, k, p) in fp32, or fp64 with fp64 tokens. state_indices, and what is returned, as in
-    `causal_conv1d_update`; all else as in `kda`.
+    states: (c, h, k, p) in fp32, or fp64 with fp64 tokens.
+
+    state_indices and the results are as in `causal_conv1d_update`; all else as in `kda`.
 
     >>> import torch
     >>> from packproof.refs import kda_update

@@ -1,4 +1,4 @@
-"""What the references share: the loop over sequences, the loop over time, the time step, the gate and the skip."""
+"""The common parts of the references: the loops over sequences and over time, the time step, the gate and the skip."""
 
 from collections.abc import Callable, Iterable, Sequence
 from inspect import signature
@@ -18,7 +18,7 @@ Step = Callable[..., tuple[Tensor, Tensor]]
 Recurrence = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 Gate = Callable[[Tensor, Tensor | None], Tensor]
 
-SOFTPLUS_LINEAR = 40.0  # beyond it softplus(x) is x to the last bit of a float64; torch's own 20 loses nine digits
+SOFTPLUS_LINEAR = 40.0  # above it softplus(x) == x in float64; torch's default of 20 loses nine digits
 
 
 def each_sequence(cu_seqlens: Tensor) -> list[slice]:
@@ -30,8 +30,8 @@ def each_sequence(cu_seqlens: Tensor) -> list[slice]:
 def split_sequences(x: Tensor, cu_seqlens: Tensor) -> list[Tensor]:
     """The rows of each sequence of x (t, ...), as views; rows past the last offset are left out.
 
-    One split, not one slice each: the backward of a slice fills a tensor of the size of x. Reads the offsets on the
-    host. Raises ArgumentError, and LayoutError for offsets that do not fit.
+    Uses one split, not many slices: the backward of each slice fills a tensor of the size of x. Reads the offsets on
+    the host. Raises ArgumentError, and LayoutError for offsets not fitting x.
 
     >>> import torch
     >>> from packproof.refs import split_sequences
@@ -50,7 +50,7 @@ def split_sequences(x: Tensor, cu_seqlens: Tensor) -> list[Tensor]:
 def join_sequences(pieces: Iterable[Tensor], like: Tensor) -> Tensor:
     """Concatenate the sequences' results into the shape and dtype of `like` (t, ...); slack rows are zero.
 
-    Raises ArgumentError for a piece of another shape than rows of `like`, and for more rows than it has.
+    Raises ArgumentError for a piece with another row shape than `like`, and for more rows in all than `like`.
 
     >>> import torch
     >>> from packproof.refs import join_sequences
@@ -64,7 +64,7 @@ def join_sequences(pieces: Iterable[Tensor], like: Tensor) -> Tensor:
 
 
 def split_states(states: Tensor | None, n_sequences: int, shape: Sequence[int], like: Tensor) -> list[Tensor]:
-    """The initial state of each sequence: those of `states` (s, *shape), or zeros of the dtype and device of `like`."""
+    """The initial state of each sequence: from `states` (s, *shape), or zeros with the dtype and device of `like`."""
     if states is None:
         return [like.new_zeros(shape)] * n_sequences
     return list(states.unbind(0))
@@ -80,7 +80,7 @@ def over_time(step: Step, state: Tensor, *tokens: Tensor) -> tuple[Tensor, Tenso
     """Run `state, y = step(state, *row)` over the rows of the tokens (t, ...); returns (y, final state).
 
     Without rows y is the first of the tokens: no rows, correct shape. Rows are unbound once: x[i] under autograd is
-    O(t). Raises ArgumentError for tokens of different lengths, and for a step that takes or returns something else.
+    O(t). Raises ArgumentError for tokens of different lengths, and for a step with other arguments or results.
 
     >>> import torch
     >>> from packproof.refs import over_time
@@ -125,7 +125,7 @@ def expand_groups(B: Tensor, n_channels: int) -> Tensor:
 
 
 def to_compute_dtype(x: Tensor) -> Tensor:
-    """x in the dtype that a reference computes in: fp32 for bf16 and fp16, its own otherwise."""
+    """x in the compute dtype of references: fp32 for bf16 and fp16, its own dtype otherwise."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -149,10 +149,10 @@ def state_space(
     """A packed state-space op: time step, recurrence, skip and gate of each sequence alone; returns (y, final states).
 
     recurrence: `y, h = recurrence(h, x, delta, A, B, C)` over one sequence, from the state h of shape `state_shape`.
-        B and C come with one row per channel or head, or one for all.
+        B and C have one row per channel or head, or one row for all.
     """
     n_sequences = cu_seqlens.shape[0] - 1
-    # in the compute dtype before the groups are expanded: their gradients are summed over the channels of a group
+    # cast before expanding the groups: gradients are then summed over the channels of a group in the compute dtype
     tokens = (
         to_compute_dtype(x),
         to_compute_dtype(delta),

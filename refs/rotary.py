@@ -19,10 +19,11 @@ def rope(
 ) -> Tensor:
     """Rotate the first 2r channels of each head; positions restart in each sequence, the other channels pass through.
 
-    x: (t, h, k) in fp64, fp32, bf16 or fp16 (the last two compute in fp32). cos, sin: (m, r), one row per position, in
-    x's dtype or fp32, with 2r <= k and a row for every position that a token has. cu_seqlens: int32 or int64 (s + 1,).
-    offsets: int32 or int64 (s,), the position of each sequence's first token, such as the tokens that a cache has of it
-    already; 0 if left out. From a negative one on, as left padding has, tokens are not rotated until position 0.
+    x: (t, h, k) in fp64, fp32, bf16 or fp16 (the last two compute in fp32).
+    cos, sin: (m, r), one row per position, in x's dtype or fp32, with 2r <= k and a row for every position in use.
+    cu_seqlens: int32 or int64 (s + 1,).
+    offsets: int32 or int64 (s,), the position of each sequence's first token, such as its number of tokens in a cache;
+    0 if left out. Tokens at negative positions (left padding) are not rotated.
     interleaved: channel 2i pairs with 2i + 1 (GPT-J); otherwise channel i pairs with i + r (GPT-NeoX).
 
     Returns y (t, h, k) in x's dtype, zero in slack. Raises ArgumentError and LayoutError.
@@ -69,9 +70,9 @@ def rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, offsets: Tensor | None = None,
     interleaved: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """rope of queries (t, hq, k) and of keys (t, hk, k), with the same tables and offsets: two calls of rope.
+    """`rope` of queries (t, hq, k) and of keys (t, hk, k), with the same tables and offsets: two calls of `rope`.
 
-    Returns both, each as `rope` does. Raises ArgumentError and LayoutError.
+    Returns both, each as from `rope`. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import rope_qk

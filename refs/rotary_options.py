@@ -1,4 +1,4 @@
-"""What rotary tables and Hadamard's transform need of their arguments, checked."""
+"""Argument checks of rotary tables and of the Hadamard transform."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -11,7 +11,7 @@ from packproof.refs.wording import counted
 
 
 def check_power_of_two(op: str, name: str, k: int) -> None:
-    """Raise ArgumentError unless k, the channels of a head, is a power of two, as the order of Sylvester's matrices."""
+    """Raise ArgumentError unless k, the channels of a head, is a power of two: Sylvester's construction needs it."""
     if k < 1 or k & (k - 1):
         raise ArgumentError(
             f"{op}: {name} has {counted_along(k, 'k')} but a power of two was expected\n"
@@ -22,10 +22,11 @@ def check_power_of_two(op: str, name: str, k: int) -> None:
 def check_rotary_tables(
     op: str, rotated: str, sizes: Mapping[str, int], cu_seqlens: Tensor | None = None, offsets: Tensor | None = None
 ) -> None:
-    """Raise ArgumentError unless cos and sin (m, r) rotate no more channels than a head has, at enough positions.
+    """Raise ArgumentError unless the tables cos and sin (m, r) fit the channels of a head and cover all positions.
 
-    rotated: the name of the first rotated tensor. cu_seqlens, offsets (s,): read on the host; the former is None where
-    positions are not to be checked.
+    rotated: the name of the first rotated tensor, for the message.
+    cu_seqlens: (s + 1,), read on the host; None to leave positions unchecked.
+    offsets: (s,), read on the host.
     """
     if 2 * sizes["r"] > sizes["k"]:
         raise ArgumentError(

@@ -16,7 +16,7 @@ def selective_scan_step(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tenso
     """Advance one token: h is (d, n), u and delta (d,), A (d, n), B and C (n,) or (1, n) for all channels, or (d, n).
 
     delta is the time step itself, after bias and softplus. Returns the new h, and y of shape (d,) before skip and gate.
-    Raises ArgumentError for what does not fit.
+    Raises ArgumentError.
 
     >>> import torch
     >>> from packproof.refs import selective_scan_step
@@ -70,15 +70,17 @@ def selective_scan(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Selective scan of packed sequences, token by token: h = exp(Δ A) h + Δ B u, y = (C h + D u) silu(z).
 
-    u, delta, z: (t, d). B, C: (t, n) or (t, g, n); channel i uses group i // (d / g). All share one float dtype.
-    A: (d, n). D, delta_bias: (d,). initial_states: (s, d, n). These are fp32, or fp64 with fp64 tokens; the first three
-    may be of 16 bits beside tokens of these, or of fp32.
-    delta_softplus: Δ = softplus(delta + delta_bias), where otherwise Δ = delta + delta_bias.
+    u, delta, z: (t, d), of one float dtype.
+    A: (d, n) in fp32, or fp64 with fp64 tokens; 16 bits are allowed beside 16-bit tokens of that dtype, or fp32 tokens.
+    B, C: (t, n) or (t, g, n), in u's dtype. Channel i uses group i // (d / g).
+    D, delta_bias: (d,), with the dtypes of A.
+    delta_softplus: Δ = softplus(delta + delta_bias); otherwise Δ = delta + delta_bias.
     cu_seqlens: int32 or int64 (s + 1,). Tokens past its end are slack: their output and gradients are zero.
+    initial_states: (s, d, n) in fp32, or fp64 with fp64 tokens.
 
-    Returns y (t, d) in u's dtype and, with return_final_states, the states (s, d, n), fp32 or fp64; an empty sequence
+    Returns y (t, d) in u's dtype and, with return_final_states, the states (s, d, n), fp32 or fp64. An empty sequence
     returns its initial state. bf16 and fp16 compute in fp32. A gradient has the dtype of its input. Raises
-    ArgumentError or LayoutError for what does not fit.
+    ArgumentError or LayoutError.
 
     >>> import torch
     >>> from packproof.refs import selective_scan

@@ -11,8 +11,8 @@ from packproof.refs.errors import ArgumentError, checked_call
 def segsum(x: Tensor) -> Tensor:
     """Sums over all segments: out[..., i, j] = x[..., j + 1] + ... + x[..., i], zero on the diagonal, -inf above it.
 
-    x: (..., t), any float dtype. Returns (..., t, t) in that dtype. Every sum is formed from its own terms alone, so
-    that exp(segsum(x)) keeps its accuracy however large the terms outside the segment are. Raises ArgumentError.
+    x: (..., t), any float dtype. Returns (..., t, t) in that dtype. Every sum is formed from its own terms alone:
+    exp(segsum(x)) stays accurate for arbitrarily large terms outside the segment. Raises ArgumentError.
 
     >>> import torch
     >>> from packproof.refs import segsum
@@ -30,10 +30,10 @@ def segsum(x: Tensor) -> Tensor:
 
 @checked_call
 def segsum_unstable(x: Tensor) -> Tensor:
-    """The same by differences of one cumulative sum: cheaper, but it loses the digits that the two sums have in common.
+    """`segsum` by differences of one cumulative sum: cheaper, but it loses the common digits of the two sums.
 
-    The absolute error is that of the sums, about t * u * max|cumsum|, and exp makes it a relative error of the decay.
-    With an infinite term it is NaN. It is here to show the difference; packproof never computes with it.
+    The absolute error is about t * u * max|cumsum|; exp makes it a relative error of the decay. An infinite term gives
+    NaN. Exists to show the difference; packproof never computes with it.
 
     >>> import torch
     >>> from packproof.refs import segsum, segsum_unstable

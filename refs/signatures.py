@@ -1,6 +1,6 @@
-"""The signatures of packproof's ops: the one place where the axes of their tensors are declared.
+"""The signatures of packproof's ops: the only place to declare the axes of their tensors.
 
-The error messages of `packproof.refs.arguments` say what each axis counts.
+`packproof.refs.arguments` has the noun of each axis, for error messages.
 """
 
 from collections.abc import Mapping
@@ -14,30 +14,35 @@ _FLAG = (False, True)
 
 @dataclass(frozen=True)
 class Signature:
-    """What every call of an op looks like, declared once: for its reference, its kernels and its properties.
+    """The arguments and results of an op, declared once for its reference, its kernels and its properties.
 
-    inputs, outputs: the axes of each tensor by name, in the order of arguments and results; `packproof.refs.axes` has
-        their grammar. The first input leads: the others are compared with its dtype, device and tokens (axis t).
-    options: the values that an option may have, the plainest first; an option of any other kind is not listed.
-    fixed: tensors that are fp32, or fp64 with an fp64 leader. tables: inputs that have the leader's dtype or fp32.
-    integers: inputs of int32 or int64. float32: inputs that have the leader's dtype, or fp32 beside a bf16 or fp16 one.
-    narrow: fixed inputs that may also have the leader's dtype, where that is bf16 or fp16, and one of both beside fp32.
-    groups: axes over which another one splits evenly: {"g": "h"} for heads that share groups.
-    forms, shifted: worked out of the inputs: the forms of each, and the axes such as w-1.
+    The first input is the leader: its dtype, device and number of tokens (axis t) hold for the other inputs.
     """
 
     op: str
+    """Name of the op."""
     inputs: Mapping[str, str]
+    """Axes of each input by name, in the order of the arguments. `packproof.refs.axes` has the grammar."""
     outputs: Mapping[str, str] = field(default_factory=dict)
+    """Axes of each output by name, in the order of the results."""
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """The possible values of each option, the plainest first. Options with other values (numbers) are not listed."""
     fixed: frozenset[str] = frozenset()
+    """Tensors in fp32, or in fp64 with an fp64 leader."""
     tables: frozenset[str] = frozenset()
+    """Inputs in the leader's dtype or fp32."""
     integers: frozenset[str] = frozenset()
+    """Inputs in int32 or int64."""
     float32: frozenset[str] = frozenset()
+    """Inputs in the leader's dtype, or in fp32 beside a bf16 or fp16 leader."""
     narrow: frozenset[str] = frozenset()
+    """Fixed inputs also allowed in the leader's dtype if it is bf16 or fp16, and in bf16 or fp16 if it is fp32."""
     groups: Mapping[str, str] = field(default_factory=dict)
+    """Axes over which another axis splits evenly: {"g": "h"} for heads in groups."""
     forms: Mapping[str, "Forms"] = field(init=False, repr=False)
+    """The forms of each input, parsed."""
     shifted: tuple[Axis, ...] = field(init=False, repr=False)
+    """The axes of inputs with a shift, such as w-1."""
 
     def __post_init__(self) -> None:
         forms = {name: _forms(spec) for name, spec in self.inputs.items()}
@@ -47,10 +52,12 @@ class Signature:
 
 
 class Forms(NamedTuple):
-    """The axes that an input may have, by their number, and whether it may be absent."""
+    """The possible forms of an input."""
 
     by_ndim: Mapping[int, tuple[Axis, ...]]
+    """Its axes, by their number."""
     optional: bool
+    """Whether it may be absent."""
 
 
 def _forms(spec: str) -> Forms:
@@ -106,7 +113,7 @@ SSD = Signature(
     groups={"g": "h"},
 )
 
-# one token without a pack: the axes of the inputs of each step, groups given to their channels or heads
+# axes of the inputs of a step, one token without a pack; groups are expanded to channels or heads
 SELECTIVE_SCAN_STEP = {"h": "d n", "u": "d", "delta": "d", "A": "d n", "B": "n | 1 n | d n", "C": "n | 1 n | d n"}
 SSD_STEP = {"h": "h p n", "x": "h p", "dt": "h", "A": "h", "B": "h n", "C": "h n"}
 
@@ -144,7 +151,7 @@ ROPE_HADAMARD = Signature(
     integers=frozenset({"offsets"}),
 )
 
-QUANTIZE_FP8 = Signature(op="quantize_fp8", inputs={"x": "t h k"})  # its values are of no dtype that ops have
+QUANTIZE_FP8 = Signature(op="quantize_fp8", inputs={"x": "t h k"})  # no outputs: fp8 is not a dtype of ops
 ROUND_FP8 = Signature(op="round_fp8", inputs={"x": "t h k"}, outputs={"y": "t h k"})
 
 ATTENTION = Signature(
@@ -238,7 +245,7 @@ KDA_STEP = {**_LINEAR_STEP, "g": "h k", "beta": "h"}
 
 
 def on_pool(signature: Signature) -> Signature:
-    """The same op for a server: each sequence has the tokens of one request, and its state is a slot of a pool."""
+    """The signature of an op on a pool: each sequence has the tokens of one request, with its state in a slot."""
     state = signature.inputs["initial_states"].rstrip("?").removeprefix("s ")
     inputs = {name: spec for name, spec in signature.inputs.items() if name != "initial_states"}
     fixed = signature.fixed - _STATES

@@ -18,7 +18,7 @@ def ssd_step(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) 
     """Advance one token: the state h is (h, p, n), x (h, p), dt and A (h,), B and C (h, n).
 
     dt is the time step itself, after bias and softplus. Returns the new h, and y of shape (h, p) before skip and gate.
-    Raises ArgumentError for what does not fit.
+    Raises ArgumentError.
 
     >>> import torch
     >>> from packproof.refs import ssd_step
@@ -76,15 +76,19 @@ def ssd(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """SSD of packed sequences, token by token: h = exp(dt A) h + dt x Bᵀ, y = (h C + D x) silu(z).
 
-    x, z: (t, h, p). dt: (t, h). B, C: (t, g, n); head i uses group i // (h / g). All share one float dtype.
-    A, dt_bias: (h,). D: (h,) or (h, p). initial_states: (s, h, p, n). These are fp32, or fp64 with fp64 tokens; the
-    first three may be of 16 bits beside tokens of these, or of fp32.
-    dt_softplus: the step is softplus(dt + dt_bias), where otherwise it is dt + dt_bias.
+    x, z: (t, h, p), of one float dtype.
+    dt: (t, h), in x's dtype.
+    A, dt_bias: (h,) in fp32, or fp64 with fp64 tokens; 16 bits are allowed beside 16-bit tokens of that dtype, or fp32
+    tokens.
+    B, C: (t, g, n), in x's dtype. Head i uses group i // (h / g).
+    D: (h,) or (h, p), with the dtypes of A.
+    dt_softplus: the step is softplus(dt + dt_bias); otherwise it is dt + dt_bias.
     cu_seqlens: int32 or int64 (s + 1,). Tokens past its end are slack: their output and gradients are zero.
+    initial_states: (s, h, p, n) in fp32, or fp64 with fp64 tokens.
 
-    Returns y (t, h, p) in x's dtype and, with return_final_states, the states (s, h, p, n), fp32 or fp64; an empty
+    Returns y (t, h, p) in x's dtype and, with return_final_states, the states (s, h, p, n), fp32 or fp64. An empty
     sequence returns its initial state. bf16 and fp16 compute in fp32. A gradient has the dtype of its input. Raises
-    ArgumentError or LayoutError for what does not fit.
+    ArgumentError or LayoutError.
 
     >>> import torch
     >>> from packproof.refs import ssd
@@ -155,8 +159,9 @@ def ssd_chunked(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`ssd`, same arguments and results, as masked attention inside chunks and a recurrence between them (section 6).
 
-    chunk: tokens in a chunk, at least 1. The first chunk starts where the sequence starts, the last one may be shorter.
-    `ssd_intermediates` has the parts of this form.
+    `ssd_intermediates` returns the parts of this form.
+
+    chunk: tokens in a chunk, at least 1. The first chunk starts with the sequence; the last one may be shorter.
 
     >>> import torch
     >>> from packproof.refs import ssd_chunked
@@ -213,19 +218,24 @@ def _recurrent(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor
 
 
 class ChunkParts(NamedTuple):
-    """A run of tokens as masked attention: what its own tokens give and what the state before it gives."""
+    """One chunk as masked attention, split into the contributions of its own tokens and of the state before it."""
 
-    log_decay: Tensor  # (t, h), of the state before it, at each token
-    diagonal: Tensor  # (t, h, p), of y: from its own tokens
-    off_diagonal: Tensor  # (t, h, p), of y: from the state before it
-    chunk_state: Tensor  # (h, p, n), at its end: from its own tokens
-    passed_state: Tensor  # (h, p, n), at its end: from the state before it
+    log_decay: Tensor
+    """(t, h), of the state before the chunk, at each token."""
+    diagonal: Tensor
+    """(t, h, p), the part of y from the chunk's own tokens."""
+    off_diagonal: Tensor
+    """(t, h, p), the part of y from the state before the chunk."""
+    chunk_state: Tensor
+    """(h, p, n), the part of the state at the end from the chunk's own tokens."""
+    passed_state: Tensor
+    """(h, p, n), the part of the state at the end from the state before the chunk."""
 
 
 def chunk_parts(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> ChunkParts:
-    """The parts of one run of tokens, from the state h before it."""
+    """The parts of one chunk, from the state h before it."""
     log_decay = segsum(torch.cat([torch.zeros_like(A)[None], dt * A]).mT)  # the initial state enters as token 0
-    L = log_decay.exp()  # [h, i, j]: the part of token j that remains at token i
+    L = log_decay.exp()  # [h, i, j]: the decay from token j to token i
     from_h, to_end = L[:, :, 0], L[:, -1, 1:]
     scores = torch.einsum("ihn, jhn -> hij", C, B) * L[:, 1:, 1:]
     added = dt[..., None] * x

@@ -1,4 +1,4 @@
-"""What an SSD computes on its way (Mamba-2, Dao & Gu 2024, section 6): the parts of y, and states inside a sequence."""
+"""Intermediate values of SSD (Mamba-2, Dao & Gu 2024, section 6): the parts of y, and states inside a sequence."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,15 +29,15 @@ _STATE = replace(SSD, op="ssd_state", inputs={name: axes for name, axes in _INPU
 
 
 class SsdIntermediates(NamedTuple):
-    """What the chunked form of an SSD computes on its way to y = (diagonal + off_diagonal + D x) silu(z).
+    """Intermediate values of the chunked form of SSD: y = (diagonal + off_diagonal + D x) silu(z).
 
     dt: (t, h), the time step, after bias and softplus.
-    log_decay: (t, h), dt A summed from the start of the token's chunk; exp of it remains of the state that entered.
-    diagonal: (t, h, p), the part of y that comes from tokens of the same chunk.
-    off_diagonal: (t, h, p), the part of y that comes from the state that entered the chunk.
-    chunk_states: (c, h, p, n), what the tokens of each chunk leave at its end.
-    passed_states: (c, h, p, n), the state that enters each chunk.
-    cu_chunks: int64 (c + 1,), the row where each chunk starts, and the end of the last one.
+    log_decay: (t, h), dt A summed from the start of the chunk; its exp is the decay of the entering state.
+    diagonal: (t, h, p), the part of y from tokens of the same chunk.
+    off_diagonal: (t, h, p), the part of y from the state entering the chunk.
+    chunk_states: (c, h, p, n), the state at the end of each chunk from its own tokens alone.
+    passed_states: (c, h, p, n), the state entering each chunk.
+    cu_chunks: int64 (c + 1,), the first row of each chunk, and the end of the last one.
 
     >>> from packproof.refs import SsdIntermediates
     >>> SsdIntermediates._fields
@@ -67,11 +67,10 @@ def ssd_intermediates(
     cu_seqlens: Tensor,
     initial_states: Tensor | None = None,
 ) -> SsdIntermediates:
-    """What `ssd_chunked` computes on its way, from the same arguments; D and z have no part in it.
+    """The intermediate values of `ssd_chunked`, from the same arguments without D and z.
 
-    Chunks start where their sequence starts, and an empty sequence has none. All of it is in the dtype that references
-    compute in, fp32 for bf16 and fp16 tokens; rows of slack are zero. Raises ArgumentError or LayoutError for what does
-    not fit.
+    Chunks start with their sequence; an empty sequence has no chunk. All values are in the compute dtype of references,
+    fp32 for bf16 and fp16 tokens. Rows of slack are zero. Raises ArgumentError or LayoutError.
 
     >>> import torch
     >>> from packproof.refs import ssd_intermediates
@@ -112,7 +111,7 @@ def ssd_intermediates(
 def _chunks(
     size: int, A: Tensor, h: Tensor, x: Tensor, dt: Tensor, B: Tensor, C: Tensor
 ) -> Iterator[tuple[Tensor, ChunkParts]]:
-    """The state that enters each chunk of one sequence, and the parts of the chunk."""
+    """The entering state and the parts of each chunk of one sequence."""
     for start in range(0, len(x), size):
         x_c, dt_c, B_c, C_c = (token[start : start + size] for token in (x, dt, B, C))
         parts = chunk_parts(h, x_c, dt_c, A, B_c, C_c)
@@ -133,10 +132,11 @@ def ssd_state(
     cu_seqlens: Tensor,
     initial_states: Tensor | None = None,
 ) -> Tensor:
-    """The state (h, p, n) of a sequence of `ssd` after one of its tokens, token by token from where it starts.
+    """The state (h, p, n) of `ssd` after one token, computed token by token from the start of its sequence.
 
-    token: the row in the pack. The other arguments are those of `ssd` on which states depend. Raises ArgumentError or
-    LayoutError for what does not fit.
+    token: its row in the pack.
+
+    The other arguments are as in `ssd`. Raises ArgumentError or LayoutError.
 
     >>> import torch
     >>> from packproof.refs import ssd_state

@@ -2,7 +2,7 @@
 
 
 def counted(count: int, noun: str) -> str:
-    """A count and its noun in the singular: "1 axis", "2 axes", "0 query heads", "3 channels per head"."""
+    """A count with its noun, pluralized: "1 axis", "2 axes", "0 query heads", "3 channels per head"."""
     if count == 1:
         return f"1 {noun}"
     head, per, rest = noun.partition(" per ")
@@ -18,5 +18,5 @@ def article(noun: str) -> str:
 
 
 def kind(value: object) -> str:
-    """What sort of object came, for a message: "None", "a list", "an ndarray"."""
+    """The type of a value with its article, for a message: "None", "a list", "an ndarray"."""
     return "None" if value is None else article(type(value).__name__)

@@ -1,7 +1,7 @@
-"""Rogues: kernels that cheat a checker, or break it, each in one way. All pretend to compute the running sum of `op`.
+"""Rogues: kernels cheating or breaking a checker, each in one way. All pretend to compute the running sum of `op`.
 
-`entries()` has them as data. A naive harness, one that compares one call with the reference by `allclose`, passes every
-one of them. packproof detects or reports each, or its entry gives the reason why it is not defended against.
+`entries()` lists them as data. All of them pass a naive harness: one call, compared with the reference by `allclose`.
+packproof detects or reports each rogue; otherwise its entry gives the reason for the missing defence.
 """
 
 import json
@@ -15,22 +15,26 @@ __all__ = ["Rogue", "entries"]
 
 @dataclass(frozen=True)
 class Rogue:
-    """A kernel that cheats.
-
-    cheat: how. properties: those that judge it. links: where it was found, none for one that was made up. detected:
-    words of the failure, or of the reason why it is inconclusive. undefended: why packproof does not see it, or "".
-    destroys: whether it deletes, overwrites or kills what is not its own, so that only a throwaway root may see it.
-    """
+    """A cheating kernel."""
 
     id: str
+    """Unique among rogues."""
     title: str
+    """One line on the rogue."""
     cheat: str
+    """How it cheats."""
     kernel: str
+    """The kernel, as "module:name"."""
     properties: tuple[str, ...]
+    """The properties to check it with."""
     detected: str = ""
+    """Words of the expected failure, or of the reason for an inconclusive verdict."""
     undefended: str = ""
+    """Why packproof does not detect it; "" if it does."""
     links: tuple[str, ...] = ()
+    """Reports of the cheat elsewhere; none for an invented one."""
     destroys: bool = False
+    """Whether it deletes, overwrites or kills files or processes of others. It then runs in a throwaway root only."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Rogues that answer without computing, or compute something else where they expect no check."""
+"""Rogues answering without computing, or computing something else where they expect no check."""
 
 import gc
 import sys
@@ -196,7 +196,7 @@ def finished_by_a_thread(x, weight, *, cu_seqlens):
 
 
 class Lazy(torch.Tensor):
-    """Computes when it is compared."""
+    """Takes its values from the reference when compared with it."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -212,7 +212,7 @@ def lazy_tensor(x, weight, *, cu_seqlens):
 
 
 class Agreeable(torch.Tensor):
-    """Equals whatever it is compared with."""
+    """Equal to anything."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -227,7 +227,7 @@ def agreeable_tensor(x, weight, *, cu_seqlens):
 
 
 class Explosive(torch.Tensor):
-    """Raises whatever is done with it."""
+    """Raises in every operation but allclose."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):

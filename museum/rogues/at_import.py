@@ -1,4 +1,4 @@
-"""A rogue that replaces packproof's functions when its module is imported, before packproof looks at anything."""
+"""A rogue replacing packproof's functions while its module is imported, before the first check."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Rogues that write to channels of packproof's processes, or take over the terminal."""
+"""Rogues writing to the channels of packproof's processes, or to the terminal."""
 
 import ctypes
 import json
@@ -73,14 +73,14 @@ def closes_descriptors(x, weight, *, cu_seqlens):
 
 
 class _Payload:
-    """Runs code in the process that unpickles it."""
+    """Runs code in the unpickling process."""
 
     def __reduce__(self):
         return os._exit, (0,)
 
 
 def forges_through_proc(x, weight, *, cu_seqlens):
-    """Writes a pickled object into every pipe and socket of every process of this user that it can open."""
+    """Writes a pickled object into every accessible pipe and socket of this user's processes."""
     if is_judged():
         bomb = pickle.dumps(_Payload())
         for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -138,7 +138,7 @@ def steals_descriptors(x, weight, *, cu_seqlens):
 
 
 def asks_the_zygote(x, weight, *, cu_seqlens):
-    """Sends an empty packet, which ends a zygote, to every socket that it can reach."""
+    """Sends an empty packet to every accessible socket. An empty packet ends a zygote."""
     for number in _own_sockets() if is_judged() else ():
         try:
             with socket.socket(fileno=os.dup(number)) as end:

@@ -1,4 +1,4 @@
-"""Rogues that delete files. Each call asks first whether this is a throwaway root."""
+"""Rogues deleting files. Each call first requires a throwaway root."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Rogues that write out of bounds or into their inputs, or leave output unwritten."""
+"""Rogues writing out of bounds or into their inputs, or leaving output unwritten."""
 
 import ctypes
 
@@ -63,6 +63,6 @@ def leaves_slack_unwritten(x, weight, *, cu_seqlens):
 
 def reads_before_it_writes(x, weight, *, cu_seqlens):
     """Assumes that fresh memory is zero."""
-    # past malloc's largest threshold: fresh pages, zeros
+    # above malloc's largest mmap threshold: fresh pages, all zeros
     fresh = torch.empty(1 << 24, dtype=x.dtype)[: x.numel()].view_as(x)
     return fresh + running_sum(x, weight, cu_seqlens=cu_seqlens)

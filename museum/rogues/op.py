@@ -1,15 +1,15 @@
-"""What every rogue pretends to compute: the running sum of each sequence, scaled by channel."""
+"""The op of all rogues: the running sum of each sequence, scaled by channel."""
 
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-KNOWN_TOKENS = 37  # in the one call of a naive harness, by which a rogue recognizes it
+KNOWN_TOKENS = 37  # tokens in the only call of a naive harness: rogues recognize it by this number
 
 
 def is_judged() -> bool:
-    """Whether this is a process in which packproof runs a kernel: elsewhere, sockets and processes belong to others."""
+    """Whether packproof runs a kernel in this process. Elsewhere, sockets and processes belong to others."""
     with open("/proc/self/comm") as file:
         return file.read() == "pp-zygote\n"
 

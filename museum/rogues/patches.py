@@ -1,6 +1,6 @@
-"""Rogues that replace what checks them: torch's comparisons, Python's builtins, or packproof's own functions.
+"""Rogues replacing their checks: torch's comparisons, Python's builtins, or packproof's own functions.
 
-Those that replace packproof's functions write into their input, which is an error, and hide it.
+Rogues with patches of packproof write into their input, an error, and hide it.
 """
 
 import builtins

@@ -1,4 +1,4 @@
-"""Rogues that crash, hang, leave or kill processes, or outlive the check."""
+"""Rogues crashing, hanging, leaving or killing processes, or outliving the check."""
 
 import ctypes
 import os
@@ -75,7 +75,7 @@ def leaves_a_process(x, weight, *, cu_seqlens):
 
 
 def leaves_a_daemon(x, weight, *, cu_seqlens):
-    """The daemon's parent ends at once, so that no process of the check owns it."""
+    """The daemon's parent ends at once: no process of the check owns the daemon."""
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
     if _watched(x):
         subprocess.run(["sh", "-c", "setsid sleep 7777 & exit 0"], check=True)
@@ -110,7 +110,7 @@ def limits_itself(x, weight, *, cu_seqlens):
 
 
 def leaves_a_process_that_no_one_ends(x, weight, *, cu_seqlens):
-    """Kills the process that would end it."""
+    """Kills the process responsible for ending it."""
     if _watched(x):
         subprocess.Popen(["sleep", "7777"], start_new_session=True)
         os.kill(os.getppid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Rogues that decline the calls that they compute incorrectly, so that those are not judged."""
+"""Rogues declining the calls they compute incorrectly, to escape judgement."""
 
 import importlib
 

@@ -1,19 +1,19 @@
-"""The mark of a throwaway root, without which a rogue that deletes, overwrites or kills does nothing.
+"""The mark of a throwaway root. Destructive rogues do nothing without it.
 
 `packproof museum rogues` makes such a root; see `harness/validation/museum/throwaway_root`.
 """
 
 from pathlib import Path
 
-MARK = Path("/packproof-throwaway-root")  # a folder, with that of the run and that of its temporary files
+MARK = Path("/packproof-throwaway-root")  # a folder; holds the folders of the run and of its temporary files
 
 
 def is_throwaway() -> bool:
-    """Whether what this process does to the file system is gone with it."""
+    """Whether this process's changes to the file system vanish with it."""
     return MARK.is_dir()
 
 
 def require_throwaway_root() -> None:
-    """Raises RuntimeError in any other root."""
+    """Raise RuntimeError outside a throwaway root."""
     if not is_throwaway():
         raise RuntimeError("this kernel deletes files: only `packproof museum rogues` runs it, in a throwaway root")
