@@ -74,7 +74,7 @@ def run_board(chosen: Sequence[Architecture], seed: int = 0) -> Iterator[Found]:
     def lost(number: int, text: str) -> Callable[[], Iterator[Found]]:
         return partial(_lost, chosen[number], text)
 
-    importlib.import_module("transformers.models.llama.modeling_llama")  # imported by all models: once, before the forks
+    importlib.import_module("transformers.models.llama.modeling_llama")  # imported once, before the forks
     torch.set_num_threads(1)
     yield from side_by_side(units, os.cpu_count() or 1, of=Found, again=lost, silence=_SILENCE)
 
