@@ -1,7 +1,8 @@
 """Softmax attention over a pack, forward and backward, in Triton.
 
-Blocks of queries and of keys start where sequences start, so that a block belongs to one sequence and no bit of a
-sequence depends on the others. See attention_fwd and attention_bwd for the mathematics, attention_launch for tiles.
+Blocks of queries and of keys start where sequences start. So a block belongs to one sequence, and no bit of a sequence
+depends on the others. The mathematics is in attention_fwd and attention_bwd, the tiles in attention_tiles, the launches
+in attention_launch.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -75,24 +76,27 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention of packed sequences (Vaswani et al. 2017, eq. 1; Dao 2023): softmax(q kᵀ scale) v.
 
-    q: (t, hq, k). k: (u, hk, k). v: (u, hk, v), with k and v up to 256. sinks: (hq,), a score of each query head that
-    takes its share of the softmax and has no value (gpt-oss). All of one dtype: fp32, bf16 or fp16. Query head i reads
-    kv head i // (hq / hk). cu_seqlens, cu_seqlens_k: int32 or int64 (s + 1,), of the queries and of the keys; the
-    second is the first, and u is t, if left out.
+    q: (t, hq, k), in fp32, bf16 or fp16, the dtype of all tensors. k is at most 256.
+    k: (u, hk, k). Query head i reads kv head i // (hq / hk).
+    v: (u, hk, v). v is at most 256.
+    sinks: (hq,), a score for each query head. It takes its share of the softmax and has no value (gpt-oss).
+    cu_seqlens: int32 or int64 (s + 1,), the offsets of the queries.
+    cu_seqlens_k: the offsets of the keys; by default cu_seqlens, with u = t.
+    causal: set the right window to 0.
+    window_size: (left, right). A query sees the keys from `left` before its position to `right` after it, -1 for no
+    limit. The last query of a sequence stands at its last key, as in FlashAttention since 2.1.
+    softmax_scale: factor of the scores, by default k ** -0.5.
+    softcap: scores are softcap tanh(score / softcap); 0 for none.
+    return_lse: return the logarithm of the denominator too.
 
-    The last query of a sequence stands at its last key, as in FlashAttention since 2.1. window_size: (left, right), a
-    query sees the keys from `left` before its place to `right` after it, -1 for no limit; causal sets right to 0.
-    softmax_scale: factor of the scores, k ** -0.5 if left out. softcap: scores are softcap tanh(score / softcap); 0 for
-    none.
-
-    Returns (t, hq, v) in q's dtype, and with return_lse also (t, hq) in fp32: the natural logarithm of the softmax's
-    denominator, of which the sink is a part. Both are zero in slack. A query that sees no key has the value 0, and -inf
-    or its sink for the logarithm. Differentiable once, through both. The bits of a sequence's values and gradients do
-    not depend on the others, nor on what is in slack, NaN and Inf included; gradients are summed in a fixed order.
+    Returns (t, hq, v) in q's dtype. With return_lse it also returns (t, hq) in fp32: the natural logarithm of the
+    softmax's denominator, sink included. Both are zero in slack. A query without visible keys has the value 0, and -inf
+    or its sink for the logarithm. Differentiable once, through both. The bits of a sequence's values and gradients
+    depend neither on the others nor on slack, NaN and Inf included. Gradients are summed in a fixed order.
 
     fp32 computes to the accuracy of fp32. With bf16 and fp16 the weights of the softmax are rounded before they meet
-    the values, as in FlashAttention, and in backward what the scores get, which fp16 keeps to 16 bits. Nothing waits
-    for a GPU, so that the values of the offsets are not checked there. Raises ArgumentError and LayoutError.
+    the values, as in FlashAttention. So are the gradients of the scores in backward, where fp16 keeps 16 bits. Nothing
+    waits for a GPU, so the values of the offsets are not checked there. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.kernels import attention
@@ -129,7 +133,7 @@ def _attention(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None,
     left: int, right: int, scale: float, softcap: float, return_lse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """y, and lse (hq, t), from which backward starts; zero in its slack if it is to be returned."""
+    """y, and lse (hq, t), the input of backward; zero in its slack if it is to be returned."""
     shape = q.shape[1], q.shape[0]
     lse = q.new_zeros(shape, dtype=torch.float32) if return_lse else q.new_empty(shape, dtype=torch.float32)
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
@@ -141,7 +145,7 @@ def _attention_backward(
     dy: Tensor | None, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, cu_seqlens: Tensor,
     cu_seqlens_k: Tensor | None, y: Tensor, lse: Tensor, left: int, right: int, scale: float, softcap: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of the inputs in order; that of absent sinks is empty."""
+    """The gradients of the inputs in order. Without sinks their gradient is empty."""
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     problem = AttentionProblem(q, k, v, sinks, cu_seqlens, keys, left, right, scale, softcap)
     dy = problem.aligned(torch.zeros_like(y) if dy is None else dy)

@@ -1,10 +1,10 @@
-"""The backward kernels of attention (Dao 2023, algorithm 2), of which none adds to what another one wrote.
+"""The backward kernels of attention (Dao 2023, algorithm 2). No kernel adds to the result of another one.
 
 With P = exp(s - lse) and the incoming gradients dy and dlse:
     delta = rowsum(y dy) - dlse        dv = Pᵀ dy        dP = dy vᵀ        ds = P (dP - delta)
 and the gradient of a sink is -Σ exp(sink - lse) delta. A score before its cap gets (1 - tanh²) ds. One kernel walks
-from queries over the keys that they see, and finds dq; another from keys over the queries that see them, one head of
-the group after another, and finds dk and dv. Both compute P again.
+from queries over their visible keys and finds dq. Another walks from keys over the queries that see them, one head of
+the group after another, and finds dk and dv. Both recompute P.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -34,7 +34,7 @@ def _attention_bwd_delta_kernel(
     y, dy, dlse, lse, sinks, cu_seqlens, delta, dsinks, T, S, H, V, y_stride, y_head, dy_stride, dy_head,
     dlse_head, dlse_row, has_dlse, has_sinks, BLOCK_T: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """delta and each query's part of the gradient of the sink, both (h, t) and zero in slack."""
+    """delta and the gradient of the sink by query, both (h, t) and zero in slack."""
     head = tl.program_id(0) % H
     first = tl.program_id(0) // H * BLOCK_T
     used = tl.minimum(tl.maximum(tl.load(cu_seqlens + S), 0), T)
@@ -57,7 +57,7 @@ def _attention_bwd_delta_kernel(
 
 @triton.jit
 def _spread(gradient, operand, total):
-    """total + gradient @ operand: of fp16 to 16 bits, since gradients of scores have the exponents of fp32."""
+    """total + gradient @ operand. fp16 uses 16 bits of the gradient: gradients of scores need the exponents of fp32."""
     if operand.dtype == tl.float16:
         total = product(gradient, operand.to(tl.float32), total, False)
     else:
@@ -72,7 +72,7 @@ def _fold_keys(
     SOFTCAP: tl.constexpr, MASKED: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """dq with what one tile of keys adds."""
+    """dq plus the contribution of one tile of keys."""
     keys = tile(key_rows, k_tiles, key, 0, BLOCK_N, BLOCK_K, MASKED)
     values = tile(value_rows, v_tiles, key, 0, BLOCK_N, BLOCK_V, MASKED)
     raw = raw_scores(against(q, query_rows, query, keys, key_rows, key, BLOCK_K, CHANNELS), cap_scale, SOFTCAP)
@@ -135,7 +135,7 @@ def _fold_queries(
     low, high, dk, dv, scale, cap_scale, SOFTCAP: tl.constexpr, MASKED: tl.constexpr, OFFSET: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv with what one tile of queries adds, both 2^OFFSET times as large."""
+    """dk and dv plus the contribution of one tile of queries, both 2^OFFSET times as large."""
     queries = tile(query_rows, q_tiles, query, 0, BLOCK_M, BLOCK_K, MASKED)
     incoming = tile(incoming_rows, dy_tiles, query, 0, BLOCK_M, BLOCK_V, MASKED)
     i = query + tl.arange(0, BLOCK_M)

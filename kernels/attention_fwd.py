@@ -1,16 +1,16 @@
-"""The forward kernel of attention: an online softmax over the keys of the own sequence (Dao 2023, algorithm 1).
+"""The forward kernel of attention: an online softmax over the keys of one sequence (Dao 2023, algorithm 1).
 
-A program takes a block of queries of one sequence and one head, and walks over the keys that they see. Blocks of
-queries and of keys start where the sequence starts, so that no bit of it depends on the pack. Only tiles at the edges
-of what is visible are masked, by selecting. What lies beyond the sequence is not read: a tile that goes past its end is
-loaded row by row, and never by the tensor memory accelerator.
+A program takes a block of queries of one sequence and one head, and walks over their visible keys. Blocks of queries
+and of keys start where the sequence starts, so no bit of it depends on the pack. Only tiles at the edges of the visible
+range are masked, by selecting. Rows outside of the sequence are never read: a tile across its end is loaded row by row,
+never by the tensor memory accelerator.
 
-Scores are raw products q·k, or tanh(q·k / cap') under a softcap; times `scale` they are logits in base 2. Weights of
-fp16 are 2^15 times larger than usual until they are divided by their sum, so that small ones are not lost.
+Scores are raw products q·k, or tanh(q·k / cap') under a softcap. Times `scale` they are logits in base 2. Weights of
+fp16 are 2^15 times larger than usual before the division by their sum, so small weights are not lost.
 
-Rounding y to bf16 has a relative error of 2^-7 / sqrt(12) times the root mean square of 1 / mantissa, 1.65e-3, and so
-has rounding each weight: 2.3e-3 together, were it not that the largest weight is 1, and exact. Where the queries of a
-block see few keys each, which is where y is largest, its tiles also add what rounding took from their weights.
+Rounding y to bf16 has a relative error of 2^-7 / sqrt(12) times the root mean square of 1 / mantissa, 1.65e-3. Rounding
+each weight adds as much, 2.3e-3 in all, except that the largest weight is 1, and exact. y is largest where queries see
+few keys each. For such blocks of queries the tiles also add the remainders of rounded weights.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -28,19 +28,22 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def rows_of(tensor, first, n_rows, head, stride, head_stride, width):
-    """The rows of a sequence of one head, for `tile`: where row 0 begins, how many, their stride and width; and where
-    row 0 lies in a descriptor of the tensor."""
+    """The rows of one head of a sequence, for `load_tile`.
+
+    A pointer to row 0, the number of rows, their stride and width; and the row and column of row 0 in a descriptor of
+    the tensor.
+    """
     pointer = tensor + (first.to(tl.int64) * stride + head.to(tl.int64) * head_stride)
     return pointer, n_rows, stride, width, first, (head * head_stride).to(tl.int32)
 
 
 @triton.jit
 def tile(rows, tiles, first, channel, SIZE: tl.constexpr, WIDTH: tl.constexpr, RAGGED: tl.constexpr):
-    """SIZE rows from row `first` on, WIDTH channels from `channel` on; zero past the width, and past the last row if
+    """SIZE rows from `first_row` on, WIDTH channels from `channel` on; zero past the width, and past the last row if
     RAGGED.
 
-    tiles: a descriptor for the tensor memory accelerator, or None. After the last row other sequences lie, so that it
-    reads whole tiles alone.
+    descriptor: for the tensor memory accelerator, or None. Other sequences follow the last row, so it reads whole tiles
+    only.
     """
     pointer, n_rows, stride, width, token, at = rows
     if RAGGED or tiles is None:
@@ -66,7 +69,7 @@ def store_tile(rows, first, value, SIZE: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def weigh(weights, values, total):
-    """total + weights @ values, with fp32 weights rounded to the dtype of the values; fp32 values keep 24 bits."""
+    """total + weights @ values, with fp32 weights rounded to the dtype of the values. fp32 values keep 24 bits."""
     if values.dtype == tl.float32:
         total = product(weights, values, total, True)
     else:
@@ -76,8 +79,10 @@ def weigh(weights, values, total):
 
 @triton.jit
 def against(held, rows, first, other, other_rows, other_first, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
-    """held @ otherᵀ, of tiles of rows. fp32 ones are read again, CHANNELS at a time: in parts all of them take too many
-    registers."""
+    """a @ bᵀ, of tiles of rows.
+
+    fp32 rows are loaded again, CHANNELS at a time: split into bf16 parts, whole tiles would take too many registers.
+    """
     SIZE: tl.constexpr = held.shape[0]
     OTHERS: tl.constexpr = other.shape[0]
     total = tl.zeros((SIZE, OTHERS), tl.float32)
@@ -98,10 +103,11 @@ def raw_scores(product, cap_scale, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def visible(row, n_rows, n_others, left, right):
-    """The keys that a query sees, from the first up to the one before the second: places in their sequence.
+    """The range of keys visible to a query, by position in their sequence: first, and one past the last.
 
-    The last query stands at the last key; left, right: how far it sees, below 0 for no limit. With right and left it
-    is the queries that see a key.
+    The last query stands at the last key.
+    window_left, window_right: how far a query sees, below 0 for no limit. Swapped, they give the range of queries that
+    see a key.
     """
     place = row.to(tl.int64) + (n_others - n_rows)
     low = tl.where(left < 0, 0, place - left)
@@ -112,8 +118,11 @@ def visible(row, n_rows, n_others, left, right):
 
 @triton.jit
 def tiles(first, last, n_rows, n_others, left, right, SIZE: tl.constexpr):
-    """Where tiles of others begin for rows from `first` to `last`: the first one; those that all of the rows see whole,
-    from and to; and how many there are at the edges, before these and after them."""
+    """The tiles of keys visible to rows from `first_row` to `last_row` (or of queries that see these keys).
+
+    Returns the start of the first tile, the start and end of tiles visible to all of these rows, and the number of
+    tiles at both edges.
+    """
     low, whole_end = visible(first, n_rows, n_others, left, right)
     whole, end = visible(last, n_rows, n_others, left, right)
     begin, whole = low // SIZE * SIZE, tl.minimum(tl.cdiv(whole, SIZE) * SIZE, end)
@@ -123,7 +132,7 @@ def tiles(first, last, n_rows, n_others, left, right, SIZE: tl.constexpr):
 
 @triton.jit
 def edge(index, begin, whole, whole_end, SIZE: tl.constexpr):
-    """Where a tile at an edge begins."""
+    """The start of a tile at an edge."""
     before = begin + index * SIZE
     return tl.where(before < whole, before, before + (whole_end - whole))
 
@@ -134,10 +143,10 @@ def _fold(
     scale, cap_scale, SOFTCAP: tl.constexpr, RAGGED: tl.constexpr, OFFSET: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """One tile of keys more: the largest logit so far, the sum of weights, and that of weighted values.
+    """The running maximum of logits, sum of weights and sum of weighted values, after one more tile of keys.
 
-    masked: whether a query may not see all of it. RAGGED: whether it may go past the sequence; then what rounding takes
-    from the weights is added too.
+    is_masked: whether some query does not see the whole tile.
+    RAGGED: whether it may go past the end of the sequence. Then the remainders of rounded weights are added too.
     """
     keys = tile(key_rows, k_tiles, key, 0, BLOCK_N, BLOCK_K, RAGGED)
     values = tile(value_rows, v_tiles, key, 0, BLOCK_N, BLOCK_V, RAGGED)
@@ -168,7 +177,7 @@ def _attend(
     SOFTCAP: tl.constexpr, OFFSET: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """A block of queries, for one head."""
+    """One block of queries of one head."""
     start, end, key_start, key_end, first = block(blocks, index)
     n_queries, n_keys, first = end - start, key_end - key_start, first - start
     query_rows = rows_of(q, start, n_queries, head, q_stride, q_head, K)
@@ -185,7 +194,7 @@ def _attend(
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     if has_sinks != 0:  # a key of value 0
         top = tl.zeros((BLOCK_M,), tl.float32) + tl.load(sinks + head).to(tl.float32) * LOG2_E
-    total = tl.exp2(tl.zeros((BLOCK_M,), tl.float32) + OFFSET)  # which fades to 0 where there is no sink
+    total = tl.exp2(tl.zeros((BLOCK_M,), tl.float32) + OFFSET)  # rescaled to 0 where there is no sink
     acc = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
     for key in tl.range(begin, ragged, BLOCK_N):
         masked = (key < whole) | (key >= whole_end)
@@ -211,7 +220,10 @@ def _attention_fwd_kernel(
     SEVERAL: tl.constexpr, SOFTCAP: tl.constexpr, OFFSET: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """y (t, h, v), and lse (h, t), natural. SEVERAL: a program takes blocks one after another, otherwise up to one."""
+    """y (t, h, v), and lse (h, t), natural.
+
+    SEVERAL: a program takes blocks one after another, otherwise at most one.
+    """
     item = tl.program_id(0)
     n_items = n_blocks(blocks, item // H) * H
     if SEVERAL:

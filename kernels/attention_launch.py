@@ -41,15 +41,12 @@ from packproof.kernels.launch import aligned, architecture, cdiv, launch
 from packproof.kernels.sequences import offsets
 
 _LOG2_E = 1 / math.log(2)
-_TINY = 2.0**-100  # times products of fp32 this leaves nothing
+_TINY = 2.0**-100  # a smaller scale is taken for 0: its products vanish in fp32
 
 
 @dataclass
 class AttentionProblem:
-    """One call: the tensors as the kernels read them, and its launches.
-
-    left, right: how far a query sees, -1 for no limit.
-    """
+    """One call: the tensors as the kernels read them, and its launches."""
 
     q: Tensor
     k: Tensor
@@ -58,7 +55,9 @@ class AttentionProblem:
     cu_seqlens: Tensor
     cu_keys: Tensor
     left: int
+    """How far a query sees to the left, -1 for no limit."""
     right: int
+    """How far a query sees to the right, -1 for no limit."""
     scale: float
     softcap: float
 
@@ -67,7 +66,7 @@ class AttentionProblem:
         same = self.cu_keys is self.cu_seqlens
         self.cu_seqlens = offsets("attention", self.cu_seqlens, self.T)
         self.cu_keys = self.cu_seqlens if same else offsets("attention", self.cu_keys, self.U)
-        # the kernels take the largest product for the largest score: below 0 the scale turns q round, at 0 q is zero
+        # the kernels take the largest product for the largest score: a scale below 0 flips the sign of q, 0 makes q 0
         self.sign = 1.0 if self.scale > _TINY else -1.0 if self.scale < -_TINY else 0.0
         q = self.q if self.sign > 0 else self.q * self.sign
         self.factor = abs(self.scale) if self.sign else 1.0
@@ -80,7 +79,7 @@ class AttentionProblem:
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
-        """What all kernels read."""
+        """The arguments common to all kernels."""
         q, k, v, cap = self.q, self.k, self.v, self.softcap
         return {
             **{"q": q, "q_stride": q.stride(0), "q_head": q.stride(1)},
@@ -104,7 +103,7 @@ class AttentionProblem:
 
     @property
     def short(self) -> int:
-        """Queries and keys of a sequence up to which it is left to the kernels for short ones."""
+        """The largest number of queries and keys of a sequence that the kernels for short ones take."""
         return short_shape(self.width)["SHORT"]
 
     def _launch(self, kernel: Any, rows: int, others: int, heads: int, size: int, tile: Tile, **arguments: Any) -> None:
@@ -123,7 +122,7 @@ class AttentionProblem:
             launch(kernel, (cdiv(rows, shape["ROWS"]),), arguments, num_warps=SHORT_WARPS, **SHORT_OPTIONS)
 
     def _tiles(self, tile: Tile, size: int, **tensors: Tensor) -> dict[str, TensorDescriptor | None]:
-        """Descriptors of tensors as rows of tokens, of all heads one after another, read `size` of them at a time."""
+        """Descriptors of tensors as rows of tokens, all heads of a token in one row, for tiles of `size` rows."""
         named = {f"{name}_tiles": tensor for name, tensor in tensors.items()}
         fits = all(x.shape[2] == self.width and x.numel() and min(x.stride()[:2]) > 0 for x in tensors.values())
         if not (tile.tma and fits):
@@ -136,14 +135,14 @@ class AttentionProblem:
         }
 
     def _query_blocks(self, size: int) -> dict[str, Any]:
-        """Under a causal mask the last queries see most."""
+        """The blocks of queries, in reverse under a causal mask: the last queries see most."""
         last_first = self.right >= 0
         return _listed(
             blocks.blocks_of(self.cu_seqlens, self.T, self.cu_keys, self.U, size, self.short, last_first=last_first)
         )
 
     def forward(self, lse: Tensor) -> Tensor:
-        """y (t, h, v), zero in slack; fills lse (h, t) but in slack."""
+        """y (t, h, v), zero in slack. Fills lse (h, t) except in slack."""
         tile = self._tile("fwd")
         y = self._new(self.T, self.H, self.v.shape[2])
         arguments = {"y": y, "lse": lse, "few": few_keys(tile, self.left, self.right)}
@@ -153,7 +152,7 @@ class AttentionProblem:
         return y[..., : self.v_channels].contiguous()
 
     def delta(self, y: Tensor, dy: Tensor, lse: Tensor, dlse: Tensor | None) -> tuple[Tensor, Tensor]:
-        """delta (h, t), and the parts of the gradient of the sinks (h, t), empty without sinks."""
+        """delta (h, t), and the gradient of the sinks by query (h, t), empty without sinks."""
         delta = lse.new_empty(lse.shape)
         dsinks = lse.new_empty(lse.shape if self.sinks is not None else 0)
         dlse, has_dlse = (lse, 0) if dlse is None else (dlse, 1)

@@ -1,10 +1,9 @@
-"""The kernels of attention for short sequences, without tensor cores: a tile of theirs would be empty but for few rows.
+"""The kernels of attention for short sequences. They avoid tensor cores, whose tiles would be almost empty.
 
-A program takes a block of tokens of the pack, of whatever sequences, and walks over what each of them sees, one key (or
-query) of its own at a time, in fp32. No row meets another, and products are rounded before they are summed
-(SHORT_OPTIONS), so that where a sequence lies in a block changes no bit. A sequence is short if it has few queries and
-few keys; the other kernels leave it out. Rows in slack, which see nothing, are zeroed here too. Where the pack has
-neither, all programs end at once.
+A program takes a block of tokens of the pack, from any sequences. It walks over the visible keys (or queries) of each
+token, one at a time, in fp32. No row meets another, and products are rounded before they are summed (SHORT_OPTIONS). So
+the position of a sequence in a block changes no bit. A sequence is short if it has few queries and few keys; the other
+kernels skip it. Rows in slack are zeroed here too. If the pack has neither, all programs return at once.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -19,7 +18,7 @@ from packproof.kernels.sequences import bounds, locate
 
 @triton.jit
 def _rows(pointer, place, alive):
-    """Rows in fp32, zero where none is alive."""
+    """Rows in fp32, zero where masked."""
     return tl.load(pointer + place, mask=alive, other=0.0).to(tl.float32)
 
 
@@ -30,15 +29,18 @@ def _store_rows(pointer, value, place, alive):
 
 @triton.jit
 def _places(row, stride, column):
-    """Where the channels of rows lie; row: 64-bit."""
+    """Offsets of the channels of rows; row: 64-bit."""
     return (row * stride)[:, None] + column[None, :]
 
 
 @triton.jit
 def _range(cu_rows, cu_others, n_rows, n_others, S, before, after, SHORT: tl.constexpr, ROWS: tl.constexpr):
-    """The rows of this program; which of them are of a short sequence, and which of those or in slack; and the first of
-    the others that each of them sees, and how many: in 64 bits, since Triton moves a tensor to another layout where it
-    is widened, outside of loops."""
+    """The rows of this program, and the visible rows on the other side.
+
+    Returns the rows; whether each is in a short sequence; whether it is written (short, or in slack); its first visible
+    row of the other side, and their number. All are 64-bit: where Triton widens a tensor, it converts its layout, and
+    here that is outside of loops.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     sequence, start, end = locate(cu_rows, S, n_rows, row)
     other_start, other_end = bounds(cu_others, S, n_others, sequence)
@@ -86,7 +88,7 @@ def _attention_fwd_short_kernel(
         top = tl.full((ROWS,), float("-inf"), tl.float32)
         if has_sinks != 0:
             top = tl.zeros((ROWS,), tl.float32) + tl.load(sinks + head).to(tl.float32) * LOG2_E
-        total = tl.full((ROWS,), 1.0, tl.float32)  # which fades to 0 where there is no sink
+        total = tl.full((ROWS,), 1.0, tl.float32)  # rescaled to 0 where there is no sink
         acc = tl.zeros((ROWS, BLOCK), tl.float32)
         for step in range(0, most):
             alive = count > step

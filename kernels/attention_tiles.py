@@ -1,4 +1,4 @@
-"""The shapes of the work of the attention kernels, and every compiled form that follows from them."""
+"""Tile sizes and launch options of the attention kernels, and all compiled forms."""
 
 # mypy: allow-untyped-calls
 
@@ -25,34 +25,37 @@ from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, interp
 from packproof.kernels.variant import Variant
 
 MAX_CHANNELS = 256
-BLOCK, BLOCK_INTERPRETED = 128, 16  # tokens, the most that a tile of queries or keys has
+BLOCK, BLOCK_INTERPRETED = 128, 16  # tokens, at most, of a tile of queries or keys
 SHORT_WARPS, DELTA_WARPS = 8, 4
-# each row has its own copy of the code, in which a compiler is free to fuse another product with a sum
+# no fused multiply-add: the compiler may fuse differently in each copy of an unrolled row
 SHORT_OPTIONS = {"enable_fp_fusion": False}
-_SHORT, _SHORT_INTERPRETED = 32, 3  # queries and keys, up to which a sequence has kernels of its own
+_SHORT, _SHORT_INTERPRETED = 32, 3  # queries and keys of a short sequence, at most
 _SHORT_ROWS, _SHORT_ROWS_INTERPRETED = {128: 16, 256: 8}, 8  # of a program
 _DELTA, _DELTA_INTERPRETED = {"BLOCK_T": 32, "BLOCK_V": 64}, {"BLOCK_T": 16, "BLOCK_V": 4}
-_MULTIPLE, _MULTIPLE_INTERPRETED = 16, 2  # elements: rows start at multiples, so that a kernel has one compiled form
-_CHANNELS, _CHANNELS_INTERPRETED = 32, 16  # of fp32 that meet in a product at a time
-# keys that each query of a block may see for its weights to have two parts
+_MULTIPLE, _MULTIPLE_INTERPRETED = 16, 2  # elements: rows start at multiples, so a kernel needs one compiled form
+_CHANNELS, _CHANNELS_INTERPRETED = 32, 16  # of fp32 tiles, in one product
+# visible keys of each query of a block, at most, for weights in two parts
 _FEW, _FEW_INTERPRETED = 160, 32
-_LARGER = 15  # weights of fp16 are 2^15 times as large as usual
+_LARGER = 15  # weights of fp16 are multiplied by 2^15
 
 
 class Tile(NamedTuple):
-    """Queries and keys of a tile, and the launch options. registers: the most that a thread has, 0 for no limit.
-
-    tma: keys and values, for dk and dv queries and dy, are read by the tensor memory accelerator where a tile is whole.
-    several: a program may take several blocks, for which others lack the registers.
-    """
+    """Sizes of a tile, and the launch options."""
 
     m: int
+    """Queries."""
     n: int
+    """Keys."""
     num_warps: int
     num_stages: int
     registers: int = 0
+    """The maximum of a thread, 0 for no limit."""
     tma: bool = False
+    """Whether the tensor memory accelerator reads whole tiles of keys and values (of queries and dy in the kernel of dk
+    and dv).
+    """
     several: bool = False
+    """Whether a program may take several blocks. Elsewhere registers do not suffice."""
 
     @property
     def options(self) -> dict[str, int]:
@@ -60,8 +63,8 @@ class Tile(NamedTuple):
 
 
 _FWD_HOPPER = Tile(64, 64, 4, 3, tma=True, several=True)
-# by kernel and kind of GPU: for up to 64, 128 and 256 channels. The kind "any" is for fp32, for fp16 in backward, which
-# is split like fp32, and under a softcap
+# by kernel and kind of GPU: for up to 64, 128 and 256 channels. The kind "any" is for fp32, for fp16 in backward (split
+# into parts like fp32), and for a softcap
 _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
     ("fwd", "hopper"): (_FWD_HOPPER, _FWD_HOPPER, Tile(128, 32, 8, 2)),
     ("fwd", "nvidia"): (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2)),
@@ -78,12 +81,12 @@ _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
 }
 _TILE_INTERPRETED = Tile(BLOCK_INTERPRETED, BLOCK_INTERPRETED, 4, 1)
 _WIDTHS = (64, 128, 256)  # channels of a tile
-# bytes that are spilled, by kernel, kind and channels: outside of loops, and a few where nothing was timed
+# bytes spilled, by kernel, kind and channels: outside of loops, or few and on GPUs that were not timed
 _SPILLS = {
     **{("fwd", "hopper", 256): 32, ("q", "hopper", 256): 32, ("kv", "hopper", 128): 32, ("fwd", "nvidia", 256): 8},
     **{("fwd", "any", 64): 44, ("q", "any", 128): 20, ("q", "any", 256): 12, ("kv", "any", 64): 36},
 }
-_SPILLS_SHORT = 48  # so that registers suffice for two programs: most of it fp32 keys of 256 channels
+_SPILLS_SHORT = 48  # lets registers suffice for two programs; most of it are fp32 keys of 256 channels
 
 
 def is_interpreted() -> bool:
@@ -95,7 +98,7 @@ def multiple() -> int:
 
 
 def tile_of(kernel: str, kind: str, width: int) -> Tile:
-    """The tile of a kernel ("fwd", "q", "kv") for heads of that width, one of _WIDTHS."""
+    """The tile of a kernel ("fwd", "q", "kv") for heads of `width` channels, one of _WIDTHS."""
     if is_interpreted():
         return _TILE_INTERPRETED._replace(several=kernel == "fwd")
     return _TILES[kernel, kind][_WIDTHS.index(width)]
@@ -107,13 +110,13 @@ def width_of(channels: int) -> int:
 
 
 def kind_of(kernel: str, dtype: torch.dtype, softcap: bool, kind: str) -> str:
-    """Which of the tiles of a kernel are for a kind of GPU."""
+    """The kind of tiles of a kernel for a kind of GPU, "any" where one tile serves all."""
     split = dtype == torch.float32 or (dtype == torch.float16 and kernel != "fwd")
     return "any" if softcap or split else kind
 
 
 def short_shape(width: int) -> dict[str, int]:
-    """What the kernels for short sequences are compiled for."""
+    """The constants of the kernels for short sequences."""
     if is_interpreted():
         return {"SHORT": _SHORT_INTERPRETED, "ROWS": _SHORT_ROWS_INTERPRETED, "BLOCK": width}
     block = max(width, min(_SHORT_ROWS))
@@ -129,8 +132,11 @@ def channels_of_product() -> int:
 
 
 def few_keys(tile: Tile, left: int, right: int) -> int:
-    """Where queries see all that comes before them, those of the first block of a sequence see fewest: the error is
-    theirs, and the second block costs 2 % of a sequence of 1,024."""
+    """The number of visible keys up to which weights have two parts.
+
+    Under a causal mask without a left limit, the first block of a sequence sees fewest keys and has the largest error.
+    There it alone has two parts: with the second block a sequence of 1,024 tokens would take 2 % longer.
+    """
     few = _FEW_INTERPRETED if is_interpreted() else _FEW
     return min(few, tile.m) if left < 0 and right == 0 else few
 
@@ -155,7 +161,7 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def variants() -> list[Variant]:
-    """Every compiled form of the kernels. All operands are aligned, so that dtypes, tiles and a softcap decide."""
+    """Every compiled form of the kernels. All operands are aligned, so dtypes, tiles and a softcap decide."""
     found = [
         form
         for (name, dtype, width, softcap) in product(_KERNELS, _DTYPES, _WIDTHS, (False, True))
@@ -177,7 +183,9 @@ def variants() -> list[Variant]:
 
 
 def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator[Variant]:
-    """One for all GPUs, or one for each kind of them; another one without descriptors, for heads of other widths."""
+    """The forms for one kernel, dtype and width: one for all GPUs, or one per kind. Heads of other widths have forms
+    without descriptors.
+    """
     for kind, targets in {kind_of(name, dtype, softcap, kind): t for kind, t in ARCHITECTURES.items()}.items():
         tile = tile_of(name, kind, width)
         constants = {"SOFTCAP": softcap, "OFFSET": larger(dtype), "BLOCK_M": tile.m, "BLOCK_N": tile.n}

@@ -1,14 +1,14 @@
-"""A list of the blocks of rows of all sequences, made on the device, those of the longest sequences first.
+"""A list of the blocks of rows of all sequences, made on the device, longest sequences first.
 
-It is an int32 tensor (slots, 8), a block in each row: the first row of its sequence and the row after its last, the
-same two of what the sequence is attended with, the first row of the block, -1 where there is none, and how many blocks
-there are. A program knows all it needs of a block after one load. What the host knows is a bound on their number, so
-that some programs find none; where it is far from what is likely, fewer programs take several blocks one after another.
-Beside it is how many rows lie in no block, those of short sequences and in slack: where that is 0, their kernels have
-nothing to do.
+The list is an int32 tensor (slots, 8) with a block in each row: start and end of its sequence, start and end of the
+same sequence on the other side (the keys of queries, or the reverse), the first row of the block, and the number of
+blocks. An empty slot has -1 as first row. A program knows its block after one load. The host knows only an upper bound
+on the number of blocks, so some programs find none. If the bound is likely to be far too high, fewer programs take
+several blocks each. A counter beside the list has the rows of no block, those of short sequences and of slack. If it is
+0, the kernels for short sequences return at once.
 
-Blocks of long sequences take longest and come first: otherwise a GPU would wait for one of them at the end. A sequence
-is of the class of its length, a power of two; inside a class, sequences are in the order of the pack.
+Blocks of long sequences take longest and come first, or the GPU would wait for one of them at the end. Sequences are
+sorted by class, a power of two of their length; inside a class they keep the order of the pack.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -24,33 +24,35 @@ from packproof.kernels.sequences import bounds, sum_of_first
 from packproof.kernels.variant import Variant
 
 _CLASSES = tl.constexpr(8)
-_LONGEST = 8192  # rows, from which on a sequence is of the first class
-_LONGEST_INTERPRETED = 1024  # as many times what is short as on a GPU
-# sequences of a program, and slots of the list; the interpreted ones let the packs of tests take several programs
+_LONGEST = 8192  # rows of a sequence of the first class, at least
+_LONGEST_INTERPRETED = 1024  # in proportion to the limit of short sequences, as on a GPU
+# sequences of a program, and slots of the list; interpreted, the packs of tests take several programs
 _BLOCK, _BLOCK_INTERPRETED = 1024, 16
 _SLOTS, _SLOTS_INTERPRETED = 256, 16
 _NUM_WARPS = 4
-# of a launch whose list may be almost empty: eight rounds of an H200, and an end of 6 µs where none finds a block
+# of a launch with a list that may be almost empty: eight rounds of an H200, and 6 µs if no program finds a block
 _PROGRAMS, _PROGRAMS_INTERPRETED = 2048, 8
 
 
 class Blocks(NamedTuple):
-    """items (slots, 8): the list. unlisted (1,): how many rows lie in none of them. Both int32."""
+    """The list and its counter, both int32."""
 
     items: Tensor
+    """(slots, 8), the list."""
     unlisted: Tensor
+    """(1,), the number of rows in no block."""
 
 
 @triton.jit
 def block(blocks, index):
-    """A block: the bounds of its sequence and of the others there, and its first row, -1 for no block."""
+    """A block: start and end of its sequence, the same of the other side, and its first row, -1 for no block."""
     row = blocks + 8 * index.to(tl.int64)
     return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(row + 4)
 
 
 @triton.jit
 def n_blocks(blocks, index):
-    """How many there are, from any row: that of a block will be read next."""
+    """The number of blocks, read from any row: from the one that the program loads next."""
     return tl.load(blocks + 8 * index.to(tl.int64) + 5)
 
 
@@ -65,8 +67,11 @@ def _class(length, longest):
 
 @triton.jit
 def _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK: tl.constexpr):
-    """A program's class and part of the sequences, these, and how many blocks of the class each of them has; in the
-    class after the last, how many rows of short ones."""
+    """A program's class, its block of sequences by index and by number, and the number of blocks of each sequence in
+    the class.
+
+    In the class after the last it counts the rows of short sequences.
+    """
     part, which = tl.program_id(0), tl.program_id(1)
     sequence = part * BLOCK + tl.arange(0, BLOCK)
     start, end = bounds(cu_seqlens, S, T, sequence)
@@ -79,15 +84,17 @@ def _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK: tl.cons
 
 @triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "size", "short", "longest"])
 def _blocks_counts_kernel(cu_seqlens, cu_others, counts, T, U, S, size, short, longest, BLOCK: tl.constexpr):
-    """Blocks of the class in each part of the sequences: (classes + 1, parts)."""
+    """Blocks of each class in each block of sequences: (classes + 1, parts)."""
     which, part, _, count = _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK)
     tl.store(counts + which * tl.cdiv(S, BLOCK) + part, tl.sum(count, 0))
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "size", "short", "longest"])
 def _blocks_offsets_kernel(cu_seqlens, cu_others, counts, offsets, T, U, S, size, short, longest, BLOCK: tl.constexpr):
-    """Blocks of the class before each sequence, and their number in all: (classes + 1, s + 1). Rows in slack count
-    among those of the short ones."""
+    """Blocks of the class before each sequence, and their total number: (classes + 1, s + 1).
+
+    Rows in slack are added to the rows of short sequences.
+    """
     which, part, sequence, count = _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK)
     before = sum_of_first(counts + which * tl.cdiv(S, BLOCK), part, BLOCK)
     up_to = before + tl.cumsum(count, 0)
@@ -134,14 +141,19 @@ def _blocks_items_kernel(
 
 
 def n_slots(n_rows: int, n_others: int, n_sequences: int, size: int, short: int) -> int:
-    """Blocks of `size` rows that so many sequences of so many rows and others can have, those left out that are short
-    in both."""
+    """An upper bound on the blocks of `size` rows, from the numbers of rows and sequences on both sides.
+
+    Sequences with at most `short` rows on both sides have no block.
+    """
     return n_rows // size + min(n_sequences, n_rows, (n_rows + n_others) // (short + 1))
 
 
 def n_programs(items: int, n_rows: int, n_sequences: int, size: int) -> int:
-    """Programs that share the items, those of all slots: as many, unless sequences have fewer than `size` rows on
-    average, since then most slots may have no block, and programs take time that find none."""
+    """Programs that share `items`, the work of all slots: one each if sequences have at least `size` rows on average.
+
+    Otherwise most slots may be empty, and a limited number of programs shares them: a program without work costs time
+    too.
+    """
     most = _PROGRAMS_INTERPRETED if interpreted(_blocks_items_kernel) else _PROGRAMS
     return items if n_sequences * size <= n_rows else min(items, most)
 
@@ -151,9 +163,9 @@ def blocks_of(
 ) -> Blocks:
     """The blocks of up to `size` rows of each sequence.
 
-    cu_others, n_others: the offsets and rows of what the sequences are attended with, whose length counts too.
-    short: a sequence with no more rows than that, and no more others, has no blocks. last_first: the blocks of a
-    sequence from its end, where they are to take longest.
+    cu_others, n_others: offsets and rows of the other side, whose lengths count too for class and shortness.
+    short: a sequence with at most this many rows on both sides has no blocks.
+    reverse: list the blocks of a sequence from its end, if the last ones take longest.
     """
     n_sequences = len(cu_seqlens) - 1
     slots = n_slots(n_rows, n_others, n_sequences, size, short)

@@ -1,9 +1,9 @@
 """Multiplication by Hadamard's matrix in log2(k) stages of additions, inside a Triton kernel.
 
-Sylvester's matrix is a product of stages, one for each bit of a channel's number: it adds and subtracts the channels
-that differ in that bit, in any order of the bits. A head is read as several tiles of few channels, so that most bits
-are of a tile's number or lie in the registers of one thread, where a stage moves no data between threads. The others
-are between threads of a warp, which shuffle: no stage passes through shared memory.
+Sylvester's matrix is a product of stages, one for each bit of a channel's number. A stage adds and subtracts channels
+that differ in this bit; the order of the bits is free. A head is read as several tiles of few channels. Most bits then
+belong to the number of a tile, or to registers of one thread, and their stages move no data between threads. The
+remaining bits are between threads of a warp and use shuffles. No stage needs shared memory.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def across(tiles, N: tl.constexpr):
-    """The stages of the bits in which the numbers of N tiles differ."""
+    """The stages of the bits of a tile number, for N tiles."""
     for bit in tl.static_range(8):
         if (1 << bit) < N:
             found = ()
@@ -30,7 +30,7 @@ def across(tiles, N: tl.constexpr):
 
 @triton.jit
 def within(tile, STAGES: tl.constexpr, OWN: tl.constexpr):
-    """The stages of the bits of the channels in a tile [n, 2 ** STAGES], of which a thread has 2 ** OWN in a row."""
+    """The stages of the channel bits in a tile [n, 2 ** STAGES]. A thread holds 2 ** OWN adjacent channels."""
     N: tl.constexpr = tile.shape[0]
     WIDTH: tl.constexpr = tile.shape[1]
     for bit in tl.static_range(STAGES - 1, -1, -1):
@@ -45,8 +45,11 @@ def within(tile, STAGES: tl.constexpr, OWN: tl.constexpr):
 
 @triton.jit
 def _paired(tile):
-    """The stage of the third axis, whose two members lie in two threads of a warp: each gets the other one's by a
-    shuffle, since a sum over the axis without carry is both at once."""
+    """The stage of the third axis, with its two members in two threads of a warp.
+
+    A sum over the axis without carry (xor) is both members at once. So one shuffle gives each thread the other's
+    member.
+    """
     bits = tile.to(tl.int32, bitcast=True)
     other = (tl.xor_sum(bits, 2, keep_dims=True) ^ bits).to(tl.float32, bitcast=True)
     sign = (1 - 2 * tl.arange(0, 2)).to(tl.float32)
@@ -54,10 +57,10 @@ def _paired(tile):
 
 
 def width(itemsize: int) -> int:
-    """Channels of a tile of which four threads read 16 bytes each, a sector of memory for every two."""
+    """Channels of a tile: four threads read 16 bytes each, so two of them fill a sector of memory."""
     return 4 * 16 // itemsize
 
 
 def own_stages(channels: int, itemsize: int) -> int:
-    """Stages of a tile of so many channels that stay in one thread, which has 16 bytes of them."""
+    """Stages of a tile of `channels` channels inside one thread. It holds 16 bytes of them."""
     return min(channels, 16 // itemsize).bit_length() - 1

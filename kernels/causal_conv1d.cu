@@ -1,5 +1,5 @@
 // causal_conv1d in CUDA C++: a thread owns some adjacent channels and walks along a window of the pack. The parameters of
-// a kernel have the names that causal_conv1d_launch.py passes them by.
+// a kernel have the names used by causal_conv1d_launch.py.
 //
 // Compile-time macros, all set by causal_conv1d_launch.py:
 //   TOKEN              dtype of the tokens: FP32, FP16 or BF16
@@ -11,7 +11,7 @@
 //   WINDOW             the most tokens of a window (the window itself is an argument)
 //   FORWARD_CHANNELS   channels of a thread in forward; BACKWARD_CHANNELS in backward
 //   FORWARD_ROWS       rows in flight for each thread in forward; BACKWARD_ROWS in backward
-//   FORWARD_BLOCKS     blocks of a multiprocessor that registers must suffice for; BACKWARD_BLOCKS in backward
+//   FORWARD_BLOCKS     blocks of a multiprocessor for which registers must suffice; BACKWARD_BLOCKS in backward
 
 #include "hardware.cuh"
 #include "causal_conv1d_common.cuh"
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) _causal_co
     i64 T, i64 S, i64 D, i64 window, i64 x_stride, i64 has_bias, i64 has_initial) {
     constexpr int N = FORWARD_CHANNELS, ROWS = FORWARD_ROWS;
     Walk<N> walk(cu_seqlens, initial, has_initial, T, S, D, window);
-    unsigned t = walk.begin, stop = min(walk.limit, walk.used);
+    unsigned t = walk.begin, stop = min(walk.limit, walk.packed_end);
     __shared__ Starts starts;
     if (SHORT) starts.mark(walk.sequence, t, stop);
     if (walk.d >= D) return;
@@ -33,21 +33,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) _causal_co
     Filter<N> filter(weight, bias, has_bias, walk.d);
     walk.enter(from[0]);
     auto pass = [&](int missing) __attribute__((always_inline)) {
-        float here[1][N], sum[N];
-        ring.take(here, t);
-        filter.apply(sum, walk.past, here[0], missing);
-        walk.slide(here[0]);
+        float input[1][N], sum[N];
+        ring.take(input, t);
+        filter.apply(sum, walk.past, input[0], missing);
+        walk.slide(input[0]);
         if (SILU)
 #pragma unroll
             for (int i = 0; i < N; i++) sum[i] *= sigmoid(sum[i]);
         store(to.at(t), sum);
         t++;
     };
-    auto walk_to = [&](unsigned last) {
-        while (t < last) {
+    auto walk_to = [&](unsigned end) {
+        while (t < end) {
 #pragma unroll
             for (int k = 0; k < UNROLLED; k++) {
-                if (t >= last) return;
+                if (t >= end) return;
                 pass(0);
             }
         }
@@ -73,12 +73,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) _causal_co
         walk.sequence.pass_to(t);
         walk.start();
     }
-    store_zeros<N>(to, max(walk.begin, walk.used), min(walk.limit, (unsigned)T));
+    store_zeros<N>(to, max(walk.begin, walk.packed_end), min(walk.limit, (unsigned)T));
 }
 
 // ------------------------------------------------------------------------------------------------------------ backward
 
-// The gradients of inputs: of the w-1 before the next token, the part that the tokens so far contribute
+// The gradients of the w-1 inputs before the next token, so far
 template <int N>
 struct Gradients {
     const Column& dx;
@@ -87,21 +87,21 @@ struct Gradients {
     bool has_final, needs_dx;
     float open[PAST][N];
 
-    // of what lies w-1 tokens before t: an input, or a slot of the initial state
+    // store the gradient of the row w-1 tokens before t: an input, or a slot of the initial state
     __device__ __forceinline__ void emit(const Walk<N>& walk, unsigned t, const float (&value)[N]) const {
         unsigned since = t - walk.sequence.start;
         bool inside = since >= PAST;
-        bool wanted =
+        bool needed =
             inside ? needs_dx && t - walk.begin >= PAST : walk.has_initial && walk.sequence.start >= walk.begin;
         token* to = inside ? dx.at(t - PAST) : dinitial + walk.state(since);
-        if (wanted) store(to, value);
+        if (needed) store(to, value);
     }
-    // a token adds to the gradients of its own input and of the ones before it, and is the last to add to the oldest
+    // a token adds to the gradients of its own input and of those before it, and completes the oldest
     __device__ __forceinline__ void add(
-        float (&done)[N], const float (&g)[N], const float (&taps)[WIDTH][N], int missing) {
+        float (&oldest)[N], const float (&g)[N], const float (&taps)[WIDTH][N], int missing) {
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            done[i] = missing > 0 ? open[0][i] : fmaf(g[i], taps[0][i], open[0][i]);
+            oldest[i] = missing > 0 ? open[0][i] : fmaf(g[i], taps[0][i], open[0][i]);
 #pragma unroll
             for (int j = 0; j + 1 < PAST; j++)
                 open[j][i] = missing > j + 1 ? open[j + 1][i] : fmaf(g[i], taps[j + 1][i], open[j + 1][i]);
@@ -118,7 +118,7 @@ struct Gradients {
 #pragma unroll
                 for (int i = 0; i < N; i++) open[j][i] += final_state[i];
             }
-            emit(walk, walk.sequence.end + j, open[j]);  // past the window: the same bits that the next one writes
+            emit(walk, walk.sequence.end + j, open[j]);  // past the window: the next window writes the same bits
         }
         clear(open);
     }
@@ -135,17 +135,17 @@ struct Parts {
     float sums[WIDTH + 1][N];
 
     __device__ __forceinline__ void add(
-        const float (&g)[N], const float (&past)[PAST][N], const float (&here)[N], int missing) {
+        const float (&g)[N], const float (&past)[PAST][N], const float (&input)[N], int missing) {
 #pragma unroll
         for (int i = 0; i < N; i++) {
 #pragma unroll
             for (int j = 0; j < PAST; j++)
                 if (j >= missing) sums[j][i] = fmaf(g[i], past[j][i], sums[j][i]);
-            sums[PAST][i] = fmaf(g[i], here[i], sums[PAST][i]);
+            sums[PAST][i] = fmaf(g[i], input[i], sums[PAST][i]);
             sums[WIDTH][i] += g[i];
         }
     }
-    __device__ __forceinline__ void leave(float* to, i64 D) const {
+    __device__ __forceinline__ void write(float* to, i64 D) const {
         constexpr int AT_ONCE = N < 4 ? N : 4;
 #pragma unroll
         for (int j = 0; j <= WIDTH; j++)
@@ -159,7 +159,7 @@ struct Parts {
     }
 };
 
-// Reads w-1 tokens past the window, which reach its inputs, unless the window's last sequence ends before
+// Also reads the w-1 tokens after the window, which reach its inputs, unless its last sequence ends before
 extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) _causal_conv1d_bwd_kernel(
     const token* x, const parameter* weight, const parameter* bias, const token* initial, const token* dy, const token* dfinal,
     const int* cu_seqlens, token* dx, token* dinitial, float* partial, i64 T, i64 S, i64 D, i64 window, i64 x_stride,
@@ -167,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) _causal_c
     constexpr int N = BACKWARD_CHANNELS, ROWS = BACKWARD_ROWS;
     Walk<N> walk(cu_seqlens, initial, has_initial, T, S, D, window);
     Sequence& sequence = walk.sequence;
-    unsigned t = walk.begin, stop = min(walk.limit + PAST, walk.used);
+    unsigned t = walk.begin, stop = min(walk.limit + PAST, walk.packed_end);
     __shared__ Starts starts;
     if (SHORT) starts.mark(sequence, t, stop);
     if (walk.d >= D) return;
@@ -180,63 +180,63 @@ extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) _causal_c
     clear(gradients.open);
     Parts<N> parts;
     clear(parts.sums);
-    auto pass = [&](float(&done)[N], int missing) __attribute__((always_inline)) {
+    auto pass = [&](float(&oldest)[N], int missing) __attribute__((always_inline)) {
         float rows[2][N];
         ring.take(rows, t);
-        float(&here)[N] = rows[0], (&g)[N] = rows[1];
+        float(&input)[N] = rows[0], (&g)[N] = rows[1];
         if (SILU) {
             float sum[N];
-            filter.apply(sum, walk.past, here, missing);
+            filter.apply(sum, walk.past, input, missing);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 float gate = sigmoid(sum[i]);
                 g[i] *= fmaf(gate, fmaf(-sum[i], gate, sum[i]), gate);
             }
         }
-        if (t < walk.limit) parts.add(g, walk.past, here, missing);
-        gradients.add(done, g, filter.taps, missing);
-        walk.slide(here);
+        if (t < walk.limit) parts.add(g, walk.past, input, missing);
+        gradients.add(oldest, g, filter.taps, missing);
+        walk.slide(input);
     };
-    auto walk_to = [&](unsigned last, unsigned plain) {
-        while (t < last) {
+    auto walk_to = [&](unsigned end, unsigned plain) {
+        while (t < end) {
 #pragma unroll
             for (int k = 0; k < UNROLLED; k++) {
-                if (t >= last) return;
-                float done[N];
-                pass(done, 0);
+                if (t >= end) return;
+                float oldest[N];
+                pass(oldest, 0);
                 if (t >= plain)
-                    store(to.at(t - PAST), done);
+                    store(to.at(t - PAST), oldest);
                 else
-                    gradients.emit(walk, t, done);
+                    gradients.emit(walk, t, oldest);
                 t++;
             }
         }
     };
-    auto leave = [&](unsigned row, const float(&value)[N]) __attribute__((always_inline)) {
+    auto write = [&](unsigned row, const float(&value)[N]) __attribute__((always_inline)) {
         if (needs_dx && row - walk.begin < walk.limit - walk.begin) store(to.at(row), value);
     };
     auto walk_short = [&](int missing) {
 #pragma unroll 1
         while (t < stop) {
-            float done[N];
+            float oldest[N];
             if (starts.at[t - walk.begin]) {
-                pass(done, PAST);
+                pass(oldest, PAST);
                 missing = PAST - 1;
             } else if (missing) {
-                pass(done, missing);
+                pass(oldest, missing);
                 missing--;
             } else {
-                pass(done, 0);
+                pass(oldest, 0);
             }
-            leave(t - PAST, done);
+            write(t - PAST, oldest);
             t++;
         }
     };
     if (SHORT) {
         walk_short(walk.missing());
-        if (stop == walk.used)
+        if (stop == walk.packed_end)
 #pragma unroll
-            for (int j = 0; j < PAST; j++) leave(t - PAST + j, gradients.open[j]);
+            for (int j = 0; j < PAST; j++) write(t - PAST + j, gradients.open[j]);
     }
     while (!SHORT && t < stop && sequence.start < walk.limit) {
         walk_to(min(sequence.end, stop), needs_dx ? max(sequence.start, walk.begin) + PAST : NEVER);
@@ -246,6 +246,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) _causal_c
         sequence.pass_to(t);
         walk.start();
     }
-    parts.leave(partial + (i64)walk.window * (WIDTH + 1) * D + walk.d, D);
-    if (needs_dx) store_zeros<N>(to, max(walk.begin, walk.used), min(walk.limit, (unsigned)T));
+    parts.write(partial + (i64)walk.window * (WIDTH + 1) * D + walk.d, D);
+    if (needs_dx) store_zeros<N>(to, max(walk.begin, walk.packed_end), min(walk.limit, (unsigned)T));
 }

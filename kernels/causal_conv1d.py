@@ -1,8 +1,8 @@
 """Causal depthwise convolution over a pack, forward and backward: in Triton, and for NVIDIA GPUs in CUDA C++ too.
 
-An element depends on its own window alone and its taps are added oldest first, so that its bits cannot depend on the
-pack. causal_conv1d_fwd and causal_conv1d_bwd have the mathematics, as has causal_conv1d.cu, where threads walk along
-windows of the pack; causal_conv1d_launch has the order of the kernels.
+An element depends on its own window alone, and its taps are added oldest first. So its bits cannot depend on the pack.
+The mathematics is in causal_conv1d_fwd and causal_conv1d_bwd, and in causal_conv1d.cu, where threads walk along windows
+of the pack. causal_conv1d_launch has the order of the kernels.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -66,17 +66,21 @@ def causal_conv1d(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Convolve each sequence of a pack with its own past only.
 
-    x: (t, d). weight: (d, w), the last tap meets the token itself. bias: (d,). initial_states: (s, d, w-1), the inputs
-    before each sequence, oldest first; zeros if left out. All of one dtype: fp64, fp32, bf16 or fp16 (the last two
-    compute in fp32, and beside such an x any of the others may be fp32). cu_seqlens: int32 or int64 (s + 1,).
+    x: (t, d), in fp64, fp32, bf16 or fp16. The last two compute in fp32, and beside them any other tensor may be fp32.
+    weight: (d, w). The last tap meets the token itself.
+    bias: (d,).
+    cu_seqlens: int32 or int64 (s + 1,).
+    initial_states: (s, d, w-1), the inputs before each sequence, oldest first; zeros if left out.
     activation: None or "silu".
+    return_final_states: return the last inputs of each sequence too.
+    impl: "triton", or "cuda", faster, for NVIDIA GPUs and 2 to 4 taps in fp32, bf16 or fp16, with states in x's dtype
+    and packproof[cuda]; "auto" chooses "cuda" where it can run.
 
-    Returns y (t, d), zero in slack, and with return_final_states also the last w-1 inputs of each sequence (s, d, w-1),
-    which begin with part of the initial state where the sequence is shorter; both in x's dtype. A gradient has the
+    Returns y (t, d), zero in slack. With return_final_states it also returns the last w-1 inputs of each sequence (s,
+    d, w-1); those of a shorter sequence begin with part of the initial state. Both are in x's dtype. A gradient has the
     dtype of its input, and is rounded to it once. Differentiable once. The bits of a sequence's values and gradients do
-    not depend on the others. impl: "triton", or "cuda": faster, for NVIDIA GPUs and 2 to 4 taps in fp32, bf16 or fp16,
-    with states in x's dtype and packproof[cuda]; "auto" takes it where it can run. Nothing waits for a GPU, so that the
-    values of cu_seqlens are not checked there. Raises ArgumentError and LayoutError.
+    not depend on the others. Nothing waits for a GPU, so the values of cu_seqlens are not checked there. Raises
+    ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.kernels import causal_conv1d
@@ -116,7 +120,7 @@ def _causal_conv1d(
     x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None,
     silu: bool, return_final_states: bool, impl: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """y and the final states, which are empty unless asked for."""
+    """y and the final states, empty unless requested."""
     call = problem(_native(impl, x, weight, initial_states), x, weight, bias, cu_seqlens, initial_states, silu)
     return call.outputs(), call.final_states() if return_final_states else x.new_empty(0)
 
@@ -126,7 +130,7 @@ def _causal_conv1d_backward(
     dy: Tensor, dfinal: Tensor | None, x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tensor,
     initial_states: Tensor | None, silu: bool, needs_dx: bool, impl: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of x (empty unless needed), weight, bias and initial_states (empty if there are none)."""
+    """The gradients of x (empty unless needed), weight, bias and initial_states (empty without them)."""
     call = problem(_native(impl, x, weight, initial_states), x, weight, bias, cu_seqlens, initial_states, silu)
     return call.gradients(dy, dfinal, needs_dx)
 

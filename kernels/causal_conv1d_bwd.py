@@ -18,7 +18,7 @@ from packproof.kernels.sequences import locate
 
 @triton.jit
 def _input_gradient(g, weight, dfinal, q, start, end, sequence, alive, d, D, W, g_stride, has_final):
-    """dx at position q, which may lie in the initial state: [rows, BLOCK_D]."""
+    """dx at position q, possibly in the initial state: [rows, BLOCK_D]."""
     channels = (d < D)[None, :]
     dtype: tl.constexpr = tl.float64 if weight.dtype.element_ty == tl.float64 else tl.float32
     dx = tl.zeros((q.shape[0], d.shape[0]), dtype)
@@ -62,7 +62,7 @@ def _causal_conv1d_bwd_pre_activation_kernel(
 def _causal_conv1d_bwd_weight_kernel(
     partial, dweight, dbias, n_tiles, D, W, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr
 ):
-    """Add the tiles' parts, in an order that their number alone decides."""
+    """Sum the tiles' parts. Only their number decides the order."""
     tap, _, d = tile_of_program(D, 1, BLOCK_D)
     total = tl.zeros((BLOCK_T, BLOCK_D), partial.dtype.element_ty)
     for first in range(0, n_tiles, BLOCK_T):

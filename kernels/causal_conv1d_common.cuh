@@ -2,7 +2,7 @@
 
 typedef long long i64;
 
-constexpr int PAST = WIDTH - 1;  // inputs before a token that reach it
+constexpr int PAST = WIDTH - 1;  // inputs before a token in its window
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr unsigned NEVER = 0xffffffff;
 constexpr int UNROLLED = 2 * PAST;  // rows of an unrolled loop, after which past inputs are in the same registers again
@@ -79,12 +79,12 @@ __device__ __forceinline__ void store_zeros(const Column& to, unsigned t, unsign
 template <int N, int ROWS, int COUNT>
 struct Ring {
     typedef Row<N> Slots[ROWS][COUNT][THREADS];
-    Row<N>*first, *free;  // free: what was taken last, and the next row may fill
+    Row<N>*base, *free;  // free: the slot read last, for the next row
     const Column (&from)[COUNT];
     unsigned end;
 
     __device__ __forceinline__ Ring(Slots& slots, const Column (&from)[COUNT], unsigned t, unsigned end)
-        : first(slots[0][0] + threadIdx.x), from(from), end(end) {
+        : base(slots[0][0] + threadIdx.x), from(from), end(end) {
 #pragma unroll
         for (int k = 0; k < ROWS - 1; k++) {
             free = slot(t + k);
@@ -92,7 +92,7 @@ struct Ring {
         }
         free = slot(t + ROWS - 1);
     }
-    __device__ __forceinline__ Row<N>* slot(unsigned t) const { return first + t % ROWS * (COUNT * THREADS); }
+    __device__ __forceinline__ Row<N>* slot(unsigned t) const { return base + t % ROWS * (COUNT * THREADS); }
     __device__ __forceinline__ void fetch(unsigned t) {
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
@@ -101,11 +101,11 @@ struct Ring {
     }
     __device__ __forceinline__ void take(float (&rows)[COUNT][N], unsigned t) {
         wait_for_copies<ROWS - 2>();
-        Row<N>* taken = slot(t);
+        Row<N>* row = slot(t);
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) spread(rows[i], taken[i * THREADS]);
+        for (int i = 0; i < COUNT; i++) spread(rows[i], row[i * THREADS]);
         fetch(t + ROWS - 1);
-        free = taken;
+        free = row;
     }
 };
 
@@ -123,16 +123,16 @@ struct Sequence {
         start = i < count ? offset(i) : NEVER;
         end = i < count ? max(offset(i + 1), start) : NEVER;
     }
-    // the sequence of token t: the last that begins there or before
+    // the sequence of token t: the last one with its start at t or before
     __device__ __forceinline__ void find(unsigned t) {
-        unsigned found = 0;
-        for (unsigned left = count; left > 0; left /= 2) {
-            unsigned step = (left + 1) / 2;
-            if (offset(found + step) <= t) found += step;
+        unsigned candidate = 0;
+        for (unsigned span = count; span > 0; span /= 2) {
+            unsigned step = (span + 1) / 2;
+            if (offset(candidate + step) <= t) candidate += step;
         }
-        enter(found);
+        enter(candidate);
     }
-    // the sequence of token t, some sequences ahead
+    // move on to the sequence of token t
     __device__ __forceinline__ void pass_to(unsigned t) {
         do enter(index + 1);
         while (end <= t);
@@ -142,7 +142,7 @@ struct Sequence {
 // The tokens of a thread: N adjacent channels of a window of the pack, which has no relation to sequences
 template <int N>
 struct Walk {
-    unsigned window, begin, limit, used;
+    unsigned window, begin, limit, packed_end;
     i64 d, D;
     Sequence sequence;
     const token* initial;  // states are rows: [S, w-1, D]
@@ -157,7 +157,7 @@ struct Walk {
         d = (i64)(blockIdx.x % blocks * THREADS + threadIdx.x) * N;
         begin = window * (unsigned)size;
         limit = begin + (unsigned)size;
-        used = sequence.offset(S);
+        packed_end = sequence.offset(S);
     }
     __device__ __forceinline__ i64 state(unsigned slot) const { return ((i64)sequence.index * PAST + slot) * D + d; }
 
@@ -182,13 +182,13 @@ struct Walk {
                 load(past[j], initial + state(since + j));
         }
     }
-    __device__ __forceinline__ void slide(const float (&here)[N]) {
+    __device__ __forceinline__ void slide(const float (&input)[N]) {
 #pragma unroll
         for (int j = 0; j < PAST; j++)
 #pragma unroll
-            for (int i = 0; i < N; i++) past[j][i] = j + 1 < PAST ? past[j + 1][i] : here[i];
+            for (int i = 0; i < N; i++) past[j][i] = j + 1 < PAST ? past[j + 1][i] : input[i];
     }
-    // taps of the window's first token that reach back past the start of its sequence
+    // taps of the window's first token before the start of its sequence
     __device__ __forceinline__ int missing() const {
         return sequence.index < sequence.count ? max(PAST - (int)min(begin - sequence.start, (unsigned)PAST), 0) : 0;
     }
@@ -242,16 +242,16 @@ struct Filter {
         if (has_bias) load(bias, offset + d);
 #endif
     }
-    // bias + Σ_j taps[j] x[t - (w-1) + j], oldest tap first; the first `missing` taps reach back past its start
+    // bias + Σ_j taps[j] x[t - (w-1) + j], oldest tap first; the first `missing` taps lie before its start
     __device__ __forceinline__ void apply(
-        float (&sum)[N], const float (&past)[PAST][N], const float (&here)[N], int missing) const {
+        float (&sum)[N], const float (&past)[PAST][N], const float (&input)[N], int missing) const {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             sum[i] = bias[i];
 #pragma unroll
             for (int j = 0; j < PAST; j++)
                 if (j >= missing) sum[i] = fmaf(past[j][i], taps[j][i], sum[i]);
-            sum[i] = fmaf(here[i], taps[PAST][i], sum[i]);
+            sum[i] = fmaf(input[i], taps[PAST][i], sum[i]);
         }
     }
 };

@@ -1,7 +1,7 @@
-"""Forward of causal_conv1d in Triton: what a tile of tokens and channels reads, y, and the final states.
+"""Forward of causal_conv1d in Triton: the inputs of a tile of tokens and channels, y, and the final states.
 
-An element depends on its own window alone and its taps are added oldest first, so that its bits cannot depend on the
-pack. Taps before a sequence's first token come from its initial state, in the same order.
+An element depends on its own window alone, and its taps are added oldest first. So its bits cannot depend on the pack.
+Taps before a sequence's first token come from its initial state, in the same order.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -15,7 +15,7 @@ from packproof.kernels.sequences import bounds, locate
 
 @triton.jit
 def tap_at(x, states, row, start, sequence, alive, d, D, W, x_stride):
-    """The inputs at `row` of sequences that begin at `start`, further back the initial state: [rows, BLOCK_D]."""
+    """The inputs at `row` of sequences with first token `start`, before it the initial state: [rows, BLOCK_D]."""
     channels = (d < D)[None, :]
     inside = (alive & (row >= start))[:, None] & channels
     value = tl.load(x + row[:, None] * x_stride + d[None, :], mask=inside, other=0.0)
@@ -46,7 +46,7 @@ def pre_activation(x, weight, bias, states, t, start, sequence, alive, d, D, W, 
 
 @triton.jit
 def tile_of_program(D, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr):
-    """This program's rows and channels, in int64; channels vary fastest, so that neighbours share rows of memory."""
+    """This program's tile, rows and channels, in int64. Channels vary fastest, so neighbours share rows of memory."""
     blocks = tl.cdiv(D, BLOCK_D)
     tile = tl.program_id(0) // blocks
     row = tile.to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)

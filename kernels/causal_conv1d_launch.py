@@ -30,14 +30,14 @@ _PARAMETERS = ("weight", "bias", "dweight", "dbias", "dstates")
 _SOURCE = "causal_conv1d.cu"
 _WIDTHS = range(2, 5)
 _LOAD = 16  # bytes of a thread's widest load
-_ROW_BYTES = 2**32  # what rows are less apart than
-_WINDOWS = {"FORWARD": 128, "BACKWARD": 256}  # tokens; halved, though not below the shortest, where programs are few
+_ROW_BYTES = 2**32  # limit of the distance of two rows
+_WINDOWS = {"FORWARD": 128, "BACKWARD": 256}  # tokens; halved, down to the shortest, while programs are few
 _SHORTEST, _FEW = 32, 1024
 _CHANNELS = {"FORWARD": 4, "BACKWARD": 8}  # of a thread, at most
 _THREADS = 128  # of a block
-# rows in flight; blocks of a multiprocessor, for which registers must suffice
+# rows in flight; blocks of a multiprocessor for which registers must suffice
 _CONSTANTS = {"FORWARD_ROWS": 16, "BACKWARD_ROWS": 8, "FORWARD_BLOCKS": 6, "BACKWARD_BLOCKS": 2}
-_FEW_TOKENS = 3  # of a sequence: where they have fewer on average, a thread checks at each token whether one begins
+_FEW_TOKENS = 3  # of a sequence, on average: below that, a thread checks at each token whether a sequence begins
 _SHORT = {"BACKWARD": 4}, {"BACKWARD_BLOCKS": 5}  # channels and constants that differ then
 
 
@@ -56,7 +56,9 @@ def refusal(x: Tensor, weight: Tensor, initial_states: Tensor | None) -> str:
 
 
 def _near(tensor: Tensor) -> Tensor:
-    """The tensor itself if its last axis is dense and its rows are near each other, otherwise a contiguous copy."""
+    """The tensor itself if its last axis is dense and its rows are less than 2^32 bytes apart, otherwise a contiguous
+    copy.
+    """
     return rows(tensor) if tensor.stride(0) * tensor.dtype.itemsize < _ROW_BYTES else tensor.contiguous()
 
 
@@ -64,7 +66,11 @@ def _near(tensor: Tensor) -> Tensor:
 def _macros(
     dtype: torch.dtype, parameter: torch.dtype, width: int, silu: int, channels: int, short: bool
 ) -> cuda.Macros:
-    """What the source in CUDA C++ is compiled with. parameter: dtype of the filter. channels: of a thread, at most."""
+    """The macros of the source in CUDA C++.
+
+    parameter: dtype of the filter.
+    channels: of a thread, at most.
+    """
     most, constants = _tuning(short)
     sizes = {f"{direction}_CHANNELS": min(channels, n) for direction, n in most.items()}
     form = {"TOKEN": cuda.TOKENS[dtype], "WIDTH": width, "SILU": silu, "THREADS": _THREADS, "SHORT": int(short)}
@@ -74,7 +80,7 @@ def _macros(
 
 
 def _tuning(short: bool) -> tuple[dict[str, int], dict[str, int]]:
-    """The most channels of a thread by direction, and the constants."""
+    """The maximum number of channels of a thread by direction, and the constants."""
     return (_CHANNELS | _SHORT[0], _CONSTANTS | _SHORT[1]) if short else (_CHANNELS, _CONSTANTS)
 
 
@@ -83,22 +89,20 @@ def problem(native: bool, *arguments: Any) -> "ConvolutionProblem":
 
 
 def _tiling(kernel: Any, dtype: torch.dtype) -> tuple[int, int]:
-    """Channels of a tile, and the warps that share it: the most that a thread holds without spilling."""
+    """Channels of a tile, and its warps: as many channels as a thread holds without spilling."""
     if kernel in (_causal_conv1d_fwd_states_kernel, _causal_conv1d_bwd_states_kernel):
         return 32, 8
     return {torch.float64: (16, 4), torch.float32: (64, 8)}.get(dtype, (64, 4))
 
 
 class _Walks(NamedTuple):
-    """A program walks along a window of tokens; each of its threads takes some adjacent channels.
-
-    short: the form for short sequences, which gives the same bits.
-    """
+    """A launch in which each program walks along a window of tokens and each thread takes adjacent channels."""
 
     channels: int
     window: int
     programs: int
     short: bool
+    """The form for short sequences. It gives the same bits."""
 
 
 class ConvolutionProblem:
@@ -152,7 +156,7 @@ class ConvolutionProblem:
         return final_states
 
     def gradients(self, dy: Tensor, dfinal: Tensor | None, needs_dx: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of x (empty unless needed), weight, bias and initial states (empty if there are none)."""
+        """The gradients of x (empty unless needed), weight, bias and initial states (empty without them)."""
         dy, has_final = rows(dy), int(dfinal is not None)
         dfinal = dy if dfinal is None else dfinal.contiguous()
         g = self.x.new_empty(self.T * self.silu, self.D, dtype=working(self.x.dtype))
@@ -224,7 +228,7 @@ class NativeProblem(ConvolutionProblem):
         return (self.weight, 0) if states is None else (states.transpose(1, 2).contiguous(), 1)
 
     def walks(self, direction: str, matrices: Sequence[Tensor], states: Sequence[Tensor]) -> _Walks:
-        """Channels of a thread: as many as one load reads wherever rows begin; long windows if programs stay many."""
+        """A thread takes as many channels as one aligned load reads. Windows are long while programs stay many."""
         size, tensors = self.x.dtype.itemsize, (self.weight, self.bias, *matrices, *states)
         strides = (size * n for n in (self.D, *(x.stride(0) for x in matrices)))
         aligned = gcd(_LOAD, *(x.data_ptr() for x in tensors), *strides) // size
@@ -260,7 +264,7 @@ def variants() -> list[Variant]:
 
 
 def _forms(kind: str, parameters: str, wide: str) -> list[tuple[str, Any, dict[str, str | None]]]:
-    """The kernels, and the types that decide their forms, for tokens and parameters of these types."""
+    """The kernels and the types that decide their forms, for tokens and parameters of the given types."""
     forms: list[tuple[str, Any, dict[str, str | None]]] = []
     if parameters == kind:  # else fp32 has it
         forms.append(("bwd_weight", _causal_conv1d_bwd_weight_kernel, {"partial": wide}))

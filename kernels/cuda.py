@@ -18,15 +18,18 @@ _FOLDER = Path(__file__).parent
 _KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^)]*)\)')
 _PART = re.compile(r'#include "(?!hardware)(\w+\.cuh)"')
 _PARAMETER = re.compile(r"([^,]*?)(\w+)\s*(?:,|$)")
-_STATIC_SHARED = 48 * 1024  # bytes that a kernel may use without opting in
+_STATIC_SHARED = 48 * 1024  # bytes of shared memory that need no opt-in
 
 Macros = tuple[tuple[str, str], ...]
 IMPLEMENTATIONS = ("auto", "triton", "cuda")
-TOKENS = {torch.float32: "FP32", torch.bfloat16: "BF16", torch.float16: "FP16"}  # what hardware.cuh calls them
+TOKENS = {torch.float32: "FP32", torch.bfloat16: "BF16", torch.float16: "FP16"}  # their names in hardware.cuh
 
 
 def chosen(op: str, impl: str, refusal: str) -> bool:
-    """Whether an op runs its kernels in CUDA C++. refusal: why it cannot, "" if it can. Raises ArgumentError."""
+    """Whether an op runs its kernels in CUDA C++. Raises ArgumentError.
+
+    refusal: why it cannot, "" if it can.
+    """
     if impl not in IMPLEMENTATIONS:
         expected = ", ".join(map(repr, IMPLEMENTATIONS))
         raise ArgumentError(f"{op}: impl is {impl!r} but one of {expected} was expected")
@@ -37,7 +40,7 @@ def chosen(op: str, impl: str, refusal: str) -> bool:
 
 @cache
 def missing(device: torch.device) -> str:
-    """Why kernels cannot be compiled for a device; "" if they can."""
+    """Why kernels cannot be compiled for a device, "" if they can."""
     if device.type != "cuda" or torch.version.hip:
         return f"it needs an NVIDIA GPU and the tensors are on {device}"
     if find_spec("cuda") is None or find_spec("cuda.core") is None:
@@ -49,7 +52,7 @@ def missing(device: torch.device) -> str:
 
 @cache
 def source(name: str) -> str:
-    """A source with the parts that it includes, but for hardware.cuh, which only a GPU can run."""
+    """A source with its includes expanded, except hardware.cuh: its instructions run on a GPU only."""
     return _PART.sub(lambda part: source(part[1]), (_FOLDER / name).read_text())
 
 
@@ -63,7 +66,7 @@ def signatures(name: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def compiled(name: str, target: str, macros: Macros) -> Any:
-    """The cuda.core ObjectCode of a source for a target such as "sm_90"; compiled once, then taken from the disk."""
+    """The cuda.core ObjectCode of a source for a target such as "sm_90", compiled once and then read from disk."""
     from cuda.core import Program, ProgramOptions  # noqa: PLC0415
     from cuda.core.utils import FileStreamProgramCache  # noqa: PLC0415
 
@@ -74,7 +77,7 @@ def compiled(name: str, target: str, macros: Macros) -> Any:
 
 
 class Kernels:
-    """The kernels of a source for one GPU, with some macros."""
+    """The kernels of a source for one GPU and one set of macros."""
 
     def __init__(self, name: str, device: torch.device, macros: Macros) -> None:
         major, minor = torch.cuda.get_device_capability(device)
@@ -87,10 +90,14 @@ class Kernels:
         return kernel in self._signatures
 
     def launch(self, kernel: str, programs: int, threads: int, shared: int, arguments: Mapping[str, Any]) -> None:
-        """Run programs of `threads` threads each. shared: bytes. arguments: tensors and integers, by name."""
+        """Run `programs` blocks of `threads` threads.
+
+        shared: dynamic shared memory in bytes.
+        arguments: tensors and integers by name.
+        """
         from cuda.core import Device, LaunchConfig, launch  # noqa: PLC0415
 
-        # a thread of autograd has no context until CUDA's runtime gives it one, which the driver does not wait for
+        # a thread of autograd has no context before its first call of the CUDA runtime, and the driver API needs one
         Device(self._device.index).set_current()
         values = (arguments[name] for name in self._signatures[kernel])
         launch(
@@ -111,7 +118,9 @@ class Kernels:
 
 @cache
 def _stream(device: torch.device, handle: int) -> Any:
-    """PyTorch's stream for cuda.core, which takes 11 us to wrap it. device: streams of several have handle 0."""
+    """PyTorch's stream for cuda.core, cached: wrapping takes 11 us. device: handle 0 stands for a stream of each
+    device.
+    """
     from cuda.core import Stream  # noqa: PLC0415
 
     return Stream.from_handle(handle)

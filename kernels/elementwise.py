@@ -1,12 +1,12 @@
-"""Scalar functions of state-space ops in fp32, accurate to a few ULP on all of their range; and the range of decays,
-whose logarithms are anything from -inf to 0.
+"""Scalar functions of state-space ops in fp32, accurate to a few ULP everywhere, and limits for decays. The logarithm
+of a decay may be anything from -inf to 0.
 
-Where decays are differences of a running sum, what one token adds to it takes digits from all later tokens: a gate of
--1e10 some 1e-6 of them, one of -1e20 all, and -inf leaves NaN. So a token adds at most FORGOTTEN, in base 2, which
-changes no result: 2^-150 rounds to 0 in fp32, whose smallest number is 2^-149, and a product of decays with that token
-in it is at most 2^-160. In between lies the error of the sums. Those of a chunk of 64 tokens are at most 10,240; as one
-fp32 number, which they are for bf16 tokens, each is off by 5e-4 at most: later decays by 7e-4, a third of a rounding to
-bf16, and in two fp32 parts by nothing that shows.
+Decays are differences of a running sum of logarithms. A large summand takes digits from all later tokens: a gate of
+-1e10 leaves errors of 1e-6, one of -1e20 leaves no digit, -inf leaves NaN. So a token adds at most MAX_LOG2_DECAY, in
+base 2. No result changes: a product of decays over that token is at most 2^-160, and in fp32, with 2^-149 as its
+smallest number, 2^-150 rounds to 0 already. The errors of the sums lie between. Sums over a chunk of 64 tokens are at
+most 10,240. For bf16 tokens they are one fp32 number, off by at most 5e-4, and later decays by 7e-4, a third of a
+rounding to bf16. In two fp32 parts the error vanishes.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-decorators
@@ -22,8 +22,8 @@ _LARGEST = tl.constexpr(3.4028234663852886e38)
 def softplus(x):
     """log(1 + exp(x)) = max(x, 0) + log(1 + e) with e = exp(-|x|) in [0, 1].
 
-    There e times a polynomial (minimax of the relative error) is log(1 + e) within 5e-9 of its value, however small,
-    for half the instructions of a logarithm.
+    e times a polynomial (minimax of the relative error) is log(1 + e) to 5e-9, however small e is, for half the
+    instructions of a logarithm.
     """
     e = tl.exp(-tl.abs(x))
     p = 0.01985139027 - 0.003244009102 * e
@@ -40,7 +40,7 @@ def softplus(x):
 
 @triton.jit
 def sigmoid(x):
-    """1 / (1 + exp(-x)), which is also the derivative of softplus."""
+    """1 / (1 + exp(-x)), the derivative of softplus."""
     e = tl.exp(-tl.abs(x))
     return tl.where(x >= 0, 1.0, e) / (1.0 + e)
 
@@ -72,13 +72,14 @@ def tanh(x):
 
 @triton.jit
 def summable(log_decay):
-    """The log-decay of a token as a running sum takes it. NaN stays NaN."""
+    """A log-decay with a bounded magnitude, as a summand of a running sum. NaN stays NaN."""
     return tl.where(log_decay < -FORGOTTEN, -FORGOTTEN, log_decay)
 
 
 @triton.jit
 def finite(rate):
-    """A rate that may be -inf, or become so in base 2, as a factor of what may be 0: gradients, and steps of no token.
+    """A decay rate as a finite number. It may be -inf, or become so in base 2, and is a factor of zeros: gradients,
+    empty steps.
 
     NaN stays NaN.
     """

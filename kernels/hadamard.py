@@ -1,4 +1,6 @@
-"""Hadamard's transform of each head of each token, with signs, in Triton; the gradient is the same with signs after."""
+"""Hadamard's transform of each head of each token, with signs, in Triton. The gradient is the transform, then the
+signs.
+"""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 # mypy: disable-error-code="assignment"
@@ -40,20 +42,21 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _ELEMENTS, _ELEMENTS_INTERPRETED = 4096, 64  # of a program
 _MOST_ROWS = 64
 _WIDTH_INTERPRETED = 4
-_UNIT = 16  # elements: wider heads start at multiples of it, so that a kernel has one compiled form
+_UNIT = 16  # elements: wider heads start at multiples of it, so a kernel needs one compiled form
 _NUM_WARPS = 4
 
 
 @checked_call
 def hadamard(x: Tensor, signs: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:
-    """(x ⊙ signs) H / √k along the last axis, H being Sylvester's matrix: norms and scalar products stay.
+    """(x ⊙ signs) H / √k along the last axis, with Sylvester's matrix H. Norms and scalar products stay the same.
 
-    x: (t, h, k) in fp32, bf16 or fp16, which compute in fp32, k a power of two up to 256. signs: (k,), each 1 or -1,
-    such as `packproof.refs.random_signs` makes, in x's dtype or fp32; they get no gradient. cu_seqlens: int32 or int64
-    (s + 1,).
+    x: (t, h, k) in fp32, bf16 or fp16, computed in fp32. k is a power of two up to 256.
+    signs: (k,), each 1 or -1, for example from `packproof.refs.random_signs`, in x's dtype or fp32; they get no
+    gradient.
+    cu_seqlens: int32 or int64 (s + 1,).
 
-    Returns y (t, h, k) in x's dtype, zero in slack. No token's bits depend on another one, and nothing waits for a GPU,
-    so that the values of cu_seqlens are not checked there. Raises ArgumentError and LayoutError.
+    Returns y (t, h, k) in x's dtype, zero in slack. No token's bits depend on another token. Nothing waits for a GPU,
+    so the values of cu_seqlens are not checked there. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.kernels import hadamard
@@ -75,9 +78,9 @@ def _hadamard_kernel(
     K: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr, OWN: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """ROWS heads of tokens, one after another, in tiles of WIDTH channels; inverse: signs after the transform.
+    """ROWS heads of tokens, one after another, in tiles of WIDTH channels. Strides count UNIT elements.
 
-    Strides count UNIT elements.
+    inverse: multiply by the signs after the transform, not before it.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     t, h = row // H, row % H
@@ -89,7 +92,7 @@ def _hadamard_kernel(
     tiles = ()
     for u in tl.static_range(K // WIDTH):
         place = (u * WIDTH + channel)[None, :]
-        # scaled before it is summed: no sum overflows whose result does not
+        # scaled before the sums, so none overflows unless its result does
         tile = tl.load(source + place, mask=read, other=0.0).to(tl.float32) * (K**-0.5)
         factor = tl.load(signs + place, mask=(place < K) & (has_signs != 0) & (inverse == 0), other=1.0)
         tiles += (tile * factor,)
@@ -104,7 +107,7 @@ def _hadamard_kernel(
 def bind_transform(
     signature: Signature, x: Tensor, cu_seqlens: Tensor, *, values: bool, **others: Any
 ) -> dict[str, int]:
-    """The sizes of a call whose heads the kernels can transform."""
+    """The sizes of a call. Raises ArgumentError for heads that the kernels cannot transform."""
     sizes = bind(signature, cu_seqlens, x=x, values=values, **others)
     require_dtype(signature.op, "x", x, DTYPES)
     check_power_of_two(signature.op, "x", sizes["k"])
@@ -130,7 +133,7 @@ def _tile(K: int, dtype: torch.dtype) -> dict[str, int]:
 
 
 def _vector(tensor: Tensor) -> Tensor:
-    """The tensor itself if it begins where a load of 16 bytes may, otherwise a copy."""
+    """The tensor itself if it starts at a multiple of 16 bytes, as vector loads need, otherwise a copy."""
     return tensor if not tensor.is_cuda or tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 

@@ -1,4 +1,4 @@
-"""From a call to a launch: where a kernel can run, how it reads tensors, in which precision, and its compiled forms."""
+"""From a call to a launch: the device, the layout and precision of tensors, and the compiled forms of a kernel."""
 
 # mypy: allow-untyped-defs, allow-untyped-decorators
 
@@ -23,7 +23,7 @@ if triton.knobs.runtime.interpret:
 POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 
 
-# what a kernel promises that computes each row of a token by itself
+# promises of a kernel that computes each row of a token by itself
 ROW_BY_ROW: dict[str, Any] = {
     "grid": "token",
     "chunk": 16,
@@ -33,13 +33,13 @@ ROW_BY_ROW: dict[str, Any] = {
     "capturable": True,
 }
 
-# kinds of GPU that tiles and launch options are chosen for, with the targets of the compile tier that stand for them
+# kinds of GPU for which tiles and launch options are chosen, each with its targets in the compile tier
 ARCHITECTURES = {"hopper": ("sm_90",), "nvidia": ("sm_80", "sm_100"), "amd": ("gfx942",)}
 
 
 @cache
 def architecture(device: torch.device) -> str:
-    """Which of the ARCHITECTURES a device belongs to."""
+    """The kind of GPU of a device, one of ARCHITECTURES."""
     if torch.version.hip:
         return "amd"
     return "hopper" if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9 else "nvidia"
@@ -47,17 +47,17 @@ def architecture(device: torch.device) -> str:
 
 @triton.jit
 def widen(value):
-    """The value in the precision that kernels compute in."""
+    """The value in the precision of the computation: fp64 stays fp64, all else is fp32."""
     return value.to(tl.float64 if value.dtype == tl.float64 else tl.float32)
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that `widen` turns this one into."""
+    """The dtype that `widen` computes in."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def cdiv(n: int, size: int) -> int:
-    """Blocks of `size` that hold n, the last one perhaps in part; triton.cdiv takes 1.5 us."""
+    """n / size, rounded up. triton.cdiv takes 1.5 us."""
     return -(-n // size)
 
 
@@ -67,12 +67,14 @@ def rows(tensor: Tensor) -> Tensor:
 
 
 def padded(tensor: Tensor, *short: int) -> Tensor:
-    """The tensor with zeros appended to its last axes, last axis first; itself if nothing is short."""
+    """The tensor with zeros appended to its last axes, last axis first. Itself if all amounts are 0."""
     return functional.pad(tensor, [n for each in short for n in (0, each)]) if any(short) else tensor
 
 
 def aligned(tensor: Tensor, n: int) -> Tensor:
-    """The tensor itself if its last axis is dense and all else is a multiple of n elements, otherwise a padded copy."""
+    """The tensor itself if its last axis is dense and its rows start at multiples of n elements, otherwise a padded
+    copy.
+    """
     short = -tensor.shape[-1] % n
     fits = tensor.stride(-1) == 1 and not short and all(stride % n == 0 for stride in tensor.stride()[:-1])
     if fits and (not tensor.is_cuda or tensor.data_ptr() % n == 0) and tensor.stride(0) < 2**24:
@@ -91,16 +93,19 @@ def interpreted(kernel: Any) -> bool:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any], **options: Any) -> None:
-    """Launch a kernel with those of the arguments that it has: by position, for which Triton takes less time."""
+    """Launch a kernel with its arguments by position, the faster way in Triton. Other arguments are ignored."""
     kernel[grid](*[arguments[name] for name in kernel.arg_names], **options)
 
 
 def require_device(op: str, tensor: Tensor, kernel: Any) -> None:
-    """Raise ArgumentError unless `kernel` can run where `tensor` lies: on a CPU, in an interpreter that is repaired."""
+    """Raise ArgumentError unless `kernel` can run on the device of `tensor`.
+
+    On a CPU it can run in the interpreter, once that is repaired.
+    """
     if tensor.is_cuda:
         return
     if interpreted(kernel):
-        kernels.install_interpreter()  # set after triton was imported, it is refused
+        kernels.install_interpreter()  # refuses if TRITON_INTERPRET was set after triton was imported
     else:
         raise ArgumentError(
             f"{op}: the tensors are on {tensor.device}, but the Triton kernel runs on a GPU: move them to a GPU, or "
@@ -109,7 +114,10 @@ def require_device(op: str, tensor: Tensor, kernel: Any) -> None:
 
 
 def require_dtype(op: str, name: str, tensor: Tensor, dtypes: Sequence[torch.dtype]) -> None:
-    """Raise ArgumentError unless the tensor, the first input of the op, has one of the dtypes, which lack float64."""
+    """Raise ArgumentError unless the tensor, the first input of the op, has one of the dtypes.
+
+    dtypes: without float64, for which the error names the reference.
+    """
     if tensor.dtype not in dtypes:
         came, *others, last = (str(dtype).removeprefix("torch.") for dtype in (tensor.dtype, *dtypes))
         raise ArgumentError(
@@ -121,10 +129,11 @@ def require_dtype(op: str, name: str, tensor: Tensor, dtypes: Sequence[torch.dty
 def alignments(
     name: str, kernel: Any, pointers: Mapping[str, str | None], constexprs: Mapping[str, Any], num_warps: int
 ) -> list[Variant]:
-    """The forms of a kernel that Triton chooses between: all that it specialises is a multiple of 16, or nothing is.
+    """The specializations of a kernel that Triton chooses between: every specialized argument is a multiple of 16, or
+    none is.
 
-    pointers: Triton type by argument, None for an absent tensor (names that the kernel lacks are left out). Every other
-    argument is an i32, or a constexpr.
+    pointers: Triton type by argument, None for an absent tensor. Names unknown to the kernel are ignored.
+    constexprs: values of constexpr arguments. Every other argument is an i32.
     """
     constants = {a: None for a in kernel.arg_names if pointers.get(a, "") is None} | dict(constexprs)
     signature = {a: "constexpr" if a in constants else pointers.get(a) or "i32" for a in kernel.arg_names}

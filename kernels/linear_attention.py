@@ -1,8 +1,8 @@
 """Linear attention and its two decaying forms over a pack, forward and backward: instances of SSD's kernels.
 
-By state-space duality (Dao & Gu 2024, section 5) they are SSD with x = v, B = k, C = scale q and a step of 1, where the
-log-decay of a token is 0, its gate, or a constant of the head. A state, (h, k, p) here and (h, p, k) there, is read and
-returned transposed: no pass over it.
+By state-space duality (Dao & Gu 2024, section 5) they are SSD with x = v, B = k, C = scale q and a step of 1. The
+log-decay of a token is 0, its gate, or a constant of the head. A state is (h, k, p) here and (h, p, k) in SSD, and is
+read and returned as a transposed view, without a copy.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -56,17 +56,21 @@ def linear_attention(
 ) -> Result:
     """Linear attention of packed sequences (Katharopoulos et al. 2020, eq. 16 to 20): S = S + k vᵀ, y = scale Sᵀ q.
 
-    q, k: (t, hk, k), k up to 256. v: (t, hv, p); value head j reads key head j // (hv / hk). All of one dtype: fp32,
-    bf16 or fp16. initial_states: (s, hv, k, p) in fp32. scale: k ** -0.5 if left out.
+    q: (t, hk, k), in fp32, bf16 or fp16, the dtype of all tokens. k is at most 256.
+    k: (t, hk, k).
+    v: (t, hv, p). Value head j reads key head j // (hv / hk).
     cu_seqlens: int32 or int64 (s + 1,).
+    scale: by default k ** -0.5.
+    initial_states: (s, hv, k, p) in fp32.
+    return_final_states: return the final states too.
 
-    Returns y (t, hv, p) in v's dtype, zero in slack, and with return_final_states the states (s, hv, k, p) in fp32,
-    p rows of k in memory, which is what initial states are read from without a copy; an empty sequence returns its
-    initial state. Differentiable once. The bits of a sequence's values and gradients do not depend on the others, and a
+    Returns y (t, hv, p) in v's dtype, zero in slack. With return_final_states it also returns the states (s, hv, k, p)
+    in fp32, p rows of k in memory; initial states of this layout are read without a copy. An empty sequence returns its
+    initial state. Differentiable once. The bits of a sequence's values and gradients do not depend on the others. A
     sequence continued from its state at a multiple of 2048 tokens has the bits of one run.
 
     fp32 and fp16 compute to the accuracy of fp32. With bf16 tokens y is rounded once, when it is stored; backward also
-    rounds the states between chunks to bf16. Nothing waits for a GPU, so that the values of cu_seqlens are not checked
+    rounds the states between chunks to bf16. Nothing waits for a GPU, so the values of cu_seqlens are not checked
     there. Raises ArgumentError and LayoutError.
 
     >>> import torch
@@ -205,21 +209,24 @@ def _problem(
 
 
 def _decay_gradient(decay: Tensor | None, of_tokens: Tensor, none: Tensor) -> Tensor:
-    """That of g or decay, from that of each token's log-decay (h, t)."""
+    """The gradient of g or decay, from the gradient of each token's log-decay (h, t)."""
     if decay is None:
         return none
     return of_tokens.t().to(decay.dtype).contiguous() if decay.ndim == 2 else of_tokens.sum(1)
 
 
 def _registered(signature: Signature) -> Any:
-    """The operator of an op, known to torch with its fake and its gradient. decay: g (t, hv), decay (hv,), or None."""
+    """Register the operator of an op with torch, with its fake and its gradient.
+
+    decay: g (t, hv), decay (hv,), or None.
+    """
     op = signature.op
 
     def forward(
         q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None,
         scale: float | None, return_final_states: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """y; the final states, empty unless asked for; the states between segments, from which backward starts."""
+        """y; the final states, empty unless requested; the states between segments, an input of backward."""
         problem = _problem(op, q, k, v, decay, cu_seqlens, initial_states, scale, every=return_final_states)
         y, final_states, ends = problem.forward(None, keep_final=return_final_states)
         return y.to(v.dtype).contiguous(), final_states.mT if return_final_states else ends.new_empty(0), ends
@@ -228,7 +235,7 @@ def _registered(signature: Signature) -> Any:
         dy: Tensor, dfinal: Tensor | None, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, cu_seqlens: Tensor,
         initial_states: Tensor | None, ends: Tensor, scale: float | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-        """The gradients of the inputs in order; that of an absent input is empty."""
+        """The gradients of the inputs in order, empty for an absent input."""
         problem = _problem(op, q, k, v, decay, cu_seqlens, initial_states, scale, every=initial_states is not None)
         found = ssd_gradients(problem, dy, None if dfinal is None else dfinal.mT, None, ends)
         none = ends.new_empty(0)
@@ -266,7 +273,7 @@ def _registered(signature: Signature) -> Any:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, ctx.scale, ctx.has_final_states = inputs
-    ctx.set_materialize_grads(False)  # the gradient of the states between segments would be as large as they are
+    ctx.set_materialize_grads(False)  # zeros for the states between segments would be as large as they are
     ctx.save_for_backward(*tensors, output[2])
 
 

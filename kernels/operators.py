@@ -1,4 +1,4 @@
-"""Operators of torch that are cheap to call: a gradient registered by torch.library costs 45 us more in each call."""
+"""Operators of torch with cheap calls. A gradient registered by torch.library costs 45 us more in each call."""
 
 # mypy: allow-untyped-calls
 
@@ -16,7 +16,7 @@ Function = Callable[..., Any]
 
 
 def operator(function: Function) -> Any:
-    """packproof::<name of the function>, whose kernels are launched on the device of the first tensor.
+    """packproof::<name of the function>. Its kernels are launched on the device of the first tensor.
 
     It mutates no argument and returns none.
     """
@@ -33,12 +33,15 @@ def operator(function: Function) -> Any:
 
 
 def fake(op: Any) -> Any:
-    """A decorator: the function gives torch.compile the shapes of what an operator returns."""
+    """A decorator: the function gives torch.compile the shapes of the outputs of an operator."""
     return torch.library.register_fake(op.name(), lib=_LIBRARY)
 
 
 def differentiable(op: Any, backward: Function, save: Callable[[Any, tuple[Any, ...], Any], None]) -> None:
-    """Register the gradient of an operator. save: keeps in a context what backward needs of inputs and output."""
+    """Register the gradient of an operator.
+
+    save: stores in a context the inputs and outputs for backward.
+    """
 
     def below(*inputs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
@@ -60,13 +63,13 @@ def differentiable(op: Any, backward: Function, save: Callable[[Any, tuple[Any, 
 
 
 def refuse_gradient(op: str, **wanted: bool) -> None:
-    """Raise ArgumentError for an input of that name that requires a gradient."""
+    """Raise ArgumentError for any input by name that requires a gradient."""
     for name in (name for name, required in wanted.items() if required):
         raise ArgumentError(f"{op}: {name} requires a gradient but the kernel has none for it\n    Detach it.")
 
 
 def differentiable_once(op: Any, name: str) -> None:
-    """Register that the gradient of an operator, which is one itself, has none: autograd raises ArgumentError."""
+    """Register a gradient operator as not differentiable: autograd raises ArgumentError."""
 
     def refuse(ctx: Any, *gradients: Tensor) -> None:
         raise ArgumentError(

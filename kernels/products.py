@@ -1,7 +1,7 @@
-"""Matrix products that lose nothing to the dtype of their operands, on tensor cores.
+"""Matrix products on tensor cores that lose nothing to the dtype of their operands.
 
-A tensor core multiplies bf16 exactly and adds in fp32. So an fp32 operand enters as a sum of bf16 parts, 8 bits each,
-and the products of parts that matter are added up, small ones first: any target has them, and none rounds to tf32.
+A tensor core multiplies bf16 exactly and adds in fp32. So an fp32 operand enters as a sum of bf16 parts of 8 bits each.
+The significant products of parts are added up, small ones first. Every target can do this, and nothing rounds to tf32.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def _first_part(tile):
-    """The first 8 bits, cut and not rounded, which takes one instruction for two elements; and the rest."""
+    """The leading 8 bits as bf16, truncated, and the remainder. Truncation takes one instruction for two elements."""
     bits = tile.to(tl.int32, bitcast=True)
     part = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
     return part, tile - (bits & -65536).to(tl.float32, bitcast=True)
@@ -20,7 +20,7 @@ def _first_part(tile):
 
 @triton.jit
 def product(a, b, total, EXACT: tl.constexpr):
-    """total + a @ b. bf16 operands are exact; of fp32 ones 24 bits count if EXACT, else 16, as bf16 needs."""
+    """total + a @ b. bf16 operands are exact. Of fp32 operands 24 bits count if EXACT, else 16, enough for bf16."""
     if EXACT:
         total += _exact(a, b)
     elif a.dtype == tl.bfloat16 and b.dtype == tl.bfloat16:
@@ -41,8 +41,10 @@ def product(a, b, total, EXACT: tl.constexpr):
 
 @triton.jit
 def _exact(a, b):
-    """a @ b of fp32 tiles, or of one. Tensor cores cut off what they add to a larger sum: small products are summed
-    apart."""
+    """a @ b, of which at least b is fp32.
+
+    Tensor cores truncate a summand to the exponent of a larger sum, so small products are summed separately.
+    """
     if a.dtype == tl.bfloat16:
         b1, b_rest = _first_part(b)
         b2, b_rest = _first_part(b_rest)

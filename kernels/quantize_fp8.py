@@ -1,6 +1,6 @@
 """Rounding to 8 bits with a scale for each block of a sequence and head, in Triton: `refs.quantize_fp8`, bit for bit.
 
-The bits of e4m3 are worked out in integers, the same on every GPU and in the interpreter. A scale is a power of two.
+The bits of e4m3 are computed with integers, equally on every GPU and in the interpreter. A scale is a power of two.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -43,8 +43,8 @@ INTERPRETED: dict[str, Any] = {"chunk": 16}
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LARGEST_BLOCK, _SMALLEST_BLOCK = 128, 16
-_CHANNELS, _CHANNELS_INTERPRETED = 32, 16  # that a program holds at a time
-_MULTIPLE = 16  # elements: rows start at multiples, so that the kernel has one compiled form for each block
+_CHANNELS, _CHANNELS_INTERPRETED = 32, 16  # of a tile
+_MULTIPLE = 16  # elements: rows start at multiples, so the kernel has one compiled form for each block size
 _NUM_WARPS = 4
 
 
@@ -52,12 +52,13 @@ _NUM_WARPS = 4
 def quantize_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = 128) -> tuple[Tensor, Tensor]:
     """Values of 8 bits and their scales: x is about values times scales, block by block of each sequence and head.
 
-    x: (t, h, k) in fp32, bf16 or fp16. cu_seqlens: int32 or int64 (s + 1,). block: tokens that share a scale, counted
-    from the start of their sequence, a power of two from 16 to 128.
+    x: (t, h, k) in fp32, bf16 or fp16.
+    cu_seqlens: int32 or int64 (s + 1,).
+    block: tokens with a common scale, counted from the start of their sequence; a power of two from 16 to 128.
 
-    Returns what `packproof.refs.quantize_fp8` does, to the bit: values (t, h, k) in torch.float8_e4m3fn and scales
-    (t, h) in fp32, zero in slack. No gradient flows back. Nothing waits for a GPU, so that the values of cu_seqlens are
-    not checked there. Raises ArgumentError and LayoutError.
+    Returns the bits of `packproof.refs.quantize_fp8`: values (t, h, k) in torch.float8_e4m3fn and scales (t, h) in
+    fp32, zero in slack. No gradient flows back. Nothing waits for a GPU, so the values of cu_seqlens are not checked
+    there. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.kernels import quantize_fp8
@@ -73,7 +74,7 @@ def quantize_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = 128) -> tuple[Te
 
 @checked_call
 def round_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = 128) -> Tensor:
-    """What 8 bits hold of x (t, h, k): its values times their scales, in x's dtype, zero in slack.
+    """x (t, h, k) after rounding to 8 bits: values times scales of `quantize_fp8`, in x's dtype, zero in slack.
 
     The arguments are those of `quantize_fp8`. No gradient flows back. Raises ArgumentError and LayoutError.
 
@@ -101,11 +102,11 @@ def _check(signature: Signature, x: Tensor, cu_seqlens: Tensor, block: int) -> N
 
 @triton.jit
 def _e4m3(value):
-    """The bits of e4m3 nearest to fp32 values, ties to even; NaN past what rounds to 448."""
+    """The bits of e4m3 nearest to fp32 values, ties to even. NaN above the values that round to 448."""
     bits = value.to(tl.int32, bitcast=True)
     size = bits & 0x7FFFFFFF
     normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - ((127 - 7) << 3)
-    # added to 2^14, whose spacing is 2^-9, a value below 2^-6 is rounded to a multiple of that
+    # 2^14 has a spacing of 2^-9: adding it rounds a value below 2^-6 to a multiple of that
     small = (tl.abs(value) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
     found = tl.where(size < ((127 - 6) << 23), small, tl.minimum(normal, 0x7F))
     return (found | ((bits >> 24) & 0x80)).to(tl.uint8)
@@ -113,7 +114,7 @@ def _e4m3(value):
 
 @triton.jit
 def _exponent(largest):
-    """Of the smallest scale for which a value of these bits does not pass 448 = 1.75 x 2^8."""
+    """The exponent of the smallest power of two that scales a value of these bits to at most 448 = 1.75 x 2^8."""
     exponent = (largest >> 23) - 127 - 8 + ((largest & 0x7FFFFF) > 0x600000).to(tl.int32)
     ordinary = (largest > 0) & (largest < 0x7F800000)  # NaN and Inf have larger bits than any number
     return tl.where(ordinary, tl.maximum(exponent, -126), 0)
@@ -123,7 +124,7 @@ def _exponent(largest):
 def _quantize_fp8_kernel(
     x, blocks, values, scales, H, K, x_stride, head_stride, SIZE: tl.constexpr, CHANNELS: tl.constexpr
 ):
-    """A block of one head, twice over its channels: for the largest value, and to round."""
+    """A block of one head, in two passes over its channels: find the largest value, then round."""
     index, head = tl.program_id(0) // H, tl.program_id(0) % H
     _, end, _, _, first = block(blocks, index)
     if first < 0:

@@ -1,4 +1,4 @@
-"""Rotary position embedding over a pack, in Triton: rotated by the position in a sequence, and in backward back."""
+"""Rotary position embedding over a pack, in Triton: rotated by the position in a sequence, in backward rotated back."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 # mypy: disable-error-code="assignment"
@@ -35,8 +35,8 @@ from packproof.refs.signatures import ROPE, ROPE_QK, Signature
 PROMISES = ROW_BY_ROW
 INTERPRETED: dict[str, Any] = {}
 
-_HEADS = 8  # of a program, which reads cos and sin once for all of them
-_STEP = 2  # of them that it reads at once, and twice as many where pairs are interleaved
+_HEADS = 8  # of a program: it reads cos and sin once for all of them
+_STEP = 2  # heads loaded at once; twice as many where pairs are interleaved
 _BLOCK_R = 64
 _NUM_WARPS = 4
 _TILE_INTERPRETED = {"HEADS": 4, "STEP": 2, "STAGES": 1, "BLOCK_T": 16, "BLOCK_R": 4}  # tests are small
@@ -46,14 +46,14 @@ _TILE_INTERPRETED = {"HEADS": 4, "STEP": 2, "STAGES": 1, "BLOCK_T": 16, "BLOCK_R
 def rope(
     x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, offsets: Tensor | None = None, interleaved: bool = False
 ) -> Tensor:
-    """Rotate the first 2r channels of each head; positions restart in each sequence, the other channels pass through.
+    """Rotate the first 2r channels of each head. Positions restart in each sequence; the other channels pass through.
 
-    x: (t, h, k) in fp64, fp32, bf16 or fp16 (the last two compute in fp32). cos, sin: (m, r), one row per position, in
-    x's dtype or fp32, with 2r <= k and a row for every position that a token has; they get no gradient. cu_seqlens:
-    int32 or int64 (s + 1,). offsets: int32 or int64 (s,), the position of each sequence's first token, such as the
-    tokens that a cache has of it already; 0 if left out. From a negative one on, as left padding has, tokens are not
-    rotated until position 0. interleaved: channel 2i pairs with 2i + 1 (GPT-J); otherwise channel i pairs with i + r
-    (GPT-NeoX).
+    x: (t, h, k) in fp64, fp32, bf16 or fp16; the last two compute in fp32.
+    cos, sin: (m, r), one row per position of a token, in x's dtype or fp32, with 2r <= k; they get no gradient.
+    cu_seqlens: int32 or int64 (s + 1,).
+    offsets: int32 or int64 (s,), the position of each sequence's first token, for example the number of its tokens in a
+    cache; 0 if left out. From a negative position on, as with left padding, tokens are not rotated before position 0.
+    interleaved: channel 2i pairs with 2i + 1 (GPT-J); otherwise channel i pairs with i + r (GPT-NeoX).
 
     Returns y (t, h, k) in x's dtype, zero in slack. The bits of a sequence's values and gradients do not depend on the
     others. Nothing waits for a GPU: there the values of cu_seqlens and offsets are not checked, and the rotated
@@ -118,7 +118,7 @@ def _read(token, channel, R, mask, INTERLEAVED: tl.constexpr):
 
 @triton.jit
 def _write(token, channel, R, mask, first, second, INTERLEAVED: tl.constexpr):
-    """Where `_read` would find them."""
+    """Store pairs at the addresses of `_load_pairs`."""
     first, second = first.to(token.dtype.element_ty), second.to(token.dtype.element_ty)
     if INTERLEAVED:
         pairs = tl.join(first, second)
@@ -136,10 +136,10 @@ def _rope_kernel(
 ):  # fmt: skip
     """Rotate the pairs of HEADS heads of BLOCK_T tokens, BLOCK_R pairs at a time, and copy the channels after them.
 
-    The heads of x2, none if H2 is 0, follow those of x. STEP heads are read before the first of them is written, so
-    that a thread waits for all of them at once; with two STAGES the next ones are being loaded by then. A token has a
-    64-bit address, and its channels have offsets of 32 bits, which leaves registers for more threads. starts (S,): the
-    position of each sequence's first token, of 64 bits, or None for 0.
+    The heads of x2 follow the heads of x; there are none if H2 is 0. A program loads STEP heads before it stores the
+    first, so a thread waits for all of them at once. With two STAGES the next heads are being loaded by then. A token
+    has a 64-bit address and its channels 32-bit offsets; this leaves registers for more threads.
+    starts (S,): the position of each sequence's first token, 64-bit, or None for 0.
     """
     groups = tl.cdiv(H, HEADS)
     all_groups = groups + tl.cdiv(H2, HEADS)
@@ -159,15 +159,15 @@ def _rope_kernel(
     position = position.to(tl.int32)[:, None]
     source = x + first.to(tl.int64) * head_stride + (t * x_stride)[:, None]
     target = y + first.to(tl.int64) * K + (t * H * K)[:, None]
-    EACH: tl.constexpr = 2 if INTERLEAVED else 1  # channels of a pair that lie side by side
+    EACH: tl.constexpr = 2 if INTERLEAVED else 1  # adjacent channels of a pair
     inside = position >= 0 if starts is None else (sequence < S)[:, None]
     alive = tl.broadcast_to(inside, (BLOCK_T, EACH * BLOCK_R))
     stored = tl.broadcast_to((t < T)[:, None], (BLOCK_T, EACH * BLOCK_R))
-    # what one block of pairs needs is not hoisted: it would take registers from the heads
+    # no hoisting of the loads of a block of pairs: they would take registers from the heads
     for block in tl.range(0, R, BLOCK_R, disable_licm=True):
         pair = block + tl.arange(0, BLOCK_R)[None, :]
         known = (position >= 0) & (position < M) & (pair < R)
-        # a position past the tables is NaN, never a neighbour's row; in slack, 0 times 0 is the zero that is promised
+        # NaN for a position past the tables, never a neighbour's row; 0 in slack, where y is promised to be 0
         unknown = tl.where(position < 0, 0.0, float("nan"))
         row = position.to(tl.int64) * R
         row += pair
@@ -201,10 +201,10 @@ def _rope_kernel(
 
 
 def _tile(dtype: torch.dtype, interleaved: bool) -> dict[str, int]:
-    """Where each load of a thread has 16 bytes."""
+    """Sizes of a tile for which each load of a thread has 16 bytes."""
     if interpreted(_rope_kernel):
         return _TILE_INTERPRETED
-    tokens = _NUM_WARPS * 32 * 16 // dtype.itemsize // _BLOCK_R  # whose channels, or first halves, are one such load
+    tokens = _NUM_WARPS * 32 * 16 // dtype.itemsize // _BLOCK_R  # a load each for their channels, or first halves
     if interleaved:
         return {"HEADS": _HEADS, "STEP": 2 * _STEP, "STAGES": 1, "BLOCK_T": tokens // 2, "BLOCK_R": _BLOCK_R}
     return {"HEADS": _HEADS, "STEP": _STEP, "STAGES": 2, "BLOCK_T": tokens, "BLOCK_R": _BLOCK_R}
@@ -220,7 +220,7 @@ def _bind(
 
 
 def _within_reach(x: Tensor, heads: int) -> Tensor:
-    """The tensor itself if offsets of 32 bits reach over that many of its heads, otherwise a contiguous copy."""
+    """The tensor itself if 32-bit offsets reach over `heads` of its heads, otherwise a contiguous copy."""
     x = rows(x)
     return x if x.stride(1) * heads + x.shape[2] < 2**31 else x.contiguous()
 
@@ -232,7 +232,7 @@ def launch_rope(
     """Rotate one tensor, or two."""
     (T, _, K), (M, R), S = turned[0].shape, cos.shape, len(cu_seqlens) - 1
     table = torch.promote_types(cos.dtype, sin.dtype)
-    if starts is not None:  # then the kernel has no forms for other tables, which give the same bits
+    if starts is not None:  # with starts the kernel has forms for tables of the compute dtype only, with the same bits
         starts, table = starts.to(torch.int64).contiguous(), working(turned[0].dtype)
     cos, sin = cos.to(table).contiguous(), sin.to(table).contiguous()
     tile = _tile(turned[0].dtype, interleaved)

@@ -1,6 +1,6 @@
 """Rotary position embedding, then Hadamard's transform, over a pack, in Triton: one pass, with the bytes of rope.
 
-Where all channels of a head are rotated in halves, one kernel does both, and in backward the transform, then the
+If all channels of a head are rotated in halves, one kernel does both. In backward it does the transform, then the
 inverse rotation. Otherwise the kernels of rope and of hadamard run one after the other, with fp32 between them.
 """
 
@@ -43,10 +43,10 @@ INTERPRETED: dict[str, Any] = {}
 
 _FUSED = (64, 128, 256)  # channels of a head
 _UNIT = 16  # elements: heads start at multiples of it
-_HEADS = 8  # of a program, which reads cos and sin once for all of them
+_HEADS = 8  # of a program: it reads cos and sin once for all of them
 _NUM_WARPS = 4
-_STAGES = 3  # a head that is transformed, and those that are being loaded by then
-_SPILLS = 40  # bytes, with the widest heads: ptxas for sm_100 keeps to the registers that let three programs run
+_STAGES = 3  # one head is transformed while the next ones are loaded
+_SPILLS = 40  # bytes, for the widest heads: ptxas for sm_100 limits registers so that three programs run
 
 
 @checked_call
@@ -54,15 +54,19 @@ def rope_hadamard(
     x: Tensor, cos: Tensor, sin: Tensor, signs: Tensor | None = None, *, cu_seqlens: Tensor,
     offsets: Tensor | None = None, interleaved: bool = False,
 ) -> Tensor:  # fmt: skip
-    """`hadamard` of `rope`, not rounded between: what queries and keys pass through before they are quantised.
+    """`hadamard` of `rope`, without rounding between them, as for queries and keys that are quantised next.
 
-    x: (t, h, k) in fp32, bf16 or fp16, which compute in fp32, k a power of two up to 256. cos, sin (m, r), offsets (s,)
-    and interleaved as in `rope`, signs (k,) as in `hadamard`; all but x get no gradient. cu_seqlens: int32 or int64
-    (s + 1,). With 64, 128 or 256 channels, all of them rotated, without offsets and not interleaved, it is one kernel.
+    x: (t, h, k) in fp32, bf16 or fp16, computed in fp32. k is a power of two up to 256.
+    cos, sin: (m, r), as in `rope`; they get no gradient.
+    signs: (k,), as in `hadamard`; they get no gradient.
+    cu_seqlens: int32 or int64 (s + 1,).
+    offsets: (s,), as in `rope`.
+    interleaved: as in `rope`.
 
-    Returns y (t, h, k) in x's dtype, zero in slack. No token's bits depend on another sequence. Nothing waits for a
-    GPU: there the values of cu_seqlens and offsets are not checked, and a head at a position past the end of the tables
-    is NaN. Raises ArgumentError and LayoutError.
+    With 64, 128 or 256 channels, all of them rotated, without offsets and not interleaved, it is one kernel. Returns y
+    (t, h, k) in x's dtype, zero in slack. No token's bits depend on another sequence. Nothing waits for a GPU: there
+    the values of cu_seqlens and offsets are not checked, and a head at a position past the end of the tables is NaN.
+    Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.kernels import rope_hadamard
@@ -115,7 +119,7 @@ def _rope_hadamard_kernel(
     read = tl.broadcast_to(position >= 0, (BLOCK_T, WIDTH))
     stored = tl.broadcast_to((t < T)[:, None], (BLOCK_T, WIDTH))
     known = read & (position < M)
-    # a position past the tables is NaN, never a neighbour's row; in slack, 0 times 0 is the zero that is promised
+    # NaN for a position past the tables, never a neighbour's row; 0 in slack, where y is promised to be 0
     unknown = tl.where(position < 0, 0.0, float("nan"))
     rotations = ()
     for u in tl.static_range(N):
@@ -125,7 +129,7 @@ def _rope_hadamard_kernel(
         rotations += ((c, -s if INVERSE else s),)
     source = x + ((t * x_stride + first.to(tl.int64) * head_stride) * UNIT)[:, None]
     target = y + ((t * H + first) * K)[:, None]
-    # signs are not hoisted: they would take registers from the heads
+    # no hoisting of the signs: they would take registers from the heads
     for h in tl.range(0, tl.minimum(H - first, HEADS), num_stages=STAGES, disable_licm=True):
         tiles = ()
         for u in tl.static_range(2 * N):

@@ -1,8 +1,8 @@
 """Selective scan over a pack, forward and backward: in Triton, and for NVIDIA GPUs in CUDA C++ too.
 
-Pieces start where sequences start and what a piece computes follows from its own sequence, so that no bit of a sequence
-depends on the others. selective_scan_fwd and selective_scan_bwd have the mathematics, as has
-selective_scan.cu; selective_scan_launch has the order of the kernels.
+Pieces start where sequences start, and the result of a piece follows from its own sequence. So no bit of a sequence
+depends on the others. The mathematics is in selective_scan_fwd, selective_scan_bwd and selective_scan.cu;
+selective_scan_launch has the order of the kernels.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -83,18 +83,27 @@ def selective_scan(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Selective scan of packed sequences (Mamba, Gu & Dao 2023): h = exp(Δ A) h + Δ B u, y = (C h + D u) silu(z).
 
-    u, delta, z: (t, d). B, C: (t, n) or (t, g, n); channel i uses group i // (d / g). All of one dtype: fp32, bf16 or
-    fp16 (the last two compute in fp32). A: (d, n). D, delta_bias: (d,). initial_states: (s, d, n). These are fp32; the
-    first three may be of 16 bits beside tokens of these, or of fp32, and their gradients are rounded to that once.
-    delta_softplus: Δ = softplus(delta + delta_bias), where otherwise Δ = delta + delta_bias.
+    u: (t, d), in fp32, bf16 or fp16, the dtype of all tokens. The last two compute in fp32.
+    delta: (t, d).
+    A: (d, n) in fp32.
+    B, C: (t, n) or (t, g, n). Channel i uses group i // (d / g).
+    D: (d,) in fp32.
+    z: (t, d).
+    delta_bias: (d,) in fp32.
+    delta_softplus: Δ = softplus(delta + delta_bias); otherwise Δ = delta + delta_bias.
     cu_seqlens: int32 or int64 (s + 1,).
+    initial_states: (s, d, n) in fp32.
+    return_final_states: return the final states too.
+    impl: "triton", or "cuda", faster, for NVIDIA GPUs and n up to 16, with packproof[cuda]; "auto" chooses "cuda" where
+    it can run.
 
-    Returns y (t, d) in u's dtype, zero in slack, and with return_final_states the states (s, d, n) in fp32; an empty
-    sequence returns its initial state. Differentiable once. The bits of a sequence's values and gradients do not depend
-    on the others, and a sequence continued from its state at a multiple of 1024 tokens has the bits of one run.
-    impl: "triton", or "cuda": faster, for NVIDIA GPUs and n up to 16, with packproof[cuda]; "auto" takes that where it
-    can run. Nothing waits for a GPU, so that the values of cu_seqlens are not checked there. Raises ArgumentError and
-    LayoutError.
+    A, D and delta_bias may also have 16 bits, beside tokens of the same dtype or of fp32. Their gradients are rounded
+    to 16 bits once.
+
+    Returns y (t, d) in u's dtype, zero in slack. With return_final_states it also returns the states (s, d, n) in fp32;
+    an empty sequence returns its initial state. Differentiable once. The bits of a sequence's values and gradients do
+    not depend on the others. A sequence continued from its state at a multiple of 1024 tokens has the bits of one run.
+    Nothing waits for a GPU, so the values of cu_seqlens are not checked there. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.kernels import selective_scan
@@ -137,7 +146,7 @@ def _selective_scan(
     delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
     return_final_states: bool, keep_states: bool, impl: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """y; the final states; the states from which backward starts. The last two are empty unless asked for."""
+    """y; the final states; the states kept for backward. The last two are empty unless requested."""
     problem = ScanProblem(
         u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, _native(impl, u, A)
     )
@@ -152,7 +161,7 @@ def _selective_scan_backward(
     z: Tensor | None, delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, kept: Tensor,
     softplus: bool, impl: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of the inputs in order; that of an absent input is empty."""
+    """The gradients of the inputs in order, empty for an absent input."""
     problem = ScanProblem(
         u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, _native(impl, u, A)
     )
@@ -165,7 +174,7 @@ def _by_argument(
     problem: ScanProblem, found: dict[str, Tensor], A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
     delta_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients in the order of the arguments, all but those of initial states."""
+    """The gradients in the order of the arguments, without initial states."""
     groups = (found[name].sum(1) if problem.mixed and x.ndim == 2 else found[name] for name, x in (("B", B), ("C", C)))
     dB, dC = (value.to(x.dtype).reshape(x.shape).contiguous() for value, x in zip(groups, (B, C), strict=True))
     return (
@@ -196,7 +205,7 @@ def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_state
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, ctx.softplus, ctx.has_final_states, _, ctx.impl = inputs
-    ctx.set_materialize_grads(False)  # the gradient of the kept states would be as large as they are
+    ctx.set_materialize_grads(False)  # zeros for the kept states would be as large as they are
     ctx.save_for_backward(*tensors, output[2])
 
 
@@ -217,12 +226,15 @@ def forward_over_ranks(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     delta_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool, leaves: bool,
 ) -> Generator[tuple[Tensor, Tensor] | None, Tensor | None, tuple[Tensor, Tensor]]:  # fmt: skip
-    """One sequence of a pack that is cut over ranks. Yields the state (1, d, n) that it leaves, from zero, and the
-    product of its decays (d, n), if it goes on; is sent the state that enters it, or None. Returns y, and the states
-    from which backward starts."""
+    """One sequence of a pack cut over ranks, as a generator.
+
+    Yields the state (1, d, n) at the end of the rank's tokens, starting from zero, and the product of its decays (d,
+    n); None if the sequence ends on this rank. Is sent the state before the rank's tokens, or None. Returns y and the
+    states kept for backward.
+    """
     tensors, native, left = (u, delta, A, B, C, D, z, delta_bias), _native("auto", u, A), None
     problem = ScanProblem(*tensors, cu_seqlens, None, softplus, native)
-    apart = problem.apart(1)  # on all ranks before the exchange, so that none waits for what another does there
+    apart = problem.apart(1)  # on all ranks before the exchange, so no rank waits for this work of another
     if leaves:
         left = (
             _state_left(problem, apart.copied(), u, delta, A, B, delta_bias, cu_seqlens, softplus),
@@ -238,8 +250,11 @@ def backward_over_ranks(
     dy: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, kept: Tensor, *, softplus: bool,
 ) -> Generator[Tensor | None, Tensor | None, tuple[Tensor, ...]]:  # fmt: skip
-    """Yields the gradient of the state that enters, as far as the sequence's own outputs reach, if one does; is sent
-    that of the state that leaves, or None. Returns the gradients of the inputs, empty for an absent one."""
+    """The backward pass of `forward_over_ranks`, as a generator.
+
+    Yields the gradient of the initial state from the rank's own outputs, None without an initial state. Is sent the
+    gradient of the state at the end, or None. Returns the gradients of the inputs, empty for an absent one.
+    """
     tensors, dy = (u, delta, A, B, C, D, z, delta_bias), dense_rows(dy)
     problem = ScanProblem(*tensors, cu_seqlens, initial_states, softplus, _native("auto", u, A))
     apart, entering = problem.gradients_apart(dy), None
@@ -253,8 +268,10 @@ def forward_inside(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     delta_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Sequences of a rank that no other rank has; the first may begin after the first row. y, which holds anything
-    before that, and the states from which backward starts."""
+    """Sequences of a rank that no other rank shares. The first one may begin after the first row.
+
+    Returns y, arbitrary before the first sequence, and the states kept for backward.
+    """
     y, _, kept = _selective_scan(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, None, softplus, False, True, "auto")
     return y, kept
 
@@ -263,7 +280,7 @@ def backward_inside(
     dy: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     delta_bias: Tensor | None, cu_seqlens: Tensor, kept: Tensor, *, softplus: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The gradients of the inputs, empty for an absent one."""
+    """The gradients of the inputs of `forward_on_one_rank`, empty for an absent one."""
     found: tuple[Tensor, ...] = _selective_scan_backward(
         dy, None, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, None, kept, softplus, "auto"
     )
@@ -274,8 +291,11 @@ def _state_left(
     problem: ScanProblem, apart: Apart, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, bias: Tensor | None,
     cu_seqlens: Tensor, softplus: bool,
 ) -> Tensor:  # fmt: skip
-    """The kernels have it after the whole pieces. The tokens after these are a piece of their own, filled up with zeros
-    before them, which leave zero."""
+    """The state at the end, starting from zero.
+
+    The kernels have it after the whole pieces. The remaining tokens are a piece of their own; zeros before them fill it
+    up and leave the state zero.
+    """
     size = problem.tiles.ends["SIZE"]
     rest = len(u) % size
     ends, final_states = problem.states(1, apart)
@@ -296,7 +316,10 @@ def _gradient_entering(
     problem: ScanProblem, apart: Apart, dy: Tensor, delta: Tensor, A: Tensor, C: Tensor, z: Tensor | None,
     bias: Tensor | None, cu_seqlens: Tensor, softplus: bool,
 ) -> Tensor:  # fmt: skip
-    """The kernels have it after the first piece. Before that it is found with zeros as one more piece before it."""
+    """The gradient of the state before the first token, from the outputs of these tokens alone.
+
+    The kernels have it after the first piece. The first piece itself follows a piece of zeros in a second problem.
+    """
     size = problem.tiles.ends["SIZE"]
     backs, _ = problem.gradients_of_states(dy, problem.A, 0, apart)
     first_dy, first_delta, first_C = (_after_zeros(x[:size], size) for x in (dy, delta, C))
@@ -313,7 +336,7 @@ def _gradient_entering(
 def _decay_of_all(
     problem: ScanProblem, apart: Apart, delta: Tensor, A: Tensor, bias: Tensor | None, softplus: bool
 ) -> Tensor:
-    """The product of the decays of all tokens, (d, n). The steps of whole pieces are summed already."""
+    """The product of the decays of all tokens, (d, n). The steps of whole pieces are already summed."""
     rest = delta[len(apart.sums) * problem.tiles.ends["SIZE"] :]
     whole = apart.sums.sum(0).view(problem.G, -1)[:, : problem.D // problem.G].reshape(-1)
     return torch.exp(A * (whole + _steps(rest, bias, softplus))[:, None])
@@ -335,5 +358,5 @@ def _after_zeros(x: Tensor, rows: int) -> Tensor:
 
 
 def _offsets(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """Those of one sequence, on the device of others."""
+    """Offsets of one sequence of `tokens` tokens, on the device of cu_seqlens."""
     return torch.cat([cu_seqlens[:1], cu_seqlens[:1] + tokens])

@@ -1,14 +1,14 @@
 """The backward kernels of the selective scan.
 
-With dh the gradient of a token's state, λ that of the state before it, and g = dy silu(z), from the last token to the
-first:
+With dh the gradient of a token's state, λ the gradient of the state before it, and g = dy silu(z), from the last token
+to the first:
     dh = λ(next) + g C,   λ = a dh,   a = 2^(Δ L),   w = λ h(before)
     dC = Σ_d g h,   dB = Σ_d Δ u dh,   dΔ = Σ_n (u B dh + A w),   du = Δ Σ_n B dh + D g,   dA = Σ_t Δ w
-A first kernel finds what a piece adds to λ at its start, Σ_t (a_first ... a_t) g_t C_t (the chunk states), a second
-carries λ along the sequences (state passing), and then every piece can be computed alone: backward in stretches, for
-each of which forward has kept the state before it. From there the states are recomputed; a few of them are kept in
-scratch, those of the last few tokens in registers.
-The sums over channels leave as one part per block of channels, those over tokens as one part per window.
+A first kernel finds the contribution of a piece to λ at its start, Σ_t (a_first ... a_t) g_t C_t (the chunk states). A
+second kernel carries λ along the sequences (state passing). Then every piece can be computed alone, in stretches from
+the last to the first. Forward kept the state before each stretch; the states inside are recomputed from there. A few of
+them are kept in scratch, those of the last few tokens in registers. The sums over channels leave as one part per block
+of channels, the sums over tokens as one part per window.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, disable-error-code="assignment"
@@ -53,12 +53,12 @@ def _selective_scan_bwd_chunk_state_kernel(
     z_stride, dy_stride, has_z, has_bias, use_softplus,
     SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """λ before each piece that follows another one, from a λ of zero after it, and the piece's sum of Δ."""
+    """λ before each piece after the first one, from a λ of zero after it, and the sum of Δ of the piece."""
     _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
     d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     channels = d < end_of_group
     row = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D))
-    # the boundary of a row, if there is one, lies in the sequence of the token before the row's window
+    # the boundary of a row, if any, is at (row + 1) * SIZE or later, in the sequence of the token before that
     start, end = bounds(cu_seqlens, S, T, sequence_at(cu_seqlens, S, row * SIZE + SIZE - 1))
     t = start + tl.cdiv(row * SIZE + SIZE - start, SIZE) * SIZE
     C += group * C_group + n0
@@ -97,7 +97,7 @@ def _selective_scan_bwd_state_passing_kernel(
 ):  # fmt: skip
     """λ of each piece alone becomes the gradient of the state before it, from the last piece to the first.
 
-    An empty sequence has no piece: the gradient of its state passes through.
+    An empty sequence has no piece, so the gradient of its state passes through.
     """
     sequence, element, column, mask, size = state_elements(N, width, BLOCK, BLOCK_N, TILE)
     start, end = bounds(cu_seqlens, S, T, sequence)
@@ -116,7 +116,7 @@ def _selective_scan_bwd_state_passing_kernel(
 
 @triton.jit
 def _sum_channels(x):
-    """Σ over the channels of [rows, channels]. Each halving moves rows to other threads, which sum them."""
+    """Σ over the channels of [rows, channels]. Each halving moves rows to other threads for their sum."""
     for _ in tl.static_range(10):
         if x.shape[1] > 1:
             even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
@@ -126,7 +126,7 @@ def _sum_channels(x):
 
 @triton.jit
 def _group_rows(x, stride, t, last, d, mask, TOKENS: tl.constexpr):
-    """Rows of TOKENS tokens; the last one stands in for those past it."""
+    """Rows of TOKENS tokens. Past the end the last row is repeated."""
     rows = ()
     for k in tl.static_range(TOKENS):
         rows += (row_of(x, stride, tl.minimum(t + k, last - 1), d, mask),)
@@ -135,7 +135,7 @@ def _group_rows(x, stride, t, last, d, mask, TOKENS: tl.constexpr):
 
 @triton.jit
 def _leaving_gradient(boundaries, dfinal, sequence, last, end, size, at, mask, has_final, SIZE: tl.constexpr):
-    """The gradient of the state after the piece that ends at last: [BLOCK_N, BLOCK_D]. See entering_state."""
+    """The gradient of the state after the piece with its end at `piece_end`: [BLOCK_N, BLOCK_D]. See entering_state."""
     back = tl.load(dfinal + sequence * size + at, mask=mask & (has_final != 0) & (last == end), other=0.0)
     return tl.load(boundaries + (last // SIZE - 1) * size + at, mask=mask & (last < end), other=back)
 
@@ -232,8 +232,7 @@ def _selective_scan_bwd_kernel(
 ):  # fmt: skip
     """All gradients of the tokens in a block of channels.
 
-    A piece is taken from its last stretch of KEEP tokens to its first; `ends` holds the state that forward kept before
-    each.
+    A piece is processed from its last stretch of KEEP tokens to its first; `ends` has the kept state before each.
     """
     block, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
     window = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D))
@@ -280,7 +279,7 @@ def _selective_scan_bwd_kernel(
                 i = front + (groups - 1 - j) * TOKENS
                 ahead = tl.maximum(i - TOKENS, front)
                 h = tl.load(kept + (groups - 1 - j) * (BLOCK_N * BLOCK_D) + at)
-                us = _group_rows(u, u_stride, i, stop, d, channels, TOKENS)  # cached on the way forward
+                us = _group_rows(u, u_stride, i, stop, d, channels, TOKENS)  # in cache since the states were recomputed
                 deltas = _group_rows(delta, delta_stride, i, stop, d, channels, TOKENS)
                 next_zs = _group_rows(z, z_stride, ahead, stop, d, gated, TOKENS)
                 next_dys = _group_rows(dy, dy_stride, ahead, stop, d, channels, TOKENS)

@@ -1,4 +1,4 @@
-// What the kernels share: scalar functions, where things are in memory, and the tokens of a channel.
+// Shared by the kernels: scalar functions, positions in memory, and the tokens of a channel.
 
 typedef long long i64;
 
@@ -6,13 +6,13 @@ constexpr int STATES = 16;      // of a channel; registers hold them all
 constexpr int TILE = 32;        // channels of a tile of states in memory: [STATES, TILE]
 constexpr int CHANNELS = 128;   // of a block
 constexpr int WARPS = CHANNELS / 32;
-constexpr int BATCH = 16;       // tokens whose B and C shared memory holds
+constexpr int BATCH = 16;       // tokens with their B and C in shared memory
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr float LARGEST = 3.4028234663852886e38f;
 constexpr float LN2 = 0.6931471805599453f;
 
-__device__ __forceinline__ int least(int a, int b) { return a < b ? a : b; }
-__device__ __forceinline__ int most(int a, int b) { return a > b ? a : b; }
+__device__ __forceinline__ int minimum(int a, int b) { return a < b ? a : b; }
+__device__ __forceinline__ int maximum(int a, int b) { return a > b ? a : b; }
 
 // ---------------------------------------------------------------------------------------------------- scalar functions
 
@@ -35,8 +35,8 @@ __device__ __forceinline__ float finite_rate(float A) {
     return rate < -LARGEST ? -LARGEST : rate;
 }
 
-// exp(-|x|), from which softplus and sigmoid are made
-__device__ __forceinline__ float fading(float x) { return exp2_fast(-fabsf(x) * LOG2E); }
+// exp(-|x|), the argument of softplus and sigmoid
+__device__ __forceinline__ float exp_neg_abs(float x) { return exp2_fast(-fabsf(x) * LOG2E); }
 
 // log(1 + exp(x)) = max(x, 0) + log(1 + e), the latter as e times a polynomial
 __device__ __forceinline__ float softplus(float x, float e) {
@@ -54,17 +54,17 @@ __device__ __forceinline__ float softplus(float x, float e) {
 
 __device__ __forceinline__ float sigmoid(float x, float e) { return (x >= 0.0f ? 1.0f : e) * reciprocal(1.0f + e); }
 
-__device__ __forceinline__ float silu(float x) { return x * sigmoid(x, fading(x)); }
+__device__ __forceinline__ float silu(float x) { return x * sigmoid(x, exp_neg_abs(x)); }
 
 __device__ __forceinline__ float time_step(float x) {
-    return SOFTPLUS ? softplus(x, fading(x)) : x;
+    return SOFTPLUS ? softplus(x, exp_neg_abs(x)) : x;
 }
 
-// ------------------------------------------------------------------------------------------------- where things are
+// ---------------------------------------------------------------------------------------------- positions in memory
 
 struct Channel {
     int block, group, index, column;  // of the group's blocks; among D; among padded columns
-    bool real, padded;                // is a channel; has states in memory
+    bool valid, padded;               // is a channel; has states in memory
     int window;
     i64 states;                       // offset of its states in a state of N * width elements
 };
@@ -77,7 +77,7 @@ __device__ __forceinline__ Channel channel_of_thread(int D, int G, int width) {
     c.group = program / blocks % G;
     c.block = program % blocks;
     int inside = c.block * CHANNELS + threadIdx.x;
-    c.real = inside < per_group;
+    c.valid = inside < per_group;
     c.padded = inside < width / G;
     c.index = c.group * per_group + inside;
     c.column = c.group * (width / G) + inside;
@@ -90,16 +90,16 @@ struct Sequences {
     int count, tokens;
 
     __device__ __forceinline__ int start(int sequence) const {
-        return sequence < count ? least(most(offsets[sequence], 0), tokens) : 0;
+        return sequence < count ? minimum(maximum(offsets[sequence], 0), tokens) : 0;
     }
     __device__ __forceinline__ int end(int sequence) const {
-        return sequence < count ? most(least(offsets[sequence + 1], tokens), start(sequence)) : 0;
+        return sequence < count ? maximum(minimum(offsets[sequence + 1], tokens), start(sequence)) : 0;
     }
-    // the last sequence that begins at token t or before it
+    // the last sequence with its start at token t or before it
     __device__ __forceinline__ int at(int t) const {
         int sequence = 0;
-        for (int left = count - 1; left > 0; left /= 2) {
-            int step = (left + 1) / 2;
+        for (int span = count - 1; span > 0; span /= 2) {
+            int step = (span + 1) / 2;
             if (offsets[sequence + step] <= t) sequence += step;
         }
         return sequence;
@@ -109,45 +109,45 @@ struct Sequences {
 // The pieces of SIZE tokens that begin in a window, in order
 struct Pieces {
     Sequences sequences;
-    int begin, sequence, start, end, t, last;
+    int begin, sequence, start, end, t, piece_end;
 
-    __device__ __forceinline__ Pieces(Sequences all, int window) : sequences(all), begin(window * WINDOW) {
-        sequence = all.at(begin);
-        int first = all.start(sequence), stop = all.end(sequence);
-        t = least(first + (most(begin - first, 0) + SIZE - 1) / SIZE * SIZE, stop);
-        if (t == stop && t > first) sequence++;
+    __device__ __forceinline__ Pieces(Sequences pack, int window) : sequences(pack), begin(window * WINDOW) {
+        sequence = pack.at(begin);
+        int sequence_start = pack.start(sequence), sequence_end = pack.end(sequence);
+        t = minimum(sequence_start + (maximum(begin - sequence_start, 0) + SIZE - 1) / SIZE * SIZE, sequence_end);
+        if (t == sequence_end && t > sequence_start) sequence++;
         find();
     }
     __device__ __forceinline__ void find() {
         start = sequences.start(sequence);
         end = sequences.end(sequence);
-        last = most(least(t + SIZE, end), t);
+        piece_end = maximum(minimum(t + SIZE, end), t);
     }
-    __device__ __forceinline__ bool some() const { return t - begin < WINDOW && sequence < sequences.count; }
+    __device__ __forceinline__ bool exists() const { return t - begin < WINDOW && sequence < sequences.count; }
     __device__ __forceinline__ void next() {
-        t = last;
-        if (end <= last) sequence++;
+        t = piece_end;
+        if (end <= piece_end) sequence++;
         find();
     }
 };
 
-// The one piece that begins in a window of SIZE tokens and may fill SIZE tokens: the last
+// The last piece that begins in a window of SIZE tokens. No other piece there can have SIZE tokens
 __device__ __forceinline__ int full_piece(Sequences sequences, int window, int& start, int& end) {
     int sequence = sequences.at(window * SIZE + SIZE - 1);
     start = sequences.start(sequence);
     end = sequences.end(sequence);
-    return start + most(window * SIZE + SIZE - 1 - start, 0) / SIZE * SIZE;
+    return start + maximum(window * SIZE + SIZE - 1 - start, 0) / SIZE * SIZE;
 }
 
-__device__ __forceinline__ void load_states(float (&h)[STATES], const float* from, bool some) {
+__device__ __forceinline__ void load_states(float (&h)[STATES], const float* from, bool valid) {
 #pragma unroll
-    for (int n = 0; n < STATES; n++) h[n] = some ? from[n * TILE] : 0.0f;
+    for (int n = 0; n < STATES; n++) h[n] = valid ? from[n * TILE] : 0.0f;
 }
 
-__device__ __forceinline__ void store_states(float* to, const float (&h)[STATES], bool some) {
+__device__ __forceinline__ void store_states(float* to, const float (&h)[STATES], bool valid) {
 #pragma unroll
     for (int n = 0; n < STATES; n++)
-        if (some) to[n * TILE] = h[n];
+        if (valid) to[n * TILE] = h[n];
 }
 
 // Four columns of B or C, fp32, 16-byte aligned
@@ -155,10 +155,10 @@ struct Keys {
     const float* column;
     i64 stride;
 
-    // that of token t, if there is one; otherwise x stays as it is. No value may start as whatever lies in memory: that
-    // might be NaN, which no factor of zero removes
-    __device__ __forceinline__ void load(float4& x, int t, bool some) const {
-        if (some) x = *(const float4*)(column + t * stride);
+    // the columns of token t, if valid; otherwise x stays as it is. So x must be initialized: a stray NaN in memory would
+    // survive a factor of zero
+    __device__ __forceinline__ void load(float4& x, int t, bool valid) const {
+        if (valid) x = *(const float4*)(column + t * stride);
     }
 };
 
@@ -166,7 +166,7 @@ __device__ __forceinline__ float part(const float4& x, int i) { return i == 0 ? 
 
 // ------------------------------------------------------------------------------------------------- tokens of a channel
 
-constexpr int ROUND = 4;  // tokens that are loaded, and stepped through, together
+constexpr int ROUND = 4;  // tokens loaded, and processed, together
 
 // A channel's tokens from t on, a round at a time; the next one is being loaded
 struct Stream {
@@ -174,31 +174,31 @@ struct Stream {
     i64 stride;
     token raw[ROUND];
 
-    __device__ __forceinline__ Stream(const token* x, i64 stride, int t, int d, int left, bool some)
+    __device__ __forceinline__ Stream(const token* x, i64 stride, int t, int d, int remaining, bool valid)
         : row(x + t * stride + d), stride(stride) {
-        load(left, some);
+        load(remaining, valid);
     }
-    __device__ __forceinline__ void load(int left, bool some) {
+    __device__ __forceinline__ void load(int remaining, bool valid) {
 #pragma unroll
         for (int k = 0; k < ROUND; k++) {
             raw[k] = 0;
-            if (some && k < left) raw[k] = row[k * stride];
+            if (valid && k < remaining) raw[k] = row[k * stride];
         }
     }
-    __device__ __forceinline__ void take(float (&x)[ROUND], int left, bool some) {
+    __device__ __forceinline__ void take(float (&x)[ROUND], int remaining, bool valid) {
 #pragma unroll
         for (int k = 0; k < ROUND; k++) x[k] = widen(raw[k]);
         row += ROUND * stride;
-        load(left - ROUND, some);
+        load(remaining - ROUND, valid);
     }
 };
 
 // Δ of a round, zero past its last token: there nothing changes
-__device__ __forceinline__ void time_steps(float (&step)[ROUND], float bias, int left) {
+__device__ __forceinline__ void time_steps(float (&step)[ROUND], float bias, int remaining) {
 #pragma unroll
     for (int k = 0; k < ROUND; k++) {
         step[k] += bias;
-        if (SOFTPLUS) step[k] = softplus(step[k], fading(step[k]));
-        if (k >= left) step[k] = 0.0f;
+        if (SOFTPLUS) step[k] = softplus(step[k], exp_neg_abs(step[k]));
+        if (k >= remaining) step[k] = 0.0f;
     }
 }

@@ -8,8 +8,8 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, CHUNK_STATE_BLOCKS) _sele
     Channel c = channel_of_thread(D, G, width);
     int start, end;
     int t = full_piece({cu_seqlens, (int)S, (int)T}, c.window, start, end);
-    bool wanted = t + SIZE < end || (t + SIZE == end && keep_final);
-    if (t < c.window * SIZE || !wanted) return;
+    bool needed = t + SIZE < end || (t + SIZE == end && keep_final);
+    if (t < c.window * SIZE || !needed) return;
     int token_of_thread = threadIdx.x / 4, quarter = threadIdx.x % 4;
     bool fetches = token_of_thread < BATCH;
     Keys keys{B + c.group * B_group + 4 * quarter, B_stride};
@@ -17,30 +17,31 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, CHUNK_STATE_BLOCKS) _sele
     load_states(decay, A + c.states, c.padded);
 #pragma unroll
     for (int n = 0; n < STATES; n++) decay[n] = finite_rate(decay[n]), h[n] = 0.0f;
-    float offset = c.real && has_bias ? bias[c.index] : 0.0f;
-    // from the last token back: what remains of each at the end takes one exponential, whose error does not add up
-    int last = t + SIZE - 1;
-    Stream us(u, -u_stride, -last, c.index, SIZE, c.real), deltas(delta, -delta_stride, -last, c.index, SIZE, c.real);
+    float offset = c.valid && has_bias ? bias[c.index] : 0.0f;
+    // from the last token back: the decay of each token up to the end is one exponential, so errors do not add up
+    int last_token = t + SIZE - 1;
+    Stream us(u, -u_stride, -last_token, c.index, SIZE, c.valid);
+    Stream deltas(delta, -delta_stride, -last_token, c.index, SIZE, c.valid);
     float4 fetched = {};
-    keys.load(fetched, last - token_of_thread, fetches);
+    keys.load(fetched, last_token - token_of_thread, fetches);
 #pragma unroll 1
     for (int i = 0; i < SIZE; i += BATCH) {
-        float4(&now)[BATCH][STATES / 4] = rows[i / BATCH % 2];
-        if (fetches) now[token_of_thread][quarter] = fetched;
+        float4(&batch)[BATCH][STATES / 4] = rows[i / BATCH % 2];
+        if (fetches) batch[token_of_thread][quarter] = fetched;
         __syncthreads();
-        keys.load(fetched, last - i - BATCH - token_of_thread, fetches && i + BATCH < SIZE);
+        keys.load(fetched, last_token - i - BATCH - token_of_thread, fetches && i + BATCH < SIZE);
 #pragma unroll 1
         for (int k0 = 0; k0 < BATCH; k0 += ROUND) {
-            float step[ROUND], here[ROUND];
-            deltas.take(step, SIZE - i - k0, c.real);
-            us.take(here, SIZE - i - k0, c.real);
+            float step[ROUND], u_value[ROUND];
+            deltas.take(step, SIZE - i - k0, c.valid);
+            us.take(u_value, SIZE - i - k0, c.valid);
             time_steps(step, offset, ROUND);
 #pragma unroll
             for (int k = 0; k < ROUND; k++) {
-                float from_u = step[k] * here[k];
+                float from_u = step[k] * u_value[k];
 #pragma unroll
                 for (int n = 0; n < STATES; n++)
-                    h[n] = fmaf(exp2_fast(decay[n] * total), part(now[k0 + k][n / 4], n % 4) * from_u, h[n]);
+                    h[n] = fmaf(exp2_fast(decay[n] * total), part(batch[k0 + k][n / 4], n % 4) * from_u, h[n]);
                 total += step[k];
             }
         }
@@ -62,60 +63,60 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, FORWARD_BLOCKS) _selectiv
     load_states(decay, A + c.states, c.padded);
 #pragma unroll
     for (int n = 0; n < STATES; n++) decay[n] = finite_rate(decay[n]);
-    float offset = c.real && has_bias ? bias[c.index] : 0.0f, direct = c.real && has_skip ? skip[c.index] : 0.0f;
+    float offset = c.valid && has_bias ? bias[c.index] : 0.0f, direct = c.valid && has_skip ? skip[c.index] : 0.0f;
     int token_of_thread = threadIdx.x / 8, quarter = threadIdx.x % 4;
     Keys keys = threadIdx.x % 8 < 4 ? Keys{B + c.group * B_group + 4 * quarter, B_stride}
                                     : Keys{C + c.group * C_group + 4 * quarter, C_stride};
     int buffer = 0;
-    for (Pieces p({cu_seqlens, (int)S, (int)T}, c.window); p.some(); p.next()) {
-        int t = p.t, count = p.last - t;
+    for (Pieces p({cu_seqlens, (int)S, (int)T}, c.window); p.exists(); p.next()) {
+        int t = p.t, count = p.piece_end - t;
         if (t > p.start)
             load_states(h, boundaries + (i64)(t / SIZE - 1) * size + c.states, c.padded);
         else
             load_states(h, initial + p.sequence * size + c.states, c.padded && has_initial);
-        Stream us(u, u_stride, t, c.index, count, c.real), deltas(delta, delta_stride, t, c.index, count, c.real);
-        Stream zs(z, z_stride, t, c.index, count, c.real && GATED);
+        Stream us(u, u_stride, t, c.index, count, c.valid), deltas(delta, delta_stride, t, c.index, count, c.valid);
+        Stream zs(z, z_stride, t, c.index, count, c.valid && GATED);
         token* out = y + t * D + c.index;
         float4 fetched = {};
         keys.load(fetched, t + token_of_thread, token_of_thread < count);
 #pragma unroll 1
         for (int i = 0; i < count; i += BATCH, buffer ^= 1) {
-            float4(&now)[BATCH][STATES / 2] = rows[buffer];
-            now[token_of_thread][threadIdx.x % 8] = fetched;
+            float4(&batch)[BATCH][STATES / 2] = rows[buffer];
+            batch[token_of_thread][threadIdx.x % 8] = fetched;
             __syncthreads();
             int ahead = i + BATCH + token_of_thread;
             keys.load(fetched, t + ahead, ahead < count);
             if (keep_states && i % KEEP == 0 && t + i > p.start)
                 store_states(kept + (i64)((t + i) / KEEP - 1) * size + c.states, h, c.padded);
 #pragma unroll 1
-            for (int k0 = 0; k0 < least(BATCH, count - i); k0 += ROUND) {
-                float step[ROUND], here[ROUND], gate[ROUND];
-                int left = count - i - k0;
-                deltas.take(step, left, c.real);
-                us.take(here, left, c.real);
-                time_steps(step, offset, left);
+            for (int k0 = 0; k0 < minimum(BATCH, count - i); k0 += ROUND) {
+                float step[ROUND], u_value[ROUND], gate[ROUND];
+                int remaining = count - i - k0;
+                deltas.take(step, remaining, c.valid);
+                us.take(u_value, remaining, c.valid);
+                time_steps(step, offset, remaining);
                 if (GATED) {
-                    zs.take(gate, left, c.real);
+                    zs.take(gate, remaining, c.valid);
 #pragma unroll
                     for (int k = 0; k < ROUND; k++) gate[k] = silu(gate[k]);
                 }
 #pragma unroll
                 for (int k = 0; k < ROUND; k++) {
-                    float from_u = step[k] * here[k], value[4] = {};
+                    float from_u = step[k] * u_value[k], value[4] = {};
 #pragma unroll
                     for (int n = 0; n < STATES; n++) {
-                        h[n] = fmaf(power(decay[n] * step[k]), h[n], part(now[k0 + k][n / 4], n % 4) * from_u);
-                        value[n % 4] = fmaf(h[n], part(now[k0 + k][4 + n / 4], n % 4), value[n % 4]);
+                        h[n] = fmaf(power(decay[n] * step[k]), h[n], part(batch[k0 + k][n / 4], n % 4) * from_u);
+                        value[n % 4] = fmaf(h[n], part(batch[k0 + k][4 + n / 4], n % 4), value[n % 4]);
                     }
-                    float sum = fmaf(direct, here[k], (value[0] + value[1]) + (value[2] + value[3]));
+                    float sum = fmaf(direct, u_value[k], (value[0] + value[1]) + (value[2] + value[3]));
                     if (GATED) sum *= gate[k];
-                    if (c.real && k < left) *out = narrow(sum);
+                    if (c.valid && k < remaining) *out = narrow(sum);
                     out += D;
                 }
             }
         }
         // a sequence of whole pieces gets its final state from state passing
-        bool ends = p.last == p.end && (p.end - p.start) % SIZE != 0 && count > 0 && keep_final;
+        bool ends = p.piece_end == p.end && (p.end - p.start) % SIZE != 0 && count > 0 && keep_final;
         store_states(final_states + p.sequence * size + c.states, h, c.padded && ends);
     }
 }

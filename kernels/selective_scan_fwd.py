@@ -1,15 +1,15 @@
-"""The forward kernels of the selective scan, and what its backward shares with them.
+"""The forward kernels of the selective scan, and functions shared with its backward.
 
-A thread owns a channel and keeps its states in registers: a tile is [BLOCK_N, BLOCK_D], channels last. States lie in
-memory in such tiles too, [BLOCK_N, TILE] each (scan_tiles), and so does A. A sequence is
-cut into pieces of SIZE tokens from its first token on; the state between two pieces crosses at a *boundary*. There is
-at most one boundary in any SIZE tokens of the pack, so that the one at token b owns row b // SIZE - 1 of a table.
-With L = log2(e) A, a piece maps the state h to 2^(L Σ Δ) h + (its end state from a zero state): that end state and the
-sum of Δ are all that the pieces of a long sequence exchange. A first kernel finds them (the chunk states), a second
-combines them along each sequence (state passing), and then every piece can be computed alone.
+A thread owns a channel and keeps its states in registers: a tile is [BLOCK_N, BLOCK_D], channels last. States in
+memory, and A, have tiles [BLOCK_N, TILE] (see tile_offsets). A sequence is cut into pieces of SIZE tokens from its
+first token on. The state between two pieces crosses at a *boundary*. Any SIZE tokens of the pack have at most one
+boundary, so the one at token b owns row b // SIZE - 1 of a table. With L = log2(e) A, a piece maps the state h to 2^(L
+Σ Δ) h + (its end state from a zero state). So the pieces of a long sequence exchange only this end state and the sum of
+Δ. A first kernel finds both (the chunk states). A second kernel combines them along each sequence (state passing). Then
+every piece can be computed alone.
 
-A program owns a window of the pack and takes the pieces that begin there, whatever their number: its work is bounded
-by WINDOW + SIZE tokens.
+A program owns a window of the pack and takes all pieces with their first token in it. Its work is bounded by WINDOW +
+SIZE tokens.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -25,8 +25,11 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def channel_block(program, D, G, width, CHANNELS: tl.constexpr):
-    """A block of channels of one group: its number in the group, the group, its first channel, the group's end, and its
-    column in rows of `width` columns, where groups are padded to whole tiles."""
+    """A block of channels of one group.
+
+    Its number in the group, the group, its first channel, the group's end, and its column in rows of `width` columns.
+    There groups are padded to whole tiles.
+    """
     per_group = D // G
     blocks = tl.cdiv(per_group, CHANNELS)
     group = program % (blocks * G) // blocks
@@ -37,14 +40,14 @@ def channel_block(program, D, G, width, CHANNELS: tl.constexpr):
 
 @triton.jit
 def tile_offsets(BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr):
-    """Where the states of BLOCK_D channels lie from the first on: [BLOCK_N, BLOCK_D], constants."""
+    """Offsets of the states of BLOCK_D channels from the first one: [BLOCK_N, BLOCK_D], constants."""
     n, j = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
     return (n * TILE)[:, None] + (j // TILE * (BLOCK_N * TILE) + j % TILE)[None, :]
 
 
 @triton.jit
 def sequence_at(cu_seqlens, S, t):
-    """The last sequence that begins at token t or before it."""
+    """The last sequence with its start at token t or before it."""
     sequence = 0
     left = S - 1
     while left > 0:
@@ -56,7 +59,7 @@ def sequence_at(cu_seqlens, S, t):
 
 @triton.jit
 def first_piece(cu_seqlens, S, T, t, SIZE: tl.constexpr):
-    """The first piece that begins at token t or later: its sequence and its first token."""
+    """The first piece with its start at token t or later: its sequence and its first token."""
     sequence = sequence_at(cu_seqlens, S, t)
     start, end = bounds(cu_seqlens, S, T, sequence)
     begin = tl.minimum(start + tl.cdiv(tl.maximum(t - start, 0), SIZE) * SIZE, end)
@@ -65,7 +68,7 @@ def first_piece(cu_seqlens, S, T, t, SIZE: tl.constexpr):
 
 @triton.jit
 def row_of(x, stride, t, d, mask):
-    """x[t] of the channels d, as it is stored. Loops load the next token's rows before they use the current ones."""
+    """x[t] of the channels d, in its dtype. Loops load the rows of the next token before they use the current ones."""
     return tl.load(x + t * stride + d, mask=mask, other=0.0)
 
 
@@ -83,15 +86,21 @@ def time_step(delta, bias, use_softplus):
 
 @triton.jit
 def power(x):
-    """2^x. Near 1 the hardware's errors of 1 ULP have a sign in common, which thousands of tokens would add up: there a
-    polynomial, rounded at its end, within 1.3e-7 of the exponent."""
+    """2^x.
+
+    Near 1 the hardware's errors of 1 ULP have a common sign, and thousands of tokens would add them up. There a
+    polynomial is used, rounded at its end, within 1.3e-7 of the exponent.
+    """
     near = 1.0 + x * (0.69314714 + x * (0.24022650 + x * (0.055524946 + x * 0.0096211380)))
     return tl.where(tl.abs(x) < 0.125, near, tl.exp2(x))
 
 
 @triton.jit
 def entering_state(boundaries, initial, sequence, start, t, size, at, mask, has_initial, SIZE: tl.constexpr):
-    """The state before the piece at t: [BLOCK_N, BLOCK_D]. at: its offsets in a state of `size` elements."""
+    """The state before the piece at t: [BLOCK_N, BLOCK_D].
+
+    at: its offsets in a state of `size` elements.
+    """
     h = tl.load(initial + sequence * size + at, mask=mask & (has_initial != 0) & (t == start), other=0.0)
     return tl.load(boundaries + (t // SIZE - 1) * size + at, mask=mask & (t > start), other=h)
 
@@ -107,12 +116,15 @@ def _selective_scan_fwd_chunk_state_kernel(
     has_bias, use_softplus, keep_final, SIZE: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The end state of each piece from a zero state, and its sum of Δ, if a piece follows or final states are kept."""
+    """The end state of each piece from a zero state, and its sum of Δ.
+
+    Only for pieces before another piece, and for whole last pieces if final states are kept.
+    """
     _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
     d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     channels = d < end_of_group
     window = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D))
-    # the piece that begins last in a window of SIZE tokens is the only one that may fill SIZE tokens
+    # of the pieces that begin in a window of SIZE tokens, only the last may have SIZE tokens
     sequence = sequence_at(cu_seqlens, S, window * SIZE + SIZE - 1)
     start, end = bounds(cu_seqlens, S, T, sequence)
     B += group * B_group + n0
@@ -143,7 +155,10 @@ def _selective_scan_fwd_chunk_state_kernel(
 
 @triton.jit
 def state_elements(N, width, BLOCK: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr):
-    """BLOCK elements of the state of a sequence: the sequence, the elements, their columns, which of them there are."""
+    """BLOCK elements of the state of a sequence.
+
+    The sequence, the elements, their columns, whether they exist, and the size of a state.
+    """
     blocks = tl.cdiv(N * width, BLOCK)
     element = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     column = element // (BLOCK_N * TILE) % (width // TILE) * TILE + element % TILE
@@ -160,7 +175,7 @@ def _selective_scan_fwd_state_passing_kernel(
     A, initial, cu_seqlens, ends, sums, final_states, T, S, N, width, has_initial, keep_final, SIZE: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """End states become the states at the boundaries; the last is the final state of a sequence of whole pieces."""
+    """End states become the states at the boundaries. The last one is the final state of a sequence of whole pieces."""
     sequence, element, column, mask, size = state_elements(N, width, BLOCK, BLOCK_N, TILE)
     start, end = bounds(cu_seqlens, S, T, sequence)
     whole = (end - start) % SIZE == 0
@@ -190,9 +205,9 @@ def _selective_scan_fwd_kernel(
     has_initial, use_softplus, keep_final, keep_states, WINDOW: tl.constexpr, SIZE: tl.constexpr, KEEP: tl.constexpr,
     SPLIT: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """y of the states from n0 on. Where BLOCK_N do not hold all, the sum over the earlier ones lies in `partial`.
+    """y of the states from n0 on. If BLOCK_N do not hold all, `partial` has the sum over the earlier ones.
 
-    keep_states: leave the state at every KEEP tokens of a sequence in `kept`, for backward.
+    keep_states: store the state at every KEEP tokens of a sequence in `kept`, for backward.
     """
     _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
     d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)

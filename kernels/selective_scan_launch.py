@@ -43,14 +43,19 @@ _SOURCE = "selective_scan.cu"
 
 
 class _Tiles(NamedTuple):
-    """Constants of the kernels: of chunk states, forward and backward; and of state passing and sums over parts."""
+    """Constants of the kernels."""
 
     ends: dict[str, int]
+    """Of the kernels of chunk states and state passing."""
     scan: dict[str, int]
+    """Of the forward kernel."""
     back: dict[str, int]
-    BLOCK_N: int  # states that registers hold; more are taken in several launches
+    """Of the backward kernel."""
+    BLOCK_N: int  # states held in registers; more of them take several launches
     TILE: int
+    """Channels of a tile of states in memory."""
     elements: int
+    """Of a program of state passing and of the sums over parts."""
 
     @property
     def states(self) -> dict[str, int]:
@@ -70,7 +75,7 @@ _TILES = _Tiles(
     elements=256,
 )
 _TILES_NATIVE = _TILES._replace(back=_TILES.back | {"WINDOW": 256, "BLOCK_D": 128})  # of selective_scan.cu
-_TILES_INTERPRETED = _Tiles(  # tests are small, and need more than one of each
+_TILES_INTERPRETED = _Tiles(  # small: tests need several of each
     ends={"SIZE": 8, "BLOCK_D": 4},
     scan={"WINDOW": 8, "SIZE": 8, "BLOCK_D": 4},
     back={"WINDOW": 8, "SIZE": 8, "KEEP": 4, "TOKENS": 2, "BLOCK_D": 4},
@@ -86,7 +91,7 @@ _STATES = (
 
 
 def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[str, int]:
-    """Warps, and registers: the fewer, the more programs hide each other's waits, down to where they would spill."""
+    """Warps, and registers: with fewer registers more programs run and hide latency, as long as nothing is spilled."""
     options = {"num_warps": {"bwd-whole": 1, "bwd-split": 2}.get(name, 4)}
     if architecture == "amd":  # Triton has maxnreg for NVIDIA alone
         return options
@@ -101,7 +106,7 @@ def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[st
 
 @cache
 def macros(tokens: torch.dtype, gated: bool, softplus: bool) -> cuda.Macros:
-    """What the source in CUDA C++ is compiled with."""
+    """The macros of the source in CUDA C++."""
     values = {
         **{"TOKEN": cuda.TOKENS[tokens], "GATED": int(gated), "SOFTPLUS": int(softplus)},
         **{name: _TILES_NATIVE.back[name] for name in ("WINDOW", "SIZE", "KEEP")},
@@ -135,7 +140,7 @@ def dense_rows(tensor: Tensor) -> Tensor:
 
 
 def _groups(tensor: Tensor, n_states: int) -> Tensor:
-    """B or C as (t, g, n) in fp32 with zeros up to n_states, and rows that vector loads can read: small next to u."""
+    """B or C as (t, g, n) in fp32, zero-padded to n_states, with rows aligned for vector loads. Small next to u."""
     tensor = (tensor[:, None] if tensor.ndim == 2 else tensor).float()
     short, strides = n_states - tensor.shape[2], tensor.stride()
     fits = strides[2] == 1 and not short and strides[0] < 2**31 and not any(s % _ALIGNED for s in strides[:2])
@@ -152,16 +157,18 @@ def _padded(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, int, int]:
 
 
 def kept_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor, keep_states: bool) -> tuple[int, int]:
-    """The shape of the states that forward leaves for backward."""
+    """The shape of the states kept by forward for backward."""
     _, n_states, width = _padded(u, A, B, C)
     return len(u) // _tiles().back["KEEP"] if keep_states else 0, n_states * width
 
 
 class Apart(NamedTuple):
-    """States that pieces leave from zero, or their gradients, and sums of Δ in pieces: by the rows of boundaries."""
+    """States at the ends of pieces from a zero state, or their gradients, one row per boundary."""
 
     states: Tensor
+    """End states of pieces, or the gradients of the states before them."""
     sums: Tensor
+    """Sums of Δ of pieces."""
 
     def copied(self) -> "Apart":
         return Apart(self.states.clone(), self.sums)
@@ -199,7 +206,7 @@ class ScanProblem:
         }
 
     def tiled(self, states: Tensor) -> Tensor:
-        """States (s, d, n) as the kernels read them: (s, N width), groups and states padded with zeros."""
+        """States (s, d, n) in the layout of the kernels: (s, N width), groups and states padded with zeros."""
         s, (n_block, tile), per_group = len(states), self.tiles.state, self.D // self.G
         states = states.reshape(s, self.G, per_group, self.n)
         whole = padded(states, self.N - self.n, self.width // self.G - per_group)
@@ -207,7 +214,7 @@ class ScanProblem:
         return tiles.reshape(s, self.N * self.width).contiguous()
 
     def untiled(self, tiles: Tensor) -> Tensor:
-        """States (s, d, n) from what the kernels wrote."""
+        """States (s, d, n) from the layout of the kernels."""
         s, (n_block, tile), per_group = len(tiles), self.tiles.state, self.D // self.G
         tiles = tiles.reshape(s, self.N // n_block, self.width // tile, n_block, tile).permute(0, 2, 4, 1, 3)
         whole = tiles.reshape(s, self.G, self.width // self.G, self.N)
@@ -220,10 +227,7 @@ class ScanProblem:
         return self.new(count, self.N * self.width)
 
     def launch(self, kernel: Any, name: str, programs: int, **arguments: Any) -> None:
-        """In CUDA C++ if it is chosen and has the kernel, otherwise in Triton.
-
-        arguments: those that the call does not have by the same name.
-        """
+        """In CUDA C++ if it has the kernel, otherwise in Triton. arguments: those missing in `self.arguments`."""
         if not programs:
             return
         if self.native is not None and kernel.__name__ in self.native:
@@ -234,16 +238,16 @@ class ScanProblem:
         launch(kernel, (programs,), self.arguments | arguments, **options)
 
     def programs(self, rows: int, channels: int) -> int:
-        """One for each row and each block of that many channels."""
+        """One program for each row and each block of `channels` channels."""
         return rows * self.G * cdiv(self.D // self.G, channels) if self.S else 0
 
     @property
     def state_programs(self) -> int:
-        """One for each sequence and each block of elements of its state."""
+        """One program for each sequence and each block of elements of its state."""
         return self.S * cdiv(self.N * self.width, self.tiles.elements)
 
     def apart(self, keep_final: int) -> Apart:
-        """The state that each piece leaves from zero, of the last piece of a sequence if final states are kept."""
+        """The end state of each piece from a zero state. With final states, also of the last piece of a sequence."""
         tile = self.tiles.ends
         rows = self.T // tile["SIZE"]
         found = Apart(self.new_states(rows), self.new(rows, self.width))
@@ -255,8 +259,7 @@ class ScanProblem:
         return found
 
     def states(self, keep_final: int, apart: Apart | None = None) -> tuple[Tensor, Tensor]:
-        """The states at boundaries, and the final ones of sequences of whole pieces. apart: what `apart` found, which
-        this changes."""
+        """The states at boundaries, and final states of sequences of whole pieces. `piece_states` is overwritten."""
         tile, final_states = self.tiles.ends, self.new_states(self.S * keep_final)
         ends, sums = apart or self.apart(keep_final)
         if len(ends) or keep_final:
@@ -268,7 +271,10 @@ class ScanProblem:
         return ends, final_states
 
     def scan(self, keep_final: int, kept: Tensor, apart: Apart | None = None) -> tuple[Tensor, Tensor]:
-        """y, and the final states if kept; into `kept`, unless empty, the states from which backward starts."""
+        """y, and the final states if kept.
+
+        kept_states: filled with the states for backward, unless empty.
+        """
         tile = self.tiles.scan
         ends, final_states = self.states(keep_final, apart)
         y, partial = self.new(self.T, self.D, dtype=self.u.dtype), self.new(self.n_partial, self.D)
@@ -285,9 +291,10 @@ class ScanProblem:
     def gradients(
         self, dy: Tensor, dfinal: Tensor | None, ends: Tensor, apart: Apart | None = None
     ) -> dict[str, Tensor]:
-        """The gradients by argument, given the states that forward kept.
+        """The gradients by argument.
 
-        dB and dC in fp32 (t, g, n) where one of them has yet to be summed over groups.
+        ends: the states kept by forward. dB and dC are fp32 (t, g, n) where one of them has yet to be summed over
+        groups.
         """
         tile, dy = self.tiles.back, dense_rows(dy)
         final, has_final = (self.A, 0) if dfinal is None else (self.tiled(dfinal), 1)
@@ -313,7 +320,7 @@ class ScanProblem:
         return shared | {"u": du, "delta": ddelta, "z": dz, "B": dB, "C": dC, "initial": self.untiled(dinitial)}
 
     def gradients_apart(self, dy: Tensor) -> Apart:
-        """The gradient of the state before each piece but the first, as far as the outputs of the piece reach."""
+        """The gradient of the state before each piece but the first, from the outputs of the piece alone."""
         tile = self.tiles.ends
         rows = self.T // tile["SIZE"]
         found = Apart(self.new_states(rows), self.new(rows, self.width))
@@ -327,8 +334,9 @@ class ScanProblem:
     def gradients_of_states(
         self, dy: Tensor, final: Tensor, has_final: int, apart: Apart | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The gradients of the states at boundaries, and of initial states, so far those of empty sequences only.
-        apart: what `gradients_apart` found, which this changes."""
+        """The gradients of the states at boundaries, and of initial states of empty sequences. `piece_gradients` is
+        overwritten.
+        """
         tile, dinitial = self.tiles.ends, self.new_states(self.S * self.has_initial)
         backs, sums = apart or self.gradients_apart(dy)
         if len(backs) or self.has_initial:
@@ -350,7 +358,7 @@ class ScanProblem:
 
 
 def variants() -> list[Variant]:
-    """Every compiled form of the kernels. Rows of B and C are always aligned: the dtype of the tokens decides."""
+    """Every compiled form of the kernels. Rows of B and C are always aligned, so the dtype of the tokens decides."""
     found: list[Variant] = []
     tiles, states, keep = _tiles(), _tiles().states, {"KEEP": _tiles().back["KEEP"]}
     passing = {"BLOCK": tiles.elements} | states

@@ -1,4 +1,4 @@
-"""Where tokens lie, found on the device: the kernels' side of cu_seqlens."""
+"""Positions of tokens in sequences, found on the device from cu_seqlens."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -12,7 +12,7 @@ from packproof.refs.errors import ArgumentError
 
 @triton.jit
 def locate(cu_seqlens, n_sequences, n_tokens, t):
-    """The sequence of each token in `t`, its first token and its end; a token in slack has no sequence: n_sequences."""
+    """The sequence of each token in `t`, its start and end. A token in slack has the sequence n_sequences."""
     sequence = tl.zeros_like(t)
     left = n_sequences
     while left > 0:  # the last offset at or before t lies in sequence ... sequence + left: empty sequences are skipped
@@ -27,7 +27,7 @@ def locate(cu_seqlens, n_sequences, n_tokens, t):
 
 @triton.jit
 def bounds(cu_seqlens, n_sequences, n_tokens, sequence):
-    """First token and end of each sequence, clamped to the pack: a GPU does not check offsets."""
+    """Start and end of each sequence, clamped to the pack: a GPU does not check offsets."""
     known = sequence < n_sequences
     start = tl.load(cu_seqlens + sequence, mask=known, other=0)
     end = tl.load(cu_seqlens + sequence + 1, mask=known, other=0)

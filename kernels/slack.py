@@ -1,4 +1,4 @@
-"""Rows past the last sequence: zero in every output, whatever they hold in the inputs."""
+"""Rows past the last sequence: zero in every output, whatever the inputs hold there."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
@@ -13,7 +13,7 @@ from packproof.kernels.launch import POINTERS, alignments, cdiv, interpreted, la
 from packproof.kernels.variant import Variant
 
 _TILE = {"BLOCK_T": 16, "BLOCK_D": 128}
-_TILE_INTERPRETED = {"BLOCK_T": 4, "BLOCK_D": 8}  # so that the outputs of tests take several iterations and programs
+_TILE_INTERPRETED = {"BLOCK_T": 4, "BLOCK_D": 8}  # small: the outputs of tests take several iterations and programs
 _NUM_WARPS = 4
 _TENSORS = ("tensor", "tensor1", "tensor2", "tensor3")
 _NAMES = (*_TENSORS, "width", "width1", "width2", "width3")

@@ -1,8 +1,8 @@
 """SSD over a pack, forward and backward, in Triton.
 
-Chunks start where sequences start, so that a chunk belongs to one sequence and no bit of a sequence depends on the
-others. Backward recomputes the states between chunks and carries their gradients back; see ssd_fwd and ssd_bwd for the
-mathematics, ssd_launch and ssd_launch_bwd for the order of the kernels.
+Chunks start where sequences start. So a chunk belongs to one sequence, and no bit of a sequence depends on the others.
+Backward recomputes the states between chunks and carries their gradients back. The mathematics is in ssd_fwd and
+ssd_bwd, the order of the kernels in ssd_launch and ssd_launch_bwd.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -83,18 +83,28 @@ def ssd(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """SSD of packed sequences (Mamba-2, Dao & Gu 2024): h = exp(dt A) h + dt x Bᵀ, y = (h C + D x) silu(z).
 
-    x, z: (t, h, p). dt: (t, h). B, C: (t, g, n), n up to 256; head i uses group i // (h / g). All of one dtype: fp32,
-    bf16 or fp16. A, dt_bias: (h,). D: (h,) or (h, p). initial_states: (s, h, p, n). These are fp32; the first three may
-    be of 16 bits beside tokens of these, or of fp32, and their gradients are rounded to that once.
-    dt_softplus: the step is softplus(dt + dt_bias), where otherwise it is dt + dt_bias.
+    x: (t, h, p), in fp32, bf16 or fp16, the dtype of all tokens.
+    dt: (t, h).
+    A: (h,) in fp32.
+    B, C: (t, g, n). n is at most 256. Head i uses group i // (h / g).
+    D: (h,) or (h, p) in fp32.
+    z: (t, h, p).
+    dt_bias: (h,) in fp32.
+    dt_softplus: the step is softplus(dt + dt_bias); otherwise it is dt + dt_bias.
     cu_seqlens: int32 or int64 (s + 1,).
+    initial_states: (s, h, p, n) in fp32.
+    return_final_states: return the final states too.
 
-    Returns y (t, h, p) in x's dtype, zero in slack, and with return_final_states the states (s, h, p, n) in fp32; an
-    empty sequence returns its initial state. Differentiable once. The bits of a sequence's values and gradients do not
-    depend on the others, and a sequence continued from its state at a multiple of 2048 tokens has the bits of one run.
+    A, D and dt_bias may also have 16 bits, beside tokens of the same dtype or of fp32. Their gradients are rounded to
+    16 bits once.
+
+    Returns y (t, h, p) in x's dtype, zero in slack. With return_final_states it also returns the states (s, h, p, n) in
+    fp32; an empty sequence returns its initial state. Differentiable once. The bits of a sequence's values and
+    gradients do not depend on the others. A sequence continued from its state at a multiple of 2048 tokens has the bits
+    of one run.
 
     fp32 and fp16 compute to the accuracy of fp32. With bf16 tokens y is rounded once, when it is stored; backward also
-    rounds the states between chunks to bf16. Nothing waits for a GPU, so that the values of cu_seqlens are not checked
+    rounds the states between chunks to bf16. Nothing waits for a GPU, so the values of cu_seqlens are not checked
     there. Raises ArgumentError and LayoutError.
 
     >>> import torch
@@ -131,7 +141,7 @@ def _ssd(
     dt_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
     return_final_states: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """y; the final states, empty unless asked for; the states between segments, from which backward starts."""
+    """y; the final states, empty unless requested; the states between segments, an input of backward."""
     problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=return_final_states)
     y, final_states, ends = problem.forward(z, keep_final=return_final_states)
     return y.to(x.dtype).contiguous(), final_states if return_final_states else A.new_empty(0), ends
@@ -143,7 +153,7 @@ def _ssd_backward(
     z: Tensor | None, dt_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, ends: Tensor,
     softplus: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of the inputs in order; that of an absent input is empty."""
+    """The gradients of the inputs in order, empty for an absent input."""
     problem = SsdProblem(
         x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=initial_states is not None
     )
@@ -155,7 +165,7 @@ def _ssd_backward(
 def _by_argument(
     found: Gradients, x: Tensor, A: Tensor, D: Tensor | None, z: Tensor | None, dt_bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients in the order of the arguments, all but those of initial states."""
+    """The gradients in the order of the arguments, without initial states."""
     none = A.new_empty(0)
     return (
         found.x.to(x.dtype).contiguous(),
@@ -183,7 +193,7 @@ def _(dy, dfinal, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, end
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, ctx.softplus, ctx.has_final_states = inputs
-    ctx.set_materialize_grads(False)  # the gradient of the states between segments would be as large as they are
+    ctx.set_materialize_grads(False)  # zeros for the states between segments would be as large as they are
     ctx.save_for_backward(*tensors, output[2])
 
 
@@ -202,11 +212,14 @@ def forward_over_ranks(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     dt_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool, leaves: bool,
 ) -> Generator[tuple[Tensor, Tensor] | None, Tensor | None, tuple[Tensor, Tensor]]:  # fmt: skip
-    """One sequence of a pack that is cut over ranks. Yields the state (1, h, p, n) that it leaves, from zero, and the
-    product of its decays (h,), if it goes on; is sent the state that enters it, or None. Returns y, and the states from
-    which backward starts."""
+    """One sequence of a pack cut over ranks, as a generator.
+
+    Yields the state (1, h, p, n) at the end of the rank's tokens, starting from zero, and the product of its decays
+    (h,); None if the sequence ends on this rank. Is sent the state before the rank's tokens, or None. Returns y and the
+    states for backward.
+    """
     problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, None, softplus, every=True)
-    apart = problem.apart(problem.x, problem.B, reverse=False)  # before the exchange on all ranks: none waits for it
+    apart = problem.apart(problem.x, problem.B, reverse=False)  # before the exchange: no rank waits for it
     left = (_at_the_end(problem, problem.x, problem.B, apart, reverse=False), problem.decay()) if leaves else None
     problem.initial = problem.states_of((yield left))
     y, _, ends = problem.forward(z, keep_final=False, apart=apart)
@@ -217,8 +230,11 @@ def backward_over_ranks(
     dy: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     dt_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, ends: Tensor, *, softplus: bool,
 ) -> Generator[Tensor | None, Tensor | None, tuple[Tensor, ...]]:  # fmt: skip
-    """Yields the gradient of the state that enters, as far as the sequence's own outputs reach, if one does; is sent
-    that of the state that leaves, or None. Returns the gradients of the inputs, empty for an absent one."""
+    """The backward pass of `forward_over_ranks`, as a generator.
+
+    Yields the gradient of the initial state from the rank's own outputs, None without an initial state. Is sent the
+    gradient of the state at the end, or None. Returns the gradients of the inputs, empty for an absent one.
+    """
     problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=True)
     begun = begin_backward(problem, dy, z, ends)
     whole = begun.incoming.whole
@@ -232,8 +248,10 @@ def forward_inside(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     dt_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Sequences of a rank that no other rank has; the first may begin after the first row. y, which holds anything
-    before that, and the states from which backward starts."""
+    """Sequences of a rank that no other rank shares. The first one may begin after the first row.
+
+    Returns y, arbitrary before the first sequence, and the states for backward.
+    """
     y, _, ends = _ssd(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, softplus, False)
     return y, ends
 
@@ -242,13 +260,16 @@ def backward_inside(
     dy: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     dt_bias: Tensor | None, cu_seqlens: Tensor, ends: Tensor, *, softplus: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The gradients of the inputs, empty for an absent one."""
+    """The gradients of the inputs of `forward_on_one_rank`, empty for an absent one."""
     found: tuple[Tensor, ...] = _ssd_backward(dy, None, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, ends, softplus)
     return found[:-1]
 
 
 def _at_the_end(problem: SsdProblem, values: Tensor, keys: Tensor, apart: Carried, *, reverse: bool) -> Tensor:
-    """The state after the last segment, or its gradient before the first, from what segments leave."""
+    """The state after the last segment, or its gradient before the first.
+
+    segment_states: from `SsdProblem.find_segment_states`.
+    """
     found = problem.carry(
         values, keys, None, keep_final=True, store=False, reverse=reverse, keep_ends=False,
         apart=apart._replace(finals=apart.finals.clone()),

@@ -1,17 +1,17 @@
 """The backward kernels of SSD, chunk by chunk, from the states between chunks and their gradients.
 
-With S (p, n) the state that enters a chunk, dS the gradient of the one that leaves it, a the log-decay since its start
-and M = L ∘ C Bᵀ, and a scale of 1:
+With S (p, n) the state before a chunk, dS the gradient of the state after it, a the log-decay since its start, M = L ∘
+C Bᵀ, and a scale of 1:
     dM[i, j] = dy_i · Δ_j x_j        dC_i = Σ_j (dM ∘ L)[i, j] B_j + exp(a_i) Sᵀ dy_i
     d(Δx)_j = Σ_i M[i, j] dy_i + exp(a_last - a_j) dS B_j
     dB_j = Σ_i (dM ∘ L)[i, j] C_i + exp(a_last - a_j) dSᵀ Δ_j x_j
-The log-decay of token t counts in every path from before t to t or later, so that its gradient is the sum over
+The log-decay of token t counts in every path from before t to t or later. So its gradient is the sum over
     j < t <= i of (dM ∘ M)[i, j],  t <= i of dy_i · exp(a_i) S C_i,  j < t of Δ_j x_j · exp(a_last - a_j) dS B_j
 and exp(a_last) S · dS. Only these paths are added up: differences of row and column sums would cancel.
 
-`_ssd_bwd_x_kernel` finds dx; where registers hold a block of dS, `_ssd_bwd_fused_x_kernel` does, and carries dS itself.
-`_ssd_bwd_inter_chunk_kernel` finds what S and dS add to the other gradients; `_ssd_bwd_intra_chunk_kernel` finds what
-the tokens of a chunk add to each other's, and sums both.
+`_ssd_bwd_x_kernel` finds dx. If registers hold a block of dS, `_ssd_bwd_fused_x_kernel` does, and carries dS itself.
+`_ssd_bwd_inter_chunk_kernel` finds the contributions of S and dS to the other gradients. `_ssd_bwd_intra_chunk_kernel`
+finds the contributions inside a chunk, and sums both.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -36,7 +36,7 @@ from packproof.kernels.worklists import item
 
 @triton.jit
 def _state_or(given, stored, sequence, token, at_edge, head, H, size, CHUNK: tl.constexpr):
-    """Where the state at `token` lies: at the edge of its sequence it was given, between chunks it was stored."""
+    """A pointer to the state at `token`: in edge_states at the edge of a sequence, else in boundary_states."""
     at_boundary = state_at(token // CHUNK, head, H, size)
     return tl.where(at_edge, given + state_at(sequence, head, H, size), stored + at_boundary)
 
@@ -45,8 +45,9 @@ def _state_or(given, stored, sequence, token, at_edge, head, H, size, CHUNK: tl.
 def _channels_of_pairs(
     values, incoming, rest, dM, skipped, p, P, has_D, GATED: tl.constexpr, EXACT: tl.constexpr, BLOCK_P: tl.constexpr
 ):
-    """dM plus the contribution of some more channels. Stores their dD: the diagonal of a matrix product, which takes
-    fewer instructions than summing it alone.
+    """dM plus the contribution of BLOCK_P more channels. Stores their dD too.
+
+    dD is the diagonal of a matrix product, with fewer instructions than a sum of its own.
     """
     if GATED:
         dM = product(values, tl.trans(rest), dM, EXACT)
@@ -60,9 +61,11 @@ def _channels_of_pairs(
 
 @triton.jit
 def _decay_gradients(pairs, came, went, delta, row, ROWS: tl.constexpr, EXACT: tl.constexpr):
-    """Of each token t, the sum of the paths from before t to t or later that begin or end in the chunk.
+    """For each token t, the sum of the paths from before t to t or later with an end in the chunk.
 
-    pairs[j, i], i >= j: from j to i. came: from the state that enters to i. went: from j to the one that leaves.
+    pairs[j, i], i >= j: from j to i.
+    from_entering: from the state before the chunk to i.
+    to_leaving: from j to the state after the chunk.
     """
     not_before = (row[:, None] <= row[None, :]).to(tl.bfloat16)
     pairs = tl.trans(pairs * delta[:, None])
@@ -77,8 +80,10 @@ def head_x_gradient(
     B_stride, dy_stride, dy_head, has_D, LEFT: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """dx of one head in a chunk, where B points to its rows. shared: B Cᵀ. LEFT: whether the state that leaves it has a
-    gradient, at dS.
+    """dx of one head in a chunk. B points to its rows.
+
+    shared: B Cᵀ.
+    LEFT: whether the state after the chunk has a gradient, at dS.
     """
     chunk_row = chunk.to(tl.int64)
     base = T.to(tl.int64) * head + chunk
@@ -129,7 +134,7 @@ def _ssd_bwd_x_kernel(
                     shared, B_here, D, dy, step, high, low, scale, dS, dx, chunk, stop, head, row, alive, p, T, H, P,
                     N, B_stride, dy_stride, dy_head, has_D, True, EXACT, ROWS, BLOCK_P, BLOCK_K,
                 )  # fmt: skip
-        else:  # a loop without loops, whose loads run ahead
+        else:  # without an inner loop, so that loads are pipelined
             for head in tl.range(first_head, last_head, disable_licm=True):
                 head_x_gradient(
                     shared, B_here, D, dy, step, high, low, scale, dstates, dx, chunk, stop, head, row, alive, p, T, H,
@@ -143,10 +148,11 @@ def _ssd_bwd_fused_x_kernel(
     B_stride, B_group, C_stride, C_group, dy_stride, dy_head, has_final, has_D,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """dx of segments of bf16 tokens, from the last chunk to the first, with a block of the gradient of the state in
-    registers, all N of it; and that gradient at each boundary b between chunks, in dstates[b // CHUNK].
+    """dx of segments of bf16 tokens, from the last chunk to the first.
 
-    dx is transposed, [p, j], so that the gradient of the state multiplies B from the registers it lies in.
+    A block of the gradient of the state stays in registers, with all N states. Its value at each boundary b between
+    chunks is stored in dstates[b // CHUNK]. dx is transposed, [p, j], so the gradient of the state multiplies B
+    directly from its registers.
     """
     SEGMENT: tl.constexpr = CHUNK * CHUNKS
     blocks = tl.cdiv(P, BLOCK_P)
@@ -172,7 +178,7 @@ def _ssd_bwd_fused_x_kernel(
             if stop < end:
                 store_state(dstates + state_at(stop // CHUNK, head, H, size), dstate, p, P, n, N)
             alive = chunk + row < last
-            near = tl.minimum(row, last - 1 - chunk)  # rows past the last repeat it: masks would take registers
+            near = tl.minimum(row, last - 1 - chunk)  # rows past the last repeat it, since masks would take registers
             chunk_row = chunk.to(tl.int64)
             at = T.to(tl.int64) * head + chunk
             total = tl.load(high + at + stop - chunk - 1)
@@ -203,13 +209,14 @@ def _ssd_bwd_inter_chunk_kernel(
     EXACT: tl.constexpr, WHOLE: tl.constexpr, ENDS: tl.constexpr,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_P: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """What the states at the edges of chunks of up to ROWS tokens add to dB and dC, COLUMNS states of a group, summed
-    over its heads in fp32 (t, g, n); and parts, from that many states each, of what they add to gradients of decays:
-    entered (parts, h, t): dy_i · exp(a_i) S C_i, at the last token plus exp(a_last) S · dS; left: x_j · exp(a_last -
-    a_j) dS B_j. A chunk without such a state is skipped.
+    """The contributions of the states at the edges of chunks of up to ROWS tokens, for COLUMNS states of a group.
 
-    ENDS: only chunks that end where a segment does, with a dS, which lies in `dfinal` or in `dstates` at b // SEGMENT,
-    in fp32: what it adds is as large as all that its tokens add to each other. Otherwise all others.
+    dB, dC: summed over the heads of the group, in fp32 (t, g, n).
+    entered (parts, h, t): dy_i · exp(a_i) S C_i, at the last token plus exp(a_last) S · dS; left: x_j · exp(a_last -
+    a_j) dS B_j. Both are contributions to gradients of decays, one part per COLUMNS states. A chunk without states at
+    its edges is skipped.
+    ENDS: only chunks at the end of a segment, with a dS in `dfinal` or in `dstates` at b // SEGMENT. It is fp32, as its
+    contribution is as large as all contributions inside the chunk. Otherwise all other chunks.
     WHOLE: BLOCK_P holds all channels of a head.
     """
     SEGMENT: tl.constexpr = CHUNK * CHUNKS
@@ -287,9 +294,10 @@ def _ssd_bwd_intra_chunk_kernel(
     WHOLE: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """ddt, dB and dC of chunks of up to ROWS tokens, head after head of a group, and parts of dA, dbias (h, t) and dD
-    (chunks, h, p): what the tokens of a chunk add to each other's gradients, plus what `_ssd_bwd_inter_chunk_kernel`
-    found. Scores are [j, i] here.
+    """ddt, dB and dC of chunks of up to ROWS tokens, and parts of dA, dbias (h, t) and dD (chunks, h, p), head after
+    head.
+
+    Each is the contribution inside the chunk plus the result of `_ssd_bwd_inter_chunk_kernel`. Scores are [j, i] here.
     """
     row = tl.arange(0, ROWS)
     for index in tl.range(tl.program_id(0), tl.load(chunks) * G, tl.num_programs(0), disable_licm=True):
@@ -302,7 +310,7 @@ def _ssd_bwd_intra_chunk_kernel(
         C_here = C + chunk_row * C_stride + group * C_group
         shared = similarities(B_here, C_here, B_stride, C_stride, row, alive, N, EXACT, ROWS, BLOCK_K)
         later = (row[:, None] <= row[None, :]) & alive[None, :]
-        shared = tl.where(later, scale * shared, 0.0)  # the others may overflow
+        shared = tl.where(later, scale * shared, 0.0)  # the other scores may overflow
         total = tl.zeros((ROWS, ROWS), tl.float32)
         for head in tl.range(group * (H // G), (group + 1) * (H // G), disable_licm=True):
             at = T.to(tl.int64) * head + chunk + row
@@ -344,8 +352,8 @@ def _ssd_bwd_intra_chunk_kernel(
             tl.store(ddt + (chunk_row + row) * H + head, dstep.to(ddt.dtype.element_ty), mask=alive)
             tl.store(dA + at, delta * ddecay, mask=alive)
             tl.store(dbias + at, dstep, mask=alive)
-        for first in tl.range(0, N, COLUMNS, disable_licm=True):
-            n = first + tl.arange(0, COLUMNS)
+        for first_state in tl.range(0, N, COLUMNS, disable_licm=True):
+            n = first_state + tl.arange(0, COLUMNS)
             out = ((chunk_row + row) * G + group)[:, None] * N + n[None, :]
             mask = alive[:, None] & (n < N)[None, :]
             keys, queries = tile(B_here, row, alive, B_stride, n, N), tile(C_here, row, alive, C_stride, n, N)

@@ -1,24 +1,23 @@
 """The forward kernels of SSD: time steps, states, outputs.
 
 A sequence is cut into chunks, and into segments of several chunks, both counted from its own start. Inside a chunk SSD
-is masked attention, y = (L ∘ C Bᵀ)(Δ x) with L[i, j] = exp(a_i - a_j), a the cumulative sum of Δ A; between chunks it
-is the recurrence of a state that one program carries through a segment on chip (Dao & Gu 2024, section 6). From
-segment to segment the state passes through memory:
+is masked attention, y = (L ∘ C Bᵀ)(Δ x) with L[i, j] = exp(a_i - a_j), a the cumulative sum of Δ A. Between chunks it
+is the recurrence of a state, carried through a segment on chip by one program (Dao & Gu 2024, section 6). From segment
+to segment the state passes through memory:
     entering[k + 1] = exp(Σ Δ A) entering[k] + local[k]
-where local[k] is the state at the end of segment k if it starts from zero. Only sequences of several segments pay for
-that.
+local[k] is the state at the end of segment k from a zero state. Only sequences of several segments need this.
 
 The kernels are named after the steps of Mamba-2. `_ssd_fwd_chunk_cumsum_kernel` finds Δ and its cumulative sum in a
-chunk, `_ssd_fwd_chunk_state_kernel` local[k], `_ssd_fwd_state_passing_kernel` the recurrence above. If registers hold
-a block of a state next to the outputs of a chunk, `_ssd_fwd_fused_chunk_scan_kernel` finds y and carries the state
-itself, and no other state reaches memory. Elsewhere `_ssd_fwd_chunk_state_kernel` runs once more and stores the states
-between chunks, and `_ssd_fwd_chunk_scan_kernel` reads them back, chunk by chunk.
+chunk, `_ssd_fwd_chunk_state_kernel` local[k], `_ssd_fwd_state_passing_kernel` the recurrence above. If registers hold a
+block of a state next to the outputs of a chunk, `_ssd_fwd_fused_chunk_scan_kernel` finds y and carries the state
+itself, and no other state reaches memory. Otherwise `_ssd_fwd_chunk_state_kernel` runs again and stores the states
+between chunks, and `_ssd_fwd_chunk_scan_kernel` reads them, chunk by chunk.
 
-Linear attention is the same with values x, keys B, queries C, a step of 1 and a log-decay of its own; its `scale`
+Linear attention is the same with values x, keys B, queries C, a step of 1 and a log-decay of its own. Its `scale`
 multiplies C wherever C is read, in fp32. SSD's is 1.
 
-Log-decays are in base 2: the sum of Δ A / log 2 from the start of the chunk, taken in fp64 and kept in two fp32 parts,
-so that their differences have the precision of fp32. A token adds no more to it than makes its decay 0 (`elementwise`).
+Log-decays are in base 2: the sum of Δ A / log 2 from the start of the chunk, in fp64, kept in two fp32 parts. So their
+differences have the precision of fp32. The magnitude of a summand is limited (see `elementwise`).
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -55,13 +54,13 @@ def store_state(pointer, value, p, P, n, N):
 
 @triton.jit
 def state_at(sequence_or_boundary, head, H, size):
-    """Where the state of a sequence, or at a boundary between chunks or segments, begins."""
+    """The offset of the state of a sequence, or at a boundary between chunks or segments."""
     return (sequence_or_boundary.to(tl.int64) * H + head) * size
 
 
 @triton.jit
 def state_entering(entering, ends, sequence, start, first, head, H, size, SEGMENT: tl.constexpr):
-    """Where the state that enters a segment lies: given where the sequence starts, elsewhere left by state passing."""
+    """A pointer to the state before a segment: in `entering` at the start of a sequence, elsewhere in `ends`."""
     inside = ends + state_at(first // SEGMENT, head, H, size)
     return tl.where(first > start, inside, entering + state_at(sequence, head, H, size))
 
@@ -78,7 +77,7 @@ def heads_of(block, H, G, HEADS: tl.constexpr):
 
 @triton.jit
 def decays(high, low, EXACT: tl.constexpr):
-    """L[i, j], the share of what token j added that remains at token i, if j is not after i; anything where it is."""
+    """L[i, j] for j <= i: the remaining share of token j at token i. Arbitrary for j > i."""
     gap = high[:, None] - high[None, :]
     if EXACT:
         gap += low[:, None] - low[None, :]
@@ -87,7 +86,7 @@ def decays(high, low, EXACT: tl.constexpr):
 
 @triton.jit
 def decay_to_end(high, low, base, row, alive, n_rows, EXACT: tl.constexpr):
-    """exp(a_last - a_j) of the n_rows tokens of a chunk, whose log-decays begin at `base`; and exp(a_last)."""
+    """exp(a_last - a_j) of the n_rows tokens of a chunk, with log-decays from `base` on; and exp(a_last)."""
     total = tl.load(high + base + n_rows - 1)
     gap = total - tl.load(high + base + row, mask=alive, other=0.0)
     if EXACT:
@@ -142,13 +141,12 @@ def _ssd_fwd_chunk_state_kernel(
 ):  # fmt: skip
     """Carry a block of a state through a segment: h = exp(Σ Δ A) h + Σ_j exp(a_last - a_j) Δ_j x_j B_jᵀ, by chunks.
 
-    REVERSE carries the gradient of a state from the last chunk to the first: x is dy, B is C, and the weight of a row
-    is scale exp(a_i). `entering` (s, h, p, n) is then the gradient of the state at the end of the sequence.
-
-    STORE_ALL: start from the state that enters the segment (`ends`, after state passing) and write the state at each
-    boundary b between chunks to states[b // CHUNK]. Otherwise start from zero, and write the state at the end of the
-    segment to ends[b // SEGMENT]; where the sequence ends, write the state there to `finals` (s, h, p, n), which state
-    passing completes if there are several segments.
+    REVERSE: carry the gradient of a state from the last chunk to the first. x is dy, B is C, and the weight of a row is
+    scale exp(a_i). `entering` (s, h, p, n) is then the gradient of the state at the end of the sequence.
+    STORE_ALL: start from the state before the segment (in `ends`, after state passing) and store the state at each
+    boundary b between chunks in states[b // CHUNK]. Otherwise start from zero and store the state at the end of the
+    segment in ends[b // SEGMENT]. At the end of a sequence it goes to `finals` (s, h, p, n) instead; state passing
+    completes it if there are several segments.
     """
     SEGMENT: tl.constexpr = CHUNK * CHUNKS
     blocks_n = tl.cdiv(N, BLOCK_N)
@@ -208,10 +206,11 @@ def _ssd_fwd_state_passing_kernel(
     high, entering, cu_seqlens, ends, finals, T, S, H, size, has_entering, keep_final, keep_ends,
     REVERSE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Combine the states at the ends of segments that started from zero (`ends`) into the states between segments, and
-    complete `finals`. keep_ends: store the former.
+    """Turn the states at the ends of segments from zero (`ends`) into the states between segments, and complete
+    `finals`.
 
-    One program per row of `ends`, head and block of the state: that of a sequence's first boundary handles all of them.
+    keep_ends: store the former. One program per row of `ends`, head and block of the state. The program of a sequence's
+    first boundary handles all boundaries of the sequence.
     """
     SEGMENT: tl.constexpr = CHUNK * CHUNKS
     blocks = tl.cdiv(size, BLOCK)
@@ -252,9 +251,9 @@ def _ssd_fwd_fused_chunk_scan_kernel(
     x_stride, x_head, B_stride, B_group, C_stride, C_group, z_stride, z_head, has_entering, has_D, has_z,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """y of segments of bf16 tokens, chunk after chunk, with a block of the state in registers: all N of it.
+    """y of segments of bf16 tokens, chunk after chunk, with a block of the state in registers, all N of it.
 
-    Outputs and scores are transposed, [p, i] and [j, i], so that the state multiplies C from the registers it lies in.
+    Outputs and scores are transposed, [p, i] and [j, i], so the state multiplies C directly from its registers.
     """
     SEGMENT: tl.constexpr = CHUNK * CHUNKS
     blocks = tl.cdiv(P, BLOCK_P)
@@ -275,7 +274,7 @@ def _ssd_fwd_fused_chunk_scan_kernel(
         for k in tl.range(tl.cdiv(last - first, CHUNK), disable_licm=True):
             chunk = first + k * CHUNK
             alive = chunk + row < last
-            near = tl.minimum(row, last - 1 - chunk)  # rows past the last repeat it: masks would take registers
+            near = tl.minimum(row, last - 1 - chunk)  # rows past the last repeat it, since masks would take registers
             chunk_row = chunk.to(tl.int64)
             at = T.to(tl.int64) * head + chunk
             queries = tl.trans(tile(C_0 + chunk_row * C_stride, near, whole, C_stride, n, N))
@@ -322,7 +321,7 @@ def head_chunk_scan(
     ENTERED: tl.constexpr, EXACT: tl.constexpr, CHUNK: tl.constexpr, SEGMENT: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """y of one head in a chunk, where C points to its rows. shared: C Bᵀ. ENTERED: whether a state enters the chunk."""
+    """y of one head in a chunk, where C points to its rows. shared: C Bᵀ. ENTERED: a state precedes the chunk."""
     size = (P * N).to(tl.int64)
     chunk_row = chunk.to(tl.int64)
     at = T.to(tl.int64) * head + chunk + row
@@ -365,11 +364,10 @@ def _ssd_fwd_chunk_scan_kernel(
     EXACT: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """y of chunks of up to ROWS tokens, HEADS heads of a group at a time: from the tokens of the chunk and the state
-    that enters it.
+    """y of chunks of up to ROWS tokens, HEADS heads of a group at a time: from its tokens and the state before it.
 
-    That state is `entering` (s, h, p, n) where the sequence begins, in `ends` where another segment does, elsewhere in
-    `states`.
+    This state is in `entering` (s, h, p, n) at the start of a sequence, in `ends` at the start of another segment, else
+    in `states`.
     """
     SEGMENT: tl.constexpr = CHUNK * CHUNKS
     blocks = tl.cdiv(P, BLOCK_P)
@@ -389,7 +387,7 @@ def _ssd_fwd_chunk_scan_kernel(
                     head, row, alive, p, T, H, P, N, x_stride, x_head, C_stride, z_stride, z_head, has_D, has_z, True,
                     EXACT, CHUNK, SEGMENT, ROWS, BLOCK_P, BLOCK_K,
                 )  # fmt: skip
-        else:  # a loop without loops, whose loads run ahead
+        else:  # without an inner loop, so that loads are pipelined
             for head in tl.range(first_head, last_head, disable_licm=True):
                 head_chunk_scan(
                     shared, x, C_here, D, z, step, high, low, scale, entering, ends, states, y, sequence, start, chunk,

@@ -29,36 +29,43 @@ from packproof.kernels.worklists import n_programs, worklists
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """The tensor as the kernels read it: itself if it is aligned, otherwise a padded copy."""
+    """The tensor itself if it is aligned as the kernels need, otherwise a padded copy."""
     return launching.aligned(tensor, multiple())
 
 
 def ends_shape(x: Tensor, B: Tensor) -> tuple[int, ...]:
-    """The shape of the states between segments, of which a short pack has none."""
+    """The shape of the states between segments. A short pack has none."""
     (T, H, P), N, segment = x.shape, B.shape[2], tiles(x.dtype, architecture(x.device)).segment
     return (T // segment + 1 if T > segment else 0, H, *(cdiv(size, multiple()) * multiple() for size in (P, N)))
 
 
 class Steps(NamedTuple):
-    """Time steps and log-decays (h, t) in fp32; the log-decay in two parts."""
+    """Time steps and log-decays (h, t) in fp32."""
 
     step: Tensor
     high: Tensor
+    """The rounded log-decay."""
     low: Tensor
+    """The remainder of the log-decay."""
 
 
 class Carried(NamedTuple):
-    """States where segments end, at the end of each sequence if kept, and between chunks: at token b in b // chunk."""
+    """States, or their gradients."""
 
     ends: Tensor
+    """At the ends of segments, the one at token b in row b // segment."""
     finals: Tensor
+    """At the end of each sequence, empty unless kept."""
     states: Tensor
+    """Between chunks, the one at token b in row b // chunk."""
 
 
 class SsdProblem:
     """One call: the tensors as the kernels read them, and its launches.
 
-    unit_steps: dt A is the log-decay of a token whose step is 1. scale: a factor of C.
+    every_sequence: list segments of every sequence, as final states and gradients of initial states need.
+    unit_steps: all steps are 1, and dt A is the log-decay of a token.
+    scale: a factor of C.
     """
 
     def __init__(
@@ -69,7 +76,7 @@ class SsdProblem:
         (self.T, self.H, self.p), (_, self.G, self.n) = x.shape, B.shape
         self.S = len(cu_seqlens) - 1
         self.cu_seqlens = offsets(op, cu_seqlens, self.T)
-        exact = x.dtype != torch.bfloat16  # fp16 computes as fp32: products of fp16 have no room for its exponents
+        exact = x.dtype != torch.bfloat16  # fp16 computes as fp32: the exponents of products do not fit fp16
         self.dtype = torch.float32 if exact else torch.bfloat16
         self.x, self.B, self.C = (aligned(token.to(self.dtype)) for token in (x, B, C))
         dt, A = dt.float() if exact else dt, A.contiguous()
@@ -108,7 +115,7 @@ class SsdProblem:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """y after the gate z, zero in slack; the final states if kept; the states between segments, for backward.
 
-        apart: what `apart` found of x and B, if that was run before; see `carry`.
+        segment_states: from `find_segment_states` of x and B; see `carry`.
         """
         carried = self.carry(
             self.x, self.B, self.initial, keep_final=keep_final, store=not self.fused, reverse=False, apart=apart
@@ -119,7 +126,7 @@ class SsdProblem:
         return y[..., : self.p], self.trimmed(carried.finals), carried.ends
 
     def states_of(self, states: Tensor | None) -> Tensor | None:
-        """States (s, h, p, n) padded to the shape that the kernels use."""
+        """States (s, h, p, n) padded to the shape of the kernels."""
         if states is None:
             return None
         return aligned(padded(states, self.N - self.n, self.P - self.p).contiguous())
@@ -133,21 +140,24 @@ class SsdProblem:
 
     @property
     def held_n(self) -> int:
-        """States of the smallest form that holds all in registers."""
+        """States of the smallest fused form that holds all of them in registers."""
         return min(n for n in self.tiles.fused_n if self.N <= n)
 
     def chunks(self, rows: Rows) -> Tensor:
-        """The list of the chunks that these tiles are for."""
+        """The list of the chunks for these tiles."""
         return self.work.chunks[rows.kind]
 
     def launch(self, kernel: Any, name: str, programs: int, **arguments: Any) -> None:
-        """arguments: those that the call does not have by the same name, or that differ."""
+        """Launch a kernel.
+
+        arguments: all arguments that are not in `self.arguments`, or that differ.
+        """
         if programs:
             options = launch_options(name, self.architecture, self.dtype)
             launch(kernel, (programs,), self.arguments | arguments, **options)
 
     def items(self, each: int) -> int:
-        """Programs that share the items of a list of chunks, `each` for one chunk."""
+        """Programs that share a list of chunks with `programs_per_chunk` units of work in each."""
         return n_programs(self.slots * each)
 
     def _entering(self, states: Tensor | None) -> dict[str, Any]:
@@ -164,7 +174,7 @@ class SsdProblem:
         return found
 
     def decay(self) -> Tensor:
-        """The product of the decays of all tokens, (h,), of a pack of one sequence."""
+        """The product of the decays of all tokens, (h,), for a pack of one sequence."""
         chunk, high = self.tiles.chunk, self.steps.high
         whole = high[:, chunk - 1 :: chunk].sum(1)
         return (whole + high[:, -1] if self.T % chunk else whole).exp2()
@@ -183,7 +193,7 @@ class SsdProblem:
         )  # fmt: skip
 
     def apart(self, values: Tensor, keys: Tensor, *, reverse: bool) -> Carried:
-        """The states, or their gradients, that each segment leaves from zero: what `carry` begins with."""
+        """The states at the end of each segment from a zero state, or their gradients: the first step of `carry`."""
         ends = self.x.new_empty(ends_shape(self.x, self.B), dtype=torch.float32)
         found = Carried(ends, self.new(self.S, self.H, self.P, self.N), self.new(0, self.H, self.P, self.N))
         self._chunk_states(values, keys, None, found, keep_final=True, store_all=False, reverse=reverse)
@@ -194,11 +204,13 @@ class SsdProblem:
         *, keep_final: bool, store: bool, reverse: bool, ends: Tensor | None = None, apart: Carried | None = None,
         keep_ends: bool = True,
     ) -> Carried:  # fmt: skip
-        """The states, or their gradients: where segments end, and if asked for, where sequences do and between chunks.
+        """The states, or their gradients: at the ends of segments, and on request at the ends of sequences and between
+        chunks.
 
-        ends: those where segments end, if they are known; then, and in reverse, those between chunks are rounded to the
-        dtype of the kernels, for gradients. apart: what `apart` found, which this changes, its `ends`
-        if keep_ends; where sequences end it has no part of `entering`.
+        ends: known states at the ends of segments. With them, and in reverse, the states between chunks are rounded to
+        the dtype of the kernels, for gradients.
+        segment_states: from `find_segment_states`, overwritten, but `ends` only if keep_ends. The states at the ends of
+        sequences then lack the part of `entering`.
         """
         t, several = self.tiles, self.T > self.tiles.segment and ends is None
         between = self.T // t.chunk + 1 if self.T > t.chunk and (store or reverse) else 0
@@ -227,9 +239,9 @@ class SsdProblem:
         return carried
 
     def outputs(self, carried: Carried, z: Tensor | None, dtype: torch.dtype, *, fused: bool) -> Tensor:
-        """y in `dtype`, after the gate z if there is one; from states between segments alone if fused.
+        """y in `dtype`, after the gate z if there is one. Slack holds arbitrary values, here as in the gradients.
 
-        Slack holds anything, here as in the gradients.
+        fused: whether the kernel carries the state itself, from the states between segments alone.
         """
         t, gate = self.tiles, self.x if z is None else z
         y, blocks = self.new(self.T, self.H, self.P, dtype=dtype), cdiv(self.P, t.output_p)
@@ -242,7 +254,7 @@ class SsdProblem:
                 _ssd_fwd_fused_chunk_scan_kernel, "fused_chunk_scan", self.items(self.H * blocks), **arguments,
                 segments=self.work.segments[0], BLOCK_N=self.held_n,
             )  # fmt: skip
-        for rows in row_classes(t)[int(fused) :]:  # the short ones only, where the fused kernel takes the long ones
+        for rows in row_classes(t)[int(fused) :]:  # only the short ones if the fused kernel takes the long ones
             heads, n_blocks = self.head_blocks(rows)
             self.launch(
                 _ssd_fwd_chunk_scan_kernel, "chunk_scan" + rows.label, self.items(n_blocks * blocks), **arguments,
@@ -252,9 +264,9 @@ class SsdProblem:
         return y
 
     def named(self, name: str, dy: Tensor) -> str:
-        """The name by which launch options are known; gradients that passed a gate are fp32 next to bf16 tokens."""
+        """The name of the launch options of a kernel. After a gate, gradients are fp32 next to bf16 tokens."""
         return name + "_gated" * (dy.dtype != self.dtype)
 
     def head_blocks(self, rows: Rows) -> tuple[int, int]:
-        """Heads of a group that one program takes, one after another, and the number of such blocks."""
+        """The number of heads of a group in one program, one after another, and the number of such blocks."""
         return rows.heads, self.G * cdiv(self.H // self.G, rows.heads)

@@ -22,52 +22,58 @@ from packproof.kernels.ssd_tiles import inter_chunk_form, row_classes
 
 
 class Incoming(NamedTuple):
-    """The gradient of the outputs before the gate (t, h, p): whole, rounded to the kernels' dtype, and the rest.
-
-    All are the same where there is no gate.
-    """
+    """The gradient of the outputs before the gate (t, h, p). All three are the same tensor where there is no gate."""
 
     whole: Tensor
+    """In fp32."""
     high: Tensor
+    """Rounded to the kernels' dtype."""
     low: Tensor
+    """The remainder after rounding."""
 
 
 class Begun(NamedTuple):
-    """Backward before the gradients of states: states between chunks, the gradients of z and of the outputs.
-
-    fused: whether one kernel both carries the gradients of states and finds that of x.
-    """
+    """The backward pass before the gradients of states."""
 
     states: Tensor
+    """Between chunks."""
     dz: Tensor
+    """The gradient of z, empty without a gate."""
     incoming: Incoming
+    """The gradient of the outputs."""
     fused: bool
+    """Whether one kernel both carries the gradients of states and finds dx."""
 
 
 class Gradients(NamedTuple):
-    """Of the inputs of a call, token by token those of A and the bias (h, t). What has no such input is empty or zero.
+    """The gradients of the inputs. Absent inputs have an empty or zero one.
 
-    Those of tokens are zero in slack and have the kernels' dtype.
+    Gradients of tokens are zero in slack and have the kernels' dtype.
     """
 
     x: Tensor
     dt: Tensor
     A: Tensor
+    """By token, (h, t)."""
     B: Tensor
     C: Tensor
     D: Tensor
     z: Tensor
     bias: Tensor
+    """By token, (h, t)."""
     initial_states: Tensor
 
 
 def ssd_gradients(problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, z: Tensor | None, ends: Tensor) -> Gradients:
-    """The gradients of the inputs, from those of the outputs and the states between segments."""
+    """The gradients of the inputs.
+
+    ends: the states between segments, from forward.
+    """
     return finish_backward(problem, begin_backward(problem, dy, z, ends), dfinal)
 
 
 def begin_backward(problem: SsdProblem, dy: Tensor, z: Tensor | None, ends: Tensor) -> Begun:
-    """The half that waits for no gradient of states."""
+    """The first part of the backward pass. It needs no gradient of states."""
     values, keys, entering = problem.x, problem.B, problem.initial
     carried = problem.carry(values, keys, entering, ends=ends, keep_final=False, store=True, reverse=False)
     dy, dz = aligned(dy.to(problem.dtype)), problem.new(0)
@@ -81,8 +87,11 @@ def begin_backward(problem: SsdProblem, dy: Tensor, z: Tensor | None, ends: Tens
 def finish_backward(
     problem: SsdProblem, begun: Begun, dfinal: Tensor | None, apart: Carried | None = None
 ) -> Gradients:
-    """The gradients of the inputs. apart: what `apart` found of the gradient of the outputs and C, if that was run
-    before; then there is none of initial states."""
+    """The gradients of the inputs.
+
+    segment_gradients: from `find_segment_states` of the gradient of the outputs and C. With them there is no gradient
+    of initial states.
+    """
     (states, dz, incoming, fused), dfinal = begun, problem.states_of(dfinal)
     dy, keep_final = incoming.whole, problem.initial is not None and apart is None
     back = problem.carry(dy, problem.C, dfinal, keep_final=keep_final, store=not fused, reverse=True, apart=apart)
@@ -90,7 +99,7 @@ def finish_backward(
     between = inter_chunk(problem, dy, states, dfinal, back)
     ddt, dA, dbias, dB, dC, dD = intra_chunk(problem, incoming, between, has_final=dfinal is not None)
     zero_slack(problem.cu_seqlens, dx, ddt, dB, dC)
-    dD = dD.sum((0, 1))[..., : problem.p]  # nothing but zeros where there is no D
+    dD = dD.sum((0, 1))[..., : problem.p]  # all zeros without a D
     dx, dB, dC = dx[..., : problem.p], dB[..., : problem.n], dC[..., : problem.n]
     dinitial = problem.trimmed(back.finals) if keep_final else problem.new(0)
     return Gradients(dx, ddt, dA, dB, dC, dD, dz[..., : problem.p], dbias, dinitial)
@@ -111,8 +120,8 @@ def ungate(problem: SsdProblem, y: Tensor, z: Tensor, dy: Tensor) -> tuple[Tenso
 def x_gradient(problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, carried: Carried, *, fused: bool) -> Tensor:
     """dx.
 
-    carried: gradients of states. fused: those between chunks are not there yet; the fused kernel finds and keeps
-    them.
+    carried: gradients of states.
+    fused: the gradients of states between chunks are still missing; the fused kernel finds and stores them.
     """
     t, H, P = problem.tiles, problem.H, problem.P
     dx, blocks = problem.new(problem.T, H, P, dtype=problem.dtype), cdiv(P, t.dx_p)
@@ -123,7 +132,7 @@ def x_gradient(problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, carried: 
             dfinal=problem.steps.high if dfinal is None else dfinal, dends=carried.ends,
             segments=problem.work.segments[0], BLOCK_P=t.output_p, BLOCK_N=problem.held_n,
         )  # fmt: skip
-    for rows in row_classes(t)[int(fused) :]:  # the short ones only, where the fused kernel takes the long ones
+    for rows in row_classes(t)[int(fused) :]:  # only the short ones if the fused kernel takes the long ones
         heads, n_blocks = problem.head_blocks(rows)
         problem.launch(
             _ssd_bwd_x_kernel, problem.named("x" + rows.label, dy), problem.items(n_blocks * blocks), **arguments,
@@ -137,9 +146,10 @@ def x_gradient(problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, carried: 
 def inter_chunk(
     problem: SsdProblem, dy: Tensor, states: Tensor, dfinal: Tensor | None, back: Carried
 ) -> dict[str, Tensor]:
-    """What the states at the edges of chunks, and their gradients, add to other gradients.
+    """The contributions of the states at the edges of chunks, and of their gradients, to other gradients, in fp32.
 
-    entered, left: to those of decays, (h, t). of_B, of_C: to those of B and C, (t, g, n). In fp32.
+    entered, left: to the gradients of decays, (h, t).
+    of_B, of_C: to dB and dC, (t, g, n).
     """
     t, T, N, whole = problem.tiles, problem.T, problem.N, _whole(problem, dy)
     n_parts = cdiv(N, t.columns)
@@ -163,9 +173,9 @@ def inter_chunk(
 def intra_chunk(
     problem: SsdProblem, dy: Incoming, between: dict[str, Tensor], *, has_final: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """ddt, each token's part of dA and of the bias's gradient (h, t), dB, dC, and the parts of dD (h, p).
+    """ddt, the parts of dA and of the bias's gradient by token (h, t), dB, dC, and the parts of dD (h, p).
 
-    between: what `inter_chunk` found.
+    between: the result of `inter_chunk`.
     """
     t, gated, whole = problem.tiles, dy.whole.dtype != problem.dtype, _whole(problem, dy.whole)
     T, H, kinds = problem.T, problem.H, row_classes(t)
@@ -173,7 +183,7 @@ def intra_chunk(
     dA, dbias = problem.x.new_zeros(2, H, T, dtype=torch.float32)
     dB, dC = (problem.new(T, problem.G, problem.N, dtype=problem.dtype) for _ in range(2))
     of_chunks = (H, problem.P) if problem.has_D else (0,)
-    # zero for a chunk of another kind
+    # a chunk of another kind stays zero
     dD = problem.x.new_zeros(len(kinds), problem.slots, *of_chunks, dtype=torch.float32)
     for kind, rows in enumerate(kinds):
         problem.launch(
@@ -187,7 +197,7 @@ def intra_chunk(
 
 
 def _whole(problem: SsdProblem, dy: Tensor) -> bool:
-    """Whether loops over heads have none over channels inside."""
+    """Whether a loop over heads needs no loop over channels inside."""
     return problem.P <= problem.tiles.whole_p and dy.dtype == problem.dtype
 
 
@@ -196,5 +206,5 @@ def _incoming(dy: Tensor) -> dict[str, Any]:
 
 
 def _rounded(given: Tensor | None, stored: Tensor) -> Tensor:
-    """States that a caller gave, in the dtype of those between chunks; those again if none were given."""
+    """`states` in the dtype of `boundary_states`, or `boundary_states` if it is None."""
     return stored if given is None else given.to(stored.dtype)

@@ -1,4 +1,4 @@
-"""The shapes of the work of the SSD kernels, and every compiled form that follows from them."""
+"""Tile sizes and launch options of the SSD kernels, and all compiled forms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,12 +24,12 @@ from packproof.kernels.ssd_fwd import (
 )
 from packproof.kernels.variant import Variant
 
-MULTIPLE = 16  # elements: rows of tokens and of states start at multiples, so that a kernel has one compiled form
-MULTIPLE_INTERPRETED = 2  # which leaves blocks that are not whole
+MULTIPLE = 16  # elements: rows of tokens and of states start at multiples, so a kernel needs one compiled form
+MULTIPLE_INTERPRETED = 2  # small: leaves partial blocks
 MAX_STATES = 256
 CHUNK, SEGMENT = 64, 2048
 CHUNK_INTERPRETED, SEGMENT_INTERPRETED = 16, 32
-_SHORT_K = 32  # with 64, as for long chunks, shared memory holds five programs of a short form, and registers eight
+_SHORT_K = 32  # with 64 as for long chunks, shared memory would limit short forms to five programs, not eight
 
 # Hopper's wgmma takes 64 rows: 4 warps share a tile of 64, and as many programs as registers allow hide its latency
 _HOPPER = {
@@ -62,9 +62,9 @@ _HOPPER = {
     "intra_chunk_short_gated": {"num_warps": 2},
     "intra_chunk_short_whole": {"num_warps": 1},
 }
-# bytes that are spilled on purpose. Hopper: values that a loop only reads, again in each iteration; forms that spill
-# less have fewer programs on a multiprocessor, and took 1.4 to 2.2 times as long (NOTES.md). Gated ones and other GPUs
-# were not timed
+# bytes spilled on purpose. On Hopper they are loop-invariant values, reloaded in each iteration. Forms with fewer
+# spills have fewer programs on a multiprocessor and took 1.4 to 2.2 times as long (NOTES.md). Gated forms and other
+# GPUs were not timed
 _SPILLS = {
     "hopper": {
         "fused_chunk_scan": 64, "fused_x": 24, "inter_chunk_whole": 336,
@@ -76,7 +76,7 @@ _SPILLS = {
 
 
 def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[str, Any]:
-    """Warps, stages of the pipeline, and registers; 255 where the compiler would spill to have fewer."""
+    """Warps, stages of the pipeline, and registers: 255 where the compiler would otherwise spill to use fewer."""
     options: dict[str, Any] = {"num_warps": 4, "num_stages": 2, "maxnreg": 255}
     if architecture == "hopper" and tokens == torch.bfloat16:
         return options | _HOPPER.get(name, {})
@@ -93,36 +93,42 @@ def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[st
 
 @dataclass(frozen=True)
 class Tiles:
-    """chunk, segment: tokens. short, half: chunks of up to that many tokens have smaller tiles, short ones the
-    smallest; 0, or the same, if none have.
-
-    block_k: states that a product takes at a time. *_p: channels of a head. states_n, columns: states; fused_n: of
-    kernels that hold all in registers, their forms, none where they would spill. heads: heads of a group that one
-    program takes one after another. whole_p: up to that many channels, a loop over heads has none over channels inside.
-    step_h: heads whose time steps one program prepares. passing_size: elements of a state that pass from segment to
-    segment together. gate_t, gate_p: of a program of the gate.
-    """
+    """Sizes of the work of all kernels. `*_p` are channels of a head in one tile."""
 
     chunk: int
+    """Tokens."""
     segment: int
+    """Tokens."""
     half: int
+    """Chunks of up to this many tokens have smaller tiles; the same as `short` for none."""
     short: int
+    """Chunks of up to this many tokens have the smallest tiles; 0 for none."""
     block_k: int
+    """States in one product."""
     states_p: int
     states_n: int
+    """States of a tile of a state."""
     fused_n: tuple[int, ...]
+    """States of the fused forms, one form each. They hold all states in registers; empty where they would spill."""
     output_p: int
     dx_p: int
     intra_p: int
     inter_p: int
     ends_p: int
     columns: int
+    """States in one tile of dB and dC."""
     heads: int
+    """Heads of a group in one program, one after another."""
     whole_p: int = 0
+    """Up to this many channels, a loop over heads has no loop over channels inside."""
     step_h: int = 16
+    """Heads of a program of time steps."""
     passing_size: int = 1024
+    """Elements of a state in a program of state passing."""
     gate_t: int = 32
+    """Tokens of a program of the gate."""
     gate_p: int = 64
+    """Channels of a program of the gate."""
 
     @property
     def gate(self) -> dict[str, int]:
@@ -135,17 +141,18 @@ def multiple() -> int:
 
 @dataclass(frozen=True)
 class Rows:
-    """Tiles of one number of rows, for long or for short chunks: a short one would leave most of a long tile empty.
-
-    kind: the place of their worklist. label: of launch options. block_k: states that a product takes at a time. heads:
-    that share C Bᵀ of a chunk in a kernel of y or dx: next to few rows it is most of the work.
-    """
+    """Tiles with one number of rows. A short chunk would leave most of a long tile empty."""
 
     rows: int
+    """Tokens."""
     kind: int
+    """The index of the worklist."""
     label: str
+    """The suffix of names of launch options."""
     block_k: int
+    """States in one product."""
     heads: int
+    """Heads that share C Bᵀ of a chunk in the kernels of y and dx. With few rows it is most of the work."""
 
 
 def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
@@ -172,12 +179,12 @@ def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
 
 
 def inter_chunk_form(t: Tiles, *, whole: bool = False, ends: bool = False) -> dict[str, Any]:
-    """The constants of a form of the kernel, but for rows."""
+    """The constants of a form of the inter-chunk kernel, without ROWS."""
     return {"WHOLE": whole, "ENDS": ends, "BLOCK_P": t.ends_p if ends else t.inter_p, "COLUMNS": t.columns}
 
 
 def row_classes(t: Tiles) -> list[Rows]:
-    """The kinds of chunks: every chunk is of one of them."""
+    """The kinds of chunks. Every chunk is of one of them."""
     few = {"block_k": min(t.block_k, _SHORT_K), "heads": t.heads}
     found = [Rows(t.chunk, 0, "", t.block_k, heads=1)]
     if t.half > t.short:
@@ -195,7 +202,7 @@ _INT32 = ("cu_seqlens", "chunks", "segments")
 
 
 def variants() -> list[Variant]:
-    """Every compiled form of the kernels. All operands are aligned, so that dtypes and tiles decide."""
+    """Every compiled form of the kernels. All operands are aligned, so dtypes and tiles decide."""
     found = []
     for tokens in (torch.bfloat16, torch.float32):
         for kind, targets in ARCHITECTURES.items():
@@ -231,7 +238,7 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
         back = "back" * reverse
         add("state_passing", _ssd_fwd_state_passing_kernel, held | {"BLOCK": t.passing_size, "REVERSE": reverse}, back)
         form = {"REVERSE": reverse, "BLOCK_P": t.states_p, "BLOCK_N": t.states_n}
-        ends, every = ({"STORE_ALL": every, **base, **held, **form} for every in (False, True))
+        ends, every = ({"STORE_ALL": store_all, **base, **held, **form} for store_all in (False, True))
         if not reverse:
             add("chunk_state", _ssd_fwd_chunk_state_kernel, ends, "ends", states="*fp32")
             for states in both:  # fp32 for outputs

@@ -1,8 +1,8 @@
-"""Lists of the work that a pack holds, made on the device: which pieces of which sequences a kernel has to do.
+"""Worklists of a pack, made on the device: the pieces of sequences that a kernel has to process.
 
-A list is an int32 tensor (1 + slots, 4). Row 0 starts with the number of its items, each other row is an item: the
-sequence, its first token, its end, the first token of the piece. Programs take items one after another, so that the
-cost of a launch follows the work in it and not the bound on it, which is all that the host knows.
+A list is an int32 tensor (1 + slots, 4). Row 0 starts with the number of items. Each other row is an item: the
+sequence, its first token, its end, the first token of the piece. A program takes several items, one after another. So
+the cost of a launch follows the work of the pack; the host knows only an upper bound on it.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -18,34 +18,35 @@ from packproof.kernels.sequences import bounds, sum_of_first
 from packproof.kernels.variant import Variant
 
 _MAX_PROGRAMS = 16_384  # of one launch: enough for any GPU to balance
-_MAX_PROGRAMS_INTERPRETED = 48  # which run together: more gain little
-_ITEMS_INTERPRETED = 3  # of the bound, for a program: so that small packs too have programs that take several items
+_MAX_PROGRAMS_INTERPRETED = 48  # they run together, so more of them gain little
+_ITEMS_INTERPRETED = 3  # of the bound, for a program: small packs too then have programs with several items
 _LISTS = 7
 _BLOCK = 1024
-_BLOCK_INTERPRETED = 8  # so that the packs of tests take several iterations and programs
+_BLOCK_INTERPRETED = 8  # small: the packs of tests take several iterations and programs
 _NUM_WARPS = 4
 
 
 def n_programs(n_items: int) -> int:
-    """Programs that share up to n_items."""
+    """Programs of a launch that share up to n_items."""
     if interpreted(_worklist_items_kernel):
         return min(cdiv(n_items, _ITEMS_INTERPRETED), _MAX_PROGRAMS_INTERPRETED)
     return min(n_items, _MAX_PROGRAMS)
 
 
 class Worklists(NamedTuple):
-    """Long, half and short chunks of all sequences; their long, half and short segments; and all segments of those of
-    several chunks, or of all sequences.
-    """
+    """The lists of one pack."""
 
     chunks: tuple[Tensor, ...]
+    """Long, half and short chunks of all sequences."""
     segments: tuple[Tensor, ...]
+    """Long, half and short segments of all sequences."""
     all_segments: Tensor
+    """All segments of sequences with several chunks, or of every sequence."""
 
 
 @triton.jit
 def item(worklist, index, SIZE: tl.constexpr):
-    """An item: the sequence, its bounds, the bounds of the piece."""
+    """An item: the sequence, its start and end, the start and end of the piece."""
     row = worklist + 4 * (index + 1)
     end, first = tl.load(row + 2), tl.load(row + 3)
     return tl.load(row), tl.load(row + 1), end, first, tl.minimum(first + SIZE, end)
@@ -53,7 +54,7 @@ def item(worklist, index, SIZE: tl.constexpr):
 
 @triton.jit
 def _pieces(length, which, chunk, half, short, segment, every):
-    """How many pieces of a sequence belong in a list, and the number of the first of them."""
+    """The number of pieces of a sequence in a list, and the index of the first one."""
     size = tl.where(which < 3, chunk, segment)
     full, rest = length // size, length % size
     of_long = full + (rest > half).to(tl.int32)
@@ -67,7 +68,7 @@ def _pieces(length, which, chunk, half, short, segment, every):
 
 @triton.jit
 def _counts(cu_seqlens, T, S, chunk, half, short, segment, every, BLOCK: tl.constexpr):
-    """A program's list and part of the sequences, these, and how many items of the list each of them has."""
+    """A program's list, its block of sequences by index and by number, and the items of each sequence in the list."""
     part, which = tl.program_id(0), tl.program_id(1)
     sequence = part * BLOCK + tl.arange(0, BLOCK)
     start, end = bounds(cu_seqlens, S, T, sequence)
@@ -77,7 +78,7 @@ def _counts(cu_seqlens, T, S, chunk, half, short, segment, every, BLOCK: tl.cons
 
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "chunk", "half", "short", "segment", "every"])
 def _worklist_counts_kernel(cu_seqlens, counts, T, S, chunk, half, short, segment, every, BLOCK: tl.constexpr):
-    """Items of each part of the sequences: (lists, parts)."""
+    """Items of each block of sequences: (lists, parts)."""
     which, part, _, count = _counts(cu_seqlens, T, S, chunk, half, short, segment, every, BLOCK)
     tl.store(counts + which * tl.cdiv(S, BLOCK) + part, tl.sum(count, 0))
 
@@ -86,7 +87,7 @@ def _worklist_counts_kernel(cu_seqlens, counts, T, S, chunk, half, short, segmen
 def _worklist_offsets_kernel(
     cu_seqlens, counts, offsets, lists, T, S, slots, chunk, half, short, segment, every, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Items before each sequence (lists, s + 1), and their number in all."""
+    """Items before each sequence (lists, s + 1), and their total number."""
     which, part, sequence, count = _counts(cu_seqlens, T, S, chunk, half, short, segment, every, BLOCK)
     before = sum_of_first(counts + which * tl.cdiv(S, BLOCK), part, BLOCK)
     up_to, total = before + tl.cumsum(count, 0), before + tl.sum(count, 0)
@@ -125,10 +126,10 @@ def _worklist_items_kernel(
 def worklists(
     cu_seqlens: Tensor, n_tokens: int, *, chunk: int, half: int, short: int, segment: int, every: bool
 ) -> Worklists:
-    """The lists for chunks of up to `chunk` tokens, and segments of `segment` tokens: up to `short` are short, more up
-    to `half` are half.
+    """The lists of chunks of up to `chunk` tokens, and of segments of `segment` tokens.
 
-    every: list a segment of each sequence, also of one that has a single chunk, or no token.
+    half, short: a chunk or segment of up to `short` tokens is short, one of up to `half` is half.
+    every_sequence: list a segment of every sequence, even of one with a single chunk or no token.
     """
     n_sequences = len(cu_seqlens) - 1
     slots = n_tokens // chunk + n_sequences

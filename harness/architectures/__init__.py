@@ -1,1 +1,1 @@
-"""The causal language models of transformers, made small: which of them isolate packed documents, and how."""
+"""Small versions of the causal language models of transformers, and whether they isolate packed documents."""

@@ -1,4 +1,4 @@
-"""The board of models: what comes of each convention in a small random model of each architecture of transformers."""
+"""The board of models: how each convention fares in a small random model of each architecture of transformers."""
 
 import importlib
 import os
@@ -29,29 +29,39 @@ _SILENCE = 60.0  # seconds until an architecture has to give its next outcome
 
 @dataclass(frozen=True)
 class Built:
-    """An architecture whose small model was made, or not, with the reason. layers: the kinds that it has; attention:
-    what transformers chose; parameters: how many."""
+    """An architecture and its small model, or the reason why none was built."""
 
     name: str
+    """The model type."""
     model: str
+    """The class of the model."""
     also: tuple[str, ...]
+    """Other model types of the same class."""
     layers: str = ""
+    """The kinds of layers, as "linear_attention, full_attention"."""
     attention: str = ""
+    """The attention implementation chosen by transformers, such as "sdpa"."""
     parameters: int = 0
+    """The number of parameters."""
     reason: str = ""
+    """The error of the build, "" if it succeeded."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one convention. flash: whether attention ran transformers' path of flash attention. module: the
-    first that leaks. text: why it is refused, differs or was not judged, or what else was noticed."""
+    """The result of one convention in one architecture."""
 
     name: str
+    """The model type."""
     convention: str
+    """One of CONVENTION_NAMES."""
     flash: bool
+    """Whether attention ran transformers' path of flash attention."""
     word: Word
     module: str = ""
+    """The first module that leaks, "" if none does or it is unknown."""
     text: str = ""
+    """Why the model refuses, differs or was not judged, or another remark."""
 
 
 Found = Built | Outcome
@@ -64,7 +74,7 @@ def run_board(chosen: Sequence[Architecture], seed: int = 0) -> Iterator[Found]:
     def lost(number: int, text: str) -> Callable[[], Iterator[Found]]:
         return partial(_lost, chosen[number], text)
 
-    importlib.import_module("transformers.models.llama.modeling_llama")  # what all models import, once for all forks
+    importlib.import_module("transformers.models.llama.modeling_llama")  # imported once, before the forks
     torch.set_num_threads(1)
     yield from side_by_side(units, os.cpu_count() or 1, of=Found, again=lost, silence=_SILENCE)
 
@@ -91,7 +101,7 @@ def _judged(architecture: Architecture, seed: int) -> Iterator[Found]:
 
 
 def _ids(tokens: int, generator: torch.Generator) -> Tensor:
-    """Ids that mean nothing: no padding, from which some models count their positions."""
+    """Random ids. None of them is padding, since some models count positions from there."""
     return torch.randint(3, SIZES["pad_token_id"], (1, tokens), generator=generator)
 
 
@@ -106,7 +116,7 @@ def _outcome(
         with ExitStack() as stack:
             try:
                 stack.enter_context(place)
-            except ValueError as error:  # transformers' own: not with this config
+            except ValueError as error:  # transformers refuses flash attention with this config
                 return Outcome(name, convention, with_flash, "refuses", text=_in_short(error))
             request = module_request(
                 model, inputs=_ids, convention=convention, layouts=LAYOUTS, seed=seed, name=name, records=False
@@ -123,7 +133,7 @@ def _outcome(
 
 
 def _in_words(found: Sequence[Verdict]) -> tuple[Word, str, str]:
-    """What the verdicts mean, the first module that leaks, and why."""
+    """The word for the verdicts, the first module that leaks, and the reason."""
     isolation, packing = found[0], found[1] if found[1:] else None
     if isolation.failure:
         lines = [line for line in isolation.failure.lines if line.startswith(NAMED)]

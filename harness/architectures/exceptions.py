@@ -1,9 +1,9 @@
-"""Sizes of small configs, by the names of fields, and what follows from no name, by model type."""
+"""Sizes of small configs by field name, and exceptions by model type."""
 
 from collections.abc import Mapping
 from typing import Any
 
-# Lists with an entry for each layer that decides what the layer is.
+# Lists with the kind of each layer.
 KINDS = (
     *("layer_types", "mlp_layer_types", "layers_block_type", "block_types", "attention_layers", "attn_layers"),
     *("indexer_types", "no_rope_layers", "mtp_layer_types"),
@@ -56,7 +56,7 @@ _BY_VALUE: Mapping[Any, tuple[str, ...]] = {
         *("model_max_length", "context_length", "rel_extent"),
     ),
 }
-# Some models compute with what their default config leaves open.
+# Fields set even where the default config has None: some models compute with them.
 EVEN_IF_NONE = ("head_dim", "num_key_value_heads", "num_experts_per_tok")
 SIZES: Mapping[str, Any] = {
     **{name: value for value, names in _BY_VALUE.items() for name in names},
@@ -67,7 +67,7 @@ SIZES: Mapping[str, Any] = {
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_expand": 2}
 
-# By model type: fields that the names do not give, because they depend on each other or hide a kind of layer.
+# By model type: fields without a rule by name, since they depend on each other or hide a kind of layer.
 SPECIAL: Mapping[str, Mapping[str, Any]] = {
     "bamba": {**_MAMBA, "attn_layer_indices": [1]},
     "cohere_compass_text": {

@@ -1,7 +1,7 @@
-"""Flash attention's place in transformers, taken by plain PyTorch: everything up to the kernel is transformers' own.
+"""Plain PyTorch in place of flash attention: everything up to the kernel is transformers' own.
 
-What reaches a kernel decides whether a model isolates. flash-attn itself needs a GPU; what stands here in its place
-knows documents only as it does: by `cu_seqlens`, in calls of its varlen function.
+Whether a model isolates is decided by the arguments of the kernel. flash-attn itself needs a GPU; its replacement here
+knows documents as flash-attn does, by `cu_seqlens` in calls of the varlen function.
 """
 
 import math
@@ -50,7 +50,7 @@ def flash(
     softcap: float = 0.0,
     s_aux: Tensor | None = None,
 ) -> Tensor:
-    """The same for rows (b, t, heads, d), each one document."""
+    """`flash_varlen` for rows (b, t, heads, d), each one document."""
     rows = zip(q, k, v, strict=True)
     return torch.stack([_attend(*row, softmax_scale, causal, window_size, softcap, s_aux) for row in rows])
 
@@ -83,8 +83,10 @@ def _attend(
 
 @contextmanager
 def in_its_place(model: nn.Module, dense: Callable[..., Tensor] = flash) -> Iterator[None]:
-    """The model runs transformers' path of flash attention, with the functions above. Raises ValueError where the model
-    does not offer it."""
+    """The model runs transformers' path of flash attention, with the functions above as its kernels.
+
+    Raises ValueError where the model does not offer flash attention.
+    """
     from transformers import modeling_flash_attention_utils as place  # noqa: PLC0415  (not a dependency)
     from transformers.integrations import flash_attention as caller  # noqa: PLC0415
 
@@ -94,7 +96,7 @@ def in_its_place(model: nn.Module, dense: Callable[..., Tensor] = flash) -> Iter
     configs = {id(config): config for config in found if hasattr(config, "_attn_implementation")}
     chosen = {key: config._attn_implementation for key, config in configs.items()}
     before, place._lazy_imports = place._lazy_imports, partial(_functions, dense)
-    cast, caller.get_target_dtype = caller.get_target_dtype, lambda *_: None  # fp32 is what the functions here take
+    cast, caller.get_target_dtype = caller.get_target_dtype, lambda *_: None  # the functions here take fp32
     place._loaded_implementation = None
     try:
         for config in configs.values():
@@ -108,8 +110,10 @@ def in_its_place(model: nn.Module, dense: Callable[..., Tensor] = flash) -> Iter
 
 
 def offered(model: nn.Module) -> bool:
-    """Whether the model offers flash attention, and a call of it gets there: some choose their attention when they are
-    made, and would run another one without its mask."""
+    """Whether the model offers flash attention and a call reaches it.
+
+    Some models choose their attention when they are built. They would run another implementation, without its mask.
+    """
     if not getattr(model, "_supports_flash_attn", False):
         return False
     calls: list[Any] = []
@@ -120,7 +124,7 @@ def offered(model: nn.Module) -> bool:
         return flash(*args, **kwargs)
 
     with suppress(ValueError), in_its_place(model, counted), torch.no_grad():
-        with suppress(Exception):  # how it refuses, the board says
+        with suppress(Exception):  # the board reports how it refuses
             model.eval()(torch.arange(4)[None] + 3, use_cache=False)
         return bool(calls)
     return True

@@ -1,4 +1,4 @@
-"""The board as JSON, which is the source, and as a page, which is made of it."""
+"""The board as JSON, the source, and as a Markdown page made from it."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,19 +28,22 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class ModelBoard:
-    """A run. date: ISO; seconds: it took."""
+    """The results of one run, with the versions it ran on."""
 
     transformers: str
     torch: str
     date: str
+    """In ISO format."""
     seed: int
     seconds: float
+    """The duration of the run."""
     models: tuple[Built, ...]
     outcomes: tuple[Outcome, ...]
 
 
 def gathered(found: Sequence[Found], seconds: float, seed: int, versions: Mapping[str, str]) -> ModelBoard:
-    """What a run found, sorted by name. A later reason replaces the first entry of a model whose process ended.
+    """Make a board from the entries of a run, sorted by name. A later reason replaces the first entry of a model whose
+    process ended.
 
     versions: of transformers and torch.
     """
@@ -63,7 +66,7 @@ def as_json(board: ModelBoard) -> str:
 
 
 def read(path: str) -> ModelBoard:
-    """A board that was written. Raises UsageError where the file holds none."""
+    """Read a board from a JSON file. Raises UsageError where the file holds none."""
     try:
         board: ModelBoard = of_json(ModelBoard, json.loads(Path(path).read_text()))
     except (OSError, ValueError, RecursionError, RecordError) as error:
@@ -137,7 +140,7 @@ def _page(board: ModelBoard) -> Iterator[str]:
 
 
 def _rows(cells: Mapping[str, str]) -> Iterator[str]:
-    """A row for all models that have the same cells, the most common first."""
+    """One row for all models with the same cells, the most common cells first."""
     groups: dict[str, list[str]] = {}
     for name, text in cells.items():
         groups.setdefault(text, []).append(name)
@@ -155,7 +158,7 @@ def _signs(board: ModelBoard, name: str) -> str:
     return " | ".join([*stock, *(SIGNS[word[each, True]] if (each, True) in word else "·" for each in FLASH)])
 
 
-# What a trainer can pass, what is easiest first.
+# Arguments that a trainer can pass, the easiest first.
 _EASIEST = (
     ("hf_position_ids", "`position_ids`"),
     ("hf_flash_kwargs_no_position_ids", "flash kwargs without `position_ids`"),

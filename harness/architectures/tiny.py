@@ -1,7 +1,7 @@
-"""A small random model of any causal language model of transformers, which holds each layer type of the default one.
+"""A small random model of any causal language model of transformers, with each layer type of its default config.
 
-Configs have hundreds of fields, of which a few dozen names give sizes: SIZES. Lists with an entry for each layer are
-cut to one layer of each kind. `exceptions` has what follows from no name.
+A config has hundreds of fields; a few dozen names of fields give the sizes (SIZES). Lists with an entry for each layer
+are cut to one layer of each kind. Everything without a rule is in `exceptions`.
 """
 
 import copy
@@ -21,16 +21,21 @@ _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_la
 
 @dataclass(frozen=True)
 class Architecture:
-    """A causal language model of transformers. name: its model type; also: other model types of the same class."""
+    """A causal language model of transformers."""
 
     name: str
+    """Its model type."""
     model: str
+    """Its class."""
     also: tuple[str, ...] = ()
+    """Other model types of the same class."""
 
 
 @cache
 def architectures() -> dict[str, Architecture]:
-    """Those of the installed transformers, by name: one for each class, that of the text model where there are two."""
+    """The architectures of the installed transformers by name, one for each class. Where a class has several model
+    types, the text model's is taken.
+    """
     try:
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as MODELS  # noqa: PLC0415
     except ImportError as error:
@@ -47,7 +52,7 @@ def architectures() -> dict[str, Architecture]:
 
 
 def tiny_config(name: str) -> tuple[Any, str]:
-    """A config of this model type, and the kinds of layers in it. Raises what transformers raises."""
+    """A small config of this model type, and the kinds of its layers. Errors of transformers pass through."""
     from transformers import CONFIG_MAPPING  # noqa: PLC0415
 
     make, special = CONFIG_MAPPING[name], dict(SPECIAL.get(name, {}))
@@ -76,7 +81,7 @@ def one_of_each(known: dict[str, Any]) -> dict[str, Any]:
 
 
 def kinds(config: Any) -> str:
-    """The kinds of layers that a config says it has, as "linear_attention, full_attention"."""
+    """The kinds of layers named by a config, as "linear_attention, full_attention"."""
     found: dict[str, None] = {}
     for name in KINDS:
         for kind in getattr(config, name, None) or ():
@@ -86,7 +91,7 @@ def kinds(config: Any) -> str:
 
 
 def tiny_model(name: str) -> tuple[nn.Module, str]:
-    """The model of that config, with random weights, and its kinds of layers. Raises what transformers raises."""
+    """A small model with random weights, and the kinds of its layers. Errors of transformers pass through."""
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
     config, layers = tiny_config(name)

@@ -1,4 +1,4 @@
-"""The documents of a training step, and the passes that each mode makes of them."""
+"""The documents of a training step, and the forward passes of each mode over them."""
 
 import random
 from collections.abc import Sequence
@@ -14,24 +14,25 @@ from packproof.refs.packers import pack_best_fit
 from packproof.refs.packing import PackLayout
 
 _DRAWN = 10_000
-_SHORTER = 32  # how much so the documents of a tiny stack are
+_SHORTER = 32  # divides the lengths of documents for a tiny stack
 
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """What one forward pass is given, for T rows of which n predict the next token of their document.
-
-    input_ids: (1, T). cu_seqlens: (s + 1,). seq_idx: (1, T) int32, rows past the last sequence are one of their own.
-    rows, targets: (n,), the rows that predict and what comes next there. places: (n,), which prediction of the step
-    each of them is.
-    """
+    """The inputs of one forward pass of T rows, n of which predict the next token of their document."""
 
     input_ids: Tensor
+    """(1, T)."""
     cu_seqlens: Tensor
+    """(s + 1,)."""
     seq_idx: Tensor
+    """(1, T) int32. Rows past the last sequence have a number of their own."""
     rows: Tensor
+    """(n,), the rows that predict."""
     targets: Tensor
+    """(n,), the next token of each of these rows."""
     places: Tensor
+    """(n,), the number of each prediction within the step."""
 
     def to(self, device: str) -> "ForwardPass":
         return ForwardPass(*(getattr(self, field.name).to(device) for field in fields(self)))
@@ -39,11 +40,14 @@ class ForwardPass:
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of a step. capacity: rows of a pass, at most. packs: how many there are of them."""
+    """The documents of a step."""
 
     tokens: tuple[Tensor, ...]
+    """The token ids of each document."""
     capacity: int
+    """The maximum number of rows in a pass."""
     packs: int
+    """The maximum number of packs."""
 
     @property
     def lengths(self) -> list[int]:
@@ -51,11 +55,11 @@ class Documents:
 
     @property
     def predictions(self) -> int:
-        """Tokens that are predicted: all but the first of each document."""
+        """The number of predicted tokens: all but the first of each document."""
         return sum(self.lengths) - len(self.tokens)
 
     def passes(self, mode: str) -> list[ForwardPass]:
-        """Every document once, as `mode` has it."""
+        """Every document once, arranged by `mode`."""
         if mode == "single":
             return [self._pass([j], self.lengths[j], 0) for j in range(len(self.tokens))]
         if mode == "padded":
@@ -64,7 +68,7 @@ class Documents:
         return [self._pass([piece.sequence for piece in pack], None, self.capacity) for pack in packs]
 
     def _batches(self) -> list[list[int]]:
-        """Documents in order of arrival, as many to a batch as its rows allow when it is padded to the longest."""
+        """Documents in order of arrival. A batch takes as many as its rows allow when padded to the longest."""
         batches: list[list[int]] = [[]]
         for j, length in enumerate(self.lengths):
             longest = max([length, *(self.lengths[k] for k in batches[-1])])
@@ -74,7 +78,9 @@ class Documents:
         return batches
 
     def _pass(self, members: Sequence[int], each: int | None, rows: int) -> ForwardPass:
-        """These documents, each in so many rows or in as many as it has tokens; then rows without any, up to `rows`."""
+        """The documents `members`, each in `rows_per_document` rows, by default one per token; then empty rows, up to
+        `rows`.
+        """
         lengths = [each or self.lengths[j] for j in members]
         layout = PackLayout.from_lengths(lengths, slack=max(rows - sum(lengths), 0))
         first = list(accumulate((length - 1 for length in self.lengths), initial=0))
@@ -94,8 +100,8 @@ class Documents:
 def documents(capacity: int, packs: int, *, vocabulary: int, tiny: bool, seed: int) -> Documents:
     """As many documents as fit into the packs, of random tokens, with lengths as `bench packing` draws them.
 
-    The lengths are evenly spaced quantiles of many that were drawn, so that a few documents have the mean of all.
-    Raises UsageError where the longest document has more tokens than the capacity.
+    The lengths are evenly spaced quantiles of a large sample, so a few documents have the mean of all. Raises
+    UsageError where the longest document has more tokens than the capacity.
     """
     lengths = sorted(max(length // _SHORTER, 2) if tiny else length for length in lengths_drawn(_DRAWN, seed))
     if lengths[-1] > capacity:
@@ -109,7 +115,7 @@ def documents(capacity: int, packs: int, *, vocabulary: int, tiny: bool, seed: i
 
 
 def _quantiles(lengths: Sequence[int], count: int, seed: int) -> list[int]:
-    """Evenly spaced ones of the sorted lengths, in random order."""
+    """Evenly spaced quantiles of the sorted lengths, in random order."""
     chosen = [lengths[(2 * j + 1) * len(lengths) // (2 * count)] for j in range(count)]
     random.Random(seed).shuffle(chosen)
     return chosen

@@ -15,7 +15,7 @@ from packproof.harness.stacks.shapes import Shape
 from packproof.layers import Mamba2Block, MambaBlock
 
 _BLOCKS = {"mamba": MambaBlock, "mamba2": Mamba2Block}
-_WIDE = ("A_log", "D", "dt_bias", "dt_proj.bias")  # what a block reads in fp32 beside tokens of 16 bits
+_WIDE = ("A_log", "D", "dt_bias", "dt_proj.bias")  # read in fp32 by a block, beside tokens of 16 bits
 _DEVIATION = 0.02  # of the embedding, as mamba-ssm starts it
 _EPS = 1e-5
 
@@ -23,7 +23,8 @@ _EPS = 1e-5
 class Stack(nn.Module):
     """x + block(norm(x)) for each block, from an embedding to logits by the same weight.
 
-    block: makes one. boundaries: which tensor of a pass a block takes, and its name there.
+    block: makes one block.
+    boundaries: the argument of a block that holds the boundaries, and the field of ForwardPass of that name.
     """
 
     def __init__(self, shape: Shape, block: Callable[[], nn.Module], boundaries: str) -> None:
@@ -46,7 +47,7 @@ class Stack(nn.Module):
 
 
 def ours(shape: Shape, ops: Any, device: str, dtype: torch.dtype, seed: int) -> Stack:
-    """A stack of packproof's blocks with random weights, the same ones for the same seed, device and shape."""
+    """A stack of packproof's blocks with random weights. They depend only on seed, device and shape."""
     with torch.device(device):
         torch.manual_seed(seed)
         stack = Stack(shape, lambda: _BLOCKS[shape.block](shape.d_model, ops=ops, **shape.sizes), "cu_seqlens")
@@ -59,7 +60,7 @@ def ours(shape: Shape, ops: Any, device: str, dtype: torch.dtype, seed: int) -> 
 
 
 def of_mamba_ssm(shape: Shape, device: str, dtype: torch.dtype, weights: Stack) -> Stack:
-    """The same stack of mamba-ssm's Mamba2. Raises ImportError where it is not installed."""
+    """The same stack of mamba-ssm's Mamba2, with the weights of `weights`. Raises ImportError without mamba-ssm."""
     from mamba_ssm.modules.mamba2 import Mamba2  # noqa: PLC0415  (where it is installed)
 
     with torch.device(device):
@@ -69,7 +70,7 @@ def of_mamba_ssm(shape: Shape, device: str, dtype: torch.dtype, weights: Stack) 
 
 
 def _in(stack: Stack, dtype: torch.dtype) -> Stack:
-    """Parameters in the dtype, but those that stay wide; they are rounded once, from fp32."""
+    """Cast the parameters to `dtype`, from fp32 and once. The fp32 parameters stay fp32 or wider."""
     for name, parameter in stack.named_parameters():
         wide = name.endswith(_WIDE)
         parameter.data = parameter.data.to(torch.promote_types(dtype, torch.float32) if wide else dtype)

@@ -12,7 +12,7 @@ _COLORS = {"single": "C7", "padded": "C1", "packed": "C0", "mamba_ssm": "C2"}
 
 
 def table(path: str) -> str:
-    """The Markdown, between two comments with its origin. Raises UsageError for a file that is damaged."""
+    """The Markdown, between two comments with its origin. Raises UsageError for a damaged file."""
     start, rows, data = read(path)
     page = _page(start, rows, data)
     return "\n".join([f"<!-- packproof table {path} -->", *page, "<!-- end of table -->"])
@@ -48,7 +48,7 @@ class StacksPlot:
         self._file = drawable(path)
 
     def draw(self, path: str) -> None:
-        """Write the plot of a file: the same bytes for the same file. Raises UsageError where it is damaged."""
+        """Write the plot of a file: the same bytes for the same file. Raises UsageError for a damaged file."""
         import matplotlib as mpl  # noqa: PLC0415  (an optional dependency)
         from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -66,7 +66,7 @@ class StacksPlot:
 
 
 def _bars(panel: Any, rows: list[Trained], value: Callable[[Trained], float]) -> None:
-    """A group of bars for each model, in it one for each mode that was timed."""
+    """A group of bars for each model, with a bar for each timed mode."""
     models = list(dict.fromkeys(row.model for row in rows))
     modes = [mode for mode in MODES if any(row.mode == mode for row in rows)]
     width = 0.8 / len(modes)

@@ -20,7 +20,7 @@ _LOSSES = ("loss", 9), ("apart", 7), ("after", 9)
 
 
 class StacksReport:
-    """Prints the events of one bench of stacks. rows: those that have come."""
+    """Prints the events of one bench of stacks."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -51,7 +51,7 @@ class StacksReport:
 
 
 def started(event: StacksStarted) -> Iterator[str]:
-    """What runs, and where."""
+    """The environment, the documents and the steps of a bench, as lines."""
     where = event.environment
     driver = f", driver {where.driver}" if where.driver else f", {counted(where.threads, 'thread')}"
     others = "".join(f", {name} {found}" for name, found in event.packages.items())
@@ -63,14 +63,14 @@ def started(event: StacksStarted) -> Iterator[str]:
 
 
 def documents_text(event: StacksStarted) -> str:
-    """The documents of a step, and of how many rows a pass has."""
+    """The documents of a step, and the rows of a pass."""
     lengths = event.lengths
     bounds = f"{min(lengths):,} to {max(lengths):,} tokens, mean {sum(lengths) / len(lengths):.0f}"
     return f"a step: {counted(len(lengths), 'document')} of {bounds}, in passes of at most {event.capacity:,} rows"
 
 
 def step_text(event: StacksStarted) -> str:
-    """How they are trained."""
+    """The dtype, the passes of a step and the number of steps."""
     return f"{short(event.dtype)}, forward, backward, one fused AdamW update; median of {counted(event.steps, 'step')}"
 
 
@@ -86,12 +86,12 @@ def figures(row: Trained, rows: list[Trained]) -> tuple[str, ...]:
 
 
 def found(rows: list[Trained], model: str, mode: str) -> Trained | None:
-    """The row of a mode, where it was timed."""
+    """The row of a mode, None if it was not timed."""
     return next((row for row in rows if (row.model, row.mode, row.status) == (model, mode, "timed")), None)
 
 
 def ratios(rows: list[Trained]) -> Iterator[str]:
-    """Tokens per second of packs over those of the other modes, in a line for each model."""
+    """Tokens per second of packs over those of the other modes, one line per model."""
     for model in dict.fromkeys(row.model for row in rows):
         packed = found(rows, model, "packed")
         others = [row for row in rows if row.model == model and row.status == "timed" and row is not packed]
@@ -101,12 +101,12 @@ def ratios(rows: list[Trained]) -> Iterator[str]:
 
 
 def _cell(text: str, width: int) -> str:
-    """Text in as many columns, on the left where the width is negative."""
+    """Text in `width` columns, aligned left where the width is negative."""
     return f"{text:<{-width}}" if width < 0 else f"{text:>{width}}"
 
 
 class StacksFile:
-    """Collects the events into a document, and writes it to a file after each, if there is one.
+    """Collects the events into a document. With a path it rewrites the file after each event.
 
     Raises UsageError at once if the file cannot be written.
     """
@@ -137,13 +137,13 @@ class StacksFile:
 
 
 def is_of_stacks(path: str) -> bool:
-    """Whether the file is one of StacksFile. Raises UsageError where it cannot be read."""
+    """Whether StacksFile wrote the file. Raises UsageError if it cannot be read."""
     data = read_json(path, path)
     return isinstance(data, dict) and data.get("kind") == KIND
 
 
 def read(path: str) -> tuple[StacksStarted, list[Trained], dict[str, Any]]:
-    """The events in a file, and the document. Raises UsageError where it is of another version, or damaged."""
+    """The events in a file, and the document. Raises UsageError for a damaged file or another version."""
     data = read_json(path, path)
     if data.get("version") != VERSION:
         raise UsageError(f"{path} was not written by `packproof bench stack --json` in version {VERSION}")

@@ -6,19 +6,22 @@ from typing import Literal
 
 from packproof.harness.results.environment import Environment
 
-# wrong: its loss is another one; failed: it raised an error; too large: for the memory of the GPU
+# wrong: the loss differs; failed: it raised an error; too large: for the memory of the GPU
 Status = Literal["timed", "wrong", "failed", "too large", "cannot", "not installed"]
 MOST_APART, MOST_APART_WIDE = 2.0, 0.25  # see run.py
 
 
 @dataclass(frozen=True)
 class StacksStarted:
-    """What will run. lengths: of the documents. capacity: rows of a pass, at most. packages: versions of peers."""
+    """The plan of a bench of stacks."""
 
     environment: Environment
     packages: dict[str, str]
+    """Versions of peers."""
     lengths: tuple[int, ...]
+    """Of the documents, in tokens."""
     capacity: int
+    """The maximum number of rows in a pass."""
     steps: int
     dtype: str
     seed: int
@@ -26,14 +29,7 @@ class StacksStarted:
 
 @dataclass(frozen=True)
 class Trained:
-    """One mode of one model.
-
-    passes, rows: of a step. loss: before the first step, the mean over predictions. apart: how far the losses are from
-    those of one document at a time at twice the precision, over how far the latter's own are in the dtype of the steps;
-    apart_wide: the same for losses at twice the precision, None where they were not computed. losses: of the steps, the
-    first of which is the warm-up. seconds: of each timed step. peak: the most bytes allocated meanwhile, None if
-    unknown.
-    """
+    """The result of one mode of one model."""
 
     model: str
     mode: str
@@ -42,13 +38,23 @@ class Trained:
     parameters: int = 0
     tokens: int = 0
     passes: int = 0
+    """Forward passes of a step."""
     rows: int = 0
+    """Rows of a step, padding included."""
     loss: float | None = None
+    """Before the first step, the mean over predictions."""
     apart: float | None = None
+    """The distance of the losses from exact ones, in units of the rounding of mode "single". Exact losses are those of
+    one document at a time at twice the precision. The rounding is the distance of the same in the dtype of the steps.
+    """
     apart_wide: float | None = None
+    """The same for losses at twice the precision, None where they were not computed."""
     losses: tuple[float, ...] = ()
+    """Of the steps. The first step is the warm-up."""
     seconds: tuple[float, ...] = ()
+    """Of each timed step."""
     peak: int | None = None
+    """The maximum of allocated bytes during the steps, None if unknown."""
 
     @property
     def bad(self) -> bool:
@@ -57,17 +63,17 @@ class Trained:
 
     @property
     def step(self) -> float:
-        """Seconds of a step, the median."""
+        """The median duration of a step in seconds."""
         return median(self.seconds)
 
     @property
     def per_second(self) -> float:
-        """Tokens of documents in a second: padding does not count."""
+        """Tokens of documents per second. Padding does not count."""
         return self.tokens / self.step
 
     @property
     def padding(self) -> float:
-        """Rows without a token, of all."""
+        """The share of rows without a token."""
         return 1 - self.tokens / self.rows
 
 

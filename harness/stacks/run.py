@@ -1,11 +1,11 @@
 """Trains stacks in each mode: the loss before the first step is compared, then whole steps are timed.
 
-Every mode has the loss of each token that one document at a time has, to rounding. How much rounding does is measured:
-those losses in the dtype of the steps, against the same at twice the precision. In the dtype of the steps a mode may be
-twice as far from the exact ones as that, which is what four times as many roundings do. A state that comes from the
-document before may move a loss by less. So packproof's own stacks run at twice the precision too, where the distance
-falls with the unit roundoff if it is rounding, from bf16 to tf32 by 8, and a quarter is allowed; a leak stays as it is.
-Both are judged over all tokens, and over the first ones of each document, which the one before it reaches first.
+Every mode must have the loss of one document at a time, token by token, to rounding. The rounding is measured: the
+losses of mode "single" in the dtype of the steps, against the same at twice the precision, the exact ones. In the dtype
+of the steps a mode may be twice as far from the exact losses; four times as many roundings do that. A state that leaks
+from the document before may move a loss by less. So packproof's own stacks run at twice the precision too. There a
+distance due to rounding falls with the unit roundoff, from bf16 to tf32 by 8, and a quarter is allowed; a leak stays as
+it is. Both distances are taken over all tokens and over the first ones of each document, where a leak arrives first.
 """
 
 # mypy: allow-untyped-calls
@@ -46,21 +46,25 @@ _PEER = ("mamba-ssm", "causal-conv1d")
 
 @dataclass(frozen=True)
 class StacksRequest:
-    """models, modes: names. capacity: rows of a pass, at most. packs: how many of them a step has."""
+    """A bench of stacks."""
 
     models: tuple[str, ...]
+    """Names in SHAPES."""
     modes: tuple[str, ...]
+    """Names in MODES."""
     steps: int = 3
     capacity: int = 4096
+    """The maximum number of rows in a pass."""
     packs: int = 4
+    """Packs of a step."""
     device: str = "cuda"
     seed: int = 0
 
 
 def run_stacks(request: StacksRequest, ops: Any = None) -> Iterator[StackEvent]:
-    """Train what is requested, mode by mode. ops: what the blocks are built on; kernels on a GPU, otherwise references.
+    """Train the requested models, mode by mode. Raises UsageError before the first event if that is impossible.
 
-    Raises UsageError before the first event where that is impossible.
+    ops: the namespace of ops under the blocks, by default the kernels on a GPU, otherwise the references.
     """
     began = time.monotonic()
     if request.device == "cuda" and not torch.cuda.is_available():
@@ -77,7 +81,7 @@ def run_stacks(request: StacksRequest, ops: Any = None) -> Iterator[StackEvent]:
 
 
 class _Model:
-    """One model, in one mode after the other."""
+    """One model, trained in one mode after the other."""
 
     def __init__(self, name: str, request: StacksRequest, ops: Any) -> None:
         self.name, self.shape, self.request, self.ops = name, SHAPES[name], request, ops
@@ -102,7 +106,7 @@ class _Model:
             self._free()
 
     def _judge(self) -> "Judge":
-        """What one document at a time computes, and the same at twice the precision."""
+        """A judge with the losses of one document at a time, in the dtype of the steps and at twice the precision."""
         alone, exact = self._losses("single"), self._losses("single", wide=True)
         return Judge(alone, exact, beginnings(self.documents).to(self.device))
 
@@ -132,7 +136,7 @@ class _Model:
         return self._timed(row, self._stack(mode), self._passes(mode))
 
     def _timed(self, row: Trained, stack: Stack, passes: Sequence[ForwardPass]) -> Trained:
-        """The row with its steps. One more is taken first: it compiles what the steps need."""
+        """The row with its timed steps. An extra first step compiles the kernels."""
         row = replace(
             row,
             parameters=sum(parameter.numel() for parameter in stack.parameters()),
@@ -170,16 +174,20 @@ class _Model:
 
 @dataclass(frozen=True)
 class Judge:
-    """alone, exact: the loss of each prediction (n,), with one document in each pass, and at twice the precision.
-    beginnings: (n,), which predictions are the first ones of a document."""
+    """Compares the losses of a mode with those of one document per pass."""
 
     alone: Tensor
+    """(n,), the loss of each prediction with one document per pass, in the dtype of the steps."""
     exact: Tensor
+    """(n,), the same at twice the precision."""
     beginnings: Tensor
+    """(n,), whether a prediction is among the first ones of a document."""
 
     def apart(self, found: Tensor) -> float:
-        """How far the losses are from the exact ones, over how far those of one document at a time are: the larger of
-        all predictions and of the first ones. NaN where a loss is."""
+        """The distance of the losses from the exact ones, in units of the rounding of one document at a time.
+
+        The larger of two values: over all predictions, and over the first ones of documents. NaN where a loss is NaN.
+        """
         parts = [(found - self.exact, self.alone - self.exact)]
         parts += [(mine[self.beginnings], own[self.beginnings]) for mine, own in parts]
         ratios = torch.stack([_size(mine) / _size(own) for mine, own in parts])
@@ -187,7 +195,7 @@ class Judge:
 
 
 def unlike(row: Trained) -> str:
-    """Why the losses of a mode are not those of one document at a time, "" if they are. NaN is never the same."""
+    """Why the losses of a mode differ from those of one document at a time, "" if they do not. NaN always differs."""
     for apart, most in ((row.apart, MOST_APART), (row.apart_wide, MOST_APART_WIDE)):
         if apart is not None and not apart <= most:
             where = "" if most == MOST_APART else " at twice the precision"
@@ -201,7 +209,7 @@ def _size(x: Tensor) -> Tensor:
 
 
 def beginnings(of: Documents) -> Tensor:
-    """Which predictions of a step are among the first ones of their document (n,)."""
+    """Whether each prediction of a step is among the first ones of its document (n,)."""
     return torch.cat([torch.arange(length - 1) < _BEGINNING for length in of.lengths])
 
 
@@ -218,7 +226,7 @@ def losses(stack: Stack, passes: Sequence[ForwardPass], predictions: int) -> Ten
 
 
 def training(stack: Stack, passes: Sequence[ForwardPass], predictions: int) -> Callable[[], Tensor]:
-    """A function that takes one step, over all passes and with one update, and returns its mean loss."""
+    """A function for one step, over all passes and with one update. It returns the mean loss."""
     optimizer = torch.optim.AdamW(stack.parameters(), lr=_RATE, fused=True)
 
     def step() -> Tensor:

@@ -1,4 +1,4 @@
-"""What can be trained and how, by name; nothing here needs torch."""
+"""The models and modes of the bench by name; nothing here needs torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,13 +10,16 @@ from packproof.refs.errors import UsageError
 
 @dataclass(frozen=True)
 class Shape:
-    """A stack. sizes: arguments of the block that differ from its defaults, which are those of the published models."""
+    """A stack of one kind of block."""
 
     block: Literal["mamba", "mamba2"]
     d_model: int
     layers: int
+    """The number of blocks."""
     vocabulary: int = 50_280
+    """The number of tokens that the embedding knows."""
     sizes: Mapping[str, int] = field(default_factory=dict)
+    """Arguments of the block. The defaults are those of the published models."""
 
     @property
     def tiny(self) -> bool:
@@ -45,7 +48,7 @@ MODES = {
 
 
 def models(names: tuple[str, ...] | None, device: str) -> tuple[str, ...]:
-    """The names of the shapes to train. Raises UsageError for one that is unknown, or that needs a GPU."""
+    """The names of the shapes to train. Raises UsageError for an unknown name and for a model that needs a GPU."""
     chosen = tuple(known("model", name, SHAPES) for name in names or DEFAULTS[device])
     large = [name for name in chosen if not SHAPES[name].tiny]
     if large and device == "cpu":
@@ -59,6 +62,6 @@ def models(names: tuple[str, ...] | None, device: str) -> tuple[str, ...]:
 
 
 def modes(names: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The modes, in the order in which they run. Raises UsageError for one that is unknown."""
+    """The modes, in the order of MODES. Raises UsageError for an unknown name."""
     chosen = {known("mode", name, MODES) for name in names or MODES}
     return tuple(name for name in MODES if name in chosen)
