@@ -1,4 +1,4 @@
-"""The record of packproof's own kernels: the GPU resources of each form (a variant on one target), kept with the source.
+"""The record of packproof's own kernels: GPU resources of each form (a variant on one target), kept with the source.
 
 The key of a form is a digest of its source, target, options and Triton version, exact to the byte. A form with a
 recorded key is not compiled again. Each use of the record compiles a random sample of the forms, which has to agree.
