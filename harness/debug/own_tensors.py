@@ -72,7 +72,7 @@ class Tool:
         return Signature(self.name, op.inputs, op.outputs, op.options, op.fixed, tables, integers)
 
     def options(self, given: Any) -> dict[str, Any]:
-        """The options by name. Raises ArgumentError for a bad value, and for options unknown to the op or the kernel."""
+        """The options by name. Raises ArgumentError for a bad value, and for an option unknown to the op or kernel."""
         if given is None:
             return {}
         if not isinstance(given, Mapping):
