@@ -142,7 +142,7 @@ class Guard:
 
         name: description in messages.
         size, stride: in elements.
-        lead: elements between the start of the allocation and the tensor.
+        leading_elements: elements between the start of the allocation and the tensor.
         """
         n_bytes = (_extent(size, stride) + lead) * dtype.itemsize
         canary = -1 - len(self._fences) % 16  # 0xFFF0 to 0xFFFF: NaN in any float type, repeated to fill the dtype
