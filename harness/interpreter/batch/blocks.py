@@ -158,7 +158,7 @@ _WHOLE = slice(None)
 
 
 def values(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`operators.values`."""
+    """`operators.operand_values`."""
 
     def lifted(self: Any, other: Any, kinds: Any) -> Any:
         if programs.counting and not self.sizes and self.dtype.is_int() and _is_float(other):
