@@ -55,7 +55,7 @@ class Compiled(TypedDict):
     skipped: str
     """Why this installation of Triton cannot compile for the target at all; "" if it can."""
     slow: str
-    """How many spills exceed the declared number, in one line; "" if none. They cost time but no accuracy."""
+    """The spills, in one line, if they exceed the declared number; else "". They cost time but no accuracy."""
     registers: int | None
     """Registers per thread."""
     spills: int | None

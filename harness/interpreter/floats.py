@@ -35,7 +35,7 @@ def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def float32_to_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """`values` rounded to 10 explicit mantissa bits, ties to even: a tensor core keeps so many of an fp32 operand."""
+    """`values` rounded to tf32, ties to even: the 10 explicit mantissa bits kept by tensor cores."""
     bits = _bits(values)
     nearest = (bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)
     return np.where(np.isfinite(values), nearest.view(np.float32), values)

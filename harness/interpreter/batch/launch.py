@@ -18,7 +18,7 @@ from packproof.harness.interpreter.memory_map import MemoryMap, Region, regions_
 from packproof.harness.interpreter.sanitizer import Sanitizer, tensors_of
 from packproof.properties.call import KernelFault
 
-FEW = 8  # launches of at most so many programs run in the given order; larger ones only if the batch gives up
+FEW = 8  # launches of up to 8 programs run in the order asked for; larger ones only if the batch gives up
 GROUPS = (1024, 128, 16)  # programs of a batch; the next size if blocks are too large
 
 Kernel = Callable[..., Any]
