@@ -1,4 +1,4 @@
-"""The compile cells: every variant that a kernel's wrapper can choose, compiled for every target without a GPU."""
+"""Compile cells: each variant that a kernel's wrapper can choose, compiled for every target without a GPU."""
 
 import os
 import time
@@ -10,12 +10,15 @@ from packproof.harness.compile.variants import Compiled, compile_listings, of_on
 from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Status, Verdict
 
 _MOST_LINES = 8
-_TUNED_WITH = "3.7."  # the Triton version that the forms were tuned with; another may spill a few bytes of some
+_TUNED_WITH = "3.7."  # the variants were tuned with this Triton; other versions may spill a few bytes
 
 
 def compile_cells(cells: Mapping[Cell, str], record: str | None = None) -> Iterator[tuple[Cell, Iterator[Event]]]:
-    """Each cell with its events, which have to be taken before the next cell. cells: where the forms of each are
-    listed. record: a file of forms that need not be compiled again. A form whose sample disagrees with it fails too."""
+    """Yield each cell with an iterator of its events. Exhaust the iterator before you take the next cell.
+
+    cells: each cell with the name of the function that lists its variants.
+    record: a file of known forms, not compiled again except for a sample. A form fails if its sample disagrees.
+    """
     jobs = max(2, (os.cpu_count() or 1) // 4)
     with closing(compile_listings(list(cells.values()), jobs=jobs, record=record)) as results:
         for cell in cells:
@@ -23,10 +26,10 @@ def compile_cells(cells: Mapping[Cell, str], record: str | None = None) -> Itera
 
 
 def _compiled(cell: Cell, forms: Iterator[Compiled]) -> Iterator[Event]:
-    """The kernel fails if a form does not compile or needs more shared memory than there is.
+    """The events of one cell. The kernel fails if a form does not compile or needs more shared memory than there is.
 
-    A form that spills more than it declares is still correct. It fails with the Triton that it was tuned with, and is
-    reported as a note with any other.
+    A form with more spills than declared is still correct. It fails with the Triton version of `_TUNED_TRITON`, and is
+    reported as a note with any other version.
     """
     yield CellStarted(cell)
     started = time.monotonic()

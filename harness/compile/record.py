@@ -1,7 +1,7 @@
-"""What each form of packproof's own kernels takes of a GPU, as a file that travels with their source.
+"""The record of packproof's own kernels: GPU resources of each form (a variant on one target), kept with the source.
 
-A form whose key is that of the record (its source, the target, the options, and Triton, all to the byte) need not be
-compiled again. A sample of them is, whenever the record is used, and has to agree.
+The key of a form is a digest of its source, target, options and Triton version, exact to the byte. A form with a
+recorded key is not compiled again. Each use of the record compiles a random sample of the forms, which has to agree.
 """
 
 import json
@@ -13,11 +13,11 @@ from packproof.harness.compile.resources import Resources, keep_resources, key_o
 from packproof.kernels.variant import Variant
 from packproof.refs.errors import UsageError
 
-_SAMPLED = 40  # of so many forms, one is compiled all the same
+_SAMPLED = 40  # one form in 40 is compiled all the same
 
 
 def read_record(file: str) -> Mapping[str, Resources]:
-    """What each form of a record took, by its key. Raises UsageError for a file that holds none."""
+    """The resources of each form in a record, by key. Raises UsageError for a file without forms."""
     try:
         forms = json.loads(Path(file).read_text(encoding="utf-8"))
         return {
@@ -37,10 +37,10 @@ def read_record(file: str) -> Mapping[str, Resources]:
 
 
 def adopt(record: Mapping[str, Resources], forms: Iterable[tuple[Variant, str]]) -> dict[str, Resources]:
-    """Enter the forms of the record, pairs of a variant and a target, into Triton's cache. Returns a sample that was
-    left out, with what has to be found, by key: to be compiled and compared.
+    """Enter recorded forms into Triton's cache, except for a random sample. Returns the sample's resources by key.
 
-    Forms that have changed since, and those that this machine has compiled itself, are left as they are.
+    forms: (variant, target) pairs. The caller compiles the sample and compares. Forms that changed since the record was
+    written, and forms compiled on this machine before, are left as they are.
     """
     same = {}
     for variant, target in forms:
@@ -54,6 +54,6 @@ def adopt(record: Mapping[str, Resources], forms: Iterable[tuple[Variant, str]])
 
 
 def disagreement(found: Mapping[str, object], expected: Resources) -> str:
-    """What a form takes and the record does not say, in one line; "" where they agree."""
+    """The differences between a compiled form and its record, in one line; "" where they agree."""
     differing = [f"{name} {found[name]}, not {value}" for name, value in expected.items() if found[name] != value]
     return f"does not take what the record says: {'; '.join(differing)}" if differing else ""

@@ -1,9 +1,9 @@
-"""Whether a compiled loop refills a buffer in shared memory before what it holds was read (triton-lang/triton#8139).
+"""Detects compiled loops that refill a shared-memory buffer before it was read (triton-lang/triton#8139).
 
-Triton's pipeliner (3.6.0, 3.7.1) loads the tiles of later iterations into the buffers of those that are done with. It
-places these loads after the last use in the loop's own body, and overlooks a use in a branch or a loop inside. With as
-many buffers as iterations that it loads ahead, the load goes into the very buffer that is in use: the branch then reads
-a later iteration's tile, or the zeros of a load past the last iteration.
+Triton's pipeliner (3.6.0, 3.7.1) loads the tiles of later iterations into buffers that are free again. It places these
+loads after the last use in the body of the loop itself, and overlooks uses in a nested branch or loop. With as many
+buffers as prefetched iterations, the load overwrites a buffer in use: the branch then reads the tile of a later
+iteration, or the zeros of a load past the last iteration.
 """
 
 import re
@@ -16,12 +16,12 @@ _VIEW = re.compile(rf"({_VALUE}) = ttg\.memdesc_\w+ ({_VALUE})")
 
 
 def refilled_buffers(ttgir: str) -> int:
-    """How many buffers a loop refills before a region inside of it reads them, in the TTGIR of a kernel."""
-    buffers: dict[str, str] = {}  # of each view, and of each buffer itself
+    """The number of buffers in a kernel's TTGIR that a loop refills before a region nested in it reads them."""
+    buffers: dict[str, str] = {}  # view -> its buffer; a buffer is a view of itself
     slots: dict[str, int] = {}
-    outside: dict[str, int] = {}  # how deep in regions a buffer was made
-    ahead: Counter[str] = Counter()  # iterations whose tiles are loaded before the loop
-    refilled: list[tuple[int, str]] = []  # in loops that have not ended: how deep, which buffer
+    outside: dict[str, int] = {}  # region depth of each buffer's allocation
+    ahead: Counter[str] = Counter()  # iterations prefetched before the loop
+    refilled: list[tuple[int, str]] = []  # (depth, buffer), in loops that have not ended
     found = set()
     for depth, line in _operations(ttgir):
         refilled = [(level, buffer) for level, buffer in refilled if level <= depth]
@@ -41,7 +41,7 @@ def refilled_buffers(ttgir: str) -> int:
 
 
 def _operations(ttgir: str) -> Iterator[tuple[int, str]]:
-    """Each line, with how deep it lies in regions."""
+    """Each line with its region depth."""
     depth = 0
     for line in map(str.strip, ttgir.splitlines()):
         depth -= line.startswith("}")

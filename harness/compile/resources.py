@@ -1,7 +1,7 @@
-"""What one compiled form of a kernel takes of a GPU: registers, spills, shared memory.
+"""The GPU resources of one compiled form of a kernel: registers, spills, shared memory.
 
-It is kept in Triton's cache, by the source of the kernel, the target, the options, the version of Triton and what reads
-the result: a form is compiled again only where one of these has changed.
+They are kept in Triton's cache. The key covers the kernel's source, the target, the options, the version of Triton and
+the code of this module. A form is compiled again only if one of these has changed.
 """
 
 import hashlib
@@ -21,20 +21,24 @@ _FILE = "resources.json"
 
 
 class Resources(TypedDict):
-    """registers: per thread. spills: bytes stored and loaded (on AMD: registers). shared: bytes per program. dot:
-    whether it multiplies matrices. atomics: the kinds of `tl.atomic_*` found. refilled: how many
-    buffers a loop refills too early (`refills`)."""
+    """The GPU resources of one variant on one target."""
 
     registers: int
+    """Registers per thread."""
     spills: int
+    """Bytes stored and loaded by spills; on AMD, the number of spilled registers."""
     shared: int
+    """Bytes of shared memory per program."""
     dot: bool
+    """Whether the kernel multiplies matrices (`tl.dot`)."""
     atomics: list[str]
+    """The kinds of `tl.atomic_*` in the kernel."""
     refilled: int
+    """The number of buffers refilled too early by a loop (`refills`)."""
 
 
 def known_resources(variant: Variant, target: str) -> Resources | None:
-    """What an earlier compilation of the same source found, or None. Compiles nothing."""
+    """The resources found by an earlier compilation of the same source, or None. Compiles nothing."""
     path = _store(variant, target).get_file(_FILE)
     if path is None:
         return None
@@ -43,7 +47,7 @@ def known_resources(variant: Variant, target: str) -> Resources | None:
 
 
 def compiled_resources(variant: Variant, target: str) -> Resources:
-    """Compile the form in this process, and keep the result. Raises what the compiler raises."""
+    """Compile the form in this process and store its resources. Passes on the errors of the compiler."""
     import triton  # noqa: PLC0415  (`import packproof` works where Triton is not installed)
 
     kernel = triton.compile(_source(variant), target=_gpu(target), options=_options(variant))
@@ -61,12 +65,12 @@ def compiled_resources(variant: Variant, target: str) -> Resources:
 
 
 def keep_resources(variant: Variant, target: str, found: Resources) -> None:
-    """Keep them in Triton's cache, as the result of compiling this source."""
+    """Store resources in Triton's cache, as the result of compiling this source."""
     _store(variant, target).put(json.dumps(found), _FILE, binary=False)
 
 
 def key_of(variant: Variant, target: str) -> str:
-    """A digest of all that the result depends on: source, target, options, Triton, and this file."""
+    """A digest of everything the resources depend on: source, target, options, Triton, and this file."""
     from triton.runtime.cache import get_cache_key  # noqa: PLC0415
 
     backend = _backend(target)
@@ -76,13 +80,14 @@ def key_of(variant: Variant, target: str) -> str:
 
 
 def _stated(options: Any) -> str:
-    """Options as text. Libraries by what they hold: for AMD Triton's own digest has where they are installed."""
+    """Options as text, with libraries as digests of their contents. Triton's own digest has their paths on AMD, which
+    differ between installations."""
     libraries = [(name, _digest_of(Path(file))) for name, file in options.extern_libs]
     return repr(sorted({**vars(options), "extern_libs": libraries}.items()))
 
 
 def digest_tools(target: str) -> None:
-    """Compute what is costly and the same for each form: digests of Triton and versions of its tools (0.8 s).
+    """Compute the digest of Triton and the versions of its tools (0.8 s). They are the same for all forms.
 
     Raises a bare Exception where Triton has no tools for the target.
     """
@@ -139,13 +144,13 @@ def _gpu(target: str) -> Any:
 
 
 def _of_amd(kernel: Any) -> tuple[int, int]:
-    """Vector registers, and how many of them spill."""
+    """Vector registers, and the number of spilled ones."""
     found = dict(re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", kernel.asm["amdgcn"]))
     return int(found["vgpr_count"]), int(found["vgpr_spill_count"])
 
 
 def _of_nvidia(kernel: Any, target: str) -> tuple[int, int]:
-    """Registers, and bytes of spill stores and loads; only ptxas reports the latter; it runs where there is a stack."""
+    """Registers, and bytes of spill stores and loads. Only ptxas reports spills; without a stack there are none."""
     from triton import knobs  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
 """The compile tier: every variant of a kernel is compiled ahead of time for real targets, on a machine without a GPU.
 
 `compile_listings` starts a process (`python -m packproof.harness.compile.variants module[:function]...`, one JSON
-object per line), because a kernel that was defined under TRITON_INTERPRET=1 cannot be compiled. What an earlier run has
-compiled is known (`resources`). For each other variant and target that process forks a child, so that one that never
-ends, or crashes the compiler, does not affect the rest.
+object per line), because a kernel defined under TRITON_INTERPRET=1 cannot be compiled. Results of earlier runs are
+taken from the cache (`resources`). Each other form (a variant on one target) is compiled in a forked child, so that a
+hang or a crash of the compiler does not affect the rest.
 """
 
 import argparse
@@ -40,44 +40,54 @@ SHARED_LIMITS = {  # bytes that one program may use
 
 
 class Compiled(TypedDict):
-    """The result of one variant on one target.
-
-    failure: why it cannot be used, in one line; "" if it can. detail: the compiler's own messages, if any.
-    skipped: why this installation of Triton cannot compile for the target at all; "" if it can.
-    slow: in one line, that it spills more than declared, which costs time but no accuracy; "" if not.
-    registers: per thread.
-    spills: bytes stored and loaded (on AMD: registers). shared, shared_limit: bytes per program.
-    atomics: the kinds of `tl.atomic_*` found. refilled: how many buffers a loop refills too early
-    (`refills`). Counts are None where compilation did not get that far.
-    key: a digest of all that the result depends on. compiled: whether it was compiled now, not known.
-    """
+    """The result of one variant on one target. Counts are None where compilation did not get so far."""
 
     variant: str
+    """Name of the variant."""
     target: str
+    """One of `SHARED_LIMITS`, such as "sm_90"."""
     seconds: float
+    """Time to compile; 0 for a cached form."""
     failure: str
+    """Why the form cannot be used, in one line; "" if it can."""
     detail: str
+    """The compiler's own messages, if any."""
     skipped: str
+    """Why this installation of Triton cannot compile for the target at all; "" if it can."""
     slow: str
+    """The spills, in one line, if they exceed the declared number; else "". They cost time but no accuracy."""
     registers: int | None
+    """Registers per thread."""
     spills: int | None
+    """Bytes stored and loaded by spills; on AMD, the number of spilled registers."""
     shared: int | None
+    """Bytes of shared memory per program."""
     shared_limit: int
+    """Bytes of shared memory that one program may use on the target."""
     dot: bool
+    """Whether the kernel multiplies matrices (`tl.dot`)."""
     atomics: list[str]
+    """The kinds of `tl.atomic_*` in the kernel."""
     refilled: int | None
+    """The number of buffers refilled too early by a loop (`refills`)."""
     key: str
+    """A digest of everything the result depends on (`resources.cache_key`)."""
     compiled: bool
+    """Whether the form was compiled now, instead of taken from the cache."""
 
 
 def compile_variants(
     variants: str, targets: Sequence[str] = TARGETS, limit_s: float = 60.0, jobs: int = 2, record: str | None = None
 ) -> Iterator[Compiled]:
-    """Compile what the function `variants` lists for each target; yields results as they come.
+    """Compile the variants listed by a function for each target. Yields results as they come.
 
-    variants: "package.module:function" or "path/file.py:function", of a function without arguments that returns a list
-    of Variant; the function is "variants" where only the module is named. limit_s: seconds for one variant and target.
-    jobs: compilations at the same time. record: a file of forms that need not be compiled again (`record`).
+    variants: "package.module:function" or "path/file.py:function". The function takes no arguments and returns a list
+        of Variant. Where only the module is named, the function is "variants".
+    targets: names among `SHARED_LIMITS`.
+    limit_s: seconds for one variant and target.
+    jobs: compilations at the same time.
+    record: a file of known forms, not compiled again (`record`).
+
     Raises UsageError if the variants cannot be listed.
     """
     with closing(compile_listings([variants], targets, limit_s, jobs, record)) as results:
@@ -91,13 +101,15 @@ def compile_listings(
     jobs: int = 2,
     record: str | None = None,
 ) -> Generator[Compiled | UsageError | None, None, None]:
-    """The same for several functions, one after another in one process, which imports the compiler once. After the
-    results of each comes None, or a UsageError where its variants cannot be listed."""
+    """`compile_variants` for several functions, one after another in one process: the compiler is imported once.
+
+    None follows the results of each function, or a UsageError if its variants cannot be listed.
+    """
     command = [sys.executable, "-m", "packproof.harness.compile.variants", *listings]
     command += ["--limit", str(limit_s), "--jobs", str(jobs), "--targets", *targets]
     command += ["--record", record] if record else []
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    environment["TRITON_DISABLE_LINE_INFO"] = "1"  # these are never debugged; saves a sixth of the time
+    environment["TRITON_DISABLE_LINE_INFO"] = "1"  # no one debugs these binaries; saves a sixth of the time
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -118,8 +130,7 @@ def compile_listings(
 
 
 def of_one_listing(results: Iterator[Compiled | UsageError | None]) -> Iterator[Compiled]:
-    """The results of the next function that `compile_listings` was given. Raises UsageError where they cannot be
-    listed."""
+    """The results of the next function of `compile_listings`. Raises UsageError if its variants cannot be listed."""
     for found in results:
         if found is None:
             return
@@ -154,7 +165,7 @@ def _main() -> int:
 def _of_listing(
     listing: str, unable: Mapping[str, str], record: Mapping[str, Resources], wanted: argparse.Namespace
 ) -> Iterator[Compiled | str | None]:
-    """Its results; at the end None, or why its variants cannot be listed."""
+    """The results of one function; at the end None, or the reason why its variants cannot be listed."""
     try:
         variants = Location.parse(listing if ":" in listing else f"{listing}:variants").load()()
     except UsageError as error:
@@ -177,7 +188,8 @@ def _chosen(variant: Variant, target: str) -> bool:
 
 
 def _prepare(targets: Sequence[str]) -> dict[str, str]:
-    """Compute here what every fork needs. Returns the targets that this Triton has no tools for, with the reason."""
+    """Compute the digests here once, for all forks. Returns the targets without tools in this Triton, with the
+    reason."""
     unable = {}
     for target in targets:
         try:
@@ -188,7 +200,7 @@ def _prepare(targets: Sequence[str]) -> dict[str, str]:
 
 
 def _compile_all(work: Sequence[tuple[Variant, str]], limit_s: float, jobs: int) -> Iterator[Compiled]:
-    """Those that are known; then at most `jobs` forks at a time, each with its own deadline."""
+    """Yield cached results, then compile the other forms in at most `jobs` forks at a time, each with a deadline."""
     known = [_is_known(*form) for form in work]
     for form in (form for form, found in zip(work, known, strict=True) if found):
         result = _result(*form)
@@ -282,7 +294,7 @@ def _answer(variant: Variant, target: str, answer: Connection, log: int) -> None
 
 
 def _answered(variant: Variant, target: str) -> Any:
-    """What `compile_variant` finds, or why it fails, by the names of `Compiled`."""
+    """The result of `compile_variant`, or the reason of its failure, by the names of `CompileResult`."""
     try:
         return compile_variant(variant, target)
     except Exception as error:  # whatever the compiler raises is this variant's result
@@ -290,14 +302,14 @@ def _answered(variant: Variant, target: str) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    """The last line of an error: the compiler quotes the source and puts the reason below it, or in the cause."""
+    """The type of an error and its last line: the compiler puts the reason below the quoted source, or in the cause."""
     lines = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"
 
 
 def compile_variant(variant: Variant, target: str) -> dict[str, Any]:
-    """The resources it needs, compiled in this process or known, and why they are too much. Raises what the compiler
-    raises."""
+    """The resources of a form, cached or compiled in this process, and the limits that they exceed. Passes on the
+    errors of the compiler."""
     known = known_resources(variant, target)
     found = known or compiled_resources(variant, target)
     registers, spills, shared, limit = found["registers"], found["spills"], found["shared"], SHARED_LIMITS[target]

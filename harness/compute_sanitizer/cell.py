@@ -1,4 +1,4 @@
-"""The sanitizer cell: the golden cases of a kernel on a GPU under NVIDIA's compute-sanitizer, where it is installed."""
+"""The sanitizer cell: the golden cases of a kernel on a GPU under NVIDIA's compute-sanitizer, if it is installed."""
 
 import json
 import os
@@ -27,7 +27,7 @@ _TAIL = 12
 
 
 def require_sanitizer(device: str) -> None:
-    """UsageError unless compute-sanitizer can run here."""
+    """Raises UsageError unless compute-sanitizer can run here."""
     if device != "cuda":
         raise UsageError(f"--sanitizer: compute-sanitizer checks kernels on a GPU, not on {device}; use --device cuda")
     if shutil.which(_BINARY) is None:
@@ -39,20 +39,26 @@ def require_sanitizer(device: str) -> None:
 
 @dataclass
 class _Run:
-    """What a run printed. by_call: the lines between the announcement of a call and the next."""
+    """The parsed output of a run."""
 
     by_call: dict[int, list[str]] = field(default_factory=dict)
+    """Output lines of each call, by its number: the lines up to the next announcement."""
     refused: set[int] = field(default_factory=set)
+    """Numbers of the calls refused by the kernel."""
     fault: str = ""
+    """Message of a fault that ended the run, else ""."""
     done: bool = False
+    """Whether all calls ran."""
 
 
 def sanitized_cell(
     cell: Cell, location: Location, space: Space, *, gradients: bool, seed: int, timeout: float
 ) -> Iterator[Event]:
-    """Run the golden cases under the tool named by the cell's property; a finding fails the kernel, with its layout.
+    """Run the golden cases under the tool named by the cell's property. A finding fails the kernel, with its layout.
 
-    timeout: seconds for all of them. Raises PackproofError where the sanitizer itself cannot run.
+    timeout: seconds for all cases.
+
+    Raises PackproofError where the sanitizer itself cannot run.
     """
     yield CellStarted(cell)
     started = time.monotonic()
@@ -90,7 +96,7 @@ def sanitized_cell(
 
 
 def _failure(case: Case, number: int, found: Sequence[Finding]) -> Failure:
-    """The findings of the first case that has any: each kind once, with the details of its first finding."""
+    """The failure of one case: each kind of finding once, with the details of its first one."""
     kinds: dict[str, list[Finding]] = {}
     for finding in found:
         kinds.setdefault(finding.text, []).append(finding)
@@ -106,7 +112,7 @@ def _failure(case: Case, number: int, found: Sequence[Finding]) -> Failure:
 def _output(
     cell: Cell, location: Location, space: Space, cases: Sequence[Case], *, gradients: bool, timeout: float
 ) -> list[str]:
-    """What the run printed, by line."""
+    """Run the calls of all cases under the sanitizer. Returns its output by line."""
     options = ["--tool", cell.property, "--report-api-errors", "no", "--target-processes", "application-only"]
     place = (location.module, location.file, location.path)
     with tempfile.NamedTemporaryFile(suffix=".calls") as calls:

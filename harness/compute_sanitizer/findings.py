@@ -31,13 +31,16 @@ _PLACES = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One report. title: what happened. kernel: its name without arguments, or "". line: of its source, "" where the
-    program was built without. details: which thread, which address."""
+    """One report of the sanitizer."""
 
     title: str
+    """The kind of error, such as "Invalid __global__ write of size 4 bytes"."""
     kernel: str = ""
+    """Name of the kernel without arguments, or ""."""
     line: str = ""
+    """File and line of its source; "" if the program was built without line information."""
     details: tuple[str, ...] = ()
+    """Further lines of the report: thread, address."""
 
     @property
     def text(self) -> str:
@@ -47,7 +50,7 @@ class Finding:
 
 
 def findings(output: Iterable[str]) -> Iterator[Finding]:
-    """The findings in what a run printed, line by line; other output is skipped."""
+    """The findings in the output lines of a run. Other output is skipped."""
     title, body = "", list[str]()
     for text in output:
         match = _BLOCK.match(text.rstrip())
@@ -62,7 +65,7 @@ def findings(output: Iterable[str]) -> Iterator[Finding]:
 
 
 def counted(output: Iterable[str]) -> int | None:
-    """The number of errors in the summary, without warnings; None where there is no summary: the run did not finish."""
+    """The number of errors in the summary, without warnings. None without a summary: the run did not finish."""
     found = [int(match[1]) for text in output if (match := _SUMMARY.search(text))]
     return found[-1] if found else None
 

@@ -1,4 +1,4 @@
-"""The program that runs under compute-sanitizer: calls of a kernel, one after another, each announced in a line.
+"""The program run under compute-sanitizer: calls of a kernel, one after another, each announced in a line.
 
 python -m packproof.harness.compute_sanitizer.program CALLS MODULE FILE PATH DEVICE
 """

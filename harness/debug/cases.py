@@ -1,4 +1,4 @@
-"""The case that a user names: a replay file, a Case, or lengths with a setting of one's own."""
+"""The case of a debugging tool: read from a replay file, given as a Case, or drawn for lengths and settings."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -27,20 +27,27 @@ EXPECTED = "expected a replay file, a Case, a PackLayout or the lengths of seque
 
 @dataclass(frozen=True)
 class Choices:
-    """What a user chooses beside the lengths; None where nothing was said."""
+    """The user's settings of a drawn case, unchecked. None stands for the default."""
 
     dtype: Any = None
+    """Name of a dtype, such as "bf16", or a torch.dtype."""
     sizes: Any = None
+    """Sizes by axis."""
     present: Any = None
+    """Names of optional inputs to draw."""
     options: Any = None
+    """Options of the op by name."""
     seed: Any = None
+    """Seed of the tensors."""
 
     def given(self) -> list[str]:
+        """Names of the settings that are not None."""
         return [f.name for f in fields(self) if getattr(self, f.name) is not None]
 
 
 def from_file(tool_name: str, path: Path, op: Any, function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
-    """The content of a replay file, and the op: a path in the file is not imported, the user has to name it."""
+    """The content of a replay file, and the op. Raises UsageError if the file names an op by a path: a path from a file
+    is never imported, the user has to pass it as `op`."""
     data = read_replay(path)
     named = data["op"]
     if op is None and ":" in named:
@@ -52,7 +59,7 @@ def from_file(tool_name: str, path: Path, op: Any, function: Callable[..., Any])
 
 
 def check_case(tool: Tool, case: Case, path: Path | None) -> Case:
-    """The Case of a file or a user. Raises UsageError where the op has no such case."""
+    """The checked Case of a file or a user. Raises UsageError if it does not fit the op."""
     if path is not None:
         check_fits(case, tool.op, path)
         return case
@@ -68,9 +75,10 @@ def check_case(tool: Tool, case: Case, path: Path | None) -> Case:
 
 
 def case_of(tool: Tool, given: Any, setting: Choices) -> Case:
-    """The case of these lengths, with defaults for what the setting does not say.
+    """The case of these lengths and settings. A setting of None takes its default.
 
-    Raises ArgumentError naming the argument, LayoutError for the lengths, UsageError for a dtype that is not known."""
+    Raises ArgumentError naming the argument, LayoutError for the lengths, UsageError for an unknown dtype.
+    """
     lengths, slack = check_layout(tool, given)
     dtype = _dtype(tool, setting.dtype) if setting.dtype is not None else tool.declared.dtypes[0]
     declared = tool.declared
@@ -115,7 +123,7 @@ def _dtype(tool: Tool, given: Any) -> str:
 
 
 def _sizes(tool: Tool, given: Any) -> dict[str, Any]:
-    """The sizes of the op's axes: those that were given, and else those of its first set."""
+    """The sizes of the op's axes: its first declared set, updated with the user's sizes."""
     sizes = dict(tool.op.sizes[0])
     if given is None:
         return sizes
@@ -136,7 +144,7 @@ def _sizes(tool: Tool, given: Any) -> dict[str, Any]:
 
 
 def _present(tool: Tool, given: Any) -> tuple[str, ...]:
-    """The optional inputs that were named, in the order of the op."""
+    """The user's optional inputs, checked and in the order of the op."""
     optional = optional_inputs(tool.op)
     if given is None:
         return ()

@@ -37,29 +37,35 @@ _NAME = "diff"
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first wrong row of one tensor with its worst channel, and which other rows are wrong.
-
-    tensor: "y", "gradient of x". sequence, token: of the first wrong row; -1 if not applicable; a row of slack has
-    sequence -1. chunk: in the kernel's promised grid, counted from the start of the grid, or None. channel: the index
-    after the row; the whole index for a shared tensor. got, expected, budget: values at that element, and how far apart
-    they may be. rows, of: how many rows are wrong. ranges: which, as runs of rows. state: for an output of an op with a
-    state, the reference's state of the sequence after that token; None for gradients. slot: of a pool of states, -1
-    elsewhere.
-    """
+    """The first wrong row of one tensor with its worst channel, and all ranges of wrong rows."""
 
     tensor: str
+    """Name of the tensor, such as "y" or "gradient of x"."""
     sequence: int
+    """Sequence of the first wrong row; -1 for slack and for tensors without sequences."""
     token: int
+    """Position of the first wrong row in its sequence, or in the slack; -1 if rows are not tokens."""
     chunk: int | None
+    """Chunk of that token in the kernel's promised grid, counted from the start of the grid; None without a grid."""
     channel: tuple[int, ...]
+    """Index of the worst element after the row; the whole index for a shared tensor."""
     got: float
+    """The kernel's value at that element."""
     expected: float
+    """The reference's value at that element."""
     budget: float
+    """The allowed difference at that element."""
     rows: int
+    """Number of wrong rows."""
     of: int
+    """Number of all rows."""
     ranges: tuple[RowRange, ...] = ()
+    """The wrong rows, as runs of rows."""
     state: Tensor | None = field(default=None, compare=False)
+    """The reference's state of the sequence after that token, for an output of an op with a state. None for
+    gradients."""
     slot: int = -1
+    """Slot in a pool of states; -1 for other tensors."""
 
     def __str__(self) -> str:
         whole = "shared" if self.slot < 0 else f"slot {self.slot}"
@@ -89,25 +95,26 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Diff:
-    """Every output and gradient that diverges from its reference, in the order of the op; false if none does.
-
-    case: what was run, None for tensors of your own. divergences: one for each tensor that diverges. tensors: the names
-    of all that were compared. setting: what was run, in one line.
+    """All outputs and gradients that diverge from their reference, in the order of the op. False if there are none.
 
     >>> import packproof
     >>> conv = packproof.refs.causal_conv1d
-    >>> found = packproof.diff(conv, [3, 0, 5], op="causal_conv1d")
-    >>> bool(found), found.tensors
+    >>> result = packproof.diff(conv, [3, 0, 5], op="causal_conv1d")
+    >>> bool(result), result.tensors
     (False, ('y', 'gradient of x', 'gradient of weight'))
-    >>> print(found)
+    >>> print(result)
     lengths [3, 0, 5], fp32, d=3 w=4, seed 0
     every output and gradient lies within its budget
     """
 
     case: Case | None
+    """The case of the run; None for tensors of your own."""
     divergences: tuple[Divergence, ...]
+    """One for each tensor that diverges."""
     tensors: tuple[str, ...] = ()
+    """Names of all compared tensors."""
     setting: str = ""
+    """The run in one line: lengths, dtype, sizes, seed."""
 
     def __bool__(self) -> bool:
         return bool(self.divergences)
@@ -118,9 +125,12 @@ class Diff:
         return "\n".join([self.setting, *(found or [one or "every output and gradient lies within its budget"])])
 
     def only(self, names: Iterable[str]) -> "Diff":
-        """The same for these tensors alone, named as "y", as "gradient of x", or in short as "dx".
+        """The same result for these tensors alone.
 
-        Raises UsageError for a name that was not compared."""
+        names: as in `tensors`, or short: "y", "gradient of x" or "dx".
+
+        Raises UsageError for a tensor that was not compared.
+        """
         short = {f"d{name.removeprefix('gradient of ')}": name for name in self.tensors if name.startswith("gradient")}
         chosen = {short.get(known("tensor", name, [*self.tensors, *short]), name) for name in names}
         return dataclasses.replace(
@@ -148,28 +158,40 @@ def diff(
 ) -> Diff:
     """Find where a kernel diverges from its reference, in each output and gradient. Runs in this process.
 
-    kernel: a function, or its name as `packproof check` takes it. reference: another function with the op's arguments,
-    such as the kernel before an edit; default: the op's own, in float64. case: lengths of sequences, a PackLayout, a
-    Case, or a replay file; it may come second, if there is no other reference. op: its name or an Op; needed if neither
-    the kernel nor the replay file names one. device: "cpu" (default) or "cuda".
+    kernel: a function, or its name as in `packproof check`.
+    reference: another function with the op's arguments, such as the kernel before an edit. Default: the op's reference
+        in float64.
+    case: lengths of sequences, a PackLayout, a Case, or a replay file. It may come second if there is no other
+        reference.
+    op: name of the op, or an Op. Needed if neither the kernel nor the replay file names one.
+    device: "cpu" (default) or "cuda".
 
-    With lengths, tensors are drawn: dtype (such as "bf16"), sizes of axes ({"d": 64}), present (optional inputs to
-    draw), options ({"activation": "silu"}) and seed choose among them. Or give the tensors: inputs by name, and
-    cotangents, the incoming gradients by output name, drawn if missing.
+    With lengths, tensors are drawn, by these settings:
 
-    A Triton kernel on the CPU runs in a process that interprets it, unless this one was started with
-    TRITON_INTERPRET=1; a closure needs this, because no other process can import it.
+    dtype: such as "bf16".
+    sizes: sizes of axes, such as {"d": 64}.
+    present: optional inputs to draw.
+    options: options of the op, such as {"activation": "silu"}.
+    seed: another seed draws other tensors.
 
-    Raises ArgumentError for an argument that does not fit the op, UsageError for a name that is not known, a replay
-    file that cannot be read or does not fit, and a Triton kernel that no other process can import to interpret it;
-    another PackproofError where the kernel raises, or declines the call.
+    Or pass the tensors:
+
+    inputs: tensors by name.
+    cotangents: incoming gradients by output name, drawn if missing.
+
+    A Triton kernel on the CPU runs in another process under Triton's interpreter, unless this process was started with
+    TRITON_INTERPRET=1. A closure needs TRITON_INTERPRET=1, because no other process can import it.
+
+    Raises ArgumentError for an argument that does not fit the op. Raises UsageError for an unknown name, for a replay
+    file that is unreadable or does not fit, and for a Triton kernel on the CPU that no other process can import.
+    Raises another PackproofError if the kernel raises, or declines the call.
 
     >>> import packproof
     >>> def late(x, weight, *, cu_seqlens):
     ...     y = packproof.refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
     ...     return y * (x.new_ones(len(x), 1).cumsum(0) < 5)
-    >>> found = packproof.diff(late, [3, 0, 5], op="causal_conv1d", seed=1)
-    >>> [str(rows) for rows in found.divergences[0].ranges]
+    >>> result = packproof.diff(late, [3, 0, 5], op="causal_conv1d", seed=1)
+    >>> [str(rows) for rows in result.divergences[0].ranges]
     ['rows 4 to 7 (sequence 2, tokens 1 to 4)']
     """
     if reference is not None and not callable(reference):
@@ -217,7 +239,7 @@ def _sample(
     inputs: Any,
     cotangents: Any,
 ) -> tuple[Case | None, Sample, str]:
-    """The case, its tensors, and both in one line."""
+    """The case (None for the user's tensors), its tensors, and a description in one line."""
     if cotangents is not None and inputs is None:
         raise tool.fail("cotangents were given without inputs; expected the tensors of the call too")
     if isinstance(case, Case):
@@ -250,7 +272,7 @@ def _own(tool: Tool, case: Any, given: Choices, inputs: Any, cotangents: Any) ->
 
 
 def _device(named: str | None, inputs: Any) -> str:
-    """The device that was named, else that of the tensors. Raises UsageError where torch cannot use it."""
+    """The user's device, by default that of the tensors. Raises UsageError if torch cannot use it."""
     if named is None:
         first = (
             next((x for x in inputs.values() if isinstance(x, Tensor)), None) if isinstance(inputs, Mapping) else None
@@ -265,7 +287,7 @@ def _device(named: str | None, inputs: Any) -> str:
 def _divergences(
     tool: Tool, subject: KernelUnderTest, other: KernelUnderTest | None, sample: Sample
 ) -> tuple[tuple[Divergence, ...], tuple[str, ...]]:
-    """What diverges, and the names of all that was compared."""
+    """The divergences, and the names of all compared tensors."""
     answer = reference_first(tool, lambda: subject.expect(sample))
     got = subject.run(sample)
     wanted = answer.values if other is None else other.run(sample, gradients=subject.gradients)
@@ -273,7 +295,7 @@ def _divergences(
 
     def found() -> Iterator[Divergence]:
         for key, x in got.items():
-            # two kernels may err in opposite directions
+            # two kernels may err in opposite directions, each by its whole budget
             allowed = answer.budgets[key].total * (1 if other is None else 2)
             ratio = score(x, wanted[key].double(), allowed)
             rows = ratio.reshape(len(ratio), -1).amax(1) if ratio.numel() else ratio.new_zeros(0)
@@ -317,7 +339,7 @@ def _divergence(
 
 
 def _state(sample: Sample, sequence: int, token: int) -> Tensor | None:
-    """The reference's state of a sequence after a token: the final state of the tokens up to it."""
+    """The reference's state of a sequence after a token: the final state of a run over the tokens up to it."""
     if sample.op.carry is None:
         return None
     _, final, wants = sample.op.carry

@@ -1,26 +1,27 @@
 """The dot-product test of a vjp, which needs no reference: <J v, w> = <v, J' w>, row by row.
 
-J v comes from differences of the function itself, in float64 where it takes that, J' w from its backward pass. Both are
-summed in float64. The two sides may differ by the budgets of their elements (`properties.bounds.budget`):
+J v comes from differences of the function itself, in float64 if it takes float64, and J' w from its backward pass. Both
+are summed in float64. The two sides may differ by the budgets of their elements (`properties.bounds.budget`):
 
     |<J v, w> - <v, J' w>|  <=  3/2 sum_j |w_j| e_j / h  +  truncation  +  sum_i |v_i| b_i
 
-    e_j = K_acc u |y_j|             what an output may be off by; u |y_j| where no step changes a bit of it
-    truncation = |d(h) - d(2h)|     of the central differences that (4 d(h) - d(2h)) / 3 is extrapolated from
-    b_i = K_acc u_acc sqrt(n) R_i   what a gradient may be off by; B_i = sum_j |w_j J_ji| <= sqrt(n) R_i
+    e_j = K_acc u |y_j|             error of an output; u |y_j| for an output without any bit changed by the steps
+    truncation = |d(h) - d(2h)|     d: central difference; J v is extrapolated as (4 d(h) - d(2h)) / 3
+    b_i = K_acc u_acc sqrt(n) R_i   error of a gradient; B_i = sum_j |w_j J_ji| <= sqrt(n) R_i
 
-R_i is the root mean square of the gradient for incoming gradients +-w of random signs, and n the number of outputs, so
-that the last line is Cauchy's inequality; u is the roundoff that the function is found to compute with
-(`smooth_function`), and h = (K_acc u) ** (1/3), where the first two terms are of one size. v is drawn with the signs of
-J' w, one group of rows at a time: so the value is the sum of |v_i J' w_i|, as large as the terms of the bound, and no
-random sum that any bound exceeds; and a wrong row is not diluted by the others. As in `oracle`, 1% decides: where a row
-that is off by as much need not show, the test is inconclusive. Where a kink may lie between the steps, smaller ones are
-taken, and what the slopes on both sides differ by is added.
+R_i is the root mean square of the gradient for incoming gradients +-w of random signs, and n is the number of outputs:
+the last line is Cauchy's inequality. u is the measured roundoff of the function (`smooth_function`). With
+h = (K_acc u) ** (1/3) the first two terms have the same size.
 
-The gradient in the dtype of the inputs, if that is narrower, is then held to the wide one, element by element, by the
-same budget: |g - r| <= u_out |r| + eta_out + u_op B + K_acc u_acc (B + sqrt(n) R). B is the running error of the
-function's operators (`running_error`), but K_op R at least, as where they cannot be seen: the roundings of n terms have
-random signs.
+v is drawn with the signs of J' w, for one group of rows at a time. The value is then the sum of |v_i J' w_i|, as large
+as the terms of the bound. A random sum would cancel below any bound, and other rows would dilute a wrong one. As in
+`oracle`, the test is inconclusive if a row could be off by 1% unnoticed. If a kink may lie between the steps, smaller
+steps are taken, and the bound grows by the difference of the slopes on both sides.
+
+If the dtype of the inputs is narrower, the gradient in this dtype is then compared with the wide one, element by
+element: |g - r| <= u_out |r| + eta_out + u_op B + K_acc u_acc (B + sqrt(n) R). B is the running error of the function's
+operators (`running_error`), and at least K_op R. It is K_op R if the operators cannot be observed: the roundings of n
+terms have random signs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,29 +40,30 @@ from packproof.properties.call import BoundVacuous
 from packproof.properties.light_torch import argmax
 from packproof.refs.errors import UsageError, checked_call
 
-_SHARE = 0.01  # of a row's value: an error as large has to show
-_GROUPS = 16  # of rows of one input
-_DRAWS = 3  # of w where the roundoff is coarse: in one of them an error may be across v
-_SIGNS = 8  # draws of random signs
-_STEPS = (1.0, 1 / 16)  # times h; the second where a kink may lie inside the first
+_SHARE = 0.01  # of a row's value: an error of this size has to be detected
+_GROUPS = 16  # groups of rows of one input
+_DRAWS = 3  # draws of w where the roundoff is coarse: in one draw an error may be orthogonal to v
+_SIGNS = 8  # draws of random signs for R
+_STEPS = (1.0, 1 / 16)  # times h; the second one if a kink may lie inside the first
 
 
 @checked_call
 def dot_product_test(function: Callable[..., Any], *inputs: Tensor, seed: int = 0) -> None:
     """Check a backward pass without any reference: <J v, w> = <v, J' w>, J v from differences of the function itself.
 
-    function: takes the tensors and returns a tensor, or a tuple of tensors. Give every tensor that it computes with as
-    an input, so that it can be run in float64 too. inputs: fp64, fp32, bf16 or fp16 tensors to differentiate, finite.
-    seed: of the directions.
+    function: takes the tensors and returns a tensor, or a tuple of tensors. Pass all tensors of the computation as
+        inputs, so that it can run in float64 too.
+    inputs: finite fp64, fp32, bf16 or fp16 tensors to differentiate.
+    seed: seed of the random directions.
 
-    Every row of every input is tested (with many rows, several together), for a direction in which its terms add up.
-    The allowed difference is the sum of the error budgets of all elements of both sides; their derivation is in the
-    docstring of this module. In bf16 and fp16 the function is run in float64 besides, and its gradients are compared.
+    Every row of every input is tested, for a direction in which its terms add up; many rows are tested in groups. The
+    allowed difference is the sum of the error budgets of all elements of both sides, derived in the docstring of this
+    module. A function of bf16 or fp16 tensors also runs in float64, and the gradients are compared.
 
-    Raises CheckFailed with the row, both sides and the allowed difference. Where the allowed difference is so large
-    that a row could be off by 1% unseen, the test is inconclusive and raises BoundVacuous, a PackproofError; as for
-    functions of bf16 tensors that take no wider ones. Raises ArgumentError for inputs that cannot be differentiated,
-    and for a function that returns anything but finite tensors, or something else each time.
+    Raises CheckFailed with the row, both sides and the allowed difference. Raises BoundVacuous, a PackproofError, if
+    the test is inconclusive: the allowed difference is so large that a row could be off by 1% unnoticed. Functions of
+    bf16 tensors that take no wider ones are inconclusive. Raises ArgumentError for inputs that cannot be
+    differentiated, and for a function that returns anything but finite tensors or is not deterministic.
 
     >>> import torch, packproof
     >>> x = torch.linspace(-1, 1, 12).view(4, 3)
@@ -87,7 +89,7 @@ def dot_product_test(function: Callable[..., Any], *inputs: Tensor, seed: int = 
 
 
 def _one_draw(under_test: Function, wide: Function, names: Sequence[str], generator: torch.Generator) -> Iterator[str]:
-    """What one draw of w cannot tell, in words. Raises CheckFailed where the two sides differ."""
+    """Test one draw of w. Yields the reasons why it is inconclusive. Raises CheckFailed if the two sides differ."""
     w = [signed(y, generator).to(y.dtype).double() for y in under_test.outputs]
     own = under_test.pulled(w)
     gradients = own if wide is under_test else wide.pulled(w)
@@ -106,13 +108,18 @@ def _one_draw(under_test: Function, wide: Function, names: Sequence[str], genera
 
 @dataclass(frozen=True)
 class _Group:
-    """Rows [first, last] of an input."""
+    """Consecutive rows of an input, tested together."""
 
     number: int
+    """Index of the input."""
     name: str
+    """Name of the input."""
     first: int
+    """The first row."""
     last: int
+    """The last row, included."""
     is_row: bool
+    """Whether the input has rows; False for a scalar."""
 
     def __str__(self) -> str:
         if not self.is_row:
@@ -122,7 +129,7 @@ class _Group:
         )
 
     def only(self, x: Tensor) -> Tensor:
-        """x in these rows, zeros elsewhere."""
+        """x with zeros in all other rows."""
         if not self.is_row:
             return x
         kept = torch.zeros_like(x)
@@ -132,14 +139,18 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Found:
-    """Both sides of the identity for one group. row: the value of a typical row, or of one of these. reached: whether
-    any incoming gradient reaches these rows."""
+    """Both sides of the identity for one group of rows."""
 
     pushed: float
+    """<J v, w>, by differences."""
     back: float
+    """<v, J' w>, by the backward pass."""
     allowed: float
+    """The allowed difference of both."""
     row: float
+    """The value of a typical row of the input, or the mean value of these rows if it is larger."""
     reached: bool
+    """Whether any incoming gradient reaches these rows."""
 
     @property
     def holds(self) -> bool:
@@ -164,7 +175,7 @@ def _compare(
     spread: Sequence[Tensor],
     generator: torch.Generator,
 ) -> _Found:
-    """Both sides for a direction in which the terms of these rows add up."""
+    """Compare both sides for a direction v in which the terms of these rows add up."""
     x, g = wide.points[group.number], gradient.double()
     size = float(x.double().square().mean().sqrt()) or 1.0
     drawn = signed(x, generator)
@@ -185,7 +196,10 @@ def _compare(
 def _slope(
     wide: Function, number: int, v: Tensor, w: Sequence[Tensor], h: float, *, kinks: bool
 ) -> tuple[float, float, Tensor]:
-    """<J v, w> by differences, what it may be off by, and v as it was rounded together with the input."""
+    """<J v, w> by differences, its error bound, and v after the rounding of input +- h v.
+
+    kinks: whether to add the difference of the slopes on both sides to the bound.
+    """
 
     def moved(t: float) -> Tensor:
         return (wide.points[number].double() + t * v).to(wide.points[number].dtype)
@@ -213,7 +227,7 @@ def _slope(
 def _spreads(
     wide: Function, w: Sequence[Tensor], gradients: Sequence[Tensor], generator: torch.Generator
 ) -> list[Tensor]:
-    """R of each input."""
+    """R of each input: the root mean square of its gradient over incoming gradients of random signs."""
     squares = [g.double().square() for g in gradients]
     for _ in range(_SIGNS):
         drawn = wide.pulled([u * signed(u, generator).sign() for u in w])
@@ -222,7 +236,7 @@ def _spreads(
 
 
 def _running_errors(wide: Function, w: Sequence[Tensor]) -> list[Tensor] | None:
-    """E of the gradient of each input, None for operators of which no rule is known."""
+    """The running error of each input's gradient. None if an operator has no rule."""
     try:
         _, errors = bounded(lambda: dict(enumerate(wide.pulled(w))))
     except UsageError:
@@ -238,8 +252,8 @@ def _narrow(
     errors: Sequence[Tensor] | None,
     terms: int,
 ) -> Iterator[str]:
-    """Inputs at which the budget of the gradient in its own dtype is as large as the gradient. Raises CheckFailed where
-    an element is further from the wide one than its budget."""
+    """Compare the gradients in the dtype of the inputs with the wide ones. Yields a reason for each inconclusive input:
+    its budget is as large as its gradient. Raises CheckFailed if an element differs by more than its budget."""
     for name, g, r, R, E in zip(names, own, wide, spread, errors or spread, strict=True):
         want, B, narrow = r.double(), torch.maximum(E, K_OP * R), g.dtype in (torch.bfloat16, torch.float16)
         u = UNIT_ROUNDOFF[g.dtype] if narrow else 0.0  # an fp32 tensor holds the accumulator itself

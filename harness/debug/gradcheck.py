@@ -30,20 +30,25 @@ def gradcheck(
     promises: Promises | None = None,
     seed: int = 0,
 ) -> None:
-    """Check values and every gradient of a kernel on given inputs, within the error budget of the float64 reference.
+    """Check values and every gradient of a kernel on your tensors, within the error budget of the float64 reference.
 
-    inputs: tensors by the op's argument names, on the device where the kernel runs; `packproof list` shows their axes.
-    cu_seqlens: int32 or int64 (s + 1,) on any device. op: needed unless the kernel declares one. options: the keyword
-    arguments that are not tensors. cotangents: incoming gradients by output name; drawn from `seed` if missing.
-    promises: what the kernel guarantees, which chooses the constants of the budget (default: what it declares).
+    function: the kernel.
+    inputs: tensors by the op's argument names, on the device of the kernel; `packproof list` shows their axes.
+    cu_seqlens: int32 or int64 (s + 1,) on any device.
+    op: name of the op, or an Op. Needed unless the kernel declares one.
+    options: the keyword arguments other than tensors.
+    cotangents: incoming gradients by output name; drawn from `seed` if missing.
+    promises: the kernel's guarantees, which choose the constants of the budget. Default: the declared ones.
+    seed: seed of the drawn incoming gradients.
 
-    The kernel runs in this process: use `packproof.check` for one that may crash. A Triton kernel on CPU tensors
-    runs in a process that interprets it, unless this one was started with TRITON_INTERPRET=1; a closure needs this.
+    The kernel runs in this process: use `packproof.check` for one that may crash. A Triton kernel on CPU tensors runs
+    in another process under Triton's interpreter, unless this process was started with TRITON_INTERPRET=1. A closure
+    needs TRITON_INTERPRET=1.
 
-    Raises CheckFailed naming the worst element of each wrong tensor. Raises ArgumentError, before the kernel is called,
-    for tensors, options or incoming gradients that do not fit the op, and LayoutError for the offsets; UsageError for
-    an op that is not known; another PackproofError where the kernel raises, or declines the call, and where the inputs
-    are such that a tensor cannot be judged.
+    Raises CheckFailed with the worst element of each wrong tensor. Before the kernel is called, raises ArgumentError
+    for tensors, options or incoming gradients that do not fit the op, LayoutError for the offsets, and UsageError for
+    an unknown op. Raises another PackproofError if the kernel raises or declines the call, and if a tensor cannot be
+    judged at these inputs.
 
     >>> import torch, packproof
     >>> x, weight = torch.randn(8, 4), torch.randn(4, 3)

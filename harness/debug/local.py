@@ -16,11 +16,13 @@ _SECONDS = 120.0
 
 
 class Local(InProcess):
-    """A runner in this process, where breakpoints and prints work. A Triton kernel on CPU tensors runs in a worker that
-    interprets it, unless this process does (TRITON_INTERPRET=1); then its interpreter is repaired before the first
-    call. Must be closed."""
+    """A runner in this process, where breakpoints and prints work. Must be closed.
 
-    together = False  # a breakpoint in a kernel is in one program
+    A Triton kernel on CPU tensors runs in an interpreting worker, unless this process interprets Triton kernels itself
+    (TRITON_INTERPRET=1). In this case the interpreter is repaired before the first call.
+    """
+
+    together = False  # one program after another, so that a breakpoint in a kernel stops in a single program
 
     def __init__(self, function: Callable[..., Any], device: str = "cpu", *, name: str = "") -> None:
         super().__init__(function, device)
@@ -28,7 +30,7 @@ class Local(InProcess):
         self._worker: Worker | None = None
 
     def run(self, call: Call) -> Result:
-        """Returns the result. Raises KernelFault, Refused, UsageError for a kernel that no worker can import, and
+        """Run a call. Raises KernelFault, Refused, UsageError for a kernel that no worker can import, and
         PackproofError for an interpreter that cannot be repaired."""
         if self._worker is not None:
             return self._worker.run(call)

@@ -1,5 +1,4 @@
-"""A user's tensors, options and kernel, checked as a call of an op before anything runs: a mistake in them is no
-kernel's fault."""
+"""Checks the user's tensors, options and kernel before anything runs: mistakes in them are not the kernel's fault."""
 
 import dataclasses
 import inspect
@@ -28,17 +27,23 @@ from packproof.refs.wording import article
 
 @dataclasses.dataclass(frozen=True)
 class Tool:
-    """The public function that was called, for its messages, with the kernel, its op and what is declared of it."""
+    """One call of a debugging tool: the kernel, its op and its declaration."""
 
     name: str
+    """Name of the tool, at the start of its messages."""
     kernel: Callable[..., Any]
+    """The user's kernel."""
     kernel_name: str
+    """Name of the kernel in messages."""
     op: Op
+    """The op computed by the kernel."""
     declared: Declaration
+    """The kernel's parameters, promises and domain."""
 
     @classmethod
     def of(cls, name: str, kernel: Any, op: Any, kernel_name: str = "", promises: Any = None) -> "Tool":
-        """Raises ArgumentError for a kernel, op or promises of another type, UsageError for an op that is not known."""
+        """Check the arguments of a tool. Raises ArgumentError for a kernel, op or promises of another type, UsageError
+        for an unknown op."""
         if not callable(kernel):
             raise ArgumentError(f"{name}: the kernel is {kind(kernel)} but a function was expected")
         if not isinstance(op, str | Op | None):
@@ -54,6 +59,7 @@ class Tool:
         return cls(name, kernel, kernel_name, known, declared)
 
     def fail(self, text: str) -> ArgumentError:
+        """An ArgumentError, to be raised, with the name of the tool."""
         return ArgumentError(f"{self.name}: {text}")
 
     @property
@@ -66,7 +72,7 @@ class Tool:
         return Signature(self.name, op.inputs, op.outputs, op.options, op.fixed, tables, integers)
 
     def options(self, given: Any) -> dict[str, Any]:
-        """The options by name. Raises ArgumentError for one that the op or the kernel does not have, or its value."""
+        """The options by name. Raises ArgumentError for a bad value, and for an option unknown to the op or kernel."""
         if given is None:
             return {}
         if not isinstance(given, Mapping):
@@ -82,15 +88,19 @@ class Tool:
         return dict(given)
 
     def require_taken(self, what: str, name: str) -> None:
-        """ArgumentError for an optional input or an option that the kernel has no parameter for."""
+        """Raises ArgumentError if the kernel has no parameter for an optional input or an option."""
         declared = self.declared
         if declared.parameters is not None and name not in declared.parameters and not declared.catch_all:
             takes = ", ".join(declared.parameters)
             raise self.fail(f"{what} {name!r} was given but {self.kernel_name} does not take it; it takes ({takes})")
 
     def tensors(self, given: Any, what: str, names: Iterable[str], which: str = "") -> dict[str, Tensor]:
-        """The tensors by name, in the order of `names`. Raises ArgumentError for any other name, and for what is no
-        dense floating tensor."""
+        """The tensors by name, in the order of `names`. Raises ArgumentError for any other name, and for a value other
+        than a dense tensor of floating-point numbers (of integers, for an integer input).
+
+        noun: "input" or "cotangent", for messages.
+        hint: text after the list of names, for messages.
+        """
         names = list(names)
         if not isinstance(given, Mapping):
             raise self.fail(f"{what}s is {kind(given)} but a dict of tensors by name was expected: {', '.join(names)}")
@@ -115,9 +125,9 @@ class Tool:
 def own_sample(
     tool: Tool, inputs: Any, cu_seqlens: Any, options: Any = None, cotangents: Any = None, seed: int = 0
 ) -> Sample:
-    """The caller's tensors as a sample on the CPU; incoming gradients that are not given are drawn.
+    """The user's tensors as a sample on the CPU. Missing incoming gradients are drawn.
 
-    Raises ArgumentError, LayoutError for the offsets, that names the argument, what came and what was expected.
+    Raises ArgumentError with the argument, its value and the expected one, and LayoutError for the offsets.
     """
     op, chosen = tool.op, tool.options(options)
     given = tool.tensors(inputs, "input", op.inputs)
@@ -144,7 +154,7 @@ def own_sample(
 
 
 def reference_first(tool: Tool, run: Callable[[], Any]) -> Any:
-    """What the reference answers, before the kernel is called. Raises ArgumentError where it does not take the call."""
+    """Run the reference, before the kernel is called. Raises ArgumentError if the reference does not take the call."""
     try:
         return run()
     except PackproofError:
@@ -161,7 +171,7 @@ def check_seed(name: str, seed: Any) -> int:
 
 
 def kind(value: object) -> str:
-    """What came, in a message: its value where that is short, else its type."""
+    """A wrong argument as messages show it: a short value as it is, else its type."""
     shown = repr(value) if value is None or isinstance(value, str | int | float) else ""
     return shown if 0 < len(shown) <= 60 else article(type(value).__name__)
 
@@ -172,7 +182,7 @@ def near(name: Any, names: Iterable[str]) -> str:
 
 
 def parameters(function: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature of a function, None where it has none that can be read."""
+    """The signature of a function, or None if Python cannot read it."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
@@ -184,7 +194,7 @@ def _axes(spec: str, x: Tensor) -> Axes:
 
 
 def _check_sizes(tool: Tool, sizes: Mapping[str, int], given: Mapping[str, Tensor], axes: Mapping[str, Axes]) -> None:
-    """ArgumentError for an axis of a fixed size that has another one, and for sizes that the op excludes."""
+    """Raises ArgumentError for a wrong size of a fixed axis, and for sizes outside the domain of the op."""
     for name, x in given.items():
         for axis, size in zip(axes[name], x.shape, strict=True):
             if axis.isdigit() and size != int(axis):
@@ -196,7 +206,7 @@ def _check_sizes(tool: Tool, sizes: Mapping[str, int], given: Mapping[str, Tenso
 
 
 def _incoming(tool: Tool, sample: Sample, cotangents: Any, seed: int) -> dict[str, Tensor]:
-    """The incoming gradient of each output: the one that was given, or a drawn one."""
+    """The incoming gradient of each output: the user's, or else a drawn one."""
     absent = [n for n in tool.op.outputs if n not in sample.outputs]
     which = f" (and {', '.join(absent)} with {tool.op.carry[2]}=True)" if absent and tool.op.carry else ""
     given = tool.tensors({} if cotangents is None else cotangents, "cotangent", sample.outputs, which)
@@ -217,7 +227,8 @@ def _incoming(tool: Tool, sample: Sample, cotangents: Any, seed: int) -> dict[st
 
 
 def _check_finite(tool: Tool, sample: Sample, tensors: Mapping[str, Tensor]) -> None:
-    """ArgumentError for NaN or infinity in a sequence, where the reference has no value; slack may hold anything."""
+    """Raises ArgumentError for NaN or infinity in a sequence: the reference has no value there. Slack may hold
+    anything."""
     for name, x in tensors.items():
         tokens = role(sample.axes[name.removeprefix("cotangent ")]) == "token"
         bad = (~x[: sample.offsets[-1] if tokens else None].isfinite()).nonzero()

@@ -1,4 +1,4 @@
-"""Which rows of a tensor are wrong, as runs of rows, and where they lie: sequence, tokens, chunks."""
+"""Wrong rows of a tensor as runs of rows, and their location: sequence, tokens, chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from packproof.refs.axes import role
 
 @dataclass(frozen=True)
 class RowRange:
-    """A run of rows of a tensor that lies in one sequence.
-
-    first, last: the first and the last row, counted from the start of the tensor. sequence: -1 for slack and for shared
-    tensors; of a tensor with a row for each sequence, that of the first row. tokens: the positions of both rows in the
-    sequence, or in the slack; None where rows are no tokens. chunks: the chunks of both rows in the kernel's promised
-    grid, None without one. whole: "the sequence" or "the chunk", where the run is all of it, else "".
-    """
+    """A run of rows of a tensor, within one sequence if rows are tokens."""
 
     first: int
+    """The first row, counted from the start of the tensor."""
     last: int
+    """The last row, included."""
     sequence: int = -1
+    """The sequence of the first row; -1 for slack and for shared tensors."""
     tokens: tuple[int, int] | None = None
+    """Positions of the first and last row in the sequence, or in the slack. None if rows are not tokens."""
     chunks: tuple[int, int] | None = None
+    """Chunks of the first and last row in the kernel's promised grid. None without a grid."""
     whole: str = ""
+    """The unit covered by the run as a whole: "the sequence", "the chunk" or ""."""
 
     def __str__(self) -> str:
         rows = _span("row", self.first, self.last)
@@ -37,7 +37,7 @@ class RowRange:
 
 
 def ranges(wrong: Sequence[int], rows: RowMap, layout: Layout) -> tuple[RowRange, ...]:
-    """The runs of these rows, in ascending order; a run ends where a sequence does."""
+    """The runs of these rows, in ascending order. A run ends where a sequence ends."""
     runs: list[list[int]] = []
     for row in wrong:
         joins = runs and row == runs[-1][-1] + 1 and _follows(rows, runs[-1][-1], row)

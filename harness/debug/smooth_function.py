@@ -1,4 +1,4 @@
-"""A function of tensors as the dot-product test calls it: in one dtype, with the roundoff that it computes with."""
+"""The function of a dot-product test, in one dtype and with its measured roundoff."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,11 +15,11 @@ from packproof.refs.errors import ArgumentError, PackproofError
 from packproof.refs.wording import counted
 
 NAME = "dot product"
-_MOVES = 3  # in which a roundoff may show
+_MOVES = 3  # random moves of the inputs; each may show the roundoff
 
 
 class Function:
-    """The function at its inputs in one dtype, deterministic; outputs and gradients in float64."""
+    """A deterministic function at its inputs, in one dtype. `values` are its outputs in float64."""
 
     def __init__(
         self, function: Callable[..., Any], points: Sequence[Tensor], dtype: torch.dtype | None = None
@@ -33,14 +33,14 @@ class Function:
         self.refusal = ""
 
     def at(self, points: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs somewhere; it gets copies, since it may write into what it gets."""
+        """The outputs at some points. The function gets copies, because it may write into its arguments."""
         with torch.no_grad():
             return [y.clone() for y in self._run([x.detach().clone() for x in points])]
 
     def pulled(self, w: Sequence[Tensor]) -> list[Tensor]:
-        """J' w for each input, as computed: zeros where autograd reaches it from no output."""
+        """J' w for each input, by autograd. Zeros for an input that no output depends on."""
         points = [x.detach().clone().requires_grad_() for x in self.points]
-        passed = [x.clone() for x in points]  # no leaves, so that they may be written into
+        passed = [x.clone() for x in points]  # not leaves: autograd forbids in-place writes to leaves
         reached = [(y, u.to(y.dtype)) for y, u in zip(self._run(passed), w, strict=True) if y.requires_grad]
         if not reached:
             return [torch.zeros_like(x) for x in self.points]
@@ -52,7 +52,7 @@ class Function:
         return [torch.zeros_like(x) if g is None else g for x, g in zip(self.points, found, strict=True)]
 
     def widened(self, generator: torch.Generator) -> "Function":
-        """The function in the widest dtype that it takes, with the roundoff that its outputs show there."""
+        """The function in the widest dtype accepted, with its roundoff measured there."""
         if not all(torch.equal(a, b) for a, b in zip(self.outputs, self.at(self.points), strict=True)):
             raise ArgumentError(f"{NAME}: the function returns other values when it is called again; fix its seed")
         wide = self
@@ -73,7 +73,7 @@ class Function:
 
     @property
     def way_out(self) -> str:
-        """What to do where the test is inconclusive."""
+        """Advice to the user if the test is inconclusive."""
         if self.refusal:
             return f"{self.refusal}: pass every tensor that it computes with as an input, or give float64 tensors"
         return "give float64 tensors, or fewer rows"
@@ -94,15 +94,19 @@ class Function:
 
 
 def _roundoff(wide: Function, generator: torch.Generator) -> float:
-    """The coarsest roundoff that its outputs show when its inputs move by an eighth of one, and by twice that: the
-    outputs of a smooth function move by twice as much, to second order; rounded ones jump, or stay."""
+    """The coarsest roundoff visible in the outputs.
+
+    The inputs move by an eighth of a roundoff, then by twice as much. The outputs of a smooth function then move by
+    twice as much too, to second order. Rounded outputs jump, or stay.
+    """
     for dtype in sorted(FLOATS, key=lambda d: -UNIT_ROUNDOFF[d]):
         u = UNIT_ROUNDOFF[dtype]
         if u <= wide.roundoff:
             break
         for _ in range(_MOVES):
             r = [u / 8 * signed(x, generator) for x in wide.points]
-            start = [1 + u * signed(x, generator) for x in wide.points]  # inputs of this dtype lie where nothing jumps
+            # start off the grid: inputs stored in this dtype lie on it, and rounding does not jump there
+            start = [1 + u * signed(x, generator) for x in wide.points]
             places = zip(wide.points, start, r, strict=True)
             line = [[(x * (a + t * b)).to(x.dtype) for t in range(3)] for x, a, b in places]
             outputs = zip(*(wide.at(points) for points in zip(*line, strict=True)), strict=True)
@@ -112,14 +116,17 @@ def _roundoff(wide: Function, generator: torch.Generator) -> float:
 
 
 def _jumps(y: Tensor, one: Tensor, two: Tensor, dtype: torch.dtype) -> bool:
-    """Whether an output that moved is stored in this dtype, or moves by jumps of its roundoff."""
+    """Whether an output has the precision of this dtype: it changed and fits into the dtype, or it jumps.
+
+    y0, y1, y2: the output at three equidistant points of a line.
+    """
     bend, typical = (two.double() - 2 * one.double() + y.double()).abs(), y.double().square().mean().sqrt()
     stored = torch.equal(one.to(dtype).double(), one.double()) and not torch.equal(one, y)
     return stored or bool((bend > UNIT_ROUNDOFF[dtype] / 16 * typical).any())
 
 
 def checked_inputs(function: Any, inputs: Sequence[Any]) -> tuple[list[Tensor], list[str]]:
-    """The inputs and their names. Raises ArgumentError for what cannot be differentiated."""
+    """The inputs and their names. Raises ArgumentError for inputs that cannot be differentiated."""
     if not callable(function):
         raise ArgumentError(f"{NAME}: the function is {kind(function)} but a function was expected")
     signature = parameters(function)
@@ -151,7 +158,7 @@ def _raised(error: Exception, stage: str = "") -> PackproofError:
 
 
 def signed(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Numbers of random signs between 1 and 2: none so small that it hides an error."""
+    """Numbers of random signs and sizes between 1 and 2: a smaller factor could hide an error."""
     size = 1 + torch.rand(x.shape, generator=generator, dtype=torch.float64)
     return (size * (2 * torch.randint(0, 2, x.shape, generator=generator) - 1)).to(x.device)
 

@@ -1,4 +1,4 @@
-"""The parameters of kernels, looked up once: as shipped, each launch inspects the kernel's signature twice."""
+"""The parameters of kernels, inspected once. As shipped, each launch inspects the kernel's signature twice."""
 
 import inspect
 from collections.abc import Callable
@@ -12,19 +12,19 @@ from packproof.harness.interpreter.patch import replace
 
 
 def repair() -> None:
-    """Replace what the interpreter knows as the module `inspect`."""
+    """Replace the interpreter's reference to the module `inspect`."""
     known = {"getfullargspec": specification, "getcallargs": bound}
     replace(shipped, "inspect", lambda original: SimpleNamespace(**{**vars(original), **known}))
 
 
 @cache
 def specification(function: Callable[..., Any]) -> inspect.FullArgSpec:
-    """`inspect.getfullargspec`."""
+    """`inspect.getfullargspec`, cached."""
     return inspect.getfullargspec(function)
 
 
 def bound(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """`inspect.getcallargs`: the arguments by name. Raises TypeError as it does."""
+    """`inspect.getcallargs`, faster: the arguments by name. Raises the same TypeError."""
     found = specification(function)
     names, by_place = found.args, found.args[: len(args)]
     fits = len(args) <= len(names) and kwargs.keys() <= set(names) and kwargs.keys().isdisjoint(by_place)

@@ -35,7 +35,7 @@ def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def float32_to_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """`values` rounded to the 10 explicit mantissa bits that tensor cores keep of an fp32 operand, ties to even."""
+    """`values` rounded to tf32, ties to even: the 10 explicit mantissa bits kept by tensor cores."""
     bits = _bits(values)
     nearest = (bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)
     return np.where(np.isfinite(values), nearest.view(np.float32), values)
@@ -65,7 +65,7 @@ def repair() -> None:
         replace(Builder, name, make)
     for name, operation in {"create_maxnumf": np.fmax, "create_minnumf": np.fmin}.items():
         replace(Builder, name, _elementwise(operation))
-    # in bfloat16 by value; Triton's interpreter has no such constant
+    # Triton's interpreter lacks constants of bfloat16
     Builder.get_bf16 = lambda self, value: narrow(Handle(np.array([value], dtype=np.float32), tl.float32))
 
 

@@ -1,4 +1,4 @@
-"""Whether this process interprets Triton kernels: then its interpreter is repaired before the first of them runs."""
+"""Whether this process interprets Triton kernels. If so, its interpreter is repaired before the first one runs."""
 
 import sys
 from typing import Any, NoReturn
@@ -13,16 +13,16 @@ class UnfitInterpreterError(PackproofError):
 
 class _Process:
     misfit = ""
-    """Why no Triton kernel is interpreted in this process; "" where they are."""
+    """Why this process cannot interpret Triton kernels; "" if it can."""
 
 
 def misfit() -> str:
-    """Why no Triton kernel is interpreted in this process and its forks; "" where they are."""
+    """Why this process and its forks cannot interpret Triton kernels; "" if they can."""
     return _Process.misfit
 
 
 def interprets() -> bool:
-    """Whether Triton kernels defined in this process are interpreted, or were when triton was imported."""
+    """Whether this process interprets the Triton kernels it defines, or did so when triton was imported."""
     triton = sys.modules.get("triton")
     if triton is None:
         return False
@@ -30,7 +30,8 @@ def interprets() -> bool:
 
 
 def repair_if_used() -> None:
-    """Raises PackproofError for an interpreter that cannot be repaired: as shipped it computes incorrect values."""
+    """Repair the interpreter if this process uses it: as shipped it computes incorrect values. Raises PackproofError if
+    the repair fails."""
     if interprets():
         from packproof.harness.interpreter.repair import install  # noqa: PLC0415  (needs triton)
 
@@ -38,13 +39,13 @@ def repair_if_used() -> None:
 
 
 def repair_or_refuse() -> None:
-    """Repair the interpreter of this process; where that fails, launches raise UnfitInterpreterError, and kernels
-    without Triton run as ever."""
+    """Repair the interpreter of this process. If this fails, launches raise UnfitInterpreterError; kernels without
+    Triton run as usual."""
     try:
         from packproof.harness.interpreter.repair import install  # noqa: PLC0415  (needs triton)
 
         install()
-    except Exception as error:  # also of a name that Triton no longer has
+    except Exception as error:  # any type: another release of Triton may lack a name
         own = isinstance(error, PackproofError)
         _Process.misfit = str(error) if own else _unknown(error)
         _refuse_launches()

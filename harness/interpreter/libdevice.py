@@ -67,7 +67,7 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {name: getattr(torch, name) for n
 
 
 def repair() -> None:
-    """Give `triton.language.extra.libdevice` (and the one under `cuda`) functions that run without a GPU."""
+    """Replace the functions of `triton.language.extra.libdevice` (and of the one under `cuda`) by ones on the CPU."""
     for module in (libdevice, cuda_libdevice):
         for name in [name for name, member in vars(module).items() if callable(member) and not name.startswith("_")]:
             setattr(module, name, _interpreted(name, _FUNCTIONS.get(name)))

@@ -1,7 +1,7 @@
 """Guards around a kernel's memory: poison in fresh buffers, canaries around each and between the rows of an input.
 
-A canary is a NaN to every float type and a small negative number to every integer type, and differs from buffer to
-buffer, so that both reading and copying it show.
+A canary is a NaN in every float type and a small negative number in every integer type. It differs from buffer to
+buffer: a kernel that reads canaries, or copies them to another buffer, is detected.
 """
 
 import functools
@@ -19,7 +19,7 @@ from torch import Tensor
 from packproof.properties.call import KernelFault
 
 FENCE_BYTES = 4096
-# What a fresh buffer holds, as bits: a quiet NaN with a payload that arithmetic does not make, or an absurd integer.
+# The bits of a fresh buffer: a quiet NaN with a payload that arithmetic never produces, or an absurd integer.
 POISON: dict[torch.dtype, int] = {
     torch.float64: 0x7FF8DEADDEADDEAD,
     torch.float32: 0x7FC0DEAD,
@@ -40,7 +40,7 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def fill_poison(tensor: Tensor) -> None:
-    """Overwrite `tensor` with the poison of its dtype; a dtype that has none (bool, int8, complex) stays as it is."""
+    """Overwrite `tensor` with the poison of its dtype. Dtypes without poison (bool, int8, complex) stay as they are."""
     if tensor.dtype in POISON:
         tensor.detach().view(_BITS[tensor.itemsize]).fill_(POISON[tensor.dtype])
 
@@ -48,7 +48,7 @@ def fill_poison(tensor: Tensor) -> None:
 def is_poison(values: Tensor | NDArray[np.generic], dtype: torch.dtype | None = None) -> Tensor | NDArray[np.bool_]:
     """Which elements hold the poison pattern, bit for bit: booleans of the same shape, a tensor for a tensor.
 
-    dtype: the dtype of a numpy array's bits where numpy has no such type (bfloat16 travels as uint16 or int16).
+    dtype: for a numpy array of bits, their torch dtype if numpy lacks it (bfloat16 travels as uint16 or int16).
     """
     if isinstance(values, Tensor):
         if values.dtype not in POISON:
@@ -64,21 +64,26 @@ def is_poison(values: Tensor | NDArray[np.generic], dtype: torch.dtype | None = 
 
 @dataclass(frozen=True)
 class GuardedTensor:
-    """A tensor that lies between canaries. name: for messages; buffer: int16, the whole allocation."""
+    """A tensor between canaries."""
 
     name: str
+    """Description of the tensor in messages."""
     tensor: Tensor
+    """The tensor; a part of `buffer`."""
     buffer: Tensor
+    """The whole allocation, as int16."""
     canary: int
+    """The value of each int16 outside the tensor."""
     start: int
+    """Index of the tensor's first element in `buffer`."""
 
     def check(self) -> None:
-        """Raises KernelFault("memory") where a canary has changed; the tensor's elements stay as they are."""
+        """Raises KernelFault("memory") if a canary has changed. Leaves the tensor's elements as they are."""
         if self._is_one_piece():
             memory, n = self.buffer.numpy(), self.tensor.numel() * self.tensor.itemsize // 2
             canary = self.canary.to_bytes(2, sys.byteorder, signed=True)
             around = memory[: self.start], memory[self.start + n :]
-            if all(cells.tobytes() == canary * len(cells) for cells in around):
+            if all(part.tobytes() == canary * len(part) for part in around):
                 return
         cells = distinct(self.tensor.detach())
         bits = cells.view(_BITS[cells.itemsize])
@@ -101,7 +106,7 @@ class GuardedTensor:
             raise KernelFault("memory", f"wrote {where} {self.name}")
 
     def _is_one_piece(self) -> bool:
-        """Whether its elements are all that lies between its first and its last, in memory of the host."""
+        """Whether the tensor is contiguous in memory of the host, at its place in the buffer."""
         return (
             self.buffer.is_cpu
             and self.tensor.is_contiguous()
@@ -110,10 +115,11 @@ class GuardedTensor:
 
 
 class Guard:
-    """While entered, tensors that Python code allocates through torch lie between canaries; empty ones hold poison.
+    """While entered, all tensors allocated by Python code through torch lie between canaries. Empty ones hold poison.
 
-    native: also fill what C++ code allocates, with torch's plain NaN; this needs torch's deterministic mode, which the
-    caller restores after `__exit__`. fence_bytes: of canaries on either side, a multiple of 16.
+    native: also fill allocations of C++ code, with torch's plain NaN. This switches torch's deterministic mode on; the
+        caller restores it after `__exit__`.
+    fence_bytes: bytes of canaries on either side, a multiple of 16.
     """
 
     def __init__(self, native: bool = False, fence_bytes: int = FENCE_BYTES) -> None:
@@ -132,24 +138,29 @@ class Guard:
         *,
         lead: int = 0,
     ) -> GuardedTensor:
-        """A fresh tensor of this size and stride, in elements, that starts `lead` elements into its allocation."""
+        """A fresh tensor between canaries.
+
+        name: description in messages.
+        size, stride: in elements.
+        leading_elements: elements between the start of the allocation and the tensor.
+        """
         n_bytes = (_extent(size, stride) + lead) * dtype.itemsize
         canary = -1 - len(self._fences) % 16  # 0xFFF0 to 0xFFFF: NaN in any float type, repeated to fill the dtype
         buffer = _EMPTY((n_bytes + 2 * self._fence_bytes) // 2, dtype=torch.int16, device=device).fill_(canary)
         start = self._fence_bytes + lead * dtype.itemsize
-        # no view: in-place writes and autograd treat it as they treat the plain allocation
+        # set_ instead of a view: for in-place writes and autograd it is a plain allocation
         tensor = _EMPTY(0, dtype=dtype, device=device).set_(
             buffer.untyped_storage(), start // dtype.itemsize, size, stride
         )
         return self.adopt(GuardedTensor(name, tensor, buffer, canary, start // 2))
 
     def adopt(self, fenced: GuardedTensor) -> GuardedTensor:
-        """Watch a tensor that another guard has fenced."""
+        """Watch a tensor fenced by another guard."""
         self._fences.append(fenced)
         return fenced
 
     def check(self) -> None:
-        """Raises KernelFault("memory") for the first buffer that was written outside its elements."""
+        """Raises KernelFault("memory") for the first buffer written outside its elements."""
         for fence in self._fences:
             fence.check()
 
@@ -169,7 +180,7 @@ class Guard:
     ) -> None:
         for (owner, name), wrapper in self._wrappers.items():
             if vars(owner).get(name) is not wrapper:
-                continue  # the kernel replaced it: TorchState reports that
+                continue  # the kernel replaced the function: TorchState reports it
             if owner is Tensor:
                 delattr(owner, name)  # the method inherited from C shows again
             else:
@@ -209,8 +220,8 @@ _FACTORIES: tuple[tuple[Any, str, bool], ...] = (
 
 
 def _can_be_fenced(tensor: Tensor, kwargs: dict[str, Any]) -> bool:
-    """Whether this is a plain dense tensor in real memory, of a dtype that has a poison, neither placed by the caller
-    nor part of a transform such as vmap, which tracks its own tensors."""
+    """Whether this is a plain dense tensor in real memory, of a dtype with a poison. False for tensors placed by the
+    caller (`out`, `pin_memory`), and inside a transform such as vmap: it tracks its own tensors."""
     return (
         type(tensor) is Tensor
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
@@ -224,12 +235,12 @@ def _can_be_fenced(tensor: Tensor, kwargs: dict[str, Any]) -> bool:
 
 
 def _extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
-    """How many elements of memory lie between the first and the last one, both included."""
+    """The number of elements of memory between the first and the last one, both included."""
     return 0 if 0 in size else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
 
 
 def distinct(tensor: Tensor) -> Tensor:
-    """A view of each element of memory once: an expanded axis is taken at its first index."""
+    """A view with each element of memory once: an expanded axis is narrowed to its first index."""
     for axis, step in enumerate(tensor.stride()):
         if step == 0 and tensor.shape[axis] > 1:
             tensor = tensor.narrow(axis, 0, 1)
@@ -237,5 +248,5 @@ def distinct(tensor: Tensor) -> Tensor:
 
 
 def _repeated(canary: int, itemsize: int) -> int:
-    """The integer of `itemsize` bytes that consists of canaries."""
+    """The canary repeated to an integer of `itemsize` bytes."""
     return int.from_bytes(canary.to_bytes(2, "little", signed=True) * (itemsize // 2), "little", signed=True)

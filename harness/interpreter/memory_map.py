@@ -1,4 +1,4 @@
-"""Which addresses belong to which tensor of a launch, and how its programs have accessed them so far."""
+"""A map from addresses to the tensors of a launch, with the accesses of its programs so far (shadow state)."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ _FAR = 2**30  # bytes
 
 
 class Region:
-    """The elements of one tensor in memory: those that its shape and strides reach, not the gaps between them."""
+    """The elements of one tensor in memory: the addresses reached by its shape and strides, without the gaps."""
 
     def __init__(self, name: str, tensor: Tensor) -> None:
         self.name, self.tensor = name, tensor
@@ -27,7 +27,7 @@ class Region:
         self.start = tensor.data_ptr()
         self.end = self.start + span * self.itemsize
         self.dense = tensor.is_contiguous()
-        self._flat: Indices | None = None  # element -> position in the flattened tensor, -1 in gaps; None: all dense
+        self._flat: Indices | None = None  # element -> position in the flattened tensor, -1 in gaps; None if dense
         if not self.dense:
             elements = np.zeros(1, dtype=np.int64)
             for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
@@ -36,13 +36,14 @@ class Region:
             self._flat[elements] = np.arange(tensor.numel())
 
     def positions(self, addresses: Indices) -> Indices:
-        """The position in the flattened tensor of the element at each address, -1 where there is none."""
+        """The position in the flattened tensor of the element at each address, -1 outside the tensor."""
         inside = (addresses >= self.start) & (addresses < self.end)
         elements = np.where(inside, addresses - self.start, 0) // self.itemsize
         return np.where(inside, elements if self._flat is None else self._flat[elements], -1)
 
     def bits(self) -> NDArray[Any]:
-        """The elements in their place, as bits. Without torch, which would count writing them as a change."""
+        """The bits of the elements, as a numpy view of the tensor's memory. Without torch: a write through torch would
+        increase the tensor's version."""
         return np.asarray(_Memory(self))
 
     def element(self, address: int) -> str:
@@ -70,19 +71,20 @@ class _Memory:
 
 @dataclass
 class Segment:
-    """Regions that share addresses, as one row of cells with the shadow state of each cell.
-
-    writer, reader: program index, NONE, or for readers MANY. written_at, read_at: that program's clock at the time.
-    atomic: the last write was an atomic one. written, read: whether there was any, in a batch; reads: of a batch, that
-    are not in `reader` yet. dense: there are no gaps.
-    """
+    """Regions with overlapping addresses, as one row of cells with the shadow state of each cell."""
 
     start: int
+    """First address."""
     end: int
+    """Address past the last one."""
     regions: list[Region]
+    """The tensors in it."""
     written: bool = False
+    """Whether any program wrote to it."""
     read: bool = False
+    """Whether any reads of a batch are marked in `reader`."""
     reads: list[Any] = field(default_factory=list)
+    """Reads of a batch not marked in `reader` yet: (cells, programs, active lanes)."""
 
     def __post_init__(self) -> None:
         self.cell = min(region.itemsize for region in self.regions)
@@ -92,27 +94,32 @@ class Segment:
 
     @cached_property
     def writer(self) -> NDArray[np.int32]:
+        """Index of the program that last wrote each cell, or NO_PROGRAM."""
         return np.full(self.count, NONE, dtype=np.int32)
 
     @cached_property
     def written_at(self) -> NDArray[np.int32]:
+        """The writer's clock at the time of its write."""
         return np.zeros(self.count, dtype=np.int32)
 
     @cached_property
     def reader(self) -> NDArray[np.int32]:
+        """Index of the program that read each cell, NO_PROGRAM or SEVERAL_PROGRAMS."""
         return np.full(self.count, NONE, dtype=np.int32)
 
     @cached_property
     def read_at(self) -> NDArray[np.int32]:
+        """The reader's clock at the time of its read."""
         return np.zeros(self.count, dtype=np.int32)
 
     @cached_property
     def atomic(self) -> Lanes:
+        """Whether the last write of each cell was atomic."""
         return np.zeros(self.count, dtype=bool)
 
     @cached_property
     def bits(self) -> NDArray[Any]:
-        """What the cells of a dense segment hold."""
+        """The bits in the cells of a dense segment."""
         return self.regions[0].bits().reshape(-1)
 
     def cells(self, addresses: Indices, itemsize: int) -> Indices:
@@ -121,19 +128,19 @@ class Segment:
         return first if itemsize <= self.cell else first + np.arange(itemsize // self.cell)
 
     def owned(self, addresses: Indices) -> Lanes:
-        """Which of the addresses belong to an element."""
+        """A mask of the addresses that belong to an element."""
         owned = np.zeros(addresses.shape, dtype=bool)
         for region in self.regions:
             owned |= region.positions(addresses) >= 0
         return owned
 
     def region(self, address: int) -> Region:
-        """The first tensor that owns the address."""
+        """The first tensor with an element at the address."""
         return next(region for region in self.regions if region.positions(np.array([address]))[0] >= 0)
 
 
 def regions_of(tensors: Mapping[str, Tensor]) -> list[Region]:
-    """The tensors of a launch by argument name; those without elements own no address."""
+    """The tensors of a launch by argument name, without empty ones: they own no address."""
     return [Region(name, tensor) for name, tensor in tensors.items() if tensor.numel()]
 
 
@@ -142,7 +149,7 @@ def _elements(count: int) -> str:
 
 
 class MemoryMap:
-    """The tensors of one launch, and how its programs have accessed them."""
+    """The tensors of one launch, and the accesses of its programs."""
 
     def __init__(self, regions: Sequence[Region]) -> None:
         self.regions = regions
@@ -157,7 +164,7 @@ class MemoryMap:
         self._starts = [segment.start for segment in self.segments]
 
     def split(self, addresses: Indices) -> Iterator[tuple[Segment | None, Lanes | slice]]:
-        """Each segment that is accessed, with the lanes that access it; None with the lanes that hit no element."""
+        """Each accessed segment with its lanes; None with the lanes outside all elements."""
         around = self._around(int(addresses.min()), int(addresses.max()))
         if around is not None and around.dense:  # nearly always: one access, one tensor
             yield around, slice(None)
@@ -178,23 +185,23 @@ class MemoryMap:
             yield None, outside
 
     def dense_around(self, address: int) -> Segment | None:
-        """The segment that holds an address, if it has no gaps."""
+        """The segment around an address, if it has no gaps."""
         segment = self._around(address, address)
         return segment if segment is not None and segment.dense else None
 
     def _around(self, low: int, high: int) -> Segment | None:
-        """The segment that holds all addresses from low to high."""
+        """The segment around all addresses from low to high."""
         slot = bisect_right(self._starts, low) - 1
         return self.segments[slot] if slot >= 0 and high < self.segments[slot].end else None
 
     def _slots(self, addresses: Indices) -> Indices:
-        """Index of the segment around each address, -1 where there is none."""
+        """Index of the segment around each address, or -1."""
         slots = np.searchsorted(self._starts, addresses, side="right") - 1
         ends = np.array([segment.end for segment in self.segments] + [0])
         return np.where(addresses < ends[slots], slots, -1)
 
     def describe_outside(self, address: int) -> str:
-        """Where an address that belongs to no tensor lies, for messages."""
+        """The location of an address outside all tensors, for messages."""
         if not self.regions:
             return "memory although no tensor with elements was passed"
         near = min(self.regions, key=lambda r: max(r.start - address, address - r.end, 0))

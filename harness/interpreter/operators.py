@@ -1,7 +1,7 @@
 """Operators of Triton's tensors, sent straight to numpy where neither operand needs a conversion.
 
-numpy broadcasts as Triton does and computes the same bits. Operands of other kinds, and those that Triton refuses, take
-Triton's own path.
+numpy broadcasts as Triton does and computes the same bits. All other operands, and all operands that Triton refuses,
+take Triton's own path.
 """
 
 import math
@@ -38,12 +38,12 @@ _CONVERSIONS: Mapping[tuple[str, str], Operation] = {
     ("int1", "int32"): lambda data: data.astype(np.int32),
     ("int32", "int16"): lambda data: data.astype(np.int16),
 }
-# by the width of a value, those that may be read as each other
+# dtypes of equal width: a bitcast between them keeps the bits
 _BITS = [{"int64", "fp64"}, {"int32", "uint32", "fp32"}, {"int16", "uint16", "fp16", "bf16"}]
 
 
 def _divide_integers(x: Any, y: Any) -> Any:
-    """Towards zero, as in C."""
+    """Division rounded towards zero, as in C."""
     return (x - np.fmod(x, y)) // y
 
 
@@ -71,7 +71,8 @@ def repair() -> None:
 
 
 def _operator(operation: Operation, kinds: Mapping[str, Any], *, result: Any = None, reflected: bool = False) -> Make:
-    """An operation on tensors of one dtype among `kinds`, or on one of them and a number that its dtype holds."""
+    """A patch: the operation on two tensors of one dtype among `kinds`, or on such a tensor and a number of this
+    dtype."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def apply(self: Any, other: Any, *rest: Any, **named: Any) -> Any:
@@ -97,7 +98,7 @@ def _operator(operation: Operation, kinds: Mapping[str, Any], *, result: Any = N
 
 
 def values(self: Any, other: Any, kinds: Mapping[str, Any]) -> Any:
-    """The values of both operands, their dtype and the sizes of the result; None where Triton has to decide."""
+    """The values of both operands, their dtype and the sizes of the result. None: take Triton's own path."""
     kind = self.dtype.name
     if kind not in kinds:
         return None
@@ -115,7 +116,7 @@ def values(self: Any, other: Any, kinds: Mapping[str, Any]) -> Any:
 
 
 def _constant(value: Any, kind: str) -> Any:
-    """A number as a value of the dtype of the tensor beside it; None where Triton would choose another dtype."""
+    """A number in the dtype of the other operand. None if Triton would choose another dtype."""
     value = value.value if type(value) is core.constexpr else value
     return _number(value, kind) if type(value) in (int, float) else None
 
@@ -171,7 +172,7 @@ def _plain_conversions_first(original: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _as_bits(t: Any, dtype: Any) -> Any:
-    """The same bits read as another dtype; None where Triton has to decide."""
+    """The same bits read as another dtype. None: take Triton's own path."""
     if t.dtype.name == dtype.name:
         return t
     if not any(t.dtype.name in alike and dtype.name in alike for alike in _BITS):
@@ -205,8 +206,8 @@ def _plain_products_first(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _factors(left: Any, right: Any, total: Any) -> Any:
-    """The values of blocks of 16 bits, of the fp32 block that their product is added to, and the sizes of the result;
-    None where Triton has to decide."""
+    """Two blocks of 16-bit floats widened to fp32, the fp32 accumulator, and the sizes of the result. None: take
+    Triton's own path."""
     if not (type(left) is type(right) is core.tensor and left.dtype.name == right.dtype.name in _WIDE):
         return None
     if not len(left.sizes) == len(right.sizes) == 2 or left.sizes[1] != right.sizes[0]:

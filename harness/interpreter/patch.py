@@ -1,4 +1,4 @@
-"""Replacing a private name of Triton: only where it exists, and never silently otherwise."""
+"""Replaces private names of Triton. A missing name is an error, never ignored."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from packproof.version import tried
 
 
 def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Any:
-    """Set `owner.name` to `make(original)`, return the original. Raises PackproofError where there is no such name."""
+    """Set `owner.name` to `make(original)` and return the original. Raises PackproofError if the name is missing."""
     try:
         original = owner.__dict__[name]
     except KeyError:
@@ -25,7 +25,7 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Any:
 
 @contextmanager
 def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """`replace` for the time of a with block."""
+    """`replace` for the duration of a with block."""
     original = replace(owner, name, make)
     try:
         yield

@@ -3,7 +3,7 @@
 As shipped (triton 3.4 to 3.9.0) it multiplies the bit patterns of bfloat16 as integers, truncates when it rounds to
 bfloat16, ignores tf32, needs a GPU to autotune, and has no libdevice. Up to 3.7 it returns the NaN in a maximum; from
 3.8 on it negates the bits of bfloat16, and from 3.9 on adds them up in a running sum and compares them for an index.
-The repairs replace private names of Triton; therefore `install` tests each of them against torch and raises where one
+The repairs replace private names of Triton. Therefore `install` tests each of them against torch, and raises if one
 does not fit.
 """
 
@@ -37,8 +37,9 @@ def install() -> None:
     """Repair the interpreter of this process and run its self-tests (about 0.2 s); further calls do nothing.
 
     Call it before kernels are launched, in a process started with TRITON_INTERPRET=1.
-    Raises PackproofError that names Triton's version and what did not fit, or reports that TRITON_INTERPRET was set
-    too late, or that Python runs without assertions.
+
+    Raises PackproofError with Triton's version and the failed self-tests, or if TRITON_INTERPRET was set too late, or
+    if Python runs without assertions.
     """
     global _repaired, _proved, _misfit  # noqa: PLW0603
     if _proved:
@@ -78,7 +79,7 @@ def install() -> None:
 
 
 def _try_batches() -> None:
-    """Run programs together where the self-test finds that they have the same bits; else one after another."""
+    """Run programs in batches if the self-test finds the same bits as one after another; else one after another."""
     from packproof.harness.interpreter.batch import launch, selftest  # noqa: PLC0415  (defines kernels)
 
     launch.BatchingSanitizer.unfit = reason = selftest.run()
@@ -98,13 +99,13 @@ def _repair() -> None:
     replace(shipped.GridExecutor, "_restore_args_dev", _nothing_to_copy_back)
     choose_configurations()
     replace(shipped.InterpretedFunction, "rewrite", rewrite.remember)
-    # device_assert fires; overflow checks would refuse the hashes and random numbers that wrap on purpose
+    # debug: device_assert fires. No overflow checks: hashes and random numbers wrap on purpose
     builder = shipped.interpreter_builder
     builder.options = dataclasses.replace(builder.options, debug=True, sanitize_overflow=False)
 
 
 def _language_interpreted_once(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`triton.language` becomes numpy once, not again in each launch and each call of a device function."""
+    """Patch `triton.language` to numpy once. As shipped, each launch and each call of a device function does it."""
     original(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     tl.core.tensor.__index__ = lambda self: int(self.handle.data.item())  # numpy 2.4: no int() of a 1-d array
     tl.core.tensor.__bool__ = _truth
@@ -133,14 +134,14 @@ def _launch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _root(error: BaseException) -> BaseException:
-    """What the kernel raised: the interpreter wraps it once for each device function on the way."""
+    """The exception raised in the kernel. The interpreter wraps it once for each device function on the stack."""
     while isinstance(error, shipped.InterpreterError) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def _arguments_in_place(original: Callable[..., Any]) -> Callable[..., Any]:
-    """CPU tensors are used in place; other devices cannot be reached by address."""
+    """Use CPU tensors in place, without a copy. Refuse other devices: the interpreter reads memory by address."""
 
     def init_args(self: Any, args: Any, kwargs: Any) -> Any:
         for name, value in [*zip(self.arg_names, args, strict=False), *kwargs.items()]:

@@ -1,15 +1,21 @@
 """A memory sanitizer for Triton kernels in the interpreter: it sees every load, store and atomic of every program.
 
-Reported as `KernelFault("memory", ...)`: an access outside the tensors passed to the launch, a read of memory
-that was never written (the poison of `memory_guard.py`), a store to an input of the op, two lanes of one store or two
-programs of one launch that access one element without order, a plain access to an element that another program changes
-atomically, a grid that no GPU can launch. Behaviour that a GPU leaves undefined is made visible: lanes masked out of a
-load without `other=` become NaN, and programs may run in any order.
+Reported as `KernelFault("memory", ...)`:
 
-Programs run one after another, so races are found by what programs accessed, not by timing (vector clocks as in
-FastTrack, Flanagan & Freund 2009): an atomic on a single element with release and acquire semantics orders what came
-before it in one program before what comes after it in another, so that locks and "the last program adds up the partial
-sums" are not races. Stores of equal bits do not conflict.
+- an access outside the tensors passed to the launch;
+- a read of memory that was never written (the poison of `memory_guard.py`);
+- a store to an input of the op;
+- unordered accesses to one element by two lanes of one store, or by two programs of one launch;
+- a plain access to an element changed atomically by another program;
+- a grid too large for any GPU.
+
+Undefined behaviour of a GPU is made visible: lanes masked out of a load without `other=` become NaN, and programs may
+run in any order.
+
+Programs run one after another, so races are detected by the accesses of programs, not by timing (vector clocks as in
+FastTrack, Flanagan & Freund 2009). An atomic on a single element with release and acquire semantics is a
+happens-before edge: all accesses before it in one program come before all accesses after it in another. So locks and
+"the last program adds up the partial sums" are not races. Stores of equal bits do not conflict.
 """
 
 import random
@@ -45,12 +51,14 @@ _GRID_LIMIT = (2**31 - 1, 65535, 65535)  # CUDA's, per axis
 
 
 class Sanitizer:
-    """Watches the Triton launches inside a with block, forward and backward.
+    """Watches the Triton launches inside a with block, forward and backward. Needs `repair.install()`.
 
-    read_only: tensors that no kernel may store to, such as the inputs of the op. order: the one in which the programs
-    of a launch run. seed: of the shuffle. `launches` counts the launches seen. Needs `interpreter.install()`.
+    read_only: tensors that no kernel may store to, such as the inputs of the op.
+    order: order of the programs of a launch.
+    seed: seed of the order "shuffle".
 
-    The first fault ends the launch; leaving the block raises it again if the code in between swallowed it.
+    `launches` counts the launches. The first fault ends its launch. If the code in the block swallows the fault, the
+    end of the block raises it again.
     """
 
     def __init__(self, read_only: Iterable[Tensor] = (), order: Order = "forward", seed: int = 0) -> None:
@@ -95,7 +103,7 @@ class Sanitizer:
         return launch
 
     def _run(self, original: Callable[..., Any], executor: Any, args: Any, kwargs: Any) -> Any:
-        """A launch whose programs run one after another."""
+        """Run the programs of a launch one after another."""
         named = {**dict(zip(executor.arg_names, args, strict=False)), **kwargs}
         regions = regions_of(dict(tensors_of(named.items())))
         self._launch = Launch(executor.fn.__name__, MemoryMap(regions), self._read_only)
@@ -179,7 +187,7 @@ class Sanitizer:
 
 
 class Launch:
-    """The memory of one launch, and which programs accessed it."""
+    """The memory of one launch, and the accesses of its programs."""
 
     def __init__(self, kernel: str, memory: MemoryMap, read_only: Sequence[Region]) -> None:
         self.kernel, self.memory, self.read_only = kernel, memory, read_only
@@ -315,7 +323,7 @@ class Launch:
 
 
 class _Clocks:
-    """Vector clocks: what each program has seen of the others through atomics on single elements."""
+    """Vector clocks: for each program, the clocks of the others as acquired by atomics on single elements."""
 
     def __init__(self) -> None:
         self._own: dict[int, int] = {}
@@ -326,7 +334,7 @@ class _Clocks:
         return self._own.get(program, 0)
 
     def ordered(self, other: NDArray[np.int32], when: NDArray[np.int32], program: int) -> Lanes:
-        """Whether what `other` did at `when` comes before what `program` does now."""
+        """Whether the access of `accessor` at its clock `access_clock` comes before the current one of `program`."""
         before: Lanes = other == program
         for known, until in self._known.get(program, {}).items():
             before |= (other == known) & (when < until)
@@ -358,7 +366,7 @@ def tensors_of(arguments: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Tens
 
 
 def _addresses(ptrs: Any, mask: Any) -> tuple[Indices, Lanes]:
-    """The addresses of the active lanes, and which lanes of the flattened block are active."""
+    """The addresses of the active lanes, and the mask of active lanes in the flattened block."""
     shape = ptrs.data.shape
     lanes = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask.data, shape).astype(bool)
     flat = lanes.reshape(-1)
@@ -371,7 +379,7 @@ def itemsize_of(kind: Any) -> int:
 
 
 def undefined(shape: tuple[int, ...], kind: Any) -> Any:
-    """What a GPU may return for a lane masked out of a load without `other=`."""
+    """Values for lanes masked out of a load without `other=`. A GPU may return anything there."""
     dtype = shipped._get_np_dtype(kind)
     if kind == tl.bfloat16:
         value: Any = 0x7FC1

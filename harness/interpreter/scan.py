@@ -1,7 +1,8 @@
 """Scans and reductions of Triton's interpreter, in the order of a tree.
 
 As shipped, a custom combine function is called once per element, from the first to the last. Here it is called on whole
-blocks, log2(n) times, pairing neighbours as a GPU does: much faster, and a function that is not associative shows.
+blocks, log2(n) times, on pairs of neighbours as on a GPU. This is much faster, and a function that is not associative
+gives a wrong result, as on a GPU.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ _PROPAGATE_NO_NAN = {
     np.min: np.fmin.reduce,
     np.nanmin: np.fmin.reduce,
 }
-# Which NaN wins beside an index depends on the order in which a GPU combines: the first does here, in each release.
+# With an index, the winning NaN depends on a GPU's order of combining. Here it is the first, in each release.
 _WITH_INDEX: dict[Any, Any] = {
     **{np.max: np.max, np.min: np.min, np.argmax: np.argmax, np.argmin: np.argmin},
     **{np.nanmax: np.max, np.nanmin: np.min, np.nanargmax: np.argmax, np.nanargmin: np.argmin},
@@ -45,7 +46,7 @@ def block(data: Array, dtype: Any) -> Any:
 
 
 def combined(combine: Any, left: list[Array], right: list[Array], dtypes: list[Any]) -> Iterator[Array]:
-    """`combine(left, right)` for equal blocks; results must have the types of the operands, as when compiled."""
+    """`combine(lhs, rhs)` for equal blocks. Results must have the types of the operands, as when compiled."""
     operands = [block(data, dtype) for side in (left, right) for data, dtype in zip(side, dtypes, strict=True)]
     results = combine.fn(*operands)
     results = results if isinstance(results, (tuple, tl.tuple)) else (results,)

@@ -115,7 +115,7 @@ def _assert_kernel(x):
 
 
 def run() -> list[str]:
-    """Run every check; returns what did not fit, one line each."""
+    """Run every check. Returns one line for each failure."""
     misfits: list[str] = []
     for name, check in _CHECKS.items():
         try:
@@ -128,7 +128,10 @@ def run() -> list[str]:
 
 
 def _differences(pairs: dict[str, tuple[Tensor, Tensor, float]]) -> list[str]:
-    """The results that differ by more than their bound, relative to the largest expected value."""
+    """One line for each result with an error above its bound, relative to the largest expected value.
+
+    pairs: result, expected result and bound by name.
+    """
     found = []
     for name, (got, wanted, bound) in pairs.items():
         error = (got.double() - wanted.double()).abs().max() / wanted.double().abs().max()
@@ -179,7 +182,7 @@ def _casts() -> list[str]:
 
 
 def _same(got: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, float]:
-    """A pair that differs by the number of elements that differ."""
+    """A pair for `_differences` whose error is the number of unequal elements."""
     return (got != wanted).sum()[None] + 1.0, torch.ones(1), 0.0
 
 

@@ -1,4 +1,4 @@
-"""Which configuration of an autotuned kernel is checked, where none is timed."""
+"""Chooses configurations of autotuned kernels without timing them, so that a check runs many of them."""
 
 # mypy: allow-untyped-calls
 
@@ -18,28 +18,27 @@ _MODULE = "triton.runtime.autotuner"
 
 @dataclass
 class _Tuning:
-    """What the autotuners of this process have to know of the call that is running."""
+    """State of this process's autotuners for the current call."""
 
     watches: bool = False
-    """They report the configurations that they run with."""
+    """Autotuners report the configurations of their runs."""
     chooses: bool = False
-    """They time nothing, and take the configuration that the call's number decides."""
+    """Autotuners time nothing: the number of the call chooses the configuration."""
     draws: bool = False
-    """Each kind of call starts elsewhere in the list."""
+    """The start in the list of configurations is drawn for each kind of call."""
     number: int = 0
-    """The number of the call's configuration: see `place`."""
+    """The number of the call's configuration: see `configuration_index`."""
     launched: tuple[Tuned, ...] = ()
-    """The kernels that the call has launched."""
+    """The autotuned kernels launched by the call."""
 
 
 _tuning = _Tuning()
 
 
 def choose_configurations() -> None:
-    """From now on Triton's autotuners time nothing in this process: the number of a call decides (`place`).
+    """Let the number of a call choose configurations in this process, without timing (`configuration_index`).
 
-    Where a configuration does not fit the device, the next is taken. Triton's own tuning results on disk stay as they
-    are.
+    If a configuration does not fit the device, the next one is taken. Triton's tuning results on disk are not changed.
     """
     from triton.runtime.autotuner import Autotuner  # noqa: PLC0415
 
@@ -54,15 +53,15 @@ def choose_configurations() -> None:
 
 
 def draw_configurations(device: str) -> None:
-    """As `choose_configurations`, with a start in the list that is drawn for each kind of call.
+    """As `choose_configurations`, with a start in the list drawn for each kind of call.
 
-    A kind is what the autotuner would tune for: its keys, and dtypes. The same kind draws the same start in any
-    process; so a repeated call repeats its results. A sequence alone may then have another configuration than in its
-    pack, as with the kernel's own tuning.
+    A kind is the autotuner's key: its key arguments and dtypes. The same kind draws the same start in any process, so
+    a repeated call repeats its results. A sequence alone may have another configuration than in its pack, as with the
+    kernel's own tuning.
     """
     _tuning.draws = True
     if device == "cpu":
-        return  # there the repair of the interpreter has them chosen
+        return  # the repair of the interpreter has called `choose_configurations`
     try:
         choose_configurations()
     except ImportError:
@@ -71,7 +70,8 @@ def draw_configurations(device: str) -> None:
 
 @contextmanager
 def configured(number: int) -> Iterator[Callable[[], tuple[Tuned, ...]]]:
-    """Inside it autotuned kernels run with this configuration where none is timed; yields a list of those that ran."""
+    """In a with block, choose configurations by this number, if none are timed. Yields a function that returns the
+    autotuned kernels launched so far."""
     if _MODULE in sys.modules:
         _watch()
     _tuning.number, _tuning.launched = number, ()
@@ -82,10 +82,10 @@ def configured(number: int) -> Iterator[Callable[[], tuple[Tuned, ...]]]:
 
 
 def place(number: int, configurations: int, kernel: str) -> int:
-    """The place in a list of so many configurations for the number of a call.
+    """The index of a call's configuration in a list of `n_configurations`.
 
-    Consecutive numbers take each once, from the first on. Each later turn through the list starts where the kernel's
-    name decides, so that kernels with lists of the same length meet in several combinations.
+    Consecutive numbers take each configuration once, from the first on. The name of the kernel decides the start of
+    each later pass through the list. So kernels with lists of the same length meet in several combinations.
     """
     turn, step = divmod(number, configurations)
     start = crc32(f"{kernel} {turn}".encode()) if turn else 0
@@ -106,7 +106,7 @@ def _reported(run: Callable[..., Any]) -> Callable[..., Any]:
     def report(self: Any, *args: Any, **kwargs: Any) -> Any:
         if len(self.configs) == 1:
             return run(self, *args, **kwargs)
-        if _tuning.chooses:  # what was tuned for another place is no answer for this one; what was pinned stays
+        if _tuning.chooses:  # a cache for each index: other results do not apply; pinned results apply to all
             pinned = self.__dict__.setdefault("pinned", self.cache)
             self.cache = self.__dict__.setdefault("caches", {}).setdefault(_place(self), dict(pinned))
         result = run(self, *args, **kwargs)
@@ -142,8 +142,8 @@ def _chosen_first(prune: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
 
 
 def _alternating(configs: Sequence[Any]) -> list[Any]:
-    """Each value of the kernel's own parameters once before any comes again: few cases meet all of them, and those
-    that differ in warps and stages alone are one program to the interpreter."""
+    """Reorder configurations: each value of the kernel's own parameters once before any value repeats. A few cases then
+    cover all values. Configurations that differ only in warps and stages are one program to the interpreter."""
     times: Counter[str] = Counter()
     turns = []
     for config in configs:
@@ -170,6 +170,7 @@ def _until_one_runs(bench: Callable[..., list[float]]) -> Callable[..., list[flo
 
 
 def run_once(kernel_call: Callable[[], Any], quantiles: Any) -> list[float]:
-    """The benchmark of an autotuner: one run, so that a kernel that accumulates without `reset_to_zero` shows it."""
+    """The benchmark of an autotuner: a single run. A kernel that accumulates without `reset_to_zero` shows wrong
+    results."""
     kernel_call()
     return [0.0] * len(quantiles)

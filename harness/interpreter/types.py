@@ -1,6 +1,6 @@
-"""Types and shapes of Triton's language, built once: as shipped, an interpreted kernel mostly rebuilds them.
+"""Types and shapes of Triton's language, built once. As shipped, an interpreted kernel rebuilds them most of the time.
 
-They are immutable in a kernel, so equal ones may be shared. Whatever Triton refuses stays refused.
+They are immutable in a kernel, so equal ones may be shared. Triton's errors stay the same.
 """
 
 import math
@@ -30,7 +30,7 @@ _PLAIN = frozenset({int, float, bool, str, type(None), core.tensor, core.dtype})
 
 
 def repair() -> None:
-    """Replace the constructors. Call it before the language becomes numpy, which binds the functions it finds."""
+    """Replace the constructors. Call it before the language is patched to numpy, because the patch binds functions."""
     replace(core, "_unwrap_if_constexpr", _plain_values_first)
     replace(core.dtype, "__eq__", _identity_first)
     replace(core.block_type, "__init__", _share_equal_types)
@@ -45,7 +45,7 @@ def repair() -> None:
 
 
 def type_of(dtype: Any, sizes: Sizes) -> Any:
-    """The type of a block of a dtype, or of a scalar where it has no axes."""
+    """The type of a block of a dtype; without sizes, of a scalar."""
     key = (dtype.name, sizes)
     if key not in _types:
         _types[key] = core.block_type(dtype, list(sizes)) if sizes else dtype
@@ -53,8 +53,7 @@ def type_of(dtype: Any, sizes: Sizes) -> Any:
 
 
 def made(data: Any, dtype: Any, sizes: Sizes) -> Any:
-    """A tensor of values whose width is that of the dtype, as `core.tensor(Handle(data, dtype), type_of(dtype, sizes))`
-    makes it."""
+    """`core.tensor(Handle(data, dtype), type_of(dtype, sizes))`, faster. data: values of the width of the dtype."""
     handle, tensor = _new(Handle), _new(core.tensor)
     handle.data, handle.dtype, handle.attr = data, dtype, {}
     kind, parts = _forms.get((dtype.name, sizes)) or _form(dtype, sizes)
@@ -75,7 +74,7 @@ _new = object.__new__
 
 @cache
 def joint(left: Sizes, right: Sizes) -> Sizes | None:
-    """The sizes of the result of two operands; None where Triton has to refuse them."""
+    """The sizes of the result of two operands. None if they do not broadcast: Triton raises the error."""
     try:
         return np.broadcast_shapes(left, right)
     except ValueError:
@@ -87,7 +86,7 @@ _itemsizes: dict[str, int] = {}
 
 
 def itemsize(dtype: Any) -> int:
-    """Bytes of a value in numpy."""
+    """Bytes of a value in numpy; 8 for a pointer."""
     name = dtype.name
     if name not in _itemsizes:
         _itemsizes[name] = 8 if dtype.is_ptr() else max(1, dtype.primitive_bitwidth // 8)
@@ -95,7 +94,7 @@ def itemsize(dtype: Any) -> int:
 
 
 def pointed(dtype: Any) -> Any:
-    """Bytes of what a pointer points to, a np.uint64; None for any other dtype."""
+    """Bytes of a pointer's element type, as np.uint64; None for any other dtype."""
     name = dtype.name
     if name not in _pointed:
         _pointed[name] = np.uint64(itemsize(dtype.element_ty)) if dtype.is_ptr() else None
@@ -162,7 +161,7 @@ def _once_per_type(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain_arguments_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    # where Triton itself looks for one, it imports all of Gluon
+    # a table of our own: Triton's lookup of a pointer type imports all of Gluon
     pointers: dict[torch.dtype, Any] = {dtype: tl.pointer_type(kind) for dtype, kind in _ELEMENTS.items()}
 
     def convert(argument: Any) -> Any:
@@ -179,7 +178,7 @@ def _plain_arguments_first(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _bind(obj: Any, name: str, member: Any, builder: Any, *scope: Any) -> None:
-    """A function of the language calls its implementation, without checking whether a kernel is compiled."""
+    """Bind a function of the language to its implementation, without the check for a compiled kernel at each call."""
     function, semantic = getattr(member, "__wrapped__", member), TritonSemantic(builder)
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -22,7 +22,7 @@ def sizes_of(shape: Sequence[Any]) -> Sizes:
 
 
 def common(*arrays: Array) -> list[Array]:
-    """Arrays with the same number of programs."""
+    """Arrays stretched to the same number of programs."""
     count = max(array.shape[0] for array in arrays)
     return [stretched(array, (count, *array.shape[1:])) for array in arrays]
 
@@ -44,7 +44,7 @@ def _make_range(self: Any, kind: Any, start: int, stop: int) -> Any:
 
 
 def _splat(self: Any, kind: Any, arg: Any) -> Any:
-    # in memory of its own, as for one program: numpy adds in the order of memory
+    # a copy in C order, as for one program: numpy's order of summation follows memory
     return Handle(np.array(_stretched(arg.data, sizes_of(kind.shape)), order="C"), arg.dtype.scalar)
 
 
@@ -78,7 +78,7 @@ def _gather(self: Any, source: Any, indices: Any, axis: int) -> Any:
 
 
 class DeviceAssert(AssertionError):
-    """A `tl.device_assert` that fired in a batch."""
+    """A failed `tl.device_assert` in a batch."""
 
 
 def _assert(self: Any, condition: Any, message: str) -> None:
@@ -96,7 +96,7 @@ def _unsupported(name: str) -> Callable[..., Any]:
     return refuse
 
 
-_REFUSED = (  # not all are in each release of Triton
+_REFUSED = (  # some are missing in some releases of Triton
     *("create_atomic_rmw", "create_atomic_cas", "create_histogram", "create_print"),
     *("create_atomic_load", "create_atomic_store", "create_atomic_poll"),
     *("create_descriptor_gather", "create_descriptor_scatter"),
@@ -139,7 +139,7 @@ def expand_dims(self: Any, value: Any, axis: int) -> Any:
 
 
 def indexed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`tensor.__getitem__`, of whole axes and new ones."""
+    """`tensor.__getitem__`, for whole axes and new axes only."""
 
     def getitem(self: Any, slices: Any) -> Any:
         if type(slices) is not tuple or not all(each is None or each == _WHOLE for each in slices):
@@ -158,11 +158,12 @@ _WHOLE = slice(None)
 
 
 def values(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`operators.values`."""
+    """`operators.operand_values`."""
 
     def lifted(self: Any, other: Any, kinds: Any) -> Any:
         if programs.counting and not self.sizes and self.dtype.is_int() and _is_float(other):
-            raise Unsupported("a counter that differs between programs, and a float")  # one by one in float64
+            # one program has a Python int here, and computes in float64
+            raise Unsupported("a counter that differs between programs, and a float")
         found = original(self, other, kinds)
         if found is None or not getattr(found[1], "ndim", 0) or found[0].shape == found[1].shape:
             return found
@@ -178,7 +179,7 @@ def _is_float(value: Any) -> bool:
 
 
 def add(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`tensor.__add__`, of pointers."""
+    """`tensor.__add__`, for pointers."""
 
     def add_offsets(self: Any, other: Any) -> Any:
         n_bytes = types.pointed(self.dtype)
@@ -237,7 +238,8 @@ def truth(self: Any) -> bool:
 
 
 def one_program_each(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of libdevice. torch computes the end of an array by other code, so each program has an array."""
+    """A function of libdevice, called once per program. torch computes the end of an array by other code (not
+    vectorized), so one array for all programs would have other bits."""
 
     def elementwise(*args: Any, _semantic: Any = None) -> Any:
         triton = shipped.interpreter_semantic
@@ -254,7 +256,7 @@ def one_program_each(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_program(t: Any, k: int) -> Any:
-    """What one program has of a tensor, as it is outside of a batch."""
+    """One program's part of a tensor, in the form of a tensor outside of batches."""
     data = t.handle.data
     own = data[k if data.shape[0] > 1 else 0]
     return core.tensor(Handle(own if t.sizes else own.reshape(1), t.handle.dtype), t.type)

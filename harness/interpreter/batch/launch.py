@@ -1,4 +1,4 @@
-"""Launches whose programs run together where that is possible, and one after another where it is not."""
+"""Launches with all programs together if possible, else one after another."""
 
 import copy
 import math
@@ -18,25 +18,28 @@ from packproof.harness.interpreter.memory_map import MemoryMap, Region, regions_
 from packproof.harness.interpreter.sanitizer import Sanitizer, tensors_of
 from packproof.properties.call import KernelFault
 
-FEW = 8  # programs that run in a given order, if one is given; more of them only where a batch gives up
-GROUPS = (1024, 128, 16)  # programs of a batch; the next where their blocks are too large
+FEW = 8  # launches of up to 8 programs run in the order asked for; larger ones only if the batch gives up
+GROUPS = (1024, 128, 16)  # programs of a batch; the next size if blocks are too large
 
 Kernel = Callable[..., Any]
 
 
 class BatchingSanitizer(Sanitizer):
-    """A sanitizer that runs the programs of a launch together, and reports what it would if they ran in order. If that
-    order is not forward, a few programs run in it.
+    """Runs the programs of a launch together, with the faults of `Sanitizer`.
 
-    Where a batch finds a fault, or cannot decide, the tensors are restored and the programs run one after another; what
-    they do then counts. Only a fault that needs no order of the programs stands although they did not repeat it.
-    `batches` counts the launches whose programs ran together; `refused` has the kernels of this process that no batch
-    could run; `unfit` says why nothing runs together in it, where the self-test has failed.
+    If the order is not forward, launches of up to MAX_ORDERED_PROGRAMS programs run one by one in this order.
+
+    If a batch finds a fault, or cannot decide, the tensors are restored and the programs run one after another. Their
+    result counts. A fault of the batch stands even if they do not repeat it: it does not depend on the order of
+    programs.
     """
 
     batches = 0
+    """Number of launches with all programs together."""
     unfit = ""
+    """Why this process runs no batches, after a failed self-test; else ""."""
     refused: dict[Kernel, Exception] = {}  # noqa: RUF012
+    """Kernels of this process that cannot run in a batch, with the reason."""
 
     def _run(self, original: Callable[..., Any], executor: Any, args: Any, kwargs: Any) -> Any:
         kernel = rewrite.source(executor.fn)
@@ -48,7 +51,7 @@ class BatchingSanitizer(Sanitizer):
         failed = self._attempt(kernel, launch)
         if failed is None:
             return None
-        result = super()._run(original, launch.executor, args, kwargs)  # raises what the kernel does wrong
+        result = super()._run(original, launch.executor, args, kwargs)  # raises the kernel's own fault, if any
         if isinstance(failed, KernelFault):
             self._fault = self._fault or failed
         if isinstance(failed, KernelFault | blocks.DeviceAssert):
@@ -57,7 +60,7 @@ class BatchingSanitizer(Sanitizer):
         return result
 
     def _attempt(self, kernel: Kernel, launch: "_Prepared") -> Exception | None:
-        """Run the programs together. What prevented it, with the tensors as they were; None where it has succeeded."""
+        """Run the programs together. Returns None on success; else the error, with the tensors restored."""
         saved = [(elements, elements.copy()) for elements in map(Region.bits, launch.regions)]
         failed: Exception | None = None
         for size in GROUPS:
@@ -74,7 +77,7 @@ class BatchingSanitizer(Sanitizer):
         return failed
 
     def _together(self, kernel: Kernel, launch: "_Prepared", size: int) -> None:
-        """Run the programs in groups of a size."""
+        """Run the programs in batches of this size."""
         function = rewrite.batched(kernel)
         self._launch = shadow = Shadow(kernel.__name__, MemoryMap(launch.regions), self._read_only)
         try:
@@ -90,13 +93,18 @@ class BatchingSanitizer(Sanitizer):
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A launch whose hooks have run: its arguments as given and as programs get them, its grid and its programs."""
+    """A launch after its hooks."""
 
     executor: Any
+    """Triton's executor without the hooks, with this grid."""
     given: Mapping[str, Any]
+    """Arguments of the caller, by name."""
     arguments: Mapping[str, Any]
+    """Arguments of the programs: tensors of Triton's language."""
     grid: tuple[int, ...]
+    """Number of programs for each of three axes."""
     count: int
+    """Number of programs."""
 
     @cached_property
     def regions(self) -> list[Region]:

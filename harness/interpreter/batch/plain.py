@@ -1,8 +1,8 @@
 """Plain loads and stores of a batch, straight from and to the memory of a tensor.
 
-They are plain where addresses and values are of common types, and all active lanes lie in one tensor without gaps,
-aligned; where what is loaded was written, and what is stored meets no other lane and no input of the op. Of all others,
-and so of all that are wrong, `shadow` decides.
+An access is plain if addresses and values have common types, and all active lanes lie aligned in one tensor without
+gaps. A plain load reads only written memory. A plain store meets no other lane and no input of the op. All other
+accesses, and so all faults, are left to `shadow`.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from packproof.harness.interpreter.memory_map import Segment
 from packproof.harness.interpreter.sanitizer import TORCH, undefined
 from packproof.harness.interpreter.types import core, joint, made, stretched
 
-_HINTS = {  # of speed alone
+_HINTS = {  # they change the speed only
     "eviction_policy": {"", "evict_first", "evict_last"},
     "cache_modifier": {"", ".ca", ".cg", ".wb"},
 }
@@ -29,27 +29,34 @@ _HINTS = {  # of speed alone
 
 @dataclass(frozen=True)
 class _Kind:
-    """Values of a dtype in memory. shift: log2 of their bytes; undefined: of a lane masked out without `other`."""
+    """An element type in memory."""
 
     dtype: Any
+    """Triton's dtype."""
     values: Any
+    """numpy's dtype of the values."""
     bits: Any
+    """numpy's integer of the same size."""
     shift: Any
+    """log2 of the bytes of an element."""
     poison: Any
+    """The poison pattern, as an integer."""
     undefined: Any
+    """The value of a lane masked out of a load without `other=`."""
     constants: Mapping[Any, Any]
+    """Python numbers as values of this type: 0, 1 and, for floats, the infinities."""
 
 
 @dataclass
 class _Lanes:
-    """The elements of one segment that lanes access, as positions in it; active: which lanes do, None for all.
-
-    A position of a lane that is not active may lie anywhere.
-    """
+    """The lanes of a plain access."""
 
     segment: Segment
+    """The segment of all active lanes."""
     index: Array
+    """Position of each lane in the segment; arbitrary for inactive lanes."""
     active: Flags | None
+    """Mask of the active lanes, None if all are active."""
 
 
 def load(shadow: Callable[[], Shadow]) -> Callable[[Any], Any]:
@@ -87,7 +94,7 @@ def store(shadow: Callable[[], Shadow]) -> Callable[[Any], Any]:
 
 
 def _kind(pointer: Any, mask: Any, hints: Mapping[str, Any]) -> _Kind | None:
-    """What the pointers point to; None where a load or a store is not plain by its types."""
+    """The element type of a load or store. None if its types are not plain."""
     if type(pointer) is not core.tensor or (mask is not None and not _fits(mask, pointer, "int1")):
         return None
     if hints and not all(type(value) is str and value in _HINTS.get(name, ()) for name, value in hints.items()):
@@ -96,14 +103,14 @@ def _kind(pointer: Any, mask: Any, hints: Mapping[str, Any]) -> _Kind | None:
 
 
 def _fits(block: Any, pointer: Any, dtype: str) -> bool:
-    """Whether this is a tensor of a dtype that broadcasts to the shape of a pointer."""
+    """Whether this is a tensor of the dtype, and broadcasts to the shape of the pointer."""
     if type(block) is not core.tensor or block.dtype.name != dtype:
         return False
     return bool(block.sizes == pointer.sizes or joint(block.sizes, pointer.sizes) == pointer.sizes)
 
 
 def _block(value: Any, pointer: Any, kind: _Kind) -> Any:
-    """Values for the lanes of a pointer; None where Triton has to decide."""
+    """Values for the lanes of a pointer. None: take Triton's own path."""
     if type(value) is core.tensor:
         return lift(value.handle.data, len(pointer.sizes)) if _fits(value, pointer, kind.dtype.name) else None
     value = value.value if type(value) is core.constexpr else value
@@ -111,7 +118,7 @@ def _block(value: Any, pointer: Any, kind: _Kind) -> Any:
 
 
 def _loaded(shadow: Shadow, pointer: Any, mask: Any, filling: Any, kind: _Kind) -> Array | None:
-    """What a plain load reads, for each program; None for any other load."""
+    """The values of a plain load, for each program. None if the load is not plain."""
     active = _active(mask, len(pointer.sizes))
     lanes = _lanes(shadow, pointer.handle.data, active, kind)
     if lanes is None:
@@ -126,8 +133,8 @@ def _loaded(shadow: Shadow, pointer: Any, mask: Any, filling: Any, kind: _Kind) 
 
 
 def _stored(shadow: Shadow, pointer: Any, values: Any, mask: Any, kind: _Kind) -> bool:
-    """Whether this is a plain store, which is then done."""
-    shape = (programs.count, *pointer.sizes)  # each program stores, also where all store the same
+    """Do a store if it is plain. Returns whether it was done."""
+    shape = (programs.count, *pointer.sizes)  # one store for each program, even if all programs agree
     lanes = _lanes(shadow, stretched(pointer.handle.data, shape), _active(mask, len(pointer.sizes)), kind)
     if lanes is None:
         return False
@@ -144,7 +151,7 @@ def _stored(shadow: Shadow, pointer: Any, values: Any, mask: Any, kind: _Kind) -
 
 
 def _active(mask: Any, rank: int) -> Flags | None:
-    """The active lanes; None where all are."""
+    """The mask of active lanes; None if all are active."""
     if mask is None:
         return None if programs.active is None else along(programs.active, rank)
     data = lift(mask.handle.data, rank)
@@ -152,7 +159,7 @@ def _active(mask: Any, rank: int) -> Flags | None:
 
 
 def _lanes(shadow: Shadow, addresses: Array, active: Flags | None, kind: _Kind) -> _Lanes | None:
-    """The lanes of a plain access; None for any other."""
+    """The lanes of a plain access. None if the access is not plain."""
     if active is not None and active.shape != addresses.shape:
         addresses = stretched(addresses, (max(len(addresses), len(active)), *addresses.shape[1:]))
         active = stretched(active, addresses.shape)

@@ -1,4 +1,4 @@
-"""Block pointers and tensor descriptors whose offsets differ between programs."""
+"""Block pointers and tensor descriptors with different offsets in each program."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from packproof.harness.interpreter.types import Handle, itemsize
 
 
 def _materialised(pointer: Any, offsets: Sequence[Any], bounded: Sequence[int]) -> tuple[Any, Any]:
-    """The addresses of a block, and which of them lie within the axes `bounded`."""
+    """The addresses of a block, and the mask of those within the bounds of `bounded_axes`."""
     block = sizes_of(pointer.block_shape)
     rank = len(block)
     n_bytes = itemsize(pointer.base.get_element_ty())

@@ -1,7 +1,7 @@
-"""The programs that run together, and which of them are active.
+"""The programs of a batch, and the mask of active ones.
 
-A handle has a leading axis: one element for each program, or a single one where all programs agree. Types have no
-such axis. So a scalar is (programs,) or (1,), and a block of 16 x 16 is (programs, 16, 16) or (1, 16, 16).
+A handle has a leading axis: one element for each program, or a single one if all programs agree. Types have no such
+axis. So a scalar is (programs,) or (1,), and a block of 16 x 16 is (programs, 16, 16) or (1, 16, 16).
 """
 
 from typing import Any, TypeVar
@@ -19,37 +19,39 @@ Value = TypeVar("Value", bound=np.generic)
 
 
 class Unsupported(Exception):
-    """What a batch cannot decide: the launch starts again, one program after another."""
+    """A batch cannot run this: the launch starts again, one program after another."""
 
 
 class TooLarge(Unsupported):
-    """A block of all programs is too large: the launch starts again with fewer programs in a batch."""
+    """A block of all programs is too large: the launch starts again with smaller batches."""
 
 
 class Programs:
-    """A group of programs of one launch.
-
-    linear: their numbers. ids: their coordinates in the grid, for each axis. active: those that run the present
-    statement, None for all. entered, gone: those that called the present function, and that have returned from it.
-    counting: loops around the statement whose counters differ.
-    """
+    """A batch of programs of one launch, and the state of their control flow."""
 
     def __init__(self) -> None:
         self.begin(np.zeros(1, dtype=np.int64), (1, 1, 1))
 
     def begin(self, linear: NDArray[np.int64], grid: tuple[int, ...]) -> None:
+        """Start a batch. linear_ids: the linear indices of its programs in the grid."""
         self.linear, self.count = linear, len(linear)
+        """Linear indices of the programs in the grid, and their number."""
         self.ids = [index.astype(np.int32) for index in np.unravel_index(linear, grid)]
+        """`tl.program_id` for each axis."""
         for axis, size in enumerate(grid):
             if size == 1:
                 self.ids[axis] = np.zeros(1, dtype=np.int32)
         self.active: Flags | None = None
+        """Mask of the programs that run the current statement; None for all."""
         self.entered: Flags | None = None
+        """Mask of the programs in the current function; None for all."""
         self.gone: Flags | None = None
+        """Mask of the programs that have returned from the current function; None for none."""
         self.counting = 0
+        """Number of enclosing loops with counters that differ between programs."""
 
     def agreed(self, data: Array) -> Any:
-        """The value of a scalar in all active programs; None where they differ, 0 where none is active."""
+        """The common value of a scalar in all active programs. None if they differ, 0 if no program is active."""
         if data.size == 1:
             return data.reshape(-1)[0]
         if data.ndim != 1:
@@ -62,11 +64,11 @@ class Programs:
         return first if (data == first).all() else None
 
     def everywhere(self, data: Array) -> Array:
-        """The data of each program."""
+        """The data with an element for each program."""
         return stretched(data, (self.count, *data.shape[1:]))
 
     def flags(self, data: Array) -> Flags:
-        """The active programs in which a scalar is true."""
+        """Mask of the active programs with a true scalar."""
         true = self.everywhere(data.astype(bool))
         return true if self.active is None else true & self.active
 
@@ -75,13 +77,13 @@ class Programs:
         return self.active is not None and not self.active.any()
 
     def resume(self, active: Flags | None) -> None:
-        """Go on with these programs, but for those that have returned."""
+        """Activate these programs (None for all), except for returned ones."""
         if self.gone is not None:
             active = ~self.gone if active is None else active & ~self.gone
         self.active = active
 
     def returned(self, flags: Flags) -> None:
-        """These programs have left the function that runs."""
+        """Mark programs as returned from the current function."""
         self.gone = flags if self.gone is None else self.gone | flags
 
 
@@ -89,20 +91,20 @@ programs = Programs()
 
 
 def lift(data: Array, rank: int) -> Array:
-    """Axes of size 1 after that of programs, until a block has this rank."""
+    """Insert axes of size 1 after the axis of programs, up to a block of this rank."""
     missing = rank + 1 - data.ndim
     return data if missing <= 0 else data.reshape(data.shape[0], *(1,) * missing, *data.shape[1:])
 
 
 def along(each: NDArray[Value], rank: int) -> NDArray[Value]:
-    """What each program has, such as flags, beside blocks of a rank."""
+    """One value per program, with axes of size 1 to broadcast against blocks of this rank."""
     return each.reshape(-1, *(1,) * rank)
 
 
 def select(flags: Flags, new: Any, old: Any) -> Any:
-    """A variable with its new value in the flagged programs, and its old one in the others.
+    """A variable with its new value in the flagged programs and its old value in the others.
 
-    Raises Unsupported where no handle can hold both.
+    Raises Unsupported if no handle can hold both.
     """
     if new is old or old is UNDEFINED:
         return new
@@ -123,26 +125,30 @@ def select(flags: Flags, new: Any, old: Any) -> Any:
     rank = len(new.sizes)
     data, other = new.handle.data, old.handle.data
     if rank and not _same_order(data, other):
-        raise Unsupported("blocks that lie differently in memory")  # numpy adds in the order of memory
+        # numpy's order of summation follows memory: other strides, other bits
+        raise Unsupported("blocks that lie differently in memory")
     chosen = np.where(along(flags, rank), data, other)
     return core.tensor(Handle(chosen, new.handle.dtype), new.type)
 
 
 def _counted(value: Any) -> Any:
-    """A Python int or bool as the tensor that acts like it; a negative int is divided otherwise, a float is wider."""
+    """A Python int or bool as a tensor with the same behaviour.
+
+    Raises Unsupported for others: a negative int divides differently, a float has float64 precision.
+    """
     if isinstance(value, core.tensor) or (isinstance(value, int) and 0 <= value < 2**31):
         return to_tensor(value)
     raise Unsupported("a Python value in some programs, a tensor in others")
 
 
 def _same_order(left: Array, right: Array) -> bool:
-    """Whether the blocks of two handles lie in memory as what `np.where` makes of them."""
+    """Whether two blocks have the memory order of their `np.where`."""
     steps = [(a, b) for a, b, size in zip(left.strides[1:], right.strides[1:], left.shape[1:], strict=True) if size > 1]
     return all(a >= 0 and b >= 0 for a, b in steps) and (len(steps) < 2 or all(a == b and a > 0 for a, b in steps))
 
 
 class _Undefined:
-    """The value of a variable that was not assigned."""
+    """The value of an unassigned variable."""
 
 
 UNDEFINED = _Undefined()

@@ -13,7 +13,7 @@ from packproof.harness.interpreter.types import Handle, core, type_of
 
 
 def reduce(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`ReduceOps.apply_impl`, with the axes that follow that of programs."""
+    """`ReduceOps.apply_impl`, for axes after the axis of programs."""
 
     def apply_impl(self: Any, inputs: Any) -> Any:
         axis, keep = self.axis, self.keep_dims
@@ -21,7 +21,7 @@ def reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         flat = axis is None and self.combine_fn not in _ALL_AXES
         if flat:
             inputs, self.axis, self.keep_dims = tuple(map(_flattened, inputs)), 1, False
-        elif axis is None:  # named, not flattened: numpy adds in the order of memory
+        elif axis is None:  # all axes by index, not flattened: numpy's order of summation follows memory
             self.axis = tuple(range(1, rank + 1))
         else:
             self.axis = axis + 1 if axis >= 0 else axis
@@ -57,7 +57,7 @@ block = _tensor  # `scan.block`
 
 
 def generic_reduce(self: Any, inputs: Any) -> list[Any]:
-    """`ReduceOps.generic_reduce`: combine neighbours until one is left."""
+    """`ReduceOps.generic_reduce`: combine neighbours until one element remains."""
     dtypes = [operand.dtype for operand in inputs]
     partial = common(*[np.moveaxis(operand.handle.data, self.axis, 1) for operand in inputs])
     while partial[0].shape[1] > 1:
@@ -93,7 +93,7 @@ _RUNNING: dict[Any, Callable[..., Any]] = {
 
 
 def _scanned(combine: Any, data: list[Any], dtypes: list[Any]) -> list[Any]:
-    """As `scan`, along the axis after that of programs."""
+    """The Kogge-Stone scan of `scan._scan`, along the axis after the axis of programs."""
     partial = common(*data)
     position = np.arange(partial[0].shape[1]).reshape(1, -1, *[1] * (partial[0].ndim - 2))
     width = 1

@@ -1,4 +1,4 @@
-"""The Python of a kernel, rewritten so that its control flow goes through `control`, and what it calls."""
+"""Rewrites the Python of a kernel and of its device functions, so that their control flow goes through `control`."""
 
 import ast
 import inspect
@@ -23,13 +23,13 @@ _STATEMENTS = (
 _RANGES = {"range", "static_range"}
 _SEEN = {"print", "static_print", "device_print", "breakpoint", "set_trace"}
 
-_sources: dict[Function, Function] = {}  # of kernels as the interpreter runs them
+_sources: dict[Function, Function] = {}  # kernel as rewritten by Triton's interpreter -> its original function
 _rewritten: dict[Function, Function] = {}
 _ordered: dict[Function, bool] = {}
 
 
 def remember(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`InterpretedFunction.rewrite`, whose results `source` knows."""
+    """`InterpretedFunction.rewrite`, with the original function recorded for `source`."""
 
     def rewrite(self: Any) -> Function:
         function: Function = original(self)
@@ -40,28 +40,28 @@ def remember(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def source(function: Function) -> Function | None:
-    """The function that a kernel was before the interpreter rewrote it; None where it is unknown."""
+    """The original function of a kernel rewritten by the interpreter; None if unknown."""
     return _sources.get(function)
 
 
 def batched(function: Function) -> Function:
-    """A kernel or a device function for many programs. Raises Unsupported where it cannot be rewritten."""
+    """The version of a kernel or device function for many programs. Raises Unsupported if it cannot be rewritten."""
     if function not in _rewritten:
         try:
             _rewritten[function] = _compiled(function)
         except Unsupported:
             raise
-        except Exception as error:  # no source, or not one that Triton compiles
+        except Exception as error:  # no source, or source that Triton does not compile either
             raise Unsupported(f"{function} cannot be rewritten: {error}") from error
     return _rewritten[function]
 
 
 def ordered(function: Function) -> bool:
-    """Whether a kernel shows the order of its programs: it names an atomic operation, prints, or stops in a debugger,
-    itself or in a device function that it names.
+    """Whether a kernel can show the order of its programs: it uses an atomic operation, prints, or stops in a debugger,
+    directly or in a device function.
     """
     if function not in _ordered:
-        _ordered[function] = False  # of a function that calls itself
+        _ordered[function] = False  # ends the recursion of a function that calls itself
         names = function.__code__.co_names
         found = any(name.startswith("atomic_") or name in _SEEN for name in names)
         _ordered[function] = found or any(ordered(callee.fn) for callee in _callees(function))
@@ -79,7 +79,7 @@ def _callees(function: Function) -> Iterable[Any]:
 def _compiled(function: Function) -> Function:
     lines, first = inspect.getsourcelines(function)
     (definition,) = ast.parse(textwrap.dedent("".join(lines))).body
-    ast.increment_lineno(definition, first - 1)  # for tracebacks, and for mutants: which lines a check executes
+    ast.increment_lineno(definition, first - 1)  # keep line numbers: for tracebacks, and for the coverage of mutants
     for node in ast.walk(definition):
         if isinstance(node, ast.stmt) and not isinstance(node, _STATEMENTS):
             raise Unsupported(f"a statement that Triton does not compile: {type(node).__name__.lower()}")
@@ -125,7 +125,7 @@ class _Rewriter(ast.NodeTransformer):
         if len(node.targets) > 1:
             raise Unsupported("several targets of one assignment")
         value = node.value
-        if isinstance(value, ast.IfExp):  # each value as a tensor, as it will be, so that two can be merged
+        if isinstance(value, ast.IfExp):  # both values become tensors: different Python values cannot be merged
             value.body, value.orelse = (_call("to_tensor", v, ast.Constant(False)) for v in (value.body, value.orelse))
         node.value = _call("to_tensor", self.visit(value), ast.Constant(False))
         return node
@@ -220,7 +220,7 @@ class _Rewriter(ast.NodeTransformer):
         return [part for v in visited for part in (v if isinstance(v, list) else [v])]
 
     def _iteration(self, loop: str, names: list[str], body: list[ast.stmt]) -> list[ast.stmt]:
-        """An iteration of some programs leaves the variables of the others as they were."""
+        """The body of a loop, followed by a merge: inactive programs keep their variables."""
         if not names:
             return body
         before = self._new("before")
@@ -260,7 +260,7 @@ def _target(names: list[str]) -> str:
 
 
 def _ends(statement: ast.stmt) -> bool:
-    """`if ...: ...; return`, whose programs are gone after it."""
+    """Whether a statement is `if ...: ...; return` without a value: its programs leave the function."""
     if not isinstance(statement, ast.If) or statement.orelse:
         return False
     last = statement.body[-1]
@@ -268,7 +268,10 @@ def _ends(statement: ast.stmt) -> bool:
 
 
 def _jumps(body: list[ast.stmt], *, breaks: bool = True) -> bool:
-    """Whether a block returns other than at the end of an if statement; breaks: or leaves a loop around it."""
+    """Whether a block returns other than at the end of an if statement.
+
+    breaks: whether `break` and `continue` of an enclosing loop count too.
+    """
     for statement in body:
         if isinstance(statement, ast.Return) or (breaks and isinstance(statement, ast.Break | ast.Continue)):
             return True

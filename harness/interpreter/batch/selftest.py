@@ -1,4 +1,4 @@
-"""The self-test of batches: small kernels, with the bits of one program after another. It needs TRITON_INTERPRET=1."""
+"""The self-test of batches: small kernels have the same bits as one program after another. Needs TRITON_INTERPRET=1."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -63,7 +63,7 @@ def _halved(x, at):
 
 @triton.jit
 def _flow_kernel(x, w, y, steps, n):
-    """Conditions, loops and early returns that differ between programs; a store that converts."""
+    """Divergent conditions, loops and early returns; a store with a conversion."""
     pid = tl.program_id(0)
     if pid == n:
         return
@@ -113,7 +113,7 @@ _CHECKS: dict[str, Callable[[], list[Tensor]]] = {
 
 
 def run() -> str:
-    """Why programs cannot run together in this process; empty where they have the bits of one after another."""
+    """Why programs cannot run in batches in this process; "" if batches have the same bits as one after another."""
     try:
         world.learn()
     except PackproofError as error:

@@ -1,9 +1,9 @@
 """The memory of a launch in a batch: the sanitizer's shadow state, in one pass for all programs.
 
-Each lane knows its program. What needs no order of the programs is a fault here as there: an access out of bounds, a
-read of unwritten memory, a store to an input, lanes of one store that disagree. Where programs share an element that
-one of them writes, `Unsupported` is raised, and the launch runs one program after another: that decides whether it
-is a race. So a batch that ends has read and written what its programs would have in any order.
+Each lane knows its program. Faults that do not depend on the order of programs are the same as in `Sanitizer`: an
+access out of bounds, a read of unwritten memory, a store to an input, conflicting lanes of one store. If programs share
+an element and one of them writes it, `Unsupported` is raised: the launch then runs one program after another, and
+decides whether it is a race. So a completed batch has the reads and writes of any order of its programs.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,10 @@ class Shadow(Launch):
             _mark_read(segment, cells, mine)
 
     def gathered(self, segment: Segment, cells: Indices, lanes: Flags | None) -> None:
-        """Programs have read these cells, in the lanes that are given, or in all. Marked once that matters."""
+        """Record a plain read of cells. lanes: mask of the active lanes, None for all.
+
+        The read is marked in `reader` later, before the next store: most cells are never written.
+        """
         if self._is_input(segment):
             return
         linear = programs.linear if len(cells) == programs.count else _SHARED
@@ -55,8 +58,11 @@ class Shadow(Launch):
             self._held = 0
 
     def scattered(self, segment: Segment, cells: Indices, mine: Array) -> bool:
-        """Whether a store to these cells needs no look at its values: each program stores to cells of its own, which
-        no input of the op has. They are marked then."""
+        """Mark a store as written if it is plain. Returns whether it is: no cell is stored to twice, and no input of
+        the op is in the segment. Values then need no comparison.
+
+        lane_programs: the program of each cell.
+        """
         if any(region.start < segment.end and segment.start < region.end for region in self.read_only):
             return False
         lane = np.arange(len(cells), dtype=np.int32)
@@ -86,7 +92,7 @@ class Shadow(Launch):
             segment.writer[cells] = mine[:, None]
 
     def _agree(self, segment: Segment, cells: Indices, addresses: Indices, mine: Array, values: Array) -> None:
-        """Lanes that store to one element store the same bits."""
+        """Check lanes with a common element: they have to store the same bits."""
         lane = np.arange(len(cells), dtype=np.int32)[:, None]
         last = segment.written_at  # otherwise unused: a batch has no clocks
         last[cells] = lane
@@ -101,12 +107,12 @@ class Shadow(Launch):
             raise Unsupported("programs of one launch that store different values to one element")
         clash &= addresses[here] == addresses[other]
         if clash.any():
-            here = here[clash][0]
-            what = f"stores different values from two lanes of one store to {self._element(int(addresses[here]))}"
-            self._fail_in(mine[here], what)
+            clash_lane = here[clash][0]
+            what = f"stores different values from two lanes of one store to {self._element(int(addresses[clash_lane]))}"
+            self._fail_in(mine[clash_lane], what)
 
     def written_before(self, access: "Access", values: Array, kind: Any) -> None:
-        """Raises KernelFault where an active lane has loaded poison."""
+        """Raises KernelFault if an active lane has loaded poison."""
         if kind not in TORCH:
             return
         poisoned = np.asarray(is_poison(values.reshape(-1), TORCH[kind]))
@@ -119,7 +125,7 @@ class Shadow(Launch):
             self._fail_in(access.programs[at], f"reads {element}, which was never written")
 
     def _bounded(self, access: "Access", verb: str) -> Any:
-        """The segments that are accessed, each with its lanes. Raises KernelFault for a lane out of bounds."""
+        """Each accessed segment with its lanes. Raises KernelFault for a lane out of bounds."""
         if not access.addresses.size:
             return
         for segment, lanes in self.memory.split(access.addresses):
@@ -136,7 +142,11 @@ class Shadow(Launch):
 
 
 def _alone(others: Array, mine: Array, lanes: Flags | None = None) -> None:
-    """Raises Unsupported where another program has accessed an element that one writes. lanes: those that count."""
+    """Raises Unsupported if another program has accessed an element. Call it if one of both accesses is a write.
+
+    accessors, lane_programs: program of the earlier and of the current access of each cell.
+    lanes: mask of the active lanes, None for all.
+    """
     foreign = (others != NONE) & (others != mine)
     if np.count_nonzero(foreign if lanes is None else foreign & lanes):
         raise Unsupported("programs of one launch share an element that one of them writes")
@@ -152,7 +162,7 @@ def _mark_read(segment: Segment, cells: Array, mine: Array) -> None:
 
 
 def _mark_gathered(segment: Segment) -> None:
-    """Mark what plain loads have read; their order does not matter where nothing is written in between."""
+    """Mark the pending plain reads in `reader`. Their order does not matter, since nothing is written in between."""
     for cells, mine, lanes in segment.reads:
         each = np.broadcast_to(mine, cells.shape)
         if lanes is None:
@@ -163,9 +173,9 @@ def _mark_gathered(segment: Segment) -> None:
 
 
 class Access:
-    """The active lanes of a load or a store: their addresses and programs, and where they lie among all lanes.
+    """The active lanes of a load or a store: addresses, programs, and positions among all lanes.
 
-    Where all programs read the same, their lanes are there once, with the program MANY.
+    If all programs read the same addresses, each lane occurs once, with the program SEVERAL_PROGRAMS.
     """
 
     def __init__(self, pointers: Array, mask: Array, shape: Sizes, itemsize: int) -> None:
@@ -191,7 +201,7 @@ class Access:
 
 
 def load(shadow: Callable[[], Shadow]) -> Callable[..., Any]:
-    """`create_masked_load`, which checks what it reads."""
+    """`create_masked_load` with checks."""
 
     def create_masked_load(self: Any, ptrs: Any, mask: Any, other: Any, *rest: Any, **hints: Any) -> Any:
         kind = ptrs.get_element_ty()
@@ -212,10 +222,10 @@ def load(shadow: Callable[[], Shadow]) -> Callable[..., Any]:
 
 
 def store(shadow: Callable[[], Shadow]) -> Callable[..., Any]:
-    """`create_masked_store`, which checks what it writes."""
+    """`create_masked_store` with checks."""
 
     def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        shape = (programs.count, *ptrs.data.shape[1:])  # each program stores, also where all store the same
+        shape = (programs.count, *ptrs.data.shape[1:])  # one store for each program, even if all programs agree
         access = Access(ptrs.data, mask.data, shape, itemsize_of(ptrs.get_element_ty()))
         data = _dense(stretched(value.data, shape))
         shadow().write(access, data.reshape(-1)[access.lanes])
@@ -225,5 +235,5 @@ def store(shadow: Callable[[], Shadow]) -> Callable[..., Any]:
 
 
 def _dense(data: Array) -> Array:
-    """An array as Triton's interpreter takes it."""
+    """A writeable array in C order, as Triton's interpreter requires."""
     return data if data.flags.c_contiguous and data.flags.writeable else np.array(data, order="C")

@@ -1,17 +1,19 @@
-"""Which variables of a kernel a branch or an iteration hands on, so that they have to be merged."""
+"""Liveness of a kernel's variables: a branch or an iteration has to merge the live ones."""
 
 import ast
 from collections.abc import Iterable
 
 
 class Variables:
-    """Of a function as it was written. `merged`: by the id of an if statement or a loop, its variables. `escaping`: the
-    ids of for loops whose counters are read elsewhere.
+    """The variables of a function's branches and loops.
+
+    `merged_names`: for each if statement or loop, by its id, the variables to merge after it.
+    `escaping_loops`: ids of the for loops with counters read elsewhere.
     """
 
     def __init__(self, function: ast.FunctionDef) -> None:
         self._names: list[ast.Name] = []  # in the order of the source
-        self._spans: dict[int, slice] = {}  # of the statements, among the names
+        self._spans: dict[int, slice] = {}  # id of a statement or expression -> its part of `_names`
         self._branches: list[ast.If | ast.For | ast.While] = []
         self._note(function)
         branched = [block for node in self._branches for block in (node.body, node.orelse)]
@@ -39,7 +41,7 @@ class Variables:
         return [name for node in nodes for name in self._names[self._spans[id(node)]]]
 
     def _escapes(self, loop: ast.For, loops: list[ast.For]) -> bool:
-        """Whether a counter is read outside of the loops that count with it, before another assignment."""
+        """Whether a loop's counter is read outside of all loops over the same variable, before it is assigned again."""
         counters = {name.id for name in self._within([loop.target])}
         counting = [other for other in loops if counters & {name.id for name in self._within([other.target])}]
         counted = {id(name) for other in counting for name in self._within(other.body)}
@@ -47,7 +49,7 @@ class Variables:
         return any(not self._is_replaced(name, counting) for name in reads)
 
     def _is_replaced(self, read: ast.Name, counting: list[ast.For]) -> bool:
-        """Whether all that leads to a read runs through another assignment first, after which no loop counts."""
+        """Whether a statement before a read assigns the variable again, on every path, and no counting loop follows."""
         counts = {id(name) for loop in counting for name in self._within([loop.target])}
         for block in self._blocks:
             for place, statement in enumerate(block):
@@ -57,15 +59,15 @@ class Variables:
         return False
 
     def _assigned(self, body: list[ast.stmt]) -> list[str]:
-        """The variables that a block assigns, but for counters that are not read after their loops."""
+        """The variables assigned by a block, without the counters of loops that do not escape."""
         stores = (name for name in self._within(body) if not _is_read(name) and id(name) not in self._counters)
         return list(dict.fromkeys(name.id for name in stores))
 
     def _handed_on(self, body: list[ast.stmt]) -> list[str]:
-        """The variables that a branch, or an iteration, leaves to what runs after it."""
+        """The variables assigned by a branch or an iteration and possibly read after it."""
         within = {id(name) for name in self._within(body)}
         read_elsewhere = {name.id for name in self._names if _is_read(name) and id(name) not in within}
-        fresh: set[str] = set()  # assigned before it reads them
+        fresh: set[str] = set()  # assigned before the block reads them
         read: set[str] = set()
         for statement in body:
             names = self._within([statement])
@@ -76,7 +78,7 @@ class Variables:
 
 
 def _targets(statement: ast.stmt) -> set[str]:
-    """The variables that a plain assignment gives a value."""
+    """The variables assigned by a plain assignment."""
     given = statement.targets if isinstance(statement, ast.Assign) else []
     parts = [part for target in given for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
     return {part.id for part in parts if isinstance(part, ast.Name)}

@@ -1,4 +1,4 @@
-"""What is replaced in Triton, and in packproof's repair of it, while programs run in a batch."""
+"""Replacements in Triton, and in packproof's repair of it, while programs run in a batch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,8 +24,8 @@ _memory: list[shadow.Shadow] = []
 
 
 def learn() -> None:
-    """Collect the replacements; call it once the interpreter has been repaired. Raises PackproofError for a Triton
-    that lacks a name.
+    """Collect the replacements. Call it after the repair of the interpreter. Raises PackproofError if this Triton lacks
+    a name.
     """
     if _known:
         return
@@ -33,7 +33,7 @@ def learn() -> None:
         original = replace(owner, name, make)
         _known.append((owner, name, original, owner.__dict__[name]))
         setattr(owner, name, original)
-    for module in (libdevice, cuda_libdevice):  # a hundred functions, which stay replaced
+    for module in (libdevice, cuda_libdevice):  # a hundred functions: replaced once for all, not for each batch
         for name, member in vars(module).items():
             if getattr(member, "__name__", "") == "elementwise":
                 replace(module, name, _within_batches(blocks.one_program_each))
@@ -41,9 +41,9 @@ def learn() -> None:
 
 @contextmanager
 def entered(memory: shadow.Shadow) -> Iterator[None]:
-    """All programs run together, and memory watches them."""
+    """Run all programs of a batch together, in a with block. memory: the shadow state that watches them."""
     _memory.append(memory)
-    # what is there now: a sanitizer may have replaced it
+    # save the current values, not the originals of `collect_replacements`: a sanitizer may have replaced some
     outside = [(owner, name, owner.__dict__[name]) for owner, name, _, _ in _known]
     try:
         for owner, name, _, inside in _known:
