@@ -165,6 +165,10 @@ class Runner(Protocol):
     device: str
     """ "cpu", "cuda", "cuda:1" and so on."""
 
+    @property
+    def time_limit(self) -> float:
+        """Seconds for one call; infinity where nothing ends it."""
+
     def run(self, call: Call) -> Result:
         """Run a call. Raises KernelFault and Refusal."""
 

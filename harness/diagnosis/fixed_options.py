@@ -76,6 +76,10 @@ class _Unaware:
         others = {name: value for name, value in call.options.items() if name != self._name}
         return self._runner.run(replace(call, options={**others, **before}))
 
+    @property
+    def time_limit(self) -> float:
+        return self._runner.time_limit
+
     def printed(self) -> list[str]:
         return self._runner.printed()
 

@@ -1,6 +1,7 @@
 """Runs one call of a function in this process: places the tensors, differentiates, and reports errors."""
 
 import gc
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -41,6 +42,9 @@ class InProcess:
 
     together = True
     """Whether the programs of an interpreted launch may run as one batch."""
+
+    time_limit = math.inf
+    """Seconds for one call: nothing ends a call in this process."""
 
     def __init__(
         self,

@@ -275,6 +275,10 @@ class Worker:
             self._child = None
             self._keeps_spare |= self.device != "cpu"
 
+    @property
+    def time_limit(self) -> float:
+        return self._time_limit
+
     def printed(self) -> list[str]:
         """The lines printed by the kernel since the last call of this method, the last ones only."""
         return self._child.printed() if self._child is not None else []

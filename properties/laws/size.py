@@ -1,7 +1,9 @@
 """Sizes for a GPU only: memory past 2^32 elements, 131,072 sequences, 65,536 chunks of 256 tokens."""
 
 import dataclasses
-from collections.abc import Collection, Iterator
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
 
 from packproof.properties.call import KernelFault, MachineLimit, OutsideDomain, Placement, Refused
 from packproof.properties.cases.case import Case
@@ -22,6 +24,7 @@ HISTORY = 4097 * 4096  # more tokens than MAX_TOKENS, in whole chunks
 MOST_ELEMENTS = (2**32, 2**31)  # the first that fits the memory
 WIDE = 64  # elements of a token: at this width 2^32 elements are a realistic number of tokens
 SHORT_HISTORY = 16
+SAMPLE_SIZES = 2**13, 2**10  # fractions of a size whose times give that of the whole
 
 
 def _size(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
@@ -98,6 +101,7 @@ def _far(kernel: KernelUnderTest, sample: Sample, name: str, reach: Placement) -
 def _repeated(kernel: KernelUnderTest, sample: Sample, copies: int, what: str) -> Iterator[Violation]:
     """Run copies of the pack. Of each tensor the last copy is compared, and the copy that differs most from it."""
     note = f"repeated {copies:,} times, past {what}"
+    _require_time(kernel, copies, lambda few: kernel.results(sample, copies=few), note)
     try:
         got, result = kernel.results(sample, copies=copies)
     except KernelFault as fault:
@@ -133,12 +137,43 @@ def _long(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
         if next(differ(few, ""), None) is not None:
             return
         note = f"after {HISTORY:,} tokens of zeros"
+        _require_time(kernel, HISTORY, lambda tokens: kernel.run(sample, history=tokens), note)
         try:
             got = kernel.run(sample, history=HISTORY)
         except KernelFault as fault:
             yield _fault(fault, note)
             return
         yield from differ(got, note)
+
+
+def _require_time(kernel: KernelUnderTest, size: int, run: Callable[[int], object], note: str) -> None:
+    """Raises MachineLimit where a call of this size would take longer than a call may.
+
+    A kernel that launches for each token, as PyTorch code does, would otherwise run into the time limit, and be started
+    again, in each case. Its time is extended from two small sizes along a line. The shortest of three times counts: a
+    first call may compile, and any may meet a busy machine.
+    """
+    few, more = (size // fraction for fraction in SAMPLE_SIZES)
+    if not few:
+        return
+    seconds_few = seconds_more = math.inf
+    for _ in range(3):
+        try:
+            seconds_few, seconds_more = min(seconds_few, _seconds(run, few)), min(seconds_more, _seconds(run, more))
+        except KernelFault as fault:
+            if fault.kind == "hung":
+                raise MachineLimit(f"too slow to be judged {note}: {fault}") from fault
+            return  # the call of the whole size has it too, and reports it
+        estimate = seconds_more + (size - more) * (seconds_more - seconds_few) / (more - few)
+        if estimate <= kernel.runner.time_limit:
+            return
+    raise MachineLimit(f"too slow to be judged {note}: it would take about {estimate:,.0f} s")
+
+
+def _seconds(run: Callable[[int], object], size: int) -> float:
+    start = time.monotonic()
+    run(size)
+    return time.monotonic() - start
 
 
 def _fault(fault: KernelFault, note: str) -> Violation:
