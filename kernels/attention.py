@@ -143,7 +143,8 @@ def _attention(
 @operator
 def _attention_backward(
     dy: Tensor | None, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, cu_seqlens: Tensor,
-    cu_seqlens_k: Tensor | None, y: Tensor, lse: Tensor, left: int, right: int, scale: float, softcap: float,
+    cu_seqlens_k: Tensor | None, y: Tensor, lse: Tensor, left: int, right: int, scale: float,
+    softcap: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the inputs in order. Without sinks their gradient is empty."""
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k

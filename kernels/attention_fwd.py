@@ -199,13 +199,13 @@ def _attend(
     for key in tl.range(begin, ragged, BLOCK_N):
         masked = (key < whole) | (key >= whole_end)
         top, total, acc = _fold(
-            queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, masked, top, total,
-            acc, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+            queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, masked, top,
+            total, acc, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
     for key in tl.range(ragged, key_after, BLOCK_N):
         top, total, acc = _fold(
-            queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, True, top, total,
-            acc, scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+            queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, True, top,
+            total, acc, scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
     acc = tl.where((total > 0)[:, None], acc * (1.0 / total)[:, None], 0.0)
     store_tile(rows_of(y, start, n_queries, head, H * V, V, V), first, acc, BLOCK_M, BLOCK_V)

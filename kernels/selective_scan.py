@@ -234,7 +234,8 @@ def forward_over_ranks(
     """
     tensors, native, left = (u, delta, A, B, C, D, z, delta_bias), _native("auto", u, A), None
     problem = ScanProblem(*tensors, cu_seqlens, None, softplus, native)
-    apart = problem.apart(1)  # on all ranks before the exchange, so no rank waits for this work of another
+    # on all ranks before the exchange, so no rank waits for this work of another
+    apart = problem.apart(1)
     if leaves:
         left = (
             _state_left(problem, apart.copied(), u, delta, A, B, delta_bias, cu_seqlens, softplus),
@@ -248,7 +249,8 @@ def forward_over_ranks(
 
 def backward_over_ranks(
     dy: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
-    delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, kept: Tensor, *, softplus: bool,
+    delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, kept: Tensor,
+    *, softplus: bool,
 ) -> Generator[Tensor | None, Tensor | None, tuple[Tensor, ...]]:  # fmt: skip
     """The backward pass of `forward_over_ranks`, as a generator.
 
@@ -288,8 +290,8 @@ def backward_inside(
 
 
 def _state_left(
-    problem: ScanProblem, apart: Apart, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, bias: Tensor | None,
-    cu_seqlens: Tensor, softplus: bool,
+    problem: ScanProblem, apart: Apart, u: Tensor, delta: Tensor, A: Tensor, B: Tensor,
+    bias: Tensor | None, cu_seqlens: Tensor, softplus: bool,
 ) -> Tensor:  # fmt: skip
     """The state at the end, starting from zero.
 
@@ -313,8 +315,8 @@ def _state_left(
 
 
 def _gradient_entering(
-    problem: ScanProblem, apart: Apart, dy: Tensor, delta: Tensor, A: Tensor, C: Tensor, z: Tensor | None,
-    bias: Tensor | None, cu_seqlens: Tensor, softplus: bool,
+    problem: ScanProblem, apart: Apart, dy: Tensor, delta: Tensor, A: Tensor, C: Tensor,
+    z: Tensor | None, bias: Tensor | None, cu_seqlens: Tensor, softplus: bool,
 ) -> Tensor:  # fmt: skip
     """The gradient of the state before the first token, from the outputs of these tokens alone.
 

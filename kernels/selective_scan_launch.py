@@ -282,8 +282,8 @@ class ScanProblem:
         for n0 in self.state_blocks:
             self.launch(
                 _selective_scan_fwd_kernel, f"fwd-{self.form}", programs, boundaries=ends, y=y, partial=partial,
-                final_states=final_states, kept=kept, n0=n0, keep_final=keep_final, keep_states=int(len(kept) > 0),
-                **tile, KEEP=self.tiles.back["KEEP"],
+                final_states=final_states, kept=kept, n0=n0, keep_final=keep_final,
+                keep_states=int(len(kept) > 0), **tile, KEEP=self.tiles.back["KEEP"],
             )  # fmt: skip
         zero_slack(self.cu_seqlens, y)
         return y, final_states

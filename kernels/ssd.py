@@ -219,7 +219,8 @@ def forward_over_ranks(
     states for backward.
     """
     problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, None, softplus, every=True)
-    apart = problem.apart(problem.x, problem.B, reverse=False)  # before the exchange: no rank waits for it
+    # before the exchange: no rank waits for it
+    apart = problem.apart(problem.x, problem.B, reverse=False)
     left = (_at_the_end(problem, problem.x, problem.B, apart, reverse=False), problem.decay()) if leaves else None
     problem.initial = problem.states_of((yield left))
     y, _, ends = problem.forward(z, keep_final=False, apart=apart)

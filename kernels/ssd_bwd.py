@@ -178,7 +178,8 @@ def _ssd_bwd_fused_x_kernel(
             if stop < end:
                 store_state(dstates + state_at(stop // CHUNK, head, H, size), dstate, p, P, n, N)
             alive = chunk + row < last
-            near = tl.minimum(row, last - 1 - chunk)  # rows past the last repeat it, since masks would take registers
+            # rows past the last repeat it, since masks would take registers
+            near = tl.minimum(row, last - 1 - chunk)
             chunk_row = chunk.to(tl.int64)
             at = T.to(tl.int64) * head + chunk
             total = tl.load(high + at + stop - chunk - 1)

@@ -274,7 +274,8 @@ def _ssd_fwd_fused_chunk_scan_kernel(
         for k in tl.range(tl.cdiv(last - first, CHUNK), disable_licm=True):
             chunk = first + k * CHUNK
             alive = chunk + row < last
-            near = tl.minimum(row, last - 1 - chunk)  # rows past the last repeat it, since masks would take registers
+            # rows past the last repeat it, since masks would take registers
+            near = tl.minimum(row, last - 1 - chunk)
             chunk_row = chunk.to(tl.int64)
             at = T.to(tl.int64) * head + chunk
             queries = tl.trans(tile(C_0 + chunk_row * C_stride, near, whole, C_stride, n, N))

@@ -118,7 +118,8 @@ class SsdProblem:
         segment_states: from `find_segment_states` of x and B; see `carry`.
         """
         carried = self.carry(
-            self.x, self.B, self.initial, keep_final=keep_final, store=not self.fused, reverse=False, apart=apart
+            self.x, self.B, self.initial, keep_final=keep_final, store=not self.fused, reverse=False,
+            apart=apart,
         )  # fmt: skip
         gate = None if z is None else aligned(z.to(self.dtype))
         y = self.outputs(carried, gate, self.dtype, fused=self.fused)
@@ -187,9 +188,10 @@ class SsdProblem:
         self.launch(
             _ssd_fwd_chunk_state_kernel, self.named("chunk_state_reverse", values) if reverse else "chunk_state",
             self.items(self.H * cdiv(self.P, t.states_p) * cdiv(self.N, t.states_n)),
-            **carried._asdict(), **self._entering(entering), x=values, B=keys, segments=self.work.all_segments,
-            x_stride=values.stride(0), x_head=values.stride(1), B_stride=keys.stride(0), B_group=keys.stride(1),
-            keep_final=int(keep_final), STORE_ALL=store_all, REVERSE=reverse, BLOCK_P=t.states_p, BLOCK_N=t.states_n,
+            **carried._asdict(), **self._entering(entering), x=values, B=keys,
+            segments=self.work.all_segments, x_stride=values.stride(0), x_head=values.stride(1),
+            B_stride=keys.stride(0), B_group=keys.stride(1), keep_final=int(keep_final), STORE_ALL=store_all,
+            REVERSE=reverse, BLOCK_P=t.states_p, BLOCK_N=t.states_n,
         )  # fmt: skip
 
     def apart(self, values: Tensor, keys: Tensor, *, reverse: bool) -> Carried:
@@ -201,8 +203,8 @@ class SsdProblem:
 
     def carry(
         self, values: Tensor, keys: Tensor, entering: Tensor | None,
-        *, keep_final: bool, store: bool, reverse: bool, ends: Tensor | None = None, apart: Carried | None = None,
-        keep_ends: bool = True,
+        *, keep_final: bool, store: bool, reverse: bool, ends: Tensor | None = None,
+        apart: Carried | None = None, keep_ends: bool = True,
     ) -> Carried:  # fmt: skip
         """The states, or their gradients: at the ends of segments, and on request at the ends of sequences and between
         chunks.

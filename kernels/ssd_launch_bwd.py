@@ -164,8 +164,9 @@ def inter_chunk(
         problem.launch(
             _ssd_bwd_inter_chunk_kernel, problem.named("inter_chunk" + rows.label + label, dy),
             problem.items(problem.G * n_parts), **_incoming(dy), **form, chunks=problem.chunks(rows),
-            entering=_rounded(problem.initial, states), states=states, has_entering=int(problem.initial is not None),
-            has_final=int(dfinal is not None), entered=entered, left=left, dB=of_B, dC=of_C, ROWS=rows.rows,
+            entering=_rounded(problem.initial, states), states=states,
+            has_entering=int(problem.initial is not None), has_final=int(dfinal is not None),
+            entered=entered, left=left, dB=of_B, dC=of_C, ROWS=rows.rows,
         )  # fmt: skip
     return {"entered": entered.sum(0), "left": left.sum(0), "of_B": of_B, "of_C": of_C}
 

@@ -96,7 +96,8 @@ def in_its_place(model: nn.Module, dense: Callable[..., Tensor] = flash) -> Iter
     configs = {id(config): config for config in found if hasattr(config, "_attn_implementation")}
     chosen = {key: config._attn_implementation for key, config in configs.items()}
     before, place._lazy_imports = place._lazy_imports, partial(_functions, dense)
-    cast, caller.get_target_dtype = caller.get_target_dtype, lambda *_: None  # the functions here take fp32
+    # the functions here take fp32: no cast
+    cast, caller.get_target_dtype = caller.get_target_dtype, lambda *_: None
     place._loaded_implementation = None
     try:
         for config in configs.values():
