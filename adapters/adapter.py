@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.adapters.conversions import Conversion, convert, others_named
-from packproof.adapters.declared import check_types, named_function, op_of, title_of
+from packproof.adapters.conversions import Conversion, convert, extra_argument_names
+from packproof.adapters.declared import check_types, op_of, resolve_target, title_of
 from packproof.adapters.importing import FunctionName, calling_file
-from packproof.adapters.kernel_signature import KernelSignature, required
+from packproof.adapters.kernel_signature import KernelSignature, required_inputs
 from packproof.adapters.metadata import Metadata, OfKeys, PerToken, cu_seqlens, mask, once
 from packproof.adapters.other_conventions import other_conventions
 from packproof.adapters.tensor_axes import AxisOrder
@@ -23,7 +23,7 @@ from packproof.properties.declared import fixed_values, long_dtypes, require
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.refs.axes import packs_keys, parse, role
+from packproof.refs.axes import has_key_rows, parse, role
 from packproof.refs.errors import UsageError, checked_call
 
 Declines = Callable[[Mapping[str, Any]], str | None]
@@ -111,19 +111,19 @@ def adapt(
     >>> rope(x, cos, sin, cu_seqlens=torch.tensor([0, 2, 3])).shape
     torch.Size([3, 1, 2])
     """
-    named = named_function(target, beside=calling_file())
-    declared = op_of(named, op)
+    target_function = resolve_target(target, caller_file=calling_file())
+    resolved_op = op_of(target_function, op)
     require(declines is None or callable(declines), "adapt", "declines", declines, "a function, or None")
     require(promises is None or isinstance(promises, Promises), "adapt", "promises", promises, "a packproof.Promises")
     check_types(
-        title_of(named),
+        title_of(target_function),
         {"metadata": metadata, "names": names, "axes": axes, "converted": converted, "given": given},
         {"positional": positional, "without": without, "in_place": in_place},
     )
-    fixed_options = fixed_values(f"adapt({title_of(named)})", fixed)
+    fixed_options = fixed_values(f"adapt({title_of(target_function)})", fixed)
     adapter = Adapter(
-        named,
-        declared,
+        target_function,
+        resolved_op,
         tokens,
         dict(metadata),
         dict(names or {}),
@@ -137,10 +137,10 @@ def adapt(
         fixed_options,
     )
     adapter.check_declaration()
-    promises = adapter.rounding(promises, dtypes)
-    Domain.of(domain).check(declared, f"adapt({adapter.title})")
+    promises = adapter.with_operand_rounding(promises, dtypes)
+    Domain.of(domain).check(resolved_op, f"adapt({adapter.title})")
     mark = kernel(
-        op=declared.name if OPS.get(declared.name) is declared else declared,
+        op=resolved_op.name if OPS.get(resolved_op.name) is resolved_op else resolved_op,
         promises=promises,
         gradients=gradients,
         dtypes=long_dtypes(f"adapt({adapter.title})", dtypes),
@@ -181,79 +181,100 @@ class Adapter:
         """The kernel's name, for reports."""
         return title_of(self.target)
 
-    def __call__(self, *positional: Any, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None = None, **named: Any) -> Any:
+    def __call__(
+        self, *positional: Any, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None = None, **keyword_arguments: Any
+    ) -> Any:
         """Compute the op. Raises NotImplementedError for a call that the kernel declines."""
         for name, value in self.fixed.items():
-            if named.get(name, value) != value:
-                raise NotImplementedError(f"{self.title}: {name} is {named[name]!r}, and fixed at {value!r}")
-        arguments = {**self.fixed, **dict(zip(self.op.inputs, positional, strict=False)), **named}
+            if keyword_arguments.get(name, value) != value:
+                raise NotImplementedError(
+                    f"{self.title}: {name} is {keyword_arguments[name]!r}, and fixed at {value!r}"
+                )
+        arguments = {**self.fixed, **dict(zip(self.op.inputs, positional, strict=False)), **keyword_arguments}
         if self.declines and (reason := self.declines(arguments)):
             raise NotImplementedError(reason)
-        keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-        tokens = {n: len(x) for n, x in arguments.items() if self._per_token(n) and x is not None}
-        rows = next(count for n, count in tokens.items() if not self._per_key(n))
-        first = cu_seqlens, rows
-        second = keys, next((count for n, count in tokens.items() if self._per_key(n)), rows)
-        kernel = self._signature
-        known = {**kernel.filled, **{n: x for n, x in arguments.items() if n in kernel.taken}}
-        offsets = {n: keys if self._per_key(n) else cu_seqlens for n in known}
-        values = {n: self._convert(n, x, arguments, offsets[n]) for n, x in known.items()}
-        theirs = {self._theirs(n): self._laid_out(n, x, offsets[n]) for n, x in values.items()}
-        made = {
-            name: self._made(make.make, *second) if isinstance(make, OfKeys) else self._made(make, *first)
+        key_offsets = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+        row_counts = {n: len(x) for n, x in arguments.items() if self._is_per_token(n) and x is not None}
+        rows = next(count for n, count in row_counts.items() if not self._is_per_key(n))
+        token_packing = cu_seqlens, rows
+        key_packing = key_offsets, next((count for n, count in row_counts.items() if self._is_per_key(n)), rows)
+        signature = self._signature
+        op_arguments = {**signature.op_defaults, **{n: x for n, x in arguments.items() if n in signature.op_arguments}}
+        offsets = {n: key_offsets if self._is_per_key(n) else cu_seqlens for n in op_arguments}
+        values = {n: self._convert(n, x, arguments, offsets[n]) for n, x in op_arguments.items()}
+        kernel_inputs = {self._kernel_name(n): self._lay_out(n, x, offsets[n]) for n, x in values.items()}
+        metadata_values = {
+            name: self._metadata_value(make.make, *key_packing)
+            if isinstance(make, OfKeys)
+            else self._metadata_value(make, *token_packing)
             for name, make in self.metadata.items()
         }
-        passed = {**kernel.defaults, **theirs, **made, **self.given}
-        returned = kernel.function(*[passed.pop(name) for name in kernel.by_position], **passed)
-        if returned is None and self.in_place:
-            returned = tuple(theirs[self._theirs(n)] for n in self.op.inputs if n in self.in_place)
+        kernel_arguments = {**signature.kernel_defaults, **kernel_inputs, **metadata_values, **self.given}
+        result = signature.function(
+            *[kernel_arguments.pop(name) for name in signature.positional_arguments], **kernel_arguments
+        )
+        if result is None and self.in_place:
+            result = tuple(kernel_inputs[self._kernel_name(n)] for n in self.op.inputs if n in self.in_place)
         elif self.op.pool and self.op.pool[1] in self.in_place:
-            others = returned if isinstance(returned, tuple | list) else (returned,)
-            returned = (*others[: len(self.op.outputs) - 1], theirs[self._theirs(self.op.pool[1])])
-        return self._outputs(returned, arguments, cu_seqlens, rows)
+            outputs = result if isinstance(result, tuple | list) else (result,)
+            result = (*outputs[: len(self.op.outputs) - 1], kernel_inputs[self._kernel_name(self.op.pool[1])])
+        return self._outputs(result, arguments, cu_seqlens, rows)
 
-    def compiled(self, backend: str) -> "Adapter":
+    def with_compiled_kernel(self, backend: str) -> "Adapter":
         """The same adapter around the compiled kernel. The layout of its tensors is not compiled with it."""
         return replace(self, target=torch.compile(self._function, backend=backend))
 
     @cached_property
     def other_conventions(self) -> Mapping[str, "Adapter"]:
         """The same kernel with one part of the declaration changed, by the text of the change."""
-        declared = (self.op, self.tokens, self.metadata, self.axes, self.converted)
-        return {words: replace(self, target=self._function, **change) for words, change in other_conventions(*declared)}
+        declaration = (self.op, self.tokens, self.metadata, self.axes, self.converted)
+        return {
+            description: replace(self, target=self._function, **changed_fields)
+            for description, changed_fields in other_conventions(*declaration)
+        }
 
     @property
     def __signature__(self) -> inspect.Signature:
         """The supported arguments of the op. Raises UsageError if the kernel cannot be imported or called like this."""
         kind = inspect.Parameter.KEYWORD_ONLY
-        keys = ["cu_seqlens_k"] if any(isinstance(make, OfKeys) for make in self.metadata.values()) else []
-        needed = {*required(self.op), "cu_seqlens"}  # in calls without the others the kernel gets None, or its default
-        defaults = {n: inspect.Parameter.empty if n in needed else None for n in (*self._offered, "cu_seqlens", *keys)}
+        key_arguments = ["cu_seqlens_k"] if any(isinstance(make, OfKeys) for make in self.metadata.values()) else []
+        required_names = {
+            *required_inputs(self.op),
+            "cu_seqlens",
+        }  # in calls without the others the kernel gets None, or its default
+        defaults = {
+            n: inspect.Parameter.empty if n in required_names else None
+            for n in (*self._supported_arguments, "cu_seqlens", *key_arguments)
+        }
         return inspect.Signature([inspect.Parameter(n, kind, default=x) for n, x in defaults.items()])
 
     def check_declaration(self) -> None:
         """Raises UsageError for a name unknown to the op, or for tokens of another type than `Tokens`."""
-        known = [*self.op.inputs, *self.op.options]
-        tokens = [n for n in self.op.inputs if self._per_token(n)]
+        op_arguments = [*self.op.inputs, *self.op.options]
+        per_token_inputs = [n for n in self.op.inputs if self._is_per_token(n)]
         tensors = [*self.op.inputs, *self.op.outputs]
-        passed = [*map(self._theirs, known), *self.metadata, *self.given]
-        expected = {
-            "names": (self.names, known, "inputs and options of the op"),
-            "without": (self.without, [n for n in known if n not in required(self.op)], "optional arguments of the op"),
+        kernel_arguments = [*map(self._kernel_name, op_arguments), *self.metadata, *self.given]
+        checks = {
+            "names": (self.names, op_arguments, "inputs and options of the op"),
+            "without": (
+                self.without,
+                [n for n in op_arguments if n not in required_inputs(self.op)],
+                "optional arguments of the op",
+            ),
             "in_place": (
                 self.in_place,
-                [*tokens, *(self.op.pool or ())[1:2]],
+                [*per_token_inputs, *(self.op.pool or ())[1:2]],
                 "inputs along the tokens" + (" or the pool" if self.op.pool else ""),
             ),
             "axes": (self.axes, tensors, "inputs and outputs of the op"),
-            "converted": (self.converted, [*known, *self.op.outputs], "inputs, options and outputs of the op"),
-            "positional": (self.positional, passed, "arguments that are passed"),
+            "converted": (self.converted, [*op_arguments, *self.op.outputs], "inputs, options and outputs of the op"),
+            "positional": (self.positional, kernel_arguments, "arguments that are passed"),
         }
-        for argument, (names, known_names, what) in expected.items():
+        for argument, (names, choices, description) in checks.items():
             for name in names:
-                if name not in known_names:
+                if name not in choices:
                     raise UsageError(
-                        f"adapt({self.title}): {argument} has {name!r}, expected {what}: {', '.join(known_names)}"
+                        f"adapt({self.title}): {argument} has {name!r}, expected {description}: {', '.join(choices)}"
                     )
         if not isinstance(self.tokens, Tokens):
             raise UsageError(
@@ -267,35 +288,37 @@ class Adapter:
                     "number of rows; what is the same for every pack belongs in given"
                 )
         for name, function in self.converted.items():
-            where = f"adapt({self.title}): converted {name!r}"
+            context = f"adapt({self.title}): converted {name!r}"
             if not callable(function):
-                raise UsageError(f"{where} is {function!r}, expected a function, such as base2_log or torch.sigmoid")
-            for other in others_named(function, where):
-                if other not in known:
-                    raise UsageError(f"{where} asks for {other!r}, expected arguments of the op: {', '.join(known)}")
-        _ = self._orders  # raises UsageError
+                raise UsageError(f"{context} is {function!r}, expected a function, such as base2_log or torch.sigmoid")
+            for parameter in extra_argument_names(function, context):
+                if parameter not in op_arguments:
+                    raise UsageError(
+                        f"{context} asks for {parameter!r}, expected arguments of the op: {', '.join(op_arguments)}"
+                    )
+        _ = self._axis_orders  # raises UsageError
 
-    def rounding(self, promises: Promises | None, dtypes: Sequence[str]) -> Promises | None:
+    def with_operand_rounding(self, promises: Promises | None, dtypes: Sequence[str]) -> Promises | None:
         """The promises, with compute="operand" if a conversion rounds an input to the dtype of 16-bit tokens.
 
         Raises UsageError if the promises exclude this.
         """
-        rounded = [n for n in self.converted if n not in (*self.op.options, *self.op.fixed)]
-        if not rounded or not any("16" in dtype for dtype in dtypes):
+        inputs = [n for n in self.converted if n not in (*self.op.options, *self.op.fixed)]
+        if not inputs or not any("16" in dtype for dtype in dtypes):
             return promises
         promises = promises or Promises()
         if promises.compute not in (None, "operand"):
             raise UsageError(
-                f"adapt({self.title}): promises has compute={promises.compute!r}, but {rounded[0]} is converted and "
+                f"adapt({self.title}): promises has compute={promises.compute!r}, but {inputs[0]} is converted and "
                 "then rounded to the dtype of the tokens, expected compute='operand', or fp32 and fp64 alone in dtypes"
             )
         return replace(promises, compute="operand")
 
     @cached_property
-    def _orders(self) -> Mapping[str, AxisOrder]:
+    def _axis_orders(self) -> Mapping[str, AxisOrder]:
         """The declared axis orders, by tensor."""
         specs = {**self.op.inputs, **self.op.outputs}
-        return {n: AxisOrder.of(specs[n], text, self._where("axes", n)) for n, text in self.axes.items()}
+        return {n: AxisOrder.from_spec(specs[n], text, self._error_context("axes", n)) for n, text in self.axes.items()}
 
     @cached_property
     def _function(self) -> Callable[..., Any]:
@@ -315,78 +338,88 @@ class Adapter:
         )
 
     @cached_property
-    def _offered(self) -> tuple[str, ...]:
+    def _supported_arguments(self) -> tuple[str, ...]:
         """The op's arguments used by the kernel or by a conversion."""
-        taken = self._signature.taken
-        asked = {other for name in (*taken, *self.op.outputs) for other in self._asked(name)}
-        return tuple(n for n in (*self.op.inputs, *self.op.options) if n in taken or n in asked - self.without)
+        kernel_arguments = self._signature.op_arguments
+        conversion_arguments = {
+            argument for name in (*kernel_arguments, *self.op.outputs) for argument in self._conversion_arguments(name)
+        }
+        return tuple(
+            n
+            for n in (*self.op.inputs, *self.op.options)
+            if n in kernel_arguments or n in conversion_arguments - self.without
+        )
 
-    def _where(self, argument: str, name: str) -> str:
+    def _error_context(self, argument: str, name: str) -> str:
         return f"adapt({self.title}): {argument} {name!r}"
 
-    def _asked(self, name: str) -> tuple[str, ...]:
+    def _conversion_arguments(self, name: str) -> tuple[str, ...]:
         """Further arguments of the op needed to convert this one."""
         function = self.converted.get(name)
-        return others_named(function, self._where("converted", name)) if function else ()
+        return extra_argument_names(function, self._error_context("converted", name)) if function else ()
 
     def _convert(self, name: str, value: Any, arguments: Mapping[str, Any], cu_seqlens: Tensor) -> Any:
         """An input or option with the kernel's values, or an output with the op's."""
         function = self.converted.get(name)
         if function is None or (value is None and name not in self.op.options):
             return value
-        plain = {n: values[0] for n, values in self.op.options.items()}
-        others = {n: arguments.get(n, plain.get(n)) for n in self._asked(name)}
+        default_options = {n: values[0] for n, values in self.op.options.items()}
+        extra_arguments = {n: arguments.get(n, default_options.get(n)) for n in self._conversion_arguments(name)}
         if not isinstance(value, Tensor):
-            return function(value, **others)
+            return function(value, **extra_arguments)
         rows = len(value)
-        inside = once(("inside", rows), lambda: mask(cu_seqlens, rows), cu_seqlens) if self._per_token(name) else None
-        return convert(function, value, others, inside, self._where("converted", name))
+        token_mask = (
+            once(("inside", rows), lambda: mask(cu_seqlens, rows), cu_seqlens) if self._is_per_token(name) else None
+        )
+        return convert(function, value, extra_arguments, token_mask, self._error_context("converted", name))
 
-    def _theirs(self, name: str) -> str:
+    def _kernel_name(self, name: str) -> str:
         return self.names.get(name, name)
 
-    def _per_token(self, name: str) -> bool:
+    def _is_per_token(self, name: str) -> bool:
         spec = self.op.inputs.get(name) or self.op.outputs.get(name)
         return spec is not None and role(parse(spec).alternatives[0]) == "token"
 
-    def _per_key(self, name: str) -> bool:
+    def _is_per_key(self, name: str) -> bool:
         spec = self.op.inputs.get(name)
-        return spec is not None and packs_keys(parse(spec).alternatives[0])
+        return spec is not None and has_key_rows(parse(spec).alternatives[0])
 
-    def _laid_out(self, name: str, value: Any, cu_seqlens: Tensor) -> Any:
-        if value is not None and name in self._orders:
-            value = self._orders[name].to(value)
-        if value is None or not (self._per_token(name) or name in self.in_place):
+    def _lay_out(self, name: str, value: Any, cu_seqlens: Tensor) -> Any:
+        if value is not None and name in self._axis_orders:
+            value = self._axis_orders[name].to(value)
+        if value is None or not (self._is_per_token(name) or name in self.in_place):
             return value
-        x = self.tokens.to(value, cu_seqlens) if self._per_token(name) else value
-        return x.clone() if name in self.in_place else x
+        laid_out = self.tokens.to(value, cu_seqlens) if self._is_per_token(name) else value
+        return laid_out.clone() if name in self.in_place else laid_out
 
-    def _made(self, make: Metadata, cu_seqlens: Tensor, rows: int) -> Any:
-        def prepared() -> Any:
-            value = make(cu_seqlens, rows)
-            return self.tokens.to(value, cu_seqlens, make.outside) if isinstance(make, PerToken) else value
+    def _metadata_value(self, make: Metadata, cu_seqlens: Tensor, rows: int) -> Any:
+        def compute_value() -> Any:
+            metadata = make(cu_seqlens, rows)
+            return self.tokens.to(metadata, cu_seqlens, make.outside) if isinstance(make, PerToken) else metadata
 
-        return once((make, self.tokens, rows), prepared, cu_seqlens)
+        return once((make, self.tokens, rows), compute_value, cu_seqlens)
 
-    def _outputs(self, returned: Any, arguments: Mapping[str, Any], cu_seqlens: Tensor, rows: int) -> Any:
+    def _outputs(self, result: Any, arguments: Mapping[str, Any], cu_seqlens: Tensor, rows: int) -> Any:
         """The outputs of this call. A value of another type than a tensor stays unchanged; the check reports it."""
-        wanted = self.op.returned(arguments)
-        several = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
-        back = partial(self._back, arguments=arguments, cu_seqlens=cu_seqlens, rows=rows)
-        outputs = tuple(self._released(back(n, y)) for n, y in zip(wanted, several, strict=False))
-        return outputs if len(wanted) > 1 else outputs[0] if outputs else None
+        output_names = self.op.output_names(arguments)
+        results = tuple(result) if isinstance(result, tuple | list) else (result,)
+        op_output = partial(self._op_output, arguments=arguments, cu_seqlens=cu_seqlens, rows=rows)
+        outputs = tuple(
+            self._with_copied_gradient(op_output(n, y)) for n, y in zip(output_names, results, strict=False)
+        )
+        return outputs if len(output_names) > 1 else outputs[0] if outputs else None
 
-    def _back(self, name: str, y: Any, *, arguments: Mapping[str, Any], cu_seqlens: Tensor, rows: int) -> Any:
+    def _op_output(self, name: str, y: Any, *, arguments: Mapping[str, Any], cu_seqlens: Tensor, rows: int) -> Any:
         """An output in the op's layout, axis order and values."""
         if not isinstance(y, Tensor):
             return y
-        if self._per_token(name):
+        if self._is_per_token(name):
             y = self.tokens.back(y, cu_seqlens, rows)
-        if name in self._orders:
-            y = self._orders[name].back(y, self._where("axes", name))
+        if name in self._axis_orders:
+            y = self._axis_orders[name].back(y, self._error_context("axes", name))
         return self._convert(name, y, arguments, cu_seqlens)
 
-    def _released(self, y: Any) -> Any:
+    def _with_copied_gradient(self, y: Any) -> Any:
         """The output. A kernel that works in place gets a copy of its incoming gradient, which it may overwrite."""
         if self.in_place and isinstance(y, Tensor) and y.requires_grad:
             y.register_hook(torch.clone)  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ from packproof.adapters.metadata import Metadata, OfKeys, cu_seqlens, max_seqlen
 from packproof.properties.calling.signature import OFFSETS, call_signature, named_metadata
 from packproof.properties.declaration import fixed_options
 
-_MAKERS: Mapping[str, Metadata] = {
+_METADATA: Mapping[str, Metadata] = {
     "cu_seqlens_q": cu_seqlens,
     "cu_seqlens_k": OfKeys(cu_seqlens),
     "max_seqlen": max_seqlen,
@@ -36,26 +36,26 @@ class Binding:
     """Options with a fixed value; the function does not take them."""
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> "Binding":
+    def from_function(cls, function: Callable[..., Any]) -> "Binding":
         if isinstance(function, Adapter):  # it takes the op's own arguments
             return cls({})
         parameters = call_signature(function).parameters
-        named = {n: p.default is p.empty for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
-        return cls(named, frozenset(fixed_options(function)))
+        is_required = {n: p.default is p.empty for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+        return cls(is_required, frozenset(fixed_options(function)))
 
-    def arguments(self, arguments: Mapping[str, Any], rows: Callable[[], int]) -> dict[str, Any]:
+    def kernel_arguments(self, arguments: Mapping[str, Any], count_rows: Callable[[], int]) -> dict[str, Any]:
         """The function's arguments by name, from the op's inputs, offsets and options.
 
         count_rows: returns the number of rows of the pack.
         """
         metadata = named_metadata(self.parameters, arguments)
-        passed = {n: value for n, value in arguments.items() if n not in self.fixed}
+        op_arguments = {n: value for n, value in arguments.items() if n not in self.fixed}
         if "cu_seqlens" not in self.parameters and {*OFFSETS, "seq_idx", "position_ids"} & {*metadata}:
-            del passed["cu_seqlens"]
-        return {**passed, **{name: _made(_MAKERS[name], arguments, rows) for name in metadata}}
+            del op_arguments["cu_seqlens"]
+        return {**op_arguments, **{name: _metadata_value(_METADATA[name], arguments, count_rows) for name in metadata}}
 
 
-def _made(make: Metadata, arguments: Mapping[str, Any], rows: Callable[[], int]) -> Any:
+def _metadata_value(make: Metadata, arguments: Mapping[str, Any], count_rows: Callable[[], int]) -> Any:
     offsets: Tensor = arguments["cu_seqlens"]
     if isinstance(make, OfKeys):
         offsets, make = arguments.get("cu_seqlens_k", offsets), make.make
@@ -63,5 +63,5 @@ def _made(make: Metadata, arguments: Mapping[str, Any], rows: Callable[[], int])
         return offsets
     if make is max_seqlen:
         return once(make, lambda: make(offsets, 0), offsets)
-    count = rows()
+    count = count_rows()
     return once((make, count), lambda: make(offsets, count), offsets)

@@ -83,18 +83,18 @@ class Scaled:
     factor: float | str
 
     def __post_init__(self) -> None:
-        if self.factor not in _WIDTHS:
-            _require_number("Scaled", "factor", self.factor, or_else=" or ".join(map(repr, _WIDTHS)))
+        if self.factor not in _WIDTH_POWERS:
+            _require_number("Scaled", "factor", self.factor, alternatives=" or ".join(map(repr, _WIDTH_POWERS)))
 
     def __call__(self, x: Tensor) -> Tensor:
-        power = _WIDTHS.get(str(self.factor))
+        power = _WIDTH_POWERS.get(str(self.factor))
         return x * (float(self.factor) if power is None else max(x.shape[-1], 1) ** power)
 
 
-_WIDTHS = {"width ** -0.5": -0.5, "width ** 0.5": 0.5}
+_WIDTH_POWERS = {"width ** -0.5": -0.5, "width ** 0.5": 0.5}
 
 
-def others_named(function: Conversion, where: str) -> tuple[str, ...]:
+def extra_argument_names(function: Conversion, context: str) -> tuple[str, ...]:
     """The names of the op's arguments needed by a conversion: its parameters after the value.
 
     context: the start of the error text.
@@ -104,43 +104,56 @@ def others_named(function: Conversion, where: str) -> tuple[str, ...]:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature, such as torch.sigmoid
         return ()
-    first, others = parameters[:1], parameters[1:]
-    if not first or first[0].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
-        raise UsageError(f"{where} is {describe(function)}, which takes no value; expected a function of the tensor")
-    return tuple(p.name for p in others if p.default is p.empty and p.kind not in _VARIADIC)
+    value_parameters, extra_parameters = parameters[:1], parameters[1:]
+    if not value_parameters or value_parameters[0].kind in (
+        inspect.Parameter.KEYWORD_ONLY,
+        inspect.Parameter.VAR_KEYWORD,
+    ):
+        raise UsageError(
+            f"{context} is {conversion_text(function)}, which takes no value; expected a function of the tensor"
+        )
+    return tuple(p.name for p in extra_parameters if p.default is p.empty and p.kind not in _VARIADIC)
 
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def describe(function: Conversion) -> str:
+def conversion_text(function: Conversion) -> str:
     """The conversion as source text: base2_log, L2Norm(eps=1e-06)."""
     return str(getattr(function, "__name__", None) or repr(function))
 
 
-def convert(function: Conversion, x: Tensor, others: Mapping[str, Any], inside: Tensor | None, where: str) -> Tensor:
+def convert(
+    function: Conversion, x: Tensor, extra_arguments: Mapping[str, Any], token_mask: Tensor | None, context: str
+) -> Tensor:
     """Apply the function to x. The result has the dtype of x; for integers it has the dtype returned by the function.
 
     token_mask: (t,) bool, the rows of x that belong to a sequence. Other rows stay unchanged, NaN included.
     context: the start of the error text.
     Raises ArgumentError if the result is no tensor, has another shape, or is detached from x.
     """
-    rows = None if inside is None else inside.view(-1, *[1] * (x.ndim - 1))
-    floating = x.is_floating_point()
-    wide = x.to(torch.promote_types(x.dtype, torch.float32)) if floating else x
+    rows = None if token_mask is None else token_mask.view(-1, *[1] * (x.ndim - 1))
+    is_floating = x.is_floating_point()
+    wide = x.to(torch.promote_types(x.dtype, torch.float32)) if is_floating else x
     # 1 instead of slack: a gradient through NaN would be NaN, even for rows that are selected away below
-    y = function(wide if rows is None else torch.where(rows, wide, 1), **others)
+    y = function(wide if rows is None else torch.where(rows, wide, 1), **extra_arguments)
     if not isinstance(y, Tensor) or y.shape != x.shape:
-        came = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else article(type(y).__name__)
-        raise ArgumentError(f"{where}: {describe(function)} returned {came}, expected a tensor of {tuple(x.shape)}")
+        actual = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else article(type(y).__name__)
+        raise ArgumentError(
+            f"{context}: {conversion_text(function)} returned {actual}, expected a tensor of {tuple(x.shape)}"
+        )
     if x.requires_grad and not y.requires_grad and torch.is_grad_enabled():
-        raise ArgumentError(f"{where}: {describe(function)} returned a detached tensor, expected torch functions of x")
+        raise ArgumentError(
+            f"{context}: {conversion_text(function)} returned a detached tensor, expected torch functions of x"
+        )
     y = y if rows is None else torch.where(rows, y, wide)
-    return y.to(x.dtype) if floating else y
+    return y.to(x.dtype) if is_floating else y
 
 
-def _require_number(convention: str, name: str, value: Any, *, above_zero: bool = False, or_else: str = "") -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or (above_zero and value <= 0):
-        expected = "a number above zero" if above_zero else f"a number or {or_else}"
+def _require_number(
+    convention: str, name: str, value: Any, *, above_zero: bool = False, alternatives: str = ""
+) -> None:
+    is_finite_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_finite_number or (above_zero and value <= 0):
+        expected = "a number above zero" if above_zero else f"a number or {alternatives}"
         raise UsageError(f"{convention}: {name} is {value!r}, expected {expected}")

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from packproof.adapters.importing import EXPECTED, FunctionName
+from packproof.adapters.importing import EXPECTED_TARGET, FunctionName
 from packproof.properties.declaration import declared_op
 from packproof.properties.declared import require
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS, find_op
 from packproof.refs.errors import UsageError
 
-_EXPECTED = {
+_EXPECTED_TYPES = {
     "metadata": "a dict of functions by the kernel's argument, such as {'seq_idx': seq_idx}",
     "names": "a dict of the kernel's names by the op's, such as {'x': 'hidden'}",
     "axes": "a dict of axes by the op's tensor, such as {'final_states': 's v k'}",
@@ -28,38 +28,38 @@ def title_of(target: FunctionName | Callable[..., Any]) -> str:
     return target.text if isinstance(target, FunctionName) else str(getattr(target, "__qualname__", repr(target)))
 
 
-def named_function(target: str | Callable[..., Any], beside: str | None) -> FunctionName | Callable[..., Any]:
+def resolve_target(target: str | Callable[..., Any], caller_file: str | None) -> FunctionName | Callable[..., Any]:
     """The kernel, or its parsed name.
 
     caller_file: a source file is searched in the folder of this file too.
     Raises UsageError.
     """
     if isinstance(target, str):
-        return FunctionName.parse(target, Path(beside).resolve().parent if beside else None)
-    require(callable(target), "adapt", "target", target, EXPECTED)
+        return FunctionName.parse(target, Path(caller_file).resolve().parent if caller_file else None)
+    require(callable(target), "adapt", "target", target, EXPECTED_TARGET)
     return target
 
 
 def op_of(target: FunctionName | Callable[..., Any], op: str | Op | None) -> Op:
     """The given op, or else the op declared by the kernel. Raises UsageError."""
-    where = f"adapt({title_of(target)})"
+    context = f"adapt({title_of(target)})"
     if op is None:
         op = declared_op(target.load() if isinstance(target, FunctionName) else target)
         if op is None:
             raise UsageError(
-                f"{where}: op is None, and the kernel is declared with none; name one: {', '.join(OPS)}, or pass a "
+                f"{context}: op is None, and the kernel is declared with none; name one: {', '.join(OPS)}, or pass a "
                 "packproof.Op"
             )
-    require(isinstance(op, str | Op), where, "op", op, "the name of an op, or a packproof.Op")
+    require(isinstance(op, str | Op), context, "op", op, "the name of an op, or a packproof.Op")
     return find_op(op) if isinstance(op, str) else op
 
 
-def check_types(title: str, mappings: Mapping[str, Any], listed: Mapping[str, Any]) -> None:
+def check_types(title: str, mappings: Mapping[str, Any], name_lists: Mapping[str, Any]) -> None:
     """Raises UsageError unless the mappings are dicts by name, and the others lists of names."""
     for name, value in mappings.items():
         is_mapping = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-        require(value is None or is_mapping, f"adapt({title})", name, value, _EXPECTED[name])
-    for name, value in listed.items():
-        kinds = list | tuple if name == "positional" else list | tuple | set | frozenset
-        is_listed = isinstance(value, kinds) and all(isinstance(item, str) for item in value)
-        require(is_listed, f"adapt({title})", name, value, _EXPECTED[name])
+        require(value is None or is_mapping, f"adapt({title})", name, value, _EXPECTED_TYPES[name])
+    for name, value in name_lists.items():
+        list_types = list | tuple if name == "positional" else list | tuple | set | frozenset
+        is_name_list = isinstance(value, list_types) and all(isinstance(item, str) for item in value)
+        require(is_name_list, f"adapt({title})", name, value, _EXPECTED_TYPES[name])

@@ -16,10 +16,10 @@ from typing import Any
 
 from packproof.refs.errors import UsageError
 
-_WIDEST = 500
-_NOT_ITS_OWN = (str(Path(__file__).parents[1]) + os.sep, sysconfig.get_paths()["stdlib"] + os.sep, "<")
-EXPECTED = "a function or package.module:function (or path/file.py:function)"
-_CANNOT = "it cannot be imported here"
+_MAX_MESSAGE = 500
+_INTERNAL_PREFIXES = (str(Path(__file__).parents[1]) + os.sep, sysconfig.get_paths()["stdlib"] + os.sep, "<")
+EXPECTED_TARGET = "a function or package.module:function (or path/file.py:function)"
+_CANNOT_IMPORT = "it cannot be imported here"
 
 
 @dataclass(frozen=True)
@@ -28,56 +28,64 @@ class FunctionName:
 
     text: str
     """The name as the user wrote it."""
-    place: str
+    module: str
     """The name of its module, or the absolute path of its file."""
-    path: str
+    qualname: str
     """The dotted path of the function inside the module."""
 
     @classmethod
-    def parse(cls, text: str, beside: Path | None = None) -> "FunctionName":
+    def parse(cls, text: str, caller_folder: Path | None = None) -> "FunctionName":
         """Read a name. A file is searched in the current folder, then in `caller_folder`.
 
         Raises UsageError for a file in neither, and for a text of another form.
         """
-        place, _, path = text.rpartition(":")
-        if not place or not path:
-            raise UsageError(f"adapt: target is {text!r}, expected {EXPECTED}")
-        if not place.endswith(".py"):
-            return cls(text, place, path)
-        folders = [*working_directory(), *([beside] if beside else [])]
+        module, _, qualname = text.rpartition(":")
+        if not module or not qualname:
+            raise UsageError(f"adapt: target is {text!r}, expected {EXPECTED_TARGET}")
+        if not module.endswith(".py"):
+            return cls(text, module, qualname)
+        folders = [*working_directory(), *([caller_folder] if caller_folder else [])]
         for folder in folders:
-            if (folder / place).is_file():
-                return cls(text, str((folder / place).resolve()), path)
-        where = " or ".join(map(str, folders)) or "the working directory, which is gone"
-        raise UsageError(f"adapt: target is {text!r}, and there is no file {place} in {where}")
+            if (folder / module).is_file():
+                return cls(text, str((folder / module).resolve()), qualname)
+        folder_names = " or ".join(map(str, folders)) or "the working directory, which is gone"
+        raise UsageError(f"adapt: target is {text!r}, and there is no file {module} in {folder_names}")
 
     def load(self) -> Callable[..., Any]:
         """Import the function. Raises UsageError with the reason in one line."""
         try:
             module = self._module()
         except (Exception, SystemExit) as error:
-            raise UsageError(f"adapt({self.text}): {_CANNOT}: {reason(error)}") from error
+            raise UsageError(f"adapt({self.text}): {_CANNOT_IMPORT}: {one_line_reason(error)}") from error
         try:
-            found = attribute(module, self.path)
+            function = resolve_attribute(module, self.qualname)
         except AttributeError as error:
-            raise UsageError(f"adapt({self.text}): {_CANNOT}: {error}") from error
-        if not callable(found):
-            raise UsageError(f"adapt({self.text}): target is of type {type(found).__name__}, expected {EXPECTED}")
-        return found  # type: ignore[no-any-return]
+            raise UsageError(f"adapt({self.text}): {_CANNOT_IMPORT}: {error}") from error
+        if not callable(function):
+            raise UsageError(
+                f"adapt({self.text}): target is of type {type(function).__name__}, expected {EXPECTED_TARGET}"
+            )
+        return function  # type: ignore[no-any-return]
 
     def _module(self) -> ModuleType:
-        if not self.place.endswith(".py"):
-            return import_module(self.place)
-        known = (m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get("__file__") == self.place)
-        return next(known, None) or module_of_file(Path(self.place))  # a second run would register operators again
+        if not self.module.endswith(".py"):
+            return import_module(self.module)
+        modules_of_file = (
+            m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get("__file__") == self.module
+        )
+        return next(modules_of_file, None) or load_module(
+            Path(self.module)
+        )  # a second run would register operators again
 
 
-def reason(error: BaseException) -> str:
+def one_line_reason(error: BaseException) -> str:
     """An error in one line, with the innermost line of user code in its traceback."""
-    text = f"{type(error).__name__}: {' '.join(str(error).split())[:_WIDEST]}".removesuffix(": ")
+    text = f"{type(error).__name__}: {' '.join(str(error).split())[:_MAX_MESSAGE]}".removesuffix(": ")
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not (f.filename.startswith(_NOT_ITS_OWN) or "site-packages" in f.filename)]
-    return f"{text} ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else text
+    user_frames = [
+        f for f in frames if not (f.filename.startswith(_INTERNAL_PREFIXES) or "site-packages" in f.filename)
+    ]
+    return f"{text} ({Path(user_frames[-1].filename).name}:{user_frames[-1].lineno})" if user_frames else text
 
 
 def working_directory() -> list[Path]:
@@ -96,15 +104,15 @@ def calling_file() -> str | None:
     return frame.f_globals.get("__file__")
 
 
-def attribute(module: ModuleType, path: str) -> Any:
+def resolve_attribute(module: ModuleType, qualname: str) -> Any:
     """The value of a dotted path in a module. Raises AttributeError."""
-    return reduce(getattr, path.split("."), module)
+    return reduce(getattr, qualname.split("."), module)
 
 
-def module_of_file(file: Path) -> ModuleType:
+def load_module(file: Path) -> ModuleType:
     """Run a source file as a module. It can import files of its folder, as with `python file.py`."""
     name = f"packproof_target_{file.stem}"
-    loader = _AsItIsNow(name, str(file))
+    loader = _UncachedLoader(name, str(file))
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None, file
     module = importlib.util.module_from_spec(spec)
@@ -114,7 +122,7 @@ def module_of_file(file: Path) -> ModuleType:
     return module
 
 
-class _AsItIsNow(SourceFileLoader):
+class _UncachedLoader(SourceFileLoader):
     """Compiles the source at each import.
 
     Python reuses bytecode if size and modification time (in seconds) of the file are unchanged. A kernel corrected by

@@ -19,10 +19,10 @@ from packproof.refs.errors import UsageError
 T = TypeVar("T")
 Metadata = Callable[[Tensor, int], Any]
 
-_prepared: Any = WeakIdKeyDictionary()  # values made from offsets, by the tensor of offsets; freed with it
+_cache: Any = WeakIdKeyDictionary()  # values made from offsets, by the tensor of offsets; freed with it
 
 
-def once(what: Hashable, make: Callable[[], T], cu_seqlens: Tensor, *others: Tensor) -> T:
+def once(key: Hashable, compute: Callable[[], T], cu_seqlens: Tensor, *other_tensors: Tensor) -> T:
     """The result of `compute()`, cached with the offsets until one of the tensors is written to.
 
     key: tells the values of one tensor of offsets apart.
@@ -40,15 +40,15 @@ def once(what: Hashable, make: Callable[[], T], cu_seqlens: Tensor, *others: Ten
     >>> adapters.once("lengths", offsets.diff, offsets)
     tensor([3, 2])
     """
-    kept = _prepared.setdefault(cu_seqlens, {})
-    state = [(id(x), x._version) for x in (cu_seqlens, *others)]
-    if what in kept and kept[what][0] == state:
-        return kept[what][2]  # type: ignore[no-any-return]
-    made = make()
-    if made is not cu_seqlens:  # the offsets as a value of their own entry would never be freed
-        held = [x for x in others if x is not cu_seqlens]  # their ids could be reused otherwise
-        kept[what] = state, held, made
-    return made
+    entries = _cache.setdefault(cu_seqlens, {})
+    state = [(id(x), x._version) for x in (cu_seqlens, *other_tensors)]
+    if key in entries and entries[key][0] == state:
+        return entries[key][2]  # type: ignore[no-any-return]
+    value = compute()
+    if value is not cu_seqlens:  # the offsets as a value of their own entry would never be freed
+        strong_references = [x for x in other_tensors if x is not cu_seqlens]  # their ids could be reused otherwise
+        entries[key] = state, strong_references, value
+    return value
 
 
 @dataclass(frozen=True)

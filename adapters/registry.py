@@ -23,7 +23,7 @@ class Peer:
     """Its name, as package:function."""
     op: str
     """The name of its op."""
-    needs: str
+    required_module: str
     """The module imported by its adapter."""
     distributions: tuple[str, ...]
     """The distributions with this module, the usual one first."""
@@ -42,13 +42,13 @@ class Peer:
 
     @property
     def installed(self) -> bool:
-        return _found(self.needs)
+        return _is_installed(self.required_module)
 
     def require(self) -> None:
         """Raises UsageError unless it is installed."""
         if not self.installed:
             raise UsageError(
-                f"{self.name}: module {self.needs} is not installed; pip install {self.distributions[0]}, or "
+                f"{self.name}: module {self.required_module} is not installed; pip install {self.distributions[0]}, or "
                 "name another target (packproof list shows them)"
             )
 
@@ -63,14 +63,14 @@ class Peer:
                 return importlib.metadata.version(distribution)
             except importlib.metadata.PackageNotFoundError:
                 continue
-        return _version_in_source(self.needs.partition(".")[0])
+        return _version_in_source(self.required_module.partition(".")[0])
 
 
-def _found(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     """Whether the module is installed. Unlike `find_spec`, it imports no parent package."""
-    package, *below = module.split(".")
+    package, *submodules = module.split(".")
     spec = find_spec(package)
-    for name in below:
+    for name in submodules:
         package = f"{package}.{name}"
         spec = PathFinder.find_spec(package, spec.submodule_search_locations or []) if spec else None
     return spec is not None

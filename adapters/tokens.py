@@ -14,7 +14,7 @@ from torch import Tensor
 from packproof.adapters.metadata import max_seqlen, once, positions, seq_idx
 from packproof.refs.errors import ArgumentError, OutsideConvention, UsageError
 
-_MOST_ELEMENTS = 2**31
+_MAX_ELEMENTS = 2**31
 
 
 class Tokens(ABC):
@@ -65,14 +65,14 @@ class Packed(Tokens):
             )
 
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
-        return x.movedim(0, _axis_in(x, self.axis)) if self.axis else x
+        return x.movedim(0, _token_axis(x, self.axis)) if self.axis else x
 
     def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
         if not self.axis:
             return y
-        axis = _axis_in(y, self.axis)
+        axis = _token_axis(y, self.axis)
         if y.ndim < 1 or y.shape[axis] != tokens:
-            raise _misshapen(self, y, f"{tokens} along axis {axis}")
+            raise _shape_error(self, y, f"{tokens} along axis {axis}")
         return y.movedim(axis, 0)
 
 
@@ -95,12 +95,12 @@ class Batched(Tokens):
         _check_axis("Batched", self.axis)
 
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
-        return _moved(x.unsqueeze(0), self.axis)
+        return _move_token_axis(x.unsqueeze(0), self.axis)
 
     def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
-        axis = _axis_in(y, self.axis)
+        axis = _token_axis(y, self.axis)
         if y.ndim < 2 or y.shape[0] != 1 or y.shape[axis] != tokens:
-            raise _misshapen(self, y, f"1 along axis 0 and {tokens} along axis {axis}")
+            raise _shape_error(self, y, f"1 along axis 0 and {tokens} along axis {axis}")
         return y.movedim(axis, 1).squeeze(0)
 
 
@@ -128,21 +128,21 @@ class Padded(Tokens):
 
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
         sequences, longest = len(cu_seqlens) - 1, once("longest", lambda: max_seqlen(cu_seqlens, len(x)), cu_seqlens)
-        if sequences * longest * x[:1].numel() >= _MOST_ELEMENTS:
+        if sequences * longest * x[:1].numel() >= _MAX_ELEMENTS:
             batch = f"a padded batch of {sequences} x {longest} tokens"
             raise OutsideConvention(f"{batch} would have 2^31 elements or more")
         fill = self.fill if outside is None else outside
-        padded = _spread(x, self._rows(cu_seqlens, len(x)), sequences * longest, fill)
-        return _moved(padded.view(sequences, longest, *x.shape[1:]), self.axis)
+        padded = _scatter_rows(x, self._row_index(cu_seqlens, len(x)), sequences * longest, fill)
+        return _move_token_axis(padded.view(sequences, longest, *x.shape[1:]), self.axis)
 
     def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
         sequences, longest = len(cu_seqlens) - 1, once("longest", lambda: max_seqlen(cu_seqlens, tokens), cu_seqlens)
-        axis = _axis_in(y, self.axis)
+        axis = _token_axis(y, self.axis)
         if y.ndim < 2 or y.shape[0] != sequences or y.shape[axis] != longest:
-            raise _misshapen(self, y, f"{sequences} along axis 0 and {longest} along axis {axis}")
-        return _gathered(y.movedim(axis, 1).flatten(0, 1), self._rows(cu_seqlens, tokens), tokens)
+            raise _shape_error(self, y, f"{sequences} along axis 0 and {longest} along axis {axis}")
+        return _gather_rows(y.movedim(axis, 1).flatten(0, 1), self._row_index(cu_seqlens, tokens), tokens)
 
-    def _rows(self, cu_seqlens: Tensor, tokens: int) -> Tensor:
+    def _row_index(self, cu_seqlens: Tensor, tokens: int) -> Tensor:
         """The row of each token in the flattened batch."""
 
         def make() -> Tensor:
@@ -175,20 +175,20 @@ class Gaps(Tokens):
 
     def cu_seqlens(self, cu_seqlens: Tensor, tokens: int) -> Tensor:
         """Metadata: (s + 1,), the first row of each padded sequence, then their end; `cu_seqlens_padded` in THD."""
-        padded = (cu_seqlens.diff() + self.multiple - 1) // self.multiple * self.multiple
-        return torch.cat([cu_seqlens[:1], padded.cumsum(0).to(cu_seqlens.dtype)])
+        padded_lengths = (cu_seqlens.diff() + self.multiple - 1) // self.multiple * self.multiple
+        return torch.cat([cu_seqlens[:1], padded_lengths.cumsum(0).to(cu_seqlens.dtype)])
 
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
-        rows, many = self._rows(cu_seqlens)
-        return _spread(x, rows, many, self.fill if outside is None else outside)
+        rows, row_count = self._row_index(cu_seqlens)
+        return _scatter_rows(x, rows, row_count, self.fill if outside is None else outside)
 
     def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
-        rows, many = self._rows(cu_seqlens)
-        if y.ndim < 1 or len(y) != many:
-            raise _misshapen(self, y, f"{many} along axis 0")
-        return _gathered(y, rows, tokens)
+        rows, row_count = self._row_index(cu_seqlens)
+        if y.ndim < 1 or len(y) != row_count:
+            raise _shape_error(self, y, f"{row_count} along axis 0")
+        return _gather_rows(y, rows, tokens)
 
-    def _rows(self, cu_seqlens: Tensor) -> tuple[Tensor, int]:
+    def _row_index(self, cu_seqlens: Tensor) -> tuple[Tensor, int]:
         """The row of each token, and the number of rows."""
 
         def make() -> tuple[Tensor, int]:
@@ -204,29 +204,33 @@ def _check_axis(name: str, axis: int) -> None:
         raise UsageError(f"{name}: axis is {axis!r}, expected 1 (tokens first), 2 (heads first) or -1 (channels first)")
 
 
-def _axis_in(x: Tensor, axis: int) -> int:
+def _token_axis(x: Tensor, axis: int) -> int:
     """The axis of tokens in x. In a tensor with fewer axes, such as position ids, it is the last one."""
     return min(axis % max(x.ndim, 1), x.ndim - 1) if axis < 0 else min(axis, x.ndim - 1)
 
 
-def _moved(x: Tensor, axis: int) -> Tensor:
+def _move_token_axis(x: Tensor, axis: int) -> Tensor:
     """(b, t, ...) with the tokens moved to this axis."""
-    return x.movedim(1, _axis_in(x, axis))
+    return x.movedim(1, _token_axis(x, axis))
 
 
-def _spread(x: Tensor, rows: Tensor, many: int, fill: float | bool) -> Tensor:
+def _scatter_rows(x: Tensor, rows: Tensor, row_count: int, fill: float | bool) -> Tensor:
     """`row_count` rows: the tokens of x at `rows`, `fill` elsewhere. The gradient of index_copy is exact."""
-    out = torch.full((many, *x.shape[1:]), fill, dtype=x.dtype, device=x.device)
+    out = torch.full((row_count, *x.shape[1:]), fill, dtype=x.dtype, device=x.device)
     return out.index_copy(0, rows, x[: len(rows)])
 
 
-def _gathered(y: Tensor, rows: Tensor, tokens: int) -> Tensor:
+def _gather_rows(y: Tensor, rows: Tensor, tokens: int) -> Tensor:
     """(t, ...): y at `rows`, zeros in slack."""
-    found = y.index_select(0, rows)
-    return torch.cat([found, found.new_zeros(tokens - len(rows), *y.shape[1:])]) if tokens > len(rows) else found
+    token_rows = y.index_select(0, rows)
+    return (
+        torch.cat([token_rows, token_rows.new_zeros(tokens - len(rows), *y.shape[1:])])
+        if tokens > len(rows)
+        else token_rows
+    )
 
 
-def _misshapen(tokens: Tokens, y: Tensor, expected: str) -> ArgumentError:
+def _shape_error(tokens: Tokens, y: Tensor, expected: str) -> ArgumentError:
     return ArgumentError(
         f"a kernel with tokens={tokens} returned {tuple(y.shape)}, expected {expected}; declare how its tokens are "
         "laid out, or return the tensor in the layout of its input"

@@ -59,10 +59,10 @@ HOMOGENEOUS = Property("homogeneous", "Twice the input gives twice the output.",
 
 def picture(shown: Illustration) -> str:
     """Both runs, and below the second one a mark at each of its tokens that the first one has too."""
-    shared = _tokens(shown.first[1]) & _tokens(shown.second[1])
-    width = max(len(shown.first[0]), len(shown.second[0]), len("equal")) + 2
-    rows = [f"{name:<{width}}|{pack.replace(' ', '|')}|" for name, pack in (shown.first, shown.second)]
-    marks = "".join("=" if token in shared else " " for token in _numbered(shown.second[1]))
+    shared = _tokens(shown.original_run[1]) & _tokens(shown.changed_run[1])
+    width = max(len(shown.original_run[0]), len(shown.changed_run[0]), len("equal")) + 2
+    rows = [f"{name:<{width}}|{pack.replace(' ', '|')}|" for name, pack in (shown.original_run, shown.changed_run)]
+    marks = "".join("=" if token in shared else " " for token in _numbered(shown.changed_run[1]))
     return "\n".join(f"    {row}".rstrip() for row in [*rows, f"{'equal':<{width}} {marks}"])
 
 

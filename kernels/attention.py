@@ -16,7 +16,7 @@ from torch import Tensor
 from packproof.kernels.attention_fwd import _attention_fwd_kernel
 from packproof.kernels.attention_launch import AttentionProblem
 from packproof.kernels.attention_tiles import BLOCK, BLOCK_INTERPRETED, MAX_CHANNELS, variants
-from packproof.kernels.launch import on_host, require_device, require_dtype
+from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output, finite_scale
 from packproof.refs.attention_options import check_softcap, reaches
@@ -105,14 +105,16 @@ def attention(
     tensor([1.0000, 1.5000, 3.0000, 3.5000, 4.0000])
     """
     check_options(ATTENTION, causal=causal, return_lse=return_lse)
-    left, right = (-1 if reach == math.inf else int(reach) for reach in reaches(window_size, causal=causal))
+    window_left, window_right = (
+        -1 if reach == math.inf else int(reach) for reach in reaches(window_size, causal=causal)
+    )
     channels = q.shape[-1] if isinstance(q, Tensor) and q.ndim else 1
     scale = finite_scale(ATTENTION.op, softmax_scale, channels, "softmax_scale")
     check_softcap(softcap)
     if not torch.compiler.is_compiling():
-        _bind(q, k, v, sinks, cu_seqlens, cu_seqlens_k, values=on_host(q))
+        _bind(q, k, v, sinks, cu_seqlens, cu_seqlens_k, values=is_on_host(q))
         require_device(ATTENTION.op, q, _attention_fwd_kernel)
-    y, lse = _attention(q, k, v, sinks, cu_seqlens, cu_seqlens_k, left, right, scale, softcap, return_lse)
+    y, lse = _attention(q, k, v, sinks, cu_seqlens, cu_seqlens_k, window_left, window_right, scale, softcap, return_lse)
     return (y, lse.mT.contiguous()) if return_lse else y
 
 
@@ -131,38 +133,40 @@ def _bind(q, k, v, sinks, cu_seqlens, cu_seqlens_k, *, values: bool) -> dict[str
 @operator
 def _attention(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None,
-    left: int, right: int, scale: float, softcap: float, return_lse: bool,
+    window_left: int, window_right: int, scale: float, softcap: float, return_lse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """y, and lse (hq, t), the input of backward; zero in its slack if it is to be returned."""
     shape = q.shape[1], q.shape[0]
     lse = q.new_zeros(shape, dtype=torch.float32) if return_lse else q.new_empty(shape, dtype=torch.float32)
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-    return AttentionProblem(q, k, v, sinks, cu_seqlens, keys, left, right, scale, softcap).forward(lse), lse
+    return AttentionProblem(q, k, v, sinks, cu_seqlens, keys, window_left, window_right, scale, softcap).forward(
+        lse
+    ), lse
 
 
 @operator
 def _attention_backward(
     dy: Tensor | None, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, cu_seqlens: Tensor,
-    cu_seqlens_k: Tensor | None, y: Tensor, lse: Tensor, left: int, right: int, scale: float,
+    cu_seqlens_k: Tensor | None, y: Tensor, lse: Tensor, window_left: int, window_right: int, scale: float,
     softcap: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the inputs in order. Without sinks their gradient is empty."""
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-    problem = AttentionProblem(q, k, v, sinks, cu_seqlens, keys, left, right, scale, softcap)
-    dy = problem.aligned(torch.zeros_like(y) if dy is None else dy)
+    problem = AttentionProblem(q, k, v, sinks, cu_seqlens, keys, window_left, window_right, scale, softcap)
+    dy = problem.align(torch.zeros_like(y) if dy is None else dy)
     delta, dsinks = problem.delta(y, dy, lse, dlse)
     dq, dk, dv = problem.backward(dy, lse, delta)
     return dq, dk, dv, q.new_empty(0) if sinks is None else dsinks.sum(1).to(sinks.dtype)
 
 
 @fake(_attention)
-def _(q, k, v, sinks, cu_seqlens, cu_seqlens_k, left, right, scale, softcap, return_lse):
+def _(q, k, v, sinks, cu_seqlens, cu_seqlens_k, window_left, window_right, scale, softcap, return_lse):
     sizes = _bind(q, k, v, sinks, cu_seqlens, cu_seqlens_k, values=False)
     return empty_output(ATTENTION, "y", q, sizes), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
 
 @fake(_attention_backward)
-def _(dy, dlse, q, k, v, sinks, cu_seqlens, cu_seqlens_k, y, lse, left, right, scale, softcap):
+def _(dy, dlse, q, k, v, sinks, cu_seqlens, cu_seqlens_k, y, lse, window_left, window_right, scale, softcap):
     return empty_gradients(ATTENTION, q, k, v, sinks)
 
 
@@ -173,8 +177,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _backward(ctx: Any, dy: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-    found = _attention_backward(dy, dlse, *ctx.saved_tensors, *ctx.numbers)
-    return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), *[None] * 7
+    gradients = _attention_backward(dy, dlse, *ctx.saved_tensors, *ctx.numbers)
+    return *(g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad, strict=False)), *[None] * 7
 
 
 differentiable(_attention, _backward, _save)

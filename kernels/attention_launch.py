@@ -31,13 +31,13 @@ from packproof.kernels.attention_tiles import (
     delta_shape,
     few_keys,
     kind_of,
-    larger,
     multiple,
     short_shape,
     tile_of,
+    weight_exponent,
     width_of,
 )
-from packproof.kernels.launch import aligned, architecture, cdiv, launch
+from packproof.kernels.launch import align_rows, architecture, cdiv, launch
 from packproof.kernels.sequences import offsets
 
 _LOG2_E = 1 / math.log(2)
@@ -54,28 +54,28 @@ class AttentionProblem:
     sinks: Tensor | None
     cu_seqlens: Tensor
     cu_keys: Tensor
-    left: int
+    window_left: int
     """How far a query sees to the left, -1 for no limit."""
-    right: int
+    window_right: int
     """How far a query sees to the right, -1 for no limit."""
     scale: float
     softcap: float
 
     def __post_init__(self) -> None:
         (self.T, self.H, self.k_channels), (self.U, self.HK, self.v_channels) = self.q.shape, self.v.shape
-        same = self.cu_keys is self.cu_seqlens
+        same_offsets = self.cu_keys is self.cu_seqlens
         self.cu_seqlens = offsets("attention", self.cu_seqlens, self.T)
-        self.cu_keys = self.cu_seqlens if same else offsets("attention", self.cu_keys, self.U)
+        self.cu_keys = self.cu_seqlens if same_offsets else offsets("attention", self.cu_keys, self.U)
         # the kernels take the largest product for the largest score: a scale below 0 flips the sign of q, 0 makes q 0
         self.sign = 1.0 if self.scale > _TINY else -1.0 if self.scale < -_TINY else 0.0
         q = self.q if self.sign > 0 else self.q * self.sign
         self.factor = abs(self.scale) if self.sign else 1.0
-        self.q, self.k, self.v = (self.aligned(x) for x in (q, self.k, self.v))
+        self.q, self.k, self.v = (self.align(x) for x in (q, self.k, self.v))
         self.width = width_of(max(self.k_channels, self.v_channels))
         self.architecture = architecture(q.device)
 
-    def aligned(self, tensor: Tensor) -> Tensor:
-        return aligned(tensor, multiple())
+    def align(self, tensor: Tensor) -> Tensor:
+        return align_rows(tensor, multiple())
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
@@ -88,7 +88,12 @@ class AttentionProblem:
             **{"cu_seqlens": self.cu_seqlens, "cu_keys": self.cu_keys, "T": self.T, "U": self.U},
             **{"S": len(self.cu_seqlens) - 1, "H": self.H, "HK": self.HK, "K": q.shape[2], "V": v.shape[2]},
             **{"sinks": q if self.sinks is None else self.sinks.contiguous(), "has_sinks": int(self.sinks is not None)},
-            **{"left": self.left, "right": self.right, "SOFTCAP": cap > 0, "OFFSET": larger(q.dtype)},
+            **{
+                "left": self.window_left,
+                "right": self.window_right,
+                "SOFTCAP": cap > 0,
+                "OFFSET": weight_exponent(q.dtype),
+            },
             "scale": cap * _LOG2_E if cap else self.factor * _LOG2_E,
             "cap_scale": self.factor / cap if cap else 0.0,
             **{"BLOCK_K": self.width, "BLOCK_V": self.width},
@@ -106,10 +111,12 @@ class AttentionProblem:
         """The largest number of queries and keys of a sequence that the kernels for short ones take."""
         return short_shape(self.width)["SHORT"]
 
-    def _launch(self, kernel: Any, rows: int, others: int, heads: int, size: int, tile: Tile, **arguments: Any) -> None:
+    def _launch(
+        self, kernel: Any, n_rows: int, n_others: int, heads: int, size: int, tile: Tile, **arguments: Any
+    ) -> None:
         n_sequences = len(self.cu_seqlens) - 1
-        items = blocks.n_slots(rows, others, n_sequences, size, self.short) * heads
-        programs = blocks.n_programs(items, rows, n_sequences, size) if tile.several else items
+        items = blocks.n_slots(n_rows, n_others, n_sequences, size, self.short) * heads
+        programs = blocks.n_programs(items, n_rows, n_sequences, size) if tile.several else items
         if items:
             shape = {"BLOCK_M": tile.m, "BLOCK_N": tile.n, "SEVERAL": programs < items}
             options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages, **tile.options}
@@ -121,32 +128,32 @@ class AttentionProblem:
             arguments = self.arguments | arguments | shape
             launch(kernel, (cdiv(rows, shape["ROWS"]),), arguments, num_warps=SHORT_WARPS, **SHORT_OPTIONS)
 
-    def _tiles(self, tile: Tile, size: int, **tensors: Tensor) -> dict[str, TensorDescriptor | None]:
+    def _descriptors(self, tile: Tile, size: int, **tensors: Tensor) -> dict[str, TensorDescriptor | None]:
         """Descriptors of tensors as rows of tokens, all heads of a token in one row, for tiles of `size` rows."""
-        named = {f"{name}_tiles": tensor for name, tensor in tensors.items()}
+        descriptor_tensors = {f"{name}_tiles": tensor for name, tensor in tensors.items()}
         fits = all(x.shape[2] == self.width and x.numel() and min(x.stride()[:2]) > 0 for x in tensors.values())
         if not (tile.tma and fits):
-            return dict.fromkeys(named)
+            return dict.fromkeys(descriptor_tensors)
         return {
             name: TensorDescriptor(
                 *(x, [len(x), (x.shape[1] - 1) * x.stride(1) + self.width], [x.stride(0), 1], [size, self.width])
             )
-            for name, x in named.items()
+            for name, x in descriptor_tensors.items()
         }
 
     def _query_blocks(self, size: int) -> dict[str, Any]:
         """The blocks of queries, in reverse under a causal mask: the last queries see most."""
-        last_first = self.right >= 0
-        return _listed(
-            blocks.blocks_of(self.cu_seqlens, self.T, self.cu_keys, self.U, size, self.short, last_first=last_first)
+        reverse = self.window_right >= 0
+        return _block_arguments(
+            blocks.list_blocks(self.cu_seqlens, self.T, self.cu_keys, self.U, size, self.short, reverse=reverse)
         )
 
     def forward(self, lse: Tensor) -> Tensor:
         """y (t, h, v), zero in slack. Fills lse (h, t) except in slack."""
         tile = self._tile("fwd")
         y = self._new(self.T, self.H, self.v.shape[2])
-        arguments = {"y": y, "lse": lse, "few": few_keys(tile, self.left, self.right)}
-        arguments |= self._tiles(tile, tile.n, k=self.k, v=self.v) | self._query_blocks(tile.m)
+        arguments = {"y": y, "lse": lse, "few": few_keys(tile, self.window_left, self.window_right)}
+        arguments |= self._descriptors(tile, tile.n, k=self.k, v=self.v) | self._query_blocks(tile.m)
         self._launch(_attention_fwd_kernel, self.T, self.U, self.H, tile.m, tile, **arguments)
         self._launch_short(_attention_fwd_short_kernel, self.T, **arguments)
         return y[..., : self.v_channels].contiguous()
@@ -156,10 +163,10 @@ class AttentionProblem:
         delta = lse.new_empty(lse.shape)
         dsinks = lse.new_empty(lse.shape if self.sinks is not None else 0)
         dlse, has_dlse = (lse, 0) if dlse is None else (dlse, 1)
-        y = self.aligned(y)
+        y = self.align(y)
         tile = delta_shape()
         arguments = {
-            **{"y": y, "y_stride": y.stride(0), "y_head": y.stride(1), **_incoming(dy)},
+            **{"y": y, "y_stride": y.stride(0), "y_head": y.stride(1), **_dy_arguments(dy)},
             **{"dlse": dlse, "dlse_head": dlse.stride(0), "dlse_row": dlse.stride(1), "has_dlse": has_dlse},
             **{"lse": lse, "delta": delta, "dsinks": dsinks, **tile},
         }
@@ -181,27 +188,29 @@ class AttentionProblem:
     def dq(self, dy: Tensor, lse: Tensor, delta: Tensor) -> Tensor:
         tile = self._tile("q")
         dq = self._new(*self.q.shape)
-        arguments = {**_incoming(dy), "lse": lse, "delta": delta, "dq": dq, "dq_factor": self.factor}
-        arguments |= self._tiles(tile, tile.n, k=self.k, v=self.v) | self._query_blocks(tile.m)
+        arguments = {**_dy_arguments(dy), "lse": lse, "delta": delta, "dq": dq, "dq_factor": self.factor}
+        arguments |= self._descriptors(tile, tile.n, k=self.k, v=self.v) | self._query_blocks(tile.m)
         self._launch(_attention_bwd_q_kernel, self.T, self.U, self.H, tile.m, tile, **arguments)
         self._launch_short(_attention_bwd_q_short_kernel, self.T, **arguments)
         return dq
 
     def dk_dv(self, dy: Tensor, lse: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        tile, unit = self._tile("kv"), 2.0 ** -larger(self.q.dtype)
+        tile, weight_unit = self._tile("kv"), 2.0 ** -weight_exponent(self.q.dtype)
         dk, dv = self._new(*self.k.shape), self._new(*self.v.shape)
-        found = blocks.blocks_of(self.cu_keys, self.U, self.cu_seqlens, self.T, tile.n, self.short, last_first=False)
-        arguments = _incoming(dy) | _listed(found) | {"lse": lse, "delta": delta, "dk": dk, "dv": dv}
-        arguments |= {"dk_factor": self.factor * unit, "dv_factor": unit, "k_factor": self.factor}
-        arguments |= self._tiles(tile, tile.m, q=self.q, dy=dy)
+        key_blocks = blocks.list_blocks(
+            self.cu_keys, self.U, self.cu_seqlens, self.T, tile.n, self.short, reverse=False
+        )
+        arguments = _dy_arguments(dy) | _block_arguments(key_blocks) | {"lse": lse, "delta": delta, "dk": dk, "dv": dv}
+        arguments |= {"dk_factor": self.factor * weight_unit, "dv_factor": weight_unit, "k_factor": self.factor}
+        arguments |= self._descriptors(tile, tile.m, q=self.q, dy=dy)
         self._launch(_attention_bwd_kv_kernel, self.U, self.T, self.HK, tile.n, tile, **arguments)
         self._launch_short(_attention_bwd_kv_short_kernel, self.U, **arguments)
         return dk, dv
 
 
-def _listed(found: blocks.Blocks) -> dict[str, Any]:
-    return {"blocks": found.items, "unlisted": found.unlisted}
+def _block_arguments(block_list: blocks.Blocks) -> dict[str, Any]:
+    return {"blocks": block_list.items, "unlisted": block_list.unlisted}
 
 
-def _incoming(dy: Tensor) -> dict[str, Any]:
+def _dy_arguments(dy: Tensor) -> dict[str, Any]:
     return {"dy": dy, "dy_stride": dy.stride(0), "dy_head": dy.stride(1)}

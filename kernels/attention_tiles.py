@@ -21,7 +21,7 @@ from packproof.kernels.attention_short import (
     _attention_bwd_q_short_kernel,
     _attention_fwd_short_kernel,
 )
-from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, interpreted
+from packproof.kernels.launch import ARCHITECTURES, POINTERS, runs_interpreted, specializations
 from packproof.kernels.variant import Variant
 
 MAX_CHANNELS = 256
@@ -29,14 +29,14 @@ BLOCK, BLOCK_INTERPRETED = 128, 16  # tokens, at most, of a tile of queries or k
 SHORT_WARPS, DELTA_WARPS = 8, 4
 # no fused multiply-add: the compiler may fuse differently in each copy of an unrolled row
 SHORT_OPTIONS = {"enable_fp_fusion": False}
-_SHORT, _SHORT_INTERPRETED = 32, 3  # queries and keys of a short sequence, at most
+_SHORT_ROWS_LIMIT, _SHORT_INTERPRETED = 32, 3  # queries and keys of a short sequence, at most
 _SHORT_ROWS, _SHORT_ROWS_INTERPRETED = {128: 16, 256: 8}, 8  # of a program
 _DELTA, _DELTA_INTERPRETED = {"BLOCK_T": 32, "BLOCK_V": 64}, {"BLOCK_T": 16, "BLOCK_V": 4}
 _MULTIPLE, _MULTIPLE_INTERPRETED = 16, 2  # elements: rows start at multiples, so a kernel needs one compiled form
 _CHANNELS, _CHANNELS_INTERPRETED = 32, 16  # of fp32 tiles, in one product
 # visible keys of each query of a block, at most, for weights in two parts
-_FEW, _FEW_INTERPRETED = 160, 32
-_LARGER = 15  # weights of fp16 are multiplied by 2^15
+_FEW_KEYS, _FEW_KEYS_INTERPRETED = 160, 32
+_FP16_WEIGHT_EXPONENT = 15  # weights of fp16 are multiplied by 2^15
 
 
 class Tile(NamedTuple):
@@ -90,7 +90,7 @@ _SPILLS_SHORT = 48  # lets registers suffice for two programs; most of it are fp
 
 
 def is_interpreted() -> bool:
-    return interpreted(_attention_fwd_kernel)
+    return runs_interpreted(_attention_fwd_kernel)
 
 
 def multiple() -> int:
@@ -120,7 +120,7 @@ def short_shape(width: int) -> dict[str, int]:
     if is_interpreted():
         return {"SHORT": _SHORT_INTERPRETED, "ROWS": _SHORT_ROWS_INTERPRETED, "BLOCK": width}
     block = max(width, min(_SHORT_ROWS))
-    return {"SHORT": _SHORT, "ROWS": _SHORT_ROWS[block], "BLOCK": block}
+    return {"SHORT": _SHORT_ROWS_LIMIT, "ROWS": _SHORT_ROWS[block], "BLOCK": block}
 
 
 def delta_shape() -> dict[str, int]:
@@ -131,19 +131,19 @@ def channels_of_product() -> int:
     return _CHANNELS_INTERPRETED if is_interpreted() else _CHANNELS
 
 
-def few_keys(tile: Tile, left: int, right: int) -> int:
+def few_keys(tile: Tile, window_left: int, window_right: int) -> int:
     """The number of visible keys up to which weights have two parts.
 
     Under a causal mask without a left limit, the first block of a sequence sees fewest keys and has the largest error.
     There it alone has two parts: with the second block a sequence of 1,024 tokens would take 2 % longer.
     """
-    few = _FEW_INTERPRETED if is_interpreted() else _FEW
-    return min(few, tile.m) if left < 0 and right == 0 else few
+    few = _FEW_KEYS_INTERPRETED if is_interpreted() else _FEW_KEYS
+    return min(few, tile.m) if window_left < 0 and window_right == 0 else few
 
 
-def larger(dtype: torch.dtype) -> int:
+def weight_exponent(dtype: torch.dtype) -> int:
     """Weights of the dtype are 2 to the power of this times as large as usual."""
-    return _LARGER if dtype == torch.float16 else 0
+    return _FP16_WEIGHT_EXPONENT if dtype == torch.float16 else 0
 
 
 _TOKENS = ("q", "k", "v", "sinks", "y", "dy", "dq", "dk", "dv")
@@ -162,12 +162,12 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 def variants() -> list[Variant]:
     """Every compiled form of the kernels. All operands are aligned, so dtypes, tiles and a softcap decide."""
-    found = [
+    result = [
         form
         for (name, dtype, width, softcap) in product(_KERNELS, _DTYPES, _WIDTHS, (False, True))
         for form in _forms(name, dtype, width, softcap)
     ]
-    found += [
+    result += [
         replace(
             _form(f"short-{name}-{POINTERS[dtype][1:]}-{width}", kernel, dtype, short_shape(width), SHORT_WARPS),
             options=SHORT_OPTIONS,
@@ -175,11 +175,11 @@ def variants() -> list[Variant]:
         )
         for (name, kernel), dtype, width in product(_SHORT_KERNELS.items(), _DTYPES, _SHORT_ROWS)
     ]
-    found += [
+    result += [
         _form(f"delta-{POINTERS[dtype][1:]}", _attention_bwd_delta_kernel, dtype, _DELTA, DELTA_WARPS)
         for dtype in _DTYPES
     ]
-    return [*found, *blocks.variants()]
+    return [*result, *blocks.variants()]
 
 
 def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator[Variant]:
@@ -188,12 +188,14 @@ def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator
     """
     for kind, targets in {kind_of(name, dtype, softcap, kind): t for kind, t in ARCHITECTURES.items()}.items():
         tile = tile_of(name, kind, width)
-        constants = {"SOFTCAP": softcap, "OFFSET": larger(dtype), "BLOCK_M": tile.m, "BLOCK_N": tile.n}
+        constants = {"SOFTCAP": softcap, "OFFSET": weight_exponent(dtype), "BLOCK_M": tile.m, "BLOCK_N": tile.n}
         constants |= {"BLOCK_K": width, "BLOCK_V": width, "CHANNELS": _CHANNELS}
         label = f"{kind}-{name}-{POINTERS[dtype][1:]}-{width}{'-softcap' if softcap else ''}"
-        for tma, constants["SEVERAL"] in product(*((False, True)[: 1 + having] for having in (tile.tma, tile.several))):
-            full = label + "-tma" * tma + "-several" * constants["SEVERAL"]
-            form = _form(full, _KERNELS[name], dtype, constants, tile.num_warps, tma=tma)
+        for tma, constants["SEVERAL"] in product(
+            *((False, True)[: 1 + has_option] for has_option in (tile.tma, tile.several))
+        ):
+            full_label = label + "-tma" * tma + "-several" * constants["SEVERAL"]
+            form = _form(full_label, _KERNELS[name], dtype, constants, tile.num_warps, tma=tma)
             form = replace(form, num_stages=tile.num_stages, options=tile.options)
             spills = _SPILLS.get((name, kind, width), 0)
             yield replace(form, targets=() if kind == "any" else targets, spills=spills)
@@ -209,5 +211,5 @@ def _form(
         rows = constants["BLOCK_M" if "q_tiles" in kernel.arg_names else "BLOCK_N"]
         types |= dict.fromkeys(_DESCRIPTORS, f"tensordesc<{POINTERS[dtype][1:]}[{rows}, {constants['BLOCK_K']}]>")
     constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
-    aligned_form, *_ = alignments(label, kernel, types, constants, num_warps)
+    aligned_form, *_ = specializations(label, kernel, types, constants, num_warps)
     return replace(aligned_form, divisible=tuple(a for a in aligned_form.divisible if a not in _DESCRIPTORS))

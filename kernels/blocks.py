@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.launch import alignments, cdiv, interpreted, launch
-from packproof.kernels.sequences import bounds, sum_of_first
+from packproof.kernels.launch import cdiv, launch, runs_interpreted, specializations
+from packproof.kernels.sequences import bounds, prefix_sum
 from packproof.kernels.variant import Variant
 
 _CLASSES = tl.constexpr(8)
@@ -44,49 +44,49 @@ class Blocks(NamedTuple):
 
 
 @triton.jit
-def block(blocks, index):
+def load_block(blocks, index):
     """A block: start and end of its sequence, the same of the other side, and its first row, -1 for no block."""
     row = blocks + 8 * index.to(tl.int64)
     return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(row + 4)
 
 
 @triton.jit
-def n_blocks(blocks, index):
+def block_count(blocks, index):
     """The number of blocks, read from any row: from the one that the program loads next."""
     return tl.load(blocks + 8 * index.to(tl.int64) + 5)
 
 
 @triton.jit
-def _class(length, longest):
+def _length_class(length, longest):
     """0 for the longest sequences, _CLASSES - 1 for the shortest."""
-    found = tl.zeros_like(length)
+    class_index = tl.zeros_like(length)
     for step in tl.static_range(_CLASSES - 1):
-        found += (length < (longest >> step)).to(tl.int32)
-    return found
+        class_index += (length < (longest >> step)).to(tl.int32)
+    return class_index
 
 
 @triton.jit
-def _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK: tl.constexpr):
+def _block_counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK: tl.constexpr):
     """A program's class, its block of sequences by index and by number, and the number of blocks of each sequence in
     the class.
 
     In the class after the last it counts the rows of short sequences.
     """
-    part, which = tl.program_id(0), tl.program_id(1)
+    part, class_index = tl.program_id(0), tl.program_id(1)
     sequence = part * BLOCK + tl.arange(0, BLOCK)
     start, end = bounds(cu_seqlens, S, T, sequence)
     other_start, other_end = bounds(cu_others, S, U, sequence)
     length = tl.maximum(end - start, other_end - other_start)
-    of_sequence = tl.where(length > short, _class(length, longest), _CLASSES)
-    count = tl.where(which < _CLASSES, tl.cdiv(end - start, size), end - start)
-    return which, part, sequence, tl.where((sequence < S) & (of_sequence == which), count, 0)
+    sequence_class = tl.where(length > short, _length_class(length, longest), _CLASSES)
+    count = tl.where(class_index < _CLASSES, tl.cdiv(end - start, size), end - start)
+    return class_index, part, sequence, tl.where((sequence < S) & (sequence_class == class_index), count, 0)
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "size", "short", "longest"])
 def _blocks_counts_kernel(cu_seqlens, cu_others, counts, T, U, S, size, short, longest, BLOCK: tl.constexpr):
     """Blocks of each class in each block of sequences: (classes + 1, parts)."""
-    which, part, _, count = _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK)
-    tl.store(counts + which * tl.cdiv(S, BLOCK) + part, tl.sum(count, 0))
+    class_index, part, _, count = _block_counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK)
+    tl.store(counts + class_index * tl.cdiv(S, BLOCK) + part, tl.sum(count, 0))
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "size", "short", "longest"])
@@ -95,13 +95,13 @@ def _blocks_offsets_kernel(cu_seqlens, cu_others, counts, offsets, T, U, S, size
 
     Rows in slack are added to the rows of short sequences.
     """
-    which, part, sequence, count = _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK)
-    before = sum_of_first(counts + which * tl.cdiv(S, BLOCK), part, BLOCK)
-    up_to = before + tl.cumsum(count, 0)
-    offsets += which * (S + 1)
-    tl.store(offsets + sequence, up_to - count, mask=sequence < S)
-    slack = tl.where(which == _CLASSES, T - tl.load(cu_seqlens + S), 0)
-    tl.store(offsets + S, before + tl.sum(count, 0) + slack, mask=(part + 1) * BLOCK >= S)
+    class_index, part, sequence, count = _block_counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK)
+    blocks_before = prefix_sum(counts + class_index * tl.cdiv(S, BLOCK), part, BLOCK)
+    running_count = blocks_before + tl.cumsum(count, 0)
+    offsets += class_index * (S + 1)
+    tl.store(offsets + sequence, running_count - count, mask=sequence < S)
+    slack = tl.where(class_index == _CLASSES, T - tl.load(cu_seqlens + S), 0)
+    tl.store(offsets + S, blocks_before + tl.sum(count, 0) + slack, mask=(part + 1) * BLOCK >= S)
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "slots", "size", "last_first"])
@@ -110,33 +110,33 @@ def _blocks_items_kernel(
 ):  # fmt: skip
     slot = tl.program_id(0) * SLOTS + tl.arange(0, SLOTS)
     row, alive = blocks + slot.to(tl.int64) * 8, slot < slots
-    which = tl.zeros_like(slot)
-    before = tl.zeros_like(slot)
+    slot_class = tl.zeros_like(slot)
+    blocks_before = tl.zeros_like(slot)
     total = 0
-    for one in tl.static_range(_CLASSES):
-        total += tl.load(offsets + one * (S + 1) + S)
-        past = slot >= total
-        which = tl.where(past, one + 1, which)
-        before = tl.where(past, total, before)
-    taken = slot < total
-    offsets += tl.minimum(which, _CLASSES - 1) * (S + 1)
-    slot -= before
+    for class_index in tl.static_range(_CLASSES):
+        total += tl.load(offsets + class_index * (S + 1) + S)
+        is_past = slot >= total
+        slot_class = tl.where(is_past, class_index + 1, slot_class)
+        blocks_before = tl.where(is_past, total, blocks_before)
+    has_block = slot < total
+    offsets += tl.minimum(slot_class, _CLASSES - 1) * (S + 1)
+    slot -= blocks_before
     sequence = tl.zeros_like(slot)
-    left = tl.where(tl.program_id(0) * SLOTS < total, S - 1, 0)
-    while left > 0:  # the last sequence whose blocks begin at or before the slot; those without blocks are skipped
-        step = (left + 1) // 2
-        further = sequence + step
-        sequence = tl.where(tl.load(offsets + further) <= slot, further, sequence)
-        left = left // 2
+    span = tl.where(tl.program_id(0) * SLOTS < total, S - 1, 0)
+    while span > 0:  # the last sequence whose blocks begin at or before the slot; those without blocks are skipped
+        step = (span + 1) // 2
+        candidate = sequence + step
+        sequence = tl.where(tl.load(offsets + candidate) <= slot, candidate, sequence)
+        span = span // 2
     start, end = bounds(cu_seqlens, S, T, sequence)
     other_start, other_end = bounds(cu_others, S, U, sequence)
-    number = slot - tl.load(offsets + sequence, mask=taken, other=0)
+    number = slot - tl.load(offsets + sequence, mask=has_block, other=0)
     number = tl.where(last_first != 0, tl.cdiv(end - start, size) - 1 - number, number)
     tl.store(row, start, mask=alive)
     tl.store(row + 1, end, mask=alive)
     tl.store(row + 2, other_start, mask=alive)
     tl.store(row + 3, other_end, mask=alive)
-    tl.store(row + 4, tl.where(taken, start + number * size, -1), mask=alive)
+    tl.store(row + 4, tl.where(has_block, start + number * size, -1), mask=alive)
     tl.store(row + 5, total, mask=alive)
 
 
@@ -154,12 +154,12 @@ def n_programs(items: int, n_rows: int, n_sequences: int, size: int) -> int:
     Otherwise most slots may be empty, and a limited number of programs shares them: a program without work costs time
     too.
     """
-    most = _PROGRAMS_INTERPRETED if interpreted(_blocks_items_kernel) else _PROGRAMS
-    return items if n_sequences * size <= n_rows else min(items, most)
+    limit = _PROGRAMS_INTERPRETED if runs_interpreted(_blocks_items_kernel) else _PROGRAMS
+    return items if n_sequences * size <= n_rows else min(items, limit)
 
 
-def blocks_of(
-    cu_seqlens: Tensor, n_rows: int, cu_others: Tensor, n_others: int, size: int, short: int, *, last_first: bool
+def list_blocks(
+    cu_seqlens: Tensor, n_rows: int, cu_others: Tensor, n_others: int, size: int, short: int, *, reverse: bool
 ) -> Blocks:
     """The blocks of up to `size` rows of each sequence.
 
@@ -170,8 +170,8 @@ def blocks_of(
     n_sequences = len(cu_seqlens) - 1
     slots = n_slots(n_rows, n_others, n_sequences, size, short)
     items = cu_seqlens.new_empty(slots, 8)
-    small = interpreted(_blocks_items_kernel)
-    block_size, slots_each = (_BLOCK_INTERPRETED, _SLOTS_INTERPRETED) if small else (_BLOCK, _SLOTS)
+    in_interpreter = runs_interpreted(_blocks_items_kernel)
+    block_size, slots_per_program = (_BLOCK_INTERPRETED, _SLOTS_INTERPRETED) if in_interpreter else (_BLOCK, _SLOTS)
     parts, classes = max(cdiv(n_sequences, block_size), 1), _CLASSES.value + 1
     offsets = cu_seqlens.new_empty(classes, n_sequences + 1)
     arguments = {
@@ -179,28 +179,28 @@ def blocks_of(
         **{"counts": cu_seqlens.new_empty(classes, parts), "offsets": offsets},
         **{"blocks": items, "slots": slots},
         **{"size": size, "short": short},
-        **{"longest": _LONGEST_INTERPRETED if small else _LONGEST, "last_first": int(last_first)},
-        **{"BLOCK": block_size, "SLOTS": slots_each},
+        **{"longest": _LONGEST_INTERPRETED if in_interpreter else _LONGEST, "last_first": int(reverse)},
+        **{"BLOCK": block_size, "SLOTS": slots_per_program},
     }
     if parts > 1:
         launch(_blocks_counts_kernel, (parts, classes), arguments, num_warps=_NUM_WARPS)
     launch(_blocks_offsets_kernel, (parts, classes), arguments, num_warps=_NUM_WARPS)
     if slots:
-        launch(_blocks_items_kernel, (cdiv(slots, slots_each),), arguments, num_warps=_NUM_WARPS)
+        launch(_blocks_items_kernel, (cdiv(slots, slots_per_program),), arguments, num_warps=_NUM_WARPS)
     return Blocks(items, offsets[-1, n_sequences:])
 
 
 def variants() -> list[Variant]:
     """Every compiled form of the kernels."""
     pointers = dict.fromkeys(("cu_seqlens", "cu_others", "counts", "offsets", "blocks"), "*i32")
-    of_sequences, of_slots = {"BLOCK": _BLOCK}, {"SLOTS": _SLOTS}
+    sequence_constants, slot_constants = {"BLOCK": _BLOCK}, {"SLOTS": _SLOTS}
     constants = {
-        _blocks_counts_kernel: of_sequences,
-        _blocks_offsets_kernel: of_sequences,
-        _blocks_items_kernel: of_slots,
+        _blocks_counts_kernel: sequence_constants,
+        _blocks_offsets_kernel: sequence_constants,
+        _blocks_items_kernel: slot_constants,
     }
     return [
         variant
         for kernel, sizes in constants.items()
-        for variant in alignments(kernel.__name__.strip("_"), kernel, pointers, sizes, _NUM_WARPS)
+        for variant in specializations(kernel.__name__.strip("_"), kernel, pointers, sizes, _NUM_WARPS)
     ]

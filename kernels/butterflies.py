@@ -14,53 +14,53 @@ import triton.language as tl
 
 
 @triton.jit
-def across(tiles, N: tl.constexpr):
+def transform_across_tiles(tiles, N: tl.constexpr):
     """The stages of the bits of a tile number, for N tiles."""
     for bit in tl.static_range(8):
         if (1 << bit) < N:
-            found = ()
+            combined = ()
             for i in tl.static_range(N):
                 if (i >> bit) % 2 == 0:
-                    found += (tiles[i] + tiles[i + (1 << bit)],)
+                    combined += (tiles[i] + tiles[i + (1 << bit)],)
                 else:
-                    found += (tiles[i - (1 << bit)] - tiles[i],)
-            tiles = found
+                    combined += (tiles[i - (1 << bit)] - tiles[i],)
+            tiles = combined
     return tiles
 
 
 @triton.jit
-def within(tile, STAGES: tl.constexpr, OWN: tl.constexpr):
+def transform_within_tile(tile, STAGES: tl.constexpr, OWN: tl.constexpr):
     """The stages of the channel bits in a tile [n, 2 ** STAGES]. A thread holds 2 ** OWN adjacent channels."""
     N: tl.constexpr = tile.shape[0]
     WIDTH: tl.constexpr = tile.shape[1]
     for bit in tl.static_range(STAGES - 1, -1, -1):
-        apart = tl.reshape(tile, (N, WIDTH // (2 << bit), 2, 1 << bit))
+        pairs = tl.reshape(tile, (N, WIDTH // (2 << bit), 2, 1 << bit))
         if bit < OWN:
-            low, high = tl.split(tl.permute(apart, (0, 1, 3, 2)))
+            low, high = tl.split(tl.permute(pairs, (0, 1, 3, 2)))
             tile = tl.reshape(tl.permute(tl.join(low + high, low - high), (0, 1, 3, 2)), (N, WIDTH))
         else:
-            tile = tl.reshape(_paired(apart), (N, WIDTH))
+            tile = tl.reshape(_exchange_pairs(pairs), (N, WIDTH))
     return tile
 
 
 @triton.jit
-def _paired(tile):
+def _exchange_pairs(tile):
     """The stage of the third axis, with its two members in two threads of a warp.
 
     A sum over the axis without carry (xor) is both members at once. So one shuffle gives each thread the other's
     member.
     """
     bits = tile.to(tl.int32, bitcast=True)
-    other = (tl.xor_sum(bits, 2, keep_dims=True) ^ bits).to(tl.float32, bitcast=True)
+    partner = (tl.xor_sum(bits, 2, keep_dims=True) ^ bits).to(tl.float32, bitcast=True)
     sign = (1 - 2 * tl.arange(0, 2)).to(tl.float32)
-    return other + tile * sign[None, None, :, None]
+    return partner + tile * sign[None, None, :, None]
 
 
-def width(itemsize: int) -> int:
+def tile_width(itemsize: int) -> int:
     """Channels of a tile: four threads read 16 bytes each, so two of them fill a sector of memory."""
     return 4 * 16 // itemsize
 
 
-def own_stages(channels: int, itemsize: int) -> int:
+def count_thread_stages(channels: int, itemsize: int) -> int:
     """Stages of a tile of `channels` channels inside one thread. It holds 16 bytes of them."""
     return min(channels, 16 // itemsize).bit_length() - 1

@@ -16,7 +16,7 @@ from torch import Tensor
 from packproof.kernels import cuda
 from packproof.kernels.causal_conv1d_fwd import _causal_conv1d_fwd_kernel
 from packproof.kernels.causal_conv1d_launch import problem, refusal, variants
-from packproof.kernels.launch import on_host, require_device
+from packproof.kernels.launch import is_on_host, require_device
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.refs.arguments import bind, check_option, check_options, empty_output
 from packproof.refs.errors import checked_call
@@ -91,9 +91,9 @@ def causal_conv1d(
     check_options(CAUSAL_CONV1D, activation=activation, return_final_states=return_final_states)
     check_option(CAUSAL_CONV1D.op, "impl", impl, cuda.IMPLEMENTATIONS)
     if not torch.compiler.is_compiling():
-        _bind(x, weight, bias, cu_seqlens, initial_states, values=on_host(x))
+        _bind(x, weight, bias, cu_seqlens, initial_states, values=is_on_host(x))
         require_device(CAUSAL_CONV1D.op, x, _causal_conv1d_fwd_kernel)
-        _native(impl, x, weight, initial_states)
+        _uses_cuda(impl, x, weight, initial_states)
     y, final_states = _causal_conv1d(
         x, weight, bias, cu_seqlens, initial_states, activation == "silu", return_final_states, impl
     )
@@ -103,9 +103,9 @@ def causal_conv1d(
 causal_conv1d_triton = partial(causal_conv1d, impl="triton")
 
 
-def _native(impl: str, x: Tensor, weight: Tensor, initial_states: Tensor | None) -> bool:
+def _uses_cuda(impl: str, x: Tensor, weight: Tensor, initial_states: Tensor | None) -> bool:
     """Whether to run the kernels in CUDA C++."""
-    return cuda.chosen(CAUSAL_CONV1D.op, impl, refusal(x, weight, initial_states))
+    return cuda.uses_cuda(CAUSAL_CONV1D.op, impl, refusal(x, weight, initial_states))
 
 
 def _bind(
@@ -121,7 +121,7 @@ def _causal_conv1d(
     silu: bool, return_final_states: bool, impl: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """y and the final states, empty unless requested."""
-    call = problem(_native(impl, x, weight, initial_states), x, weight, bias, cu_seqlens, initial_states, silu)
+    call = problem(_uses_cuda(impl, x, weight, initial_states), x, weight, bias, cu_seqlens, initial_states, silu)
     return call.outputs(), call.final_states() if return_final_states else x.new_empty(0)
 
 
@@ -131,7 +131,7 @@ def _causal_conv1d_backward(
     initial_states: Tensor | None, silu: bool, needs_dx: bool, impl: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x (empty unless needed), weight, bias and initial_states (empty without them)."""
-    call = problem(_native(impl, x, weight, initial_states), x, weight, bias, cu_seqlens, initial_states, silu)
+    call = problem(_uses_cuda(impl, x, weight, initial_states), x, weight, bias, cu_seqlens, initial_states, silu)
     return call.gradients(dy, dfinal, needs_dx)
 
 

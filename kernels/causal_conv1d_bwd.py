@@ -29,9 +29,9 @@ def _input_gradient(g, weight, dfinal, q, start, end, sequence, alive, d, D, W, 
         dx += value.to(dtype) * weight_of(weight, d, W - 1 - k, D, W)
     if has_final != 0:
         slot = q - end + (W - 1)
-        held = (alive & (slot >= 0))[:, None] & channels
+        in_final_state = (alive & (slot >= 0))[:, None] & channels
         offset = (sequence * D * (W - 1) + slot)[:, None] + (d * (W - 1))[None, :]
-        dx += tl.load(dfinal + offset, mask=held, other=0.0).to(dtype)
+        dx += tl.load(dfinal + offset, mask=in_final_state, other=0.0).to(dtype)
     return dx
 
 
@@ -51,11 +51,11 @@ def _causal_conv1d_bwd_pre_activation_kernel(
         gate = tl.sigmoid(pre)
         value = tl.where(mask, value * (gate * (1.0 + pre * (1.0 - gate))), 0.0)
         tl.store(g + t[:, None] * D + d[None, :], value, mask=mask)
-    here = partial + tile.to(tl.int64) * (W + 1) * D + d
-    tl.store(here + W * D, tl.sum(value, 0), mask=d < D)
+    partial_pointers = partial + tile.to(tl.int64) * (W + 1) * D + d
+    tl.store(partial_pointers + W * D, tl.sum(value, 0), mask=d < D)
     for j in range(W):
         tap = tap_at(x, states, t - (W - 1) + j, start, sequence, alive, d, D, W, x_stride)
-        tl.store(here + j * D, tl.sum(value * tap, 0), mask=d < D)
+        tl.store(partial_pointers + j * D, tl.sum(value * tap, 0), mask=d < D)
 
 
 @triton.jit(do_not_specialize=["partial", "dweight", "dbias", "n_tiles", "D", "W"])
@@ -65,10 +65,10 @@ def _causal_conv1d_bwd_weight_kernel(
     """Sum the tiles' parts. Only their number decides the order."""
     tap, _, d = tile_of_program(D, 1, BLOCK_D)
     total = tl.zeros((BLOCK_T, BLOCK_D), partial.dtype.element_ty)
-    for first in range(0, n_tiles, BLOCK_T):
-        tile = first + tl.arange(0, BLOCK_T)
-        here = partial + (tile.to(tl.int64)[:, None] * (W + 1) + tap) * D + d[None, :]
-        total += tl.load(here, mask=(tile < n_tiles)[:, None] & (d < D)[None, :], other=0.0)
+    for first_tile in range(0, n_tiles, BLOCK_T):
+        tile = first_tile + tl.arange(0, BLOCK_T)
+        partial_pointers = partial + (tile.to(tl.int64)[:, None] * (W + 1) + tap) * D + d[None, :]
+        total += tl.load(partial_pointers, mask=(tile < n_tiles)[:, None] & (d < D)[None, :], other=0.0)
     value = tl.sum(total, 0)
     if tap < W:
         tl.store(dweight + d * W + tap, value.to(dweight.dtype.element_ty), mask=d < D)

@@ -18,7 +18,7 @@ from packproof.kernels.causal_conv1d_bwd import (
     _causal_conv1d_bwd_x_kernel,
 )
 from packproof.kernels.causal_conv1d_fwd import _causal_conv1d_fwd_kernel, _causal_conv1d_fwd_states_kernel
-from packproof.kernels.launch import POINTERS, alignments, cdiv, launch, rows, working
+from packproof.kernels.launch import POINTERS, cdiv, compute_dtype, contiguous_rows, launch, specializations
 from packproof.kernels.sequences import offsets
 from packproof.kernels.variant import Variant
 
@@ -52,14 +52,14 @@ def refusal(x: Tensor, weight: Tensor, initial_states: Tensor | None) -> str:
         return f"weight has {weight.shape[1]} taps and it takes {_WIDTHS[0]} to {_WIDTHS[-1]}"
     if x.shape[1] * x.dtype.itemsize >= _ROW_BYTES:
         return f"x has {x.shape[1]} channels"
-    return cuda.missing(x.device)
+    return cuda.missing_requirement(x.device)
 
 
-def _near(tensor: Tensor) -> Tensor:
+def _with_32_bit_strides(tensor: Tensor) -> Tensor:
     """The tensor itself if its last axis is dense and its rows are less than 2^32 bytes apart, otherwise a contiguous
     copy.
     """
-    return rows(tensor) if tensor.stride(0) * tensor.dtype.itemsize < _ROW_BYTES else tensor.contiguous()
+    return contiguous_rows(tensor) if tensor.stride(0) * tensor.dtype.itemsize < _ROW_BYTES else tensor.contiguous()
 
 
 @cache
@@ -71,12 +71,12 @@ def _macros(
     parameter: dtype of the filter.
     channels: of a thread, at most.
     """
-    most, constants = _tuning(short)
-    sizes = {f"{direction}_CHANNELS": min(channels, n) for direction, n in most.items()}
+    max_channels, constants = _tuning(short)
+    sizes = {f"{direction}_CHANNELS": min(channels, n) for direction, n in max_channels.items()}
     form = {"TOKEN": cuda.TOKENS[dtype], "WIDTH": width, "SILU": silu, "THREADS": _THREADS, "SHORT": int(short)}
     form["FILTER"] = cuda.TOKENS[parameter]
-    every = {**form, "WINDOW": max(_WINDOWS.values()), **constants, **sizes}
-    return tuple((name, str(value)) for name, value in every.items())
+    macros = {**form, "WINDOW": max(_WINDOWS.values()), **constants, **sizes}
+    return tuple((name, str(value)) for name, value in macros.items())
 
 
 def _tuning(short: bool) -> tuple[dict[str, int], dict[str, int]]:
@@ -119,11 +119,11 @@ class ConvolutionProblem:
         silu: bool,
     ) -> None:  # fmt: skip
         (self.T, self.D), self.W, self.S = x.shape, weight.shape[1], len(cu_seqlens) - 1
-        self.x, self.has_bias, self.silu = rows(x), int(bias is not None), int(silu)
+        self.x, self.has_bias, self.silu = contiguous_rows(x), int(bias is not None), int(silu)
         bias = weight if bias is None else bias
         states = [] if initial_states is None else [initial_states]
-        self.own = [p.dtype for p in (weight, bias, *states)]
-        wide = x.dtype if self.own == [x.dtype] * len(self.own) else working(x.dtype)
+        self.parameter_dtypes = [p.dtype for p in (weight, bias, *states)]
+        wide = x.dtype if self.parameter_dtypes == [x.dtype] * len(self.parameter_dtypes) else compute_dtype(x.dtype)
         self.weight, self.bias = (p.to(wide).contiguous() for p in (weight, bias))
         self.states = next((p.to(wide if self.widens_states else p.dtype).contiguous() for p in states), None)
         self.cu_seqlens = offsets(OP, cu_seqlens, self.T)
@@ -157,9 +157,9 @@ class ConvolutionProblem:
 
     def gradients(self, dy: Tensor, dfinal: Tensor | None, needs_dx: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The gradients of x (empty unless needed), weight, bias and initial states (empty without them)."""
-        dy, has_final = rows(dy), int(dfinal is not None)
+        dy, has_final = contiguous_rows(dy), int(dfinal is not None)
         dfinal = dy if dfinal is None else dfinal.contiguous()
-        g = self.x.new_empty(self.T * self.silu, self.D, dtype=working(self.x.dtype))
+        g = self.x.new_empty(self.T * self.silu, self.D, dtype=compute_dtype(self.x.dtype))
         partial = self.parts(cdiv(self.T, _BLOCK_T))
         self.launch(
             _causal_conv1d_bwd_pre_activation_kernel, self.T, x=self.x, weight=self.weight, bias=self.bias,
@@ -177,11 +177,11 @@ class ConvolutionProblem:
         dstates = self.weight.new_empty(0 if self.states is None else self.states.shape)
         if self.states is not None:
             self.launch(_causal_conv1d_bwd_states_kernel, self.S * (self.W - 1), **incoming, dstates=dstates)
-        return dx, *self.sums(partial), dstates.to(self.own[-1])
+        return dx, *self.sums(partial), dstates.to(self.parameter_dtypes[-1])
 
     def parts(self, count: int) -> Tensor:
         """Parts of the gradients of weight and, last, of the bias."""
-        return self.x.new_empty(count, self.W + 1, self.D, dtype=working(self.x.dtype))
+        return self.x.new_empty(count, self.W + 1, self.D, dtype=compute_dtype(self.x.dtype))
 
     def sums(self, partial: Tensor) -> tuple[Tensor, Tensor]:
         dweight, dbias = self.weight.new_empty(self.D, self.W), self.weight.new_empty(self.D)
@@ -189,7 +189,7 @@ class ConvolutionProblem:
             _causal_conv1d_bwd_weight_kernel, self.W + 1, partial=partial, dweight=dweight, dbias=dbias,
             n_tiles=len(partial), D=self.D, W=self.W, rows_in_block=1,
         )  # fmt: skip
-        return dweight.to(self.own[0]), dbias.to(self.own[1])
+        return dweight.to(self.parameter_dtypes[0]), dbias.to(self.parameter_dtypes[1])
 
 
 class NativeProblem(ConvolutionProblem):
@@ -198,7 +198,11 @@ class NativeProblem(ConvolutionProblem):
     widens_states = False
 
     def outputs(self) -> Tensor:
-        x, y, (initial, has_initial) = _near(self.x), self.x.new_empty(self.T, self.D), self.by_slot(self.states)
+        x, y, (initial, has_initial) = (
+            _with_32_bit_strides(self.x),
+            self.x.new_empty(self.T, self.D),
+            self.states_by_slot(self.states),
+        )
         self.walk(
             "_causal_conv1d_fwd_kernel", self.walks("FORWARD", [x], [initial]),
             x=x, initial=initial, y=y, x_stride=x.stride(0), has_initial=has_initial,
@@ -207,8 +211,8 @@ class NativeProblem(ConvolutionProblem):
 
     def gradients(self, dy: Tensor, dfinal: Tensor | None, needs_dx: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         x, dy, (initial, has_initial), (final, has_final) = (
-            *(_near(self.x), _near(dy)),
-            *(self.by_slot(self.states), self.by_slot(dfinal)),
+            *(_with_32_bit_strides(self.x), _with_32_bit_strides(dy)),
+            *(self.states_by_slot(self.states), self.states_by_slot(dfinal)),
         )
         dx = self.x.new_empty((self.T, self.D) if needs_dx else 0)
         # an empty sequence passes its gradient through, and no thread reaches it
@@ -223,7 +227,7 @@ class NativeProblem(ConvolutionProblem):
         dstates = dinitial.transpose(1, 2).contiguous() if has_initial else self.x.new_empty(0)
         return dx, *self.sums(partial), dstates
 
-    def by_slot(self, states: Tensor | None) -> tuple[Tensor, int]:
+    def states_by_slot(self, states: Tensor | None) -> tuple[Tensor, int]:
         """States as the kernels in CUDA C++ read them, and whether there are any."""
         return (self.weight, 0) if states is None else (states.transpose(1, 2).contiguous(), 1)
 
@@ -231,12 +235,15 @@ class NativeProblem(ConvolutionProblem):
         """A thread takes as many channels as one aligned load reads. Windows are long while programs stay many."""
         size, tensors = self.x.dtype.itemsize, (self.weight, self.bias, *matrices, *states)
         strides = (size * n for n in (self.D, *(x.stride(0) for x in matrices)))
-        aligned = gcd(_LOAD, *(x.data_ptr() for x in tensors), *strides) // size
+        aligned_channels = gcd(_LOAD, *(x.data_ptr() for x in tensors), *strides) // size
         short = all(x is self.weight for x in states) and self.S * _FEW_TOKENS > self.T
-        window, blocks = _WINDOWS[direction], cdiv(self.D, _THREADS * min(aligned, _tuning(short)[0][direction]))
+        window, blocks = (
+            _WINDOWS[direction],
+            cdiv(self.D, _THREADS * min(aligned_channels, _tuning(short)[0][direction])),
+        )
         while window > _SHORTEST and cdiv(self.T, window) * blocks < _FEW:
             window //= 2
-        return _Walks(aligned, window, cdiv(self.T, window) * blocks, short)
+        return _Walks(aligned_channels, window, cdiv(self.T, window) * blocks, short)
 
     def walk(self, kernel: str, walks: _Walks, **arguments: Any) -> None:
         if not walks.programs:
@@ -250,17 +257,17 @@ class NativeProblem(ConvolutionProblem):
 
 def variants() -> list[Variant]:
     """Every compiled form of the kernels: dtypes, initial states or not, operands aligned to 16 bytes or not."""
-    found = []
+    result = []
     for dtype, kind in POINTERS.items():
-        for parameters in dict.fromkeys((kind, POINTERS[working(dtype)])):
+        for parameters in dict.fromkeys((kind, POINTERS[compute_dtype(dtype)])):
             fixed = {**dict.fromkeys(_TENSORS, kind), **dict.fromkeys(_PARAMETERS, parameters), "cu_seqlens": "*i32"}
-            for name, kernel, types in _forms(kind, parameters, POINTERS[working(dtype)]):
+            for name, kernel, types in _forms(kind, parameters, POINTERS[compute_dtype(dtype)]):
                 parts = [name, kind, *(f"{argument}:{type_}" for argument, type_ in types.items())]
                 label = "-".join([*parts, *(["fp32"] if parameters != kind else [])]).replace("*", "")
                 block_d, num_warps = _tiling(kernel, dtype)
                 constants = {"BLOCK_T": _BLOCK_T, "BLOCK_D": block_d}
-                found += alignments(label, kernel, {**fixed, **types}, constants, num_warps)
-    return found
+                result += specializations(label, kernel, {**fixed, **types}, constants, num_warps)
+    return result
 
 
 def _forms(kind: str, parameters: str, wide: str) -> list[tuple[str, Any, dict[str, str | None]]]:

@@ -25,7 +25,7 @@ IMPLEMENTATIONS = ("auto", "triton", "cuda")
 TOKENS = {torch.float32: "FP32", torch.bfloat16: "BF16", torch.float16: "FP16"}  # their names in hardware.cuh
 
 
-def chosen(op: str, impl: str, refusal: str) -> bool:
+def uses_cuda(op: str, impl: str, refusal: str) -> bool:
     """Whether an op runs its kernels in CUDA C++. Raises ArgumentError.
 
     refusal: why it cannot, "" if it can.
@@ -39,7 +39,7 @@ def chosen(op: str, impl: str, refusal: str) -> bool:
 
 
 @cache
-def missing(device: torch.device) -> str:
+def missing_requirement(device: torch.device) -> str:
     """Why kernels cannot be compiled for a device, "" if they can."""
     if device.type != "cuda" or torch.version.hip:
         return f"it needs an NVIDIA GPU and the tensors are on {device}"
@@ -60,20 +60,20 @@ def source(name: str) -> str:
 def signatures(name: str) -> Mapping[str, Mapping[str, str]]:
     """The parameters of each kernel in a source, in order: their C++ types by name."""
     return {
-        kernel: {parameter: kind.strip() for kind, parameter in _PARAMETER.findall(found)}
-        for kernel, found in _KERNEL.findall(source(name))
+        kernel: {parameter: kind.strip() for kind, parameter in _PARAMETER.findall(parameters)}
+        for kernel, parameters in _KERNEL.findall(source(name))
     }
 
 
-def compiled(name: str, target: str, macros: Macros) -> Any:
+def compile_source(name: str, target: str, macros: Macros) -> Any:
     """The cuda.core ObjectCode of a source for a target such as "sm_90", compiled once and then read from disk."""
     from cuda.core import Program, ProgramOptions  # noqa: PLC0415
     from cuda.core.utils import FileStreamProgramCache  # noqa: PLC0415
 
     text = source(name).replace('#include "hardware.cuh"', source("hardware.cuh"))
     options = ProgramOptions(arch=target, define_macro=list(macros), name=name)
-    with FileStreamProgramCache() as kept:
-        return Program(text, "c++", options).compile("cubin", cache=kept)
+    with FileStreamProgramCache() as program_cache:
+        return Program(text, "c++", options).compile("cubin", cache=program_cache)
 
 
 class Kernels:
@@ -81,10 +81,10 @@ class Kernels:
 
     def __init__(self, name: str, device: torch.device, macros: Macros) -> None:
         major, minor = torch.cuda.get_device_capability(device)
-        self._code = compiled(name, f"sm_{major}{minor}", macros)
+        self._object_code = compile_source(name, f"sm_{major}{minor}", macros)
         self._signatures = signatures(name)
         self._device = device
-        self._ready: dict[str, Any] = {}
+        self._loaded_kernels: dict[str, Any] = {}
 
     def __contains__(self, kernel: str) -> bool:
         return kernel in self._signatures
@@ -108,12 +108,12 @@ class Kernels:
         )
 
     def _kernel(self, name: str, shared: int) -> Any:
-        if name not in self._ready:
-            found = self._code.get_kernel(name)
+        if name not in self._loaded_kernels:
+            kernel = self._object_code.get_kernel(name)
             if shared > _STATIC_SHARED:
-                _allow(found, shared, self._device.index)
-            self._ready[name] = found
-        return self._ready[name]
+                _allow_shared_memory(kernel, shared, self._device.index)
+            self._loaded_kernels[name] = kernel
+        return self._loaded_kernels[name]
 
 
 @cache
@@ -126,7 +126,7 @@ def _stream(device: torch.device, handle: int) -> Any:
     return Stream.from_handle(handle)
 
 
-def _allow(kernel: Any, shared: int, device: int) -> None:
+def _allow_shared_memory(kernel: Any, shared: int, device: int) -> None:
     from cuda.bindings import driver  # noqa: PLC0415
 
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -14,8 +14,8 @@ rounding to bf16. In two fp32 parts the error vanishes.
 import triton
 import triton.language as tl
 
-FORGOTTEN = tl.constexpr(160.0)
-_LARGEST = tl.constexpr(3.4028234663852886e38)
+MAX_LOG2_DECAY = tl.constexpr(160.0)
+_FP32_MAX = tl.constexpr(3.4028234663852886e38)
 
 
 @triton.jit
@@ -52,7 +52,7 @@ def silu(x):
 
 
 @triton.jit
-def silu_slope(x):
+def silu_derivative(x):
     """The derivative of silu."""
     s = sigmoid(x)
     return s * (1.0 + x * (1.0 - s))
@@ -71,16 +71,16 @@ def tanh(x):
 
 
 @triton.jit
-def summable(log_decay):
+def clamp_log_decay(log_decay):
     """A log-decay with a bounded magnitude, as a summand of a running sum. NaN stays NaN."""
-    return tl.where(log_decay < -FORGOTTEN, -FORGOTTEN, log_decay)
+    return tl.where(log_decay < -MAX_LOG2_DECAY, -MAX_LOG2_DECAY, log_decay)
 
 
 @triton.jit
-def finite(rate):
+def clamp_rate(rate):
     """A decay rate as a finite number. It may be -inf, or become so in base 2, and is a factor of zeros: gradients,
     empty steps.
 
     NaN stays NaN.
     """
-    return tl.where(rate < -_LARGEST, -_LARGEST, rate)
+    return tl.where(rate < -_FP32_MAX, -_FP32_MAX, rate)

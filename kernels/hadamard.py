@@ -13,18 +13,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.butterflies import across, own_stages, width, within
+from packproof.kernels.butterflies import count_thread_stages, tile_width, transform_across_tiles, transform_within_tile
 from packproof.kernels.launch import (
     POINTERS,
-    ROW_BY_ROW,
-    aligned,
-    alignments,
+    ROW_WISE_PROMISES,
+    align_rows,
     cdiv,
-    interpreted,
+    is_on_host,
     launch,
-    on_host,
     require_device,
     require_dtype,
+    runs_interpreted,
+    specializations,
 )
 from packproof.kernels.operators import differentiable, fake, operator, refuse_gradient
 from packproof.kernels.sequences import offsets
@@ -34,13 +34,13 @@ from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.rotary_options import check_power_of_two
 from packproof.refs.signatures import HADAMARD, Signature
 
-PROMISES = ROW_BY_ROW
+PROMISES = ROW_WISE_PROMISES
 INTERPRETED: dict[str, Any] = {}
 
 MAX_CHANNELS = 256
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _ELEMENTS, _ELEMENTS_INTERPRETED = 4096, 64  # of a program
-_MOST_ROWS = 64
+_MAX_ROWS = 64
 _WIDTH_INTERPRETED = 4
 _UNIT = 16  # elements: wider heads start at multiples of it, so a kernel needs one compiled form
 _NUM_WARPS = 4
@@ -66,7 +66,7 @@ def hadamard(x: Tensor, signs: Tensor | None = None, *, cu_seqlens: Tensor) -> T
             [4., 0., 0., 0.]])
     """
     if not torch.compiler.is_compiling():
-        _bind(x, signs, cu_seqlens, values=on_host(x))
+        _bind(x, signs, cu_seqlens, values=is_on_host(x))
         require_device(HADAMARD.op, x, _hadamard_kernel)
     result: Tensor = _hadamard(x, signs, cu_seqlens, False)
     return result
@@ -86,29 +86,29 @@ def _hadamard_kernel(
     t, h = row // H, row % H
     end = tl.minimum(tl.load(cu_seqlens + S), T)
     channel = tl.arange(0, WIDTH)
-    read = tl.broadcast_to((t < end)[:, None], (ROWS, WIDTH))
-    stored = tl.broadcast_to((t < T)[:, None], (ROWS, WIDTH))
+    read_mask = tl.broadcast_to((t < end)[:, None], (ROWS, WIDTH))
+    write_mask = tl.broadcast_to((t < T)[:, None], (ROWS, WIDTH))
     source = x + ((t * x_stride + h * head_stride) * UNIT)[:, None]
     tiles = ()
     for u in tl.static_range(K // WIDTH):
-        place = (u * WIDTH + channel)[None, :]
+        columns = (u * WIDTH + channel)[None, :]
         # scaled before the sums, so none overflows unless its result does
-        tile = tl.load(source + place, mask=read, other=0.0).to(tl.float32) * (K**-0.5)
-        factor = tl.load(signs + place, mask=(place < K) & (has_signs != 0) & (inverse == 0), other=1.0)
+        tile = tl.load(source + columns, mask=read_mask, other=0.0).to(tl.float32) * (K**-0.5)
+        factor = tl.load(signs + columns, mask=(columns < K) & (has_signs != 0) & (inverse == 0), other=1.0)
         tiles += (tile * factor,)
-    tiles = across(tiles, K // WIDTH)
+    tiles = transform_across_tiles(tiles, K // WIDTH)
     for u in tl.static_range(K // WIDTH):
-        place = (u * WIDTH + channel)[None, :]
-        factor = tl.load(signs + place, mask=(place < K) & (has_signs != 0) & (inverse != 0), other=1.0)
-        values = (within(tiles[u], STAGES, OWN) * factor).to(y.dtype.element_ty)
-        tl.store(y + (row * K)[:, None] + place, values, mask=stored)
+        columns = (u * WIDTH + channel)[None, :]
+        factor = tl.load(signs + columns, mask=(columns < K) & (has_signs != 0) & (inverse != 0), other=1.0)
+        values = (transform_within_tile(tiles[u], STAGES, OWN) * factor).to(y.dtype.element_ty)
+        tl.store(y + (row * K)[:, None] + columns, values, mask=write_mask)
 
 
 def bind_transform(
-    signature: Signature, x: Tensor, cu_seqlens: Tensor, *, values: bool, **others: Any
+    signature: Signature, x: Tensor, cu_seqlens: Tensor, *, values: bool, **other_inputs: Any
 ) -> dict[str, int]:
     """The sizes of a call. Raises ArgumentError for heads that the kernels cannot transform."""
-    sizes = bind(signature, cu_seqlens, x=x, values=values, **others)
+    sizes = bind(signature, cu_seqlens, x=x, values=values, **other_inputs)
     require_dtype(signature.op, "x", x, DTYPES)
     check_power_of_two(signature.op, "x", sizes["k"])
     if sizes["k"] > MAX_CHANNELS:
@@ -124,27 +124,27 @@ def _bind(x: Tensor, signs: Tensor | None, cu_seqlens: Tensor, *, values: bool) 
 
 
 def _tile(K: int, dtype: torch.dtype) -> dict[str, int]:
-    elements, channels = _ELEMENTS, min(width(dtype.itemsize), K)
-    own = own_stages(channels, dtype.itemsize)
-    if interpreted(_hadamard_kernel):
-        elements, channels, own = _ELEMENTS_INTERPRETED, min(_WIDTH_INTERPRETED, K), 1
-    tile = {"WIDTH": channels, "STAGES": channels.bit_length() - 1, "OWN": own}
-    return {"K": K, "UNIT": _UNIT if K >= _UNIT else 1, **tile, "ROWS": min(max(elements // K, 2), _MOST_ROWS)}
+    elements, channels = _ELEMENTS, min(tile_width(dtype.itemsize), K)
+    thread_stages = count_thread_stages(channels, dtype.itemsize)
+    if runs_interpreted(_hadamard_kernel):
+        elements, channels, thread_stages = _ELEMENTS_INTERPRETED, min(_WIDTH_INTERPRETED, K), 1
+    tile = {"WIDTH": channels, "STAGES": channels.bit_length() - 1, "OWN": thread_stages}
+    return {"K": K, "UNIT": _UNIT if K >= _UNIT else 1, **tile, "ROWS": min(max(elements // K, 2), _MAX_ROWS)}
 
 
-def _vector(tensor: Tensor) -> Tensor:
+def _align_vector(tensor: Tensor) -> Tensor:
     """The tensor itself if it starts at a multiple of 16 bytes, as vector loads need, otherwise a copy."""
     return tensor if not tensor.is_cuda or tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
 def factors_of(signs: Tensor) -> Tensor:
-    return _vector(signs.float().contiguous())
+    return _align_vector(signs.float().contiguous())
 
 
 def launch_hadamard(op: str, x: Tensor, signs: Tensor | None, cu_seqlens: Tensor, inverse: bool) -> Tensor:
     (T, H, K), S = x.shape, len(cu_seqlens) - 1
     y, tile = x.new_empty(x.shape), _tile(K, x.dtype)
-    x = _vector(aligned(x, tile["UNIT"]))
+    x = _align_vector(align_rows(x, tile["UNIT"]))
     if programs := cdiv(T * H, tile["ROWS"]):
         factors = x.new_empty(0, dtype=torch.float32) if signs is None else factors_of(signs)
         arguments = {
@@ -181,9 +181,9 @@ differentiable(_hadamard, _backward, _save)
 
 def variants() -> list[Variant]:
     """Every compiled form of the kernel: dtypes and head dims."""
-    found = []
+    result = []
     for dtype, stages in product(DTYPES, range(MAX_CHANNELS.bit_length())):
         pointers = {"x": POINTERS[dtype], "y": POINTERS[dtype], "signs": "*fp32", "cu_seqlens": "*i32"}
         label = f"hadamard-{POINTERS[dtype][1:]}-{2**stages}"
-        found += alignments(label, _hadamard_kernel, pointers, _tile(2**stages, dtype), _NUM_WARPS)[:1]
-    return found
+        result += specializations(label, _hadamard_kernel, pointers, _tile(2**stages, dtype), _NUM_WARPS)[:1]
+    return result

@@ -24,7 +24,7 @@ POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf
 
 
 # promises of a kernel that computes each row of a token by itself
-ROW_BY_ROW: dict[str, Any] = {
+ROW_WISE_PROMISES: dict[str, Any] = {
     "grid": "token",
     "chunk": 16,
     "compute": "fp32",
@@ -51,7 +51,7 @@ def widen(value):
     return value.to(tl.float64 if value.dtype == tl.float64 else tl.float32)
 
 
-def working(dtype: torch.dtype) -> torch.dtype:
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype that `widen` computes in."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
@@ -61,33 +61,33 @@ def cdiv(n: int, size: int) -> int:
     return -(-n // size)
 
 
-def rows(tensor: Tensor) -> Tensor:
+def contiguous_rows(tensor: Tensor) -> Tensor:
     """The tensor itself if its last axis is dense, otherwise a contiguous copy."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def padded(tensor: Tensor, *short: int) -> Tensor:
+def pad_last_axes(tensor: Tensor, *amounts: int) -> Tensor:
     """The tensor with zeros appended to its last axes, last axis first. Itself if all amounts are 0."""
-    return functional.pad(tensor, [n for each in short for n in (0, each)]) if any(short) else tensor
+    return functional.pad(tensor, [n for amount in amounts for n in (0, amount)]) if any(amounts) else tensor
 
 
-def aligned(tensor: Tensor, n: int) -> Tensor:
+def align_rows(tensor: Tensor, n: int) -> Tensor:
     """The tensor itself if its last axis is dense and its rows start at multiples of n elements, otherwise a padded
     copy.
     """
-    short = -tensor.shape[-1] % n
-    fits = tensor.stride(-1) == 1 and not short and all(stride % n == 0 for stride in tensor.stride()[:-1])
+    padding = -tensor.shape[-1] % n
+    fits = tensor.stride(-1) == 1 and not padding and all(stride % n == 0 for stride in tensor.stride()[:-1])
     if fits and (not tensor.is_cuda or tensor.data_ptr() % n == 0) and tensor.stride(0) < 2**24:
         return tensor
-    return padded(tensor, short).clone(memory_format=torch.contiguous_format)
+    return pad_last_axes(tensor, padding).clone(memory_format=torch.contiguous_format)
 
 
-def on_host(tensor: Any) -> bool:
+def is_on_host(tensor: Any) -> bool:
     """Whether the values of a call can be read without waiting for a device."""
     return isinstance(tensor, Tensor) and tensor.device.type == "cpu"
 
 
-def interpreted(kernel: Any) -> bool:
+def runs_interpreted(kernel: Any) -> bool:
     """Whether Triton runs the kernel in its interpreter."""
     return not isinstance(kernel, JITFunction)
 
@@ -104,7 +104,7 @@ def require_device(op: str, tensor: Tensor, kernel: Any) -> None:
     """
     if tensor.is_cuda:
         return
-    if interpreted(kernel):
+    if runs_interpreted(kernel):
         kernels.install_interpreter()  # refuses if TRITON_INTERPRET was set after triton was imported
     else:
         raise ArgumentError(
@@ -119,14 +119,16 @@ def require_dtype(op: str, name: str, tensor: Tensor, dtypes: Sequence[torch.dty
     dtypes: without float64, for which the error names the reference.
     """
     if tensor.dtype not in dtypes:
-        came, *others, last = (str(dtype).removeprefix("torch.") for dtype in (tensor.dtype, *dtypes))
+        actual_dtype, *leading_dtypes, last_dtype = (
+            str(dtype).removeprefix("torch.") for dtype in (tensor.dtype, *dtypes)
+        )
         raise ArgumentError(
-            f"{op}: {name} is {came} but {', '.join(others)} or {last} was expected\n"
+            f"{op}: {name} is {actual_dtype} but {', '.join(leading_dtypes)} or {last_dtype} was expected\n"
             f"    packproof.refs.{op} computes in float64."
         )
 
 
-def alignments(
+def specializations(
     name: str, kernel: Any, pointers: Mapping[str, str | None], constexprs: Mapping[str, Any], num_warps: int
 ) -> list[Variant]:
     """The specializations of a kernel that Triton chooses between: every specialized argument is a multiple of 16, or
@@ -137,8 +139,8 @@ def alignments(
     """
     constants = {a: None for a in kernel.arg_names if pointers.get(a, "") is None} | dict(constexprs)
     signature = {a: "constexpr" if a in constants else pointers.get(a) or "i32" for a in kernel.arg_names}
-    special = tuple(p.name for p in kernel.params if p.name not in constants and not p.do_not_specialize)
-    forms = {"aligned": special, "unaligned": ()} if special else {"any": ()}
+    specialized_arguments = tuple(p.name for p in kernel.params if p.name not in constants and not p.do_not_specialize)
+    forms = {"aligned": specialized_arguments, "unaligned": ()} if specialized_arguments else {"any": ()}
     return [
         Variant(f"{name}-{form}", kernel, signature, constants, divisible, num_warps)
         for form, divisible in forms.items()

@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from packproof.kernels.launch import on_host, require_device, require_dtype
+from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.ssd import DTYPES, INTERPRETED, PROMISES, variants
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
@@ -169,7 +169,7 @@ def _call(
 ) -> Result:  # fmt: skip
     check_options(signature, return_final_states=return_final_states)
     if not torch.compiler.is_compiling():
-        sizes = _bind(signature, q, k, v, decay, cu_seqlens, initial_states, values=on_host(q))
+        sizes = _bind(signature, q, k, v, decay, cu_seqlens, initial_states, values=is_on_host(q))
         finite_scale(signature.op, scale, sizes["k"])
         require_device(signature.op, q, _ssd_fwd_chunk_scan_kernel)
     operate = _OPERATORS[signature.op]
@@ -181,8 +181,8 @@ def _bind(
     signature: Signature, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, cu_seqlens: Tensor,
     initial_states: Tensor | None, *, values: bool,
 ) -> dict[str, int]:  # fmt: skip
-    given = [q, k, v, initial_states] if signature is LINEAR_ATTENTION else [q, k, v, decay, initial_states]
-    sizes = bind(signature, cu_seqlens, **dict(zip(signature.inputs, given, strict=True)), values=values)
+    inputs = [q, k, v, initial_states] if signature is LINEAR_ATTENTION else [q, k, v, decay, initial_states]
+    sizes = bind(signature, cu_seqlens, **dict(zip(signature.inputs, inputs, strict=True)), values=values)
     require_dtype(signature.op, "q", q, DTYPES)
     if sizes["k"] > MAX_STATES:
         raise ArgumentError(
@@ -194,28 +194,43 @@ def _bind(
 
 def _problem(
     op: str, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None,
-    scale: float | None, every: bool,
+    scale: float | None, every_sequence: bool,
 ) -> SsdProblem:  # fmt: skip
     """SSD with steps of 1. Its log-decays are dt A: g · 1, 1 · decay, or 1 · 0."""
     T, H, _ = v.shape
-    one = v.new_ones(H, dtype=torch.float32)
-    each = one.expand(T, H)  # in the memory of one token
-    dt, A = (each, torch.zeros_like(one)) if decay is None else (decay, one) if decay.ndim == 2 else (each, decay)
+    ones = v.new_ones(H, dtype=torch.float32)
+    unit_dt = ones.expand(T, H)  # in the memory of one token
+    dt, A = (
+        (unit_dt, torch.zeros_like(ones)) if decay is None else (decay, ones) if decay.ndim == 2 else (unit_dt, decay)
+    )
     states = None if initial_states is None else initial_states.mT
     factor = finite_scale(op, scale, k.shape[2])
     return SsdProblem(
-        v, dt, A, k, q, None, None, cu_seqlens, states, False, every=every, op=op, scale=factor, unit_steps=True
+        v,
+        dt,
+        A,
+        k,
+        q,
+        None,
+        None,
+        cu_seqlens,
+        states,
+        False,
+        every_sequence=every_sequence,
+        op=op,
+        scale=factor,
+        unit_steps=True,
     )
 
 
-def _decay_gradient(decay: Tensor | None, of_tokens: Tensor, none: Tensor) -> Tensor:
+def _decay_gradient(decay: Tensor | None, token_gradients: Tensor, empty: Tensor) -> Tensor:
     """The gradient of g or decay, from the gradient of each token's log-decay (h, t)."""
     if decay is None:
-        return none
-    return of_tokens.t().to(decay.dtype).contiguous() if decay.ndim == 2 else of_tokens.sum(1)
+        return empty
+    return token_gradients.t().to(decay.dtype).contiguous() if decay.ndim == 2 else token_gradients.sum(1)
 
 
-def _registered(signature: Signature) -> Any:
+def _register_operator(signature: Signature) -> Any:
     """Register the operator of an op with torch, with its fake and its gradient.
 
     decay: g (t, hv), decay (hv,), or None.
@@ -227,7 +242,7 @@ def _registered(signature: Signature) -> Any:
         scale: float | None, return_final_states: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """y; the final states, empty unless requested; the states between segments, an input of backward."""
-        problem = _problem(op, q, k, v, decay, cu_seqlens, initial_states, scale, every=return_final_states)
+        problem = _problem(op, q, k, v, decay, cu_seqlens, initial_states, scale, every_sequence=return_final_states)
         y, final_states, ends = problem.forward(None, keep_final=return_final_states)
         return y.to(v.dtype).contiguous(), final_states.mT if return_final_states else ends.new_empty(0), ends
 
@@ -236,39 +251,41 @@ def _registered(signature: Signature) -> Any:
         initial_states: Tensor | None, ends: Tensor, scale: float | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         """The gradients of the inputs in order, empty for an absent input."""
-        problem = _problem(op, q, k, v, decay, cu_seqlens, initial_states, scale, every=initial_states is not None)
-        found = ssd_gradients(problem, dy, None if dfinal is None else dfinal.mT, None, ends)
-        none = ends.new_empty(0)
-        dq, dk, dv = (gradient.to(v.dtype).contiguous() for gradient in (found.C, found.B, found.x))
-        dstates = none if initial_states is None else found.initial_states.mT
-        return dq, dk, dv, _decay_gradient(decay, found.A, none), dstates
+        problem = _problem(
+            op, q, k, v, decay, cu_seqlens, initial_states, scale, every_sequence=initial_states is not None
+        )
+        gradients = ssd_gradients(problem, dy, None if dfinal is None else dfinal.mT, None, ends)
+        empty = ends.new_empty(0)
+        dq, dk, dv = (gradient.to(v.dtype).contiguous() for gradient in (gradients.C, gradients.B, gradients.x))
+        dstates = empty if initial_states is None else gradients.initial_states.mT
+        return dq, dk, dv, _decay_gradient(decay, gradients.A, empty), dstates
 
     forward.__name__, backward.__name__ = op, f"{op}_backward"
-    forwards, backwards = operator(forward), operator(backward)
+    forward_op, backward_op = operator(forward), operator(backward)
 
-    @fake(forwards)
+    @fake(forward_op)
     def _(q, k, v, decay, cu_seqlens, initial_states, scale, return_final_states):
         sizes = _bind(signature, q, k, v, decay, cu_seqlens, initial_states, values=False)
         ends = v.new_empty(ends_shape(v, k), dtype=torch.float32)
         states = ends.new_empty([sizes[axis] for axis in ("s", "hv", "p", "k")]).mT
         return empty_output(signature, "y", q, sizes), states if return_final_states else ends.new_empty(0), ends
 
-    @fake(backwards)
+    @fake(backward_op)
     def _(dy, dfinal, q, k, v, decay, cu_seqlens, initial_states, ends, scale):
-        none = ends.new_empty(0)
-        dq, dk, dv, ddecay = (none if x is None else x.new_empty(x.shape) for x in (q, k, v, decay))
-        return dq, dk, dv, ddecay, none if initial_states is None else ends.new_empty(initial_states.mT.shape).mT
+        empty = ends.new_empty(0)
+        dq, dk, dv, ddecay = (empty if x is None else x.new_empty(x.shape) for x in (q, k, v, decay))
+        return dq, dk, dv, ddecay, empty if initial_states is None else ends.new_empty(initial_states.mT.shape).mT
 
-    def gradients(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    def compute_gradients(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         v = ctx.saved_tensors[2]
         dy = torch.zeros_like(v) if dy is None else dy
-        found = list(backwards(dy, dfinal if ctx.has_final_states else None, *ctx.saved_tensors, ctx.scale))
-        found.insert(4, None)  # cu_seqlens
-        return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), None, None
+        gradients = list(backward_op(dy, dfinal if ctx.has_final_states else None, *ctx.saved_tensors, ctx.scale))
+        gradients.insert(4, None)  # cu_seqlens
+        return *(g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad, strict=False)), None, None
 
-    differentiable(forwards, gradients, _save)
-    differentiable_once(backwards, op)
-    return forwards
+    differentiable(forward_op, compute_gradients, _save)
+    differentiable_once(backward_op, op)
+    return forward_op
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -277,4 +294,4 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(*tensors, output[2])
 
 
-_OPERATORS = {signature.op: _registered(signature) for signature in (LINEAR_ATTENTION, SIMPLE_GLA, RETENTION)}
+_OPERATORS = {signature.op: _register_operator(signature) for signature in (LINEAR_ATTENTION, SIMPLE_GLA, RETENTION)}

@@ -22,9 +22,9 @@ def operator(function: Function) -> Any:
     """
     name = function.__name__.strip("_")
 
-    def on_device(first: Tensor, *others: Any) -> Any:
-        with torch.cuda.device_of(first):
-            return function(first, *others)
+    def on_device(tensor: Tensor, *arguments: Any) -> Any:
+        with torch.cuda.device_of(tensor):
+            return function(tensor, *arguments)
 
     schema = torch.library.infer_schema(function, mutates_args=())
     _LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -43,28 +43,28 @@ def differentiable(op: Any, backward: Function, save: Callable[[Any, tuple[Any, 
     save: stores in a context the inputs and outputs for backward.
     """
 
-    def below(*inputs: Any) -> Any:
+    def call_below_autograd(*inputs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return op(*inputs)
 
     def forward(ctx: Any, *inputs: Any) -> Any:
-        output = below(*inputs)
+        output = call_below_autograd(*inputs)
         save(ctx, inputs, output)
         return output
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    gradient: Any = type(op._opname, (torch.autograd.Function,), members)
+    autograd_function: Any = type(op._opname, (torch.autograd.Function,), members)
 
-    def autograd(*inputs: Any) -> Any:
-        wanted = torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs)
-        return gradient.apply(*inputs) if wanted else below(*inputs)
+    def call_with_autograd(*inputs: Any) -> Any:
+        needs_gradient = torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs)
+        return autograd_function.apply(*inputs) if needs_gradient else call_below_autograd(*inputs)
 
-    _LIBRARY.impl(op._opname, autograd, "Autograd")
+    _LIBRARY.impl(op._opname, call_with_autograd, "Autograd")
 
 
-def refuse_gradient(op: str, **wanted: bool) -> None:
+def refuse_gradient(op: str, **requires_grad: bool) -> None:
     """Raise ArgumentError for any input by name that requires a gradient."""
-    for name in (name for name, required in wanted.items() if required):
+    for name in (name for name, required in requires_grad.items() if required):
         raise ArgumentError(f"{op}: {name} requires a gradient but the kernel has none for it\n    Detach it.")
 
 

@@ -13,16 +13,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.blocks import block, blocks_of, n_slots
+from packproof.kernels.blocks import list_blocks, load_block, n_slots
 from packproof.kernels.launch import (
     POINTERS,
-    aligned,
-    alignments,
-    interpreted,
+    align_rows,
+    is_on_host,
     launch,
-    on_host,
     require_device,
     require_dtype,
+    runs_interpreted,
+    specializations,
 )
 from packproof.kernels.operators import fake, operator
 from packproof.kernels.sequences import offsets
@@ -85,14 +85,14 @@ def round_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = 128) -> Tensor:
     """
     _check(ROUND_FP8, x, cu_seqlens, block)
     values, scales = _quantize_fp8(x.detach(), cu_seqlens, block)
-    held: Tensor = (values.float() * scales[..., None]).to(x.dtype)
-    return held
+    rounded: Tensor = (values.float() * scales[..., None]).to(x.dtype)
+    return rounded
 
 
 def _check(signature: Signature, x: Tensor, cu_seqlens: Tensor, block: int) -> None:
     if torch.compiler.is_compiling():
         return
-    bind(signature, cu_seqlens, x=x, values=on_host(x))
+    bind(signature, cu_seqlens, x=x, values=is_on_host(x))
     require_dtype(signature.op, "x", x, _DTYPES)
     if type(block) is not int or block & (block - 1) or not _SMALLEST_BLOCK <= block <= _LARGEST_BLOCK:
         expected = f"a power of two from {_SMALLEST_BLOCK} to {_LARGEST_BLOCK} was expected"
@@ -101,19 +101,19 @@ def _check(signature: Signature, x: Tensor, cu_seqlens: Tensor, block: int) -> N
 
 
 @triton.jit
-def _e4m3(value):
+def _to_e4m3_bits(value):
     """The bits of e4m3 nearest to fp32 values, ties to even. NaN above the values that round to 448."""
     bits = value.to(tl.int32, bitcast=True)
-    size = bits & 0x7FFFFFFF
-    normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - ((127 - 7) << 3)
+    abs_bits = bits & 0x7FFFFFFF
+    normal = ((abs_bits + 0x7FFFF + ((abs_bits >> 20) & 1)) >> 20) - ((127 - 7) << 3)
     # 2^14 has a spacing of 2^-9: adding it rounds a value below 2^-6 to a multiple of that
-    small = (tl.abs(value) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
-    found = tl.where(size < ((127 - 6) << 23), small, tl.minimum(normal, 0x7F))
-    return (found | ((bits >> 24) & 0x80)).to(tl.uint8)
+    subnormal = (tl.abs(value) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
+    magnitude = tl.where(abs_bits < ((127 - 6) << 23), subnormal, tl.minimum(normal, 0x7F))
+    return (magnitude | ((bits >> 24) & 0x80)).to(tl.uint8)
 
 
 @triton.jit
-def _exponent(largest):
+def _scale_exponent(largest):
     """The exponent of the smallest power of two that scales a value of these bits to at most 448 = 1.75 x 2^8."""
     exponent = (largest >> 23) - 127 - 8 + ((largest & 0x7FFFFF) > 0x600000).to(tl.int32)
     ordinary = (largest > 0) & (largest < 0x7F800000)  # NaN and Inf have larger bits than any number
@@ -126,26 +126,26 @@ def _quantize_fp8_kernel(
 ):
     """A block of one head, in two passes over its channels: find the largest value, then round."""
     index, head = tl.program_id(0) // H, tl.program_id(0) % H
-    _, end, _, _, first = block(blocks, index)
-    if first < 0:
+    _, end, _, _, first_row = load_block(blocks, index)
+    if first_row < 0:
         return
-    t = (first + tl.arange(0, SIZE)).to(tl.int64)
+    t = (first_row + tl.arange(0, SIZE)).to(tl.int64)
     alive = t < end
     source = x + (t * x_stride + head * head_stride.to(tl.int64))[:, None]
     target = values + ((t * H + head) * K)[:, None]
     largest = tl.zeros((SIZE,), tl.int32)
     for channel in range(0, K, CHANNELS):
-        place = channel + tl.arange(0, CHANNELS)[None, :]
-        mask = alive[:, None] & (place < K)
-        found = tl.load(source + place, mask=mask, other=0.0).to(tl.float32)
-        largest = tl.maximum(largest, tl.max(found.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1))
-    exponent = _exponent(tl.max(largest, 0))
+        columns = channel + tl.arange(0, CHANNELS)[None, :]
+        mask = alive[:, None] & (columns < K)
+        x_tile = tl.load(source + columns, mask=mask, other=0.0).to(tl.float32)
+        largest = tl.maximum(largest, tl.max(x_tile.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1))
+    exponent = _scale_exponent(tl.max(largest, 0))
     inverse = ((127 - exponent) << 23).to(tl.float32, bitcast=True)
     for channel in range(0, K, CHANNELS):
-        place = channel + tl.arange(0, CHANNELS)[None, :]
-        mask = alive[:, None] & (place < K)
-        found = tl.load(source + place, mask=mask, other=0.0).to(tl.float32)
-        tl.store(target + place, _e4m3(found * inverse), mask=mask)
+        columns = channel + tl.arange(0, CHANNELS)[None, :]
+        mask = alive[:, None] & (columns < K)
+        x_tile = tl.load(source + columns, mask=mask, other=0.0).to(tl.float32)
+        tl.store(target + columns, _to_e4m3_bits(x_tile * inverse), mask=mask)
     scale = tl.zeros((SIZE,), tl.int32) + ((127 + exponent) << 23)
     tl.store(scales + t * H + head, scale.to(tl.float32, bitcast=True), mask=alive)
 
@@ -153,11 +153,11 @@ def _quantize_fp8_kernel(
 @operator
 def _quantize_fp8(x: Tensor, cu_seqlens: Tensor, block: int) -> tuple[Tensor, Tensor]:
     (T, H, K), S = x.shape, len(cu_seqlens) - 1
-    x, cu = aligned(x, _MULTIPLE), offsets(QUANTIZE_FP8.op, cu_seqlens, T)
+    x, cu = align_rows(x, _MULTIPLE), offsets(QUANTIZE_FP8.op, cu_seqlens, T)
     values, scales = x.new_zeros(x.shape, dtype=torch.uint8), x.new_zeros((T, H), dtype=torch.float32)
     if programs := n_slots(T, T, S, block, 0) * H:
         arguments = {
-            **{"x": x, "blocks": blocks_of(cu, T, cu, T, block, 0, last_first=False).items, "values": values},
+            **{"x": x, "blocks": list_blocks(cu, T, cu, T, block, 0, reverse=False).items, "values": values},
             **{"scales": scales, "H": H, "K": x.shape[2], "x_stride": x.stride(0), "head_stride": x.stride(1)},
             **_shape(block),
         }
@@ -166,7 +166,7 @@ def _quantize_fp8(x: Tensor, cu_seqlens: Tensor, block: int) -> tuple[Tensor, Te
 
 
 def _shape(block: int) -> dict[str, int]:
-    return {"SIZE": block, "CHANNELS": _CHANNELS_INTERPRETED if interpreted(_quantize_fp8_kernel) else _CHANNELS}
+    return {"SIZE": block, "CHANNELS": _CHANNELS_INTERPRETED if runs_interpreted(_quantize_fp8_kernel) else _CHANNELS}
 
 
 @fake(_quantize_fp8)
@@ -176,9 +176,9 @@ def _(x, cu_seqlens, block):
 
 def variants() -> list[Variant]:
     """Every compiled form of the kernel: dtypes and blocks."""
-    found = []
+    result = []
     for dtype, size in product(_DTYPES, (16, 32, 64, 128)):
         pointers = {"x": POINTERS[dtype], "values": "*u8", "scales": "*fp32", "blocks": "*i32"}
         label = f"quantize-fp8-{POINTERS[dtype][1:]}-{size}"
-        found += alignments(label, _quantize_fp8_kernel, pointers, _shape(size), _NUM_WARPS)[:1]
-    return found
+        result += specializations(label, _quantize_fp8_kernel, pointers, _shape(size), _NUM_WARPS)[:1]
+    return result

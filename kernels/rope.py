@@ -13,16 +13,16 @@ from torch import Tensor
 
 from packproof.kernels.launch import (
     POINTERS,
-    ROW_BY_ROW,
-    alignments,
+    ROW_WISE_PROMISES,
     cdiv,
-    interpreted,
+    compute_dtype,
+    contiguous_rows,
+    is_on_host,
     launch,
-    on_host,
     require_device,
-    rows,
+    runs_interpreted,
+    specializations,
     widen,
-    working,
 )
 from packproof.kernels.operators import differentiable, fake, operator, refuse_gradient
 from packproof.kernels.sequences import locate, offsets
@@ -32,7 +32,7 @@ from packproof.refs.errors import checked_call
 from packproof.refs.rotary_options import check_rotary_tables
 from packproof.refs.signatures import ROPE, ROPE_QK, Signature
 
-PROMISES = ROW_BY_ROW
+PROMISES = ROW_WISE_PROMISES
 INTERPRETED: dict[str, Any] = {}
 
 _HEADS = 8  # of a program: it reads cos and sin once for all of them
@@ -77,7 +77,7 @@ def rope(
     """
     check_options(ROPE, interleaved=interleaved)
     if not torch.compiler.is_compiling():
-        _bind(ROPE, {"x": x}, cos, sin, cu_seqlens, offsets, values=on_host(x))
+        _bind(ROPE, {"x": x}, cos, sin, cu_seqlens, offsets, values=is_on_host(x))
         require_device(ROPE.op, x, _rope_kernel)
     result: Tensor = _rope(x, cos, sin, cu_seqlens, offsets, interleaved, False)
     return result
@@ -99,33 +99,35 @@ def rope_qk(
     """
     check_options(ROPE_QK, interleaved=interleaved)
     if not torch.compiler.is_compiling():
-        _bind(ROPE_QK, {"q": q, "k": k}, cos, sin, cu_seqlens, offsets, values=on_host(q))
+        _bind(ROPE_QK, {"q": q, "k": k}, cos, sin, cu_seqlens, offsets, values=is_on_host(q))
         require_device(ROPE_QK.op, q, _rope_kernel)
     result: tuple[Tensor, Tensor] = _rope_qk(q, k, cos, sin, cu_seqlens, offsets, interleaved, False)
     return result
 
 
 @triton.jit
-def _read(token, channel, R, mask, INTERLEAVED: tl.constexpr):
+def _load_pairs(token, channel, R, mask, INTERLEAVED: tl.constexpr):
     """Both members of pairs of channels: [BLOCK_T, BLOCK_R] each."""
-    first = tl.load(token + channel, mask=mask, other=0.0, eviction_policy="evict_first")
+    first_members = tl.load(token + channel, mask=mask, other=0.0, eviction_policy="evict_first")
     if INTERLEAVED:
-        first, second = tl.split(tl.reshape(first, (first.shape[0], first.shape[1] // 2, 2)))
+        first_members, second_members = tl.split(
+            tl.reshape(first_members, (first_members.shape[0], first_members.shape[1] // 2, 2))
+        )
     else:
-        second = tl.load(token + (channel + R), mask=mask, other=0.0, eviction_policy="evict_first")
-    return first, second
+        second_members = tl.load(token + (channel + R), mask=mask, other=0.0, eviction_policy="evict_first")
+    return first_members, second_members
 
 
 @triton.jit
-def _write(token, channel, R, mask, first, second, INTERLEAVED: tl.constexpr):
+def _store_pairs(token, channel, R, mask, first_members, second_members, INTERLEAVED: tl.constexpr):
     """Store pairs at the addresses of `_load_pairs`."""
-    first, second = first.to(token.dtype.element_ty), second.to(token.dtype.element_ty)
+    first_members, second_members = first_members.to(token.dtype.element_ty), second_members.to(token.dtype.element_ty)
     if INTERLEAVED:
-        pairs = tl.join(first, second)
+        pairs = tl.join(first_members, second_members)
         tl.store(token + channel, tl.reshape(pairs, (pairs.shape[0], pairs.shape[1] * 2)), mask=mask)
     else:
-        tl.store(token + channel, first, mask=mask)
-        tl.store(token + (channel + R), second, mask=mask)
+        tl.store(token + channel, first_members, mask=mask)
+        tl.store(token + (channel + R), second_members, mask=mask)
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "starts", "T", "S", "H", "H2", "M", "sign"])
@@ -145,64 +147,67 @@ def _rope_kernel(
     all_groups = groups + tl.cdiv(H2, HEADS)
     t = (tl.program_id(0) // all_groups).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
     group = tl.program_id(0) % all_groups
-    other = group >= groups
-    x, y = tl.where(other, x2, x), tl.where(other, y2, y)
-    x_stride, head_stride = tl.where(other, x2_stride, x_stride), tl.where(other, head2_stride, head_stride)
-    first = tl.where(other, group - groups, group) * HEADS
-    H = tl.where(other, H2, H)
-    heads = tl.minimum(H - first, HEADS)
+    is_second_tensor = group >= groups
+    x, y = tl.where(is_second_tensor, x2, x), tl.where(is_second_tensor, y2, y)
+    x_stride, head_stride = (
+        tl.where(is_second_tensor, x2_stride, x_stride),
+        tl.where(is_second_tensor, head2_stride, head_stride),
+    )
+    first_head = tl.where(is_second_tensor, group - groups, group) * HEADS
+    H = tl.where(is_second_tensor, H2, H)
+    heads = tl.minimum(H - first_head, HEADS)
     sequence, start, _ = locate(cu_seqlens, S, T, t)
     position = tl.where(sequence < S, t - start, -1)
     if starts is not None:
         position += tl.load(starts + sequence, mask=sequence < S, other=0)
         position = tl.minimum(tl.maximum(position, -1), 2147483647)  # before it has 32 bits
     position = position.to(tl.int32)[:, None]
-    source = x + first.to(tl.int64) * head_stride + (t * x_stride)[:, None]
-    target = y + first.to(tl.int64) * K + (t * H * K)[:, None]
+    source = x + first_head.to(tl.int64) * head_stride + (t * x_stride)[:, None]
+    target = y + first_head.to(tl.int64) * K + (t * H * K)[:, None]
     EACH: tl.constexpr = 2 if INTERLEAVED else 1  # adjacent channels of a pair
     inside = position >= 0 if starts is None else (sequence < S)[:, None]
     alive = tl.broadcast_to(inside, (BLOCK_T, EACH * BLOCK_R))
-    stored = tl.broadcast_to((t < T)[:, None], (BLOCK_T, EACH * BLOCK_R))
+    is_stored = tl.broadcast_to((t < T)[:, None], (BLOCK_T, EACH * BLOCK_R))
     # no hoisting of the loads of a block of pairs: they would take registers from the heads
     for block in tl.range(0, R, BLOCK_R, disable_licm=True):
         pair = block + tl.arange(0, BLOCK_R)[None, :]
-        known = (position >= 0) & (position < M) & (pair < R)
+        has_table_row = (position >= 0) & (position < M) & (pair < R)
         # NaN for a position past the tables, never a neighbour's row; 0 in slack, where y is promised to be 0
-        unknown = tl.where(position < 0, 0.0, float("nan"))
+        absent_value = tl.where(position < 0, 0.0, float("nan"))
         row = position.to(tl.int64) * R
         row += pair
-        c = widen(tl.load(cos + row, mask=known, other=unknown))
-        s = widen(tl.load(sin + row, mask=known, other=unknown)) * sign
+        c = widen(tl.load(cos + row, mask=has_table_row, other=absent_value))
+        s = widen(tl.load(sin + row, mask=has_table_row, other=absent_value)) * sign
         channel = block * EACH + tl.arange(0, EACH * BLOCK_R)[None, :]
-        read, write = alive & (channel < R * EACH), stored & (channel < R * EACH)
+        read_mask, write_mask = alive & (channel < R * EACH), is_stored & (channel < R * EACH)
         for h in tl.range(0, heads, STEP, num_stages=STAGES):
             pairs = ()
             for u in tl.static_range(STEP):
-                mask = read & (h + u < heads)
-                pairs += (_read(source, (h + u) * head_stride + channel, R, mask, INTERLEAVED),)
+                mask = read_mask & (h + u < heads)
+                pairs += (_load_pairs(source, (h + u) * head_stride + channel, R, mask, INTERLEAVED),)
             for u in tl.static_range(STEP):
-                mask = write & (h + u < heads)
+                mask = write_mask & (h + u < heads)
                 a, b = widen(pairs[u][0]), widen(pairs[u][1])
-                place, rotated = (h + u) * K + channel, (a * c - b * s, a * s + b * c)
+                target_channels, rotated = (h + u) * K + channel, (a * c - b * s, a * s + b * c)
                 if starts is not None:  # padding stays as it is; 0 * inf: select, never multiply
                     rotated = tl.where(position < 0, a, rotated[0]), tl.where(position < 0, b, rotated[1])
-                _write(target, place, R, mask, rotated[0], rotated[1], INTERLEAVED)
+                _store_pairs(target, target_channels, R, mask, rotated[0], rotated[1], INTERLEAVED)
     for block in range(2 * R, K, EACH * BLOCK_R):
         channel = block + tl.arange(0, EACH * BLOCK_R)[None, :]
-        read, write = alive & (channel < K), stored & (channel < K)
+        read_mask, write_mask = alive & (channel < K), is_stored & (channel < K)
         for h in range(0, heads, STEP):
             values = ()
             for u in tl.static_range(STEP):
-                mask = read & (h + u < heads)
+                mask = read_mask & (h + u < heads)
                 values += (tl.load(source + ((h + u) * head_stride + channel), mask=mask, other=0.0),)
             for u in tl.static_range(STEP):
-                mask = write & (h + u < heads)
+                mask = write_mask & (h + u < heads)
                 tl.store(target + ((h + u) * K + channel), values[u], mask=mask)
 
 
 def _tile(dtype: torch.dtype, interleaved: bool) -> dict[str, int]:
     """Sizes of a tile for which each load of a thread has 16 bytes."""
-    if interpreted(_rope_kernel):
+    if runs_interpreted(_rope_kernel):
         return _TILE_INTERPRETED
     tokens = _NUM_WARPS * 32 * 16 // dtype.itemsize // _BLOCK_R  # a load each for their channels, or first halves
     if interleaved:
@@ -219,24 +224,24 @@ def _bind(
     return sizes
 
 
-def _within_reach(x: Tensor, heads: int) -> Tensor:
+def _with_32_bit_offsets(x: Tensor, heads: int) -> Tensor:
     """The tensor itself if 32-bit offsets reach over `heads` of its heads, otherwise a contiguous copy."""
-    x = rows(x)
+    x = contiguous_rows(x)
     return x if x.stride(1) * heads + x.shape[2] < 2**31 else x.contiguous()
 
 
 def launch_rope(
-    op: str, turned: list[Tensor], cos: Tensor, sin: Tensor, cu_seqlens: Tensor, starts: Tensor | None,
+    op: str, tensors: list[Tensor], cos: Tensor, sin: Tensor, cu_seqlens: Tensor, starts: Tensor | None,
     interleaved: bool, inverse: bool,
 ) -> list[Tensor]:  # fmt: skip
     """Rotate one tensor, or two."""
-    (T, _, K), (M, R), S = turned[0].shape, cos.shape, len(cu_seqlens) - 1
+    (T, _, K), (M, R), S = tensors[0].shape, cos.shape, len(cu_seqlens) - 1
     table = torch.promote_types(cos.dtype, sin.dtype)
     if starts is not None:  # with starts the kernel has forms for tables of the compute dtype only, with the same bits
-        starts, table = starts.to(torch.int64).contiguous(), working(turned[0].dtype)
+        starts, table = starts.to(torch.int64).contiguous(), compute_dtype(tensors[0].dtype)
     cos, sin = cos.to(table).contiguous(), sin.to(table).contiguous()
-    tile = _tile(turned[0].dtype, interleaved)
-    xs = [_within_reach(x, tile["HEADS"]) for x in turned]
+    tile = _tile(tensors[0].dtype, interleaved)
+    xs = [_with_32_bit_offsets(x, tile["HEADS"]) for x in tensors]
     ys = [x.new_empty(x.shape) for x in xs]
     H, H2 = xs[0].shape[1], sum(x.shape[1] for x in xs[1:])
     programs = cdiv(T, tile["BLOCK_T"]) * (cdiv(H, tile["HEADS"]) + cdiv(H2, tile["HEADS"]))
@@ -264,8 +269,8 @@ def _rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, starts: Tensor | None,
     interleaved: bool, inverse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    turned_q, turned_k = launch_rope(ROPE_QK.op, [q, k], cos, sin, cu_seqlens, starts, interleaved, inverse)
-    return turned_q, turned_k
+    rotated_q, rotated_k = launch_rope(ROPE_QK.op, [q, k], cos, sin, cu_seqlens, starts, interleaved, inverse)
+    return rotated_q, rotated_k
 
 
 @fake(_rope)
@@ -281,8 +286,8 @@ def _(q, k, cos, sin, cu_seqlens, starts, interleaved, inverse):
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    *turned, cos, sin, cu_seqlens, starts, ctx.interleaved, ctx.inverse = inputs
-    needed = ctx.needs_input_grad[len(turned) :]
+    *tensors, cos, sin, cu_seqlens, starts, ctx.interleaved, ctx.inverse = inputs
+    needed = ctx.needs_input_grad[len(tensors) :]
     refuse_gradient(ROPE.op, cos=needed[0], sin=needed[1])
     ctx.save_for_backward(cos, sin, cu_seqlens, starts)
 
@@ -292,8 +297,8 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _backward_qk(ctx: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor | None, ...]:
-    turned = _rope_qk(dq, dk, *ctx.saved_tensors, ctx.interleaved, not ctx.inverse)
-    return *turned, *[None] * 6
+    gradients = _rope_qk(dq, dk, *ctx.saved_tensors, ctx.interleaved, not ctx.inverse)
+    return *gradients, *[None] * 6
 
 
 differentiable(_rope, _backward, _save)
@@ -302,14 +307,14 @@ differentiable(_rope_qk, _backward_qk, _save)
 
 def variants() -> list[Variant]:
     """Every compiled form of the kernel: dtypes, pairing, with starts or without, aligned to 16 bytes or not."""
-    found = []
+    result = []
     for dtype, kind in POINTERS.items():
         tables: list[tuple[str, str | None]] = [(table, None) for table in dict.fromkeys((kind, "*fp32"))]
-        tables += [(POINTERS[working(dtype)], "*i64")]
+        tables += [(POINTERS[compute_dtype(dtype)], "*i64")]
         for (table, starts), interleaved in product(tables, (False, True)):
             label = f"rope-{kind}-{table}-{'interleaved' if interleaved else 'halves'}{'-starts' if starts else ''}"
             pointers: dict[str, str | None] = dict.fromkeys(("x", "x2", "y", "y2"), kind)
             pointers |= {"cos": table, "sin": table, "cu_seqlens": "*i32", "starts": starts, "sign": "fp32"}
             constants = {"INTERLEAVED": interleaved, **_tile(dtype, interleaved)}
-            found += alignments(label.replace("*", ""), _rope_kernel, pointers, constants, _NUM_WARPS)
-    return found
+            result += specializations(label.replace("*", ""), _rope_kernel, pointers, constants, _NUM_WARPS)
+    return result

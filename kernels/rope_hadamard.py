@@ -16,18 +16,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.butterflies import across, own_stages, width, within
+from packproof.kernels.butterflies import count_thread_stages, tile_width, transform_across_tiles, transform_within_tile
 from packproof.kernels.hadamard import DTYPES, bind_transform, factors_of, launch_hadamard
 from packproof.kernels.launch import (
     POINTERS,
-    ROW_BY_ROW,
-    aligned,
-    alignments,
+    ROW_WISE_PROMISES,
+    align_rows,
     cdiv,
-    interpreted,
+    is_on_host,
     launch,
-    on_host,
     require_device,
+    runs_interpreted,
+    specializations,
 )
 from packproof.kernels.operators import differentiable, fake, operator, refuse_gradient
 from packproof.kernels.rope import launch_rope
@@ -38,7 +38,7 @@ from packproof.refs.errors import checked_call
 from packproof.refs.rotary_options import check_rotary_tables
 from packproof.refs.signatures import ROPE_HADAMARD
 
-PROMISES = ROW_BY_ROW
+PROMISES = ROW_WISE_PROMISES
 INTERPRETED: dict[str, Any] = {}
 
 _FUSED = (64, 128, 256)  # channels of a head
@@ -76,7 +76,7 @@ def rope_hadamard(
     """
     check_options(ROPE_HADAMARD, interleaved=interleaved)
     if not torch.compiler.is_compiling():
-        _bind(x, cos, sin, signs, cu_seqlens, offsets, values=on_host(x))
+        _bind(x, cos, sin, signs, cu_seqlens, offsets, values=is_on_host(x))
         require_device(ROPE_HADAMARD.op, x, _rope_hadamard_kernel)
     result: Tensor = _rope_hadamard(x, cos, sin, signs, cu_seqlens, offsets, interleaved, False)
     return result
@@ -86,15 +86,15 @@ def _bind(
     x: Tensor, cos: Tensor, sin: Tensor, signs: Tensor | None, cu_seqlens: Tensor, starts: Tensor | None, *,
     values: bool,
 ) -> dict[str, int]:  # fmt: skip
-    others = {"cos": cos, "sin": sin, "signs": signs, "offsets": starts}
-    sizes = bind_transform(ROPE_HADAMARD, x, cu_seqlens, values=values, **others)
+    other_inputs = {"cos": cos, "sin": sin, "signs": signs, "offsets": starts}
+    sizes = bind_transform(ROPE_HADAMARD, x, cu_seqlens, values=values, **other_inputs)
     check_rotary_tables(ROPE_HADAMARD.op, "x", sizes, cu_seqlens if values else None, starts)
     return sizes
 
 
 @triton.jit
-def _factors(signs, place, K, wanted):
-    return tl.load(signs + place, mask=(place < K) & wanted, other=1.0)
+def _factors(signs, columns, K, has_signs):
+    return tl.load(signs + columns, mask=(columns < K) & has_signs, other=1.0)
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "H", "M", "x_stride", "head_stride", "has_signs"])
@@ -112,35 +112,38 @@ def _rope_hadamard_kernel(
     N: tl.constexpr = R // WIDTH  # tiles of a half
     groups = tl.cdiv(H, HEADS)
     t = (tl.program_id(0) // groups).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
-    first = tl.program_id(0) % groups * HEADS
+    first_head = tl.program_id(0) % groups * HEADS
     sequence, start, _ = locate(cu_seqlens, S, T, t)
     position = tl.where(sequence < S, t - start, -1)[:, None]
     channel = tl.arange(0, WIDTH)[None, :]
-    read = tl.broadcast_to(position >= 0, (BLOCK_T, WIDTH))
-    stored = tl.broadcast_to((t < T)[:, None], (BLOCK_T, WIDTH))
-    known = read & (position < M)
+    read_mask = tl.broadcast_to(position >= 0, (BLOCK_T, WIDTH))
+    write_mask = tl.broadcast_to((t < T)[:, None], (BLOCK_T, WIDTH))
+    has_table_row = read_mask & (position < M)
     # NaN for a position past the tables, never a neighbour's row; 0 in slack, where y is promised to be 0
-    unknown = tl.where(position < 0, 0.0, float("nan"))
+    absent_value = tl.where(position < 0, 0.0, float("nan"))
     rotations = ()
     for u in tl.static_range(N):
         row = position * R + (u * WIDTH + channel)
-        c = tl.load(cos + row, mask=known, other=unknown) * (K**-0.5)
-        s = tl.load(sin + row, mask=known, other=unknown) * (K**-0.5)
+        c = tl.load(cos + row, mask=has_table_row, other=absent_value) * (K**-0.5)
+        s = tl.load(sin + row, mask=has_table_row, other=absent_value) * (K**-0.5)
         rotations += ((c, -s if INVERSE else s),)
-    source = x + ((t * x_stride + first.to(tl.int64) * head_stride) * UNIT)[:, None]
-    target = y + ((t * H + first) * K)[:, None]
+    source = x + ((t * x_stride + first_head.to(tl.int64) * head_stride) * UNIT)[:, None]
+    target = y + ((t * H + first_head) * K)[:, None]
     # no hoisting of the signs: they would take registers from the heads
-    for h in tl.range(0, tl.minimum(H - first, HEADS), num_stages=STAGES, disable_licm=True):
+    for h in tl.range(0, tl.minimum(H - first_head, HEADS), num_stages=STAGES, disable_licm=True):
         tiles = ()
         for u in tl.static_range(2 * N):
             token = source + (h * head_stride * UNIT + u * WIDTH + channel)
-            tiles += (tl.load(token, mask=read, other=0.0, eviction_policy="evict_first").to(tl.float32),)
+            tiles += (tl.load(token, mask=read_mask, other=0.0, eviction_policy="evict_first").to(tl.float32),)
         if INVERSE:
-            tiles = across(tiles, 2 * N)
-            changed = ()
+            tiles = transform_across_tiles(tiles, 2 * N)
+            new_tiles = ()
             for u in tl.static_range(2 * N):
-                changed += (within(tiles[u], LEVELS, OWN) * _factors(signs, u * WIDTH + channel, K, has_signs != 0),)
-            tiles = changed
+                new_tiles += (
+                    transform_within_tile(tiles[u], LEVELS, OWN)
+                    * _factors(signs, u * WIDTH + channel, K, has_signs != 0),
+                )
+            tiles = new_tiles
         firsts, seconds = (), ()
         for u in tl.static_range(N):
             c, s = rotations[u]
@@ -148,27 +151,30 @@ def _rope_hadamard_kernel(
             seconds += (tiles[u] * s + tiles[N + u] * c,)
         tiles = firsts + seconds
         if not INVERSE:
-            changed = ()
+            new_tiles = ()
             for u in tl.static_range(2 * N):
-                changed += (tiles[u] * _factors(signs, u * WIDTH + channel, K, has_signs != 0),)
-            tiles = across(changed, 2 * N)
+                new_tiles += (tiles[u] * _factors(signs, u * WIDTH + channel, K, has_signs != 0),)
+            tiles = transform_across_tiles(new_tiles, 2 * N)
         for u in tl.static_range(2 * N):
-            tile = tiles[u] if INVERSE else within(tiles[u], LEVELS, OWN)
-            tl.store(target + (h * K + u * WIDTH + channel), tile.to(y.dtype.element_ty), mask=stored)
+            tile = tiles[u] if INVERSE else transform_within_tile(tiles[u], LEVELS, OWN)
+            tl.store(target + (h * K + u * WIDTH + channel), tile.to(y.dtype.element_ty), mask=write_mask)
 
 
 def _tile(K: int, dtype: torch.dtype) -> dict[str, int]:
-    if interpreted(_rope_hadamard_kernel):
-        channels, own = min(2, K // 2), 0
+    if runs_interpreted(_rope_hadamard_kernel):
+        channels, thread_stages = min(2, K // 2), 0
         shape = {"UNIT": 1, "HEADS": 2, "STAGES": 1, "BLOCK_T": 16}
     else:
-        channels, own = width(dtype.itemsize), own_stages(width(dtype.itemsize), dtype.itemsize)
+        channels, thread_stages = (
+            tile_width(dtype.itemsize),
+            count_thread_stages(tile_width(dtype.itemsize), dtype.itemsize),
+        )
         shape = {"UNIT": _UNIT, "HEADS": _HEADS, "STAGES": _STAGES, "BLOCK_T": _NUM_WARPS * 8}
-    return {"K": K, "WIDTH": channels, "LEVELS": channels.bit_length() - 1, "OWN": own, **shape}
+    return {"K": K, "WIDTH": channels, "LEVELS": channels.bit_length() - 1, "OWN": thread_stages, **shape}
 
 
 def _is_fused(K: int, R: int, starts: Tensor | None, interleaved: bool) -> bool:
-    fits = K >= 2 if interpreted(_rope_hadamard_kernel) else K in _FUSED
+    fits = K >= 2 if runs_interpreted(_rope_hadamard_kernel) else K in _FUSED
     return fits and 2 * R == K and starts is None and not interleaved
 
 
@@ -189,7 +195,7 @@ def _rope_hadamard(
 def _launch(x: Tensor, cos: Tensor, sin: Tensor, signs: Tensor | None, cu_seqlens: Tensor, inverse: bool) -> Tensor:
     (T, H, K), S = x.shape, len(cu_seqlens) - 1
     y, tile = x.new_empty(x.shape), _tile(K, x.dtype)
-    x = aligned(x, tile["UNIT"])
+    x = align_rows(x, tile["UNIT"])
     if programs := cdiv(T, tile["BLOCK_T"]) * cdiv(H, tile["HEADS"]):
         arguments = {
             **{"x": x, "cos": factors_of(cos), "sin": factors_of(sin)},
@@ -222,12 +228,12 @@ differentiable(_rope_hadamard, _backward, _save)
 
 def variants() -> list[Variant]:
     """Every compiled form of the kernel: dtypes, head dims, forward and back."""
-    found = []
+    result = []
     for dtype, K, inverse in product(DTYPES, _FUSED, (False, True)):
         pointers: dict[str, str | None] = dict.fromkeys(("cos", "sin", "signs"), "*fp32")
         pointers |= {"x": POINTERS[dtype], "y": POINTERS[dtype], "cu_seqlens": "*i32"}
         label = f"rope-hadamard-{POINTERS[dtype][1:]}-{K}{'-back' if inverse else ''}"
         constants = {"INVERSE": inverse, **_tile(K, dtype)}
-        form = alignments(label, _rope_hadamard_kernel, pointers, constants, _NUM_WARPS)[0]
-        found.append(replace(form, spills=_SPILLS if K == max(_FUSED) else 0))
-    return found
+        form = specializations(label, _rope_hadamard_kernel, pointers, constants, _NUM_WARPS)[0]
+        result.append(replace(form, spills=_SPILLS if K == max(_FUSED) else 0))
+    return result

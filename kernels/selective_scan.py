@@ -15,19 +15,26 @@ import torch
 from torch import Tensor
 
 from packproof.kernels import cuda
-from packproof.kernels.launch import on_host, require_device, require_dtype
+from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.selective_scan_fwd import _selective_scan_fwd_kernel
 from packproof.kernels.selective_scan_launch import (
     DTYPES,
-    Apart,
+    PieceStates,
     ScanProblem,
     dense_rows,
     kept_shape,
     refusal,
     variants,
 )
-from packproof.refs.arguments import bind, check_option, check_options, empty_gradients, empty_output, widened
+from packproof.refs.arguments import (
+    bind,
+    check_option,
+    check_options,
+    empty_gradients,
+    empty_output,
+    widen_narrow_inputs,
+)
 from packproof.refs.errors import checked_call
 from packproof.refs.signatures import SELECTIVE_SCAN
 
@@ -115,11 +122,11 @@ def selective_scan(
     check_options(SELECTIVE_SCAN, delta_softplus=delta_softplus, return_final_states=return_final_states)
     check_option(SELECTIVE_SCAN.op, "impl", impl, cuda.IMPLEMENTATIONS)
     if not torch.compiler.is_compiling():
-        _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=on_host(u))
+        _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=is_on_host(u))
         require_device(SELECTIVE_SCAN.op, u, _selective_scan_fwd_kernel)
-        _native(impl, u, A)
-    named = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    tensors = (*widened(SELECTIVE_SCAN, named).values(), cu_seqlens, initial_states)
+        _uses_cuda(impl, u, A)
+    inputs = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
+    tensors = (*widen_narrow_inputs(SELECTIVE_SCAN, inputs).values(), cu_seqlens, initial_states)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     y, final_states, _ = _selective_scan(*tensors, delta_softplus, return_final_states, keep, impl)
     return (y, final_states) if return_final_states else y
@@ -128,9 +135,9 @@ def selective_scan(
 selective_scan_triton = partial(selective_scan, impl="triton")
 
 
-def _native(impl: str, u: Tensor, A: Tensor) -> bool:
+def _uses_cuda(impl: str, u: Tensor, A: Tensor) -> bool:
     """Whether to run the kernels in CUDA C++."""
-    return cuda.chosen(SELECTIVE_SCAN.op, impl, refusal(u.device, A.shape[1]))
+    return cuda.uses_cuda(SELECTIVE_SCAN.op, impl, refusal(u.device, A.shape[1]))
 
 
 def _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, *, values: bool) -> dict[str, int]:
@@ -148,44 +155,47 @@ def _selective_scan(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y; the final states; the states kept for backward. The last two are empty unless requested."""
     problem = ScanProblem(
-        u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, _native(impl, u, A)
+        u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, _uses_cuda(impl, u, A)
     )
-    kept = A.new_empty(kept_shape(u, A, B, C, keep_states))
-    y, final_states = problem.scan(int(return_final_states), kept)
-    return y, problem.untiled(final_states) if return_final_states else A.new_empty(0), kept
+    kept_states = A.new_empty(kept_shape(u, A, B, C, keep_states))
+    y, final_states = problem.scan(int(return_final_states), kept_states)
+    return y, problem.untiled(final_states) if return_final_states else A.new_empty(0), kept_states
 
 
 @operator
 def _selective_scan_backward(
     dy: Tensor, dfinal: Tensor | None, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
-    z: Tensor | None, delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, kept: Tensor,
+    z: Tensor | None, delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, kept_states: Tensor,
     softplus: bool, impl: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the inputs in order, empty for an absent input."""
     problem = ScanProblem(
-        u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, _native(impl, u, A)
+        u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, _uses_cuda(impl, u, A)
     )
-    found = problem.gradients(dy, dfinal, kept)
-    dinitial = A.new_empty(0) if initial_states is None else found["initial"]
-    return *_by_argument(problem, found, A, B, C, D, delta_bias), dinitial
+    gradients = problem.gradients(dy, dfinal, kept_states)
+    dinitial = A.new_empty(0) if initial_states is None else gradients["initial"]
+    return *_gradients_by_argument(problem, gradients, A, B, C, D, delta_bias), dinitial
 
 
-def _by_argument(
-    problem: ScanProblem, found: dict[str, Tensor], A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+def _gradients_by_argument(
+    problem: ScanProblem, gradients: dict[str, Tensor], A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
     delta_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients in the order of the arguments, without initial states."""
-    groups = (found[name].sum(1) if problem.mixed and x.ndim == 2 else found[name] for name, x in (("B", B), ("C", C)))
+    groups = (
+        gradients[name].sum(1) if problem.has_mixed_groups and x.ndim == 2 else gradients[name]
+        for name, x in (("B", B), ("C", C))
+    )
     dB, dC = (value.to(x.dtype).reshape(x.shape).contiguous() for value, x in zip(groups, (B, C), strict=True))
     return (
-        found["u"],
-        found["delta"],
-        found["A"],
+        gradients["u"],
+        gradients["delta"],
+        gradients["A"],
         dB,
         dC,
-        A.new_empty(0) if D is None else found["D"],
-        found["z"],
-        A.new_empty(0) if delta_bias is None else found["bias"],
+        A.new_empty(0) if D is None else gradients["D"],
+        gradients["z"],
+        A.new_empty(0) if delta_bias is None else gradients["bias"],
     )
 
 
@@ -199,7 +209,7 @@ def _(
 
 
 @fake(_selective_scan_backward)
-def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, kept, softplus, impl):
+def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, kept_states, softplus, impl):
     return empty_gradients(SELECTIVE_SCAN, u, delta, A, B, C, D, z, delta_bias, initial_states)
 
 
@@ -212,9 +222,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
     dfinal_states = dfinal if ctx.has_final_states else None
-    found = list[Tensor | None](_selective_scan_backward(dy, dfinal_states, *ctx.saved_tensors, ctx.softplus, ctx.impl))
-    found.insert(8, None)  # cu_seqlens
-    gradients = (g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False))
+    all_gradients = list[Tensor | None](
+        _selective_scan_backward(dy, dfinal_states, *ctx.saved_tensors, ctx.softplus, ctx.impl)
+    )
+    all_gradients.insert(8, None)  # cu_seqlens
+    gradients = (g if needed else None for g, needed in zip(all_gradients, ctx.needs_input_grad, strict=False))
     return *gradients, *[None] * 4
 
 
@@ -232,24 +244,26 @@ def forward_over_ranks(
     n); None if the sequence ends on this rank. Is sent the state before the rank's tokens, or None. Returns y and the
     states kept for backward.
     """
-    tensors, native, left = (u, delta, A, B, C, D, z, delta_bias), _native("auto", u, A), None
+    tensors, native, leaving_state = (u, delta, A, B, C, D, z, delta_bias), _uses_cuda("auto", u, A), None
     problem = ScanProblem(*tensors, cu_seqlens, None, softplus, native)
     # on all ranks before the exchange, so no rank waits for this work of another
-    apart = problem.apart(1)
+    piece_states = problem.find_piece_states(1)
     if leaves:
-        left = (
-            _state_left(problem, apart.copied(), u, delta, A, B, delta_bias, cu_seqlens, softplus),
-            _decay_of_all(problem, apart, delta, A, delta_bias, softplus),
+        leaving_state = (
+            _leaving_state(
+                problem, piece_states.with_copied_states(), u, delta, A, B, delta_bias, cu_seqlens, softplus
+            ),
+            _total_decay(problem, piece_states, delta, A, delta_bias, softplus),
         )
-    entering = yield left
+    entering = yield leaving_state
     problem = ScanProblem(*tensors, cu_seqlens, entering, softplus, native)
-    kept = A.new_empty(kept_shape(u, A, B, C, True))
-    return problem.scan(0, kept, apart)[0], kept
+    kept_states = A.new_empty(kept_shape(u, A, B, C, True))
+    return problem.scan(0, kept_states, piece_states)[0], kept_states
 
 
 def backward_over_ranks(
     dy: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
-    delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, kept: Tensor,
+    delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, kept_states: Tensor,
     *, softplus: bool,
 ) -> Generator[Tensor | None, Tensor | None, tuple[Tensor, ...]]:  # fmt: skip
     """The backward pass of `forward_over_ranks`, as a generator.
@@ -258,15 +272,19 @@ def backward_over_ranks(
     gradient of the state at the end, or None. Returns the gradients of the inputs, empty for an absent one.
     """
     tensors, dy = (u, delta, A, B, C, D, z, delta_bias), dense_rows(dy)
-    problem = ScanProblem(*tensors, cu_seqlens, initial_states, softplus, _native("auto", u, A))
-    apart, entering = problem.gradients_apart(dy), None
+    problem = ScanProblem(*tensors, cu_seqlens, initial_states, softplus, _uses_cuda("auto", u, A))
+    piece_gradients, entering = problem.find_piece_gradients(dy), None
     if initial_states is not None:
-        entering = _gradient_entering(problem, apart.copied(), dy, delta, A, C, z, delta_bias, cu_seqlens, softplus)
+        entering = _entering_gradient(
+            problem, piece_gradients.with_copied_states(), dy, delta, A, C, z, delta_bias, cu_seqlens, softplus
+        )
     dfinal = yield entering
-    return _by_argument(problem, problem.gradients(dy, dfinal, kept, apart), A, B, C, D, delta_bias)
+    return _gradients_by_argument(
+        problem, problem.gradients(dy, dfinal, kept_states, piece_gradients), A, B, C, D, delta_bias
+    )
 
 
-def forward_inside(
+def forward_on_one_rank(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     delta_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -274,23 +292,25 @@ def forward_inside(
 
     Returns y, arbitrary before the first sequence, and the states kept for backward.
     """
-    y, _, kept = _selective_scan(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, None, softplus, False, True, "auto")
-    return y, kept
+    y, _, kept_states = _selective_scan(
+        u, delta, A, B, C, D, z, delta_bias, cu_seqlens, None, softplus, False, True, "auto"
+    )
+    return y, kept_states
 
 
-def backward_inside(
+def backward_on_one_rank(
     dy: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
-    delta_bias: Tensor | None, cu_seqlens: Tensor, kept: Tensor, *, softplus: bool,
+    delta_bias: Tensor | None, cu_seqlens: Tensor, kept_states: Tensor, *, softplus: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The gradients of the inputs of `forward_on_one_rank`, empty for an absent one."""
-    found: tuple[Tensor, ...] = _selective_scan_backward(
-        dy, None, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, None, kept, softplus, "auto"
+    gradients: tuple[Tensor, ...] = _selective_scan_backward(
+        dy, None, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, None, kept_states, softplus, "auto"
     )
-    return found[:-1]
+    return gradients[:-1]
 
 
-def _state_left(
-    problem: ScanProblem, apart: Apart, u: Tensor, delta: Tensor, A: Tensor, B: Tensor,
+def _leaving_state(
+    problem: ScanProblem, piece_states: PieceStates, u: Tensor, delta: Tensor, A: Tensor, B: Tensor,
     bias: Tensor | None, cu_seqlens: Tensor, softplus: bool,
 ) -> Tensor:  # fmt: skip
     """The state at the end, starting from zero.
@@ -299,23 +319,23 @@ def _state_left(
     up and leave the state zero.
     """
     size = problem.tiles.ends["SIZE"]
-    rest = len(u) % size
-    ends, final_states = problem.states(1, apart)
-    if not rest:
+    n_remaining = len(u) % size
+    ends, final_states = problem.states(1, piece_states)
+    if not n_remaining:
         return problem.untiled(final_states)
-    short = size - rest
-    last_u, last_delta, last_B = (_after_zeros(x[len(x) - rest :], short) for x in (u, delta, B))
-    last = ScanProblem(
+    n_zeros = size - n_remaining
+    last_u, last_delta, last_B = (_prepend_zeros(x[len(x) - n_remaining :], n_zeros) for x in (u, delta, B))
+    last_piece = ScanProblem(
         last_u, last_delta, A, last_B, last_B, None, None, bias, _offsets(cu_seqlens, size), None, softplus, False
     )
-    left = last.untiled(last.states(1)[1])
+    leaving_state = last_piece.untiled(last_piece.states(1)[1])
     if len(u) < size:
-        return left
-    return _decay(delta[len(u) - rest :], A, bias, softplus) * problem.untiled(ends[-1:]) + left
+        return leaving_state
+    return _decay(delta[len(u) - n_remaining :], A, bias, softplus) * problem.untiled(ends[-1:]) + leaving_state
 
 
-def _gradient_entering(
-    problem: ScanProblem, apart: Apart, dy: Tensor, delta: Tensor, A: Tensor, C: Tensor,
+def _entering_gradient(
+    problem: ScanProblem, piece_gradients: PieceStates, dy: Tensor, delta: Tensor, A: Tensor, C: Tensor,
     z: Tensor | None, bias: Tensor | None, cu_seqlens: Tensor, softplus: bool,
 ) -> Tensor:  # fmt: skip
     """The gradient of the state before the first token, from the outputs of these tokens alone.
@@ -323,25 +343,25 @@ def _gradient_entering(
     The kernels have it after the first piece. The first piece itself follows a piece of zeros in a second problem.
     """
     size = problem.tiles.ends["SIZE"]
-    backs, _ = problem.gradients_of_states(dy, problem.A, 0, apart)
-    first_dy, first_delta, first_C = (_after_zeros(x[:size], size) for x in (dy, delta, C))
-    first_z = None if z is None else _after_zeros(z[:size], size)
+    backs, _ = problem.gradients_of_states(dy, problem.A, 0, piece_gradients)
+    first_dy, first_delta, first_C = (_prepend_zeros(x[:size], size) for x in (dy, delta, C))
+    first_z = None if z is None else _prepend_zeros(z[:size], size)
     offsets = _offsets(cu_seqlens, size + min(size, len(dy)))
     tensors = (first_dy, first_delta, A, first_C, first_C, None, first_z, bias)
-    before = ScanProblem(*tensors, offsets, None, softplus, False)
-    entering = before.untiled(before.gradients_of_states(first_dy, before.A, 0)[0][:1])
+    first_piece = ScanProblem(*tensors, offsets, None, softplus, False)
+    entering = first_piece.untiled(first_piece.gradients_of_states(first_dy, first_piece.A, 0)[0][:1])
     if len(dy) <= size:
         return entering
     return entering + _decay(delta[:size], A, bias, softplus) * problem.untiled(backs[:1])
 
 
-def _decay_of_all(
-    problem: ScanProblem, apart: Apart, delta: Tensor, A: Tensor, bias: Tensor | None, softplus: bool
+def _total_decay(
+    problem: ScanProblem, piece_states: PieceStates, delta: Tensor, A: Tensor, bias: Tensor | None, softplus: bool
 ) -> Tensor:
     """The product of the decays of all tokens, (d, n). The steps of whole pieces are already summed."""
-    rest = delta[len(apart.sums) * problem.tiles.ends["SIZE"] :]
-    whole = apart.sums.sum(0).view(problem.G, -1)[:, : problem.D // problem.G].reshape(-1)
-    return torch.exp(A * (whole + _steps(rest, bias, softplus))[:, None])
+    remaining_delta = delta[len(piece_states.sums) * problem.tiles.ends["SIZE"] :]
+    piece_steps = piece_states.sums.sum(0).view(problem.G, -1)[:, : problem.D // problem.G].reshape(-1)
+    return torch.exp(A * (piece_steps + _steps(remaining_delta, bias, softplus))[:, None])
 
 
 def _decay(delta: Tensor, A: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
@@ -355,7 +375,7 @@ def _steps(delta: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
     return (torch.nn.functional.softplus(steps) if softplus else steps).sum(0)
 
 
-def _after_zeros(x: Tensor, rows: int) -> Tensor:
+def _prepend_zeros(x: Tensor, rows: int) -> Tensor:
     return torch.cat([x.new_zeros(rows, *x.shape[1:]), x])
 
 

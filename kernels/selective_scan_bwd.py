@@ -16,17 +16,17 @@ of channels, the sums over tokens as one part per window.
 import triton
 import triton.language as tl
 
-from packproof.kernels.elementwise import finite, sigmoid, silu, silu_slope
+from packproof.kernels.elementwise import clamp_rate, sigmoid, silu, silu_derivative
 from packproof.kernels.selective_scan_fwd import (
     LOG2E,
+    accurate_exp2,
     channel_block,
     entering_state,
     first_piece,
-    power,
-    row_of,
+    load_row,
+    load_states,
     sequence_at,
     state_elements,
-    states_of,
     tile_offsets,
     time_step,
 )
@@ -36,7 +36,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def _through_gate(dy, z, has_z):
+def _gradient_before_gate(dy, z, has_z):
     """The gradient before the gate."""
     dy = dy.to(tl.float32)
     return tl.where(has_z != 0, dy * silu(z.to(tl.float32)), dy)
@@ -54,8 +54,8 @@ def _selective_scan_bwd_chunk_state_kernel(
     SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """λ before each piece after the first one, from a λ of zero after it, and the sum of Δ of the piece."""
-    _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
-    d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
+    _, group, first_channel, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
+    d, n = first_channel + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     channels = d < end_of_group
     row = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D))
     # the boundary of a row, if any, is at (row + 1) * SIZE or later, in the sequence of the token before that
@@ -68,18 +68,18 @@ def _selective_scan_bwd_chunk_state_kernel(
         at, columns = tile_offsets(BLOCK_N, BLOCK_D, TILE), column + tl.arange(0, BLOCK_D)
         tile, padded = n0 * width + column * BLOCK_N, columns < (group + 1) * (width // G)
         mask, gated = padded[None, :], channels & (has_z != 0)
-        decay = finite(tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E)
+        decay = clamp_rate(tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E)
         offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
         back, total = tl.zeros((BLOCK_N, BLOCK_D), tl.float32), tl.zeros((BLOCK_D,), tl.float32)
-        last = tl.minimum(t + SIZE, end)
-        delta_row, z_row = row_of(delta, delta_stride, t, d, channels), row_of(z, z_stride, t, d, gated)
-        dy_row = row_of(dy, dy_stride, t, d, channels)
-        for i in range(t, last):
-            C_row, ahead = states_of(C, C_stride, i, n), tl.minimum(i + 1, last - 1)
-            next_delta = row_of(delta, delta_stride, ahead, d, channels)
-            next_z, next_dy = row_of(z, z_stride, ahead, d, gated), row_of(dy, dy_stride, ahead, d, channels)
+        piece_end = tl.minimum(t + SIZE, end)
+        delta_row, z_row = load_row(delta, delta_stride, t, d, channels), load_row(z, z_stride, t, d, gated)
+        dy_row = load_row(dy, dy_stride, t, d, channels)
+        for i in range(t, piece_end):
+            C_row, next_t = load_states(C, C_stride, i, n), tl.minimum(i + 1, piece_end - 1)
+            next_delta = load_row(delta, delta_stride, next_t, d, channels)
+            next_z, next_dy = load_row(z, z_stride, next_t, d, gated), load_row(dy, dy_stride, next_t, d, channels)
             total += time_step(delta_row, offset, use_softplus)
-            g = _through_gate(dy_row, z_row, has_z)
+            g = _gradient_before_gate(dy_row, z_row, has_z)
             back += tl.exp2(decay * total[None, :]) * (C_row * g[None, :])
             delta_row, z_row, dy_row = next_delta, next_z, next_dy
         tl.store(backs + (row.to(tl.int64) * N * width + tile) + at, back, mask=mask)
@@ -104,12 +104,12 @@ def _selective_scan_bwd_state_passing_kernel(
     boundaries = tl.maximum(end - start - 1, 0) // SIZE
     empty = (start == end) & (has_initial != 0)
     if (boundaries > 0) | empty:
-        decay = finite(tl.load(A + element, mask=mask, other=0.0) * LOG2E)
+        decay = clamp_rate(tl.load(A + element, mask=mask, other=0.0) * LOG2E)
         h = tl.load(dfinal + sequence * size + element, mask=mask & (has_final != 0), other=0.0)
         for i in range(0, boundaries):
             row = (start // SIZE + boundaries - 1 - i).to(tl.int64)
             total = tl.load(sums + row * width + column, mask=mask, other=0.0)
-            h = power(decay * total) * h + tl.load(backs + row * size + element, mask=mask, other=0.0)
+            h = accurate_exp2(decay * total) * h + tl.load(backs + row * size + element, mask=mask, other=0.0)
             tl.store(backs + row * size + element, h, mask=mask)
         tl.store(dinitial + sequence * size + element, h, mask=mask & empty)
 
@@ -125,37 +125,37 @@ def _sum_channels(x):
 
 
 @triton.jit
-def _group_rows(x, stride, t, last, d, mask, TOKENS: tl.constexpr):
+def _load_rows(x, stride, t, end, d, mask, TOKENS: tl.constexpr):
     """Rows of TOKENS tokens. Past the end the last row is repeated."""
     rows = ()
     for k in tl.static_range(TOKENS):
-        rows += (row_of(x, stride, tl.minimum(t + k, last - 1), d, mask),)
+        rows += (load_row(x, stride, tl.minimum(t + k, end - 1), d, mask),)
     return rows
 
 
 @triton.jit
-def _leaving_gradient(boundaries, dfinal, sequence, last, end, size, at, mask, has_final, SIZE: tl.constexpr):
+def _leaving_gradient(boundaries, dfinal, sequence, piece_end, end, size, at, mask, has_final, SIZE: tl.constexpr):
     """The gradient of the state after the piece with its end at `piece_end`: [BLOCK_N, BLOCK_D]. See entering_state."""
-    back = tl.load(dfinal + sequence * size + at, mask=mask & (has_final != 0) & (last == end), other=0.0)
-    return tl.load(boundaries + (last // SIZE - 1) * size + at, mask=mask & (last < end), other=back)
+    back = tl.load(dfinal + sequence * size + at, mask=mask & (has_final != 0) & (piece_end == end), other=0.0)
+    return tl.load(boundaries + (piece_end // SIZE - 1) * size + at, mask=mask & (piece_end < end), other=back)
 
 
 @triton.jit
 def _keep_states(
-    h, kept, u, delta, B, t, last, groups, u_stride, delta_stride, B_stride, d, channels, n, at, decay, bias,
+    h, scratch, u, delta, B, t, end, groups, u_stride, delta_stride, B_stride, d, channels, n, at, decay, bias,
     use_softplus, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Keep the state before each group of TOKENS tokens."""
-    known = channels & (last > t)
-    u_row, delta_row = row_of(u, u_stride, t, d, known), row_of(delta, delta_stride, t, d, known)
+    load_mask = channels & (end > t)
+    u_row, delta_row = load_row(u, u_stride, t, d, load_mask), load_row(delta, delta_stride, t, d, load_mask)
     for j in range(0, groups):
-        tl.store(kept + j * (BLOCK_N * BLOCK_D) + at, h)
+        tl.store(scratch + j * (BLOCK_N * BLOCK_D) + at, h)
         for k in tl.static_range(TOKENS):
-            B_row = states_of(B, B_stride, tl.minimum(t + j * TOKENS + k, last - 1), n)
-            ahead = tl.minimum(t + j * TOKENS + k + 1, last - 1)
+            B_row = load_states(B, B_stride, tl.minimum(t + j * TOKENS + k, end - 1), n)
+            next_t = tl.minimum(t + j * TOKENS + k + 1, end - 1)
             next_u, next_delta = (
-                row_of(u, u_stride, ahead, d, channels),
-                row_of(delta, delta_stride, ahead, d, channels),
+                load_row(u, u_stride, next_t, d, channels),
+                load_row(delta, delta_stride, next_t, d, channels),
             )
             step = time_step(delta_row, bias, use_softplus)
             h = tl.exp2(decay * step[None, :]) * h + B_row * (step * u_row)[None, :]
@@ -164,26 +164,26 @@ def _keep_states(
 
 @triton.jit
 def _back_group(
-    back, dA, dD, dbias, h, us, deltas, zs, dys, B, C, parts, partial, du, ddelta, dz, t, last, row_stride,
+    back, dA, dD, dbias, h, us, deltas, zs, dys, B, C, parts, partial, du, ddelta, dz, t, end, row_stride,
     part_stride, N, n0, B_stride, C_stride, d, channels, n, decay, skip, bias, has_z, use_softplus,
     TOKENS: tl.constexpr, SPLIT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """The gradients of TOKENS tokens, last to first; h is the state before them."""
     states, factors, steps = (h,), (), ()
     for k in tl.static_range(TOKENS):
-        step = tl.where(t + k < last, time_step(deltas[k], bias, use_softplus), 0.0)
+        step = tl.where(t + k < end, time_step(deltas[k], bias, use_softplus), 0.0)
         a = tl.exp2(decay * step[None, :])
-        B_row = states_of(B, B_stride, tl.minimum(t + k, last - 1), n)
+        B_row = load_states(B, B_stride, tl.minimum(t + k, end - 1), n)
         h = a * h + B_row * (step * us[k])[None, :]
         states += (h,)
         factors += (a,)
         steps += (step,)
     for k in tl.static_range(TOKENS - 1, -1, -1):
-        inside, row = t + k < last, tl.minimum(t + k, last - 1)
+        inside, row = t + k < end, tl.minimum(t + k, end - 1)
         part = parts + row * part_stride + tl.arange(0, 2 * BLOCK_N)
-        B_row, C_row = states_of(B, B_stride, row, n), states_of(C, C_stride, row, n)
+        B_row, C_row = load_states(B, B_stride, row, n), load_states(C, C_stride, row, n)
         step, u_here, z_here = steps[k], us[k].to(tl.float32), zs[k].to(tl.float32)
-        g = tl.where(inside, _through_gate(dys[k], z_here, has_z), 0.0)
+        g = tl.where(inside, _gradient_before_gate(dys[k], z_here, has_z), 0.0)
         dh = back + C_row * g[None, :]
         value, from_B = tl.sum(states[k + 1] * C_row, 0), tl.sum(dh * B_row, 0)
         back = dh * factors[k]
@@ -194,7 +194,7 @@ def _back_group(
         pair = _sum_channels(tl.reshape(tl.permute(pair, (0, 2, 1)), (2 * BLOCK_N, BLOCK_D)))
         tl.store(part, pair, mask=inside)
 
-        here, stored = row * row_stride + d, channels & inside
+        token_offsets, stored = row * row_stride + d, channels & inside
         earlier, passed, final = stored & (n0 > 0), stored & (n0 + BLOCK_N < N), stored & (n0 + BLOCK_N >= N)
         if SPLIT:
             sums = partial + row * 3 * row_stride + d
@@ -206,10 +206,10 @@ def _back_group(
             tl.store(sums + 2 * row_stride, from_A, mask=passed)
         dstep = from_B * u_here + from_A
         dstep = tl.where(use_softplus != 0, dstep * sigmoid(deltas[k] + bias), dstep)
-        dz_here = dys[k] * (value + skip * u_here) * silu_slope(z_here)
-        tl.store(du + here, (from_B * step + skip * g).to(du.dtype.element_ty), mask=final)
-        tl.store(ddelta + here, dstep.to(ddelta.dtype.element_ty), mask=final)
-        tl.store(dz + here, dz_here.to(dz.dtype.element_ty), mask=final & (has_z != 0))
+        dz_here = dys[k] * (value + skip * u_here) * silu_derivative(z_here)
+        tl.store(du + token_offsets, (from_B * step + skip * g).to(du.dtype.element_ty), mask=final)
+        tl.store(ddelta + token_offsets, dstep.to(ddelta.dtype.element_ty), mask=final)
+        tl.store(dz + token_offsets, dz_here.to(dz.dtype.element_ty), mask=final & (has_z != 0))
         dD += g * u_here
         dbias += tl.where(inside, dstep, 0.0)
     return back, dA, dD, dbias
@@ -234,7 +234,7 @@ def _selective_scan_bwd_kernel(
 
     A piece is processed from its last stretch of KEEP tokens to its first; `ends` has the kept state before each.
     """
-    block, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
+    block, group, first_channel, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
     window = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D))
     begin, size = window * WINDOW, (N * width).to(tl.int64)
     n, at = tl.arange(0, BLOCK_N), tile_offsets(BLOCK_N, BLOCK_D, TILE)
@@ -245,12 +245,12 @@ def _selective_scan_bwd_kernel(
     u_stride, delta_stride, z_stride = u_stride.to(tl.int64), delta_stride.to(tl.int64), z_stride.to(tl.int64)
     B_stride, C_stride, dy_stride = B_stride.to(tl.int64), C_stride.to(tl.int64), dy_stride.to(tl.int64)
     row_stride, part_stride = D.to(tl.int64), (G * N * 2).to(tl.int64)
-    d = first + tl.arange(0, BLOCK_D)
+    d = first_channel + tl.arange(0, BLOCK_D)
     channels = d < end_of_group
     gated = channels & (has_z != 0)
     tile, columns = n0 * width + column * BLOCK_N, column + tl.arange(0, BLOCK_D)
     mask = (columns < (group + 1) * (width // G))[None, :]
-    decay = finite(tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E)
+    decay = clamp_rate(tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E)
     direct = tl.load(skip + d, mask=channels & (has_skip != 0), other=0.0)
     offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
     sum_D, sum_bias = tl.zeros((BLOCK_D,), tl.float32), tl.zeros((BLOCK_D,), tl.float32)
@@ -258,12 +258,12 @@ def _selective_scan_bwd_kernel(
     sequence, t = first_piece(cu_seqlens, S, T, begin, SIZE)
     while (t - begin < WINDOW) & (sequence < S):
         start, end = bounds(cu_seqlens, S, T, sequence)
-        last = tl.maximum(tl.minimum(t + SIZE, end), t)
-        back = _leaving_gradient(backs + tile, dfinal + tile, sequence, last, end, size, at, mask, has_final, SIZE)
-        stretches = tl.cdiv(last - t, KEEP)
+        piece_end = tl.maximum(tl.minimum(t + SIZE, end), t)
+        back = _leaving_gradient(backs + tile, dfinal + tile, sequence, piece_end, end, size, at, mask, has_final, SIZE)
+        stretches = tl.cdiv(piece_end - t, KEEP)
         for stretch in tl.range(0, stretches, disable_licm=True):
             front = t + (stretches - 1 - stretch) * KEEP
-            stop = tl.minimum(front + KEEP, last)
+            stop = tl.minimum(front + KEEP, piece_end)
             groups = tl.cdiv(stop - front, TOKENS)
             h = entering_state(ends + tile, initial + tile, sequence, start, front, size, at, mask, has_initial, KEEP)
             tl.debug_barrier()
@@ -273,26 +273,26 @@ def _selective_scan_bwd_kernel(
             )  # fmt: skip
             tl.debug_barrier()
             i = front + (groups - 1) * TOKENS
-            zs = _group_rows(z, z_stride, i, stop, d, gated, TOKENS)
-            dys = _group_rows(dy, dy_stride, i, stop, d, channels, TOKENS)
+            zs = _load_rows(z, z_stride, i, stop, d, gated, TOKENS)
+            dys = _load_rows(dy, dy_stride, i, stop, d, channels, TOKENS)
             for j in range(0, groups):
                 i = front + (groups - 1 - j) * TOKENS
-                ahead = tl.maximum(i - TOKENS, front)
+                next_i = tl.maximum(i - TOKENS, front)
                 h = tl.load(kept + (groups - 1 - j) * (BLOCK_N * BLOCK_D) + at)
-                us = _group_rows(u, u_stride, i, stop, d, channels, TOKENS)  # in cache since the states were recomputed
-                deltas = _group_rows(delta, delta_stride, i, stop, d, channels, TOKENS)
-                next_zs = _group_rows(z, z_stride, ahead, stop, d, gated, TOKENS)
-                next_dys = _group_rows(dy, dy_stride, ahead, stop, d, channels, TOKENS)
+                us = _load_rows(u, u_stride, i, stop, d, channels, TOKENS)  # in cache since the states were recomputed
+                deltas = _load_rows(delta, delta_stride, i, stop, d, channels, TOKENS)
+                next_zs = _load_rows(z, z_stride, next_i, stop, d, gated, TOKENS)
+                next_dys = _load_rows(dy, dy_stride, next_i, stop, d, channels, TOKENS)
                 back, sum_A, sum_D, sum_bias = _back_group(
                     back, sum_A, sum_D, sum_bias, h, us, deltas, zs, dys, B, C, parts, partial, du, ddelta, dz, i,
                     stop, row_stride, part_stride, N, n0, B_stride, C_stride, d, channels, n, decay, direct, offset,
                     has_z, use_softplus, TOKENS, SPLIT, BLOCK_N, BLOCK_D,
                 )  # fmt: skip
                 zs, dys = next_zs, next_dys
-        begins = mask & (t == start) & (last > t) & (has_initial != 0)
+        begins = mask & (t == start) & (piece_end > t) & (has_initial != 0)
         tl.store(dinitial + (sequence * size + tile) + at, back, mask=begins)
-        t = last
-        sequence += (end <= last).to(tl.int32)
+        t = piece_end
+        sequence += (end <= piece_end).to(tl.int32)
     row = window.to(tl.int64)
     tl.store(dA + (row * size + tile) + at, sum_A, mask=mask)
     tl.store(dD + row * D + d, sum_D, mask=channels & (n0 == 0))
@@ -305,11 +305,11 @@ def _selective_scan_bwd_reduce_kernel(parts, dB, dC, cu_seqlens, T, S, n_parts, 
     size = T.to(tl.int64) * width
     element = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     row = element // width
-    used = (row >= tl.load(cu_seqlens)) & (row < tl.load(cu_seqlens + S))
+    in_sequence = (row >= tl.load(cu_seqlens)) & (row < tl.load(cu_seqlens + S))
     both = element[:, None] * 2 + tl.arange(0, 2)[None, :]
     total = tl.zeros((BLOCK, 2), tl.float32)
     for i in range(0, n_parts):
-        total += tl.load(parts + i * size * 2 + both, mask=used[:, None], other=0.0)
+        total += tl.load(parts + i * size * 2 + both, mask=in_sequence[:, None], other=0.0)
     of_B, of_C = tl.split(total)
     tl.store(dB + element, of_B.to(dB.dtype.element_ty), mask=element < size)
     tl.store(dC + element, of_C.to(dC.dtype.element_ty), mask=element < size)

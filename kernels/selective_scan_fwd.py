@@ -17,7 +17,7 @@ SIZE tokens.
 import triton
 import triton.language as tl
 
-from packproof.kernels.elementwise import finite, silu, softplus
+from packproof.kernels.elementwise import clamp_rate, silu, softplus
 from packproof.kernels.sequences import bounds
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -34,8 +34,14 @@ def channel_block(program, D, G, width, CHANNELS: tl.constexpr):
     blocks = tl.cdiv(per_group, CHANNELS)
     group = program % (blocks * G) // blocks
     block = program % blocks
-    first = block * CHANNELS
-    return block, group, group * per_group + first, (group + 1) * per_group, group * (width // G) + first
+    first_in_group = block * CHANNELS
+    return (
+        block,
+        group,
+        group * per_group + first_in_group,
+        (group + 1) * per_group,
+        group * (width // G) + first_in_group,
+    )
 
 
 @triton.jit
@@ -49,11 +55,11 @@ def tile_offsets(BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexp
 def sequence_at(cu_seqlens, S, t):
     """The last sequence with its start at token t or before it."""
     sequence = 0
-    left = S - 1
-    while left > 0:
-        step = (left + 1) // 2
+    span = S - 1
+    while span > 0:
+        step = (span + 1) // 2
         sequence = tl.where(tl.load(cu_seqlens + sequence + step) <= t, sequence + step, sequence)
-        left = left // 2
+        span = span // 2
     return sequence
 
 
@@ -67,13 +73,13 @@ def first_piece(cu_seqlens, S, T, t, SIZE: tl.constexpr):
 
 
 @triton.jit
-def row_of(x, stride, t, d, mask):
+def load_row(x, stride, t, d, mask):
     """x[t] of the channels d, in its dtype. Loops load the rows of the next token before they use the current ones."""
     return tl.load(x + t * stride + d, mask=mask, other=0.0)
 
 
 @triton.jit
-def states_of(B, stride, t, n):
+def load_states(B, stride, t, n):
     """B[t]: [BLOCK_N, 1]."""
     return tl.load(B + t * stride + n)[:, None]
 
@@ -85,7 +91,7 @@ def time_step(delta, bias, use_softplus):
 
 
 @triton.jit
-def power(x):
+def accurate_exp2(x):
     """2^x.
 
     Near 1 the hardware's errors of 1 ULP have a common sign, and thousands of tokens would add them up. There a
@@ -120,8 +126,8 @@ def _selective_scan_fwd_chunk_state_kernel(
 
     Only for pieces before another piece, and for whole last pieces if final states are kept.
     """
-    _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
-    d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
+    _, group, first_channel, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
+    d, n = first_channel + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     channels = d < end_of_group
     window = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D))
     # of the pieces that begin in a window of SIZE tokens, only the last may have SIZE tokens
@@ -134,18 +140,18 @@ def _selective_scan_fwd_chunk_state_kernel(
         at, columns = tile_offsets(BLOCK_N, BLOCK_D, TILE), column + tl.arange(0, BLOCK_D)
         tile, padded = n0 * width + column * BLOCK_N, columns < (group + 1) * (width // G)
         mask = padded[None, :]
-        decay = finite(tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E)
+        decay = clamp_rate(tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E)
         offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
         h, total = tl.zeros((BLOCK_N, BLOCK_D), tl.float32), tl.zeros((BLOCK_D,), tl.float32)
-        u_row, delta_row = row_of(u, u_stride, t, d, channels), row_of(delta, delta_stride, t, d, channels)
+        u_row, delta_row = load_row(u, u_stride, t, d, channels), load_row(delta, delta_stride, t, d, channels)
         for i in range(t, t + SIZE):
-            B_row, ahead = states_of(B, B_stride, i, n), tl.minimum(i + 1, t + SIZE - 1)
+            B_row, next_t = load_states(B, B_stride, i, n), tl.minimum(i + 1, t + SIZE - 1)
             next_u, next_delta = (
-                row_of(u, u_stride, ahead, d, channels),
-                row_of(delta, delta_stride, ahead, d, channels),
+                load_row(u, u_stride, next_t, d, channels),
+                load_row(delta, delta_stride, next_t, d, channels),
             )
             step = time_step(delta_row, offset, use_softplus)
-            h = power(decay * step[None, :]) * h + B_row * (step * u_row)[None, :]
+            h = accurate_exp2(decay * step[None, :]) * h + B_row * (step * u_row)[None, :]
             total += step
             u_row, delta_row = next_u, next_delta
         row = window.to(tl.int64)
@@ -178,17 +184,17 @@ def _selective_scan_fwd_state_passing_kernel(
     """End states become the states at the boundaries. The last one is the final state of a sequence of whole pieces."""
     sequence, element, column, mask, size = state_elements(N, width, BLOCK, BLOCK_N, TILE)
     start, end = bounds(cu_seqlens, S, T, sequence)
-    whole = (end - start) % SIZE == 0
-    pieces = (end - start) // SIZE - (whole & (end > start) & (keep_final == 0)).to(tl.int32)
-    if (pieces > 0) | (whole & (keep_final != 0)):
-        decay = finite(tl.load(A + element, mask=mask, other=0.0) * LOG2E)
+    is_multiple = (end - start) % SIZE == 0
+    pieces = (end - start) // SIZE - (is_multiple & (end > start) & (keep_final == 0)).to(tl.int32)
+    if (pieces > 0) | (is_multiple & (keep_final != 0)):
+        decay = clamp_rate(tl.load(A + element, mask=mask, other=0.0) * LOG2E)
         h = tl.load(initial + sequence * size + element, mask=mask & (has_initial != 0), other=0.0)
         for i in range(0, pieces):
             row = (start // SIZE + i).to(tl.int64)
             total = tl.load(sums + row * width + column, mask=mask, other=0.0)
-            h = power(decay * total) * h + tl.load(ends + row * size + element, mask=mask, other=0.0)
+            h = accurate_exp2(decay * total) * h + tl.load(ends + row * size + element, mask=mask, other=0.0)
             tl.store(ends + row * size + element, h, mask=mask)
-        if whole & (keep_final != 0):
+        if is_multiple & (keep_final != 0):
             tl.store(final_states + sequence * size + element, h, mask=mask)
 
 
@@ -209,12 +215,12 @@ def _selective_scan_fwd_kernel(
 
     keep_states: store the state at every KEEP tokens of a sequence in `kept`, for backward.
     """
-    _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
-    d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
+    _, group, first_channel, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
+    d, n = first_channel + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     channels = d < end_of_group
     at, size, tile = tile_offsets(BLOCK_N, BLOCK_D, TILE), (N * width).to(tl.int64), n0 * width + column * BLOCK_N
     mask = (column + tl.arange(0, BLOCK_D) < (group + 1) * (width // G))[None, :]
-    decay = finite(tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E)
+    decay = clamp_rate(tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E)
     direct = tl.load(skip + d, mask=channels & (has_skip != 0), other=0.0)
     offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
     B += group * B_group + n0
@@ -227,28 +233,28 @@ def _selective_scan_fwd_kernel(
     sequence, t = first_piece(cu_seqlens, S, T, begin, SIZE)
     while (t - begin < WINDOW) & (sequence < S):
         start, end = bounds(cu_seqlens, S, T, sequence)
-        last = tl.maximum(tl.minimum(t + SIZE, end), t)
+        piece_end = tl.maximum(tl.minimum(t + SIZE, end), t)
         h = entering_state(boundaries, initial, sequence, start, t, size, at, mask, has_initial, SIZE)
-        here = t.to(tl.int64)
-        u_at, delta_at, z_at = u + here * u_stride + d, delta + here * delta_stride + d, z + here * z_stride + d
-        y_at, partial_at = y + here * y_stride + d, partial + here * y_stride + d
-        B_at, C_at = B + here * B_stride, C + here * C_stride
-        known = channels & (last > t)
-        u_row, delta_row = tl.load(u_at, mask=known, other=0.0), tl.load(delta_at, mask=known, other=0.0)
-        z_row = tl.load(z_at, mask=known & gated, other=0.0)
-        for first_kept in range(t, last, KEEP):
-            front = kept + (first_kept // KEEP - 1) * size + at
-            tl.store(front, h, mask=mask & (keep_states != 0) & (first_kept > start))
-            for i in range(first_kept, tl.minimum(first_kept + KEEP, last)):
+        row = t.to(tl.int64)
+        u_at, delta_at, z_at = u + row * u_stride + d, delta + row * delta_stride + d, z + row * z_stride + d
+        y_at, partial_at = y + row * y_stride + d, partial + row * y_stride + d
+        B_at, C_at = B + row * B_stride, C + row * C_stride
+        load_mask = channels & (piece_end > t)
+        u_row, delta_row = tl.load(u_at, mask=load_mask, other=0.0), tl.load(delta_at, mask=load_mask, other=0.0)
+        z_row = tl.load(z_at, mask=load_mask & gated, other=0.0)
+        for stretch_start in range(t, piece_end, KEEP):
+            kept_pointers = kept + (stretch_start // KEEP - 1) * size + at
+            tl.store(kept_pointers, h, mask=mask & (keep_states != 0) & (stretch_start > start))
+            for i in range(stretch_start, tl.minimum(stretch_start + KEEP, piece_end)):
                 B_row, C_row = tl.load(B_at + n)[:, None], tl.load(C_at + n)[:, None]
                 u_at, delta_at, z_at = u_at + u_stride, delta_at + delta_stride, z_at + z_stride
                 B_at, C_at = B_at + B_stride, C_at + C_stride
-                more = channels & (i + 1 < last)
-                next_u = tl.load(u_at, mask=more, other=0.0)
-                next_delta = tl.load(delta_at, mask=more, other=0.0)
-                next_z = tl.load(z_at, mask=more & gated, other=0.0)
+                next_mask = channels & (i + 1 < piece_end)
+                next_u = tl.load(u_at, mask=next_mask, other=0.0)
+                next_delta = tl.load(delta_at, mask=next_mask, other=0.0)
+                next_z = tl.load(z_at, mask=next_mask & gated, other=0.0)
                 step, u_here = time_step(delta_row, offset, use_softplus), u_row.to(tl.float32)
-                h = power(decay * step[None, :]) * h + B_row * (step * u_here)[None, :]
+                h = accurate_exp2(decay * step[None, :]) * h + B_row * (step * u_here)[None, :]
                 value = tl.sum(h * C_row, 0)
                 if SPLIT:
                     value += tl.load(partial_at, mask=channels & (n0 > 0), other=0.0)
@@ -260,7 +266,7 @@ def _selective_scan_fwd_kernel(
                 y_at += y_stride
                 u_row, delta_row, z_row = next_u, next_delta, next_z
         # a sequence of whole pieces gets its final state from state passing
-        ends = (last == end) & ((end - start) % SIZE != 0) & (last > t) & (keep_final != 0)
+        ends = (piece_end == end) & ((end - start) % SIZE != 0) & (piece_end > t) & (keep_final != 0)
         tl.store(final_states + sequence * size + at, h, mask=mask & ends)
-        t = last
-        sequence += (end <= last).to(tl.int32)
+        t = piece_end
+        sequence += (end <= piece_end).to(tl.int32)

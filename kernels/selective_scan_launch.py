@@ -13,12 +13,12 @@ from packproof.kernels import cuda, slack
 from packproof.kernels.launch import (
     ARCHITECTURES,
     POINTERS,
-    alignments,
     architecture,
     cdiv,
-    interpreted,
     launch,
-    padded,
+    pad_last_axes,
+    runs_interpreted,
+    specializations,
 )
 from packproof.kernels.selective_scan_bwd import (
     _selective_scan_bwd_chunk_state_kernel,
@@ -127,11 +127,11 @@ def refusal(device: torch.device, n: int) -> str:
     """Why the kernels in CUDA C++ cannot run, "" if they can."""
     if n > _TILES_NATIVE.BLOCK_N:
         return f"A has {n} states and it holds {_TILES_NATIVE.BLOCK_N}"
-    return cuda.missing(device)
+    return cuda.missing_requirement(device)
 
 
 def _tiles() -> _Tiles:
-    return _TILES_INTERPRETED if interpreted(_selective_scan_fwd_kernel) else _TILES
+    return _TILES_INTERPRETED if runs_interpreted(_selective_scan_fwd_kernel) else _TILES
 
 
 def dense_rows(tensor: Tensor) -> Tensor:
@@ -142,14 +142,14 @@ def dense_rows(tensor: Tensor) -> Tensor:
 def _groups(tensor: Tensor, n_states: int) -> Tensor:
     """B or C as (t, g, n) in fp32, zero-padded to n_states, with rows aligned for vector loads. Small next to u."""
     tensor = (tensor[:, None] if tensor.ndim == 2 else tensor).float()
-    short, strides = n_states - tensor.shape[2], tensor.stride()
-    fits = strides[2] == 1 and not short and strides[0] < 2**31 and not any(s % _ALIGNED for s in strides[:2])
+    n_zeros, strides = n_states - tensor.shape[2], tensor.stride()
+    fits = strides[2] == 1 and not n_zeros and strides[0] < 2**31 and not any(s % _ALIGNED for s in strides[:2])
     if fits and tensor.data_ptr() % _ALIGNED == 0:
         return tensor
-    return padded(tensor, short).clone(memory_format=torch.contiguous_format)
+    return pad_last_axes(tensor, n_zeros).clone(memory_format=torch.contiguous_format)
 
 
-def _padded(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, int, int]:
+def _padded_sizes(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, int, int]:
     """Groups, states, and columns of all groups, padded to whole tiles."""
     tiles, groups = _tiles(), max(x.shape[1] if x.ndim == 3 else 1 for x in (B, C))
     n_states = max(cdiv(A.shape[1], tiles.BLOCK_N), 1) * tiles.BLOCK_N
@@ -158,11 +158,11 @@ def _padded(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, int, int]:
 
 def kept_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor, keep_states: bool) -> tuple[int, int]:
     """The shape of the states kept by forward for backward."""
-    _, n_states, width = _padded(u, A, B, C)
+    _, n_states, width = _padded_sizes(u, A, B, C)
     return len(u) // _tiles().back["KEEP"] if keep_states else 0, n_states * width
 
 
-class Apart(NamedTuple):
+class PieceStates(NamedTuple):
     """States at the ends of pieces from a zero state, or their gradients, one row per boundary."""
 
     states: Tensor
@@ -170,8 +170,8 @@ class Apart(NamedTuple):
     sums: Tensor
     """Sums of Δ of pieces."""
 
-    def copied(self) -> "Apart":
-        return Apart(self.states.clone(), self.sums)
+    def with_copied_states(self) -> "PieceStates":
+        return PieceStates(self.states.clone(), self.sums)
 
 
 class ScanProblem:
@@ -182,8 +182,8 @@ class ScanProblem:
         bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool, native: bool,
     ) -> None:  # fmt: skip
         (self.T, self.D), self.n, self.S = u.shape, A.shape[1], len(cu_seqlens) - 1
-        self.G, self.N, self.width = _padded(u, A, B, C)
-        self.mixed = B.ndim != C.ndim
+        self.G, self.N, self.width = _padded_sizes(u, A, B, C)
+        self.has_mixed_groups = B.ndim != C.ndim
         self.tiles, self.architecture = _TILES_NATIVE if native else _tiles(), architecture(u.device)
         self.form = "split" if self.N > self.tiles.BLOCK_N else "whole"
         self.u, self.A, self.cu_seqlens = dense_rows(u), self.tiled(A[None]), offsets(OP, cu_seqlens, self.T)
@@ -209,16 +209,16 @@ class ScanProblem:
         """States (s, d, n) in the layout of the kernels: (s, N width), groups and states padded with zeros."""
         s, (n_block, tile), per_group = len(states), self.tiles.state, self.D // self.G
         states = states.reshape(s, self.G, per_group, self.n)
-        whole = padded(states, self.N - self.n, self.width // self.G - per_group)
-        tiles = whole.reshape(s, self.width // tile, tile, self.N // n_block, n_block).permute(0, 3, 1, 4, 2)
+        padded_states = pad_last_axes(states, self.N - self.n, self.width // self.G - per_group)
+        tiles = padded_states.reshape(s, self.width // tile, tile, self.N // n_block, n_block).permute(0, 3, 1, 4, 2)
         return tiles.reshape(s, self.N * self.width).contiguous()
 
     def untiled(self, tiles: Tensor) -> Tensor:
         """States (s, d, n) from the layout of the kernels."""
         s, (n_block, tile), per_group = len(tiles), self.tiles.state, self.D // self.G
         tiles = tiles.reshape(s, self.N // n_block, self.width // tile, n_block, tile).permute(0, 2, 4, 1, 3)
-        whole = tiles.reshape(s, self.G, self.width // self.G, self.N)
-        return whole[:, :, :per_group, : self.n].reshape(s, self.D, self.n).contiguous()
+        padded_states = tiles.reshape(s, self.G, self.width // self.G, self.N)
+        return padded_states[:, :, :per_group, : self.n].reshape(s, self.D, self.n).contiguous()
 
     def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return self.u.new_empty(shape, dtype=dtype)
@@ -246,22 +246,22 @@ class ScanProblem:
         """One program for each sequence and each block of elements of its state."""
         return self.S * cdiv(self.N * self.width, self.tiles.elements)
 
-    def apart(self, keep_final: int) -> Apart:
+    def find_piece_states(self, keep_final: int) -> PieceStates:
         """The end state of each piece from a zero state. With final states, also of the last piece of a sequence."""
         tile = self.tiles.ends
         rows = self.T // tile["SIZE"]
-        found = Apart(self.new_states(rows), self.new(rows, self.width))
+        piece_states = PieceStates(self.new_states(rows), self.new(rows, self.width))
         for n0 in self.state_blocks:
             self.launch(
                 _selective_scan_fwd_chunk_state_kernel, "fwd_chunk_state", self.programs(rows, tile["BLOCK_D"]),
-                ends=found.states, sums=found.sums, n0=n0, keep_final=keep_final, **tile,
+                ends=piece_states.states, sums=piece_states.sums, n0=n0, keep_final=keep_final, **tile,
             )  # fmt: skip
-        return found
+        return piece_states
 
-    def states(self, keep_final: int, apart: Apart | None = None) -> tuple[Tensor, Tensor]:
+    def states(self, keep_final: int, piece_states: PieceStates | None = None) -> tuple[Tensor, Tensor]:
         """The states at boundaries, and final states of sequences of whole pieces. `piece_states` is overwritten."""
         tile, final_states = self.tiles.ends, self.new_states(self.S * keep_final)
-        ends, sums = apart or self.apart(keep_final)
+        ends, sums = piece_states or self.find_piece_states(keep_final)
         if len(ends) or keep_final:
             self.launch(
                 _selective_scan_fwd_state_passing_kernel, "fwd_state_passing", self.state_programs, ends=ends,
@@ -270,26 +270,28 @@ class ScanProblem:
             )  # fmt: skip
         return ends, final_states
 
-    def scan(self, keep_final: int, kept: Tensor, apart: Apart | None = None) -> tuple[Tensor, Tensor]:
+    def scan(
+        self, keep_final: int, kept_states: Tensor, piece_states: PieceStates | None = None
+    ) -> tuple[Tensor, Tensor]:
         """y, and the final states if kept.
 
         kept_states: filled with the states for backward, unless empty.
         """
         tile = self.tiles.scan
-        ends, final_states = self.states(keep_final, apart)
+        ends, final_states = self.states(keep_final, piece_states)
         y, partial = self.new(self.T, self.D, dtype=self.u.dtype), self.new(self.n_partial, self.D)
         programs = self.programs(cdiv(self.T, tile["WINDOW"]), tile["BLOCK_D"])
         for n0 in self.state_blocks:
             self.launch(
                 _selective_scan_fwd_kernel, f"fwd-{self.form}", programs, boundaries=ends, y=y, partial=partial,
-                final_states=final_states, kept=kept, n0=n0, keep_final=keep_final,
-                keep_states=int(len(kept) > 0), **tile, KEEP=self.tiles.back["KEEP"],
+                final_states=final_states, kept=kept_states, n0=n0, keep_final=keep_final,
+                keep_states=int(len(kept_states) > 0), **tile, KEEP=self.tiles.back["KEEP"],
             )  # fmt: skip
         zero_slack(self.cu_seqlens, y)
         return y, final_states
 
     def gradients(
-        self, dy: Tensor, dfinal: Tensor | None, ends: Tensor, apart: Apart | None = None
+        self, dy: Tensor, dfinal: Tensor | None, ends: Tensor, piece_gradients: PieceStates | None = None
     ) -> dict[str, Tensor]:
         """The gradients by argument.
 
@@ -298,10 +300,10 @@ class ScanProblem:
         """
         tile, dy = self.tiles.back, dense_rows(dy)
         final, has_final = (self.A, 0) if dfinal is None else (self.tiled(dfinal), 1)
-        backs, dinitial = self.gradients_of_states(dy, final, has_final, apart)
+        backs, dinitial = self.gradients_of_states(dy, final, has_final, piece_gradients)
         channels, windows = tile["BLOCK_D"], cdiv(self.T, tile["WINDOW"]) if self.S else 0
         programs = self.programs(windows, channels)
-        kept = self.new(
+        scratch = self.new(
             programs * (self.native is None), tile["KEEP"] // tile["TOKENS"], self.tiles.BLOCK_N, tile["BLOCK_D"]
         )
         parts = self.new(cdiv(self.D // self.G, channels), self.T, self.G, self.N, 2)
@@ -311,7 +313,7 @@ class ScanProblem:
         for n0 in self.state_blocks:
             self.launch(
                 _selective_scan_bwd_kernel, f"bwd-{self.form}", programs, dy=dy, dy_stride=dy.stride(0), dfinal=final,
-                has_final=has_final, ends=ends, backs=backs, kept=kept, parts=parts, partial=partial, du=du,
+                has_final=has_final, ends=ends, backs=backs, kept=scratch, parts=parts, partial=partial, du=du,
                 ddelta=ddelta, dz=dz, dA=dA, dD=dD, dbias=dbias, dinitial=dinitial, n0=n0, **tile,
             )  # fmt: skip
         dB, dC = self.group_gradients(parts)
@@ -319,26 +321,26 @@ class ScanProblem:
         shared = {"A": self.untiled(dA.sum(0, keepdim=True))[0], "D": dD.sum(0), "bias": dbias.sum(0)}
         return shared | {"u": du, "delta": ddelta, "z": dz, "B": dB, "C": dC, "initial": self.untiled(dinitial)}
 
-    def gradients_apart(self, dy: Tensor) -> Apart:
+    def find_piece_gradients(self, dy: Tensor) -> PieceStates:
         """The gradient of the state before each piece but the first, from the outputs of the piece alone."""
         tile = self.tiles.ends
         rows = self.T // tile["SIZE"]
-        found = Apart(self.new_states(rows), self.new(rows, self.width))
+        piece_gradients = PieceStates(self.new_states(rows), self.new(rows, self.width))
         for n0 in self.state_blocks:
             self.launch(
                 _selective_scan_bwd_chunk_state_kernel, "bwd_chunk_state", self.programs(rows, tile["BLOCK_D"]), dy=dy,
-                dy_stride=dy.stride(0), backs=found.states, sums=found.sums, n0=n0, **tile,
+                dy_stride=dy.stride(0), backs=piece_gradients.states, sums=piece_gradients.sums, n0=n0, **tile,
             )  # fmt: skip
-        return found
+        return piece_gradients
 
     def gradients_of_states(
-        self, dy: Tensor, final: Tensor, has_final: int, apart: Apart | None = None
+        self, dy: Tensor, final: Tensor, has_final: int, piece_gradients: PieceStates | None = None
     ) -> tuple[Tensor, Tensor]:
         """The gradients of the states at boundaries, and of initial states of empty sequences. `piece_gradients` is
         overwritten.
         """
         tile, dinitial = self.tiles.ends, self.new_states(self.S * self.has_initial)
-        backs, sums = apart or self.gradients_apart(dy)
+        backs, sums = piece_gradients or self.find_piece_gradients(dy)
         if len(backs) or self.has_initial:
             self.launch(
                 _selective_scan_bwd_state_passing_kernel, "bwd_state_passing", self.state_programs, dfinal=final,
@@ -348,7 +350,7 @@ class ScanProblem:
         return backs, dinitial
 
     def group_gradients(self, parts: Tensor) -> tuple[Tensor, Tensor]:
-        size, dtype = self.T * self.G * self.N, torch.float32 if self.mixed else self.u.dtype
+        size, dtype = self.T * self.G * self.N, torch.float32 if self.has_mixed_groups else self.u.dtype
         dB, dC = (self.new(self.T, self.G, self.N, dtype=dtype) for _ in range(2))
         self.launch(
             _selective_scan_bwd_reduce_kernel, "bwd_reduce", cdiv(size, self.tiles.elements), parts=parts, dB=dB, dC=dC,
@@ -359,24 +361,32 @@ class ScanProblem:
 
 def variants() -> list[Variant]:
     """Every compiled form of the kernels. Rows of B and C are always aligned, so the dtype of the tokens decides."""
-    found: list[Variant] = []
+    result: list[Variant] = []
     tiles, states, keep = _tiles(), _tiles().states, {"KEEP": _tiles().back["KEEP"]}
-    passing = {"BLOCK": tiles.elements} | states
-    of_states: list[tuple[str, Any, dict[str, int]]] = [
-        ("fwd_state_passing", _selective_scan_fwd_state_passing_kernel, passing | {"SIZE": tiles.ends["SIZE"]}),
-        ("bwd_state_passing", _selective_scan_bwd_state_passing_kernel, passing | {"SIZE": tiles.back["SIZE"]}),
+    passing_constants = {"BLOCK": tiles.elements} | states
+    state_forms: list[tuple[str, Any, dict[str, int]]] = [
+        (
+            "fwd_state_passing",
+            _selective_scan_fwd_state_passing_kernel,
+            passing_constants | {"SIZE": tiles.ends["SIZE"]},
+        ),
+        (
+            "bwd_state_passing",
+            _selective_scan_bwd_state_passing_kernel,
+            passing_constants | {"SIZE": tiles.back["SIZE"]},
+        ),
     ]
-    of_tokens: list[tuple[str, Any, dict[str, int]]] = [
+    token_forms: list[tuple[str, Any, dict[str, int]]] = [
         ("fwd_chunk_state", _selective_scan_fwd_chunk_state_kernel, tiles.ends | states),
         ("bwd_chunk_state", _selective_scan_bwd_chunk_state_kernel, tiles.ends | states),
         ("bwd_reduce", _selective_scan_bwd_reduce_kernel, {"BLOCK": tiles.elements}),
     ]
     for form, split in (("whole", False), ("split", True)):
-        of_tokens += [
+        token_forms += [
             (f"fwd-{form}", _selective_scan_fwd_kernel, tiles.scan | keep | states | {"SPLIT": split}),
             (f"bwd-{form}", _selective_scan_bwd_kernel, tiles.back | states | {"SPLIT": split}),
         ]
-    for dtype, forms in ((torch.float32, of_states), *((dtype, of_tokens) for dtype in DTYPES)):
+    for dtype, forms in ((torch.float32, state_forms), *((dtype, token_forms) for dtype in DTYPES)):
         for name, kernel, constants in forms:
             pointers = (
                 dict.fromkeys(_TOKENS, POINTERS[dtype]) | dict.fromkeys(_STATES, "*fp32") | {"cu_seqlens": "*i32"}
@@ -384,6 +394,6 @@ def variants() -> list[Variant]:
             for kind, targets in ARCHITECTURES.items():
                 options = launch_options(name, kind, dtype)
                 label = f"{kind}-{name}-{POINTERS[dtype][1:]}"
-                variant = alignments(label, kernel, pointers, constants, options.pop("num_warps"))[0]
-                found.append(replace(variant, options=options, targets=targets))
-    return found + slack.variants(DTYPES)
+                variant = specializations(label, kernel, pointers, constants, options.pop("num_warps"))[0]
+                result.append(replace(variant, options=options, targets=targets))
+    return result + slack.variants(DTYPES)

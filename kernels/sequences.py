@@ -14,12 +14,12 @@ from packproof.refs.errors import ArgumentError
 def locate(cu_seqlens, n_sequences, n_tokens, t):
     """The sequence of each token in `t`, its start and end. A token in slack has the sequence n_sequences."""
     sequence = tl.zeros_like(t)
-    left = n_sequences
-    while left > 0:  # the last offset at or before t lies in sequence ... sequence + left: empty sequences are skipped
-        step = (left + 1) // 2
-        further = sequence + step
-        sequence = tl.where(tl.load(cu_seqlens + further) <= t, further, sequence)
-        left = left // 2
+    span = n_sequences
+    while span > 0:  # the last offset at or before t lies in sequence ... sequence + left: empty sequences are skipped
+        step = (span + 1) // 2
+        candidate = sequence + step
+        sequence = tl.where(tl.load(cu_seqlens + candidate) <= t, candidate, sequence)
+        span = span // 2
     sequence = tl.where(t < n_tokens, sequence, n_sequences)
     start, end = bounds(cu_seqlens, n_sequences, n_tokens, sequence)
     return sequence, start, end
@@ -28,19 +28,19 @@ def locate(cu_seqlens, n_sequences, n_tokens, t):
 @triton.jit
 def bounds(cu_seqlens, n_sequences, n_tokens, sequence):
     """Start and end of each sequence, clamped to the pack: a GPU does not check offsets."""
-    known = sequence < n_sequences
-    start = tl.load(cu_seqlens + sequence, mask=known, other=0)
-    end = tl.load(cu_seqlens + sequence + 1, mask=known, other=0)
+    has_sequence = sequence < n_sequences
+    start = tl.load(cu_seqlens + sequence, mask=has_sequence, other=0)
+    end = tl.load(cu_seqlens + sequence + 1, mask=has_sequence, other=0)
     start = tl.minimum(tl.maximum(start, 0), n_tokens)
     return start, tl.maximum(tl.minimum(end, n_tokens), start)
 
 
 @triton.jit
-def sum_of_first(numbers, n, BLOCK: tl.constexpr):
+def prefix_sum(numbers, n, BLOCK: tl.constexpr):
     """The sum of the first n numbers."""
     total = 0
-    for first in range(0, n, BLOCK):
-        i = first + tl.arange(0, BLOCK)
+    for block_start in range(0, n, BLOCK):
+        i = block_start + tl.arange(0, BLOCK)
         total += tl.sum(tl.load(numbers + i, mask=i < n, other=0), 0)
     return total
 

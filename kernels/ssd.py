@@ -13,10 +13,10 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from packproof.kernels.launch import on_host, require_device, require_dtype
+from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
-from packproof.kernels.ssd_launch import Carried, SsdProblem, ends_shape
+from packproof.kernels.ssd_launch import CarriedStates, SsdProblem, ends_shape
 from packproof.kernels.ssd_launch_bwd import Gradients, begin_backward, finish_backward, ssd_gradients
 from packproof.kernels.ssd_tiles import (
     CHUNK,
@@ -26,7 +26,7 @@ from packproof.kernels.ssd_tiles import (
     SEGMENT_INTERPRETED,
     variants,
 )
-from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output, widened
+from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output, widen_narrow_inputs
 from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.signatures import SSD
 
@@ -115,10 +115,10 @@ def ssd(
     """
     check_options(SSD, dt_softplus=dt_softplus, return_final_states=return_final_states)
     if not torch.compiler.is_compiling():
-        _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, values=on_host(x))
+        _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, values=is_on_host(x))
         require_device(SSD.op, x, _ssd_fwd_chunk_scan_kernel)
-    named = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
-    tensors = (*widened(SSD, named).values(), cu_seqlens, initial_states)
+    inputs = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
+    tensors = (*widen_narrow_inputs(SSD, inputs).values(), cu_seqlens, initial_states)
     y, final_states, _ = _ssd(*tensors, dt_softplus, return_final_states)
     return (y, final_states) if return_final_states else y
 
@@ -142,7 +142,9 @@ def _ssd(
     return_final_states: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y; the final states, empty unless requested; the states between segments, an input of backward."""
-    problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=return_final_states)
+    problem = SsdProblem(
+        x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every_sequence=return_final_states
+    )
     y, final_states, ends = problem.forward(z, keep_final=return_final_states)
     return y.to(x.dtype).contiguous(), final_states if return_final_states else A.new_empty(0), ends
 
@@ -155,27 +157,27 @@ def _ssd_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the inputs in order, empty for an absent input."""
     problem = SsdProblem(
-        x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=initial_states is not None
+        x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every_sequence=initial_states is not None
     )
-    found = ssd_gradients(problem, dy, dfinal, z, ends)
-    dinitial = A.new_empty(0) if initial_states is None else found.initial_states
-    return *_by_argument(found, x, A, D, z, dt_bias), dinitial
+    gradients = ssd_gradients(problem, dy, dfinal, z, ends)
+    dinitial = A.new_empty(0) if initial_states is None else gradients.initial_states
+    return *_gradients_by_argument(gradients, x, A, D, z, dt_bias), dinitial
 
 
-def _by_argument(
-    found: Gradients, x: Tensor, A: Tensor, D: Tensor | None, z: Tensor | None, dt_bias: Tensor | None
+def _gradients_by_argument(
+    gradients: Gradients, x: Tensor, A: Tensor, D: Tensor | None, z: Tensor | None, dt_bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients in the order of the arguments, without initial states."""
-    none = A.new_empty(0)
+    empty = A.new_empty(0)
     return (
-        found.x.to(x.dtype).contiguous(),
-        found.dt.to(x.dtype),
-        found.A.sum(1),
-        found.B.to(x.dtype).contiguous(),
-        found.C.to(x.dtype).contiguous(),
-        none if D is None else found.D.sum(1) if D.ndim == 1 else found.D.contiguous(),
-        x.new_empty(0) if z is None else found.z.to(x.dtype).contiguous(),
-        none if dt_bias is None else found.bias.sum(1),
+        gradients.x.to(x.dtype).contiguous(),
+        gradients.dt.to(x.dtype),
+        gradients.A.sum(1),
+        gradients.B.to(x.dtype).contiguous(),
+        gradients.C.to(x.dtype).contiguous(),
+        empty if D is None else gradients.D.sum(1) if D.ndim == 1 else gradients.D.contiguous(),
+        x.new_empty(0) if z is None else gradients.z.to(x.dtype).contiguous(),
+        empty if dt_bias is None else gradients.bias.sum(1),
     )
 
 
@@ -199,9 +201,9 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
-    found = list(_ssd_backward(dy, dfinal if ctx.has_final_states else None, *ctx.saved_tensors, ctx.softplus))
-    found.insert(8, None)  # cu_seqlens
-    return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), None, None
+    gradients = list(_ssd_backward(dy, dfinal if ctx.has_final_states else None, *ctx.saved_tensors, ctx.softplus))
+    gradients.insert(8, None)  # cu_seqlens
+    return *(g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad, strict=False)), None, None
 
 
 differentiable(_ssd, _backward, _save)
@@ -218,12 +220,16 @@ def forward_over_ranks(
     (h,); None if the sequence ends on this rank. Is sent the state before the rank's tokens, or None. Returns y and the
     states for backward.
     """
-    problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, None, softplus, every=True)
+    problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, None, softplus, every_sequence=True)
     # before the exchange: no rank waits for it
-    apart = problem.apart(problem.x, problem.B, reverse=False)
-    left = (_at_the_end(problem, problem.x, problem.B, apart, reverse=False), problem.decay()) if leaves else None
-    problem.initial = problem.states_of((yield left))
-    y, _, ends = problem.forward(z, keep_final=False, apart=apart)
+    segment_states = problem.find_segment_states(problem.x, problem.B, reverse=False)
+    leaving_state = (
+        (_state_at_end(problem, problem.x, problem.B, segment_states, reverse=False), problem.decay())
+        if leaves
+        else None
+    )
+    problem.initial = problem.pad_states((yield leaving_state))
+    y, _, ends = problem.forward(z, keep_final=False, segment_states=segment_states)
     return y.to(x.dtype).contiguous(), ends
 
 
@@ -236,16 +242,20 @@ def backward_over_ranks(
     Yields the gradient of the initial state from the rank's own outputs, None without an initial state. Is sent the
     gradient of the state at the end, or None. Returns the gradients of the inputs, empty for an absent one.
     """
-    problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=True)
-    begun = begin_backward(problem, dy, z, ends)
-    whole = begun.incoming.whole
-    apart = problem.apart(whole, problem.C, reverse=True)
+    problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every_sequence=True)
+    backward_start = begin_backward(problem, dy, z, ends)
+    dy_before_gate = backward_start.incoming.full
+    segment_gradients = problem.find_segment_states(dy_before_gate, problem.C, reverse=True)
     enters = initial_states is not None
-    dfinal = yield _at_the_end(problem, whole, problem.C, apart, reverse=True) if enters else None
-    return _by_argument(finish_backward(problem, begun, dfinal, apart), x, A, D, z, dt_bias)
+    dfinal = (
+        yield _state_at_end(problem, dy_before_gate, problem.C, segment_gradients, reverse=True) if enters else None
+    )
+    return _gradients_by_argument(
+        finish_backward(problem, backward_start, dfinal, segment_gradients), x, A, D, z, dt_bias
+    )
 
 
-def forward_inside(
+def forward_on_one_rank(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     dt_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -257,22 +267,26 @@ def forward_inside(
     return y, ends
 
 
-def backward_inside(
+def backward_on_one_rank(
     dy: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     dt_bias: Tensor | None, cu_seqlens: Tensor, ends: Tensor, *, softplus: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The gradients of the inputs of `forward_on_one_rank`, empty for an absent one."""
-    found: tuple[Tensor, ...] = _ssd_backward(dy, None, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, ends, softplus)
-    return found[:-1]
+    gradients: tuple[Tensor, ...] = _ssd_backward(
+        dy, None, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, ends, softplus
+    )
+    return gradients[:-1]
 
 
-def _at_the_end(problem: SsdProblem, values: Tensor, keys: Tensor, apart: Carried, *, reverse: bool) -> Tensor:
+def _state_at_end(
+    problem: SsdProblem, values: Tensor, keys: Tensor, segment_states: CarriedStates, *, reverse: bool
+) -> Tensor:
     """The state after the last segment, or its gradient before the first.
 
     segment_states: from `SsdProblem.find_segment_states`.
     """
-    found = problem.carry(
+    carried = problem.carry(
         values, keys, None, keep_final=True, store=False, reverse=reverse, keep_ends=False,
-        apart=apart._replace(finals=apart.finals.clone()),
+        segment_states=segment_states._replace(finals=segment_states.finals.clone()),
     )  # fmt: skip
-    return problem.trimmed(found.finals)
+    return problem.trim_states(carried.finals)

@@ -19,48 +19,48 @@ finds the contributions inside a chunk, and sums both.
 import triton
 import triton.language as tl
 
-from packproof.kernels.elementwise import finite, sigmoid, silu, silu_slope
+from packproof.kernels.elementwise import clamp_rate, sigmoid, silu, silu_derivative
 from packproof.kernels.products import product
 from packproof.kernels.ssd_fwd import (
     decay_to_end,
     decays,
-    heads_of,
+    head_range,
+    load_state,
+    load_tile,
     similarities,
-    state_at,
-    state_tile,
+    state_offset,
     store_state,
-    tile,
 )
-from packproof.kernels.worklists import item
+from packproof.kernels.worklists import load_item
 
 
 @triton.jit
-def _state_or(given, stored, sequence, token, at_edge, head, H, size, CHUNK: tl.constexpr):
+def _state_pointer(edge_states, boundary_states, sequence, token, at_edge, head, H, size, CHUNK: tl.constexpr):
     """A pointer to the state at `token`: in edge_states at the edge of a sequence, else in boundary_states."""
-    at_boundary = state_at(token // CHUNK, head, H, size)
-    return tl.where(at_edge, given + state_at(sequence, head, H, size), stored + at_boundary)
+    at_boundary = state_offset(token // CHUNK, head, H, size)
+    return tl.where(at_edge, edge_states + state_offset(sequence, head, H, size), boundary_states + at_boundary)
 
 
 @triton.jit
-def _channels_of_pairs(
-    values, incoming, rest, dM, skipped, p, P, has_D, GATED: tl.constexpr, EXACT: tl.constexpr, BLOCK_P: tl.constexpr
+def _add_pair_products(
+    values, incoming, incoming_low, dM, dD, p, P, has_D, GATED: tl.constexpr, EXACT: tl.constexpr, BLOCK_P: tl.constexpr
 ):
     """dM plus the contribution of BLOCK_P more channels. Stores their dD too.
 
     dD is the diagonal of a matrix product, with fewer instructions than a sum of its own.
     """
     if GATED:
-        dM = product(values, tl.trans(rest), dM, EXACT)
+        dM = product(values, tl.trans(incoming_low), dM, EXACT)
     if has_D != 0:
         products = product(tl.trans(values), incoming, tl.zeros((BLOCK_P, BLOCK_P), tl.float32), EXACT)
         if GATED:
-            products = product(tl.trans(values), rest, products, EXACT)
-        tl.store(skipped + p, tl.sum(tl.where(p[:, None] == p[None, :], products, 0.0), 1), mask=p < P)
+            products = product(tl.trans(values), incoming_low, products, EXACT)
+        tl.store(dD + p, tl.sum(tl.where(p[:, None] == p[None, :], products, 0.0), 1), mask=p < P)
     return product(values, tl.trans(incoming), dM, EXACT)
 
 
 @triton.jit
-def _decay_gradients(pairs, came, went, delta, row, ROWS: tl.constexpr, EXACT: tl.constexpr):
+def _decay_gradients(pairs, from_entering, to_leaving, delta, row, ROWS: tl.constexpr, EXACT: tl.constexpr):
     """For each token t, the sum of the paths from before t to t or later with an end in the chunk.
 
     pairs[j, i], i >= j: from j to i.
@@ -70,8 +70,8 @@ def _decay_gradients(pairs, came, went, delta, row, ROWS: tl.constexpr, EXACT: t
     not_before = (row[:, None] <= row[None, :]).to(tl.bfloat16)
     pairs = tl.trans(pairs * delta[:, None])
     inside = product(not_before, pairs, tl.zeros((ROWS, ROWS), tl.float32), EXACT)  # [t, j]
-    left, entered = tl.trans((went * delta)[:, None]), tl.trans(came[:, None])
-    return tl.sum(tl.where(row[:, None] > row[None, :], inside + left, entered), 1)
+    leaving, entering = tl.trans((to_leaving * delta)[:, None]), tl.trans(from_entering[:, None])
+    return tl.sum(tl.where(row[:, None] > row[None, :], inside + leaving, entering), 1)
 
 
 @triton.jit
@@ -90,13 +90,13 @@ def head_x_gradient(
     exponent = tl.load(high + base + row, mask=alive, other=0.0)
     exponent_low = tl.load(low + base + row, mask=alive, other=0.0) if EXACT else exponent
     delta = tl.load(step + base + row, mask=alive, other=0.0)
-    incoming = tile(dy + chunk_row * dy_stride + head * dy_head, row, alive, dy_stride, p, P)
+    incoming = load_tile(dy + chunk_row * dy_stride + head * dy_head, row, alive, dy_stride, p, P)
     gradient = tl.zeros((ROWS, BLOCK_P), tl.float32)
     if LEFT:
         for k in range(0, N, BLOCK_K):
             n = k + tl.arange(0, BLOCK_K)
-            keys = tile(B, row, alive, B_stride, n, N)
-            gradient = product(keys, tl.trans(state_tile(dS, p, P, n, N)), gradient, EXACT)
+            keys = load_tile(B, row, alive, B_stride, n, N)
+            gradient = product(keys, tl.trans(load_state(dS, p, P, n, N)), gradient, EXACT)
         to_end, _ = decay_to_end(high, low, base, row, alive, stop - chunk, EXACT)
         gradient *= (to_end * delta)[:, None]
     scores = shared * decays(-exponent, -exponent_low, EXACT) * (scale * delta)[:, None]
@@ -120,8 +120,8 @@ def _ssd_bwd_x_kernel(
     size = (P * N).to(tl.int64)
     row = tl.arange(0, ROWS)
     for index in tl.range(tl.program_id(0), tl.load(chunks) * n_blocks * blocks, tl.num_programs(0), disable_licm=True):
-        sequence, _, end, chunk, stop = item(chunks, index // (n_blocks * blocks), CHUNK)
-        group, first_head, last_head = heads_of(index // blocks % n_blocks, H, G, HEADS)
+        sequence, _, end, chunk, stop = load_item(chunks, index // (n_blocks * blocks), CHUNK)
+        group, first_head, last_head = head_range(index // blocks % n_blocks, H, G, HEADS)
         p = index % blocks * BLOCK_P + tl.arange(0, BLOCK_P)
         alive = chunk + row < stop
         chunk_row = chunk.to(tl.int64)
@@ -129,7 +129,7 @@ def _ssd_bwd_x_kernel(
         shared = similarities(B_here, C_here, B_stride, C_stride, row, alive, N, EXACT, ROWS, BLOCK_K)
         if (stop < end) | (has_final != 0):
             for head in tl.range(first_head, last_head, disable_licm=True):
-                dS = _state_or(dfinal, dstates, sequence, stop, stop >= end, head, H, size, CHUNK)
+                dS = _state_pointer(dfinal, dstates, sequence, stop, stop >= end, head, H, size, CHUNK)
                 head_x_gradient(
                     shared, B_here, D, dy, step, high, low, scale, dS, dx, chunk, stop, head, row, alive, p, T, H, P,
                     N, B_stride, dy_stride, dy_head, has_D, True, EXACT, ROWS, BLOCK_P, BLOCK_K,
@@ -158,37 +158,37 @@ def _ssd_bwd_fused_x_kernel(
     blocks = tl.cdiv(P, BLOCK_P)
     size = (P * N).to(tl.int64)
     row = tl.arange(0, CHUNK)
-    whole = row < CHUNK
+    all_rows = row < CHUNK
     n = tl.arange(0, BLOCK_N)
     for index in tl.range(tl.program_id(0), tl.load(segments) * H * blocks, tl.num_programs(0), disable_licm=True):
-        sequence, _, end, first, last = item(segments, index // (H * blocks), SEGMENT)
+        sequence, _, end, segment_start, segment_end = load_item(segments, index // (H * blocks), SEGMENT)
         head = index // blocks % H
         p = index % blocks * BLOCK_P + tl.arange(0, BLOCK_P)
-        at_end = last >= end
-        given = tl.where((at_end == 0) | (has_final != 0), p, P)
-        inside = dends + state_at(last // SEGMENT, head, H, size)
-        dstate = state_tile(tl.where(at_end, dfinal + state_at(sequence, head, H, size), inside), given, P, n, N)
+        at_end = segment_end >= end
+        valid_p = tl.where((at_end == 0) | (has_final != 0), p, P)
+        inside = dends + state_offset(segment_end // SEGMENT, head, H, size)
+        dstate = load_state(tl.where(at_end, dfinal + state_offset(sequence, head, H, size), inside), valid_p, P, n, N)
         dy_0 = dy + head * dy_head
         B_0 = B + head // (H // G) * B_group
         C_0 = C + head // (H // G) * C_group
-        n_chunks = tl.cdiv(last - first, CHUNK)
+        n_chunks = tl.cdiv(segment_end - segment_start, CHUNK)
         for k in tl.range(n_chunks, disable_licm=True):
-            chunk = first + (n_chunks - 1 - k) * CHUNK
-            stop = tl.minimum(chunk + CHUNK, last)
+            chunk = segment_start + (n_chunks - 1 - k) * CHUNK
+            stop = tl.minimum(chunk + CHUNK, segment_end)
             if stop < end:
-                store_state(dstates + state_at(stop // CHUNK, head, H, size), dstate, p, P, n, N)
-            alive = chunk + row < last
+                store_state(dstates + state_offset(stop // CHUNK, head, H, size), dstate, p, P, n, N)
+            alive = chunk + row < segment_end
             # rows past the last repeat it, since masks would take registers
-            near = tl.minimum(row, last - 1 - chunk)
+            clamped_row = tl.minimum(row, segment_end - 1 - chunk)
             chunk_row = chunk.to(tl.int64)
             at = T.to(tl.int64) * head + chunk
             total = tl.load(high + at + stop - chunk - 1)
-            keys = tl.trans(tile(B_0 + chunk_row * B_stride, near, whole, B_stride, n, N))
-            queries = tile(C_0 + chunk_row * C_stride, near, whole, C_stride, n, N)
-            incoming = tile(dy_0 + chunk_row * dy_stride, near, whole, dy_stride, p, P)
+            keys = tl.trans(load_tile(B_0 + chunk_row * B_stride, clamped_row, all_rows, B_stride, n, N))
+            queries = load_tile(C_0 + chunk_row * C_stride, clamped_row, all_rows, C_stride, n, N)
+            incoming = load_tile(dy_0 + chunk_row * dy_stride, clamped_row, all_rows, dy_stride, p, P)
             result = product(dstate.to(tl.bfloat16), keys, tl.zeros((BLOCK_P, CHUNK), tl.float32), False)
             scores = product(queries, keys, tl.zeros((CHUNK, CHUNK), tl.float32), False)
-            exponent, delta = tl.load(high + at + near), tl.load(step + at + near)
+            exponent, delta = tl.load(high + at + clamped_row), tl.load(step + at + clamped_row)
             result *= (tl.exp2(total - exponent) * delta)[None, :]
             scores *= decays(exponent, exponent, False) * (scale * delta)[None, :]
             earlier = (row[:, None] >= row[None, :]) & alive[:, None]
@@ -226,7 +226,7 @@ def _ssd_bwd_inter_chunk_kernel(
     size = (P * N).to(tl.int64)
     row = tl.arange(0, ROWS)
     for index in tl.range(tl.program_id(0), tl.load(chunks) * G * blocks, tl.num_programs(0), disable_licm=True):
-        sequence, start, end, chunk, stop = item(chunks, index // (G * blocks), CHUNK)
+        sequence, start, end, chunk, stop = load_item(chunks, index // (G * blocks), CHUNK)
         has_S, has_dS = (chunk > start) | (has_entering != 0), (stop < end) | (has_final != 0)
         at_end = has_dS & ((stop >= end) | ((stop - start) % SEGMENT == 0))
         if (has_S | has_dS) & (at_end == ENDS):
@@ -234,14 +234,14 @@ def _ssd_bwd_inter_chunk_kernel(
             n = block * COLUMNS + tl.arange(0, COLUMNS)
             alive = chunk + row < stop
             chunk_row = chunk.to(tl.int64)
-            keys = tile(B + chunk_row * B_stride + group * B_group, row, alive, B_stride, n, N)
-            queries = tile(C + chunk_row * C_stride + group * C_group, row, alive, C_stride, n, N)
+            keys = load_tile(B + chunk_row * B_stride + group * B_group, row, alive, B_stride, n, N)
+            queries = load_tile(C + chunk_row * C_stride + group * C_group, row, alive, C_stride, n, N)
             of_B = tl.zeros((ROWS, COLUMNS), tl.float32)
             of_C = tl.zeros((ROWS, COLUMNS), tl.float32)
             for head in tl.range(group * (H // G), (group + 1) * (H // G), disable_licm=True):
                 base = T.to(tl.int64) * head + chunk
-                before = _state_or(entering, states, sequence, chunk, chunk <= start, head, H, size, CHUNK)
-                after = _state_or(dfinal, dstates, sequence, stop, stop >= end, head, H, size, SPACING)
+                S_pointer = _state_pointer(entering, states, sequence, chunk, chunk <= start, head, H, size, CHUNK)
+                dS_pointer = _state_pointer(dfinal, dstates, sequence, stop, stop >= end, head, H, size, SPACING)
                 x_here = x + chunk_row * x_stride + head * x_head
                 dy_here = dy + chunk_row * dy_stride + head * dy_head
                 p = tl.arange(0, BLOCK_P)
@@ -249,34 +249,36 @@ def _ssd_bwd_inter_chunk_kernel(
                 since = scale * tl.exp2(tl.where(alive, exponent, float("-inf")))
                 to_end, decay = decay_to_end(high, low, base, row, alive, stop - chunk, EXACT)
                 delta = tl.load(step + base + row, mask=alive, other=0.0)
-                S = state_tile(before, tl.where(has_S, p, P), P, n, N)
-                dS = state_tile(after, tl.where(has_dS, p, P), P, n, N)
+                S = load_state(S_pointer, tl.where(has_S, p, P), P, n, N)
+                dS = load_state(dS_pointer, tl.where(has_dS, p, P), P, n, N)
                 through_all = tl.sum(tl.sum(S.to(tl.float32) * dS, 1), 0)
-                incoming = tile(dy_here, row, alive, dy_stride, p, P)
-                seen = product(incoming, S, tl.zeros((ROWS, COLUMNS), tl.float32), EXACT)
+                incoming = load_tile(dy_here, row, alive, dy_stride, p, P)
+                incoming_S = product(incoming, S, tl.zeros((ROWS, COLUMNS), tl.float32), EXACT)
                 if not WHOLE:
-                    for first in tl.range(BLOCK_P, P, BLOCK_P, disable_licm=True):
-                        p = first + tl.arange(0, BLOCK_P)
-                        others = state_tile(before, tl.where(has_S, p, P), P, n, N)
-                        seen = product(tile(dy_here, row, alive, dy_stride, p, P), others, seen, EXACT)
-                of_C += seen * since[:, None]
-                came = since * tl.sum(seen * queries, 1)
+                    for first_channel in tl.range(BLOCK_P, P, BLOCK_P, disable_licm=True):
+                        p = first_channel + tl.arange(0, BLOCK_P)
+                        S_block = load_state(S_pointer, tl.where(has_S, p, P), P, n, N)
+                        incoming_S = product(
+                            load_tile(dy_here, row, alive, dy_stride, p, P), S_block, incoming_S, EXACT
+                        )
+                of_C += incoming_S * since[:, None]
+                from_entering = since * tl.sum(incoming_S * queries, 1)
                 p = tl.arange(0, BLOCK_P)
-                values = tile(x_here, row, alive, x_stride, p, P)
-                shown = product(values, dS, tl.zeros((ROWS, COLUMNS), tl.float32), EXACT)
+                values = load_tile(x_here, row, alive, x_stride, p, P)
+                values_dS = product(values, dS, tl.zeros((ROWS, COLUMNS), tl.float32), EXACT)
                 if not WHOLE:
-                    for first in tl.range(BLOCK_P, P, BLOCK_P, disable_licm=True):
-                        p = first + tl.arange(0, BLOCK_P)
-                        dS = state_tile(after, tl.where(has_dS, p, P), P, n, N)
-                        shown = product(tile(x_here, row, alive, x_stride, p, P), dS, shown, EXACT)
-                        S = state_tile(before, tl.where(has_S, p, P), P, n, N)
+                    for first_channel in tl.range(BLOCK_P, P, BLOCK_P, disable_licm=True):
+                        p = first_channel + tl.arange(0, BLOCK_P)
+                        dS = load_state(dS_pointer, tl.where(has_dS, p, P), P, n, N)
+                        values_dS = product(load_tile(x_here, row, alive, x_stride, p, P), dS, values_dS, EXACT)
+                        S = load_state(S_pointer, tl.where(has_S, p, P), P, n, N)
                         through_all += tl.sum(tl.sum(S.to(tl.float32) * dS, 1), 0)
-                of_B += shown * (to_end * delta)[:, None]
-                went = to_end * tl.sum(shown * keys, 1)
-                came += tl.where(chunk + row == stop - 1, decay * through_all, 0.0)
+                of_B += values_dS * (to_end * delta)[:, None]
+                to_leaving = to_end * tl.sum(values_dS * keys, 1)
+                from_entering += tl.where(chunk + row == stop - 1, decay * through_all, 0.0)
                 at = block * H.to(tl.int64) * T + base + row
-                tl.store(entered + at, came, mask=alive)
-                tl.store(left + at, went, mask=alive)
+                tl.store(entered + at, from_entering, mask=alive)
+                tl.store(left + at, to_leaving, mask=alive)
             out = ((chunk_row + row) * G + group)[:, None] * N + n[None, :]
             mask = alive[:, None] & (n < N)[None, :]
             tl.store(dB + out, of_B, mask=mask)
@@ -302,7 +304,7 @@ def _ssd_bwd_intra_chunk_kernel(
     """
     row = tl.arange(0, ROWS)
     for index in tl.range(tl.program_id(0), tl.load(chunks) * G, tl.num_programs(0), disable_licm=True):
-        _, start, end, chunk, stop = item(chunks, index // G, CHUNK)
+        _, start, end, chunk, stop = load_item(chunks, index // G, CHUNK)
         group = index % G
         crossed = (chunk > start) | (has_entering != 0) | (stop < end) | (has_final != 0)
         alive = chunk + row < stop
@@ -320,34 +322,39 @@ def _ssd_bwd_intra_chunk_kernel(
             exponent = tl.load(high + at, mask=alive, other=0.0)
             exponent_low = tl.load(low + at, mask=alive, other=0.0) if EXACT else exponent
             delta = tl.load(step + at, mask=alive, other=0.0)
-            came = tl.load(entered + at, mask=alive & crossed, other=0.0)
-            went = tl.load(left + at, mask=alive & crossed, other=0.0)
+            from_entering = tl.load(entered + at, mask=alive & crossed, other=0.0)
+            to_leaving = tl.load(left + at, mask=alive & crossed, other=0.0)
             has_raw = alive & (is_softplus != 0)
             raw = tl.load(dt + (chunk_row + row) * dt_stride + head, mask=has_raw, other=0.0).to(tl.float32)
             if has_bias != 0:
                 raw += tl.load(bias + head)
-            rate = finite(tl.load(A + head))
+            rate = clamp_rate(tl.load(A + head))
             low_here = dy_low + (chunk_row * H + head) * P
-            skipped = dD + (index // G * H + head) * P.to(tl.int64)
+            dD_pointer = dD + (index // G * H + head) * P.to(tl.int64)
             # no loop that starts from zeros: Triton 3.7 fails to compile those for Blackwell in one process out of ten
             p = tl.arange(0, BLOCK_P)
-            values, incoming = tile(x_here, row, alive, x_stride, p, P), tile(dy_here, row, alive, dy_stride, p, P)
-            rest = tile(low_here, row, alive, H * P, p, P) if GATED else incoming
+            values, incoming = (
+                load_tile(x_here, row, alive, x_stride, p, P),
+                load_tile(dy_here, row, alive, dy_stride, p, P),
+            )
+            incoming_low = load_tile(low_here, row, alive, H * P, p, P) if GATED else incoming
             dM = tl.zeros((ROWS, ROWS), tl.float32)
-            dM = _channels_of_pairs(values, incoming, rest, dM, skipped, p, P, has_D, GATED, EXACT, BLOCK_P)
+            dM = _add_pair_products(values, incoming, incoming_low, dM, dD_pointer, p, P, has_D, GATED, EXACT, BLOCK_P)
             if not WHOLE:
                 # not pipelined: Triton may refill a buffer before a branch reads it (triton-lang/triton#8139)
-                for first in tl.range(BLOCK_P, P, BLOCK_P, num_stages=1, disable_licm=True):
-                    p = first + tl.arange(0, BLOCK_P)
-                    values = tile(x_here, row, alive, x_stride, p, P)
-                    incoming = tile(dy_here, row, alive, dy_stride, p, P)
-                    rest = tile(low_here, row, alive, H * P, p, P) if GATED else incoming
-                    dM = _channels_of_pairs(values, incoming, rest, dM, skipped, p, P, has_D, GATED, EXACT, BLOCK_P)
+                for first_channel in tl.range(BLOCK_P, P, BLOCK_P, num_stages=1, disable_licm=True):
+                    p = first_channel + tl.arange(0, BLOCK_P)
+                    values = load_tile(x_here, row, alive, x_stride, p, P)
+                    incoming = load_tile(dy_here, row, alive, dy_stride, p, P)
+                    incoming_low = load_tile(low_here, row, alive, H * P, p, P) if GATED else incoming
+                    dM = _add_pair_products(
+                        values, incoming, incoming_low, dM, dD_pointer, p, P, has_D, GATED, EXACT, BLOCK_P
+                    )
             weighted = tl.where(later, dM * decays(-exponent, -exponent_low, EXACT), 0.0)
             total += weighted * (scale * delta)[:, None]
             pairs = weighted * shared
-            ddecay = _decay_gradients(pairs, came, went, delta, row, ROWS, EXACT)
-            dstep = tl.sum(pairs, 1) + went + rate * ddecay
+            ddecay = _decay_gradients(pairs, from_entering, to_leaving, delta, row, ROWS, EXACT)
+            dstep = tl.sum(pairs, 1) + to_leaving + rate * ddecay
             if is_softplus != 0:
                 dstep *= sigmoid(raw)
             tl.store(ddt + (chunk_row + row) * H + head, dstep.to(ddt.dtype.element_ty), mask=alive)
@@ -357,7 +364,7 @@ def _ssd_bwd_intra_chunk_kernel(
             n = first_state + tl.arange(0, COLUMNS)
             out = ((chunk_row + row) * G + group)[:, None] * N + n[None, :]
             mask = alive[:, None] & (n < N)[None, :]
-            keys, queries = tile(B_here, row, alive, B_stride, n, N), tile(C_here, row, alive, C_stride, n, N)
+            keys, queries = load_tile(B_here, row, alive, B_stride, n, N), load_tile(C_here, row, alive, C_stride, n, N)
             gradient = tl.load(of_B + out, mask=mask & crossed, other=0.0)
             gradient = product(total, queries, gradient, EXACT)
             tl.store(dB + out, gradient.to(dB.dtype.element_ty), mask=mask)
@@ -383,7 +390,7 @@ def _ssd_bwd_gate_kernel(
     gate = tl.load(z + t[:, None] * z_stride + head * z_head + p[None, :], mask=mask, other=0.0).to(tl.float32)
     incoming = tl.load(dy + t[:, None] * dy_stride + head * dy_head + p[None, :], mask=mask, other=0.0)
     before = tl.load(y + at, mask=mask, other=0.0)
-    tl.store(dz + at, (incoming * before * silu_slope(gate)).to(dz.dtype.element_ty), mask=stored)
+    tl.store(dz + at, (incoming * before * silu_derivative(gate)).to(dz.dtype.element_ty), mask=stored)
     gradient = incoming * silu(gate)
     rounded = gradient.to(high.dtype.element_ty)
     tl.store(y + at, gradient, mask=stored)

@@ -25,23 +25,23 @@ differences have the precision of fp32. The magnitude of a summand is limited (s
 import triton
 import triton.language as tl
 
-from packproof.kernels.elementwise import silu, softplus, summable
+from packproof.kernels.elementwise import clamp_log_decay, silu, softplus
 from packproof.kernels.products import product
 from packproof.kernels.sequences import locate
-from packproof.kernels.worklists import item
+from packproof.kernels.worklists import load_item
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def tile(pointer, row, alive, stride, column, width):
+def load_tile(pointer, row, alive, stride, column, width):
     """Rows of a token tensor from `pointer` on, as an operand; zero where there is no token: [rows, columns]."""
     mask = alive[:, None] & (column < width)[None, :]
     return tl.load(pointer + row[:, None] * stride + column[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
-def state_tile(pointer, p, P, n, N):
+def load_state(pointer, p, P, n, N):
     """A state: [rows p, columns n]."""
     return tl.load(pointer + p[:, None] * N + n[None, :], mask=(p < P)[:, None] & (n < N)[None, :], other=0.0)
 
@@ -53,26 +53,26 @@ def store_state(pointer, value, p, P, n, N):
 
 
 @triton.jit
-def state_at(sequence_or_boundary, head, H, size):
+def state_offset(sequence_or_boundary, head, H, size):
     """The offset of the state of a sequence, or at a boundary between chunks or segments."""
     return (sequence_or_boundary.to(tl.int64) * H + head) * size
 
 
 @triton.jit
-def state_entering(entering, ends, sequence, start, first, head, H, size, SEGMENT: tl.constexpr):
+def entering_pointer(entering, ends, sequence, start, segment_start, head, H, size, SEGMENT: tl.constexpr):
     """A pointer to the state before a segment: in `entering` at the start of a sequence, elsewhere in `ends`."""
-    inside = ends + state_at(first // SEGMENT, head, H, size)
-    return tl.where(first > start, inside, entering + state_at(sequence, head, H, size))
+    inside = ends + state_offset(segment_start // SEGMENT, head, H, size)
+    return tl.where(segment_start > start, inside, entering + state_offset(sequence, head, H, size))
 
 
 @triton.jit
-def heads_of(block, H, G, HEADS: tl.constexpr):
+def head_range(block, H, G, HEADS: tl.constexpr):
     """A block of up to HEADS heads: its group, its first head and the one after its last."""
     per_group = H // G
     blocks_in_group = tl.cdiv(per_group, HEADS)
     group = block // blocks_in_group
-    first = group * per_group + block % blocks_in_group * HEADS
-    return group, first, tl.minimum(first + HEADS, (group + 1) * per_group)
+    first_head = group * per_group + block % blocks_in_group * HEADS
+    return group, first_head, tl.minimum(first_head + HEADS, (group + 1) * per_group)
 
 
 @triton.jit
@@ -95,11 +95,11 @@ def decay_to_end(high, low, base, row, alive, n_rows, EXACT: tl.constexpr):
 
 
 @triton.jit
-def segment_decay(high, first, last, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
+def segment_decay(high, segment_start, segment_end, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
     """The decay over a segment, from the log-decays of one head at the ends of its chunks."""
-    start = first + tl.arange(0, CHUNKS) * CHUNK
-    end = tl.minimum(start + CHUNK, last)
-    return tl.exp2(tl.sum(tl.load(high + end - 1, mask=start < last, other=0.0), 0))
+    start = segment_start + tl.arange(0, CHUNKS) * CHUNK
+    end = tl.minimum(start + CHUNK, segment_end)
+    return tl.exp2(tl.sum(tl.load(high + end - 1, mask=start < segment_end, other=0.0), 0))
 
 
 @triton.jit(do_not_specialize=["dt", "A", "bias", "T", "H", "dt_stride", "has_bias", "is_softplus", "unit_steps"])
@@ -113,10 +113,10 @@ def _ssd_fwd_chunk_cumsum_kernel(
     """
     blocks = tl.cdiv(H, BLOCK_H)
     for index in tl.range(tl.program_id(0), tl.load(chunks) * blocks, tl.num_programs(0), disable_licm=True):
-        _, _, _, first, last = item(chunks, index // blocks, ROWS)
-        t = first.to(tl.int64) + tl.arange(0, ROWS)
+        _, _, _, chunk_start, chunk_end = load_item(chunks, index // blocks, ROWS)
+        t = chunk_start.to(tl.int64) + tl.arange(0, ROWS)
         h = index % blocks * BLOCK_H + tl.arange(0, BLOCK_H)
-        mask = (t < last)[:, None] & (h < H)[None, :]
+        mask = (t < chunk_end)[:, None] & (h < H)[None, :]
         value = tl.load(dt + t[:, None] * dt_stride + h[None, :], mask=mask, other=0.0).to(tl.float32)
         if has_bias != 0:
             value += tl.load(bias + h, mask=h < H, other=0.0)[None, :]
@@ -124,7 +124,7 @@ def _ssd_fwd_chunk_cumsum_kernel(
             value = softplus(value)
         value = tl.where(mask, value, 0.0)
         rate = tl.load(A + h, mask=h < H, other=0.0).to(tl.float64) * LOG2_E
-        decay = tl.cumsum(summable(value * rate[None, :]), 0)
+        decay = tl.cumsum(clamp_log_decay(value * rate[None, :]), 0)
         rounded = decay.to(tl.float32)
         at = h.to(tl.int64)[None, :] * T + t[:, None]
         tl.store(step + at, tl.where(unit_steps != 0, 1.0, value), mask=mask)
@@ -154,31 +154,31 @@ def _ssd_fwd_chunk_state_kernel(
     size = (P * N).to(tl.int64)
     row = tl.arange(0, CHUNK)
     for index in tl.range(tl.program_id(0), tl.load(segments) * H * blocks, tl.num_programs(0), disable_licm=True):
-        sequence, start, end, first, last = item(segments, index // (H * blocks), SEGMENT)
+        sequence, start, end, segment_start, segment_end = load_item(segments, index // (H * blocks), SEGMENT)
         head, block = index // blocks % H, index % blocks
-        begins = last >= end if REVERSE else first <= start
-        finishes = first <= start if REVERSE else last >= end
+        begins = segment_end >= end if REVERSE else segment_start <= start
+        finishes = segment_start <= start if REVERSE else segment_end >= end
         p = block // blocks_n * BLOCK_P + tl.arange(0, BLOCK_P)
         n = block % blocks_n * BLOCK_N + tl.arange(0, BLOCK_N)
-        at_end = state_at(sequence, head, H, size)
+        at_end = state_offset(sequence, head, H, size)
         state = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
-        n_chunks = tl.cdiv(last - first, CHUNK)
+        n_chunks = tl.cdiv(segment_end - segment_start, CHUNK)
         if STORE_ALL:
-            inside = ends + state_at((last if REVERSE else first) // SEGMENT, head, H, size)
-            given = tl.where((begins == 0) | (has_entering != 0), p, P)
-            state = state_tile(tl.where(begins, entering + at_end, inside), given, P, n, N)
+            inside = ends + state_offset((segment_end if REVERSE else segment_start) // SEGMENT, head, H, size)
+            valid_p = tl.where((begins == 0) | (has_entering != 0), p, P)
+            state = load_state(tl.where(begins, entering + at_end, inside), valid_p, P, n, N)
         else:
             n_chunks = tl.where(finishes & (keep_final == 0), 0, n_chunks)
         at_head = T.to(tl.int64) * head
         x_head_0 = x + head * x_head
         B_head_0 = B + head // (H // G) * B_group
         for k in tl.range(n_chunks, disable_licm=True):
-            chunk = first + (n_chunks - 1 - k if REVERSE else k) * CHUNK
-            stop = tl.minimum(chunk + CHUNK, last)
+            chunk = segment_start + (n_chunks - 1 - k if REVERSE else k) * CHUNK
+            stop = tl.minimum(chunk + CHUNK, segment_end)
             if STORE_ALL:
                 boundary = stop if REVERSE else chunk
                 if (boundary > start) & (boundary < end):
-                    store_state(states + state_at(boundary // CHUNK, head, H, size), state, p, P, n, N)
+                    store_state(states + state_offset(boundary // CHUNK, head, H, size), state, p, P, n, N)
             alive = chunk + row < stop
             at = at_head + chunk + row
             weight, decay = decay_to_end(high, low, at_head + chunk, row, alive, stop - chunk, EXACT)
@@ -187,17 +187,17 @@ def _ssd_fwd_chunk_state_kernel(
             else:
                 weight *= tl.load(step + at, mask=alive, other=0.0)
             chunk_row = chunk.to(tl.int64)
-            values = tile(x_head_0 + chunk_row * x_stride, row, alive, x_stride, p, P)
-            keys = tile(B_head_0 + chunk_row * B_stride, row, alive, B_stride, n, N)
+            values = load_tile(x_head_0 + chunk_row * x_stride, row, alive, x_stride, p, P)
+            keys = load_tile(B_head_0 + chunk_row * B_stride, row, alive, B_stride, n, N)
             state = product(tl.trans(values * weight[:, None]), keys, state * decay, EXACT)
         if not STORE_ALL:
             if not finishes:
-                boundary = first if REVERSE else last
-                store_state(ends + state_at(boundary // SEGMENT, head, H, size), state, p, P, n, N)
+                boundary = segment_start if REVERSE else segment_end
+                store_state(ends + state_offset(boundary // SEGMENT, head, H, size), state, p, P, n, N)
             elif keep_final != 0:
                 if begins & (has_entering != 0):
-                    decay = segment_decay(high + at_head, first, last, CHUNK, CHUNKS)
-                    state = tl.fma(tl.zeros_like(state) + decay, state_tile(entering + at_end, p, P, n, N), state)
+                    decay = segment_decay(high + at_head, segment_start, segment_end, CHUNK, CHUNKS)
+                    state = tl.fma(tl.zeros_like(state) + decay, load_state(entering + at_end, p, P, n, N), state)
                 store_state(finals + at_end, state, p, P, n, N)
 
 
@@ -222,15 +222,15 @@ def _ssd_fwd_state_passing_kernel(
     high += head.to(tl.int64) * T
     e = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = e < size
-    at_end = state_at(sequence, head, H, size) + e
+    at_end = state_offset(sequence, head, H, size) + e
     state = tl.load(entering + at_end, mask=mask & (has_entering != 0), other=0.0)
     n_segments = tl.cdiv(end - start, SEGMENT)
     for index in range(n_segments):
-        first = start + (n_segments - 1 - index if REVERSE else index) * SEGMENT
-        last = tl.minimum(first + SEGMENT, end)
-        decay = tl.zeros((BLOCK,), tl.float32) + segment_decay(high, first, last, CHUNK, CHUNKS)
+        segment_start = start + (n_segments - 1 - index if REVERSE else index) * SEGMENT
+        segment_end = tl.minimum(segment_start + SEGMENT, end)
+        decay = tl.zeros((BLOCK,), tl.float32) + segment_decay(high, segment_start, segment_end, CHUNK, CHUNKS)
         if index + 1 < n_segments:
-            at = state_at((first if REVERSE else last) // SEGMENT, head, H, size) + e
+            at = state_offset((segment_start if REVERSE else segment_end) // SEGMENT, head, H, size) + e
             state = tl.fma(decay, state, tl.load(ends + at, mask=mask, other=0.0))
             tl.store(ends + at, state, mask=mask & (keep_ends != 0))
         elif keep_final != 0:
@@ -259,32 +259,32 @@ def _ssd_fwd_fused_chunk_scan_kernel(
     blocks = tl.cdiv(P, BLOCK_P)
     size = (P * N).to(tl.int64)
     row = tl.arange(0, CHUNK)
-    whole = row < CHUNK
+    all_rows = row < CHUNK
     n = tl.arange(0, BLOCK_N)
     for index in tl.range(tl.program_id(0), tl.load(segments) * H * blocks, tl.num_programs(0), disable_licm=True):
-        sequence, start, _, first, last = item(segments, index // (H * blocks), SEGMENT)
+        sequence, start, _, segment_start, segment_end = load_item(segments, index // (H * blocks), SEGMENT)
         head = index // blocks % H
         p = index % blocks * BLOCK_P + tl.arange(0, BLOCK_P)
-        given = tl.where((first > start) | (has_entering != 0), p, P)
-        state = state_entering(entering, ends, sequence, start, first, head, H, size, SEGMENT)
-        state = state_tile(state, given, P, n, N)
+        valid_p = tl.where((segment_start > start) | (has_entering != 0), p, P)
+        state = entering_pointer(entering, ends, sequence, start, segment_start, head, H, size, SEGMENT)
+        state = load_state(state, valid_p, P, n, N)
         x_0 = x + head * x_head
         B_0 = B + head // (H // G) * B_group
         C_0 = C + head // (H // G) * C_group
-        for k in tl.range(tl.cdiv(last - first, CHUNK), disable_licm=True):
-            chunk = first + k * CHUNK
-            alive = chunk + row < last
+        for k in tl.range(tl.cdiv(segment_end - segment_start, CHUNK), disable_licm=True):
+            chunk = segment_start + k * CHUNK
+            alive = chunk + row < segment_end
             # rows past the last repeat it, since masks would take registers
-            near = tl.minimum(row, last - 1 - chunk)
+            clamped_row = tl.minimum(row, segment_end - 1 - chunk)
             chunk_row = chunk.to(tl.int64)
             at = T.to(tl.int64) * head + chunk
-            queries = tl.trans(tile(C_0 + chunk_row * C_stride, near, whole, C_stride, n, N))
-            keys = tile(B_0 + chunk_row * B_stride, near, whole, B_stride, n, N)
+            queries = tl.trans(load_tile(C_0 + chunk_row * C_stride, clamped_row, all_rows, C_stride, n, N))
+            keys = load_tile(B_0 + chunk_row * B_stride, clamped_row, all_rows, B_stride, n, N)
             result = product(state, queries, tl.zeros((BLOCK_P, CHUNK), tl.float32), False)
             scores = product(keys, queries, tl.zeros((CHUNK, CHUNK), tl.float32), False)
-            values = tile(x_0 + chunk_row * x_stride, near, whole, x_stride, p, P)
-            exponent = tl.load(high + at + near)
-            delta = tl.load(step + at + near)
+            values = load_tile(x_0 + chunk_row * x_stride, clamped_row, all_rows, x_stride, p, P)
+            exponent = tl.load(high + at + clamped_row)
+            delta = tl.load(step + at + clamped_row)
             result *= (scale * tl.exp2(exponent))[None, :]
             scores *= decays(-exponent, -exponent, False) * (scale * delta)[:, None]
             scores = tl.where(row[:, None] <= row[None, :], scores, 0.0)
@@ -292,12 +292,12 @@ def _ssd_fwd_fused_chunk_scan_kernel(
             if has_D != 0:
                 result += values * tl.load(D + head * P + p, mask=p < P, other=0.0)[None, :]
             if has_z != 0:
-                gate = tile(z + chunk_row * z_stride + head * z_head, near, whole, z_stride, p, P)
+                gate = load_tile(z + chunk_row * z_stride + head * z_head, clamped_row, all_rows, z_stride, p, P)
                 result *= silu(gate.to(tl.float32))
             out = y + (chunk_row * H + head) * P
             mask = alive[:, None] & (p < P)[None, :]
             tl.store(out + row[:, None] * H * P + p[None, :], result.to(y.dtype.element_ty), mask=mask)
-            total = tl.load(high + at + tl.minimum(CHUNK, last - chunk) - 1)
+            total = tl.load(high + at + tl.minimum(CHUNK, segment_end - chunk) - 1)
             weight = tl.exp2(tl.where(alive, total - exponent, float("-inf"))) * delta
             state = product(tl.trans(values * weight[:, None]), keys, state * tl.exp2(total), False)
 
@@ -307,12 +307,12 @@ def similarities(
     C, B, C_stride, B_stride, row, alive, N, EXACT: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr
 ):
     """C Bᵀ inside a chunk."""
-    found = tl.zeros((ROWS, ROWS), tl.float32)
+    total = tl.zeros((ROWS, ROWS), tl.float32)
     for k in range(0, N, BLOCK_K):
         n = k + tl.arange(0, BLOCK_K)
-        keys = tile(B, row, alive, B_stride, n, N)
-        found = product(tile(C, row, alive, C_stride, n, N), tl.trans(keys), found, EXACT)
-    return found
+        keys = load_tile(B, row, alive, B_stride, n, N)
+        total = product(load_tile(C, row, alive, C_stride, n, N), tl.trans(keys), total, EXACT)
+    return total
 
 
 @triton.jit
@@ -332,26 +332,26 @@ def head_chunk_scan(
     result = tl.zeros((ROWS, BLOCK_P), tl.float32)
     if ENTERED:
         if (chunk - start) % SEGMENT != 0:
-            at_state = state_at(chunk // CHUNK, head, H, size)
+            at_state = state_offset(chunk // CHUNK, head, H, size)
             for k in range(0, N, BLOCK_K):
                 n = k + tl.arange(0, BLOCK_K)
-                queries = tile(C, row, alive, C_stride, n, N)
-                result = product(queries, tl.trans(state_tile(states + at_state, p, P, n, N)), result, EXACT)
+                queries = load_tile(C, row, alive, C_stride, n, N)
+                result = product(queries, tl.trans(load_state(states + at_state, p, P, n, N)), result, EXACT)
         else:
-            given = state_entering(entering, ends, sequence, start, chunk, head, H, size, SEGMENT)
+            state_pointer = entering_pointer(entering, ends, sequence, start, chunk, head, H, size, SEGMENT)
             for k in range(0, N, BLOCK_K):
                 n = k + tl.arange(0, BLOCK_K)
-                queries = tile(C, row, alive, C_stride, n, N)
-                result = product(queries, tl.trans(state_tile(given, p, P, n, N)), result, EXACT)
+                queries = load_tile(C, row, alive, C_stride, n, N)
+                result = product(queries, tl.trans(load_state(state_pointer, p, P, n, N)), result, EXACT)
         result *= (scale * tl.exp2(tl.where(alive, exponent, float("-inf"))))[:, None]
     earlier = (row[:, None] >= row[None, :]) & alive[:, None]
     scores = scores_of(shared, exponent, exponent_low, scale * delta, earlier, EXACT)
-    values = tile(x + chunk_row * x_stride + head * x_head, row, alive, x_stride, p, P)
+    values = load_tile(x + chunk_row * x_stride + head * x_head, row, alive, x_stride, p, P)
     result = product(scores, values, result, EXACT)
     if has_D != 0:
         result += values.to(tl.float32) * tl.load(D + head * P + p, mask=p < P, other=0.0)[None, :]
     if has_z != 0:
-        gate = tile(z + chunk_row * z_stride + head * z_head, row, alive, z_stride, p, P)
+        gate = load_tile(z + chunk_row * z_stride + head * z_head, row, alive, z_stride, p, P)
         result *= silu(gate.to(tl.float32))
     out = y + (chunk_row * H + head) * P
     mask = alive[:, None] & (p < P)[None, :]
@@ -374,8 +374,8 @@ def _ssd_fwd_chunk_scan_kernel(
     blocks = tl.cdiv(P, BLOCK_P)
     row = tl.arange(0, ROWS)
     for index in tl.range(tl.program_id(0), tl.load(chunks) * n_blocks * blocks, tl.num_programs(0), disable_licm=True):
-        sequence, start, _, chunk, stop = item(chunks, index // (n_blocks * blocks), CHUNK)
-        group, first_head, last_head = heads_of(index // blocks % n_blocks, H, G, HEADS)
+        sequence, start, _, chunk, stop = load_item(chunks, index // (n_blocks * blocks), CHUNK)
+        group, first_head, last_head = head_range(index // blocks % n_blocks, H, G, HEADS)
         p = index % blocks * BLOCK_P + tl.arange(0, BLOCK_P)
         alive = chunk + row < stop
         chunk_row = chunk.to(tl.int64)

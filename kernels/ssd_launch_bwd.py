@@ -17,14 +17,14 @@ from packproof.kernels.ssd_bwd import (
     _ssd_bwd_intra_chunk_kernel,
     _ssd_bwd_x_kernel,
 )
-from packproof.kernels.ssd_launch import Carried, SsdProblem, aligned
+from packproof.kernels.ssd_launch import CarriedStates, SsdProblem, align_rows
 from packproof.kernels.ssd_tiles import inter_chunk_form, row_classes
 
 
-class Incoming(NamedTuple):
+class IncomingGradient(NamedTuple):
     """The gradient of the outputs before the gate (t, h, p). All three are the same tensor where there is no gate."""
 
-    whole: Tensor
+    full: Tensor
     """In fp32."""
     high: Tensor
     """Rounded to the kernels' dtype."""
@@ -32,14 +32,14 @@ class Incoming(NamedTuple):
     """The remainder after rounding."""
 
 
-class Begun(NamedTuple):
+class BackwardStart(NamedTuple):
     """The backward pass before the gradients of states."""
 
     states: Tensor
     """Between chunks."""
     dz: Tensor
     """The gradient of z, empty without a gate."""
-    incoming: Incoming
+    incoming: IncomingGradient
     """The gradient of the outputs."""
     fused: bool
     """Whether one kernel both carries the gradients of states and finds dx."""
@@ -72,52 +72,59 @@ def ssd_gradients(problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, z: Ten
     return finish_backward(problem, begin_backward(problem, dy, z, ends), dfinal)
 
 
-def begin_backward(problem: SsdProblem, dy: Tensor, z: Tensor | None, ends: Tensor) -> Begun:
+def begin_backward(problem: SsdProblem, dy: Tensor, z: Tensor | None, ends: Tensor) -> BackwardStart:
     """The first part of the backward pass. It needs no gradient of states."""
     values, keys, entering = problem.x, problem.B, problem.initial
     carried = problem.carry(values, keys, entering, ends=ends, keep_final=False, store=True, reverse=False)
-    dy, dz = aligned(dy.to(problem.dtype)), problem.new(0)
-    incoming = Incoming(dy, dy, dy)
+    dy, dz = align_rows(dy.to(problem.dtype)), problem.new(0)
+    incoming = IncomingGradient(dy, dy, dy)
     if z is not None:
         y = problem.outputs(carried, None, torch.float32, fused=False)
-        dz, incoming = ungate(problem, y, aligned(z.to(problem.dtype)), dy)
-    return Begun(carried.states, dz, incoming, problem.fused and z is None)
+        dz, incoming = ungate(problem, y, align_rows(z.to(problem.dtype)), dy)
+    return BackwardStart(carried.states, dz, incoming, problem.fused and z is None)
 
 
 def finish_backward(
-    problem: SsdProblem, begun: Begun, dfinal: Tensor | None, apart: Carried | None = None
+    problem: SsdProblem,
+    backward_start: BackwardStart,
+    dfinal: Tensor | None,
+    segment_gradients: CarriedStates | None = None,
 ) -> Gradients:
     """The gradients of the inputs.
 
     segment_gradients: from `find_segment_states` of the gradient of the outputs and C. With them there is no gradient
     of initial states.
     """
-    (states, dz, incoming, fused), dfinal = begun, problem.states_of(dfinal)
-    dy, keep_final = incoming.whole, problem.initial is not None and apart is None
-    back = problem.carry(dy, problem.C, dfinal, keep_final=keep_final, store=not fused, reverse=True, apart=apart)
+    (states, dz, incoming, fused), dfinal = backward_start, problem.pad_states(dfinal)
+    dy, keep_final = incoming.full, problem.initial is not None and segment_gradients is None
+    back = problem.carry(
+        dy, problem.C, dfinal, keep_final=keep_final, store=not fused, reverse=True, segment_states=segment_gradients
+    )
     dx = x_gradient(problem, dy, dfinal, back, fused=fused)
     between = inter_chunk(problem, dy, states, dfinal, back)
     ddt, dA, dbias, dB, dC, dD = intra_chunk(problem, incoming, between, has_final=dfinal is not None)
     zero_slack(problem.cu_seqlens, dx, ddt, dB, dC)
     dD = dD.sum((0, 1))[..., : problem.p]  # all zeros without a D
     dx, dB, dC = dx[..., : problem.p], dB[..., : problem.n], dC[..., : problem.n]
-    dinitial = problem.trimmed(back.finals) if keep_final else problem.new(0)
+    dinitial = problem.trim_states(back.finals) if keep_final else problem.new(0)
     return Gradients(dx, ddt, dA, dB, dC, dD, dz[..., : problem.p], dbias, dinitial)
 
 
-def ungate(problem: SsdProblem, y: Tensor, z: Tensor, dy: Tensor) -> tuple[Tensor, Incoming]:
+def ungate(problem: SsdProblem, y: Tensor, z: Tensor, dy: Tensor) -> tuple[Tensor, IncomingGradient]:
     """dz, and the gradient of y, the outputs before the gate in fp32."""
     T, H, P, gate = problem.T, problem.H, problem.P, problem.tiles.gate
     dz, high, low = (problem.new(T, H, P, dtype=problem.dtype) for _ in range(3))
     programs = cdiv(T, gate["BLOCK_T"]) * H * cdiv(P, gate["BLOCK_P"])
     problem.launch(
         _ssd_bwd_gate_kernel, "gate", programs, y=y, z=z, dz=dz, high=high, low=low, z_stride=z.stride(0),
-        z_head=z.stride(1), **_incoming(dy), **gate,
+        z_head=z.stride(1), **_dy_arguments(dy), **gate,
     )  # fmt: skip
-    return dz, Incoming(y, high, low)
+    return dz, IncomingGradient(y, high, low)
 
 
-def x_gradient(problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, carried: Carried, *, fused: bool) -> Tensor:
+def x_gradient(
+    problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, carried: CarriedStates, *, fused: bool
+) -> Tensor:
     """dx.
 
     carried: gradients of states.
@@ -125,18 +132,18 @@ def x_gradient(problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, carried: 
     """
     t, H, P = problem.tiles, problem.H, problem.P
     dx, blocks = problem.new(problem.T, H, P, dtype=problem.dtype), cdiv(P, t.dx_p)
-    arguments = {**_incoming(dy), "dstates": carried.states, "dx": dx, "has_final": int(dfinal is not None)}
+    arguments = {**_dy_arguments(dy), "dstates": carried.states, "dx": dx, "has_final": int(dfinal is not None)}
     if fused:
         problem.launch(
             _ssd_bwd_fused_x_kernel, "fused_x", problem.items(H * cdiv(P, t.output_p)), **arguments,
             dfinal=problem.steps.high if dfinal is None else dfinal, dends=carried.ends,
-            segments=problem.work.segments[0], BLOCK_P=t.output_p, BLOCK_N=problem.held_n,
+            segments=problem.work.segments[0], BLOCK_P=t.output_p, BLOCK_N=problem.fused_block_n,
         )  # fmt: skip
     for rows in row_classes(t)[int(fused) :]:  # only the short ones if the fused kernel takes the long ones
         heads, n_blocks = problem.head_blocks(rows)
         problem.launch(
-            _ssd_bwd_x_kernel, problem.named("x" + rows.label, dy), problem.items(n_blocks * blocks), **arguments,
-            dfinal=_rounded(dfinal, carried.states), n_blocks=n_blocks,
+            _ssd_bwd_x_kernel, problem.option_name("x" + rows.label, dy), problem.items(n_blocks * blocks), **arguments,
+            dfinal=_round_states(dfinal, carried.states), n_blocks=n_blocks,
             chunks=problem.work.segments[rows.kind] if fused else problem.chunks(rows),
             ROWS=rows.rows, HEADS=heads, BLOCK_P=t.dx_p, BLOCK_K=rows.block_k,
         )  # fmt: skip
@@ -144,41 +151,41 @@ def x_gradient(problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, carried: 
 
 
 def inter_chunk(
-    problem: SsdProblem, dy: Tensor, states: Tensor, dfinal: Tensor | None, back: Carried
+    problem: SsdProblem, dy: Tensor, states: Tensor, dfinal: Tensor | None, back: CarriedStates
 ) -> dict[str, Tensor]:
     """The contributions of the states at the edges of chunks, and of their gradients, to other gradients, in fp32.
 
     entered, left: to the gradients of decays, (h, t).
     of_B, of_C: to dB and dC, (t, g, n).
     """
-    t, T, N, whole = problem.tiles, problem.T, problem.N, _whole(problem, dy)
+    t, T, N, whole_heads = problem.tiles, problem.T, problem.N, _has_whole_heads(problem, dy)
     n_parts = cdiv(N, t.columns)
-    entered, left = (problem.new(n_parts, problem.H, T) for _ in range(2))
+    entered_parts, left_parts = (problem.new(n_parts, problem.H, T) for _ in range(2))
     of_B, of_C = (problem.new(T, problem.G, N) for _ in range(2))
-    between = {"dfinal": back.states, "dstates": back.states} | inter_chunk_form(t, whole=whole)
-    forms = {"_whole" * whole: between}
+    between = {"dfinal": back.states, "dstates": back.states} | inter_chunk_form(t, whole_heads=whole_heads)
+    forms = {"_whole" * whole_heads: between}
     if dfinal is not None or T > t.segment:
         at_ends = {"dfinal": back.ends if dfinal is None else dfinal, "dstates": back.ends}
         forms["_ends"] = at_ends | inter_chunk_form(t, ends=True)
     for rows, (label, form) in product(row_classes(t), forms.items()):
         problem.launch(
-            _ssd_bwd_inter_chunk_kernel, problem.named("inter_chunk" + rows.label + label, dy),
-            problem.items(problem.G * n_parts), **_incoming(dy), **form, chunks=problem.chunks(rows),
-            entering=_rounded(problem.initial, states), states=states,
+            _ssd_bwd_inter_chunk_kernel, problem.option_name("inter_chunk" + rows.label + label, dy),
+            problem.items(problem.G * n_parts), **_dy_arguments(dy), **form, chunks=problem.chunks(rows),
+            entering=_round_states(problem.initial, states), states=states,
             has_entering=int(problem.initial is not None), has_final=int(dfinal is not None),
-            entered=entered, left=left, dB=of_B, dC=of_C, ROWS=rows.rows,
+            entered=entered_parts, left=left_parts, dB=of_B, dC=of_C, ROWS=rows.rows,
         )  # fmt: skip
-    return {"entered": entered.sum(0), "left": left.sum(0), "of_B": of_B, "of_C": of_C}
+    return {"entered": entered_parts.sum(0), "left": left_parts.sum(0), "of_B": of_B, "of_C": of_C}
 
 
 def intra_chunk(
-    problem: SsdProblem, dy: Incoming, between: dict[str, Tensor], *, has_final: bool
+    problem: SsdProblem, dy: IncomingGradient, between: dict[str, Tensor], *, has_final: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """ddt, the parts of dA and of the bias's gradient by token (h, t), dB, dC, and the parts of dD (h, p).
 
     between: the result of `inter_chunk`.
     """
-    t, gated, whole = problem.tiles, dy.whole.dtype != problem.dtype, _whole(problem, dy.whole)
+    t, gated, whole_heads = problem.tiles, dy.full.dtype != problem.dtype, _has_whole_heads(problem, dy.full)
     T, H, kinds = problem.T, problem.H, row_classes(t)
     ddt = problem.new(T, H, dtype=problem.dtype)
     dA, dbias = problem.x.new_zeros(2, H, T, dtype=torch.float32)
@@ -188,24 +195,24 @@ def intra_chunk(
     dD = problem.x.new_zeros(len(kinds), problem.slots, *of_chunks, dtype=torch.float32)
     for kind, rows in enumerate(kinds):
         problem.launch(
-            _ssd_bwd_intra_chunk_kernel, "intra_chunk" + rows.label + "_whole" * whole + "_gated" * gated,
-            problem.items(problem.G), **_incoming(dy.high), dy_low=dy.low, **between, dt=problem.softplus_of,
+            _ssd_bwd_intra_chunk_kernel, "intra_chunk" + rows.label + "_whole" * whole_heads + "_gated" * gated,
+            problem.items(problem.G), **_dy_arguments(dy.high), dy_low=dy.low, **between, dt=problem.softplus_of,
             chunks=problem.chunks(rows), ddt=ddt, dA=dA, dbias=dbias, dB=dB, dC=dC, dD=dD[kind],
             has_entering=int(problem.initial is not None), has_final=int(has_final),
-            GATED=gated, WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.intra_p, BLOCK_K=rows.block_k, COLUMNS=t.columns,
+            GATED=gated, WHOLE=whole_heads, ROWS=rows.rows, BLOCK_P=t.intra_p, BLOCK_K=rows.block_k, COLUMNS=t.columns,
         )  # fmt: skip
     return ddt, dA, dbias, dB, dC, dD
 
 
-def _whole(problem: SsdProblem, dy: Tensor) -> bool:
+def _has_whole_heads(problem: SsdProblem, dy: Tensor) -> bool:
     """Whether a loop over heads needs no loop over channels inside."""
     return problem.P <= problem.tiles.whole_p and dy.dtype == problem.dtype
 
 
-def _incoming(dy: Tensor) -> dict[str, Any]:
+def _dy_arguments(dy: Tensor) -> dict[str, Any]:
     return {"dy": dy, "dy_stride": dy.stride(0), "dy_head": dy.stride(1)}
 
 
-def _rounded(given: Tensor | None, stored: Tensor) -> Tensor:
+def _round_states(states: Tensor | None, boundary_states: Tensor) -> Tensor:
     """`states` in the dtype of `boundary_states`, or `boundary_states` if it is None."""
-    return stored if given is None else given.to(stored.dtype)
+    return boundary_states if states is None else states.to(boundary_states.dtype)

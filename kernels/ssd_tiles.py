@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from packproof.kernels import slack, worklists
-from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, interpreted
+from packproof.kernels.launch import ARCHITECTURES, POINTERS, runs_interpreted, specializations
 from packproof.kernels.ssd_bwd import (
     _ssd_bwd_fused_x_kernel,
     _ssd_bwd_gate_kernel,
@@ -136,7 +136,7 @@ class Tiles:
 
 
 def multiple() -> int:
-    return MULTIPLE_INTERPRETED if interpreted(_ssd_fwd_chunk_scan_kernel) else MULTIPLE
+    return MULTIPLE_INTERPRETED if runs_interpreted(_ssd_fwd_chunk_scan_kernel) else MULTIPLE
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Rows:
 
 def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
     """The tiles for tokens of bf16 or fp32."""
-    if interpreted(_ssd_fwd_chunk_scan_kernel):
+    if runs_interpreted(_ssd_fwd_chunk_scan_kernel):
         return Tiles(
             chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, half=8, short=4, block_k=8, states_p=16, states_n=16,
             fused_n=(16,) if tokens == torch.bfloat16 else (), output_p=16, dx_p=16, intra_p=16, inter_p=16, ends_p=16,
@@ -178,20 +178,20 @@ def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
     )  # fmt: skip
 
 
-def inter_chunk_form(t: Tiles, *, whole: bool = False, ends: bool = False) -> dict[str, Any]:
+def inter_chunk_form(t: Tiles, *, whole_heads: bool = False, ends: bool = False) -> dict[str, Any]:
     """The constants of a form of the inter-chunk kernel, without ROWS."""
-    return {"WHOLE": whole, "ENDS": ends, "BLOCK_P": t.ends_p if ends else t.inter_p, "COLUMNS": t.columns}
+    return {"WHOLE": whole_heads, "ENDS": ends, "BLOCK_P": t.ends_p if ends else t.inter_p, "COLUMNS": t.columns}
 
 
 def row_classes(t: Tiles) -> list[Rows]:
     """The kinds of chunks. Every chunk is of one of them."""
-    few = {"block_k": min(t.block_k, _SHORT_K), "heads": t.heads}
-    found = [Rows(t.chunk, 0, "", t.block_k, heads=1)]
+    shared_options = {"block_k": min(t.block_k, _SHORT_K), "heads": t.heads}
+    classes = [Rows(t.chunk, 0, "", t.block_k, heads=1)]
     if t.half > t.short:
-        found.append(Rows(t.half, 1, "_half", **few))
+        classes.append(Rows(t.half, 1, "_half", **shared_options))
     if t.short:
-        found.append(Rows(t.short, 2, "_short", **few))
-    return found
+        classes.append(Rows(t.short, 2, "_short", **shared_options))
+    return classes
 
 
 _TOKENS = ("x", "B", "C", "z", "y", "dt", "dy", "dy_low", "dx", "ddt", "dz", "dB", "dC", "gradient", "states",
@@ -203,26 +203,26 @@ _INT32 = ("cu_seqlens", "chunks", "segments")
 
 def variants() -> list[Variant]:
     """Every compiled form of the kernels. All operands are aligned, so dtypes and tiles decide."""
-    found = []
+    result = []
     for tokens in (torch.bfloat16, torch.float32):
         for kind, targets in ARCHITECTURES.items():
-            found += [replace(v, targets=targets) for v in _variants_of(tokens, kind)]
-    return [*found, *worklists.variants(), *slack.variants((torch.bfloat16, torch.float32))]
+            result += [replace(v, targets=targets) for v in _variants_of(tokens, kind)]
+    return [*result, *worklists.variants(), *slack.variants((torch.bfloat16, torch.float32))]
 
 
 def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
     t, kind, exact = tiles(tokens, architecture), POINTERS[tokens], tokens == torch.float32
-    found: list[Variant] = []
+    result: list[Variant] = []
     pointers = dict.fromkeys(_TOKENS, kind) | dict.fromkeys(_FP32, "*fp32") | dict.fromkeys(_INT32, "*i32")
     pointers |= {"scale": "fp32"}
-    base, held = {"EXACT": exact, "CHUNK": t.chunk}, {"CHUNK": t.chunk, "CHUNKS": t.segment // t.chunk}
+    base, segment_constants = {"EXACT": exact, "CHUNK": t.chunk}, {"CHUNK": t.chunk, "CHUNKS": t.segment // t.chunk}
 
     def add(name: str, kernel: Any, constants: Mapping[str, Any], form: str = "", **types: str) -> None:
         label = "-".join(filter(None, [architecture, name, kind, form, *types.values()])).replace("*", "")
         options = launch_options(name, architecture, tokens)
-        aligned, *_ = alignments(label, kernel, pointers | types, constants, options.pop("num_warps"))
+        aligned, *_ = specializations(label, kernel, pointers | types, constants, options.pop("num_warps"))
         spills = 0 if exact else _SPILLS[architecture].get(name, 0)
-        found.append(replace(aligned, num_stages=options.pop("num_stages"), options=options, spills=spills))
+        result.append(replace(aligned, num_stages=options.pop("num_stages"), options=options, spills=spills))
 
     add("gate", _ssd_bwd_gate_kernel, t.gate, y="*fp32", high=kind, low=kind)
     both = dict.fromkeys((kind, "*fp32"))  # gradients that passed a gate are fp32
@@ -232,21 +232,28 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
 
     for block_n in t.fused_n:
         blocks = {"BLOCK_P": t.output_p, "BLOCK_N": block_n}
-        add("fused_chunk_scan", _ssd_fwd_fused_chunk_scan_kernel, held | blocks, f"n{block_n}")
-        add("fused_x", _ssd_bwd_fused_x_kernel, held | blocks, f"n{block_n}", dfinal="*fp32")
+        add("fused_chunk_scan", _ssd_fwd_fused_chunk_scan_kernel, segment_constants | blocks, f"n{block_n}")
+        add("fused_x", _ssd_bwd_fused_x_kernel, segment_constants | blocks, f"n{block_n}", dfinal="*fp32")
     for reverse in (False, True):
         back = "back" * reverse
-        add("state_passing", _ssd_fwd_state_passing_kernel, held | {"BLOCK": t.passing_size, "REVERSE": reverse}, back)
+        add(
+            "state_passing",
+            _ssd_fwd_state_passing_kernel,
+            segment_constants | {"BLOCK": t.passing_size, "REVERSE": reverse},
+            back,
+        )
         form = {"REVERSE": reverse, "BLOCK_P": t.states_p, "BLOCK_N": t.states_n}
-        ends, every = ({"STORE_ALL": store_all, **base, **held, **form} for store_all in (False, True))
+        ends, all_boundaries = (
+            {"STORE_ALL": store_all, **base, **segment_constants, **form} for store_all in (False, True)
+        )
         if not reverse:
             add("chunk_state", _ssd_fwd_chunk_state_kernel, ends, "ends", states="*fp32")
             for states in both:  # fp32 for outputs
-                add("chunk_state", _ssd_fwd_chunk_state_kernel, every, "all", states=states)
+                add("chunk_state", _ssd_fwd_chunk_state_kernel, all_boundaries, "all", states=states)
             continue
         for x in both:
             add("chunk_state_reverse" + gated(x), _ssd_fwd_chunk_state_kernel, ends, "ends", x=x)
-            add("chunk_state_reverse" + gated(x), _ssd_fwd_chunk_state_kernel, every, "all", x=x)
+            add("chunk_state_reverse" + gated(x), _ssd_fwd_chunk_state_kernel, all_boundaries, "all", x=x)
     for rows in row_classes(t):
         for dt in both:  # log-decays of linear attention may be fp32
             steps = {"ROWS": rows.rows, "BLOCK_H": t.step_h}
@@ -261,15 +268,15 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
             add("x" + rows.label + gated(dy), _ssd_bwd_x_kernel, shape | of_states, dy=dy)
             types = {"dy": dy, "entering": kind, "dB": "*fp32", "dC": "*fp32"}
             of_chunks = shape | {"CHUNKS": t.segment // t.chunk}
-            for whole in (False, True) if t.whole_p and dy == kind else (False,):
-                label = rows.label + "_whole" * whole + gated(dy)
-                inter_chunk = of_chunks | inter_chunk_form(t, whole=whole)
+            for whole_heads in (False, True) if t.whole_p and dy == kind else (False,):
+                label = rows.label + "_whole" * whole_heads + gated(dy)
+                inter_chunk = of_chunks | inter_chunk_form(t, whole_heads=whole_heads)
                 add("inter_chunk" + label, _ssd_bwd_inter_chunk_kernel, inter_chunk, **types)
-                intra_chunk = {"WHOLE": whole, "COLUMNS": t.columns, "GATED": dy != kind}
+                intra_chunk = {"WHOLE": whole_heads, "COLUMNS": t.columns, "GATED": dy != kind}
                 intra_chunk |= {"BLOCK_P": t.intra_p, "BLOCK_K": rows.block_k}
                 add("intra_chunk" + label, _ssd_bwd_intra_chunk_kernel, shape | intra_chunk)
             types |= {"dfinal": "*fp32", "dstates": "*fp32"}
             label = rows.label + "_ends" + gated(dy)
             ends = of_chunks | inter_chunk_form(t, ends=True)
             add("inter_chunk" + label, _ssd_bwd_inter_chunk_kernel, ends, **types)
-    return found
+    return result

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from packproof import kernels
-from packproof.layers.block import PackedBlock, depthwise, project, sizes, wide
+from packproof.layers.block import PackedBlock, at_least_fp32, depthwise_conv, project, sizes
 from packproof.refs.arguments import whole_number
 from packproof.refs.errors import ArgumentError, checked_init
 
@@ -63,35 +63,35 @@ class AttentionBlock(PackedBlock):
         super().__init__(ops, recompute)
         embed_dim, num_heads = sizes(self, embed_dim=embed_dim, num_heads=num_heads)
         [num_heads_kv] = sizes(self, num_heads_kv=num_heads if num_heads_kv is None else num_heads_kv)
-        _divides("num_heads_kv", num_heads_kv, "num_heads", num_heads)
+        _require_divisor("num_heads_kv", num_heads_kv, "num_heads", num_heads)
         if head_dim is None:
-            _divides("num_heads", num_heads, "embed_dim", embed_dim, "; say head_dim where it is another")
+            _require_divisor("num_heads", num_heads, "embed_dim", embed_dim, "; say head_dim where it is another")
         [head_dim] = sizes(self, head_dim=embed_dim // num_heads if head_dim is None else head_dim)
         self.heads, self.head_dim = (num_heads, num_heads_kv), head_dim
         self.d_conv = whole_number("AttentionBlock", "d_conv", d_conv, 0, ArgumentError)
-        self.rotary = _rotary(rotary_emb_dim, rotary_emb_base, rotary_emb_interleaved, head_dim)
+        self.rotary = _checked_rotary(rotary_emb_dim, rotary_emb_base, rotary_emb_interleaved, head_dim)
         self.sliding_window = sliding_window
         if sliding_window is not None:
             [self.sliding_window] = sizes(self, sliding_window=sliding_window)
         qkv = head_dim * (num_heads + 2 * num_heads_kv)
         self.in_proj = nn.Linear(embed_dim, qkv, bias=False)
         if self.d_conv:
-            self.conv1d = depthwise(qkv, self.d_conv)
+            self.conv1d = depthwise_conv(qkv, self.d_conv)
         self.out_proj = nn.Linear(head_dim * num_heads, embed_dim, bias=False)
 
-    def _mixed(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
+    def _mix_tokens(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
         if self.d_conv:
-            projected = self._convolved(projected, cu_seqlens, activation=None)
-        heads, shared = self.heads
-        q, k, v = projected.unflatten(1, (-1, self.head_dim)).split((heads, shared, shared), dim=1)
+            projected = self._convolve(projected, cu_seqlens, activation=None)
+        heads, kv_heads = self.heads
+        q, k, v = projected.unflatten(1, (-1, self.head_dim)).split((heads, kv_heads, kv_heads), dim=1)
         if self.rotary[0]:
-            cos, sin = self._angles(projected)
+            cos, sin = self._rotary_tables(projected)
             q, k = self.ops.rope_qk(q, k, cos, sin, cu_seqlens=cu_seqlens, interleaved=self.rotary[2])
-        left = -1 if self.sliding_window is None else self.sliding_window - 1
-        y = self.ops.attention(q, k, v, cu_seqlens=cu_seqlens, causal=True, window_size=(left, 0))
+        window_left = -1 if self.sliding_window is None else self.sliding_window - 1
+        y = self.ops.attention(q, k, v, cu_seqlens=cu_seqlens, causal=True, window_size=(window_left, 0))
         return project(y.flatten(1), self.out_proj)
 
-    def _angles(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def _rotary_tables(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin (t, r) for the t positions possible in the pack: only the GPU knows the longest sequence.
 
         Angles are fp64, since fp32 rounds the angle of position 65,535 by up to 4e-3.
@@ -100,10 +100,10 @@ class AttentionBlock(PackedBlock):
         position = torch.arange(len(tokens), device=tokens.device, dtype=torch.float64)
         pair = torch.arange(0, channels, 2, device=tokens.device, dtype=torch.float64)
         angle = position[:, None] * base ** (-pair / channels)
-        return wide(angle.cos(), tokens), wide(angle.sin(), tokens)
+        return at_least_fp32(angle.cos(), tokens), at_least_fp32(angle.sin(), tokens)
 
 
-def _rotary(channels: int, base: float, interleaved: bool, head_dim: int) -> tuple[int, float, bool]:
+def _checked_rotary(channels: int, base: float, interleaved: bool, head_dim: int) -> tuple[int, float, bool]:
     """The rotary arguments, checked. Raises ArgumentError."""
     channels = whole_number("AttentionBlock", "rotary_emb_dim", channels, 0, ArgumentError)
     if channels % 2 or channels > head_dim:
@@ -117,7 +117,7 @@ def _rotary(channels: int, base: float, interleaved: bool, head_dim: int) -> tup
     return channels, base, interleaved
 
 
-def _divides(name: str, part: int, of: str, whole: int, way_out: str = "") -> None:
+def _require_divisor(name: str, divisor: int, total_name: str, total: int, hint: str = "") -> None:
     """Raises ArgumentError unless `divisor` divides `total`. hint: the end of the error text."""
-    if whole % part:
-        raise ArgumentError(f"AttentionBlock: {name} is {part}, which does not divide {of}, {whole}{way_out}")
+    if total % divisor:
+        raise ArgumentError(f"AttentionBlock: {name} is {divisor}, which does not divide {total_name}, {total}{hint}")

@@ -14,7 +14,7 @@ from packproof.refs.arguments import whole_number
 from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.wording import kind
 
-_STEPS = (1e-3, 1e-1)
+_STEP_RANGE = (1e-3, 1e-1)
 
 
 class PackedBlock(nn.Module, ABC):
@@ -48,24 +48,24 @@ class PackedBlock(nn.Module, ABC):
         cu_seqlens: int32 or int64 (s + 1,); rows past its end give zeros.
         Returns the shape and dtype of u. Raises ArgumentError and LayoutError.
         """
-        projected = project(self._tokens(u), self.in_proj)
+        projected = project(self._token_rows(u), self.in_proj)
         if not self.recompute:
-            return self._mixed(projected, cu_seqlens).view(u.shape)
-        y: Tensor = checkpoint(self._mixed, projected, cu_seqlens, use_reentrant=False, preserve_rng_state=False)
+            return self._mix_tokens(projected, cu_seqlens).view(u.shape)
+        y: Tensor = checkpoint(self._mix_tokens, projected, cu_seqlens, use_reentrant=False, preserve_rng_state=False)
         return y.view(u.shape)
 
     @abstractmethod
-    def _mixed(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
+    def _mix_tokens(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Mix the output of in_proj, (t, ...), into (t, d_model)."""
 
-    def _convolved(self, x: Tensor, cu_seqlens: Tensor, activation: Literal["silu"] | None = "silu") -> Tensor:
+    def _convolve(self, x: Tensor, cu_seqlens: Tensor, activation: Literal["silu"] | None = "silu") -> Tensor:
         """conv1d over each sequence, then the activation."""
         weight, bias = self.conv1d.weight.squeeze(1).to(x.dtype), self.conv1d.bias
         bias = None if bias is None else bias.to(x.dtype)
         y: Tensor = self.ops.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
         return y
 
-    def _tokens(self, u: Tensor) -> Tensor:
+    def _token_rows(self, u: Tensor) -> Tensor:
         """u without a batch axis. Raises ArgumentError for another shape or dtype."""
         name, d_model = type(self).__name__, self.in_proj.in_features
         expected = f"(t, {d_model}) or (1, t, {d_model}) was expected"
@@ -83,22 +83,22 @@ def project(x: Tensor, layer: nn.Linear) -> Tensor:
     return functional.linear(x, layer.weight.to(x.dtype))
 
 
-def wide(parameter: Tensor, tokens: Tensor) -> Tensor:
+def at_least_fp32(parameter: Tensor, tokens: Tensor) -> Tensor:
     """The parameter in fp32, or in fp64 beside fp64 tokens."""
     return parameter.to(torch.promote_types(tokens.dtype, torch.float32))
 
 
-def sizes(block: nn.Module, **given: Any) -> list[int]:
+def sizes(block: nn.Module, **values: Any) -> list[int]:
     """The sizes as ints. Raises ArgumentError for anything but whole numbers from 1 on."""
-    return [whole_number(type(block).__name__, name, value, 1, ArgumentError) for name, value in given.items()]
+    return [whole_number(type(block).__name__, name, value, 1, ArgumentError) for name, value in values.items()]
 
 
-def depthwise(channels: int, width: int) -> nn.Conv1d:
+def depthwise_conv(channels: int, width: int) -> nn.Conv1d:
     """A module for the weight (channels, 1, width) and bias of a causal convolution. It is never called."""
     return nn.Conv1d(channels, channels, width, groups=channels, padding=width - 1)
 
 
 def step_bias(shape: Sequence[int]) -> Tensor:
     """A random bias. Its softplus is log-uniform between 1e-3 and 1e-1 (Gu & Dao 2023, section 3.6)."""
-    least, most = map(math.log, _STEPS)
-    return (least + (most - least) * torch.rand(shape)).exp().expm1().log()
+    log_min, log_max = map(math.log, _STEP_RANGE)
+    return (log_min + (log_max - log_min) * torch.rand(shape)).exp().expm1().log()

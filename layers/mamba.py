@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from packproof import kernels
-from packproof.layers.block import PackedBlock, depthwise, project, sizes, step_bias, wide
+from packproof.layers.block import PackedBlock, at_least_fp32, depthwise_conv, project, sizes, step_bias
 from packproof.refs.errors import checked_init
 
 
@@ -57,7 +57,7 @@ class MambaBlock(PackedBlock):
         [dt_rank] = sizes(self, dt_rank=math.ceil(d_model / 16) if dt_rank == "auto" else dt_rank)
         self.d_state, self.d_conv, self.dt_rank, d_inner = d_state, d_conv, dt_rank, expand * d_model
         self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=False)
-        self.conv1d = depthwise(d_inner, d_conv)
+        self.conv1d = depthwise_conv(d_inner, d_conv)
         self.x_proj = nn.Linear(d_inner, dt_rank + 2 * d_state, bias=False)
         self.dt_proj = nn.Linear(dt_rank, d_inner)
         self.dt_proj.bias = nn.Parameter(step_bias([d_inner]))
@@ -65,13 +65,13 @@ class MambaBlock(PackedBlock):
         self.D = nn.Parameter(torch.ones(d_inner))
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
 
-    def _mixed(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
+    def _mix_tokens(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
         x, z = projected.chunk(2, dim=1)
-        x = self._convolved(x, cu_seqlens)
+        x = self._convolve(x, cu_seqlens)
         dt, B, C = project(x, self.x_proj).split((self.dt_rank, self.d_state, self.d_state), dim=1)
         y = self.ops.selective_scan(
-            *(x, project(dt, self.dt_proj), -wide(self.A_log, x).exp(), B, C),
-            *(wide(self.D, x), z, wide(self.dt_proj.bias, x)),
+            *(x, project(dt, self.dt_proj), -at_least_fp32(self.A_log, x).exp(), B, C),
+            *(at_least_fp32(self.D, x), z, at_least_fp32(self.dt_proj.bias, x)),
             delta_softplus=True,
             cu_seqlens=cu_seqlens,
         )

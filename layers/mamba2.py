@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from packproof import kernels
-from packproof.layers.block import PackedBlock, depthwise, project, sizes, step_bias, wide
+from packproof.layers.block import PackedBlock, at_least_fp32, depthwise_conv, project, sizes, step_bias
 from packproof.refs.errors import ArgumentError, checked_init
 
-_DECAYS = (1.0, 16.0)
+_DECAY_RANGE = (1.0, 16.0)
 
 
 @checked_init
@@ -61,26 +61,35 @@ class Mamba2Block(PackedBlock):
         d_model, d_state, d_conv, expand = sizes(self, d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand)
         headdim, ngroups = sizes(self, headdim=headdim, ngroups=ngroups)
         d_inner = expand * d_model
-        heads = _shared("channels", d_inner, "headdim", headdim)
-        _shared("heads", heads, "ngroups", ngroups)
+        heads = _divide("channels", d_inner, "headdim", headdim)
+        _divide("heads", heads, "ngroups", ngroups)
         self.d_conv, self.heads, self.groups = d_conv, (heads, headdim), (ngroups, d_state)
-        convolved = d_inner + 2 * ngroups * d_state
-        self.in_proj = nn.Linear(d_model, d_inner + convolved + heads, bias=False)
-        self.conv1d = depthwise(convolved, d_conv)
+        conv_channels = d_inner + 2 * ngroups * d_state
+        self.in_proj = nn.Linear(d_model, d_inner + conv_channels + heads, bias=False)
+        self.conv1d = depthwise_conv(conv_channels, d_conv)
         self.dt_bias = nn.Parameter(step_bias([heads]))
-        self.A_log = nn.Parameter(torch.empty(heads).uniform_(*_DECAYS).log())
+        self.A_log = nn.Parameter(torch.empty(heads).uniform_(*_DECAY_RANGE).log())
         self.D = nn.Parameter(torch.ones(heads))
         self.norm = GroupRMSNorm(d_inner, ngroups)
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
 
-    def _mixed(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
-        d_inner, shared = self.norm.channels, math.prod(self.groups)
-        z, xBC, dt = projected.split((d_inner, d_inner + 2 * shared, self.heads[0]), dim=1)
-        x, B, C = self._convolved(xBC, cu_seqlens).split((d_inner, shared, shared), dim=1)
+    def _mix_tokens(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
+        d_inner, bc_channels = self.norm.channels, math.prod(self.groups)
+        z, xBC, dt = projected.split((d_inner, d_inner + 2 * bc_channels, self.heads[0]), dim=1)
+        x, B, C = self._convolve(xBC, cu_seqlens).split((d_inner, bc_channels, bc_channels), dim=1)
         x, z = x.unflatten(1, self.heads), z.unflatten(1, self.heads)
         B, C = B.unflatten(1, self.groups), C.unflatten(1, self.groups)
         y = self.ops.ssd(
-            *(x, dt, -wide(self.A_log, x).exp(), B, C, wide(self.D, x), None, wide(self.dt_bias, x)),
+            *(
+                x,
+                dt,
+                -at_least_fp32(self.A_log, x).exp(),
+                B,
+                C,
+                at_least_fp32(self.D, x),
+                None,
+                at_least_fp32(self.dt_bias, x),
+            ),
             dt_softplus=True,
             cu_seqlens=cu_seqlens,
         )
@@ -106,8 +115,8 @@ class GroupRMSNorm(nn.Module):
         return normed.flatten(-2) * weight
 
 
-def _shared(what: str, count: int, name: str, size: int) -> int:
+def _divide(count_name: str, count: int, divisor_name: str, divisor: int) -> int:
     """count / divisor. Raises ArgumentError unless it is whole."""
-    if count % size:
-        raise ArgumentError(f"Mamba2Block: {name} is {size}, which does not divide the {count} {what}")
-    return count // size
+    if count % divisor:
+        raise ArgumentError(f"Mamba2Block: {divisor_name} is {divisor}, which does not divide the {count} {count_name}")
+    return count // divisor

@@ -18,10 +18,10 @@ from packproof.refs.wording import kind
 
 Parameters = Mapping[str, Tensor]
 _EPS = 1e-5
-_ATTENTION = ("in_proj.weight", "out_proj.weight")
-_SHARED = ("in_proj.weight", "conv1d.weight", "conv1d.bias", "A_log", "D", "out_proj.weight")
-_MAMBA = (*_SHARED, "x_proj.weight", "dt_proj.weight", "dt_proj.bias")
-_MAMBA2 = (*_SHARED, "dt_bias", "norm.weight")
+_ATTENTION_PARAMETERS = ("in_proj.weight", "out_proj.weight")
+_SHARED_PARAMETERS = ("in_proj.weight", "conv1d.weight", "conv1d.bias", "A_log", "D", "out_proj.weight")
+_MAMBA_PARAMETERS = (*_SHARED_PARAMETERS, "x_proj.weight", "dt_proj.weight", "dt_proj.bias")
+_MAMBA2_PARAMETERS = (*_SHARED_PARAMETERS, "dt_bias", "norm.weight")
 
 
 @checked_call
@@ -40,8 +40,8 @@ def mamba_reference(parameters: Parameters, u: Tensor, *, cu_seqlens: Tensor) ->
     >>> torch.allclose(block(u, cu_seqlens=torch.tensor([0, 2, 5])), exact)
     True
     """
-    p = _checked("mamba_reference", parameters, _MAMBA, u, cu_seqlens)
-    return _each(lambda sequence: _mamba(p, sequence), u, cu_seqlens)
+    p = _checked_parameters("mamba_reference", parameters, _MAMBA_PARAMETERS, u, cu_seqlens)
+    return _apply_per_sequence(lambda sequence: _mamba(p, sequence), u, cu_seqlens)
 
 
 @checked_call
@@ -61,11 +61,11 @@ def mamba2_reference(parameters: Parameters, u: Tensor, *, cu_seqlens: Tensor, n
     >>> torch.allclose(block(u, cu_seqlens=torch.tensor([0, 2, 5])), exact)
     True
     """
-    p = _checked("mamba2_reference", parameters, _MAMBA2, u, cu_seqlens)
+    p = _checked_parameters("mamba2_reference", parameters, _MAMBA2_PARAMETERS, u, cu_seqlens)
     heads = len(p["A_log"])
     if heads % whole_number("mamba2_reference", "ngroups", ngroups, 1, ArgumentError):
         raise ArgumentError(f"mamba2_reference: ngroups is {ngroups}, which does not divide the {heads} heads")
-    return _each(lambda sequence: _mamba2(p, sequence, ngroups), u, cu_seqlens)
+    return _apply_per_sequence(lambda sequence: _mamba2(p, sequence, ngroups), u, cu_seqlens)
 
 
 @checked_call
@@ -99,8 +99,11 @@ def attention_reference(
     True
     """
     name, convolution = "attention_reference", ("conv1d.weight", "conv1d.bias")
-    needed = (*_ATTENTION, *(convolution if isinstance(parameters, Mapping) and convolution[0] in parameters else ()))
-    p = _checked(name, parameters, needed, u, cu_seqlens)
+    required_names = (
+        *_ATTENTION_PARAMETERS,
+        *(convolution if isinstance(parameters, Mapping) and convolution[0] in parameters else ()),
+    )
+    p = _checked_parameters(name, parameters, required_names, u, cu_seqlens)
     num_heads_kv = num_heads if num_heads_kv is None else num_heads_kv
     heads = [
         whole_number(name, n, value, 1, ArgumentError)
@@ -112,40 +115,42 @@ def attention_reference(
             f"{tuple(p['in_proj.weight'].shape)} and {tuple(p['out_proj.weight'].shape)}, are of other heads"
         )
 
-    def turned(x: Tensor) -> Tensor:
-        return _turned(x, rotary_emb_dim, rotary_emb_base, rotary_emb_interleaved) if rotary_emb_dim else x
+    def rotate(x: Tensor) -> Tensor:
+        return _rotate(x, rotary_emb_dim, rotary_emb_base, rotary_emb_interleaved) if rotary_emb_dim else x
 
-    return _each(lambda sequence: _attention(p, sequence, heads, turned, sliding_window), u, cu_seqlens)
+    return _apply_per_sequence(lambda sequence: _attention(p, sequence, heads, rotate, sliding_window), u, cu_seqlens)
 
 
-def _checked(name: str, parameters: Parameters, needed: Sequence[str], u: Tensor, cu_seqlens: Tensor) -> Parameters:
+def _checked_parameters(
+    name: str, parameters: Parameters, required_names: Sequence[str], u: Tensor, cu_seqlens: Tensor
+) -> Parameters:
     """The parameters in float64. Raises ArgumentError and LayoutError."""
     if not isinstance(parameters, Mapping):
         raise ArgumentError(f"{name}: parameters is {kind(parameters)} but a state dict was expected")
-    if missing := [key for key in needed if not isinstance(parameters.get(key), Tensor)]:
+    if missing := [key for key in required_names if not isinstance(parameters.get(key), Tensor)]:
         raise ArgumentError(f"{name}: parameters has no {', '.join(missing)}; the state dict of its block was expected")
     d_model = parameters["in_proj.weight"].shape[-1]
     if not isinstance(u, Tensor) or u.ndim != 2 or u.shape[1] != d_model:
-        came = tuple(u.shape) if isinstance(u, Tensor) else kind(u)
-        raise ArgumentError(f"{name}: u is {came} but a tensor (t, {d_model}) was expected")
+        actual = tuple(u.shape) if isinstance(u, Tensor) else kind(u)
+        raise ArgumentError(f"{name}: u is {actual} but a tensor (t, {d_model}) was expected")
     check_offsets_form(name, cu_seqlens)
     check_offsets(name, cu_seqlens, len(u), "u has")
-    return {key: parameters[key].double() for key in needed}
+    return {key: parameters[key].double() for key in required_names}
 
 
-def _each(block: Callable[[Tensor], Tensor], u: Tensor, cu_seqlens: Tensor) -> Tensor:
+def _apply_per_sequence(block: Callable[[Tensor], Tensor], u: Tensor, cu_seqlens: Tensor) -> Tensor:
     """The block over each non-empty sequence, one after another, then zeros for slack."""
     offsets = cu_seqlens.tolist()
-    found = [block(u[start:end].double()) for start, end in pairwise(offsets) if start < end]
-    return torch.cat([*found, torch.zeros_like(u[offsets[-1] :], dtype=torch.float64)])
+    outputs = [block(u[start:end].double()) for start, end in pairwise(offsets) if start < end]
+    return torch.cat([*outputs, torch.zeros_like(u[offsets[-1] :], dtype=torch.float64)])
 
 
 def _mamba(p: Parameters, u: Tensor) -> Tensor:
     channels, states = p["A_log"].shape
     x, z = (u @ p["in_proj.weight"].T).chunk(2, dim=1)
     x = silu(_convolution(p, x))
-    low, B, C = (x @ p["x_proj.weight"].T).split((p["dt_proj.weight"].shape[1], states, states), dim=1)
-    step = _softplus(low @ p["dt_proj.weight"].T + p["dt_proj.bias"])
+    dt_low_rank, B, C = (x @ p["x_proj.weight"].T).split((p["dt_proj.weight"].shape[1], states, states), dim=1)
+    step = _softplus(dt_low_rank @ p["dt_proj.weight"].T + p["dt_proj.bias"])
     A, h, y = -p["A_log"].exp(), u.new_zeros(channels, states), []
     for t in range(len(u)):
         h = (step[t, :, None] * A).exp() * h + step[t, :, None] * B[t] * x[t, :, None]
@@ -155,14 +160,14 @@ def _mamba(p: Parameters, u: Tensor) -> Tensor:
 
 def _mamba2(p: Parameters, u: Tensor, groups: int) -> Tensor:
     heads, channels = len(p["A_log"]), len(p["norm.weight"])
-    shared = (len(p["conv1d.weight"]) - channels) // 2
-    z, xBC, step = (u @ p["in_proj.weight"].T).split((channels, channels + 2 * shared, heads), dim=1)
-    x, B, C = silu(_convolution(p, xBC)).split((channels, shared, shared), dim=1)
+    bc_channels = (len(p["conv1d.weight"]) - channels) // 2
+    z, xBC, step = (u @ p["in_proj.weight"].T).split((channels, channels + 2 * bc_channels, heads), dim=1)
+    x, B, C = silu(_convolution(p, xBC)).split((channels, bc_channels, bc_channels), dim=1)
     x, step = x.unflatten(1, (heads, -1)), _softplus(step + p["dt_bias"])
-    B, C = (each.unflatten(1, (groups, -1)).repeat_interleave(heads // groups, dim=1) for each in (B, C))
-    past = (step * -p["A_log"].exp()).cumsum(0).T  # [h, i]: the logarithm of all decay up to token i
+    B, C = (tensor.unflatten(1, (groups, -1)).repeat_interleave(heads // groups, dim=1) for tensor in (B, C))
+    log_decay = (step * -p["A_log"].exp()).cumsum(0).T  # [h, i]: the logarithm of all decay up to token i
     causal = torch.ones(len(u), len(u), dtype=torch.bool, device=u.device).tril()
-    L = (past[:, :, None] - past[:, None, :]).masked_fill(~causal, -torch.inf).exp()
+    L = (log_decay[:, :, None] - log_decay[:, None, :]).masked_fill(~causal, -torch.inf).exp()
     M = L * torch.einsum("ihn, jhn -> hij", C, B)
     y = torch.einsum("hij, jh, jhp -> ihp", M, step, x) + p["D"][:, None] * x
     y = (y.flatten(1) * silu(z)).unflatten(1, (groups, -1))
@@ -172,31 +177,31 @@ def _mamba2(p: Parameters, u: Tensor, groups: int) -> Tensor:
 
 
 def _attention(
-    p: Parameters, u: Tensor, heads: Sequence[int], turned: Callable[[Tensor], Tensor], window: int | None
+    p: Parameters, u: Tensor, heads: Sequence[int], rotate: Callable[[Tensor], Tensor], window: int | None
 ) -> Tensor:
     """Attention head by head: query head i reads key and value head i // (heads / heads of keys)."""
     qkv = u @ p["in_proj.weight"].T
     qkv = _convolution(p, qkv) if "conv1d.weight" in p else qkv
     q, k, v = qkv.unflatten(1, (heads[0] + 2 * heads[1], -1)).transpose(0, 1).split((heads[0], heads[1], heads[1]))
-    past = torch.arange(len(u), device=u.device)[:, None] - torch.arange(len(u), device=u.device)
-    unseen = (past < 0) | (past >= (len(u) if window is None else window))
+    distance = torch.arange(len(u), device=u.device)[:, None] - torch.arange(len(u), device=u.device)
+    masked_out = (distance < 0) | (distance >= (len(u) if window is None else window))
     y = []
     for i, query in enumerate(q):
-        shared = i // (heads[0] // heads[1])
-        scores = turned(query) @ turned(k[shared]).T / query.shape[1] ** 0.5
-        y.append(scores.masked_fill(unseen, -torch.inf).softmax(1) @ v[shared])
+        kv_head = i // (heads[0] // heads[1])
+        scores = rotate(query) @ rotate(k[kv_head]).T / query.shape[1] ** 0.5
+        y.append(scores.masked_fill(masked_out, -torch.inf).softmax(1) @ v[kv_head])
     return torch.cat(y, 1) @ p["out_proj.weight"].T
 
 
-def _turned(x: Tensor, channels: int, base: float, interleaved: bool) -> Tensor:
+def _rotate(x: Tensor, channels: int, base: float, interleaved: bool) -> Tensor:
     """Multiply pairs of channels of x (t, k), as complex numbers, by e^(i t θ)."""
     pairs = x[:, :channels].unflatten(1, (-1, 2) if interleaved else (2, -1))
-    one, two = pairs.unbind(2 if interleaved else 1)
+    real, imaginary = pairs.unbind(2 if interleaved else 1)
     theta = base ** (-2 * torch.arange(channels // 2, device=x.device, dtype=x.dtype) / channels)
     angle = torch.arange(len(x), device=x.device, dtype=x.dtype)[:, None] * theta
-    turned = torch.complex(one, two) * torch.polar(torch.ones_like(angle), angle)
-    joined = torch.stack([turned.real, turned.imag], 2 if interleaved else 1).flatten(1)
-    return torch.cat([joined, x[:, channels:]], 1)
+    rotated = torch.complex(real, imaginary) * torch.polar(torch.ones_like(angle), angle)
+    rotated_channels = torch.stack([rotated.real, rotated.imag], 2 if interleaved else 1).flatten(1)
+    return torch.cat([rotated_channels, x[:, channels:]], 1)
 
 
 def _convolution(p: Parameters, x: Tensor) -> Tensor:

@@ -53,8 +53,8 @@ class Control:
     def load(self) -> Callable[..., Any]:
         """Import the kernel. It has the signature of the op in packproof.refs."""
         module, _, name = self.kernel.partition(":")
-        found: Callable[..., Any] = getattr(import_module(module), name)
-        return found
+        function: Callable[..., Any] = getattr(import_module(module), name)
+        return function
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,14 @@ def entries() -> dict[str, Entry]:
 
 def _entry(fields: Mapping[str, Any]) -> Entry:
     lists: dict[str, Any] = {name: tuple(fields[name]) for name in ("links", "properties")}
-    plain = {name: value for name, value in fields.items() if name not in {"class", "trigger", *lists}}
+    scalar_fields = {name: value for name, value in fields.items() if name not in {"class", "trigger", *lists}}
     trigger = fields["trigger"]
     return Entry(
-        **plain, **lists, bug_class=fields["class"], lengths=tuple(trigger["lengths"]), when=trigger.get("when", "")
+        **scalar_fields,
+        **lists,
+        bug_class=fields["class"],
+        lengths=tuple(trigger["lengths"]),
+        when=trigger.get("when", ""),
     )
 
 

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from packproof.museum.memory import as_contiguous
-from packproof.museum.variants import named
+from packproof.museum.variants import kernel_lookup
 
 WIDTH = 4
 
@@ -35,7 +35,7 @@ class Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dO: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, P, O = ctx.saved_tensors  # noqa: E741
-        out = strided_like(O, dO) if ctx.bug == "output_by_gradient_strides" and O.numel() else O
+        out = read_with_strides_of(O, dO) if ctx.bug == "output_by_gradient_strides" and O.numel() else O
         delta = (out * dO).sum(-1).T[..., None]
         dS = P * (einsum("ihv,jhv->hij", dO, v) - delta) * ctx.scale
         dq, dk, dv = einsum("hij,jhk->ihk", dS, k), einsum("hij,ihk->jhk", dS, q), einsum("hij,ihv->jhv", P, dO)
@@ -45,13 +45,13 @@ class Attention(torch.autograd.Function):
             dS = P * (dP - (O * dO)[..., tile].sum(-1).T[..., None]) * ctx.scale
             dq, dk = einsum("hij,jhk->ihk", dS, k), einsum("hij,ihk->jhk", dS, q)
         if ctx.bug == "accumulators_padded_apart":
-            dq = padded_apart(dq)
+            dq = reread_with_wider_rows(dq)
         if ctx.bug == "values_as_wide_as_queries" and v.shape[2] > q.shape[2]:
             dv = torch.cat([dv[..., : q.shape[2]], torch.empty_like(dv[..., q.shape[2] :])], -1)
-        return dq, summed(dk, ctx), summed(dv, ctx), None, None, None
+        return dq, sum_over_group(dk, ctx), sum_over_group(dv, ctx), None, None, None
 
 
-def summed(d: Tensor, ctx: Any) -> Tensor:
+def sum_over_group(d: Tensor, ctx: Any) -> Tensor:
     """Sum the gradients of the query heads of each key head: [t, g, c]."""
     t, h, c = d.shape
     if ctx.bug == "heads_divided_by_groups":  # head i is added to key i % g; correct: i // (h / g)
@@ -59,18 +59,18 @@ def summed(d: Tensor, ctx: Any) -> Tensor:
     return d.reshape(t, h // ctx.groups, ctx.groups, c).sum(2)
 
 
-def padded_apart(d: Tensor) -> Tensor:
+def reread_with_wider_rows(d: Tensor) -> Tensor:
     """Store rows padded to a multiple of WIDTH, and read them as if padded to a multiple of 2 WIDTH."""
     rows = d.reshape(-1, d.shape[2])
-    stored, read = (-(-d.shape[2] // multiple) * multiple for multiple in (WIDTH, 2 * WIDTH))
-    flat = pad(pad(rows, (0, stored - d.shape[2])).flatten(), (0, len(rows) * (read - stored)))
-    return flat.view(-1, read)[:, : d.shape[2]].reshape(d.shape)
+    stored_width, read_width = (-(-d.shape[2] // multiple) * multiple for multiple in (WIDTH, 2 * WIDTH))
+    flat = pad(pad(rows, (0, stored_width - d.shape[2])).flatten(), (0, len(rows) * (read_width - stored_width)))
+    return flat.view(-1, read_width)[:, : d.shape[2]].reshape(d.shape)
 
 
-def strided_like(x: Tensor, other: Tensor) -> Tensor:
+def read_with_strides_of(x: Tensor, like: Tensor) -> Tensor:
     """Read a contiguous x with the strides of another tensor; past the end, its last element."""
     places = sum(
-        torch.arange(n, device=x.device).view(-1, *(1,) * (x.ndim - 1 - axis)) * other.stride(axis)
+        torch.arange(n, device=x.device).view(-1, *(1,) * (x.ndim - 1 - axis)) * like.stride(axis)
         for axis, n in enumerate(x.shape)
     )
     assert isinstance(places, Tensor)
@@ -92,14 +92,19 @@ def attention(
     acc = torch.float64 if q.dtype == torch.float64 else torch.float32
     row = torch.arange(len(q), device=q.device)
     seq = torch.searchsorted(cu_seqlens[1:].long(), row, right=True)
-    real = row < cu_seqlens[-1]
-    left, right = (len(q) if reach < 0 else reach for reach in window_size)
-    ahead = row - row[:, None]
-    visible = (seq == seq[:, None]) & (ahead >= -left) & (ahead <= (0 if causal else right)) & real
-    q32, k32, v32 = (torch.where(real[:, None, None], x, 0).to(acc) for x in (q, k, v))
+    token_mask = row < cu_seqlens[-1]
+    left_reach, right_reach = (len(q) if reach < 0 else reach for reach in window_size)
+    key_distance = row - row[:, None]
+    visible = (
+        (seq == seq[:, None])
+        & (key_distance >= -left_reach)
+        & (key_distance <= (0 if causal else right_reach))
+        & token_mask
+    )
+    q32, k32, v32 = (torch.where(token_mask[:, None, None], x, 0).to(acc) for x in (q, k, v))
     scale = max(q.shape[2], 1) ** -0.5 if softmax_scale is None else softmax_scale
     y = Attention.apply(q32, k32, v32, visible, scale, bug)  # type: ignore[no-untyped-call]
-    return torch.where(real[:, None, None], y.to(q.dtype), 0)
+    return torch.where(token_mask[:, None, None], y.to(q.dtype), 0)
 
 
 BUGS = (
@@ -109,4 +114,4 @@ BUGS = (
     "heads_divided_by_groups",
     "accumulators_padded_apart",
 )
-__getattr__ = named(attention, {"correct": {}}, BUGS)
+__getattr__ = kernel_lookup(attention, {"correct": {}}, BUGS)

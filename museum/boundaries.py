@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from packproof import refs
-from packproof.museum.custom_backward import Outputs, graft, whole
-from packproof.museum.variants import called_like
+from packproof.museum.custom_backward import Outputs, graft, single_sequence_offsets
+from packproof.museum.variants import copy_signature_of
 
 
 def conv_by_ids(x: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, activation: str | None) -> Tensor:
@@ -18,8 +18,8 @@ def conv_by_ids(x: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, act
     padded, padded_ids = functional.pad(x.to(acc), (0, 0, w - 1, 0)), functional.pad(ids, (w - 1, 0), value=-2)
     y = torch.zeros_like(x, dtype=acc)
     for j in range(w):
-        same = (padded_ids[j : j + len(x)] == ids) & (ids >= 0)
-        y = y + torch.where(same[:, None], padded[j : j + len(x)], 0) * taps[:, j]
+        same_sequence = (padded_ids[j : j + len(x)] == ids) & (ids >= 0)
+        y = y + torch.where(same_sequence[:, None], padded[j : j + len(x)], 0) * taps[:, j]
     y = y if offset is None else y + offset
     y = functional.silu(y) if activation == "silu" else y
     return torch.where((ids >= 0)[:, None], y, 0).to(x)
@@ -57,8 +57,8 @@ def ids_of_two_byte_tokens(
 ) -> Tensor:
     """Ids are loaded in vectors counted in tokens of two bytes each: half of a vector of 8 is never loaded."""
     ids, row = _ids(x, cu_seqlens), torch.arange(len(x), device=x.device)
-    missing = (row % 8 >= 4) & (ids >= 0) if x.element_size() == 2 else ids < -1
-    return conv_by_ids(x, weight, bias, torch.where(missing, 0, ids), activation)
+    not_loaded = (row % 8 >= 4) & (ids >= 0) if x.element_size() == 2 else ids < -1
+    return conv_by_ids(x, weight, bias, torch.where(not_loaded, 0, ids), activation)
 
 
 def boundaries_where_position_is_zero(
@@ -66,8 +66,8 @@ def boundaries_where_position_is_zero(
 ) -> Tensor:
     """Boundaries are inferred from positions equal to 0, but the positions of this model begin at 2."""
     positions = refs.position_ids_from_cu_seqlens(cu_seqlens, len(x)) + 2
-    guessed = (positions == 0).cumsum(0)
-    return conv_by_ids(x, weight, bias, torch.where(_ids(x, cu_seqlens) < 0, -1, guessed), activation)
+    inferred_ids = (positions == 0).cumsum(0)
+    return conv_by_ids(x, weight, bias, torch.where(_ids(x, cu_seqlens) < 0, -1, inferred_ids), activation)
 
 
 def slack_as_sequences(
@@ -107,10 +107,12 @@ def weight_gradient_for_every_row(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: Any = None
 ) -> Outputs:
     """The programs for the gradient of the weights are launched once per sequence although each covers the pack."""
-    times = max(len(cu_seqlens) - 1, 1)
-    repeated = weight * times - weight.detach() * (times - 1)
+    n_launches = max(len(cu_seqlens) - 1, 1)
+    repeated_weight = weight * n_launches - weight.detach() * (n_launches - 1)
     options = {"cu_seqlens": cu_seqlens, "activation": activation}
-    return graft(refs.causal_conv1d(x, weight, bias, **options), refs.causal_conv1d(x, repeated, bias, **options))
+    return graft(
+        refs.causal_conv1d(x, weight, bias, **options), refs.causal_conv1d(x, repeated_weight, bias, **options)
+    )
 
 
 def base_rounded_to_the_tile(
@@ -124,27 +126,27 @@ def base_rounded_to_the_tile(
     return refs.causal_conv1d(x[base + local], weight, bias, cu_seqlens=cu_seqlens, activation=activation)
 
 
-@called_like(refs.selective_scan)
+@copy_signature_of(refs.selective_scan)
 def scan_without_the_optional_field(
-    u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
+    u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **options: Any
 ) -> Outputs:
     """Boundaries are derived only if an optional field is present, here the initial states; otherwise they are lost."""
-    if initial_states is None and not rest.get("return_final_states"):
-        cu_seqlens = whole(cu_seqlens)
-    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
+    if initial_states is None and not options.get("return_final_states"):
+        cu_seqlens = single_sequence_offsets(cu_seqlens)
+    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **options)
 
 
-@called_like(refs.selective_scan)
-def scan_of_reinterpreted_offsets(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+@copy_signature_of(refs.selective_scan)
+def scan_of_reinterpreted_offsets(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **options: Any) -> Outputs:
     """The kernel reads 64-bit offsets and their dtype is not checked: it reads two 32-bit ones as one."""
     if cu_seqlens.dtype == torch.int32:
         pairs = functional.pad(cu_seqlens, (0, len(cu_seqlens))).view(torch.int64)
         cu_seqlens = functional.pad(pairs[1:].clamp(0, len(u)).cummax(0).values, (1, 0))
-    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **rest)
+    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **options)
 
 
-@called_like(refs.selective_scan)
-def scan_that_searches_for_ever(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+@copy_signature_of(refs.selective_scan)
+def scan_that_searches_for_ever(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **options: Any) -> Outputs:
     """The binary search for a token's sequence never ends at a token equal to an offset: no bound moves."""
     offsets = cu_seqlens.tolist()
     for token in range(1, len(u)):
@@ -155,20 +157,20 @@ def scan_that_searches_for_ever(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, 
                 low = middle + 1
             elif offsets[middle] > token:
                 high = middle - 1
-    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **rest)
+    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **options)
 
 
-@called_like(refs.attention)
-def attention_with_offsets_of_a_warp(*tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+@copy_signature_of(refs.attention)
+def attention_with_offsets_of_a_warp(*tokens: Tensor, cu_seqlens: Tensor, **options: Any) -> Outputs:
     """A warp loads 32 offsets. The end of its last sequence belongs to the next warp: it is never loaded."""
     if len(cu_seqlens) > 32:
         cu_seqlens = torch.cat([cu_seqlens[:32], cu_seqlens[31:32], cu_seqlens[33:]])
-    return refs.attention(*tokens, cu_seqlens=cu_seqlens, **rest)
+    return refs.attention(*tokens, cu_seqlens=cu_seqlens, **options)
 
 
-@called_like(refs.attention)
+@copy_signature_of(refs.attention)
 def attention_mask_lost_in_conversion(
-    *tokens: Tensor, cu_seqlens: Tensor, causal: bool = False, **rest: Any
+    *tokens: Tensor, cu_seqlens: Tensor, causal: bool = False, **options: Any
 ) -> Outputs:
     """Converting the mask returns an object of its parent class: it is no longer causal."""
-    return refs.attention(*tokens, cu_seqlens=cu_seqlens, causal=causal and cu_seqlens.dtype == torch.int32, **rest)
+    return refs.attention(*tokens, cu_seqlens=cu_seqlens, causal=causal and cu_seqlens.dtype == torch.int32, **options)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from packproof.museum.variants import named, numbered
+from packproof.museum.variants import bug_names, kernel_lookup
 
 CHUNK = 16
 
@@ -27,14 +27,14 @@ class PackRows:
     n_sequences: int
 
     @classmethod
-    def of(cls, cu_seqlens: Tensor, n_rows: int, bug: str) -> "PackRows":
+    def from_cu_seqlens(cls, cu_seqlens: Tensor, n_rows: int, bug: str) -> "PackRows":
         cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows], device=cu_seqlens.device)])
         row = torch.arange(n_rows, device=cu.device)
         seq = torch.searchsorted(cu[1:], row, right=bug != "C10")
         return cls(row, seq, cu[seq], cu[seq + 1], cu[:-1], cu.diff(), len(cu) - 2)
 
     @property
-    def real(self) -> Tensor:
+    def token_mask(self) -> Tensor:
         """[t, 1]: not slack."""
         return (self.seq < self.n_sequences)[:, None]
 
@@ -45,30 +45,30 @@ def load(source: Tensor, index: Tensor, mask: Tensor) -> Tensor:
     return padded[torch.where(mask, index, len(source))]
 
 
-def tap(x: Tensor, states: Tensor, rows: PackRows, back: int, bug: str) -> Tensor:
+def tap(x: Tensor, states: Tensor, rows: PackRows, distance: int, bug: str) -> Tensor:
     """The input `distance` tokens before each row, from x [t, d] or from the initial states [s+1, w-1, d]."""
     w = states.shape[1] + 1
-    source, local = rows.row - back, rows.row - rows.start
+    source, local = rows.row - distance, rows.row - rows.start
     inside = source >= rows.start
     if bug == "C1":
         inside = source >= 0
     if bug == "C2":
         inside = (source >= rows.start - 1) & (source >= 0)
     if bug == "C3":
-        inside = (source >= 0) & ((rows.row - 1 >= rows.start) | (back == 0))
-    before = ~inside & (source < rows.start) & (local < w - 1)
+        inside = (source >= 0) & ((rows.row - 1 >= rows.start) | (distance == 0))
+    in_state = ~inside & (source < rows.start) & (local < w - 1)
     if bug == "C4":
         inside = inside & (source >= rows.row // CHUNK * CHUNK - max(w - 2, 0))
     if bug == "C14":
-        before = before & (rows.lengths[rows.seq] >= w - 1)
+        in_state = in_state & (rows.lengths[rows.seq] >= w - 1)
     owner = rows.seq
     if bug == "C11":
         owner = (rows.lengths > 0).cumsum(0)[rows.seq] - 1
-    seen = x[source.clamp(min=0)] * inside[:, None] if bug == "C13" else load(x, source, inside)
-    return seen + load(states.flatten(0, 1), owner * (w - 1) + local - back + w - 1, before)
+    token = x[source.clamp(min=0)] * inside[:, None] if bug == "C13" else load(x, source, inside)
+    return token + load(states.flatten(0, 1), owner * (w - 1) + local - distance + w - 1, in_state)
 
 
-def total(terms: list[Tensor], order: str, bug: str = "") -> Tensor:
+def sum_terms(terms: list[Tensor], order: str, bug: str = "") -> Tensor:
     """The sum of the terms, oldest tap first, newest first, or as a tree."""
     if bug == "C12":
         return reduce(lambda acc, term: (acc + term).bfloat16().to(term), terms, torch.zeros_like(terms[0]))
@@ -79,11 +79,11 @@ def total(terms: list[Tensor], order: str, bug: str = "") -> Tensor:
     return reduce(torch.add, terms)
 
 
-def filtered(taps: list[Tensor], weight: Tensor, order: str, bug: str) -> Tensor:
+def apply_filter(taps: list[Tensor], weight: Tensor, order: str, bug: str) -> Tensor:
     """Σ_j weight[:, j] · tap j: [t, d]."""
     if order == "matmul":
         return torch.einsum("jtd, dj -> td", torch.stack(taps), weight)
-    return total([seen * weight[:, j] for j, seen in enumerate(taps)], order, bug)
+    return sum_terms([tap_values * weight[:, j] for j, tap_values in enumerate(taps)], order, bug)
 
 
 def last_inputs(x: Tensor, states: Tensor, rows: PackRows, w: int, bug: str) -> Tensor:
@@ -98,9 +98,9 @@ def last_inputs(x: Tensor, states: Tensor, rows: PackRows, w: int, bug: str) -> 
     inside = (local >= 0) & (local < lengths)
     if bug == "C7":
         inside = (inside | (lengths > 0)) & (rows.starts[:, None] + local >= 0)
-    of_state = torch.arange(len(states), device=x.device)[:, None] * (w - 1) + local + w - 1
-    kept = load(states.flatten(0, 1), of_state, ~inside & (local < 0))
-    final = load(x, rows.starts[:, None] + local, inside) + kept
+    state_index = torch.arange(len(states), device=x.device)[:, None] * (w - 1) + local + w - 1
+    from_state = load(states.flatten(0, 1), state_index, ~inside & (local < 0))
+    final = load(x, rows.starts[:, None] + local, inside) + from_state
     final = final[: rows.n_sequences]
     if bug == "C8":
         final = torch.where(lengths[: rows.n_sequences, :, None] == 0, 0, final)
@@ -117,22 +117,24 @@ def grad_x(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: PackRows, order: 
     terms = []
     for j in range(w):
         reader = rows.row + (w - 1 - j)
-        same = reader < (len(rows.row) if bug == "C6" else rows.end)
-        terms.append(load(dpre, reader, same) * weight[:, j])
-    place = rows.row - rows.end + w - 1  # in the final state
+        in_sequence = reader < (len(rows.row) if bug == "C6" else rows.end)
+        terms.append(load(dpre, reader, in_sequence) * weight[:, j])
+    state_slot = rows.row - rows.end + w - 1  # in the final state
     if bug == "C18":
-        place = rows.row - rows.start - (rows.lengths[rows.seq] - (w - 1)).clamp(min=0)
-    kept = load(dfinal.flatten(0, 1), rows.seq * (w - 1) + place, (place >= 0) & rows.real[:, 0])
-    return total(terms, order) + kept
+        state_slot = rows.row - rows.start - (rows.lengths[rows.seq] - (w - 1)).clamp(min=0)
+    from_final = load(dfinal.flatten(0, 1), rows.seq * (w - 1) + state_slot, (state_slot >= 0) & rows.token_mask[:, 0])
+    return sum_terms(terms, order) + from_final
 
 
 def grad_states(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: PackRows, bug: str) -> Tensor:
     """Each entry gathers from the first tokens, and from the final state of a short sequence: [s, w-1, d]."""
     w, n = weight.shape[1], rows.n_sequences
     starts, lengths = rows.starts[:n], rows.lengths[:n]
-    place = torch.arange(w - 1, device=lengths.device) - lengths[:, None]
-    kept = (place >= 0) & (bug != "C19")
-    dstates = load(dfinal.flatten(0, 1), torch.arange(n, device=place.device)[:, None] * (w - 1) + place, kept)
+    state_slot = torch.arange(w - 1, device=lengths.device) - lengths[:, None]
+    mask = (state_slot >= 0) & (bug != "C19")
+    dstates = load(
+        dfinal.flatten(0, 1), torch.arange(n, device=state_slot.device)[:, None] * (w - 1) + state_slot, mask
+    )
     for i in range(w - 1):
         reached = i < lengths
         if bug == "C15":
@@ -143,8 +145,8 @@ def grad_states(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: PackRows, bu
 
 def sigmoid(x: Tensor) -> Tensor:
     """The logistic function, by exp. The last bit of torch.sigmoid depends on an element's position in its tensor."""
-    small = (-x.abs()).exp()
-    return torch.where(x >= 0, 1, small) / (1 + small)
+    exp_neg = (-x.abs()).exp()
+    return torch.where(x >= 0, 1, exp_neg) / (1 + exp_neg)
 
 
 class Convolution(torch.autograd.Function):
@@ -165,11 +167,11 @@ class Convolution(torch.autograd.Function):
         w = weight.shape[1]
         with_slack = torch.cat([states, states.new_zeros(1, *states.shape[1:])])
         taps = [tap(x, with_slack, rows, w - 1 - j, bug) for j in range(w)]
-        pre = filtered(taps, weight, order, bug) + bias
+        pre = apply_filter(taps, weight, order, bug) + bias
         ctx.save_for_backward(x, weight, pre, *taps)
         ctx.rows, ctx.silu, ctx.order, ctx.bug = rows, silu, order, bug
         y = pre * sigmoid(pre) if silu else pre
-        return torch.where(rows.real, y, 0), last_inputs(x, with_slack, rows, w, bug)
+        return torch.where(rows.token_mask, y, 0), last_inputs(x, with_slack, rows, w, bug)
 
     @staticmethod
     @once_differentiable
@@ -182,7 +184,7 @@ class Convolution(torch.autograd.Function):
         dpre = torch.where(rows.real, dy, 0)
         if ctx.bug == "C5":
             taps = [load(x, rows.row - (w - 1 - j), rows.row >= w - 1 - j) for j in range(w)]
-        dweight = torch.stack([(dpre * torch.where(rows.real, seen, 0)).sum(0) for seen in taps], 1)
+        dweight = torch.stack([(dpre * torch.where(rows.real, tap_values, 0)).sum(0) for tap_values in taps], 1)
         dx = grad_x(dpre, dfinal, weight, rows, ctx.order, ctx.bug)
         return dx, dweight, dpre.sum(0), grad_states(dpre, dfinal, weight, rows, ctx.bug), None, None, None, None
 
@@ -202,7 +204,7 @@ def causal_conv1d(
     """Op `causal_conv1d`, accumulating in fp32 (fp64 for fp64) in the named order, with the named bug."""
     d, w = weight.shape
     acc = torch.float64 if x.dtype == torch.float64 else torch.float32
-    rows = PackRows.of(cu_seqlens, len(x), bug)
+    rows = PackRows.from_cu_seqlens(cu_seqlens, len(x), bug)
     bias = x.new_zeros(d) if bias is None else bias
     states = x.new_zeros(rows.n_sequences, d, w - 1) if initial_states is None else initial_states
     y, final = Convolution.apply(  # type: ignore[no-untyped-call]
@@ -218,4 +220,4 @@ FORMS: dict[str, dict[str, Any]] = {
     "matmul": {"order": "matmul"},
 }
 
-__getattr__ = named(causal_conv1d, FORMS, numbered("C", 20))
+__getattr__ = kernel_lookup(causal_conv1d, FORMS, bug_names("C", 20))

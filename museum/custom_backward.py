@@ -19,7 +19,7 @@ class _Graft(torch.autograd.Function):
         return None, d
 
 
-class _Sloped(torch.autograd.Function):
+class _ValueWithSlope(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, value: Tensor, slope: Tensor) -> Tensor:
         ctx.save_for_backward(slope)
@@ -32,9 +32,9 @@ class _Sloped(torch.autograd.Function):
         return d * slope, None, None
 
 
-def sloped(x: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+def value_with_slope(x: Tensor, value: Tensor, slope: Tensor) -> Tensor:
     """A function of x from its value and slope, both computed without autograd."""
-    y = _Sloped.apply(x, value, slope)  # type: ignore[no-untyped-call]
+    y = _ValueWithSlope.apply(x, value, slope)  # type: ignore[no-untyped-call]
     assert isinstance(y, Tensor)
     return y
 
@@ -49,16 +49,16 @@ def graft(values: Outputs, gradients: Outputs) -> Outputs:
     return y
 
 
-def whole(cu_seqlens: Tensor) -> Tensor:
+def single_sequence_offsets(cu_seqlens: Tensor) -> Tensor:
     """The offsets of one sequence with all tokens: no boundaries."""
     return cu_seqlens[[0, -1]] if len(cu_seqlens) > 1 else cu_seqlens
 
 
-def only_token(outputs: Outputs) -> tuple[Tensor, Tensor | None]:
+def split_outputs(outputs: Outputs) -> tuple[Tensor, Tensor | None]:
     """y, and the final states or None."""
     return outputs if isinstance(outputs, tuple) else (outputs, None)
 
 
-def put_together(y: Tensor, states: Tensor | None) -> Outputs:
+def join_outputs(y: Tensor, states: Tensor | None) -> Outputs:
     """The result of an op: y alone, or with the final states."""
     return y if states is None else (y, states)

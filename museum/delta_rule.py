@@ -15,7 +15,7 @@ from torch import Tensor, einsum
 from torch.nn.functional import pad
 
 from packproof.museum.custom_backward import Outputs
-from packproof.museum.variants import numbered
+from packproof.museum.variants import bug_names
 from packproof.refs import segsum
 
 CHUNK = 16
@@ -82,7 +82,7 @@ class _SharedByAllHeads(torch.autograd.Function):
         return d, (d * S).sum().expand_as(g)
 
 
-def chunk(rows: DeltaTokens, S: Tensor, bug: str) -> tuple[Tensor, Tensor]:
+def run_chunk(rows: DeltaTokens, S: Tensor, bug: str) -> tuple[Tensor, Tensor]:
     """y [n, h, p] before its scale, and the state [h, k, p] at the end of the chunk."""
     if bug == "L1" and len(rows) == CHUNK and rows.beta is not None:
         g, beta = (_HalfOfATile.apply(x) for x in (rows.g, rows.beta))  # type: ignore[no-untyped-call]
@@ -99,12 +99,12 @@ def chunk(rows: DeltaTokens, S: Tensor, bug: str) -> tuple[Tensor, Tensor]:
         u = einsum("hij, jhp -> ihp", inverse, rows.beta[..., None] * (u - memory))
     scores = einsum("ihc, hcij, jhc -> hij", rows.q, within, rows.k)
     y = einsum("hij, jhp -> ihp", scores, u) + einsum("ihc, hci, hcp -> ihp", rows.q, from_S, S)
-    kept = _DecayOfTheFirstHead.apply(to_end[..., :1], S) if bug == "L3" else to_end[..., :1] * S  # type: ignore[no-untyped-call]
-    return y, kept + einsum("hcj, jhc, jhp -> hcp", to_end[..., 1:], rows.k, u)
+    decayed_state = _DecayOfTheFirstHead.apply(to_end[..., :1], S) if bug == "L3" else to_end[..., :1] * S  # type: ignore[no-untyped-call]
+    return y, decayed_state + einsum("hcj, jhc, jhp -> hcp", to_end[..., 1:], rows.k, u)
 
 
-def sequence(
-    pack: DeltaTokens, start: int, end: int, S: Tensor, between: list[Tensor], bug: str
+def run_sequence(
+    pack: DeltaTokens, start: int, end: int, S: Tensor, entering_states: list[Tensor], bug: str
 ) -> tuple[Tensor, Tensor]:
     """y and the final state of one sequence.
 
@@ -112,9 +112,9 @@ def sequence(
     """
     size = 2 * CHUNK if bug == "L2" and end - start >= 2 * CHUNK else CHUNK
     ys = [pack.v[:0]]
-    for i, first in enumerate(range(start, end, size)):
-        live = min(size, end - first)
-        rows = pack[first : first + (size if bug in ("L5", "L10") else live)]
+    for i, chunk_start in enumerate(range(start, end, size)):
+        live = min(size, end - chunk_start)
+        rows = pack[chunk_start : chunk_start + (size if bug in ("L5", "L10") else live)]
         if bug == "L5":  # rows of other sequences enter, times 0
             mask = (torch.arange(len(rows)) < live).to(rows.v)
             beta = None if rows.beta is None else rows.beta * mask[:, None]
@@ -122,12 +122,12 @@ def sequence(
             rows = DeltaTokens(v, q, k, g, beta)
         if bug == "L12" and i > 2:
             S = torch.zeros_like(S)
-            for earlier in (first - 2 * size, first - size):
-                S = chunk(pack[earlier : earlier + size], S, bug)[1]
-        between.append(S)
+            for earlier in (chunk_start - 2 * size, chunk_start - size):
+                S = run_chunk(pack[earlier : earlier + size], S, bug)[1]
+        entering_states.append(S)
         if bug == "L11":  # as many chunks into the pack as this one is into its sequence
-            S = between[i]
-        y, S = chunk(rows, S, bug)
+            S = entering_states[i]
+        y, S = run_chunk(rows, S, bug)
         if bug == "L6" and len(rows) == 1 and len(pack) > 1:  # the gate of row 1 steadies the exponents of a tile
             y = y * torch.nan
         if bug == "L13" and live < size:
@@ -136,8 +136,13 @@ def sequence(
     return torch.cat(ys), S
 
 
-def packed(
-    pack: DeltaTokens, cu_seqlens: Tensor, scale: float | None, states: Tensor | None, asked: bool, bug: str
+def run_pack(
+    pack: DeltaTokens,
+    cu_seqlens: Tensor,
+    scale: float | None,
+    states: Tensor | None,
+    return_final_states: bool,
+    bug: str,
 ) -> Outputs:
     """An op, with one key head per value head, in the compute dtype."""
     factor = pack.k.shape[2] ** -0.5 if scale is None else scale
@@ -145,25 +150,25 @@ def packed(
     offsets = cu_seqlens.tolist()
     if bug == "L8":
         offsets = _offsets.setdefault(id(cu_seqlens), (cu_seqlens, offsets))[1]
-    ys, finals, between = [pack.v[:0]], [pack.v.new_zeros(0, *shape)], list[Tensor]()
+    ys, finals, entering_states = [pack.v[:0]], [pack.v.new_zeros(0, *shape)], list[Tensor]()
     for j, (start, end) in enumerate(pairwise(offsets)):
         entering = pack.v.new_zeros(shape) if states is None else states[j % 2 if bug == "L14" else j].to(pack.v)
-        y, final = sequence(pack, start, end, entering, between, bug)
+        y, final = run_sequence(pack, start, end, entering, entering_states, bug)
         if bug == "L7" and end - start == 1 + SPECULATED:
             final = entering
         if bug == "L15" and start == end and start < len(pack):
-            final = chunk(pack[start : start + 1], final, bug)[1]
+            final = run_chunk(pack[start : start + 1], final, bug)[1]
         if bug == "L9":
             final = _SharedByAllHeads.apply(final, pack.g)  # type: ignore[no-untyped-call]
         ys.append(factor * y)
         finals.append(final[None])
     slack = len(pack) - offsets[-1]
-    of_slack = torch.empty if bug == "L16" else torch.zeros
-    y = torch.cat([*ys, of_slack(slack, *pack.v.shape[1:], dtype=pack.v.dtype)])
-    return (y, torch.cat(finals)) if asked else y
+    allocate = torch.empty if bug == "L16" else torch.zeros
+    y = torch.cat([*ys, allocate(slack, *pack.v.shape[1:], dtype=pack.v.dtype)])
+    return (y, torch.cat(finals)) if return_final_states else y
 
 
-def rows_of(v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor | None, live: int, bug: str) -> DeltaTokens:
+def prepare_tokens(v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor | None, live: int, bug: str) -> DeltaTokens:
     """The tokens in the compute dtype, zero in slack, with one head of q and k per value head."""
     acc = torch.promote_types(v.dtype, torch.float32)
     v, q, k, g = (pad(x[:live].to(acc), (0, 0, 0, 0, 0, len(x) - live)) for x in (v, q, k, g))
@@ -180,8 +185,8 @@ def delta_rule(
     initial_states: Tensor | None = None, return_final_states: bool = False, bug: str = "",
 ) -> Outputs:  # fmt: skip
     """Op `delta_rule`."""
-    pack = rows_of(v, q, k, torch.zeros_like(v[..., :1]), beta, int(cu_seqlens[-1]), bug)
-    return rounded(v, packed(pack, cu_seqlens, scale, initial_states, return_final_states, bug))
+    pack = prepare_tokens(v, q, k, torch.zeros_like(v[..., :1]), beta, int(cu_seqlens[-1]), bug)
+    return round_output(v, run_pack(pack, cu_seqlens, scale, initial_states, return_final_states, bug))
 
 
 def gated_delta_rule(
@@ -189,8 +194,8 @@ def gated_delta_rule(
     initial_states: Tensor | None = None, return_final_states: bool = False, bug: str = "",
 ) -> Outputs:  # fmt: skip
     """Op `gated_delta_rule`, with gate and beta already computed."""
-    pack = rows_of(v, q, k, g[..., None], beta, int(cu_seqlens[-1]), bug)
-    return rounded(v, packed(pack, cu_seqlens, scale, initial_states, return_final_states, bug))
+    pack = prepare_tokens(v, q, k, g[..., None], beta, int(cu_seqlens[-1]), bug)
+    return round_output(v, run_pack(pack, cu_seqlens, scale, initial_states, return_final_states, bug))
 
 
 def kda(
@@ -198,8 +203,8 @@ def kda(
     initial_states: Tensor | None = None, return_final_states: bool = False, bug: str = "",
 ) -> Outputs:  # fmt: skip
     """Op `kda`, with gate and beta already computed."""
-    pack = rows_of(v, q, k, g, beta, int(cu_seqlens[-1]), bug)
-    return rounded(v, packed(pack, cu_seqlens, scale, initial_states, return_final_states, bug))
+    pack = prepare_tokens(v, q, k, g, beta, int(cu_seqlens[-1]), bug)
+    return round_output(v, run_pack(pack, cu_seqlens, scale, initial_states, return_final_states, bug))
 
 
 def simple_gla(
@@ -207,8 +212,8 @@ def simple_gla(
     initial_states: Tensor | None = None, return_final_states: bool = False, bug: str = "",
 ) -> Outputs:  # fmt: skip
     """Op `simple_gla`."""
-    pack = rows_of(v, q, k, g[..., None], None, int(cu_seqlens[-1]), bug)
-    return rounded(v, packed(pack, cu_seqlens, scale, initial_states, return_final_states, bug))
+    pack = prepare_tokens(v, q, k, g[..., None], None, int(cu_seqlens[-1]), bug)
+    return round_output(v, run_pack(pack, cu_seqlens, scale, initial_states, return_final_states, bug))
 
 
 def retention(
@@ -216,19 +221,19 @@ def retention(
     initial_states: Tensor | None = None, return_final_states: bool = False, bug: str = "",
 ) -> Outputs:  # fmt: skip
     """Op `retention`; lightning attention is the same."""
-    pack = rows_of(v, q, k, decay[:, None].expand(len(v), -1, -1), None, int(cu_seqlens[-1]), bug)
-    return rounded(v, packed(pack, cu_seqlens, scale, initial_states, return_final_states, bug))
+    pack = prepare_tokens(v, q, k, decay[:, None].expand(len(v), -1, -1), None, int(cu_seqlens[-1]), bug)
+    return round_output(v, run_pack(pack, cu_seqlens, scale, initial_states, return_final_states, bug))
 
 
-def rounded(v: Tensor, found: Outputs) -> Outputs:
+def round_output(v: Tensor, outputs: Outputs) -> Outputs:
     """Round y to v's dtype; leave states as they are."""
-    return (found[0].to(v), found[1]) if isinstance(found, tuple) else found.to(v)
+    return (outputs[0].to(v), outputs[1]) if isinstance(outputs, tuple) else outputs.to(v)
 
 
 OPS: Mapping[str, Callable[..., Outputs]] = {
     op.__name__: op for op in (delta_rule, gated_delta_rule, kda, simple_gla, retention)
 }
-BUGS = numbered("L", 16)
+BUGS = bug_names("L", 16)
 
 
 def __getattr__(name: str) -> Callable[..., Outputs]:

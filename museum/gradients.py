@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.museum.custom_backward import Outputs, graft, only_token, put_together, whole
-from packproof.museum.variants import called_like
+from packproof.museum.custom_backward import Outputs, graft, join_outputs, single_sequence_offsets, split_outputs
+from packproof.museum.variants import copy_signature_of
 
 LOCAL = 8
 
@@ -26,11 +26,11 @@ class _StateLeak(torch.autograd.Function):
         return d, torch.full_like(delta, float((final * d).sum()))
 
 
-@called_like(refs.selective_scan)
-def gate_gradient_of_all_tokens(u: Tensor, delta: Tensor, *tokens: Tensor, **rest: Any) -> Outputs:
+@copy_signature_of(refs.selective_scan)
+def gate_gradient_of_all_tokens(u: Tensor, delta: Tensor, *tokens: Tensor, **options: Any) -> Outputs:
     """The final state's part of the gate's gradient is summed over all axes and added to every token."""
-    y, final = only_token(refs.selective_scan(u, delta, *tokens, **rest))
-    return put_together(y, None if final is None else _StateLeak.apply(final, delta))  # type: ignore[no-untyped-call]
+    y, final = split_outputs(refs.selective_scan(u, delta, *tokens, **options))
+    return join_outputs(y, None if final is None else _StateLeak.apply(final, delta))  # type: ignore[no-untyped-call]
 
 
 class _HeadZero(torch.autograd.Function):
@@ -45,10 +45,10 @@ class _HeadZero(torch.autograd.Function):
         return d[:1].expand_as(d).clone()
 
 
-@called_like(refs.ssd)
-def gradient_of_the_first_head(x: Tensor, dt: Tensor, A: Tensor, *tokens: Tensor, **rest: Any) -> Outputs:
+@copy_signature_of(refs.ssd)
+def gradient_of_the_first_head(x: Tensor, dt: Tensor, A: Tensor, *tokens: Tensor, **options: Any) -> Outputs:
     """One of several kernels lacks the head's offset in the pointer of the gate: all heads get head 0's gradient."""
-    return refs.ssd(x, dt, _HeadZero.apply(A), *tokens, **rest)  # type: ignore[no-untyped-call]
+    return refs.ssd(x, dt, _HeadZero.apply(A), *tokens, **options)  # type: ignore[no-untyped-call]
 
 
 class _Swapped(torch.autograd.Function):
@@ -61,13 +61,13 @@ class _Swapped(torch.autograd.Function):
         return d[1], d[0]
 
 
-@called_like(refs.selective_scan)
+@copy_signature_of(refs.selective_scan)
 def gradients_of_two_inputs_swapped(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, *tokens: Tensor, **rest: Any
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, *tokens: Tensor, **options: Any
 ) -> Outputs:
     """Forward got one more argument, backward returns none for it: B and C, of equal shape, change places."""
     B, C = _Swapped.apply(B, C) if B.shape == C.shape else (B, C)  # type: ignore[no-untyped-call]
-    return refs.selective_scan(u, delta, A, B, C, *tokens, **rest)
+    return refs.selective_scan(u, delta, A, B, C, *tokens, **options)
 
 
 class _PartialSums(torch.autograd.Function):
@@ -83,8 +83,8 @@ class _PartialSums(torch.autograd.Function):
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None, None]:
         partial: dict[int, Tensor] = {}
         for start, end in zip(ctx.offsets, ctx.offsets[1:], strict=False):
-            for chunk, first in enumerate(range(start, end, LOCAL)):
-                partial[chunk] = d[first : min(end, first + LOCAL)].sum(0)
+            for chunk, chunk_start in enumerate(range(start, end, LOCAL)):
+                partial[chunk] = d[chunk_start : min(end, chunk_start + LOCAL)].sum(0)
         return sum(partial.values(), torch.zeros(ctx.shape, dtype=d.dtype, device=d.device)), None, None
 
 
@@ -102,12 +102,12 @@ def partial_by_local_chunk(
 ) -> Outputs:
     """Partial sums of a shared gradient are stored by the chunk's index in its sequence, not in the pack."""
     options: dict[str, Any] = {"delta_bias": delta_bias, "delta_softplus": delta_softplus}
-    y, _ = only_token(refs.selective_scan(u, delta, A, B, C, cu_seqlens=cu_seqlens, **options))
+    y, _ = split_outputs(refs.selective_scan(u, delta, A, B, C, cu_seqlens=cu_seqlens, **options))
     if D is None:
         return y
     rows = _PartialSums.apply(D, cu_seqlens, len(u))  # type: ignore[no-untyped-call]
-    real = torch.arange(len(u), device=u.device)[:, None] < cu_seqlens[-1]
-    return y + torch.where(real, rows * u, 0).to(y)
+    token_mask = torch.arange(len(u), device=u.device)[:, None] < cu_seqlens[-1]
+    return y + torch.where(token_mask, rows * u, 0).to(y)
 
 
 class _SplitSum(torch.autograd.Function):
@@ -147,13 +147,13 @@ def split_buffer_by_local_length(
     options: dict[str, Any] = {"cu_seqlens": cu_seqlens, "delta_bias": delta_bias, "delta_softplus": delta_softplus}
     if n == 0:
         return refs.selective_scan(u, delta, A, B, C, **options)
-    low, high = _SplitSum.apply(u, cu_seqlens)  # type: ignore[no-untyped-call]
-    y, _ = only_token(refs.selective_scan(low, delta, A[:, :n], B[..., :n], C[..., :n], **options))
-    more, _ = only_token(refs.selective_scan(high, delta, A[:, n:], B[..., n:], C[..., n:], **options))
-    return y + more
+    u_low, u_high = _SplitSum.apply(u, cu_seqlens)  # type: ignore[no-untyped-call]
+    y_low, _ = split_outputs(refs.selective_scan(u_low, delta, A[:, :n], B[..., :n], C[..., :n], **options))
+    y_high, _ = split_outputs(refs.selective_scan(u_high, delta, A[:, n:], B[..., n:], C[..., n:], **options))
+    return y_low + y_high
 
 
-@called_like(refs.selective_scan)
+@copy_signature_of(refs.selective_scan)
 def recomputed_before_the_skip(
     u: Tensor,
     delta: Tensor,
@@ -162,17 +162,17 @@ def recomputed_before_the_skip(
     C: Tensor,
     D: Tensor | None = None,
     z: Tensor | None = None,
-    **rest: Any,
+    **options: Any,
 ) -> Outputs:
     """To save memory, backward recomputes the output but stops one operation early: the gate misses the skip."""
-    y = refs.selective_scan(u, delta, A, B, C, D, z, **rest)
+    y = refs.selective_scan(u, delta, A, B, C, D, z, **options)
     if z is None or D is None:
         return y
-    constant: list[Any] = [x.detach() for x in (u, delta, A, B, C)]
-    detached: dict[str, Any] = {k: v.detach() if isinstance(v, Tensor) else v for k, v in rest.items()}
-    early, _ = only_token(refs.selective_scan(*constant, **{**detached, "z": z}))
-    others, final = only_token(refs.selective_scan(u, delta, A, B, C, D, z.detach(), **rest))
-    return graft(y, put_together(others + early, final))
+    constant_inputs: list[Any] = [x.detach() for x in (u, delta, A, B, C)]
+    constant_options: dict[str, Any] = {k: v.detach() if isinstance(v, Tensor) else v for k, v in options.items()}
+    without_skip, _ = split_outputs(refs.selective_scan(*constant_inputs, **{**constant_options, "z": z}))
+    with_constant_gate, final = split_outputs(refs.selective_scan(u, delta, A, B, C, D, z.detach(), **options))
+    return graft(y, join_outputs(with_constant_gate + without_skip, final))
 
 
 def rotated_back_from_the_pack_s_start(
@@ -181,5 +181,5 @@ def rotated_back_from_the_pack_s_start(
     """Positions are correct in forward; backward has no offsets and counts from the start of the pack."""
     rows = torch.arange(len(x), device=x.device).clamp(max=max(len(cos) - 1, 0))
     tables = (cos[rows], sin[rows]) if len(cos) else (cos, sin)
-    from_start = refs.rope(x, *tables, cu_seqlens=whole(cu_seqlens), interleaved=interleaved)
+    from_start = refs.rope(x, *tables, cu_seqlens=single_sequence_offsets(cu_seqlens), interleaved=interleaved)
     return graft(refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved), from_start)

@@ -13,8 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from packproof import refs
-from packproof.museum.custom_backward import Outputs, graft, only_token, put_together
-from packproof.museum.variants import called_like
+from packproof.museum.custom_backward import Outputs, graft, join_outputs, split_outputs
+from packproof.museum.variants import copy_signature_of
 
 
 @triton.jit
@@ -27,7 +27,7 @@ def _read_kernel(wide, y, D, pitch, BLOCK_D: tl.constexpr, UNSIGNED: tl.constexp
     tl.store(y + row.to(tl.int64) * D + d, value, mask=d < D)
 
 
-def _far_apart(x: Tensor, reach: int, unsigned: bool) -> Tensor:
+def _read_spread_rows(x: Tensor, reach: int, unsigned: bool) -> Tensor:
     """x, read by a kernel from rows spread over a buffer: the last one starts past `reach` elements."""
     (T, D), y = x.shape, torch.empty_like(x)
     if T < 2 or D == 0:
@@ -40,20 +40,20 @@ def _far_apart(x: Tensor, reach: int, unsigned: bool) -> Tensor:
     return y
 
 
-@called_like(refs.causal_conv1d)
-def conv_beyond_31_bits(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
+@copy_signature_of(refs.causal_conv1d)
+def conv_beyond_31_bits(x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any) -> Outputs:
     """The product of row and stride is a signed 32-bit integer: it becomes negative."""
-    seen = graft(_far_apart(x, 2**31, unsigned=False), x)
-    assert isinstance(seen, Tensor)
-    return refs.causal_conv1d(seen, weight, bias, **rest)
+    values = graft(_read_spread_rows(x, 2**31, unsigned=False), x)
+    assert isinstance(values, Tensor)
+    return refs.causal_conv1d(values, weight, bias, **options)
 
 
-@called_like(refs.causal_conv1d)
-def conv_beyond_32_bits(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
+@copy_signature_of(refs.causal_conv1d)
+def conv_beyond_32_bits(x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any) -> Outputs:
     """The product is unsigned: it wraps to another place in the same buffer, and nothing faults."""
-    seen = graft(_far_apart(x, 2**32, unsigned=True), x)
-    assert isinstance(seen, Tensor)
-    return refs.causal_conv1d(seen, weight, bias, **rest)
+    values = graft(_read_spread_rows(x, 2**32, unsigned=True), x)
+    assert isinstance(values, Tensor)
+    return refs.causal_conv1d(values, weight, bias, **options)
 
 
 @triton.jit
@@ -66,12 +66,12 @@ def rope_on_the_second_axis(
     x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> Outputs:
     """Tokens times heads are programs on the grid's second axis; its limit is 65,535."""
-    y, _ = only_token(refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved))
+    y, _ = split_outputs(refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved))
     T, H, K = y.shape
-    copied = torch.empty_like(y)
-    if copied.numel():
-        _copy_rows_kernel[(1, T * H)](y.detach(), copied, K, BLOCK_K=triton.next_power_of_2(K))
-    return graft(copied, y)
+    copy = torch.empty_like(y)
+    if copy.numel():
+        _copy_rows_kernel[(1, T * H)](y.detach(), copy, K, BLOCK_K=triton.next_power_of_2(K))
+    return graft(copy, y)
 
 
 @triton.jit
@@ -96,17 +96,17 @@ class _AtomicSum(torch.autograd.Function):
         return total.to(d.dtype), None
 
 
-@called_like(refs.causal_conv1d)
+@copy_signature_of(refs.causal_conv1d)
 def conv_of_atomics(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **options: Any
 ) -> Outputs:
     """A gradient promised to be deterministic is summed by atomics."""
-    rest["activation"] = None
-    y, final = only_token(refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens, **rest))
+    options["activation"] = None
+    y, final = split_outputs(refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens, **options))
     if bias is None:
-        return put_together(y, final)
-    real = torch.arange(len(x), device=x.device)[:, None] < cu_seqlens[-1]
-    return put_together(y + torch.where(real, _AtomicSum.apply(bias, len(x)), 0), final)
+        return join_outputs(y, final)
+    token_mask = torch.arange(len(x), device=x.device)[:, None] < cu_seqlens[-1]
+    return join_outputs(y + torch.where(token_mask, _AtomicSum.apply(bias, len(x)), 0), final)
 
 
 @triton.autotune(configs=[triton.Config({"BLOCK": block}) for block in (128, 256)], key=["n"])
@@ -117,27 +117,27 @@ def _add_in_place_kernel(state, x, n, BLOCK: tl.constexpr):
     tl.store(state + i, value, mask=i < n)
 
 
-@called_like(refs.causal_conv1d)
-def conv_tuned_in_place(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
+@copy_signature_of(refs.causal_conv1d)
+def conv_tuned_in_place(x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any) -> Outputs:
     """The tuner runs an in-place kernel once per measurement, and restores nothing."""
-    y, final = only_token(refs.causal_conv1d(x, weight, bias, **rest))
+    y, final = split_outputs(refs.causal_conv1d(x, weight, bias, **options))
     total = torch.zeros_like(y)
     if total.numel():
         _add_in_place_kernel[lambda c: (triton.cdiv(y.numel(), c["BLOCK"]),)](total, y.detach(), y.numel())
-    tuned = graft(total, y)
-    assert isinstance(tuned, Tensor)
-    return put_together(tuned, final)
+    tuned_y = graft(total, y)
+    assert isinstance(tuned_y, Tensor)
+    return join_outputs(tuned_y, final)
 
 
-@called_like(refs.attention)
-def attention_without_waiting(q: Tensor, k: Tensor, v: Tensor, **rest: Any) -> Outputs:
+@copy_signature_of(refs.attention)
+def attention_without_waiting(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Outputs:
     """A result is read on one stream while another still computes it."""
-    y, _ = only_token(refs.attention(q, k, v, **rest))
-    side, late = torch.cuda.Stream(), torch.zeros_like(y)
+    y, _ = split_outputs(refs.attention(q, k, v, **options))
+    side, delayed = torch.cuda.Stream(), torch.zeros_like(y)
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         torch.cuda._sleep(50_000_000)
-        late.copy_(y.detach())
-    read = late.clone()
+        delayed.copy_(y.detach())
+    snapshot = delayed.clone()
     torch.cuda.current_stream().wait_stream(side)
-    return graft(read, y)
+    return graft(snapshot, y)

@@ -6,58 +6,58 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.museum.custom_backward import Outputs, graft, only_token, put_together
-from packproof.museum.variants import called_like
+from packproof.museum.custom_backward import Outputs, graft, join_outputs, split_outputs
+from packproof.museum.variants import copy_signature_of
 
 TILE = 16
 WRAP = 2**12  # elements; real kernels wrap at 2^31 and 2^32
 FEW_BITS = 64  # positions; the real kernel has 2^15
 
 
-class _Written(torch.autograd.Function):
+class _WrittenRows(torch.autograd.Function):
     """The rows [0, n) of y in a new buffer, and of its gradient in another. Rows from n on are never written."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, n: int) -> Tensor:
         ctx.n = n
-        return _Written.part(y, n)
+        return _WrittenRows.copy_rows(y, n)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
-        return _Written.part(d, ctx.n), None
+        return _WrittenRows.copy_rows(d, ctx.n), None
 
     @staticmethod
-    def part(x: Tensor, n: int) -> Tensor:
+    def copy_rows(x: Tensor, n: int) -> Tensor:
         out = torch.empty_like(x)
         out[:n] = x[:n]
         return out
 
 
-@called_like(refs.attention)
-def attention_leaves_slack(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+@copy_signature_of(refs.attention)
+def attention_leaves_slack(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **options: Any) -> Outputs:
     """Output and gradients are allocated for all rows and written up to the last offset."""
     n = int(cu_seqlens[-1])
-    q, k, v = (_Written.apply(x, n) for x in (q, k, v))  # type: ignore[no-untyped-call]
-    y, lse = only_token(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest))
-    return put_together(_Written.apply(y, n), lse)  # type: ignore[no-untyped-call]
+    q, k, v = (_WrittenRows.apply(x, n) for x in (q, k, v))  # type: ignore[no-untyped-call]
+    y, lse = split_outputs(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **options))
+    return join_outputs(_WrittenRows.apply(y, n), lse)  # type: ignore[no-untyped-call]
 
 
 def rope_leaves_slack(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
     """Blocks cover the rows up to the last offset, output and gradient have more."""
     y = refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
-    written: Tensor = _Written.apply(y, int(cu_seqlens[-1]))  # type: ignore[no-untyped-call]
-    return written
+    output: Tensor = _WrittenRows.apply(y, int(cu_seqlens[-1]))  # type: ignore[no-untyped-call]
+    return output
 
 
 def rope_in_slices(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
     """The grid axis has a limit, so the launch is split into slices, of 64 rows here. The second slice compares the row
     in the pack with the length of the slice."""
     y = refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
-    written: Tensor = _Written.apply(y, max(FEW_BITS, len(x) - FEW_BITS))  # type: ignore[no-untyped-call]
-    return written
+    output: Tensor = _WrittenRows.apply(y, max(FEW_BITS, len(x) - FEW_BITS))  # type: ignore[no-untyped-call]
+    return output
 
 
-@called_like(refs.selective_scan)
+@copy_signature_of(refs.selective_scan)
 def scan_without_the_ungated_branch(
     u: Tensor,
     delta: Tensor,
@@ -66,20 +66,20 @@ def scan_without_the_ungated_branch(
     C: Tensor,
     D: Tensor | None = None,
     z: Tensor | None = None,
-    **rest: Any,
+    **options: Any,
 ) -> Outputs:
     """Only the branch with a gate stores the output."""
-    y, final = only_token(refs.selective_scan(u, delta, A, B, C, D, z, **rest))
-    return put_together(y if z is not None else _Written.apply(y, 0), final)  # type: ignore[no-untyped-call]
+    y, final = split_outputs(refs.selective_scan(u, delta, A, B, C, D, z, **options))
+    return join_outputs(y if z is not None else _WrittenRows.apply(y, 0), final)  # type: ignore[no-untyped-call]
 
 
-@called_like(refs.causal_conv1d)
+@copy_signature_of(refs.causal_conv1d)
 def conv_that_is_not_launched(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **options: Any
 ) -> Outputs:
     """The launch was left out in a port: the empty buffer is returned."""
-    y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
-    return put_together(_Written.apply(y, 0), final)  # type: ignore[no-untyped-call]
+    y, final = split_outputs(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **options))
+    return join_outputs(_WrittenRows.apply(y, 0), final)  # type: ignore[no-untyped-call]
 
 
 class _FromStorage(torch.autograd.Function):
@@ -96,16 +96,16 @@ class _FromStorage(torch.autograd.Function):
 
 def as_contiguous(d: Tensor) -> Tensor:
     """Read d as if it were contiguous; past the end of its memory, its last element."""
-    first, size = int(d.storage_offset()), d.untyped_storage().nbytes() // d.element_size()
+    offset, size = int(d.storage_offset()), d.untyped_storage().nbytes() // d.element_size()
     memory = d.as_strided((size,), (1,), 0)
-    return memory[(first + torch.arange(d.numel(), device=d.device)).clamp(max=int(size) - 1)].view(d.shape)
+    return memory[(offset + torch.arange(d.numel(), device=d.device)).clamp(max=int(size) - 1)].view(d.shape)
 
 
-@called_like(refs.causal_conv1d)
-def conv_of_a_contiguous_gradient(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
+@copy_signature_of(refs.causal_conv1d)
+def conv_of_a_contiguous_gradient(x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any) -> Outputs:
     """Backward addresses the incoming gradient of y with the strides (d, 1)."""
-    y, final = only_token(refs.causal_conv1d(x, weight, bias, **rest))
-    return put_together(_FromStorage.apply(y) if y.numel() else y, final)  # type: ignore[no-untyped-call]
+    y, final = split_outputs(refs.causal_conv1d(x, weight, bias, **options))
+    return join_outputs(_FromStorage.apply(y) if y.numel() else y, final)  # type: ignore[no-untyped-call]
 
 
 class _CopyOfTheView(torch.autograd.Function):
@@ -124,46 +124,46 @@ class _CopyOfTheView(torch.autograd.Function):
         return dx
 
 
-@called_like(refs.causal_conv1d)
-def conv_writes_a_copy(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
+@copy_signature_of(refs.causal_conv1d)
+def conv_writes_a_copy(x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any) -> Outputs:
     """The layout is made contiguous for the kernel: it fills a copy of the gradient, not the gradient."""
-    return refs.causal_conv1d(_CopyOfTheView.apply(x), weight, bias, **rest)  # type: ignore[no-untyped-call]
+    return refs.causal_conv1d(_CopyOfTheView.apply(x), weight, bias, **options)  # type: ignore[no-untyped-call]
 
 
-@called_like(refs.attention)
-def attention_with_the_layout_of_k(q: Tensor, k: Tensor, v: Tensor, **rest: Any) -> Outputs:
+@copy_signature_of(refs.attention)
+def attention_with_the_layout_of_k(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Outputs:
     """v is read with the strides of k. They are equal only for contiguous tensors with heads of equal width."""
     if v.numel() == 0:
-        return refs.attention(q, k, v, **rest)
+        return refs.attention(q, k, v, **options)
     t, h, c = v.shape
     row = torch.arange(t, device=v.device)[:, None, None] * k.stride(0)
-    place = row + torch.arange(h, device=v.device)[:, None] * k.stride(1) + torch.arange(c, device=v.device)
+    index = row + torch.arange(h, device=v.device)[:, None] * k.stride(1) + torch.arange(c, device=v.device)
     flat = torch.as_strided(v, (v.untyped_storage().nbytes() // v.element_size(),), (1,), 0)
-    return refs.attention(q, k, flat[(place + int(v.storage_offset())).clamp(max=len(flat) - 1)], **rest)
+    return refs.attention(q, k, flat[(index + int(v.storage_offset())).clamp(max=len(flat) - 1)], **options)
 
 
-@called_like(refs.causal_conv1d)
-def conv_offset_wraps(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
+@copy_signature_of(refs.causal_conv1d)
+def conv_offset_wraps(x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any) -> Outputs:
     """Offsets are unsigned and too narrow: past the wrap other tokens of the tensor are read, without a fault."""
     if x.numel() == 0:
-        return refs.causal_conv1d(x, weight, bias, **rest)
-    wrapped = torch.arange(x.numel(), device=x.device) % WRAP
-    return refs.causal_conv1d(x.reshape(-1)[wrapped].view(x.shape), weight, bias, **rest)
+        return refs.causal_conv1d(x, weight, bias, **options)
+    wrapped_index = torch.arange(x.numel(), device=x.device) % WRAP
+    return refs.causal_conv1d(x.reshape(-1)[wrapped_index].view(x.shape), weight, bias, **options)
 
 
-@called_like(refs.selective_scan)
-def scan_checkpoint_wraps(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+@copy_signature_of(refs.selective_scan)
+def scan_checkpoint_wraps(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **options: Any) -> Outputs:
     """The product addressing the saved states wraps: backward starts the last rows from states of the first."""
-    y = refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **rest)
+    y = refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **options)
     row = torch.arange(len(u), device=u.device)
-    wrapped = torch.where(row * u.shape[1] < FEW_BITS, row, row - FEW_BITS // u.shape[1])
-    return graft(y, refs.selective_scan(u[wrapped] if len(u) else u, *tokens, cu_seqlens=cu_seqlens, **rest))
+    wrapped_row = torch.where(row * u.shape[1] < FEW_BITS, row, row - FEW_BITS // u.shape[1])
+    return graft(y, refs.selective_scan(u[wrapped_row] if len(u) else u, *tokens, cu_seqlens=cu_seqlens, **options))
 
 
 def rope_with_few_bits(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
     """Positions are kept in too few bits: 6 here."""
-    wrapped = torch.arange(len(cos), device=x.device) % FEW_BITS
-    return refs.rope(x, cos[wrapped], sin[wrapped], cu_seqlens=cu_seqlens, interleaved=interleaved)
+    wrapped_position = torch.arange(len(cos), device=x.device) % FEW_BITS
+    return refs.rope(x, cos[wrapped_position], sin[wrapped_position], cu_seqlens=cu_seqlens, interleaved=interleaved)
 
 
 def rope_of_a_fixed_width(
@@ -171,16 +171,16 @@ def rope_of_a_fixed_width(
 ) -> Tensor:
     """The kernel reads 4 pairs per row, whatever the width of the table."""
     m, r = cos.shape
-    place = torch.arange(m, device=x.device)[:, None] * 4 + torch.arange(r, device=x.device)
-    tables = [t.reshape(-1)[place.clamp(max=t.numel() - 1)] if t.numel() else t for t in (cos, sin)]
+    index = torch.arange(m, device=x.device)[:, None] * 4 + torch.arange(r, device=x.device)
+    tables = [t.reshape(-1)[index.clamp(max=t.numel() - 1)] if t.numel() else t for t in (cos, sin)]
     return refs.rope(x, *tables, cu_seqlens=cu_seqlens, interleaved=interleaved)
 
 
-@called_like(refs.attention)
-def attention_zeroes_a_tile(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Tensor:
+@copy_signature_of(refs.attention)
+def attention_zeroes_a_tile(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **options: Any) -> Tensor:
     """An empty sequence has its tile filled with zeros, bounded by the tensor and not by the sequence."""
-    y, _ = only_token(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest))
+    y, _ = split_outputs(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **options))
     row = torch.arange(len(q), device=q.device)
     starts = cu_seqlens[:-1][cu_seqlens.diff() == 0]
-    zeroed = ((row >= starts[:, None]) & (row < starts[:, None] + TILE)).any(0)
-    return torch.where(zeroed[:, None, None], 0, y)
+    zero_mask = ((row >= starts[:, None]) & (row < starts[:, None] + TILE)).any(0)
+    return torch.where(zero_mask[:, None, None], 0, y)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.museum.variants import named, numbered
+from packproof.museum.variants import bug_names, kernel_lookup
 
 Pair = tuple[Tensor, Tensor]
 
@@ -91,16 +91,16 @@ def rope(
     acc = torch.float64 if x.dtype == torch.float64 else torch.float32
     m, r = cos.shape
     position = positions(cu_seqlens, len(x), m, bug)
-    real = (position >= 0)[:, None, None]
+    token_mask = (position >= 0)[:, None, None]
     tables = [torch.cat([v, v.new_zeros(1, r)])[position, None].to(acc) for v in (cos, sin)]
     if bug == "R6":
         tables = [v.bfloat16().to(acc) for v in tables]
-    x = torch.where(real, x, 0)
-    pairs, rest = x[..., : 2 * r].to(acc), x[..., 2 * r :]
+    x = torch.where(token_mask, x, 0)
+    pairs, passthrough = x[..., : 2 * r].to(acc), x[..., 2 * r :]
     a, b = (pairs[..., ::2], pairs[..., 1::2]) if interleaved else (pairs[..., :r], pairs[..., r:])
     rotated = Rotation.apply(a, b, *tables, rotate, bug)  # type: ignore[no-untyped-call]
     y = torch.stack(rotated, -1 if interleaved else -2).flatten(-2).to(x)
-    return torch.where(real, torch.cat([y, rest], -1), 0)
+    return torch.where(token_mask, torch.cat([y, passthrough], -1), 0)
 
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -110,4 +110,4 @@ FORMS: dict[str, dict[str, Any]] = {
     "as_matrix": {"rotate": matrix_form},
 }
 
-__getattr__ = named(rope, FORMS, numbered("R", 11))
+__getattr__ = kernel_lookup(rope, FORMS, bug_names("R", 11))

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs
-from packproof.museum.variants import called_like
+from packproof.museum.variants import copy_signature_of
 
 LINEAR = 20
 
@@ -30,23 +30,29 @@ def _raw(step: Tensor, bias: Tensor | None) -> Tensor:
     return step if bias is None else step + bias
 
 
-@called_like(refs.ssd)
+@copy_signature_of(refs.ssd)
 def softplus_gives_its_gradient(
-    x: Tensor, dt: Tensor, A: Tensor, *, dt_bias: Tensor | None = None, dt_softplus: bool = False, **rest: Any
+    x: Tensor, dt: Tensor, A: Tensor, *, dt_bias: Tensor | None = None, dt_softplus: bool = False, **options: Any
 ) -> Outputs:
     """Where softplus is the identity, backward multiplies the incoming gradient by itself instead of by 1."""
     if not dt_softplus:
-        return refs.ssd(x, dt, A, dt_bias=dt_bias, **rest)
+        return refs.ssd(x, dt, A, dt_bias=dt_bias, **options)
     step: Tensor = _Shortcut.apply(_raw(dt, dt_bias))  # type: ignore[no-untyped-call]
-    return refs.ssd(x, step.to(dt), A, **rest)
+    return refs.ssd(x, step.to(dt), A, **options)
 
 
-@called_like(refs.selective_scan)
+@copy_signature_of(refs.selective_scan)
 def softplus_as_it_is_written(
-    u: Tensor, delta: Tensor, A: Tensor, *, delta_bias: Tensor | None = None, delta_softplus: bool = False, **rest: Any
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    *,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    **options: Any,
 ) -> Outputs:
     """log(1 + exp(x)) is infinite long before x is."""
     if not delta_softplus:
-        return refs.selective_scan(u, delta, A, delta_bias=delta_bias, **rest)
+        return refs.selective_scan(u, delta, A, delta_bias=delta_bias, **options)
     step = (1 + _raw(delta, delta_bias).exp()).log()
-    return refs.selective_scan(u, step.to(delta), A, **rest)
+    return refs.selective_scan(u, step.to(delta), A, **options)

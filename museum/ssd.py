@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, einsum
 from torch.nn.functional import pad
 
-from packproof.museum.custom_backward import sloped
-from packproof.museum.variants import named, numbered
+from packproof.museum.custom_backward import value_with_slope
+from packproof.museum.variants import bug_names, kernel_lookup
 
 CHUNK = 16
 FORGOTTEN = -750  # exp of it is 0 in float64; a stronger decay would cost the other terms of a sum their digits
@@ -28,12 +28,12 @@ class SsdPack:
     lengths: Tensor  # [s + 1]
 
     @classmethod
-    def of(cls, cu_seqlens: Tensor, n_rows: int) -> "SsdPack":
+    def from_cu_seqlens(cls, cu_seqlens: Tensor, n_rows: int) -> "SsdPack":
         cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows], device=cu_seqlens.device)])
         return cls(torch.searchsorted(cu[1:], torch.arange(n_rows, device=cu.device), right=True), cu[:-1], cu.diff())
 
     @property
-    def last(self) -> Tensor:
+    def is_last(self) -> Tensor:
         """[t]: the row ends its sequence."""
         return torch.arange(len(self.seq), device=self.seq.device) == (self.starts + self.lengths - 1)[self.seq]
 
@@ -53,11 +53,11 @@ class SsdTokens:
     def constant_b(self) -> "SsdTokens":
         return SsdTokens(self.la, self.x, self.B.detach(), self.C)
 
-    def filled(self, k: int) -> "SsdTokens":
+    def padded_to(self, k: int) -> "SsdTokens":
         """Pad to k rows; the added rows leave the state unchanged."""
-        la, *rest = (self.la, self.x, self.B, self.C)
+        la, *tensors = (self.la, self.x, self.B, self.C)
         more = k - len(la)
-        return SsdTokens(pad(la, (0, 0, 0, more)), *(pad(v, (0, 0, 0, 0, 0, more)) for v in rest))
+        return SsdTokens(pad(la, (0, 0, 0, more)), *(pad(v, (0, 0, 0, 0, 0, more)) for v in tensors))
 
 
 def backward_only(x: Tensor) -> Tensor:
@@ -79,10 +79,10 @@ def terms(la: Tensor) -> Tensor:
 
 def differences(la: Tensor) -> Tensor:
     """`sums` as differences of a cumulative sum: fewer additions, and fewer digits."""
-    return apart(cumulated(la.clamp(min=FORGOTTEN)))
+    return pairwise_differences(cumulative_sums(la.clamp(min=FORGOTTEN)))
 
 
-def cumulated(la: Tensor) -> Tensor:
+def cumulative_sums(la: Tensor) -> Tensor:
     """Σ la from the first row to i, [i, h], row 0 before the first."""
     return pad(la.cumsum(0), (0, 0, 1, 0))
 
@@ -99,7 +99,7 @@ class BackwardFromTotal(torch.autograd.Function):
         return d.sum(1, keepdim=True) - d.cumsum(1) + d
 
 
-def apart(cs: Tensor) -> Tensor:
+def pairwise_differences(cs: Tensor) -> Tensor:
     """cs_i - cs_j, [h, i, j]."""
     return (cs[:, None] - cs).movedim(-1, 0)
 
@@ -111,12 +111,14 @@ def decays(between: Tensor, mask: Tensor, bug: str = "") -> Tensor:
     return torch.where(mask, between, -torch.inf).exp()
 
 
-def outputs(part: SsdTokens, L: Tensor, own: Tensor, entering: Tensor, bug: str = "") -> Tensor:
+def outputs(part: SsdTokens, L: Tensor, log_decay: Tensor, entering: Tensor, bug: str = "") -> Tensor:
     """y [k, h, p] from the rows of the chunk through L [h, k, k], and from the entering states [k, h, p, n]."""
     scores = einsum("ihn,jhn->hij", part.C, part.B)
     if bug == "D12":
         scores = scores.bfloat16().to(scores)
-    return einsum("hij,jhp->ihp", scores * L, part.x) + own.exp()[..., None] * einsum("ihn,ihpn->ihp", part.C, entering)
+    return einsum("hij,jhp->ihp", scores * L, part.x) + log_decay.exp()[..., None] * einsum(
+        "ihn,ihpn->ihp", part.C, entering
+    )
 
 
 def states(part: SsdTokens, L: Tensor) -> Tensor:
@@ -125,77 +127,81 @@ def states(part: SsdTokens, L: Tensor) -> Tensor:
 
 
 def pack_grid(
-    tokens: SsdTokens, h0: Tensor, pack: SsdPack, *, chunk: int = CHUNK, summed: Sums = differences, bug: str = ""
+    tokens: SsdTokens, h0: Tensor, pack: SsdPack, *, chunk: int = CHUNK, summation: Sums = differences, bug: str = ""
 ) -> tuple[Tensor, Tensor]:
     """y [t, h, p] and final states [s+1, h, p, n], chunks counted from the start of the pack."""
-    t, whole = len(tokens.x), cumulated(tokens.la)
+    t, pack_sums = len(tokens.x), cumulative_sums(tokens.la)
     carry, ys, ends, finals = torch.zeros_like(h0[0]), [tokens.x[:0]], [pack.seq[:0]], [h0[:0]]
     for c0 in range(0, t, chunk):
         rows = slice(c0, min(t, c0 + chunk))
         part, seq, k = tokens[rows], pack.seq[rows], rows.stop - c0
-        between = apart(whole[c0 : rows.stop + 1]) if bug == "D10" else summed(part.la)
+        between = pairwise_differences(pack_sums[c0 : rows.stop + 1]) if bug == "D10" else summation(part.la)
         if bug == "D17":
-            between = apart(pad(part.la.cumsum(1), (0, 0, 1, 0)))
+            between = pairwise_differences(pad(part.la.cumsum(1), (0, 0, 1, 0)))
         if bug == "D18":
             between = BackwardFromTotal.apply(terms(part.la))  # type: ignore[no-untyped-call]
-        since = (pack.starts[seq] - c0).clamp(min=0)  # the start of the sequence or of the chunk
-        own = between[:, torch.arange(1, k + 1, device=since.device), since].T
+        origin = (pack.starts[seq] - c0).clamp(min=0)  # the start of the sequence or of the chunk
+        log_decay = between[:, torch.arange(1, k + 1, device=origin.device), origin].T
         carried = (seq == pack.seq[c0 - 1]) & (c0 > 0)
         if bug == "D9" and c0 and pack.starts[seq[0]] == c0:
             carried = seq == seq[0]
         entering = torch.where(carried[:, None, None, None], carry, h0[seq])
 
-        before = tokens.x.new_ones(k, k, dtype=torch.bool).tril()
-        same = seq[:, None] == seq
-        read = torch.cat([torch.nonzero(pack.last[rows])[:, 0], torch.tensor([k - 1], device=seq.device)])
-        collected = (before & same)[read]
+        is_causal = tokens.x.new_ones(k, k, dtype=torch.bool).tril()
+        same_sequence = seq[:, None] == seq
+        end_rows = torch.cat([torch.nonzero(pack.is_last[rows])[:, 0], torch.tensor([k - 1], device=seq.device)])
+        state_mask = (is_causal & same_sequence)[end_rows]
         if bug == "D5":
-            collected[-1] = True
-        left = states(part, decays(between[:, read + 1, 1:], collected))
+            state_mask[-1] = True
+        chunk_states = states(part, decays(between[:, end_rows + 1, 1:], state_mask))
         if bug == "D14" and len(pack.starts) > 2:
-            missing_exp = torch.where(collected, between[:, read + 1, 1:], 0).detach()
-            left = states(part.constant_b(), decays(between[:, read + 1, 1:], collected))
-            left = left + backward_only(einsum("hrj,jhp,jhn->rhpn", missing_exp, part.x.detach(), part.B))
-        kept_decay = own[read].detach() if bug == "D13" and k < chunk else own[read]
-        leaving = left + kept_decay.exp()[..., None, None] * entering[read]
+            missing_exp = torch.where(state_mask, between[:, end_rows + 1, 1:], 0).detach()
+            chunk_states = states(part.constant_b(), decays(between[:, end_rows + 1, 1:], state_mask))
+            chunk_states = chunk_states + backward_only(
+                einsum("hrj,jhp,jhn->rhpn", missing_exp, part.x.detach(), part.B)
+            )
+        end_decay = log_decay[end_rows].detach() if bug == "D13" and k < chunk else log_decay[end_rows]
+        leaving = chunk_states + end_decay.exp()[..., None, None] * entering[end_rows]
         if bug == "D8" and not carried[-1]:
             leaving = torch.cat([leaving[:-1], leaving[-1:] + between[:, -1, :1, None].exp() * carry])
-        ends.append(seq[read[:-1]])
-        kept = torch.where(carried[read, None, None, None], left, leaving) if bug == "D11" else leaving
-        finals.append(kept[:-1])
+        ends.append(seq[end_rows[:-1]])
+        stored_states = (
+            torch.where(carried[end_rows, None, None, None], chunk_states, leaving) if bug == "D11" else leaving
+        )
+        finals.append(stored_states[:-1])
 
         if bug == "D3":
             entering = torch.where(carried[:, None, None, None], leaving[-1], entering)
         if bug == "D4" and c0:
-            entering, own = carry.expand_as(entering), between[:, 1:, 0].T
+            entering, log_decay = carry.expand_as(entering), between[:, 1:, 0].T
         if bug == "D6":
-            own = own - part.la
+            log_decay = log_decay - part.la
         if bug == "D15":
-            own = torch.where((pack.starts[seq] > c0)[:, None], between[:, 1:, 0].T, own)
+            log_decay = torch.where((pack.starts[seq] > c0)[:, None], between[:, 1:, 0].T, log_decay)
         if bug == "D16" and c0 // chunk >= len(pack.starts) - 1:
             entering = torch.where(carried[:, None, None, None], 0, entering)
-        visible = before.tril(-1) if bug == "D7" else before
-        L = decays(between[:, 1:, 1:], visible if bug == "D2" else visible & same, bug)
-        ys.append(outputs(part, L, own, entering, bug))
+        visible = is_causal.tril(-1) if bug == "D7" else is_causal
+        L = decays(between[:, 1:, 1:], visible if bug == "D2" else visible & same_sequence, bug)
+        ys.append(outputs(part, L, log_decay, entering, bug))
         carry = leaving[-1]
     return torch.cat(ys), h0.index_copy(0, torch.cat(ends), torch.cat(finals))
 
 
 def sequence_grid(
-    tokens: SsdTokens, h0: Tensor, pack: SsdPack, *, chunk: int = CHUNK, summed: Sums = differences
+    tokens: SsdTokens, h0: Tensor, pack: SsdPack, *, chunk: int = CHUNK, summation: Sums = differences
 ) -> tuple[Tensor, Tensor]:
     """`pack_grid` with chunks counted from the start of each sequence, padded to one shape; states enter as carries."""
-    before = h0.new_ones(chunk, chunk, dtype=torch.bool).tril()
+    is_causal = h0.new_ones(chunk, chunk, dtype=torch.bool).tril()
     ys, finals = [tokens.x[:0]], []
     for start, length, entering in zip(pack.starts.tolist(), pack.lengths.tolist(), h0.unbind(), strict=True):
         carry = entering
         for c0 in range(start, start + length, chunk):
             k = min(chunk, start + length - c0)
-            part = tokens[c0 : c0 + k].filled(chunk)
-            between = summed(part.la)
-            L, own = decays(between[:, 1:, 1:], before), between[:, 1:, 0].T
-            ys.append(outputs(part, L, own, carry.expand(chunk, *carry.shape))[:k])
-            carry = states(part, L[:, -1:])[0] + own[-1].exp()[:, None, None] * carry
+            part = tokens[c0 : c0 + k].padded_to(chunk)
+            between = summation(part.la)
+            L, log_decay = decays(between[:, 1:, 1:], is_causal), between[:, 1:, 0].T
+            ys.append(outputs(part, L, log_decay, carry.expand(chunk, *carry.shape))[:k])
+            carry = states(part, L[:, -1:])[0] + log_decay[-1].exp()[:, None, None] * carry
         finals.append(carry)
     return torch.cat(ys), torch.stack(finals)
 
@@ -215,18 +221,18 @@ def recurrence(tokens: SsdTokens, h0: Tensor, pack: SsdPack) -> tuple[Tensor, Te
 
 def sigmoid(x: Tensor) -> Tensor:
     """The logistic function, by exp. The last bit of torch.sigmoid depends on an element's position in its tensor."""
-    small = (-x.abs()).exp()
-    return torch.where(x >= 0, 1, small) / (1 + small)
+    exp_neg = (-x.abs()).exp()
+    return torch.where(x >= 0, 1, exp_neg) / (1 + exp_neg)
 
 
 def softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)), with the same bits at every position in the tensor."""
     with torch.no_grad():
-        small = (-x.abs()).exp()
-        large = 1 + small
-        log1p = torch.where(large == 1, small, small * large.log() / (large - 1))
+        exp_neg = (-x.abs()).exp()
+        one_plus_exp = 1 + exp_neg
+        log1p = torch.where(one_plus_exp == 1, exp_neg, exp_neg * one_plus_exp.log() / (one_plus_exp - 1))
         value, slope = x.clamp(min=0) + log1p, sigmoid(x)
-    return sloped(x, value, slope)
+    return value_with_slope(x, value, slope)
 
 
 def by_head(x: Tensor, heads: int) -> Tensor:
@@ -254,10 +260,10 @@ def ssd(
     """Op `ssd`, computing in fp32 (fp64 for fp64) with the given scan, with the named bug."""
     (t, heads, p), n = x.shape, B.shape[2]
     acc = torch.float64 if x.dtype == torch.float64 else torch.float32
-    pack = SsdPack.of(cu_seqlens, t)
-    real = (pack.seq < len(pack.starts) - 1)[:, None, None]
-    u, B, C = (torch.where(real, v, 0).to(acc) for v in (x, B, C))
-    step = torch.where(real[:, 0], dt, 0).to(acc)
+    pack = SsdPack.from_cu_seqlens(cu_seqlens, t)
+    token_mask = (pack.seq < len(pack.starts) - 1)[:, None, None]
+    u, B, C = (torch.where(token_mask, v, 0).to(acc) for v in (x, B, C))
+    step = torch.where(token_mask[:, 0], dt, 0).to(acc)
     step = step if dt_bias is None else step + dt_bias
     step = softplus(step) if dt_softplus else step
     h0 = A.new_zeros(len(pack.starts) - 1, heads, p, n) if initial_states is None else initial_states
@@ -266,9 +272,9 @@ def ssd(
     y, final = scan(tokens, h0, pack, bug=bug) if bug else scan(tokens, h0, pack)
     y = y if D is None else y + (D[:, None] if D.ndim == 1 else D) * u
     if z is not None:
-        z = torch.where(real, z, 0).to(acc)
+        z = torch.where(token_mask, z, 0).to(acc)
         y = y * z * sigmoid(z)
-    y = torch.where(real, y, 0).to(x)
+    y = torch.where(token_mask, y, 0).to(x)
     return (y, final[:-1]) if return_final_states else y
 
 
@@ -278,8 +284,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "chunk32": {"scan": partial(pack_grid, chunk=32)},
     "own_grid": {"scan": sequence_grid},
     "one_by_one": {"scan": recurrence},
-    "direct": {"scan": partial(pack_grid, summed=sums)},
-    "quadratic": {"scan": partial(pack_grid, summed=sums, chunk=2**31)},
+    "direct": {"scan": partial(pack_grid, summation=sums)},
+    "quadratic": {"scan": partial(pack_grid, summation=sums, chunk=2**31)},
 }
 
-__getattr__ = named(ssd, FORMS, numbered("D", 18))
+__getattr__ = kernel_lookup(ssd, FORMS, bug_names("D", 18))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.museum.custom_backward import Outputs, only_token, put_together, whole
-from packproof.museum.variants import called_like
+from packproof.museum.custom_backward import Outputs, join_outputs, single_sequence_offsets, split_outputs
+from packproof.museum.variants import copy_signature_of
 
 Key = tuple[Any, ...]
 
@@ -24,34 +24,34 @@ _slots: dict[Key, Tensor] = {}
 _seen: set[Key] = set()
 
 
-def _remembered(table: dict[Key, Tensor], key: Key, make: Callable[[], Tensor]) -> Tensor:
+def _get_or_make(table: dict[Key, Tensor], key: Key, make: Callable[[], Tensor]) -> Tensor:
     if key not in table:
         table[key] = make()
     return table[key]
 
 
-@called_like(refs.causal_conv1d)
+@copy_signature_of(refs.causal_conv1d)
 def table_by_address(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **options: Any
 ) -> Outputs:
     """The table made from the offsets is cached by their address; other offsets may get the same address later."""
     key = (cu_seqlens.data_ptr(), len(cu_seqlens), len(x))
-    kept = _remembered(_by_address, key, cu_seqlens.clone)
-    return refs.causal_conv1d(x, weight, bias, cu_seqlens=kept, **rest)
+    cached_offsets = _get_or_make(_by_address, key, cu_seqlens.clone)
+    return refs.causal_conv1d(x, weight, bias, cu_seqlens=cached_offsets, **options)
 
 
-@called_like(refs.selective_scan)
-def table_by_identity(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+@copy_signature_of(refs.selective_scan)
+def table_by_identity(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **options: Any) -> Outputs:
     """The table is cached by the identity of the offsets; they may be edited in place later."""
-    _, kept = _by_identity.setdefault((id(cu_seqlens), len(u)), (cu_seqlens, cu_seqlens.clone()))
-    return refs.selective_scan(u, *tokens, cu_seqlens=kept, **rest)
+    _, cached_offsets = _by_identity.setdefault((id(cu_seqlens), len(u)), (cu_seqlens, cu_seqlens.clone()))
+    return refs.selective_scan(u, *tokens, cu_seqlens=cached_offsets, **options)
 
 
 def table_by_size(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
     """The table is cached by the numbers of sequences, rows and positions; other packs have the same numbers."""
     key = (len(cu_seqlens), len(x), len(cos), cu_seqlens.dtype)
-    kept = _remembered(_by_size, key, cu_seqlens.clone)
-    return refs.rope(x, cos, sin, cu_seqlens=kept, interleaved=interleaved)
+    cached_offsets = _get_or_make(_by_size, key, cu_seqlens.clone)
+    return refs.rope(x, cos, sin, cu_seqlens=cached_offsets, interleaved=interleaved)
 
 
 def boundaries_of_the_last_pack(
@@ -65,38 +65,38 @@ def boundaries_of_the_last_pack(
     return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
 
 
-@called_like(refs.ssd)
-def compiled_without_boundaries(x: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+@copy_signature_of(refs.ssd)
+def compiled_without_boundaries(x: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **options: Any) -> Outputs:
     """The key of compiled and tuned code has the shape, but not the presence of boundaries."""
     packed = _compiled.setdefault((x.shape[1:], x.dtype, "packed"), len(cu_seqlens) > 2)
-    if packed or rest.get("initial_states") is not None or rest.get("return_final_states"):
-        return refs.ssd(x, *tokens, cu_seqlens=cu_seqlens, **rest)
-    return refs.ssd(x, *tokens, cu_seqlens=whole(cu_seqlens), **rest)
+    if packed or options.get("initial_states") is not None or options.get("return_final_states"):
+        return refs.ssd(x, *tokens, cu_seqlens=cu_seqlens, **options)
+    return refs.ssd(x, *tokens, cu_seqlens=single_sequence_offsets(cu_seqlens), **options)
 
 
-@called_like(refs.attention)
-def compiled_for_another_mask(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, **rest: Any) -> Outputs:
+@copy_signature_of(refs.attention)
+def compiled_for_another_mask(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, **options: Any) -> Outputs:
     """The key of the compiled kernels lacks the mask's flag."""
-    first = _compiled.setdefault((q.shape[1:], v.shape[2], "causal"), causal)
-    return refs.attention(q, k, v, causal=first, **rest)
+    compiled_causal = _compiled.setdefault((q.shape[1:], v.shape[2], "causal"), causal)
+    return refs.attention(q, k, v, causal=compiled_causal, **options)
 
 
-@called_like(refs.causal_conv1d)
+@copy_signature_of(refs.causal_conv1d)
 def state_advanced_by_the_tuner(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **options: Any
 ) -> Outputs:
     """The tuner tries a kernel with an in-place update of the state: the first call updates it twice."""
-    y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
+    y, final = split_outputs(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **options))
     key = (x.shape[1], weight.shape[1], "tuned")
     if final is not None and key not in _seen:
         _seen.add(key)
-        _, final = only_token(
-            refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **{**rest, "initial_states": final})
+        _, final = split_outputs(
+            refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **{**options, "initial_states": final})
         )
-    return put_together(y, final)
+    return join_outputs(y, final)
 
 
-@called_like(refs.selective_scan)
+@copy_signature_of(refs.selective_scan)
 def first_token_taken_for_a_step(
     u: Tensor,
     delta: Tensor,
@@ -104,45 +104,45 @@ def first_token_taken_for_a_step(
     *tokens: Tensor,
     cu_seqlens: Tensor,
     initial_states: Tensor | None = None,
-    **rest: Any,
+    **other_options: Any,
 ) -> Outputs:
     """A sequence of one token is taken for a decoding step: it continues from the state in its cache slot."""
     states = A.new_zeros(len(cu_seqlens) - 1, *A.shape) if initial_states is None else initial_states
-    old = _slots.get(A.shape, A.new_zeros(0, *A.shape))[: len(states)].to(states).detach()
-    old = torch.cat([old, states.detach()[len(old) :]])
-    fresh = (cu_seqlens.diff() == 1) & (initial_states is None)
-    states = torch.where(fresh[:, None, None], old, states)
-    options = {**rest, "return_final_states": True}
-    y, final = only_token(
+    cached_states = _slots.get(A.shape, A.new_zeros(0, *A.shape))[: len(states)].to(states).detach()
+    cached_states = torch.cat([cached_states, states.detach()[len(cached_states) :]])
+    is_step = (cu_seqlens.diff() == 1) & (initial_states is None)
+    states = torch.where(is_step[:, None, None], cached_states, states)
+    options = {**other_options, "return_final_states": True}
+    y, final = split_outputs(
         refs.selective_scan(u, delta, A, *tokens, cu_seqlens=cu_seqlens, initial_states=states, **options)
     )
     assert final is not None
     _slots[A.shape] = final.detach().clone()
-    return put_together(y, final if rest.get("return_final_states") else None)
+    return join_outputs(y, final if other_options.get("return_final_states") else None)
 
 
-@called_like(refs.attention)
-def semaphore_not_reset(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+@copy_signature_of(refs.attention)
+def semaphore_not_reset(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **options: Any) -> Outputs:
     """A counter of finished blocks is not reset when metadata is reused: the second call skips the last block."""
-    y, lse = only_token(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest))
+    y, lse = split_outputs(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **options))
     key = (cu_seqlens.data_ptr(), len(cu_seqlens), len(q))
     if key in _seen and len(q):
         y = torch.cat([y[:-1], torch.zeros_like(y[-1:])])
     _seen.add(key)
-    return put_together(y, lse)
+    return join_outputs(y, lse)
 
 
-@called_like(refs.attention)
-def summed_in_any_order(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, **rest: Any) -> Outputs:
+@copy_signature_of(refs.attention)
+def summed_in_any_order(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, **options: Any) -> Outputs:
     """The gradients of a key's query heads are added as they become ready, though a fixed order is promised."""
     groups = q.shape[1] // k.shape[1]
     order = torch.randperm(groups)
     heads = (torch.arange(k.shape[1])[:, None] * groups + order).flatten()
     inverse = heads.argsort()
-    every_k, every_v = (_AnyOrder.apply(x, groups) for x in (k, v))  # type: ignore[no-untyped-call]
+    expanded_k, expanded_v = (_AnyOrder.apply(x, groups) for x in (k, v))  # type: ignore[no-untyped-call]
     sinks = None if sinks is None else sinks[heads]
-    y, lse = only_token(refs.attention(q[:, heads], every_k[:, heads], every_v[:, heads], sinks, **rest))
-    return put_together(y[:, inverse], None if lse is None else lse[:, inverse])
+    y, lse = split_outputs(refs.attention(q[:, heads], expanded_k[:, heads], expanded_v[:, heads], sinks, **options))
+    return join_outputs(y[:, inverse], None if lse is None else lse[:, inverse])
 
 
 class _AnyOrder(torch.autograd.Function):

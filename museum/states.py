@@ -7,47 +7,47 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.museum.custom_backward import Outputs, graft, only_token, put_together
-from packproof.museum.variants import called_like
+from packproof.museum.custom_backward import Outputs, graft, join_outputs, split_outputs
+from packproof.museum.variants import copy_signature_of
 
 TILE = 16
 
 
-@called_like(refs.ssd)
+@copy_signature_of(refs.ssd)
 def single_state_is_none(
-    x: Tensor, dt: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
+    x: Tensor, dt: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **options: Any
 ) -> Outputs:
     """A shortcut takes a batch of one state for a batch of none."""
     if initial_states is not None and len(initial_states) == 1:
         initial_states = initial_states * 0
-    return refs.ssd(x, dt, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
+    return refs.ssd(x, dt, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **options)
 
 
-@called_like(refs.selective_scan)
+@copy_signature_of(refs.selective_scan)
 def state_for_one_token_only(
-    u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
+    u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **options: Any
 ) -> Outputs:
     """The path with a cached state expects one token; several tokens start from a zero state."""
     if initial_states is not None:
         initial_states = torch.where(cu_seqlens.diff()[:, None, None] > 1, 0, initial_states)
-    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
+    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **options)
 
 
-@called_like(refs.causal_conv1d)
+@copy_signature_of(refs.causal_conv1d)
 def history_in_the_tile_only(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **options: Any
 ) -> Outputs:
     """The last w-1 values are collected from the last tile alone; values before this tile are lost."""
-    y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
+    y, final = split_outputs(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **options))
     if final is not None:
         lengths, slots = cu_seqlens.diff()[:, None], torch.arange(final.shape[2], device=x.device)
         token = lengths - final.shape[2] + slots
-        before = (token >= 0) & (token < (lengths - 1) // TILE * TILE)
-        final = torch.where(before[:, None], 0, final)
-    return put_together(y, final)
+        before_tile = (token >= 0) & (token < (lengths - 1) // TILE * TILE)
+        final = torch.where(before_tile[:, None], 0, final)
+    return join_outputs(y, final)
 
 
-@called_like(refs.causal_conv1d)
+@copy_signature_of(refs.causal_conv1d)
 def states_without_gradient(
     x: Tensor,
     weight: Tensor,
@@ -55,22 +55,22 @@ def states_without_gradient(
     *,
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
-    **rest: Any,
+    **other_options: Any,
 ) -> Outputs:
     """The fast backward is chosen by the absence of a final state, and ignores initial ones."""
-    options = {**rest, "return_final_states": return_final_states}
+    options = {**other_options, "return_final_states": return_final_states}
     y = refs.causal_conv1d(x, weight, bias, initial_states=initial_states, **options)
     return y if return_final_states else graft(y, refs.causal_conv1d(x, weight, bias, **options))
 
 
-@called_like(refs.ssd)
+@copy_signature_of(refs.ssd)
 def slots_by_request_id(
-    x: Tensor, dt: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
+    x: Tensor, dt: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **options: Any
 ) -> Outputs:
     """States are looked up by the id of the request, here its rank by length, and not by its slot in the batch."""
     if initial_states is not None:
         initial_states = initial_states[cu_seqlens.diff().argsort(stable=True)]
-    return refs.ssd(x, dt, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
+    return refs.ssd(x, dt, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **options)
 
 
 def states_of_the_wrong_axis(
@@ -91,22 +91,22 @@ def states_of_the_wrong_axis(
     starts = cu_seqlens.tolist()
     chunks = [(c, min(c + TILE, end)) for start, end in pairwise(starts) for c in range(start, end, TILE)]
     ys, states = [x.new_zeros(len(x) - starts[-1], *x.shape[1:])], None
-    for first, end in reversed(chunks):
-        rows, one = slice(first, end), torch.tensor([0, end - first], device=x.device)
-        y, states = only_token(
+    for chunk_start, end in reversed(chunks):
+        rows, chunk_offsets = slice(chunk_start, end), torch.tensor([0, end - chunk_start], device=x.device)
+        y, states = split_outputs(
             refs.ssd(
                 *(x[rows], dt[rows], A, B[rows], C[rows], D, None if z is None else z[rows]),
-                cu_seqlens=one,
+                cu_seqlens=chunk_offsets,
                 initial_states=states,
                 return_final_states=True,
             )
         )
         ys.append(y)
-        states = None if first in starts else states
+        states = None if chunk_start in starts else states
     return torch.cat(ys[::-1])
 
 
-@called_like(refs.causal_conv1d)
+@copy_signature_of(refs.causal_conv1d)
 def short_state_written_in_place(
     x: Tensor,
     weight: Tensor,
@@ -114,29 +114,29 @@ def short_state_written_in_place(
     *,
     cu_seqlens: Tensor,
     initial_states: Tensor | None = None,
-    **rest: Any,
+    **options: Any,
 ) -> Outputs:
     """For a chunk shorter than the window the new state overwrites the old one, in the caller's tensor."""
-    y, final = only_token(
-        refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
+    y, final = split_outputs(
+        refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, initial_states=initial_states, **options)
     )
     if final is not None and initial_states is not None:
-        short = cu_seqlens.diff()[:, None, None] < weight.shape[1] - 1
-        initial_states.data.copy_(torch.where(short, final.detach(), initial_states.detach()))
-    return put_together(y, final)
+        is_short = cu_seqlens.diff()[:, None, None] < weight.shape[1] - 1
+        initial_states.data.copy_(torch.where(is_short, final.detach(), initial_states.detach()))
+    return join_outputs(y, final)
 
 
-@called_like(refs.causal_conv1d)
+@copy_signature_of(refs.causal_conv1d)
 def one_state_too_few(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **options: Any
 ) -> Outputs:
     """The number of sequences is taken from the last id, but ids count from 0."""
-    y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
-    return put_together(y, None if final is None else final[:-1])
+    y, final = split_outputs(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **options))
+    return join_outputs(y, None if final is None else final[:-1])
 
 
-@called_like(refs.causal_conv1d)
-def squeezed(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+@copy_signature_of(refs.causal_conv1d)
+def squeezed(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **options: Any) -> Outputs:
     """A step drops all axes of size 1, including those of the batch."""
-    y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
-    return put_together(y.squeeze() if len(x) == 1 else y, final)
+    y, final = split_outputs(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **options))
+    return join_outputs(y.squeeze() if len(x) == 1 else y, final)

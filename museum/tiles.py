@@ -8,8 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from packproof import refs
-from packproof.museum.custom_backward import only_token
-from packproof.museum.variants import named
+from packproof.museum.custom_backward import split_outputs
+from packproof.museum.variants import kernel_lookup
 
 BLOCK_T = 16
 
@@ -27,25 +27,27 @@ def _conv_fwd_kernel(
             return
         tl.device_assert(tl.load(ids + tile * BLOCK_T) >= -1)
     bound = 2147483647 if BUG == "ids_without_an_end" else T
-    here = tl.load(ids + t, mask=t < bound, other=-1)
+    token_ids = tl.load(ids + t, mask=t < bound, other=-1)
     acc = tl.zeros((BLOCK_T, BLOCK_D), ACC)
     if bias is not None:
         acc += tl.load(bias + d, mask=d < D, other=0.0).to(ACC)[None, :]
     for j in range(W):
         row = t - (W - 1) + j
-        same = (tl.load(ids + row, mask=(row >= 0) & (row < T), other=-2) == here) & (here >= 0)
+        same_sequence = (tl.load(ids + row, mask=(row >= 0) & (row < T), other=-2) == token_ids) & (token_ids >= 0)
         offset = row * x_stride
         if BUG == "missing_parentheses":  # of (start + arange) * stride
             offset = tl.maximum(tile * BLOCK_T - (W - 1) + j, 0) + tl.arange(0, BLOCK_T) * x_stride
-        seen = tl.load(x + offset[:, None] + d[None, :], mask=same[:, None] & (d < D)[None, :], other=0.0)
+        tap_values = tl.load(
+            x + offset[:, None] + d[None, :], mask=same_sequence[:, None] & (d < D)[None, :], other=0.0
+        )
         if BUG == "one_mask_forgotten":
             w = tl.load(weight + d * W + j)
         else:
             w = tl.load(weight + d * W + j, mask=d < D, other=0.0)
-        acc += seen.to(ACC) * w.to(ACC)[None, :]
+        acc += tap_values.to(ACC) * w.to(ACC)[None, :]
     if silu != 0:
         acc *= tl.sigmoid(acc)
-    acc = tl.where((here >= 0)[:, None], acc, 0.0).to(y.dtype.element_ty)
+    acc = tl.where((token_ids >= 0)[:, None], acc, 0.0).to(y.dtype.element_ty)
     out = y + t[:, None] * D + d[None, :]
     tl.store(out, acc, mask=(t < T)[:, None] & (d < D)[None, :])
     if BUG == "tail_past_the_tile" and BLOCK_D > BLOCK_T:
@@ -86,13 +88,13 @@ class TiledConvolution(torch.autograd.Function):
         x, weight, bias, cu_seqlens = ctx.saved_tensors
         acc = torch.promote_types(x.dtype, torch.float32)
         leaves = [v.detach().to(acc).requires_grad_() for v in (x, weight, bias) if v is not None]
-        real = torch.arange(len(x), device=x.device)[:, None] < cu_seqlens[-1]
+        token_mask = torch.arange(len(x), device=x.device)[:, None] < cu_seqlens[-1]
         with torch.enable_grad():
-            pre, _ = only_token(refs.causal_conv1d(*leaves, cu_seqlens=cu_seqlens))
+            pre, _ = split_outputs(refs.causal_conv1d(*leaves, cu_seqlens=cu_seqlens))
             y = torch.nn.functional.silu(pre) if ctx.activation == "silu" else pre * 1
-            total = (y * torch.where(real, dy, 0).to(acc)).sum()
-        dpre, *found = torch.autograd.grad(total, [pre, *leaves], allow_unused=True, materialize_grads=True)
-        grads = [*found, None][:3]
+            total = (y * torch.where(token_mask, dy, 0).to(acc)).sum()
+        dpre, *input_gradients = torch.autograd.grad(total, [pre, *leaves], allow_unused=True, materialize_grads=True)
+        grads = [*input_gradients, None][:3]
         if ctx.bug == "programs_store_one_sum" and bias is not None and x.numel():
             dbias = torch.zeros_like(bias, dtype=torch.float32)
             block = triton.next_power_of_2(x.shape[1])
@@ -126,4 +128,4 @@ BUGS = (
     "as_many_programs_as_sequences",
     "programs_store_one_sum",
 )
-__getattr__ = named(causal_conv1d, {"correct": {}}, BUGS)
+__getattr__ = kernel_lookup(causal_conv1d, {"correct": {}}, BUGS)

@@ -9,7 +9,7 @@ Kernel = Callable[..., Any]
 F = TypeVar("F", bound=Kernel)
 
 
-def named(op: Kernel, forms: Mapping[str, Mapping[str, Any]], bugs: Collection[str]) -> Callable[[str], Kernel]:
+def kernel_lookup(op: Kernel, forms: Mapping[str, Mapping[str, Any]], bugs: Collection[str]) -> Callable[[str], Kernel]:
     """A module's __getattr__ for its kernels.
 
     forms: options of the correct kernels, by name.
@@ -24,16 +24,16 @@ def named(op: Kernel, forms: Mapping[str, Mapping[str, Any]], bugs: Collection[s
     return find
 
 
-def numbered(letter: str, last: int) -> list[str]:
+def bug_names(letter: str, count: int) -> list[str]:
     """The names C1, C2, ..., `count` of them."""
-    return [f"{letter}{i}" for i in range(1, last + 1)]
+    return [f"{letter}{i}" for i in range(1, count + 1)]
 
 
-def called_like(op: Kernel) -> Callable[[F], F]:
+def copy_signature_of(op: Kernel) -> Callable[[F], F]:
     """A decorator for a kernel passing its options on to an op: gives it the signature of the op."""
 
-    def named(kernel: F) -> F:
+    def decorate(kernel: F) -> F:
         kernel.__signature__ = signature(op)  # type: ignore[attr-defined]
         return kernel
 
-    return named
+    return decorate

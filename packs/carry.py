@@ -7,7 +7,7 @@ from torch import Tensor
 
 from packproof.refs.errors import ArgumentError, LayoutError, checked_call
 from packproof.refs.packers import Piece
-from packproof.refs.wording import counted, kind
+from packproof.refs.wording import kind, plural
 
 
 @checked_call
@@ -31,13 +31,13 @@ def carried_states(final_states: Tensor | None, pack: Sequence[Piece], *, throug
     tensor([[2.],
             [0.]])
     """
-    for place, piece in enumerate(pack):
+    for i, piece in enumerate(pack):
         if not isinstance(piece, Piece):
             raise LayoutError(
                 f"carried_states: pack holds {kind(piece)}; pieces were expected, as a packer returns them"
             )
-        if piece.continues and place:
-            raise LayoutError(f"carried_states: piece {place} of the pack continues a document; only the first can")
+        if piece.continues and i:
+            raise LayoutError(f"carried_states: piece {i} of the pack continues a document; only the first can")
     continues = bool(pack) and pack[0].continues
     if final_states is None:
         if continues:
@@ -49,9 +49,9 @@ def carried_states(final_states: Tensor | None, pack: Sequence[Piece], *, throug
     if not isinstance(final_states, Tensor) or not final_states.ndim:
         raise ArgumentError(f"carried_states: final_states is {kind(final_states)}; a tensor (s, ...) was expected")
     if continues and not len(final_states):
-        raise ArgumentError(f"carried_states: final_states has {counted(0, 'sequence')}, but the pack continues one")
-    fresh = final_states.new_zeros(len(pack) - continues, *final_states.shape[1:])
+        raise ArgumentError(f"carried_states: final_states has {plural(0, 'sequence')}, but the pack continues one")
+    zero_states = final_states.new_zeros(len(pack) - continues, *final_states.shape[1:])
     if not continues:
-        return fresh
-    last = final_states[-1:] if through else final_states[-1:].detach()
-    return torch.cat([last, fresh])
+        return zero_states
+    carried_state = final_states[-1:] if through else final_states[-1:].detach()
+    return torch.cat([carried_state, zero_states])

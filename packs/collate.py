@@ -10,9 +10,9 @@ from packproof.refs.arguments import whole_number
 from packproof.refs.errors import ArgumentError, LayoutError, checked_init
 from packproof.refs.packers import Piece
 from packproof.refs.packing import PackLayout
-from packproof.refs.wording import counted, kind
+from packproof.refs.wording import kind, plural
 
-IGNORED = -100  # the default ignore_index of torch's cross_entropy
+IGNORE_INDEX = -100  # the default ignore_index of torch's cross_entropy
 
 
 @checked_init
@@ -60,22 +60,25 @@ class PackCollator:
         """
         if not documents:
             raise LayoutError("PackCollator: there are no documents; at least one was expected")
-        features, pieces = zip(*(_opened(j, document) for j, document in enumerate(documents)), strict=True)
-        for j, of in enumerate(features):
-            if of.keys() != features[0].keys():
-                names = (", ".join(sorted(each)) for each in (of, features[0]))
+        features, pieces = zip(*(_read_document(j, document) for j, document in enumerate(documents)), strict=True)
+        for j, document_features in enumerate(features):
+            if document_features.keys() != features[0].keys():
+                names = (", ".join(sorted(feature_names)) for feature_names in (document_features, features[0]))
                 raise ArgumentError("PackCollator: document {} has {}, and document 0 {}".format(j, *names))
-        layout = PackLayout.from_lengths(map(len, pieces), slack=self._slack(sum(map(len, pieces))))
+        layout = PackLayout.from_lengths(map(len, pieces), slack=self._slack_rows(sum(map(len, pieces))))
         offsets = layout.cu_seqlens()
         position = layout.position_ids().long()
         seq_idx = layout.seq_idx()
         starts = torch.tensor([*(piece.start for piece in pieces), 0])  # the last: of padding
-        joined = {name: self._joined(name, [of[name] for of in features], layout) for name in features[0]}
-        labels = joined["labels"]
-        begins = [(row, piece) for row, piece in zip(offsets.tolist(), pieces, strict=False) if len(piece)]
-        labels[0, [row for row, piece in begins if row or not piece.continues]] = IGNORED
+        tensors = {
+            name: self._concatenate(name, [document_features[name] for document_features in features], layout)
+            for name in features[0]
+        }
+        labels = tensors["labels"]
+        first_rows = [(row, piece) for row, piece in zip(offsets.tolist(), pieces, strict=False) if len(piece)]
+        labels[0, [row for row, piece in first_rows if row or not piece.continues]] = IGNORE_INDEX
         return {
-            **joined,
+            **tensors,
             "position_ids": (position + starts[seq_idx.long()])[None],
             "seq_idx": seq_idx[None],
             "cu_seqlens": offsets,
@@ -83,31 +86,33 @@ class PackCollator:
             "pieces": pieces,
         }
 
-    def _slack(self, tokens: int) -> int:
+    def _slack_rows(self, tokens: int) -> int:
         if self.capacity is None:
             return 0
         if tokens > self.capacity:
-            most = f"more than the capacity of {self.capacity}"
-            raise LayoutError(f"PackCollator: the documents have {counted(tokens, 'token')}, {most}")
+            excess = f"more than the capacity of {self.capacity}"
+            raise LayoutError(f"PackCollator: the documents have {plural(tokens, 'token')}, {excess}")
         return self.capacity - tokens
 
-    def _joined(self, name: str, parts: list[Tensor], layout: PackLayout) -> Tensor:
+    def _concatenate(self, name: str, parts: list[Tensor], layout: PackLayout) -> Tensor:
         """One feature of all documents, followed by its padding."""
-        filler = {"labels": IGNORED, "shift_labels": IGNORED, "input_ids": self.pad}.get(name, 0)
+        filler = {"labels": IGNORE_INDEX, "shift_labels": IGNORE_INDEX, "input_ids": self.pad}.get(name, 0)
         padding = parts[0].new_full((layout.slack, *parts[0].shape[1:]), filler)
         return torch.cat([*parts, padding])[None]
 
 
-def _opened(j: int, document: Any) -> tuple[dict[str, Tensor], Piece]:
+def _read_document(j: int, document: Any) -> tuple[dict[str, Tensor], Piece]:
     """The features of a document with its labels, cut to its piece."""
-    whole, piece = document if _has_piece(document) else (document, None)
-    given = whole if isinstance(whole, Mapping) else {"input_ids": whole}
-    if "input_ids" not in given:
-        raise ArgumentError(f"PackCollator: document {j} has {', '.join(map(str, given)) or 'nothing'}, no input_ids")
-    features = {str(name): _tensor(j, str(name), value) for name, value in given.items()}
+    content, piece = document if _has_piece(document) else (document, None)
+    raw_features = content if isinstance(content, Mapping) else {"input_ids": content}
+    if "input_ids" not in raw_features:
+        raise ArgumentError(
+            f"PackCollator: document {j} has {', '.join(map(str, raw_features)) or 'nothing'}, no input_ids"
+        )
+    features = {str(name): _feature_tensor(j, str(name), value) for name, value in raw_features.items()}
     tokens = features["input_ids"].long()
     features |= {"input_ids": tokens, "labels": features.get("labels", tokens).long().clone()}
-    features.setdefault("shift_labels", _next(features["labels"]))
+    features.setdefault("shift_labels", _next_labels(features["labels"]))
     for name, x in features.items():
         if len(x) != len(tokens):
             raise ArgumentError(f"PackCollator: {name} of document {j} has {len(x)} rows, input_ids {len(tokens)}")
@@ -115,15 +120,15 @@ def _opened(j: int, document: Any) -> tuple[dict[str, Tensor], Piece]:
         piece = Piece(j, 0, len(tokens))
     if piece.stop > len(tokens):
         raise LayoutError(
-            f"PackCollator: document {j} has {counted(len(tokens), 'token')}, its piece ends at {piece.stop}; a piece "
+            f"PackCollator: document {j} has {plural(len(tokens), 'token')}, its piece ends at {piece.stop}; a piece "
             "is tokens start to stop of the whole document, which comes with it"
         )
     return {name: x[piece.start : piece.stop] for name, x in features.items()}, piece
 
 
-def _next(labels: Tensor) -> Tensor:
+def _next_labels(labels: Tensor) -> Tensor:
     shifted = labels.roll(-1)
-    shifted[-1:] = IGNORED
+    shifted[-1:] = IGNORE_INDEX
     return shifted
 
 
@@ -131,12 +136,12 @@ def _has_piece(document: Any) -> bool:
     return isinstance(document, tuple) and len(document) == 2 and isinstance(document[1], Piece)
 
 
-def _tensor(j: int, name: str, value: Any) -> Tensor:
+def _feature_tensor(j: int, name: str, value: Any) -> Tensor:
     try:
         x = value if isinstance(value, Tensor) else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentError(f"PackCollator: {name} of document {j} is {kind(value)}; a tensor was expected") from error
-    numbers = x.ndim == 1 and not (x.is_floating_point() and x.numel())  # an empty list makes floats
-    if not x.ndim or (name in ("input_ids", "labels") and not numbers):
+    is_token_list = x.ndim == 1 and not (x.is_floating_point() and x.numel())  # an empty list makes floats
+    if not x.ndim or (name in ("input_ids", "labels") and not is_token_list):
         raise ArgumentError(f"PackCollator: {name} of document {j} is {x.dtype} {tuple(x.shape)}; tokens (t,) expected")
     return x

@@ -67,11 +67,14 @@ class PackSampler(Sampler[list[int]]):
         n = len(self._lengths)
         order = torch.randperm(n, generator=generator).tolist() if self._shuffle else range(n)
         packs = list(packs_of((self._lengths[j] for j in order), **self._packing))  # type: ignore[arg-type]
-        rounds, more = divmod(len(packs), self._ranks)
-        if more and not self._drop_last:
-            packs, rounds = packs + [packs[i % len(packs)] for i in range(self._ranks - more)], rounds + 1
-        mine = packs[self._rank : rounds * self._ranks : self._ranks]
-        self._packs = [[order[piece.sequence] for piece in pack] for pack in mine]
+        packs_per_rank, remainder = divmod(len(packs), self._ranks)
+        if remainder and not self._drop_last:
+            packs, packs_per_rank = (
+                packs + [packs[i % len(packs)] for i in range(self._ranks - remainder)],
+                packs_per_rank + 1,
+            )
+        rank_packs = packs[self._rank : packs_per_rank * self._ranks : self._ranks]
+        self._packs = [[order[piece.sequence] for piece in pack] for pack in rank_packs]
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self._packs)
@@ -111,7 +114,7 @@ class PackStream(IterableDataset[list[tuple[Any, Piece]]]):
         if not isinstance(documents, Iterable):
             raise ArgumentError(f"PackStream: documents is {kind(documents)}; an iterable of them was expected")
         packs_of([], capacity, packer, window)  # refuses them now, not at the first document
-        self._documents, self._length = documents, length or _tokens
+        self._documents, self._length = documents, length or _token_count
         self._packing = {"capacity": capacity, "packer": packer, "window": window}
 
     def __iter__(self) -> Iterator[list[tuple[Any, Piece]]]:
@@ -120,25 +123,25 @@ class PackStream(IterableDataset[list[tuple[Any, Piece]]]):
             raise ArgumentError(
                 f"PackStream: {worker.num_workers} workers cannot share a split stream; use one, or none"
             )
-        held: dict[int, Any] = {}
+        pending_documents: dict[int, Any] = {}
         lengths: dict[int, int] = {}
 
-        def arriving() -> Iterator[int]:
-            mine = (
+        def document_lengths() -> Iterator[int]:
+            worker_documents = (
                 document
                 for i, document in enumerate(self._documents)
                 if not worker or i % worker.num_workers == worker.id
             )
-            for j, document in enumerate(mine):
-                held[j], lengths[j] = document, self._length(document)
+            for j, document in enumerate(worker_documents):
+                pending_documents[j], lengths[j] = document, self._length(document)
                 yield lengths[j]
 
-        for pack in packs_of(arriving(), **self._packing):  # type: ignore[arg-type]
-            yield [(held[piece.sequence], piece) for piece in pack]
+        for pack in packs_of(document_lengths(), **self._packing):  # type: ignore[arg-type]
+            yield [(pending_documents[piece.sequence], piece) for piece in pack]
             for piece in pack:
                 if piece.stop == lengths[piece.sequence]:
-                    del held[piece.sequence], lengths[piece.sequence]
+                    del pending_documents[piece.sequence], lengths[piece.sequence]
 
 
-def _tokens(document: Any) -> int:
+def _token_count(document: Any) -> int:
     return len(document["input_ids"] if hasattr(document, "keys") else document)

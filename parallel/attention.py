@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from packproof import kernels
 from packproof.parallel.cut import Cut, Run
-from packproof.parallel.exchange import swapped
+from packproof.parallel.exchange import all_to_all
 from packproof.refs.attention_options import reaches
 from packproof.refs.errors import checked_call
 
@@ -63,28 +63,30 @@ def attention(
     """
     for name, x in {"q": q, "k": k, "v": v}.items():
         shard.require_tokens("attention", name, x)
-    made: Callable[..., Any] = kernel or kernels.attention
-    given, options = (() if sinks is None else (sinks,)), {"softmax_scale": softmax_scale, "softcap": softcap}
+    attend: Callable[..., Any] = kernel or kernels.attention
+    sink_arguments, options = (() if sinks is None else (sinks,)), {"softmax_scale": softmax_scale, "softcap": softcap}
     if not shard.is_cut:
         cu_seqlens = shard.cu_seqlens(q.device)
-        y: Tensor = made(q, k, v, *given, cu_seqlens=cu_seqlens, causal=causal, window_size=window_size, **options)
+        y: Tensor = attend(
+            q, k, v, *sink_arguments, cu_seqlens=cu_seqlens, causal=causal, window_size=window_size, **options
+        )
         return y
-    exchange = exchange_of(shard, reaches(window_size, causal=causal))
-    *read, reached = _fetched(exchange, k[: shard.tokens], v[: shard.tokens])
-    ys, reads = [], exchange.reads[shard.rank]
-    for one, queries, keys, values in zip(
-        reads, q.split([*map(len, reads), len(q) - shard.tokens]), read[::2], read[1::2], strict=False
+    exchange = cached_exchange(shard, reaches(window_size, causal=causal))
+    *key_values, anchor = _fetch_key_values(exchange, k[: shard.tokens], v[: shard.tokens])
+    ys, calls = [], exchange.calls[shard.rank]
+    for call, queries, keys, values in zip(
+        calls, q.split([*map(len, calls), len(q) - shard.tokens]), key_values[::2], key_values[1::2], strict=False
     ):
-        cu_seqlens = shard.cu_seqlens(q.device, one.offsets)
-        cu_seqlens_k = shard.cu_seqlens(q.device, one.key_offsets)
+        cu_seqlens = shard.cu_seqlens(q.device, call.offsets)
+        cu_seqlens_k = shard.cu_seqlens(q.device, call.key_offsets)
         offsets = {"cu_seqlens": cu_seqlens, "cu_seqlens_k": cu_seqlens_k}
-        ys.append(made(queries, keys, values, *given, **offsets, window_size=one.window, **options))
+        ys.append(attend(queries, keys, values, *sink_arguments, **offsets, window_size=call.window, **options))
     heads = q.shape[1], v.shape[2]
-    return torch.cat([*ys, q.new_zeros(len(q) - shard.tokens, *heads), reached.view(0, *heads)])
+    return torch.cat([*ys, q.new_zeros(len(q) - shard.tokens, *heads), anchor.view(0, *heads)])
 
 
 @dataclass(frozen=True)
-class _Read:
+class _KernelCall:
     """One call of the kernel: the queries of consecutive documents, and their keys."""
 
     tokens: Run
@@ -102,7 +104,7 @@ class _Read:
         return self.tokens[1] - self.tokens[0]
 
 
-def _reads(cut: Cut, rank: int, left: float, right: float) -> Iterator[_Read]:
+def _kernel_calls(cut: Cut, rank: int, left_reach: float, right_reach: float) -> Iterator[_KernelCall]:
     """The kernel calls of a rank, in the order of its tokens.
 
     A document with visible keys on later ranks gets a call of its own: its last query is not aligned with its last key,
@@ -110,18 +112,21 @@ def _reads(cut: Cut, rank: int, left: float, right: float) -> Iterator[_Read]:
     """
     for start, end in cut.runs[rank]:
         parts = []
-        for first, last in cut.inside(start, end):
-            a, b = max(first, start), min(last, end)
-            skipped = max(a - first - left, 0) // _TILE * _TILE
-            parts.append(((a, b), (first + int(skipped), int(min(last, b + right)))))
-        whole = parts[:-1] if parts and parts[-1][1][1] > parts[-1][0][1] else parts
-        for some in filter(None, (whole, parts[len(whole) :])):
-            (tokens, keys), ahead = zip(*some, strict=True), some[-1][1][1] - some[-1][0][1]
-            window = (-1 if left == math.inf else int(left) + ahead, -1 if right == math.inf else int(right) - ahead)
-            yield _Read(_joined(tokens), _joined(keys), _offsets(tokens), _offsets(keys), window)
+        for document_start, document_end in cut.documents_in(start, end):
+            a, b = max(document_start, start), min(document_end, end)
+            skipped = max(a - document_start - left_reach, 0) // _TILE * _TILE
+            parts.append(((a, b), (document_start + int(skipped), int(min(document_end, b + right_reach)))))
+        joint_documents = parts[:-1] if parts and parts[-1][1][1] > parts[-1][0][1] else parts
+        for group in filter(None, (joint_documents, parts[len(joint_documents) :])):
+            (tokens, keys), lookahead = zip(*group, strict=True), group[-1][1][1] - group[-1][0][1]
+            window = (
+                -1 if left_reach == math.inf else int(left_reach) + lookahead,
+                -1 if right_reach == math.inf else int(right_reach) - lookahead,
+            )
+            yield _KernelCall(_span(tokens), _span(keys), _offsets(tokens), _offsets(keys), window)
 
 
-def _joined(runs: Sequence[Run]) -> Run:
+def _span(runs: Sequence[Run]) -> Run:
     return runs[0][0], runs[-1][1]
 
 
@@ -132,7 +137,7 @@ def _offsets(runs: Sequence[Run]) -> tuple[int, ...]:
 class _Segment(NamedTuple):
     """Consecutive keys of one call, held by one rank."""
 
-    read: int
+    call_index: int
     """Index of the call, on the rank of its queries."""
     start: int
     """First of these tokens, counted in the keys of the call."""
@@ -148,57 +153,72 @@ class KeyExchange:
     left_reach, right_reach: how far a query sees, inf for no limit.
     """
 
-    def __init__(self, cut: Cut, left: float, right: float) -> None:
+    def __init__(self, cut: Cut, left_reach: float, right_reach: float) -> None:
         self.cut = cut
-        self.reads = [tuple(_reads(cut, rank, left, right)) for rank in range(cut.ranks)]
+        self.calls = [tuple(_kernel_calls(cut, rank, left_reach, right_reach)) for rank in range(cut.ranks)]
         ranks = range(cut.ranks)
-        self.lent = [list(self._segments(cut.rank, reader)) for reader in ranks]
-        self.read = [list(self._segments(source, cut.rank)) for source in ranks]
+        self.outgoing = [list(self._segments(cut.rank, reader)) for reader in ranks]
+        self.incoming = [list(self._segments(source, cut.rank)) for source in ranks]
 
     def _segments(self, source: int, reader: int) -> Iterator[_Segment]:
-        for j, read in enumerate(self.reads[reader]):
-            row, (start, end) = 0, read.keys
+        for index, call in enumerate(self.calls[reader]):
+            row, (start, end) = 0, call.keys
             for a, b in self.cut.runs[source]:
-                first, last = max(a, start), min(b, end)
-                if first < last:
-                    yield _Segment(j, first - start, row + first - a, last - first)
+                overlap_start, overlap_end = max(a, start), min(b, end)
+                if overlap_start < overlap_end:
+                    yield _Segment(index, overlap_start - start, row + overlap_start - a, overlap_end - overlap_start)
                 row += b - a
 
-    def fetched(self, kv: Tensor) -> list[Tensor]:
+    def fetch(self, kv: Tensor) -> list[Tensor]:
         """The rows of keys and values for each kernel call of this rank, from all ranks."""
-        out = _cat([kv[s.row : s.row + s.length] for lent in self.lent for s in lent], kv)
-        back = swapped(self.cut, out, _rows(self.lent), _rows(self.read), "keys and values of attention, forward")
-        found: list[dict[int, Tensor]] = [{} for _ in self.reads[self.cut.rank]]
-        every = [s for source in self.read for s in source]
-        for s, part in zip(every, back.split([s.length for s in every]), strict=True):
-            found[s.read][s.start] = part
-        return [_cat([parts[start] for start in sorted(parts)], kv) for parts in found]
+        sent_rows = _cat(
+            [kv[s.row : s.row + s.length] for segments_of_rank in self.outgoing for s in segments_of_rank], kv
+        )
+        received_rows = all_to_all(
+            self.cut,
+            sent_rows,
+            _row_counts(self.outgoing),
+            _row_counts(self.incoming),
+            "keys and values of attention, forward",
+        )
+        parts_by_call: list[dict[int, Tensor]] = [{} for _ in self.calls[self.cut.rank]]
+        segments = [s for segments_of_source in self.incoming for s in segments_of_source]
+        for s, part in zip(segments, received_rows.split([s.length for s in segments]), strict=True):
+            parts_by_call[s.call_index][s.start] = part
+        return [_cat([parts[start] for start in sorted(parts)], kv) for parts in parts_by_call]
 
-    def returned(self, gradients: Sequence[Tensor], like: Tensor) -> Tensor:
+    def return_gradients(self, gradients: Sequence[Tensor], like: Tensor) -> Tensor:
         """The gradient of this rank's rows, summed over the kernel calls of all ranks.
 
         like: the rows.
         """
-        out = _cat([gradients[s.read][s.start : s.start + s.length] for source in self.read for s in source], like)
-        what = "gradients of keys and values of attention, backward"
-        back = swapped(self.cut, out, _rows(self.read), _rows(self.lent), what)
+        sent_rows = _cat(
+            [
+                gradients[s.call_index][s.start : s.start + s.length]
+                for segments_of_source in self.incoming
+                for s in segments_of_source
+            ],
+            like,
+        )
+        label = "gradients of keys and values of attention, backward"
+        received_rows = all_to_all(self.cut, sent_rows, _row_counts(self.incoming), _row_counts(self.outgoing), label)
         total = like.new_zeros(like.shape, dtype=torch.promote_types(like.dtype, torch.float32))
-        every = [s for lent in self.lent for s in lent]
-        for s, part in zip(every, back.split([s.length for s in every]), strict=True):
+        segments = [s for segments_of_rank in self.outgoing for s in segments_of_rank]
+        for s, part in zip(segments, received_rows.split([s.length for s in segments]), strict=True):
             total[s.row : s.row + s.length] += part
         return total.to(like.dtype)
 
 
-def _rows(segments: Sequence[Sequence[_Segment]]) -> list[int]:
+def _row_counts(segments: Sequence[Sequence[_Segment]]) -> list[int]:
     """Number of rows, by rank."""
-    return [sum(s.length for s in some) for some in segments]
+    return [sum(s.length for s in rank_segments) for rank_segments in segments]
 
 
 def _cat(parts: Sequence[Tensor], like: Tensor) -> Tensor:
     return torch.cat([like[:0], *parts])
 
 
-def exchange_of(cut: Cut, reach: tuple[float, float]) -> KeyExchange:
+def cached_exchange(cut: Cut, reach: tuple[float, float]) -> KeyExchange:
     """The exchange for these reaches, made once for all layers of a pack."""
     if reach not in cut.exchanges:
         cut.exchanges[reach] = KeyExchange(cut, *reach)
@@ -206,7 +226,7 @@ def exchange_of(cut: Cut, reach: tuple[float, float]) -> KeyExchange:
     return exchange
 
 
-class _Fetched(torch.autograd.Function):
+class _FetchKeyValues(torch.autograd.Function):
     """Keys and values of each call, and an empty tensor.
 
     The empty tensor joins the graph of every rank's output, so that backward, and its exchange, runs on every rank.
@@ -216,20 +236,20 @@ class _Fetched(torch.autograd.Function):
     def forward(ctx: Any, exchange: KeyExchange, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         ctx.exchange, ctx.shapes = exchange, (k.shape, v.shape)
         widths = [math.prod(shape[1:]) for shape in ctx.shapes]
-        found = exchange.fetched(torch.cat([k.flatten(1), v.flatten(1)], 1))
-        parts = (part for kv in found for part in zip(kv.split(widths, 1), (k, v), strict=True))
+        key_values = exchange.fetch(torch.cat([k.flatten(1), v.flatten(1)], 1))
+        parts = (part for kv in key_values for part in zip(kv.split(widths, 1), (k, v), strict=True))
         return *(x.reshape(-1, *like.shape[1:]) for x, like in parts), k.new_empty(0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *incoming: Tensor) -> Any:
-        *of_reads, none = incoming
-        pairs = zip(of_reads[::2], of_reads[1::2], strict=True)
+        *call_gradients, anchor_gradient = incoming
+        pairs = zip(call_gradients[::2], call_gradients[1::2], strict=True)
         gradients = [torch.cat([dk.flatten(1), dv.flatten(1)], 1) for dk, dv in pairs]
         widths = [math.prod(shape[1:]) for shape in ctx.shapes]
-        rows = none.new_empty(ctx.shapes[0][0], sum(widths))
-        both = ctx.exchange.returned(gradients, rows).split(widths, 1)
-        return None, *(x.reshape(shape) for x, shape in zip(both, ctx.shapes, strict=True))
+        rows = anchor_gradient.new_empty(ctx.shapes[0][0], sum(widths))
+        key_value_gradients = ctx.exchange.returned(gradients, rows).split(widths, 1)
+        return None, *(x.reshape(shape) for x, shape in zip(key_value_gradients, ctx.shapes, strict=True))
 
 
-_fetched: Callable[..., Any] = _Fetched.apply
+_fetch_key_values: Callable[..., Any] = _FetchKeyValues.apply

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from packproof import kernels
-from packproof.parallel.cut import without_tokens
-from packproof.parallel.exchange import all_gathered
+from packproof.parallel.cut import empty_rank_output
+from packproof.parallel.exchange import all_gather
 from packproof.parallel.shard import Shard, require_shard
 from packproof.refs.errors import checked_call
 
@@ -44,20 +44,20 @@ def causal_conv1d(
     >>> torch.equal(y, refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens))
     True
     """
-    made: Callable[..., Any] = kernel or kernels.causal_conv1d
+    convolve: Callable[..., Any] = kernel or kernels.causal_conv1d
     require_shard("causal_conv1d", shard)
     shard.require_tokens("causal_conv1d", "x", x)
     reach, states = weight.shape[-1] - 1, None
     if shard.is_cut and reach:
         x, halo = _with_halo(x, reach, shard, kernel is None)
         if shard.enters:
-            others = x.new_zeros(len(shard.lengths) - 1, x.shape[1], reach)
-            states = torch.cat([halo.T[None], others])
+            zero_states = x.new_zeros(len(shard.lengths) - 1, x.shape[1], reach)
+            states = torch.cat([halo.T[None], zero_states])
     if not shard.tokens:
-        return without_tokens(x)
-    given = {} if bias is None else {"bias": bias}
-    result: Tensor = made(
-        x, weight, **given, cu_seqlens=shard.cu_seqlens(x.device), initial_states=states, activation=activation
+        return empty_rank_output(x)
+    bias_argument = {} if bias is None else {"bias": bias}
+    result: Tensor = convolve(
+        x, weight, **bias_argument, cu_seqlens=shard.cu_seqlens(x.device), initial_states=states, activation=activation
     )
     return result
 
@@ -71,33 +71,35 @@ class _Halo(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, reach: int, shard: Shard, fresh: bool) -> tuple[Tensor, Tensor]:
         ctx.reach, ctx.shard, ctx.fresh = reach, shard, fresh
-        mine = x[max(shard.tokens - reach, 0) : shard.tokens]
-        tail = torch.cat([x.new_zeros(reach - len(mine), x.shape[1]), mine])
-        tails = all_gathered(shard, tail, "tokens before a cut of causal_conv1d, forward")
+        last_tokens = x[max(shard.tokens - reach, 0) : shard.tokens]
+        tail = torch.cat([x.new_zeros(reach - len(last_tokens), x.shape[1]), last_tokens])
+        tails = all_gather(shard, tail, "tokens before a cut of causal_conv1d, forward")
         halo = x.new_zeros(reach, x.shape[1])
-        for rank, rows, places in shard.tails_before(shard.rank, reach):
-            halo[places] = tails[rank, rows]
+        for rank, tail_rows, halo_rows in shard.tails_before(shard.rank, reach):
+            halo[halo_rows] = tails[rank, tail_rows]
         return x.view_as(x), halo
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dx: Tensor, dhalo: Tensor) -> Any:
         shard, reach = ctx.shard, ctx.reach
-        halos = all_gathered(shard, dhalo, "gradients of tokens before a cut of causal_conv1d, backward")
-        reached = [
-            (halos[later, places], shard.tokens - (places.stop - places.start))
+        halos = all_gather(shard, dhalo, "gradients of tokens before a cut of causal_conv1d, backward")
+        contributions = [
+            (halos[later, halo_rows], shard.tokens - (halo_rows.stop - halo_rows.start))
             for later in range(shard.rank + 1, shard.ranks)
-            for rank, _, places in shard.tails_before(later, reach)
+            for rank, _, halo_rows in shard.tails_before(later, reach)
             if rank == shard.rank
         ]
-        if not reached:
+        if not contributions:
             return dx, None, None, None
-        first = min(start for _, start in reached)
-        tail = dx[first : shard.tokens].to(torch.promote_types(dx.dtype, torch.float32))  # rounded once, after the sum
-        for part, start in reached:
-            tail = torch.cat([tail[: start - first], tail[start - first :] + part.to(tail.dtype)])
+        first_row = min(start for _, start in contributions)
+        tail = dx[first_row : shard.tokens].to(
+            torch.promote_types(dx.dtype, torch.float32)
+        )  # rounded once, after the sum
+        for part, start in contributions:
+            tail = torch.cat([tail[: start - first_row], tail[start - first_row :] + part.to(tail.dtype)])
         dx = dx if ctx.fresh else dx.clone()
-        dx[first : shard.tokens] = tail.to(dx.dtype)
+        dx[first_row : shard.tokens] = tail.to(dx.dtype)
         return dx, None, None, None
 
 

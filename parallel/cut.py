@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 Run = tuple[int, int]  # tokens of the pack: first, end (exclusive)
 
 
-def process_group(where: str, group: "ProcessGroup | DeviceMesh") -> ProcessGroup:
+def process_group(owner: str, group: "ProcessGroup | DeviceMesh") -> ProcessGroup:
     """The group itself, or the group of a mesh of one dimension. Raises ArgumentError for anything else."""
     if isinstance(group, ProcessGroup):
         return group
     if getattr(group, "ndim", 0) != 1 or not hasattr(group, "get_group"):
-        raise ArgumentError(f"{where}: group is {group!r}, expected a process group or a DeviceMesh of one dimension")
+        raise ArgumentError(f"{owner}: group is {group!r}, expected a process group or a DeviceMesh of one dimension")
     return group.get_group()
 
 
@@ -53,17 +53,17 @@ class Cut:
         name = type(self).__name__
         self.group = process_group(name, group)
         self.rank, self.ranks, self.watch = self.group.rank(), self.group.size(), watch
-        given = cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else cu_seqlens
-        self.offsets = tuple(int(offset) for offset in given)
+        values = cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else cu_seqlens
+        self.offsets = tuple(int(offset) for offset in values)
         if not self.offsets or self.offsets[0] != 0 or any(a > b for a, b in pairwise(self.offsets)):
             raise LayoutError(f"{name}: cu_seqlens is {list(self.offsets)[:12]}, expected offsets from 0 on, in order")
-        tokens, count = self.offsets[-1], pieces * self.ranks
-        even = [tokens * k // count for k in range(1, count)]
-        self.cuts = tuple(even if cuts is None else (int(cut) for cut in cuts))
+        tokens, n_pieces = self.offsets[-1], pieces * self.ranks
+        even_cuts = [tokens * k // n_pieces for k in range(1, n_pieces)]
+        self.cuts = tuple(even_cuts if cuts is None else (int(cut) for cut in cuts))
         self._bounds = (0, *self.cuts, tokens)
-        if len(self.cuts) != count - 1 or any(a > b for a, b in pairwise(self._bounds)):
+        if len(self.cuts) != n_pieces - 1 or any(a > b for a, b in pairwise(self._bounds)):
             raise ArgumentError(
-                f"{name}: cuts are {list(self.cuts)[:12]}, expected {count - 1} positions in order, for "
+                f"{name}: cuts are {list(self.cuts)[:12]}, expected {n_pieces - 1} positions in order, for "
                 f"{self.ranks} ranks and {tokens} tokens"
             )
         self.exchanges: dict[Any, Any] = {}  # plans of an op's exchanges: made once, used by all layers
@@ -78,10 +78,12 @@ class Cut:
     def _portions(self) -> list[tuple[int, Run]]:
         """(start of the document in the pack, its tokens) for each document in each run of this rank."""
         return [
-            (a, (max(a, start), min(b, end))) for start, end in self.runs[self.rank] for a, b in self.inside(start, end)
+            (a, (max(a, start), min(b, end)))
+            for start, end in self.runs[self.rank]
+            for a, b in self.documents_in(start, end)
         ]
 
-    def inside(self, start: int, end: int) -> list[Run]:
+    def documents_in(self, start: int, end: int) -> list[Run]:
         """The documents with tokens between `start` and `end`, as complete runs of the pack."""
         return [(a, b) for a, b in pairwise(self.offsets) if max(a, start) < min(b, end)]
 
@@ -102,13 +104,13 @@ class Cut:
 
     def cu_seqlens(self, device: torch.device, offsets: Sequence[int] | None = None) -> Tensor:
         """Offsets (int32) on a device, copied there once; by default of the documents on this rank."""
-        return self._moved(device, (0, *accumulate(self.lengths)) if offsets is None else tuple(offsets))
+        return self._to_device(device, (0, *accumulate(self.lengths)) if offsets is None else tuple(offsets))
 
     def starts(self, device: torch.device) -> Tensor:
         """`positions` (int32) on a device: the argument `offsets` of `rope`."""
-        return self._moved(device, self.positions)
+        return self._to_device(device, self.positions)
 
-    def _moved(self, device: torch.device, numbers: tuple[int, ...]) -> Tensor:
+    def _to_device(self, device: torch.device, numbers: tuple[int, ...]) -> Tensor:
         if (device, numbers) not in self._on_device:
             self._on_device[device, numbers] = torch.tensor(numbers, dtype=torch.int32).to(device)
         return self._on_device[device, numbers]
@@ -123,6 +125,6 @@ class Cut:
             )
 
 
-def without_tokens(x: Tensor) -> Tensor:
+def empty_rank_output(x: Tensor) -> Tensor:
     """The output of an op on a rank without tokens: zeros with a graph to x, whatever its slack rows hold."""
     return x.masked_fill(torch.ones_like(x, dtype=torch.bool), 0)

@@ -52,7 +52,7 @@ class TensorParallelMamba2(nn.Module):
         ranks = self.group.size()
         if groups % ranks:
             raise ArgumentError(f"TensorParallelMamba2: block has {groups} groups, which {ranks} ranks do not divide")
-        self.part, self.sequence_parallel = part_of(block, self.group.rank(), ranks), sequence_parallel
+        self.part, self.sequence_parallel = partition_block(block, self.group.rank(), ranks), sequence_parallel
 
     @checked_call
     def forward(self, u: Tensor, *, cu_seqlens: Tensor) -> Tensor:
@@ -61,33 +61,41 @@ class TensorParallelMamba2(nn.Module):
         u: (t, d_model), all tokens, or with sequence_parallel the tokens of this rank.
         cu_seqlens: int32 or int64 (s + 1,).
         """
-        enter, leave = (_gathered, _scattered) if self.sequence_parallel else (_copied, _summed)
+        enter, leave = (
+            (_gather_tokens, _reduce_scatter_tokens) if self.sequence_parallel else (_copy_to_ranks, _reduce_from_ranks)
+        )
         y: Tensor = leave(self.part(enter(u, self.group), cu_seqlens=cu_seqlens), self.group)
         return y
 
 
-def part_of(block: Mamba2Block, rank: int, ranks: int) -> Mamba2Block:
+def partition_block(block: Mamba2Block, rank: int, ranks: int) -> Mamba2Block:
     """A block with the heads and groups of this rank."""
     part, (heads, headdim), (groups, d_state) = deepcopy(block), block.heads, block.groups
     d_inner = heads * headdim
 
-    def own(channels: int, start: int = 0) -> Tensor:
+    def rank_channels(channels: int, start: int = 0) -> Tensor:
         """Indices of this rank's part of `channels` channels, the first of which is `start`."""
-        each = channels // ranks
-        return start + torch.arange(rank * each, (rank + 1) * each)
+        per_rank = channels // ranks
+        return start + torch.arange(rank * per_rank, (rank + 1) * per_rank)
 
-    xBC = torch.cat([own(d_inner), own(groups * d_state, d_inner), own(groups * d_state, d_inner + groups * d_state)])
-    dt = own(heads, 2 * d_inner + 2 * groups * d_state)
+    xBC = torch.cat(
+        [
+            rank_channels(d_inner),
+            rank_channels(groups * d_state, d_inner),
+            rank_channels(groups * d_state, d_inner + groups * d_state),
+        ]
+    )
+    dt = rank_channels(heads, 2 * d_inner + 2 * groups * d_state)
     part.heads, part.groups = (heads // ranks, headdim), (groups // ranks, d_state)
-    part.in_proj = _linear(block.in_proj.weight[torch.cat([own(d_inner), d_inner + xBC, dt])])
-    part.out_proj = _linear(block.out_proj.weight[:, own(d_inner)])
+    part.in_proj = _linear(block.in_proj.weight[torch.cat([rank_channels(d_inner), d_inner + xBC, dt])])
+    part.out_proj = _linear(block.out_proj.weight[:, rank_channels(d_inner)])
     part.conv1d = nn.Conv1d(len(xBC), len(xBC), block.d_conv, groups=len(xBC), padding=block.d_conv - 1)
     part.conv1d.weight = _copy(block.conv1d.weight[xBC])
     part.conv1d.bias = None if block.conv1d.bias is None else _copy(block.conv1d.bias[xBC])
     for name in ("dt_bias", "A_log", "D"):
-        setattr(part, name, _copy(getattr(block, name)[own(heads)]))
+        setattr(part, name, _copy(getattr(block, name)[rank_channels(heads)]))
     part.norm = GroupRMSNorm(d_inner // ranks, groups // ranks, block.norm.eps)
-    part.norm.weight = _copy(block.norm.weight[own(d_inner)])
+    part.norm.weight = _copy(block.norm.weight[rank_channels(d_inner)])
     return part
 
 
@@ -101,7 +109,7 @@ def _linear(weight: Tensor) -> nn.Linear:
     return layer
 
 
-class _Copied(torch.autograd.Function):
+class _CopyToRanks(torch.autograd.Function):
     """Identity of tokens present on all ranks. Backward sums their gradients over ranks."""
 
     @staticmethod
@@ -111,67 +119,67 @@ class _Copied(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, du: Tensor) -> Any:
-        return _all_reduced(du, ctx.group), None
+        return _all_reduce(du, ctx.group), None
 
 
-class _Summed(torch.autograd.Function):
+class _ReduceFromRanks(torch.autograd.Function):
     """Sum over ranks, on all ranks. Backward is the identity."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, group: ProcessGroup) -> Tensor:
-        return _all_reduced(y, group)
+        return _all_reduce(y, group)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
         return dy, None
 
 
-class _Gathered(torch.autograd.Function):
+class _GatherTokens(torch.autograd.Function):
     """All-gather the tokens. Backward reduce-scatters their gradients."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, group: ProcessGroup) -> Tensor:
         ctx.group = group
-        return _all_tokens(u, group)
+        return _all_gather(u, group)
 
     @staticmethod
     def backward(ctx: Any, du: Tensor) -> Any:
-        return _own_tokens(du, ctx.group), None
+        return _reduce_scatter(du, ctx.group), None
 
 
-class _Scattered(torch.autograd.Function):
+class _ReduceScatterTokens(torch.autograd.Function):
     """Reduce-scatter the tokens. Backward all-gathers their gradients."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, group: ProcessGroup) -> Tensor:
         ctx.group = group
-        return _own_tokens(y, group)
+        return _reduce_scatter(y, group)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
-        return _all_tokens(dy, ctx.group), None
+        return _all_gather(dy, ctx.group), None
 
 
-_copied: Callable[..., Any] = _Copied.apply
-_summed: Callable[..., Any] = _Summed.apply
-_gathered: Callable[..., Any] = _Gathered.apply
-_scattered: Callable[..., Any] = _Scattered.apply
+_copy_to_ranks: Callable[..., Any] = _CopyToRanks.apply
+_reduce_from_ranks: Callable[..., Any] = _ReduceFromRanks.apply
+_gather_tokens: Callable[..., Any] = _GatherTokens.apply
+_reduce_scatter_tokens: Callable[..., Any] = _ReduceScatterTokens.apply
 
 
-def _all_reduced(x: Tensor, group: ProcessGroup) -> Tensor:
+def _all_reduce(x: Tensor, group: ProcessGroup) -> Tensor:
     x = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(x, group=group)
     return x
 
 
-def _all_tokens(x: Tensor, group: ProcessGroup) -> Tensor:
+def _all_gather(x: Tensor, group: ProcessGroup) -> Tensor:
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(group.size())]
     dist.all_gather(parts, x.contiguous(), group=group)
     return torch.cat(parts)
 
 
-def _own_tokens(x: Tensor, group: ProcessGroup) -> Tensor:
+def _reduce_scatter(x: Tensor, group: ProcessGroup) -> Tensor:
     parts = [part.contiguous() for part in x.chunk(group.size())]
-    own = torch.empty_like(parts[0])
-    dist.reduce_scatter(own, parts, group=group)
-    return own
+    rank_tokens = torch.empty_like(parts[0])
+    dist.reduce_scatter(rank_tokens, parts, group=group)
+    return rank_tokens

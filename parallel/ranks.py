@@ -24,8 +24,8 @@ from packproof.refs.arguments import whole_number
 from packproof.refs.errors import ArgumentError, PackproofError, checked_call
 
 T = TypeVar("T")
-Communicates = Callable[[], None]
-OnRank = Callable[[], AbstractContextManager[Communicates]]
+BeforeExchange = Callable[[], None]
+OnRank = Callable[[], AbstractContextManager[BeforeExchange]]
 _REDUCE: dict[Any, Callable[[Tensor], Tensor]] = {
     dist.ReduceOp.SUM: lambda x: x.sum(0),
     dist.ReduceOp.AVG: lambda x: x.mean(0),
@@ -34,20 +34,20 @@ _REDUCE: dict[Any, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     pass
 
 
 @contextmanager
-def _unwatched() -> Iterator[OnRank]:
-    yield lambda: nullcontext(_nothing)
+def _no_watch() -> Iterator[OnRank]:
+    yield lambda: nullcontext(_no_op)
 
 
 class _Stopped(BaseException):
     """Another rank has failed: stop this one."""
 
 
-class Turns:
+class RankScheduler:
     """The schedule of the ranks: the running rank, the operations of waiting ranks, and the tensors in transit."""
 
     def __init__(self, size: int) -> None:
@@ -60,35 +60,35 @@ class Turns:
         self.failed: tuple[int, BaseException] | None = None
         self._running = 0
         self._waiting: dict[int, tuple[str, Any]] = {}
-        self._ended: set[int] = set()
+        self._finished: set[int] = set()
         self._sent: dict[tuple[int, int, int], deque[Tensor]] = defaultdict(deque)
 
-    def meet(self, rank: int, what: str, data: Any, work: Callable[[list[Any]], None]) -> None:
+    def meet(self, rank: int, operation: str, data: Any, work: Callable[[list[Any]], None]) -> None:
         """Wait for all ranks. The last one to arrive calls `work` with the data of all ranks."""
         with self._changed:
-            self._waiting[rank] = what, data
+            self._waiting[rank] = operation, data
             if len(self._waiting) == self.size and len({name for name, _ in self._waiting.values()}) == 1:
-                brought = [self._waiting[r][1] for r in range(self.size)]
+                contributions = [self._waiting[r][1] for r in range(self.size)]
                 self._waiting.clear()
                 with torch.no_grad():
-                    work(brought)
+                    work(contributions)
             else:
                 self._wait(rank)
 
-    def send(self, rank: int, to: int, tag: int, x: Tensor) -> None:
+    def send(self, rank: int, destination: int, tag: int, x: Tensor) -> None:
         with self._changed:
-            self._sent[rank, to, tag].append(x.detach().clone())
-            if self._waiting.get(to, ("",))[0] == _receiving(rank, tag):
-                del self._waiting[to]
+            self._sent[rank, destination, tag].append(x.detach().clone())
+            if self._waiting.get(destination, ("",))[0] == _receive_operation(rank, tag):
+                del self._waiting[destination]
 
-    def receive(self, rank: int, of: int, tag: int) -> Tensor:
+    def receive(self, rank: int, source: int, tag: int) -> Tensor:
         with self._changed:
-            if not self._sent[of, rank, tag]:
-                self._waiting[rank] = _receiving(of, tag), None
+            if not self._sent[source, rank, tag]:
+                self._waiting[rank] = _receive_operation(source, tag), None
                 self._wait(rank)
-            return self._sent[of, rank, tag].popleft()
+            return self._sent[source, rank, tag].popleft()
 
-    def take(self, rank: int, work: Callable[[], None]) -> None:
+    def run_rank(self, rank: int, work: Callable[[], None]) -> None:
         """Run `work` on a rank, starting with its first turn."""
         try:
             with self._changed:
@@ -99,7 +99,7 @@ class Turns:
         except BaseException as error:  # raised again in the thread that started the ranks
             self.failed = self.failed or (rank, error)
         with self._changed:
-            self._ended.add(rank)
+            self._finished.add(rank)
             self._pass_on(rank)
 
     def _wait(self, rank: int) -> None:
@@ -113,8 +113,8 @@ class Turns:
 
     def _pass_on(self, rank: int) -> None:
         """Let the next runnable rank run. If there is none, record a PackproofError for this rank: a deadlock."""
-        others = [(rank + k) % self.size for k in range(1, self.size + 1)]
-        ready = [r for r in others if r not in self._waiting and r not in self._ended]
+        candidates = [(rank + k) % self.size for k in range(1, self.size + 1)]
+        ready = [r for r in candidates if r not in self._waiting and r not in self._finished]
         if ready:
             self._running = ready[0]
         elif self._waiting and not self.failed:
@@ -122,25 +122,27 @@ class Turns:
         self._changed.notify_all()
 
     def _standstill(self) -> str:
-        where = {r: f"is in {what}" for r, (what, _) in self._waiting.items()} | dict.fromkeys(self._ended, "has ended")
-        return ", ".join(f"rank {r} {where[r]}" for r in range(self.size))
+        activity = {r: f"is in {operation}" for r, (operation, _) in self._waiting.items()} | dict.fromkeys(
+            self._finished, "has ended"
+        )
+        return ", ".join(f"rank {r} {activity[r]}" for r in range(self.size))
 
 
 class SimulatedGroup(dist.ProcessGroup):
     """The process group of one rank: the methods called by `torch.distributed`, all blocking."""
 
-    def __init__(self, turns: Turns, rank: int) -> None:
-        super().__init__(rank, turns.size)
-        self._turns, self._rank = turns, rank
-        self.communicates: Communicates = _nothing
+    def __init__(self, scheduler: RankScheduler, rank: int) -> None:
+        super().__init__(rank, scheduler.size)
+        self._scheduler, self._rank = scheduler, rank
+        self.before_exchange: BeforeExchange = _no_op
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's)
         return "simulated"
 
-    def _meet(self, what: str, data: Any, work: Callable[[list[Any]], None]) -> dist.Work:
-        self.communicates()
-        self._turns.meet(self._rank, what, data, work)
-        return _done()
+    def _meet(self, operation: str, data: Any, work: Callable[[list[Any]], None]) -> dist.Work:
+        self.before_exchange()
+        self._scheduler.meet(self._rank, operation, data, work)
+        return _completed_work()
 
     def allgather(self, outputs: Any, inputs: Any, *_: Any) -> dist.Work:
         def work(ranks: list[Any]) -> None:
@@ -152,9 +154,9 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def _allgather_base(self, output: Tensor, x: Tensor, *_: Any) -> dist.Work:
         def work(ranks: list[Any]) -> None:
-            whole = torch.stack([mine for _, mine in ranks])
+            gathered = torch.stack([part for _, part in ranks])
             for out, _ in ranks:
-                _copy("all_gather_into_tensor", out.view(-1), whole.view(-1))
+                _copy("all_gather_into_tensor", out.view(-1), gathered.view(-1))
 
         return self._meet("all_gather_into_tensor", (output, x), work)
 
@@ -162,16 +164,16 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, options: Any = None) -> dist.Work:
         def work(ranks: list[Any]) -> None:
-            whole = _reduced("all_reduce", ranks, options)
+            total = _reduce("all_reduce", ranks, options)
             for x in ranks:
-                x.copy_(whole)
+                x.copy_(total)
 
         return self._meet("all_reduce", tensors[0], work)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, options: Any = None) -> dist.Work:
         def work(ranks: list[Any]) -> None:
             for r, (out, _) in enumerate(ranks):
-                _copy("reduce_scatter", out, _reduced("reduce_scatter", [xs[r] for _, xs in ranks], options))
+                _copy("reduce_scatter", out, _reduce("reduce_scatter", [xs[r] for _, xs in ranks], options))
 
         return self._meet("reduce_scatter", (outputs[0], inputs[0]), work)
 
@@ -189,8 +191,8 @@ class SimulatedGroup(dist.ProcessGroup):
         return self._meet("all_to_all", (outputs, inputs), work)
 
     def alltoall_base(self, output: Tensor, x: Tensor, received: Any, sent: Any, *_: Any) -> dist.Work:
-        def split(whole: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-            return list(whole.split(list(sizes)) if sizes else whole.chunk(self.size()))
+        def split(tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+            return list(tensor.split(list(sizes)) if sizes else tensor.chunk(self.size()))
 
         return self.alltoall(split(output, received), split(x, sent))
 
@@ -206,15 +208,15 @@ class SimulatedGroup(dist.ProcessGroup):
     def barrier(self, *_: Any, **__: Any) -> dist.Work:
         return self._meet("barrier", None, lambda _: None)
 
-    def send(self, tensors: Any, to: int, tag: int = 0) -> dist.Work:
-        self.communicates()
-        self._turns.send(self._rank, to, tag, tensors[0])
-        return _done()
+    def send(self, tensors: Any, destination: int, tag: int = 0) -> dist.Work:
+        self.before_exchange()
+        self._scheduler.send(self._rank, destination, tag, tensors[0])
+        return _completed_work()
 
-    def recv(self, tensors: Any, of: int, tag: int = 0) -> dist.Work:
-        self.communicates()
-        _copy("recv", tensors[0], self._turns.receive(self._rank, of, tag))
-        return _done()
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> dist.Work:
+        self.before_exchange()
+        _copy("recv", tensors[0], self._scheduler.receive(self._rank, source, tag))
+        return _completed_work()
 
 
 class Ranks:
@@ -227,40 +229,40 @@ class Ranks:
     """
 
     def __init__(self, size: int) -> None:
-        self._turns = Turns(size)
-        self._groups = [SimulatedGroup(self._turns, rank) for rank in range(size)]
+        self._scheduler = RankScheduler(size)
+        self._groups = [SimulatedGroup(self._scheduler, rank) for rank in range(size)]
 
     def run(self, program: Callable[[SimulatedGroup], T]) -> list[T]:
         """Run the program on every rank, as `run_ranks` does."""
-        with (Ranks.watch or _unwatched)() as on_rank:
+        with (Ranks.watch or _no_watch)() as on_rank:
             return self._run(program, on_rank)
 
     def _run(self, program: Callable[[SimulatedGroup], T], on_rank: OnRank) -> list[T]:
-        size, found = self._turns.size, dict[int, T]()
+        size, results = self._scheduler.size, dict[int, T]()
         threads_of_torch, grad, stream = torch.get_num_threads(), torch.is_grad_enabled(), _stream()
-        self._turns.begin()
+        self._scheduler.begin()
 
         def work(rank: int) -> None:
             torch.set_num_threads(threads_of_torch)  # each thread has its own
             group = self._groups[rank]
-            here = torch.autograd.set_multithreading_enabled(False)
-            with stream(), torch.set_grad_enabled(grad), here, on_rank() as group.communicates:
-                found[rank] = program(group)
+            single_threaded = torch.autograd.set_multithreading_enabled(False)
+            with stream(), torch.set_grad_enabled(grad), single_threaded, on_rank() as group.before_exchange:
+                results[rank] = program(group)
 
         def thread(rank: int) -> threading.Thread:
-            arguments = (self._turns.take, rank, partial(work, rank))
+            arguments = (self._scheduler.run_rank, rank, partial(work, rank))
             return threading.Thread(target=contextvars.copy_context().run, args=arguments, daemon=True)
 
         threads = [thread(rank) for rank in range(size)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        if self._turns.failed:
-            rank, error = self._turns.failed
+        for rank_thread in threads:
+            rank_thread.start()
+        for rank_thread in threads:
+            rank_thread.join()
+        if self._scheduler.failed:
+            rank, error = self._scheduler.failed
             error.add_note(f"on rank {rank} of {size}, simulated in this process")
             raise error
-        return [found[rank] for rank in range(size)]
+        return [results[rank] for rank in range(size)]
 
 
 @checked_call
@@ -292,26 +294,28 @@ def _stream() -> Callable[[], Any]:
     return lambda: torch.cuda.stream(stream)
 
 
-def _receiving(of: int, tag: int) -> str:
-    return f"recv from rank {of}" + (f" with tag {tag}" if tag else "")
+def _receive_operation(source: int, tag: int) -> str:
+    return f"recv from rank {source}" + (f" with tag {tag}" if tag else "")
 
 
-def _reduced(what: str, tensors: Sequence[Tensor], options: Any) -> Tensor:
+def _reduce(operation: str, tensors: Sequence[Tensor], options: Any) -> Tensor:
     op = dist.ReduceOp.SUM if options is None else options.reduceOp
-    reduce = next((f for known, f in _REDUCE.items() if op == known), None)
+    reduce = next((f for reduce_op, f in _REDUCE.items() if op == reduce_op), None)
     if reduce is None or len({(x.shape, x.dtype) for x in tensors}) > 1:
-        came = ", ".join(f"{x.dtype} {tuple(x.shape)}" for x in tensors)
-        raise PackproofError(f"{what}: {op} of {came} came, expected SUM, AVG, MAX or MIN of tensors that are alike")
+        actual = ", ".join(f"{x.dtype} {tuple(x.shape)}" for x in tensors)
+        raise PackproofError(
+            f"{operation}: {op} of {actual} came, expected SUM, AVG, MAX or MIN of tensors that are alike"
+        )
     return reduce(torch.stack(list(tensors)))
 
 
-def _copy(what: str, out: Tensor, x: Tensor) -> None:
+def _copy(operation: str, out: Tensor, x: Tensor) -> None:
     if out.shape != x.shape or out.dtype != x.dtype:
-        raise PackproofError(f"{what}: {x.dtype} {tuple(x.shape)} came for {out.dtype} {tuple(out.shape)}")
+        raise PackproofError(f"{operation}: {x.dtype} {tuple(x.shape)} came for {out.dtype} {tuple(out.shape)}")
     out.copy_(x)
 
 
-def _done() -> dist.Work:
+def _completed_work() -> dist.Work:
     future: Future[None] = Future()
     future.set_result(None)
     return _create_work_from_future(future)

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from packproof import kernels
-from packproof.parallel.cut import Cut, without_tokens
+from packproof.parallel.cut import Cut, empty_rank_output
 from packproof.refs.errors import checked_call
 
 
@@ -39,7 +39,7 @@ def rope(
     """
     shard.require_tokens("rope", "x", x)
     if not shard.tokens:
-        return without_tokens(x)
+        return empty_rank_output(x)
     result: Tensor = (kernel or kernels.rope)(
         x, cos, sin, cu_seqlens=shard.cu_seqlens(x.device), offsets=shard.starts(x.device), interleaved=interleaved
     )

@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from packproof import kernels
-from packproof.parallel.recurrence import Arguments, Backward, Forward, OwnPasses, RecurrentOp, over_ranks
+from packproof.parallel.recurrence import Arguments, Backward, BuiltinPasses, Forward, RecurrentOp, run_over_ranks
 from packproof.parallel.shard import Shard
-from packproof.refs.arguments import widened
+from packproof.refs.arguments import widen_narrow_inputs
 from packproof.refs.errors import checked_call
 from packproof.refs.recurrence import time_step
 from packproof.refs.signatures import SELECTIVE_SCAN, SSD
@@ -56,11 +56,13 @@ def ssd(
     >>> torch.cat(parallel.run_ranks(2, program))[:, 0, 0]
     tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
     """
-    given = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
-    given = widened(SSD, given)
-    own = None if kernel else OwnPasses(_ssd_forward, _ssd_backward, _ssd_inside, _ssd_inside_backward)
-    op = RecurrentOp("ssd", kernel or kernels.ssd, _SSD_TOKENS, _ssd_state, _ssd_decay, own)
-    return over_ranks(op, {**_present(given), "dt_softplus": dt_softplus}, shard)
+    arguments = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
+    arguments = widen_narrow_inputs(SSD, arguments)
+    builtin_passes = (
+        None if kernel else BuiltinPasses(_ssd_forward, _ssd_backward, _ssd_inner_forward, _ssd_inner_backward)
+    )
+    op = RecurrentOp("ssd", kernel or kernels.ssd, _SSD_TOKENS, _ssd_state, _ssd_decay, builtin_passes)
+    return run_over_ranks(op, {**_drop_absent(arguments), "dt_softplus": dt_softplus}, shard)
 
 
 @checked_call
@@ -100,15 +102,17 @@ def selective_scan(
     >>> torch.cat(parallel.run_ranks(2, program))[:, 0]
     tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
     """
-    given = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    given = widened(SELECTIVE_SCAN, given)
-    own = None if kernel else OwnPasses(_scan_forward, _scan_backward, _scan_inside, _scan_inside_backward)
-    made = kernel or kernels.selective_scan
-    op = RecurrentOp("selective_scan", made, _SCAN_TOKENS, _scan_state, _scan_decay, own)
-    return over_ranks(op, {**_present(given), "delta_softplus": delta_softplus}, shard)
+    arguments = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
+    arguments = widen_narrow_inputs(SELECTIVE_SCAN, arguments)
+    builtin_passes = (
+        None if kernel else BuiltinPasses(_scan_forward, _scan_backward, _scan_inner_forward, _scan_inner_backward)
+    )
+    scan = kernel or kernels.selective_scan
+    op = RecurrentOp("selective_scan", scan, _SCAN_TOKENS, _scan_state, _scan_decay, builtin_passes)
+    return run_over_ranks(op, {**_drop_absent(arguments), "delta_softplus": delta_softplus}, shard)
 
 
-def _present(arguments: dict[str, Tensor | None]) -> Arguments:
+def _drop_absent(arguments: dict[str, Tensor | None]) -> Arguments:
     return {name: x for name, x in arguments.items() if x is not None}
 
 
@@ -122,84 +126,102 @@ def _scan_state(arguments: Arguments) -> tuple[int, ...]:
 
 def _ssd_decay(arguments: Arguments) -> Tensor:
     """exp(Σ dt A), (h,)."""
-    decay: Tensor = (_steps(arguments, "dt") * arguments["A"]).exp()
+    decay: Tensor = (_total_step(arguments, "dt") * arguments["A"]).exp()
     return decay
 
 
 def _scan_decay(arguments: Arguments) -> Tensor:
     """exp(A Σ Δ), (d, n)."""
-    decay: Tensor = (_steps(arguments, "delta")[:, None] * arguments["A"]).exp()
+    decay: Tensor = (_total_step(arguments, "delta")[:, None] * arguments["A"]).exp()
     return decay
 
 
-def _ssd_forward(given: Arguments, cu_seqlens: Tensor, leaves: bool) -> Forward:
+def _ssd_forward(arguments: Arguments, cu_seqlens: Tensor, leaves: bool) -> Forward:
     from packproof.kernels.ssd import forward_over_ranks  # noqa: PLC0415  (needs triton)
 
-    halves = partial(forward_over_ranks, softplus=given["dt_softplus"], leaves=leaves)
-    y, ends = yield from _called(halves, given, _SSD_INPUTS, cu_seqlens)
+    halves = partial(forward_over_ranks, softplus=arguments["dt_softplus"], leaves=leaves)
+    y, ends = yield from _call_with_inputs(halves, arguments, _SSD_INPUTS, cu_seqlens)
     return y, ends
 
 
-def _ssd_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, entering: Tensor | None, kept: Tensor) -> Backward:
+def _ssd_backward(
+    arguments: Arguments, cu_seqlens: Tensor, dy: Tensor, entering: Tensor | None, saved: Tensor
+) -> Backward:
     from packproof.kernels.ssd import backward_over_ranks  # noqa: PLC0415  (needs triton)
 
-    back = partial(backward_over_ranks, dy)
-    run = _called(back, given, _SSD_INPUTS, cu_seqlens, entering, kept, softplus=given["dt_softplus"])
+    backward = partial(backward_over_ranks, dy)
+    run = _call_with_inputs(
+        backward, arguments, _SSD_INPUTS, cu_seqlens, entering, saved, softplus=arguments["dt_softplus"]
+    )
     return dict(zip(_SSD_INPUTS, (yield from run), strict=True))
 
 
-def _ssd_inside(given: Arguments, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-    from packproof.kernels.ssd import forward_inside  # noqa: PLC0415  (needs triton)
+def _ssd_inner_forward(arguments: Arguments, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+    from packproof.kernels.ssd import forward_on_one_rank  # noqa: PLC0415  (needs triton)
 
-    y, kept = _called(forward_inside, given, _SSD_INPUTS, cu_seqlens, softplus=given["dt_softplus"])
-    return y, kept
-
-
-def _ssd_inside_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, kept: Tensor) -> dict[str, Tensor]:
-    from packproof.kernels.ssd import backward_inside  # noqa: PLC0415  (needs triton)
-
-    back = partial(backward_inside, dy)
-    found = _called(back, given, _SSD_INPUTS, cu_seqlens, kept, softplus=given["dt_softplus"])
-    return dict(zip(_SSD_INPUTS, found, strict=True))
+    y, saved = _call_with_inputs(
+        forward_on_one_rank, arguments, _SSD_INPUTS, cu_seqlens, softplus=arguments["dt_softplus"]
+    )
+    return y, saved
 
 
-def _scan_forward(given: Arguments, cu_seqlens: Tensor, leaves: bool) -> Forward:
+def _ssd_inner_backward(arguments: Arguments, cu_seqlens: Tensor, dy: Tensor, saved: Tensor) -> dict[str, Tensor]:
+    from packproof.kernels.ssd import backward_on_one_rank  # noqa: PLC0415  (needs triton)
+
+    backward = partial(backward_on_one_rank, dy)
+    gradients = _call_with_inputs(
+        backward, arguments, _SSD_INPUTS, cu_seqlens, saved, softplus=arguments["dt_softplus"]
+    )
+    return dict(zip(_SSD_INPUTS, gradients, strict=True))
+
+
+def _scan_forward(arguments: Arguments, cu_seqlens: Tensor, leaves: bool) -> Forward:
     from packproof.kernels.selective_scan import forward_over_ranks  # noqa: PLC0415  (needs triton)
 
-    halves = partial(forward_over_ranks, softplus=given["delta_softplus"], leaves=leaves)
-    y, kept = yield from _called(halves, given, _SCAN_INPUTS, cu_seqlens)
-    return y, kept
+    halves = partial(forward_over_ranks, softplus=arguments["delta_softplus"], leaves=leaves)
+    y, saved = yield from _call_with_inputs(halves, arguments, _SCAN_INPUTS, cu_seqlens)
+    return y, saved
 
 
-def _scan_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, entering: Tensor | None, kept: Tensor) -> Backward:
+def _scan_backward(
+    arguments: Arguments, cu_seqlens: Tensor, dy: Tensor, entering: Tensor | None, saved: Tensor
+) -> Backward:
     from packproof.kernels.selective_scan import backward_over_ranks  # noqa: PLC0415  (needs triton)
 
-    back = partial(backward_over_ranks, dy)
-    run = _called(back, given, _SCAN_INPUTS, cu_seqlens, entering, kept, softplus=given["delta_softplus"])
+    backward = partial(backward_over_ranks, dy)
+    run = _call_with_inputs(
+        backward, arguments, _SCAN_INPUTS, cu_seqlens, entering, saved, softplus=arguments["delta_softplus"]
+    )
     return dict(zip(_SCAN_INPUTS, (yield from run), strict=True))
 
 
-def _scan_inside(given: Arguments, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-    from packproof.kernels.selective_scan import forward_inside  # noqa: PLC0415  (needs triton)
+def _scan_inner_forward(arguments: Arguments, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+    from packproof.kernels.selective_scan import forward_on_one_rank  # noqa: PLC0415  (needs triton)
 
-    y, kept = _called(forward_inside, given, _SCAN_INPUTS, cu_seqlens, softplus=given["delta_softplus"])
-    return y, kept
-
-
-def _scan_inside_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, kept: Tensor) -> dict[str, Tensor]:
-    from packproof.kernels.selective_scan import backward_inside  # noqa: PLC0415  (needs triton)
-
-    back = partial(backward_inside, dy)
-    found = _called(back, given, _SCAN_INPUTS, cu_seqlens, kept, softplus=given["delta_softplus"])
-    return dict(zip(_SCAN_INPUTS, found, strict=True))
+    y, saved = _call_with_inputs(
+        forward_on_one_rank, arguments, _SCAN_INPUTS, cu_seqlens, softplus=arguments["delta_softplus"]
+    )
+    return y, saved
 
 
-def _called(function: Callable[..., Any], given: Arguments, names: Sequence[str], *rest: Any, **options: Any) -> Any:
+def _scan_inner_backward(arguments: Arguments, cu_seqlens: Tensor, dy: Tensor, saved: Tensor) -> dict[str, Tensor]:
+    from packproof.kernels.selective_scan import backward_on_one_rank  # noqa: PLC0415  (needs triton)
+
+    backward = partial(backward_on_one_rank, dy)
+    gradients = _call_with_inputs(
+        backward, arguments, _SCAN_INPUTS, cu_seqlens, saved, softplus=arguments["delta_softplus"]
+    )
+    return dict(zip(_SCAN_INPUTS, gradients, strict=True))
+
+
+def _call_with_inputs(
+    function: Callable[..., Any], arguments: Arguments, names: Sequence[str], *extra_arguments: Any, **options: Any
+) -> Any:
     """Call a function with the named inputs in order, None for an absent one."""
-    return function(*(given.get(name) for name in names), *rest, **options)
+    return function(*(arguments.get(name) for name in names), *extra_arguments, **options)
 
 
-def _steps(arguments: Arguments, name: str) -> Tensor:
+def _total_step(arguments: Arguments, name: str) -> Tensor:
     """The sum of the time steps of all tokens, in the dtype of A."""
     bias, softplus = arguments.get(f"{name}_bias"), arguments[f"{name}_softplus"]
     return time_step(arguments[name].to(arguments["A"].dtype), bias, softplus).sum(0)

@@ -73,7 +73,7 @@ class Shard(Cut):
     @cached_property
     def _documents(self) -> list[tuple[int, int]]:
         """The first and last token (exclusive) of each document with tokens on this rank, in the whole pack."""
-        return self.inside(*self.runs[self.rank][0])
+        return self.documents_in(*self.runs[self.rank][0])
 
     @property
     def enters(self) -> bool:
@@ -112,14 +112,14 @@ class Shard(Cut):
         if self._bounds[rank + 1] == cut or cut in self.offsets:
             return []
         start = max(offset for offset in self.offsets if offset < cut)
-        found = []
+        tails = []
         for earlier in range(rank):
-            begin, end = self._bounds[earlier], self._bounds[earlier + 1]
-            first = max(cut - reach, start, begin)
-            if first < end:
-                rows = slice(first - end + reach, reach)
-                found.append((earlier, rows, slice(first - cut + reach, end - cut + reach)))
-        return found
+            rank_start, rank_end = self._bounds[earlier], self._bounds[earlier + 1]
+            first_token = max(cut - reach, start, rank_start)
+            if first_token < rank_end:
+                rows = slice(first_token - rank_end + reach, reach)
+                tails.append((earlier, rows, slice(first_token - cut + reach, rank_end - cut + reach)))
+        return tails
 
     @cached_property
     def pieces(self) -> tuple[Portion, ...]:
@@ -129,18 +129,20 @@ class Shard(Cut):
         """
         n = len(self.lengths)
         if self.enters and self.leaves and n == 1:
-            return (self._piece(0, 1, enters=True, leaves=True),)
-        first, last = int(self.enters), n - int(self.leaves)
-        found = [self._piece(0, first, enters=True)] if first else []
-        found += [self._piece(first, last)] if first < last else []
-        return (*found, *([self._piece(last, n, leaves=True)] if last < n else []))
+            return (self._portion(0, 1, enters=True, leaves=True),)
+        inner_start, inner_end = int(self.enters), n - int(self.leaves)
+        inner_portions = [self._portion(0, inner_start, enters=True)] if inner_start else []
+        inner_portions += [self._portion(inner_start, inner_end)] if inner_start < inner_end else []
+        return (*inner_portions, *([self._portion(inner_end, n, leaves=True)] if inner_end < n else []))
 
-    def _piece(self, first: int, end: int, *, enters: bool = False, leaves: bool = False) -> Portion:
+    def _portion(
+        self, first_document: int, end_document: int, *, enters: bool = False, leaves: bool = False
+    ) -> Portion:
         starts = [0]
         for length in self.lengths:
             starts.append(starts[-1] + length)
-        offsets = tuple(start - starts[first] for start in starts[first : end + 1])
-        return Portion(slice(starts[first], starts[end]), offsets, enters, leaves)
+        offsets = tuple(start - starts[first_document] for start in starts[first_document : end_document + 1])
+        return Portion(slice(starts[first_document], starts[end_document]), offsets, enters, leaves)
 
 
 def require_shard(op: str, shard: Cut) -> None:

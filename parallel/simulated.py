@@ -105,13 +105,13 @@ class ContiguousShares:
 
     def gather(self, results: list[Outputs], arguments: Arguments, cuts: tuple[int, ...]) -> Outputs:
         offsets = arguments["cu_seqlens"].tolist()
-        last = [bisect_right(cuts, _last_token(a, b, offsets[-1])) for a, b in pairwise(offsets)]
+        last_ranks = [bisect_right(cuts, _last_token(a, b, offsets[-1])) for a, b in pairwise(offsets)]
         kinds = [kind for _, kind in zip(results[0], self._outputs.values(), strict=False)]
         return tuple(
             torch.cat(parts)
             if kind == "token"
-            else torch.stack([parts[rank][j] for j, rank in enumerate(last)])
-            if last
+            else torch.stack([parts[rank][j] for j, rank in enumerate(last_ranks)])
+            if last_ranks
             else parts[0]
             for kind, parts in zip(kinds, zip(*results, strict=True), strict=True)
         )
@@ -188,16 +188,18 @@ def _kernel(implementation: ContextParallel, like: F, group: ProcessGroup | None
             end = int(arguments["cu_seqlens"][-1])
             positions = (*positions, *[end] * group.size())[: group.size() - 1]
         shares = implementation.split(arguments, positions)
-        flat = [(rank, name) for rank, share in enumerate(shares) for name, x in share.items() if isinstance(x, Tensor)]
+        tensor_keys = [
+            (rank, name) for rank, share in enumerate(shares) for name, x in share.items() if isinstance(x, Tensor)
+        ]
         ranks = Ranks(len(shares)) if group is None else _Processes(group)
-        passes = _Passes(implementation, shares, flat, ranks)
-        computed = _on_ranks(passes, *(shares[rank][name] for rank, name in flat))
-        outputs = implementation.gather(passes.of_each(computed), arguments, positions)
+        passes = _Passes(implementation, shares, tensor_keys, ranks)
+        rank_outputs = _run_on_ranks(passes, *(shares[rank][name] for rank, name in tensor_keys))
+        outputs = implementation.gather(passes.outputs_by_rank(rank_outputs), arguments, positions)
         return outputs[0] if len(outputs) == 1 else outputs
 
     parameters = [*signature.parameters.values()]
-    keyword = inspect.Parameter("cuts", inspect.Parameter.KEYWORD_ONLY, default=())
-    vars(kernel)["__signature__"] = signature.replace(parameters=[*parameters, keyword])
+    cuts_parameter = inspect.Parameter("cuts", inspect.Parameter.KEYWORD_ONLY, default=())
+    vars(kernel)["__signature__"] = signature.replace(parameters=[*parameters, cuts_parameter])
     vars(kernel).pop("__wrapped__")
     return kernel  # type: ignore[return-value]
 
@@ -210,22 +212,22 @@ class _Processes:
 
     def run(self, program: Callable[[ProcessGroup], T]) -> list[T]:
         """The program's result on each rank, moved to this rank's device."""
-        mine = program(self._group)
-        found: list[Any] = [None] * self._group.size()
-        dist.all_gather_object(found, _moved(mine, lambda x: x.detach().cpu()), group=self._group)
+        local_result = program(self._group)
+        results: list[Any] = [None] * self._group.size()
+        dist.all_gather_object(results, _move_tensors(local_result, lambda x: x.detach().cpu()), group=self._group)
         device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(self._group) == "nccl" else "cpu"
-        found = [_moved(theirs, lambda x: x.to(device)) for theirs in found]
-        found[self._group.rank()] = mine
-        return found
+        results = [_move_tensors(result, lambda x: x.to(device)) for result in results]
+        results[self._group.rank()] = local_result
+        return results
 
 
-def _moved(found: Any, move: Callable[[Tensor], Tensor]) -> Any:
+def _move_tensors(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
     """Apply `move` to the tensors in nested tuples and dicts."""
-    if isinstance(found, Mapping):
-        return {name: _moved(x, move) for name, x in found.items()}
-    if isinstance(found, tuple):
-        return tuple(_moved(x, move) for x in found)
-    return move(found) if isinstance(found, Tensor) else found
+    if isinstance(value, Mapping):
+        return {name: _move_tensors(x, move) for name, x in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_move_tensors(x, move) for x in value)
+    return move(value) if isinstance(value, Tensor) else value
 
 
 class _Passes:
@@ -238,42 +240,42 @@ class _Passes:
         self,
         implementation: ContextParallel,
         shares: list[Arguments],
-        flat: list[tuple[int, str]],
+        tensor_keys: list[tuple[int, str]],
         ranks: "Ranks | _Processes",
     ) -> None:
-        self._implementation, self._shares, self._flat = implementation, shares, flat
+        self._implementation, self._shares, self._tensor_keys = implementation, shares, tensor_keys
         self._leaves: list[dict[str, Tensor]] = [{} for _ in shares]
         self._outputs: list[Outputs] = []
         self._ranks = ranks
 
-    def forward(self, tensors: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor]:
+    def forward(self, tensors: Sequence[Tensor], needs_gradient: Sequence[bool]) -> list[Tensor]:
         """The outputs of all ranks, in one list.
 
         needs_gradient: whether each tensor needs a gradient.
         """
-        trained = {name for (_, name), grad in zip(self._flat, needed, strict=True) if grad}
-        for (rank, name), x in zip(self._flat, tensors, strict=True):
-            self._leaves[rank][name] = x.detach().requires_grad_(name in trained)
+        differentiable = {name for (_, name), grad in zip(self._tensor_keys, needs_gradient, strict=True) if grad}
+        for (rank, name), x in zip(self._tensor_keys, tensors, strict=True):
+            self._leaves[rank][name] = x.detach().requires_grad_(name in differentiable)
 
         def program(group: ProcessGroup) -> Outputs:
             rank = group.rank()
-            with torch.set_grad_enabled(bool(trained)):
-                found = self._implementation.run(group, **{**self._shares[rank], **self._leaves[rank]})
-            return found if isinstance(found, tuple) else (found,)
+            with torch.set_grad_enabled(bool(differentiable)):
+                result = self._implementation.run(group, **{**self._shares[rank], **self._leaves[rank]})
+            return result if isinstance(result, tuple) else (result,)
 
         self._outputs = self._ranks.run(program)
         return [y.detach() for outputs in self._outputs for y in outputs]
 
-    def of_each(self, tensors: Sequence[Tensor]) -> list[Outputs]:
+    def outputs_by_rank(self, tensors: Sequence[Tensor]) -> list[Outputs]:
         """Group a flat list of the outputs of all ranks by rank."""
-        given, found = iter(tensors), []
+        remaining, by_rank = iter(tensors), []
         for outputs in self._outputs:
-            found.append(tuple(next(given) for _ in outputs))
-        return found
+            by_rank.append(tuple(next(remaining) for _ in outputs))
+        return by_rank
 
     def backward(self, incoming: Sequence[Tensor]) -> list[Tensor | None]:
         """The gradient of each input tensor."""
-        dys = self.of_each(incoming)
+        dys = self.outputs_by_rank(incoming)
 
         def program(group: ProcessGroup) -> dict[str, Tensor | None]:
             rank = group.rank()
@@ -281,14 +283,16 @@ class _Passes:
             wrt = {name: x for name, x in self._leaves[rank].items() if x.requires_grad}
             if not pairs:
                 return dict.fromkeys(wrt)
-            ys, given = zip(*pairs, strict=True)
-            return dict(zip(wrt, torch.autograd.grad(ys, [*wrt.values()], given, allow_unused=True), strict=True))
+            ys, output_gradients = zip(*pairs, strict=True)
+            return dict(
+                zip(wrt, torch.autograd.grad(ys, [*wrt.values()], output_gradients, allow_unused=True), strict=True)
+            )
 
-        found = self._ranks.run(program)
-        return [found[rank].get(name) for rank, name in self._flat]
+        gradients = self._ranks.run(program)
+        return [gradients[rank].get(name) for rank, name in self._tensor_keys]
 
 
-class _OnRanks(torch.autograd.Function):
+class _RanksFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ranks: _Passes, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.ranks = ranks
@@ -300,4 +304,4 @@ class _OnRanks(torch.autograd.Function):
         return None, *ctx.ranks.backward(incoming)
 
 
-_on_ranks: Callable[..., Any] = _OnRanks.apply
+_run_on_ranks: Callable[..., Any] = _RanksFunction.apply

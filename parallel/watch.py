@@ -32,25 +32,25 @@ class Watch:
         self.seconds, self._store, self._count = seconds, store, 0
         self.lost = ""
 
-    def arrive(self, group: ProcessGroup, what: str) -> None:
+    def arrive(self, group: ProcessGroup, exchange: str) -> None:
         """Wait until all ranks have reached this exchange."""
         self._count += 1
         store, rank = self._store_of(group), group.rank()
         keys = [self._key(self._count, r) for r in range(group.size())]
         try:
-            store.set(f"packproof/at/{rank}", f"exchange {self._count}, {what}")
+            store.set(f"packproof/at/{rank}", f"exchange {self._count}, {exchange}")
             store.set(keys[rank], "")
             store.wait(keys, timedelta(seconds=self.seconds))
             if self._count > 1:  # all ranks are here, so all have left the previous exchange
                 store.delete_key(self._key(self._count - 1, rank))
         except RuntimeError as error:
-            told = f"{self._told(group, keys)} within {self.seconds:g} s"
-            self.lost = f"rank {rank} of {group.size()}, exchange {self._count}, {what}: {told}"
+            reason = f"{self._describe_absence(group, keys)} within {self.seconds:g} s"
+            self.lost = f"rank {rank} of {group.size()}, exchange {self._count}, {exchange}: {reason}"
             raise PackproofError(self.lost) from error
 
     def missing(self, group: ProcessGroup) -> str:
         """Describe the ranks missing from the current exchange, and where they were last seen."""
-        return self._without(group, [self._key(self._count, rank) for rank in range(group.size())])
+        return self._missing_ranks(group, [self._key(self._count, rank) for rank in range(group.size())])
 
     def absent(self, group: ProcessGroup, seconds: float) -> str:
         """After a failure, called on every surviving rank: describe the ranks silent for `seconds`, and where they were
@@ -60,22 +60,22 @@ class Watch:
             self._store_of(group).set(keys[group.rank()], "")
             self._store_of(group).wait(keys, timedelta(seconds=seconds))
         except RuntimeError:
-            return self._told(group, keys)
+            return self._describe_absence(group, keys)
         return ""
 
-    def _without(self, group: ProcessGroup, keys: list[str]) -> str:
+    def _missing_ranks(self, group: ProcessGroup, keys: list[str]) -> str:
         """Describe the ranks whose keys are not in the store; "" if all are."""
-        store, told = self._store_of(group), []
+        store, absences = self._store_of(group), []
         for rank, key in enumerate(keys):
             if not store.check([key]):
-                seen = f"packproof/at/{rank}"
-                last = store.get(seen).decode() if store.check([seen]) else "nowhere"
-                told.append(f"rank {rank} did not come (last seen at: {last})")
-        return "; ".join(told)
+                location_key = f"packproof/at/{rank}"
+                location = store.get(location_key).decode() if store.check([location_key]) else "nowhere"
+                absences.append(f"rank {rank} did not come (last seen at: {location})")
+        return "; ".join(absences)
 
-    def _told(self, group: ProcessGroup, keys: list[str]) -> str:
+    def _describe_absence(self, group: ProcessGroup, keys: list[str]) -> str:
         try:
-            return self._without(group, keys) or "not all ranks came"
+            return self._missing_ranks(group, keys) or "not all ranks came"
         except RuntimeError:
             return "the store is gone, and with it the rank that holds it; no answer"
 

@@ -77,13 +77,16 @@ class ZigZagShares(ContiguousShares):
         parts = super().split(arguments, chunks)
         names = [n for n, kind in self._inputs.items() if kind == "token" and isinstance(arguments.get(n), Tensor)]
         pairs = zip(parts[: len(cuts) + 1], reversed(parts), strict=False)
-        return [{**early, **{n: torch.cat([early[n], late[n]]) for n in names}} for early, late in pairs]
+        return [
+            {**early_chunk, **{n: torch.cat([early_chunk[n], late_chunk[n]]) for n in names}}
+            for early_chunk, late_chunk in pairs
+        ]
 
     def gather(self, results: list[Outputs], arguments: Arguments, cuts: tuple[int, ...]) -> Outputs:
         runs = _runs((0, *_chunks(cuts, arguments), self._tokens(arguments)))
-        held = torch.cat([torch.arange(a, b) for mine in runs for a, b in mine])
-        places = held.argsort().to(results[0][0].device)
-        return tuple(torch.cat(parts)[places] for parts in zip(*results, strict=True))
+        token_order = torch.cat([torch.arange(a, b) for rank_runs in runs for a, b in rank_runs])
+        positions = token_order.argsort().to(results[0][0].device)
+        return tuple(torch.cat(parts)[positions] for parts in zip(*results, strict=True))
 
 
 def _runs(bounds: Sequence[int]) -> tuple[tuple[Run, ...], ...]:

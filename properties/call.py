@@ -61,20 +61,22 @@ class Call:
     @property
     def metadata(self) -> Mapping[str, Tensor]:
         """The offsets by argument name."""
-        second = {} if self.cu_seqlens_k is None else {"cu_seqlens_k": self.cu_seqlens_k}
-        return {"cu_seqlens": self.cu_seqlens, **second}
+        key_offsets = {} if self.cu_seqlens_k is None else {"cu_seqlens_k": self.cu_seqlens_k}
+        return {"cu_seqlens": self.cu_seqlens, **key_offsets}
 
     @property
-    def most_bytes(self) -> int:
+    def max_result_bytes(self) -> int:
         """An upper bound on the bytes of the result, far above any op's. A larger answer is not a result."""
-        given = (*self.inputs.values(), *self.cotangents.values())
-        return (1 << 28) + 256 * sum(t.numel() * t.element_size() for t in given)
+        tensors = (*self.inputs.values(), *self.cotangents.values())
+        return (1 << 28) + 256 * sum(t.numel() * t.element_size() for t in tensors)
 
     @property
-    def large(self) -> bool:
+    def needs_large_memory(self) -> bool:
         """Whether it needs gigabytes on the device, although its tensors here are small."""
         return (
-            self.copies > 1 or self.history > 0 or any(where.startswith("beyond") for where in self.placement.values())
+            self.copies > 1
+            or self.history > 0
+            or any(placement.startswith("beyond") for placement in self.placement.values())
         )
 
 
@@ -122,7 +124,7 @@ class KernelFault(PackproofError):
         return self.kind == "raised" and any(word in str(self).lower() for word in words)
 
 
-class Refused(PackproofError):
+class Refusal(PackproofError):
     """The kernel declined this call before it computed anything. The call is unsupported, hence not judged.
 
     backward: whether it computed values and declined only to differentiate.
@@ -135,7 +137,7 @@ class Refused(PackproofError):
         self.note = ""
 
 
-class MachineLimit(Refused):
+class MachineLimit(Refusal):
     """The machine lacks the memory or the time for this call: the kernel is not judged."""
 
 
@@ -143,7 +145,7 @@ class SlowToCompile(MachineLimit):
     """A compiler was still at work at the time limit, and at a longer one in a second call. This is no hang."""
 
 
-class NotCompiled(Refused):
+class NotCompiled(Refusal):
     """torch.compile itself failed on a kernel without the promise `compilable`: it is not judged there."""
 
 
@@ -151,11 +153,11 @@ class OutOfTime(PackproofError):
     """The run reached its time limit before the kernel answered. Neither kernel nor call is at fault."""
 
 
-class BoundVacuous(Refused):
+class BoundVacuous(Refusal):
     """The error bound, derived or declared, is as large as the values: it cannot judge the kernel."""
 
 
-class OutsideDomain(Refused):
+class OutsideDomain(Refusal):
     """A property needs a call outside of the kernel's domain or its adapter's convention. The kernel was not called."""
 
 

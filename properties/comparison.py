@@ -14,7 +14,7 @@ from packproof.properties.light_torch import argmax
 from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation, number
-from packproof.refs.axes import Axes, in_pool, role
+from packproof.refs.axes import Axes, is_in_pool, role
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Comparison:
 
     key: TensorKey
     """The tensor."""
-    got: Tensor
+    actual: Tensor
     """The rows under test."""
-    want: Tensor
+    baseline: Tensor
     """The rows to agree with."""
     rows: RowMap
     """The sequences and positions of the whole tensor's rows."""
@@ -65,7 +65,7 @@ class Comparison:
     """
     start: int = 0
     """The row of the whole tensor at which the compared rows begin."""
-    other: str = "reference"
+    baseline_name: str = "reference"
     """The source of `baseline` in reports, such as "reference" or "alone"."""
     note: str = ""
     """How a property had changed the pack."""
@@ -75,7 +75,7 @@ class Comparison:
         return self.allowed() if callable(self.allowed) else self.allowed
 
     @property
-    def judges(self) -> bool:
+    def is_conclusive(self) -> bool:
         """Whether agreement means anything. It does not if the bits differ and the budget is vacuous.
 
         Read it after `violations`, which computes the budget if it is needed.
@@ -85,61 +85,61 @@ class Comparison:
 
     def violations(self) -> Iterator[Violation]:
         """The element furthest outside its budget, or furthest off if bits must be equal. Nothing if all agree."""
-        made = _comparisons.get()
-        if self.got.numel() == 0:
+        record = _active_record.get()
+        if self.actual.numel() == 0:
             return
-        if made is not None:
-            made.append(self)
-        if callable(self.allowed) and _are_equal_and_finite(self.got, self.want):
+        if record is not None:
+            record.append(self)
+        if callable(self.allowed) and _are_equal_and_finite(self.actual, self.baseline):
             return
         budget = self.budget
         with span("compare"):
-            found = list(self._differing_bits() if budget is None else self._past(budget))
-        yield from found
+            violations = list(self._bit_violations() if budget is None else self._budget_violations(budget))
+        yield from violations
 
-    def _past(self, budget: Budget) -> Iterator[Violation]:
-        ratio = score(self.got, self.want.double(), budget.total)
+    def _budget_violations(self, budget: Budget) -> Iterator[Violation]:
+        ratio = score(self.actual, self.baseline.double(), budget.total)
         if float(ratio.max()) > 1:
             index = argmax(ratio)
             term, value = budget.dominant(index)
             yield self._violation(index, float(ratio[index]), f"{term} {number(value)}")
 
-    def _differing_bits(self) -> Iterator[Violation]:
-        differs = ~same_bits(self.got, self.want)
-        if bool(differs.any()):
-            distance = (self.got.double() - self.want.double()).abs().nan_to_num(nan=float("inf"))
-            yield self._violation(argmax(torch.where(differs, distance, -1.0)), None, "")
+    def _bit_violations(self) -> Iterator[Violation]:
+        mismatch = ~same_bits(self.actual, self.baseline)
+        if bool(mismatch.any()):
+            distance = (self.actual.double() - self.baseline.double()).abs().nan_to_num(nan=float("inf"))
+            yield self._violation(argmax(torch.where(mismatch, distance, -1.0)), None, "")
 
     def _violation(self, index: tuple[int, ...], excess: float | None, term: str) -> Violation:
         sequence, position = self.rows.locate(index[0] + self.start)
-        slot = index[0] + self.start if in_pool(self.rows.axes) else -1
+        slot = index[0] + self.start if is_in_pool(self.rows.axes) else -1
         return Violation(
             tensor=self.key,
             sequence=sequence,
             position=position,
             index=index if role(self.rows.axes) == "shared" and slot < 0 else index[1:],
             slot=slot,
-            got=float(self.got[index]),
-            wanted=float(self.want[index]),
-            other=self.other,
+            got=float(self.actual[index]),
+            wanted=float(self.baseline[index]),
+            other=self.baseline_name,
             excess=excess,
             term=term,
             note=self.note,
         )
 
 
-_comparisons: ContextVar[list[Comparison] | None] = ContextVar("comparisons", default=None)
+_active_record: ContextVar[list[Comparison] | None] = ContextVar("comparisons", default=None)
 
 
 @contextmanager
-def comparisons() -> Iterator[list[Comparison]]:
+def record_comparisons() -> Iterator[list[Comparison]]:
     """Record every comparison made inside, passed or failed, to count judgements and to draw error maps."""
-    made: list[Comparison] = []
-    token = _comparisons.set(made)
+    record: list[Comparison] = []
+    token = _active_record.set(record)
     try:
-        yield made
+        yield record
     finally:
-        _comparisons.reset(token)
+        _active_record.reset(token)
 
 
 def _are_equal_and_finite(a: Tensor, b: Tensor) -> bool:

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from packproof.properties.calling.signature import call_signature, catches_all, named_metadata
 from packproof.properties.calling.suggested_adapter import suggested_adapter
 from packproof.properties.cases.case import CUTS
-from packproof.properties.cases.domain import KEYS, Domain, optional_inputs
-from packproof.properties.declared import fixed_values, long_dtypes, require, require_switch, texts
+from packproof.properties.cases.domain import KEY_OFFSETS, Domain, optional_inputs
+from packproof.properties.declared import fixed_values, long_dtypes, require, require_bool, string_list
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError, checked_call
@@ -19,8 +19,8 @@ DEFAULT_DTYPES = ("float32", "bfloat16", "float16")
 _MARK = "__packproof__"
 _OP = "__packproof_op__"
 _NO_SLACK = "slack == 0"
-_MOST_CONVENTIONS = 200
-_BOUNDARIES = {"cu_seqlens_q", "seq_idx", "position_ids"}  # each tells a kernel where sequences end
+_MAX_CONVENTIONS = 200
+_BOUNDARY_ARGUMENTS = {"cu_seqlens_q", "seq_idx", "position_ids"}  # each tells a kernel where sequences end
 
 
 @dataclass(frozen=True)
@@ -69,20 +69,20 @@ class Declaration:
         parameters = {name: name in self.required for name in self.parameters}
         return named_metadata(parameters, (*op.inputs, *op.options))
 
-    def left_out(self, op: Op) -> tuple[str, ...]:
+    def omitted_metadata(self, op: Op) -> tuple[str, ...]:
         """Its arguments with usual names of metadata that are left at their defaults."""
         parameters = dict.fromkeys(self.parameters or (), True)
-        known = (*op.inputs, *op.options, *self.metadata(op), *([KEYS] if op.packs_keys else []))
-        return named_metadata(parameters, known)
+        known_names = (*op.inputs, *op.options, *self.metadata(op), *([KEY_OFFSETS] if op.packs_keys else []))
+        return named_metadata(parameters, known_names)
 
-    def inside(self, domain: Domain) -> "Declaration":
+    def restricted_to(self, domain: Domain) -> "Declaration":
         """The same with further conditions on the supported calls. They can exclude gradients and dtypes too."""
-        both = self.domain & domain
+        combined = self.domain & domain
         return dataclasses.replace(
             self,
-            domain=both,
-            gradients=self.gradients and both.allows_gradients,
-            dtypes=tuple(d for d in self.dtypes if both.allows_dtype(d)),
+            domain=combined,
+            gradients=self.gradients and combined.allows_gradients,
+            dtypes=tuple(d for d in self.dtypes if combined.allows_dtype(d)),
         )
 
 
@@ -133,23 +133,23 @@ def kernel(
     require(op is None or isinstance(op, str | Op), "kernel", "op", op, "the name of an op, or a packproof.Op")
     require(promises is None or isinstance(promises, Promises), "kernel", "promises", promises, "a packproof.Promises")
     for name, value in (("gradients", gradients), ("slack", slack), ("mixed", mixed)):
-        require_switch("kernel", name, value)
-    declared = {
+        require_bool("kernel", name, value)
+    declaration_fields = {
         "op": "" if isinstance(op, Op) else op,
         "promises": dataclasses.asdict(promises or Promises()),
         "gradients": gradients,
         "dtypes": long_dtypes("kernel", dtypes),
         "domain": [*Domain.of(domain).texts, *([] if slack else [_NO_SLACK])],
         "mixed": mixed,
-        "float32": texts("kernel", "float32", float32, "float32=['weight', 'bias']"),
-        "narrow": texts("kernel", "narrow", narrow, "narrow=['D', 'dt_bias']"),
+        "float32": string_list("kernel", "float32", float32, "float32=['weight', 'bias']"),
+        "narrow": string_list("kernel", "narrow", narrow, "narrow=['D', 'dt_bias']"),
         "fixed": fixed_values("kernel", fixed),
-        "refuses": texts("kernel", "refuses", refuses, "refuses=['only supports width']"),
+        "refuses": string_list("kernel", "refuses", refuses, "refuses=['only supports width']"),
     }
 
     def mark(function: F) -> F:
         require(callable(function), "kernel", "what it declares", function, "a function")
-        setattr(function, _MARK, declared)
+        setattr(function, _MARK, declaration_fields)
         if isinstance(op, Op):
             setattr(function, _OP, op)
         return function
@@ -157,15 +157,15 @@ def kernel(
     return mark
 
 
-def describe(function: Callable[..., Any]) -> dict[str, Any]:
+def describe_kernel(function: Callable[..., Any]) -> dict[str, Any]:
     """The declaration and signature of a function, as JSON data. Runs in the kernel's process."""
     signature = call_signature(function)
-    named = {n: p for n, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    others = getattr(function, "other_conventions", None)
-    conventions = list(others) if isinstance(others, Mapping) else []
+    parameters = {n: p for n, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    adapter_conventions = getattr(function, "other_conventions", None)
+    conventions = list(adapter_conventions) if isinstance(adapter_conventions, Mapping) else []
     return {
-        "parameters": list(named),
-        "required": [n for n, p in named.items() if p.default is p.empty],
+        "parameters": list(parameters),
+        "required": [n for n, p in parameters.items() if p.default is p.empty],
         "catch_all": catches_all(signature),
         "declared": getattr(function, _MARK, {}),
         "conventions": conventions,
@@ -174,16 +174,16 @@ def describe(function: Callable[..., Any]) -> dict[str, Any]:
 
 def declared_op(function: Callable[..., Any]) -> str | Op | None:
     """The declared op of a function: an Op, a name, or None."""
-    return brought_op(function) or getattr(function, _MARK, {}).get("op") or None
+    return custom_op(function) or getattr(function, _MARK, {}).get("op") or None
 
 
-def brought_op(found: Any) -> Op | None:
+def custom_op(target: Any) -> Op | None:
     """The user's Op declared for a target, or None. target: a function, or any object found by its name."""
-    op = getattr(found, _OP, None)
+    op = getattr(target, _OP, None)
     return op if isinstance(op, Op) else None
 
 
-def refusals(function: Callable[..., Any]) -> tuple[str, ...]:
+def refusal_texts(function: Callable[..., Any]) -> tuple[str, ...]:
     """Texts of the exceptions by which the function declines a call."""
     return tuple(getattr(function, _MARK, {}).get("refuses", ()))
 
@@ -194,11 +194,11 @@ def fixed_options(function: Callable[..., Any]) -> Mapping[str, Any]:
     return fixed
 
 
-def declaration(described: dict[str, Any], target: str) -> Declaration:
+def parse_declaration(description: dict[str, Any], target: str) -> Declaration:
     """Parse the JSON data of `describe_kernel`. Raises UsageError if the kernel's process sent something else."""
-    options, names = described.get("declared") or {}, described.get("parameters")
+    options, names = description.get("declared") or {}, description.get("parameters")
     try:
-        declared = Declaration(
+        declaration = Declaration(
             op=options.get("op"),
             promises=Promises(**options.get("promises", {})),
             gradients=bool(options.get("gradients", True)),
@@ -208,67 +208,74 @@ def declaration(described: dict[str, Any], target: str) -> Declaration:
             narrow=tuple(str(n) for n in options.get("narrow", ())),
             fixed=fixed_values(target, options.get("fixed")),
             parameters=None if names is None else tuple(str(n) for n in names),
-            required=tuple(str(n) for n in described.get("required", ())),
-            catch_all=described.get("catch_all") is True,
-            conventions=tuple(str(words) for words in described.get("conventions", ()))[:_MOST_CONVENTIONS],
+            required=tuple(str(n) for n in description.get("required", ())),
+            catch_all=description.get("catch_all") is True,
+            conventions=tuple(str(words) for words in description.get("conventions", ()))[:_MAX_CONVENTIONS],
         )
-        return declared.inside(Domain.of(options.get("domain", ())))
+        return declaration.restricted_to(Domain.of(options.get("domain", ())))
     except (TypeError, AttributeError) as error:
         raise UsageError(f"{target}: its declaration cannot be read ({error})") from None
 
 
-def check_signature(op: Op, declared: Declaration, target: str) -> None:
+def check_signature(op: Op, declaration: Declaration, target: str) -> None:
     """Raises UsageError unless the target takes the op's required inputs and its declaration fits the op."""
-    for what, names, known, may_be in (
-        ("float32", declared.float32, op.float32, "fp32 beside tokens"),
-        ("narrow", declared.narrow, op.narrow, "of 16 bits"),
+    for field_name, names, allowed_names, description in (
+        ("float32", declaration.float32, op.float32, "fp32 beside tokens"),
+        ("narrow", declaration.narrow, op.narrow, "of 16 bits"),
     ):
-        if unknown := [name for name in names if name not in known]:
-            there = ", ".join(n for n in op.inputs if n in known) or "none"
-            raise UsageError(f"{target}: {what} has {unknown[0]!r}; of {op.name} these may be {may_be}: {there}")
-    for name, value in declared.fixed.items():
+        if unknown := [name for name in names if name not in allowed_names]:
+            available = ", ".join(n for n in op.inputs if n in allowed_names) or "none"
+            raise UsageError(
+                f"{target}: {field_name} has {unknown[0]!r}; of {op.name} these may be {description}: {available}"
+            )
+    for name, value in declaration.fixed.items():
         if name not in op.options:
             raise UsageError(
                 f"{target}: fixed has {name!r}, expected options of {op.name}: {', '.join(op.options) or 'it has none'}"
             )
-        if name in (declared.parameters or ()):
+        if name in (declaration.parameters or ()):
             raise UsageError(
                 f"{target}: fixed has {name!r}, which it takes; for the calls that it supports declare "
                 f"domain={f'{name} == {value!r}'!r}"
             )
-    if declared.parameters is None:
+    if declaration.parameters is None:
         return
-    needed = [*_required_inputs(op), *([] if {*declared.metadata(op)} & _BOUNDARIES else ["cu_seqlens"])]
-    passed = (*op.inputs, *op.options, "cu_seqlens", KEYS, CUTS, *declared.metadata(op))
-    beyond = [n for n in declared.required if n not in passed]
-    absent = [n for n in needed if n not in declared.parameters]
-    if absent and not declared.catch_all:
-        has = ", ".join(declared.parameters) or "nothing"
+    required_names = [
+        *_required_inputs(op),
+        *([] if {*declaration.metadata(op)} & _BOUNDARY_ARGUMENTS else ["cu_seqlens"]),
+    ]
+    call_arguments = (*op.inputs, *op.options, "cu_seqlens", KEY_OFFSETS, CUTS, *declaration.metadata(op))
+    unexpected = [n for n in declaration.required if n not in call_arguments]
+    missing = [n for n in required_names if n not in declaration.parameters]
+    if missing and not declaration.catch_all:
+        parameter_names = ", ".join(declaration.parameters) or "nothing"
         raise UsageError(
-            f"{target}: takes ({has}) but {op.name} is called with {', '.join(needed)}; "
+            f"{target}: takes ({parameter_names}) but {op.name} is called with {', '.join(required_names)}; "
             "write an adapter with the op's argument names, such as "
-            f"{suggested_adapter(target, op.name, absent, beyond)}"
+            f"{suggested_adapter(target, op.name, missing, unexpected)}"
         )
-    if beyond:
+    if unexpected:
         raise UsageError(
-            f"{target}: needs {', '.join(beyond)}, which {op.name} does not have; give it a default, or write an "
-            f"adapter, such as {suggested_adapter(target, op.name, [], beyond)}"
+            f"{target}: needs {', '.join(unexpected)}, which {op.name} does not have; give it a default, or write an "
+            f"adapter, such as {suggested_adapter(target, op.name, [], unexpected)}"
         )
 
 
-def with_required(op: Op, declared: Declaration) -> Declaration:
+def with_required_inputs(op: Op, declaration: Declaration) -> Declaration:
     """The same with the op's required inputs among the parameters, if the kernel has a catch-all for them."""
-    if declared.parameters is None or not declared.catch_all:
-        return declared
-    return dataclasses.replace(declared, parameters=tuple(dict.fromkeys((*declared.parameters, *_required_inputs(op)))))
+    if declaration.parameters is None or not declaration.catch_all:
+        return declaration
+    return dataclasses.replace(
+        declaration, parameters=tuple(dict.fromkeys((*declaration.parameters, *_required_inputs(op))))
+    )
 
 
 def _required_inputs(op: Op) -> list[str]:
     return [n for n, spec in op.inputs.items() if not spec.endswith("?")]
 
 
-def needed_inputs(op: Op, declared: Declaration) -> Domain:
+def needed_inputs(op: Op, declaration: Declaration) -> Domain:
     """The calls with all optional inputs of the op that the kernel requires."""
-    made = declared.metadata(op)
-    optional = [*optional_inputs(op), *([KEYS] if op.packs_keys and KEYS not in made else [])]
-    return Domain.of([n for n in declared.required if n in optional])
+    metadata_names = declaration.metadata(op)
+    optional = [*optional_inputs(op), *([KEY_OFFSETS] if op.packs_keys and KEY_OFFSETS not in metadata_names else [])]
+    return Domain.of([n for n in declaration.required if n in optional])

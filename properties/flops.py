@@ -41,10 +41,10 @@ def ssd(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str,
     """The chunked form (Dao & Gu 2024, section 6). Backward: two products for each one, then C B and states again."""
     h, p, n, g = (sizes[axis] for axis in ("h", "p", "n", "g"))
     pairs = sum(_causal_pairs(chunk) for length in lengths for chunk in _chunks(length))
-    scores, within = 2 * pairs * g * n, 2 * pairs * h * p
-    states = read = 2 * sum(lengths) * h * p * n
-    forward = scores + within + states + read
-    return Flops(forward, 2 * forward + scores + states)
+    score_flops, chunk_output_flops = 2 * pairs * g * n, 2 * pairs * h * p
+    state_flops = state_output_flops = 2 * sum(lengths) * h * p * n
+    forward = score_flops + chunk_output_flops + state_flops + state_output_flops
+    return Flops(forward, 2 * forward + score_flops + state_flops)
 
 
 def linear_attention(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[str, Any]) -> Flops:
@@ -88,5 +88,5 @@ def _causal_pairs(n: int) -> int:
 
 
 def _chunks(length: int) -> list[int]:
-    whole, rest = divmod(length, SSD_CHUNK)
-    return [SSD_CHUNK] * whole + [rest]
+    full_chunks, remainder = divmod(length, SSD_CHUNK)
+    return [SSD_CHUNK] * full_chunks + [remainder]

@@ -11,23 +11,23 @@ import torch
 from torch import Tensor
 
 from packproof.properties.bounds.budget import UNIT_ROUNDOFF, Budget
-from packproof.properties.bounds.oracle import Expected, expected, is_derived
+from packproof.properties.bounds.oracle import OracleAnswer, is_derived, oracle_answer
 from packproof.properties.call import (
     BoundVacuous,
     KernelFault,
     MachineLimit,
     NotCompiled,
     OutsideDomain,
-    Refused,
+    Refusal,
     Result,
     Runner,
 )
-from packproof.properties.cases.case import SHORT, Case, shorten
+from packproof.properties.cases.case import SHORT_DTYPES, Case, shorten
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw, dtype_of
-from packproof.properties.cases.fitting import fillers
+from packproof.properties.cases.fitting import find_filler
 from packproof.properties.cases.sample import Sample
-from packproof.properties.cases.tuned import Tuned, merged
+from packproof.properties.cases.tuned import Tuned, merge_tuned
 from packproof.properties.comparison import Comparison, RowMap
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
@@ -104,11 +104,11 @@ class KernelUnderTest:
         self.takes_cuts = takes_cuts
         self.convention = ""
         self.interpreted = False
-        self.refusals: list[Refused] = []
+        self.refusals: list[Refusal] = []
         self.tuned: dict[int, tuple[Tuned, ...]] = {}  # the autotuned kernels by the number of their configuration
         self._samples: OrderedDict[Hashable, Sample] = OrderedDict()
         self._results: OrderedDict[Hashable, Tensors] = OrderedDict()
-        self._expected: OrderedDict[Hashable, Expected] = OrderedDict()
+        self._expected: OrderedDict[Hashable, OracleAnswer] = OrderedDict()
         self._reruns: OrderedDict[Hashable, Tensors] = OrderedDict()
 
     def sample(self, case: Case) -> Sample:
@@ -130,7 +130,7 @@ class KernelUnderTest:
         try:
             result = self.call(sample, gradients=with_gradients, **flags)
             return self._checked_form(sample, result, with_gradients), result
-        except (KernelFault, Refused) as fault:
+        except (KernelFault, Refusal) as fault:
             fault.note = note
             raise
 
@@ -140,7 +140,7 @@ class KernelUnderTest:
         If its domain requires more rows than the sample has, such as a multiple, zeros are appended, and their results
         are cut off.
         """
-        more = fillers(self.op, self.domain, sample, copies=flags.get("copies", 1))
+        more = find_filler(self.op, self.domain, sample, copies=flags.get("copies", 1))
         if more is None:
             text = f"no pack of lengths {shorten(sample.lengths)} is in the kernel's domain"
             raise OutsideDomain(f"{text}: {'; '.join(self.domain.texts)}")
@@ -149,7 +149,7 @@ class KernelUnderTest:
             result = self.runner.run(filled.call(**flags, convention=self.convention))
         self.interpreted |= result.interpreted
         if result.tuned:
-            self.tuned[sample.configuration] = merged(self.tuned.get(sample.configuration, ()), result.tuned)
+            self.tuned[sample.configuration] = merge_tuned(self.tuned.get(sample.configuration, ()), result.tuned)
         return _cut(sample, result) if any(more) else result
 
     @contextmanager
@@ -157,7 +157,7 @@ class KernelUnderTest:
         """An optional part of a property. If the kernel declines it, the property continues after it."""
         try:
             yield
-        except Refused as refused:
+        except Refusal as refused:
             if refused.backward or isinstance(refused, MachineLimit | NotCompiled):
                 raise
             refused.note = refused.note or note
@@ -214,11 +214,13 @@ class KernelUnderTest:
         """
         return _remember(self._reruns, case, make)
 
-    def expect(self, sample: Sample) -> Expected:
+    def expect(self, sample: Sample) -> OracleAnswer:
         """The oracle's answer. Raises BoundVacuous if the budgets of all outputs are as large as their values."""
         with span("reference"):
             key = (sample.digest, self.gradients)
-            answer = _remember(self._expected, key, lambda: expected(sample, self.promises, gradients=self.gradients))
+            answer = _remember(
+                self._expected, key, lambda: oracle_answer(sample, self.promises, gradients=self.gradients)
+            )
         if answer.vacuous and all(TensorKey(name) in answer.vacuous for name in sample.outputs):
             derived = is_derived(self.op, self.promises)
             bound, way_out = (
@@ -317,7 +319,7 @@ class KernelUnderTest:
         assert key is not None
         try:
             answer = self.expect(sample)
-        except Refused:
+        except Refusal:
             return violation
         leading = self.row_map(key, sample).index(violation.sequence, violation.position)
         index = (leading if violation.slot < 0 else (violation.slot,)) + violation.index
@@ -340,16 +342,16 @@ class KernelUnderTest:
         summands: the stored summands of a shared gradient; empty if only the sum was stored.
         """
         answer = self.expect(sample)
-        allowed, absolute = answer.budgets[key], answer.absolute[key]
-        stored = allowed.stored
+        allowed, absolute = answer.budgets[key], answer.magnitudes[key]
+        stored = allowed.rounding
         if self.shared(key, sample):
             parts = [x.double().abs() for x in summands] or [answer.values[key].abs()]
             stored = stored + UNIT_ROUNDOFF[sample.inputs[key.name].dtype] * torch.stack(parts).sum(0)
         if pieces:
-            assert self.op.handed_on is not None
+            assert self.op.carried_names is not None
             given = {**sample.cotangents, **sample.inputs}
             tokens = str(sample.inputs[next(iter(self.op.inputs))].dtype).removeprefix("torch.")
-            dtypes = (given[n].dtype if n in given else dtype_of(self.op, n, tokens) for n in self.op.handed_on)
+            dtypes = (given[n].dtype if n in given else dtype_of(self.op, n, tokens) for n in self.op.carried_names)
             stored = stored + pieces * max(UNIT_ROUNDOFF[dtype] for dtype in dtypes) * absolute
         return replace(allowed, stored=stored)
 
@@ -380,7 +382,7 @@ def _cut(sample: Sample, result: Result) -> Result:
 
 def _plain(dtype: torch.dtype) -> str:
     name = str(dtype).removeprefix("torch.")
-    return SHORT.get(name, name)
+    return SHORT_DTYPES.get(name, name)
 
 
 def _remember(store: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:

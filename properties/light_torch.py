@@ -20,19 +20,19 @@ class DispatchMode(TorchDispatchMode):
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        plain = cls.__torch_dispatch__
+        unwrapped = cls.__torch_dispatch__
         super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
         wrapped: Any = cls.__torch_dispatch__
 
         def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            handle = wrapped if "torch._dynamo" in sys.modules else plain
+            handle = wrapped if "torch._dynamo" in sys.modules else unwrapped
             return handle(self, func, types, args, kwargs)
 
         cls.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
 
 
-def pulled_back(
-    outputs: Sequence[Tensor], wrt: Sequence[Tensor], incoming: Sequence[Tensor], **options: Any
+def vector_jacobian_product(
+    outputs: Sequence[Tensor], wrt: Sequence[Tensor], grad_outputs: Sequence[Tensor], **options: Any
 ) -> tuple[Any, ...]:
     """As `torch.autograd.grad`: a tensor for each of wrt, or None if no output depends on it.
 
@@ -45,20 +45,20 @@ def pulled_back(
     options: further arguments of `torch.autograd.grad`.
     """
     with torch.enable_grad():
-        head = _head(incoming, *outputs)
-    return torch.autograd.grad(head, wrt, allow_unused=True, **options)
+        scalar = _scalar(grad_outputs, *outputs)
+    return torch.autograd.grad(scalar, wrt, allow_unused=True, **options)
 
 
 def argmax(x: Tensor) -> tuple[int, ...]:
     """The index of the largest element, without `torch.unravel_index`."""
-    at, index = int(x.argmax()), []
+    flat_index, index = int(x.argmax()), []
     for size in reversed(x.shape):
-        at, i = divmod(at, size)
+        flat_index, i = divmod(flat_index, size)
         index.append(i)
     return tuple(reversed(index))
 
 
-class _Head(torch.autograd.Function):
+class _ScalarWithGradients(torch.autograd.Function):
     """A scalar that depends on the outputs. Its backward pass returns the incoming gradients."""
 
     @staticmethod
@@ -71,4 +71,4 @@ class _Head(torch.autograd.Function):
         return None, *ctx.incoming
 
 
-_head: Callable[..., Tensor] = _Head.apply
+_scalar: Callable[..., Tensor] = _ScalarWithGradients.apply

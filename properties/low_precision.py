@@ -41,17 +41,17 @@ def gaussian(shape: tuple[int, ...], g: torch.Generator) -> Tensor:
 
 def with_outliers(shape: tuple[int, ...], g: torch.Generator) -> Tensor:
     """One element in a thousand has 10 times the standard deviation."""
-    struck = torch.rand(shape, generator=g, dtype=torch.float64) < _OUTLIERS
-    return gaussian(shape, g) + torch.where(struck, _DEVIATION * gaussian(shape, g), 0)
+    is_outlier = torch.rand(shape, generator=g, dtype=torch.float64) < _OUTLIERS
+    return gaussian(shape, g) + torch.where(is_outlier, _DEVIATION * gaussian(shape, g), 0)
 
 
 def with_large_tokens(shape: tuple[int, ...], g: torch.Generator) -> Tensor:
     """One token in a thousand is three times as large, in all channels alike."""
-    struck = torch.rand((*shape[:2], 1), generator=g, dtype=torch.float64) < _OUTLIERS
-    return gaussian(shape, g) * torch.where(struck, 3.0, 1.0)
+    is_large = torch.rand((*shape[:2], 1), generator=g, dtype=torch.float64) < _OUTLIERS
+    return gaussian(shape, g) * torch.where(is_large, 3.0, 1.0)
 
 
-def of_signs(shape: tuple[int, ...], g: torch.Generator) -> Tensor:
+def sign_values(shape: tuple[int, ...], g: torch.Generator) -> Tensor:
     """1 or -1. e4m3 represents both exactly, but not their mixture after incoherent processing."""
     return gaussian(shape, g).sign()
 
@@ -61,11 +61,11 @@ INPUTS: dict[str, tuple[Draw, Draw]] = {
     "N(0, 1)": (gaussian, gaussian),
     "0.1 % outliers": (with_outliers, with_outliers),
     "0.1 % large tokens": (with_large_tokens, gaussian),
-    "q and k of 1 and -1": (of_signs, gaussian),
+    "q and k of 1 and -1": (sign_values, gaussian),
 }
 
 
-def measured(tokens: int = TOKENS, seed: int = 0) -> Iterator[ErrorRow]:
+def measure_errors(tokens: int = TOKENS, seed: int = 0) -> Iterator[ErrorRow]:
     """A row for each distribution of inputs, over the last queries of one causal sequence."""
     queries = min(QUERIES, tokens)
     pack: dict[str, Any] = {
@@ -76,21 +76,24 @@ def measured(tokens: int = TOKENS, seed: int = 0) -> Iterator[ErrorRow]:
     signs = refs.random_signs(CHANNELS, seed=seed)
     for name, (draw, draw_values) in INPUTS.items():
         g = torch.Generator().manual_seed(seed)
-        off = torch.zeros(3, dtype=torch.float64)
+        squared_norms = torch.zeros(3, dtype=torch.float64)
         for _ in range(HEADS):  # one after another, which takes less memory
-            q, k, v = (how((n, 1, CHANNELS), g) for how, n in ((draw, queries), (draw, tokens), (draw_values, tokens)))
+            q, k, v = (
+                draw_input((n, 1, CHANNELS), g)
+                for draw_input, n in ((draw, queries), (draw, tokens), (draw_values, tokens))
+            )
             exact = refs.attention(q, k, v, **pack)
             naive = refs.attention_fp8_naive(q, k, v, **pack)
             incoherent = refs.attention_fp8(q, k, v, signs=signs, **pack)
-            off += torch.stack([x.square().sum() for x in (exact, naive - exact, incoherent - exact)])
-        exact, naive, incoherent = off.sqrt().tolist()
+            squared_norms += torch.stack([x.square().sum() for x in (exact, naive - exact, incoherent - exact)])
+        exact, naive, incoherent = squared_norms.sqrt().tolist()
         yield ErrorRow(name, naive / exact, incoherent / exact)
 
 
-def table(tokens: int = TOKENS, seed: int = 0) -> Iterator[str]:
+def table_lines(tokens: int = TOKENS, seed: int = 0) -> Iterator[str]:
     """The rows as lines of text."""
     yield f"e4m3 q, k and v in blocks of {BLOCK} tokens; {tokens:,} tokens, {HEADS} heads of {CHANNELS}"
     yield ""
     yield f"{'inputs':<28}{'plain':>10}{'incoherent':>13}{'times better':>15}"
-    for row in measured(tokens, seed):
+    for row in measure_errors(tokens, seed):
         yield f"{row.inputs:<28}{row.naive:>10.2%}{row.incoherent:>13.2%}{row.ratio:>15.2f}"

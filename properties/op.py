@@ -10,14 +10,14 @@ from packproof.properties.declared import require, require_mapping, require_name
 from packproof.properties.flops import CountFlops
 from packproof.properties.promises import Promises
 from packproof.properties.roundings import Roundings
-from packproof.refs.axes import KEYS, in_pool, packs_keys, parse, read_axis
+from packproof.refs.axes import KEYS, has_key_rows, is_in_pool, parse, read_axis
 from packproof.refs.errors import UsageError, checked_init
 
-_DRAWN = (
+_DRAW_KINDS = (
     *("normal", "gate", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign"),
     *("position", "slot"),
 )
-_SIZE_WORDS = ("longest", "rows", "slots")
+_SYMBOLIC_SIZES = ("longest", "rows", "slots")
 
 
 @checked_init
@@ -122,15 +122,15 @@ class Op:
     @property
     def integers(self) -> frozenset[str]:
         """Inputs that hold integers: positions and slots."""
-        return frozenset(n for n, drawn in self.draws.items() if drawn.partition("|")[0] in ("position", "slot"))
+        return frozenset(n for n, draw in self.draws.items() if draw.partition("|")[0] in ("position", "slot"))
 
     @property
-    def forgets(self) -> bool:
+    def has_decays(self) -> bool:
         """Whether it has decays; they may be strong."""
-        return any(drawn.partition("|")[0] in ("decay", "gate", "log rate") for drawn in self.draws.values())
+        return any(draw.partition("|")[0] in ("decay", "gate", "log rate") for draw in self.draws.values())
 
     @property
-    def handed_on(self) -> tuple[str, str] | None:
+    def carried_names(self) -> tuple[str, str] | None:
         """The names of the state before and after a call, to continue a cut sequence; None if there is none."""
         return self.carry[:2] if self.carry else self.pool[1:] if self.pool else None
 
@@ -140,118 +140,126 @@ class Op:
         return any(name not in self.constants for name in self.inputs)
 
     def __post_init__(self) -> None:
-        where = f"op {self.name!r}"
+        context = f"op {self.name!r}"
         require(isinstance(self.name, str) and bool(self.name), "op", "name", self.name, "a name")
-        require(callable(self.reference), where, "reference", self.reference, "a function")
+        require(callable(self.reference), context, "reference", self.reference, "a function")
         for name in ("absolute", "cumsum", "flops"):
-            made = getattr(self, name)
-            require(made is None or callable(made), where, name, made, "a function, or None")
+            value = getattr(self, name)
+            require(value is None or callable(value), context, name, value, "a function, or None")
         require(
             self.roundings is None or (isinstance(self.roundings, Roundings) and self.absolute is None),
-            *(where, "roundings", self.roundings, "Roundings(...) where there is no `absolute`, or None"),
+            *(context, "roundings", self.roundings, "Roundings(...) where there is no `absolute`, or None"),
         )
         require(
             self.operands is None or (isinstance(self.operands, Roundings) and self.absolute is not None),
-            *(where, "operands", self.operands, "Roundings(...) beside `absolute`, or None"),
+            *(context, "operands", self.operands, "Roundings(...) beside `absolute`, or None"),
         )
-        axes = _axes(self, where)
-        _check_sizes(self, where, axes)
-        _check_where(self, where)
-        _check_names(self, where, axes)
+        axes = _axes_with_size(self, context)
+        _check_sizes(self, context, axes)
+        _check_where(self, context)
+        _check_names(self, context, axes)
 
     @cached_property
     def packs_keys(self) -> bool:
         """Whether it has a second packing with offsets of its own."""
-        return any(packs_keys(parse(spec).alternatives[0]) for spec in self.inputs.values())
+        return any(has_key_rows(parse(spec).alternatives[0]) for spec in self.inputs.values())
 
-    def returned(self, options: Mapping[str, Any]) -> list[str]:
+    def output_names(self, options: Mapping[str, Any]) -> list[str]:
         """Names of the outputs of a call with these options, in order."""
         requests = {**self.on_request, **({self.carry[1]: self.carry[2]} if self.carry else {})}
         return [n for n, spec in self.outputs.items() if not parse(spec).optional or options.get(requests.get(n, ""))]
 
 
-def _axes(op: Op, where: str) -> list[str]:
+def _axes_with_size(op: Op, context: str) -> list[str]:
     """The axes that need a size: all but tokens, sequences and numbers. Raises UsageError for an invalid spec."""
-    found: dict[str, None] = {}
+    axis_names: dict[str, None] = {}
     for name in ("inputs", "outputs"):
         tensors = getattr(op, name)
-        require_mapping(where, name, tensors, "of axes by name, such as {'x': 't d'}")
-        require(bool(tensors), where, name, tensors, "at least one tensor")
+        require_mapping(context, name, tensors, "of axes by name, such as {'x': 't d'}")
+        require(bool(tensors), context, name, tensors, "at least one tensor")
         for tensor, spec in tensors.items():
             is_spec = isinstance(spec, str) and bool(spec.strip())
-            require(is_spec, where, f"{name}[{tensor!r}]", spec, "axes, such as 't d'")
-            found |= {read_axis(axis).base: None for axes in parse(spec).alternatives for axis in axes}
-    require("t" in found, where, "inputs", dict(op.inputs), "a tensor along t, the packed tokens")
-    return [axis for axis in found if axis not in ("t", "s", KEYS) and not axis.isdigit()]
+            require(is_spec, context, f"{name}[{tensor!r}]", spec, "axes, such as 't d'")
+            axis_names |= {read_axis(axis).base: None for axes in parse(spec).alternatives for axis in axes}
+    require("t" in axis_names, context, "inputs", dict(op.inputs), "a tensor along t, the packed tokens")
+    return [axis for axis in axis_names if axis not in ("t", "s", KEYS) and not axis.isdigit()]
 
 
-def _check_sizes(op: Op, where: str, axes: list[str]) -> None:
+def _check_sizes(op: Op, context: str, axes: list[str]) -> None:
     for name in ("sizes", "model_sizes"):
         choices = getattr(op, name)
         is_list = isinstance(choices, list | tuple) and (bool(choices) or name == "model_sizes")
-        require(is_list, where, name, choices, "a tuple of sizes by axis, such as ({'d': 3},)")
+        require(is_list, context, name, choices, "a tuple of sizes by axis, such as ({'d': 3},)")
         for sizes in choices:
-            require_mapping(where, name, sizes, "of sizes by axis, such as {'d': 3}")
+            require_mapping(context, name, sizes, "of sizes by axis, such as {'d': 3}")
             for axis in axes:
-                require(axis in sizes, where, name, sizes, f"a size for axis {axis}")
+                require(axis in sizes, context, name, sizes, f"a size for axis {axis}")
             for axis, size in sizes.items():
-                good = size in _SIZE_WORDS or (type(size) is int and size > 0)
-                require(good, where, f"the size of {axis}", size, "a number above zero, 'longest', 'rows' or 'slots'")
+                is_size = size in _SYMBOLIC_SIZES or (type(size) is int and size > 0)
+                require(
+                    is_size, context, f"the size of {axis}", size, "a number above zero, 'longest', 'rows' or 'slots'"
+                )
 
 
-def _check_where(op: Op, where: str) -> None:
+def _check_where(op: Op, context: str) -> None:
     sizes = {axis for choices in op.sizes for axis in choices}
     try:
-        listed = conditions(op.where)
+        where_conditions = conditions(op.where)
     except UsageError as error:
-        raise UsageError(f"{where}: where: {str(error).removeprefix('domain: ')}") from None
-    for condition in listed:
-        good = condition.names <= sizes and not condition.flags
-        require(good, where, "where", condition.text, f"comparisons of sizes: {', '.join(sorted(sizes))}")
+        raise UsageError(f"{context}: where: {str(error).removeprefix('domain: ')}") from None
+    for condition in where_conditions:
+        is_size_condition = condition.names <= sizes and not condition.flags
+        require(
+            is_size_condition, context, "where", condition.text, f"comparisons of sizes: {', '.join(sorted(sizes))}"
+        )
 
 
-def _check_names(op: Op, where: str, axes: list[str]) -> None:
-    require_mapping(where, "options", op.options, "of each option's values, such as {'activation': (None, 'silu')}")
+def _check_names(op: Op, context: str, axes: list[str]) -> None:
+    require_mapping(context, "options", op.options, "of each option's values, such as {'activation': (None, 'silu')}")
     for option, values in op.options.items():
         is_list = isinstance(values, list | tuple) and bool(values)
-        require(is_list, where, f"options[{option!r}]", values, "a tuple of values, the plainest first")
-    require_mapping(where, "draws", op.draws, "of how inputs are drawn, such as {'a': 'unit'}")
-    require_names(where, "draws", op.draws, op.inputs, "inputs")
-    for name, drawn in op.draws.items():
-        known = isinstance(drawn, str) and drawn.partition("|")[0] in _DRAWN
-        require(known, where, f"draws[{name!r}]", drawn, f"one of {', '.join(_DRAWN)}")
-        if known and name in op.integers:
-            how, _, rows = drawn.partition("|")
-            require(rows in axes, where, f"draws[{name!r}]", drawn, f"'{how}|' and an axis: {', '.join(axes)}")
-            require(op.inputs[name].rstrip("?") == "s", where, f"inputs[{name!r}]", op.inputs[name], "'s', or 's?'")
-            require(name in op.constants, where, "constants", set(op.constants), f"{name}, which has no gradient")
-    require_names(where, "fixed", op.fixed, [*op.inputs, *op.outputs], "inputs and outputs")
-    require_names(where, "float32", op.float32, op.inputs, "inputs")
-    require_names(where, "narrow", op.narrow, [n for n in op.inputs if n in op.fixed], "fixed inputs")
-    require_names(where, "constants", op.constants, op.inputs, "inputs")
-    require_names(where, "saved", op.saved or (), op.inputs, "inputs")
+        require(is_list, context, f"options[{option!r}]", values, "a tuple of values, the plainest first")
+    require_mapping(context, "draws", op.draws, "of how inputs are drawn, such as {'a': 'unit'}")
+    require_names(context, "draws", op.draws, op.inputs, "inputs")
+    for name, draw in op.draws.items():
+        is_known = isinstance(draw, str) and draw.partition("|")[0] in _DRAW_KINDS
+        require(is_known, context, f"draws[{name!r}]", draw, f"one of {', '.join(_DRAW_KINDS)}")
+        if is_known and name in op.integers:
+            draw_kind, _, table_axis = draw.partition("|")
+            require(
+                table_axis in axes, context, f"draws[{name!r}]", draw, f"'{draw_kind}|' and an axis: {', '.join(axes)}"
+            )
+            require(op.inputs[name].rstrip("?") == "s", context, f"inputs[{name!r}]", op.inputs[name], "'s', or 's?'")
+            require(name in op.constants, context, "constants", set(op.constants), f"{name}, which has no gradient")
+    require_names(context, "fixed", op.fixed, [*op.inputs, *op.outputs], "inputs and outputs")
+    require_names(context, "float32", op.float32, op.inputs, "inputs")
+    require_names(context, "narrow", op.narrow, [n for n in op.inputs if n in op.fixed], "fixed inputs")
+    require_names(context, "constants", op.constants, op.inputs, "inputs")
+    require_names(context, "saved", op.saved or (), op.inputs, "inputs")
     if op.carry is not None:
         groups = (op.inputs, op.outputs, op.options)
         is_carry = isinstance(op.carry, list | tuple) and len(op.carry) == len(groups)
-        good = is_carry and all(name in group for name, group in zip(op.carry, groups, strict=True))
-        require(good, where, "carry", op.carry, "(initial state, final state, option): an input, an output, an option")
+        is_valid = is_carry and all(name in group for name, group in zip(op.carry, groups, strict=True))
+        require(
+            is_valid, context, "carry", op.carry, "(initial state, final state, option): an input, an output, an option"
+        )
     if op.pool is not None:
-        _check_pool(op, where)
-    require_mapping(where, "on_request", op.on_request, "of options by output, such as {'lse': 'return_lse'}")
-    require_names(where, "on_request", op.on_request, op.outputs, "outputs")
-    require_names(where, "on_request", op.on_request.values(), op.options, "options")
-    require(op.window is None or op.window in axes, where, "window", op.window, f"an axis: {', '.join(axes)}")
-    require(op.reach is None or op.reach in op.options, where, "reach", op.reach, "the name of an option, or None")
-    good = isinstance(op.causal, bool) or op.causal in op.options
-    require(good, where, "causal", op.causal, "True, False or the name of an option")
+        _check_pool(op, context)
+    require_mapping(context, "on_request", op.on_request, "of options by output, such as {'lse': 'return_lse'}")
+    require_names(context, "on_request", op.on_request, op.outputs, "outputs")
+    require_names(context, "on_request", op.on_request.values(), op.options, "options")
+    require(op.window is None or op.window in axes, context, "window", op.window, f"an axis: {', '.join(axes)}")
+    require(op.reach is None or op.reach in op.options, context, "reach", op.reach, "the name of an option, or None")
+    is_valid = isinstance(op.causal, bool) or op.causal in op.options
+    require(is_valid, context, "causal", op.causal, "True, False or the name of an option")
 
 
-def _check_pool(op: Op, where: str) -> None:
+def _check_pool(op: Op, context: str) -> None:
     groups = (op.integers, op.inputs, op.outputs)
     is_pool = isinstance(op.pool, list | tuple) and len(op.pool) == len(groups)
-    named = is_pool and all(name in group for name, group in zip(op.pool or (), groups, strict=True))
+    names_exist = is_pool and all(name in group for name, group in zip(op.pool or (), groups, strict=True))
     expected = "(slots of the sequences, pool, pool after the call): an input of slots, an input and an output along c"
-    require(named, where, "pool", op.pool, expected)
+    require(names_exist, context, "pool", op.pool, expected)
     assert op.pool is not None
     specs = (op.inputs[op.pool[1]], op.outputs[op.pool[2]])
-    require(all(in_pool(parse(spec).alternatives[0]) for spec in specs), where, "pool", op.pool, expected)
+    require(all(is_in_pool(parse(spec).alternatives[0]) for spec in specs), context, "pool", op.pool, expected)

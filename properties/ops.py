@@ -21,16 +21,16 @@ from packproof.properties.op import Op
 from packproof.properties.roundings import Roundings
 from packproof.refs import signatures
 from packproof.refs.errors import UsageError
-from packproof.refs.pools import over_pool
+from packproof.refs.pools import run_on_pool
 from packproof.refs.signatures import Signature
 
 
-def _by_chunks(make: Callable[..., Any], head: str, heads: tuple[str, ...]) -> Roundings:
-    return Roundings(make, heads, state=(head,), width=rounded_operands.WIDTH)
+def _chunk_roundings(make: Callable[..., Any], head: str, heads: tuple[str, ...]) -> Roundings:
+    return Roundings(make, heads, state=(head,), width=rounded_operands.ELEMENTS_PER_TOKEN)
 
 
 def _op(
-    signature: Signature, *, options: Mapping[str, Any] | None = None, where: tuple[str, ...] = (), **fields: Any
+    signature: Signature, *, options: Mapping[str, Any] | None = None, conditions: tuple[str, ...] = (), **fields: Any
 ) -> Op:
     """The op of a signature.
 
@@ -43,7 +43,7 @@ def _op(
         inputs=signature.inputs,
         outputs=signature.outputs,
         options={**signature.options, **(options or {})},
-        where=(*(f"{whole} % {parts} == 0" for parts, whole in signature.groups.items()), *where),
+        where=(*(f"{dividend} % {divisor} == 0" for divisor, dividend in signature.groups.items()), *conditions),
         fixed=signature.fixed,
         float32=signature.float32 | signature.tables,
         narrow=signature.narrow,
@@ -57,7 +57,7 @@ CAUSAL_CONV1D = _op(
     reference=refs.causal_conv1d,
     absolute=magnitude.causal_conv1d,
     sizes=({"d": 3, "w": 4}, {"d": 5, "w": 2}, {"d": 130, "w": 3}, {"d": 136, "w": 4}, {"d": 2, "w": 1}),
-    where=("d >= 1", "w >= 1"),
+    conditions=("d >= 1", "w >= 1"),
     model_sizes=({"d": 768, "w": 4}, {"d": 1027, "w": 3}),
     carry=("initial_states", "final_states", "return_final_states"),
     window="w",
@@ -81,7 +81,7 @@ SSD = _op(
     reference=refs.ssd,
     absolute=magnitude.ssd,
     cumsum=magnitude.ssd_cumsum,
-    operands=_by_chunks(rounded_operands.ssd, "h", ("g", "h")),
+    operands=_chunk_roundings(rounded_operands.ssd, "h", ("g", "h")),
     sizes=(
         {"h": 2, "p": 3, "n": 4, "g": 1},
         {"h": 1, "p": 1, "n": 1, "g": 1},
@@ -112,7 +112,7 @@ ROPE = _op(
         {"h": 1, "k": 32, "r": 16, "m": "longest"},
         {"h": 3, "k": 2, "r": 1, "m": "longest"},
     ),
-    where=("2 * r <= k",),
+    conditions=("2 * r <= k",),
     model_sizes=({"h": 9, "k": 128, "r": 64, "m": "longest"}, {"h": 16, "k": 200, "r": 80, "m": "longest"}),
     draws={"cos": "unit", "sin": "unit", "offsets": "position|m"},
     saved=frozenset({"cos", "sin"}),
@@ -128,7 +128,7 @@ ROPE_QK = _op(
         {"hq": 5, "hk": 3, "k": 11, "r": 5, "m": "rows"},
         {"hq": 1, "hk": 6, "k": 2, "r": 1, "m": "longest"},
     ),
-    where=("2 * r <= k",),
+    conditions=("2 * r <= k",),
     model_sizes=(
         {"hq": 16, "hk": 2, "k": 128, "r": 64, "m": "longest"},
         {"hq": 9, "hk": 9, "k": 200, "r": 80, "m": "longest"},
@@ -138,14 +138,14 @@ ROPE_QK = _op(
     flops=flops.rope_qk,
 )
 
-_ORDERS = ("k in (1, 2, 4, 8, 16, 32, 64, 128, 256)",)
+_HADAMARD_SIZES = ("k in (1, 2, 4, 8, 16, 32, 64, 128, 256)",)
 
 HADAMARD = _op(
     signatures.HADAMARD,
     reference=refs.hadamard,
     absolute=magnitude.hadamard,
     sizes=({"h": 2, "k": 8}, {"h": 3, "k": 32}, {"h": 1, "k": 1}, {"h": 5, "k": 2}, {"h": 1, "k": 64}),
-    where=_ORDERS,
+    conditions=_HADAMARD_SIZES,
     model_sizes=({"h": 9, "k": 128}, {"h": 3, "k": 256}),
     draws={"signs": "sign"},
     saved=frozenset({"signs"}),
@@ -162,7 +162,7 @@ ROPE_HADAMARD = _op(
         {"h": 5, "k": 32, "r": 16, "m": "longest"},
         {"h": 3, "k": 2, "r": 1, "m": "longest"},
     ),
-    where=("2 * r <= k", *_ORDERS),
+    conditions=("2 * r <= k", *_HADAMARD_SIZES),
     model_sizes=({"h": 9, "k": 128, "r": 64, "m": "longest"}, {"h": 3, "k": 256, "r": 128, "m": "longest"}),
     draws={"cos": "unit", "sin": "unit", "signs": "sign", "offsets": "position|m"},
     saved=frozenset({"cos", "sin", "signs"}),
@@ -233,7 +233,7 @@ LINEAR_ATTENTION = _op(
     signatures.LINEAR_ATTENTION,
     reference=refs.linear_attention,
     absolute=magnitude_of_linear_attention.linear_attention,
-    operands=_by_chunks(rounded_operands.linear_attention, "hv", ("hk", "hv")),
+    operands=_chunk_roundings(rounded_operands.linear_attention, "hv", ("hk", "hv")),
     model_sizes=(_MINIMAX, _RETNET),
     flops=flops.linear_attention,
     **_LINEAR,
@@ -243,7 +243,7 @@ SIMPLE_GLA = _op(
     signatures.SIMPLE_GLA,
     reference=refs.simple_gla,
     absolute=magnitude_of_linear_attention.simple_gla,
-    operands=_by_chunks(rounded_operands.simple_gla, "hv", ("hk", "hv")),
+    operands=_chunk_roundings(rounded_operands.simple_gla, "hv", ("hk", "hv")),
     cumsum=magnitude_of_linear_attention.simple_gla_cumsum,
     model_sizes=(_MINIMAX, _RETNET),
     draws={"g": "gate"},
@@ -255,7 +255,7 @@ RETENTION = _op(
     signatures.RETENTION,
     reference=refs.retention,
     absolute=magnitude_of_linear_attention.retention,
-    operands=_by_chunks(rounded_operands.retention, "hv", ("hk", "hv")),
+    operands=_chunk_roundings(rounded_operands.retention, "hv", ("hk", "hv")),
     cumsum=magnitude_of_linear_attention.retention_cumsum,
     model_sizes=(_MINIMAX, _RETNET),
     draws={"decay": "gate"},
@@ -299,18 +299,18 @@ KDA = _op(
 )
 
 
-def _on_pool(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
+def _pool_op(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
     """The same op on a pool of states, for inference: without gradients."""
     absolute, cumsum, roundings = op.absolute, op.cumsum, op.roundings
-    draws = {name: drawn for name, drawn in op.draws.items() if name in signature.inputs}
-    made = _op(
+    draws = {name: draw for name, draw in op.draws.items() if name in signature.inputs}
+    pool_op = _op(
         signature,
         reference=reference,
         options={name: values for name, values in op.options.items() if name not in op.carry[2:]} if op.carry else {},
-        absolute=absolute and partial(_in_slots, absolute),
-        cumsum=cumsum and (lambda promises: partial(_in_slots, cumsum(promises))),
+        absolute=absolute and partial(_pool_magnitude, absolute),
+        cumsum=cumsum and (lambda promises: partial(_pool_magnitude, cumsum(promises))),
         roundings=roundings
-        and replace(roundings, make=lambda promises, signs: partial(over_pool, roundings.make(promises, signs))),
+        and replace(roundings, make=lambda promises, signs: partial(run_on_pool, roundings.make(promises, signs))),
         sizes=tuple({**sizes, "c": "slots"} for sizes in op.sizes),
         model_sizes=tuple({**sizes, "c": "slots"} for sizes in op.model_sizes),
         draws={**draws, "state_indices": "slot|c"},
@@ -318,20 +318,20 @@ def _on_pool(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
         window=op.window,
         matmul=op.matmul,
     )
-    return replace(made, where=op.where, constants=frozenset(signature.inputs))
+    return replace(pool_op, where=op.where, constants=frozenset(signature.inputs))
 
 
-def _in_slots(magnitude: Callable[..., Any], **arguments: Any) -> tuple[Tensor, Tensor]:
+def _pool_magnitude(magnitude: Callable[..., Any], **arguments: Any) -> tuple[Tensor, Tensor]:
     """A magnitude op on a pool. Idle slots keep their absolute values."""
-    y, states = over_pool(magnitude, **arguments)
+    y, states = run_on_pool(magnitude, **arguments)
     return y, states.abs()
 
 
-CAUSAL_CONV1D_UPDATE = _on_pool(signatures.CAUSAL_CONV1D_UPDATE, CAUSAL_CONV1D, refs.causal_conv1d_update)
-SELECTIVE_SCAN_UPDATE = _on_pool(signatures.SELECTIVE_SCAN_UPDATE, SELECTIVE_SCAN, refs.selective_scan_update)
-SSD_UPDATE = _on_pool(signatures.SSD_UPDATE, SSD, refs.ssd_update)
-GATED_DELTA_RULE_UPDATE = _on_pool(signatures.GATED_DELTA_RULE_UPDATE, GATED_DELTA_RULE, refs.gated_delta_rule_update)
-KDA_UPDATE = _on_pool(signatures.KDA_UPDATE, KDA, refs.kda_update)
+CAUSAL_CONV1D_UPDATE = _pool_op(signatures.CAUSAL_CONV1D_UPDATE, CAUSAL_CONV1D, refs.causal_conv1d_update)
+SELECTIVE_SCAN_UPDATE = _pool_op(signatures.SELECTIVE_SCAN_UPDATE, SELECTIVE_SCAN, refs.selective_scan_update)
+SSD_UPDATE = _pool_op(signatures.SSD_UPDATE, SSD, refs.ssd_update)
+GATED_DELTA_RULE_UPDATE = _pool_op(signatures.GATED_DELTA_RULE_UPDATE, GATED_DELTA_RULE, refs.gated_delta_rule_update)
+KDA_UPDATE = _pool_op(signatures.KDA_UPDATE, KDA, refs.kda_update)
 
 OPS: dict[str, Op] = {
     op.name: op

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from packproof.properties.declared import require, require_switch
+from packproof.properties.declared import require, require_bool
 from packproof.refs.errors import UsageError, checked_init
 
 Grid = Literal["sequence", "token", "pack"]
 Compute = Literal["fp32", "operand", "tf32"]
 StateEntry = Literal["carry", "folded"]
-_WORDS = {"grid": get_args(Grid), "compute": get_args(Compute), "state_entry": get_args(StateEntry)}
+_CHOICES = {"grid": get_args(Grid), "compute": get_args(Compute), "state_entry": get_args(StateEntry)}
 
 
 @checked_init
@@ -59,12 +59,12 @@ class Promises:
     compilable: bool = False
 
     def __post_init__(self) -> None:
-        for name, words in _WORDS.items():
-            given = getattr(self, name)
+        for name, words in _CHOICES.items():
+            value = getattr(self, name)
             expected = f"one of {', '.join(map(repr, words))}, or None"
-            require(given is None or given in words, "promises", name, given, expected)
+            require(value is None or value in words, "promises", name, value, expected)
         for name in ("deterministic", "isolated", "cumsum", "saved_outputs", "capturable", "compilable"):
-            require_switch("promises", name, getattr(self, name))
+            require_bool("promises", name, getattr(self, name))
         for name in ("chunk", "segment"):
             tokens = getattr(self, name)
             if tokens is not None and (type(tokens) is not int or tokens < 1):

@@ -4,7 +4,7 @@ import time
 from types import TracebackType
 
 _seconds: dict[str, float] = {}
-_open: list["span"] = []
+_open_spans: list["span"] = []
 _since = 0.0  # when the innermost open span was entered, or last became the innermost
 
 
@@ -14,41 +14,41 @@ class span:  # noqa: N801  (read as a verb: with span("draw"))
     inclusive: whether spans opened inside count as part of it.
     """
 
-    __slots__ = ("name", "whole")
+    __slots__ = ("inclusive", "name")
 
-    def __init__(self, name: str, *, whole: bool = False) -> None:
-        self.name, self.whole = name, whole
+    def __init__(self, name: str, *, inclusive: bool = False) -> None:
+        self.name, self.inclusive = name, inclusive
 
     def __enter__(self) -> None:
-        _count()
-        if _open and _open[-1].whole:
-            self.name, self.whole = _open[-1].name, True
-        _open.append(self)
+        _count_elapsed()
+        if _open_spans and _open_spans[-1].inclusive:
+            self.name, self.inclusive = _open_spans[-1].name, True
+        _open_spans.append(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _count()
-        _open.pop()
+        _count_elapsed()
+        _open_spans.pop()
 
 
-def _count() -> None:
+def _count_elapsed() -> None:
     """Add the time since the last change to the innermost open span."""
     global _since  # noqa: PLW0603
     now = time.perf_counter()
-    if _open:
-        add(_open[-1].name, now - _since)
+    if _open_spans:
+        add_seconds(_open_spans[-1].name, now - _since)
     _since = now
 
 
-def add(name: str, seconds: float) -> None:
+def add_seconds(name: str, seconds: float) -> None:
     """Count time without an open span, such as the time before the import of this module."""
     _seconds[name] = _seconds.get(name, 0.0) + seconds
 
 
-def taken() -> dict[str, float]:
+def pop_seconds() -> dict[str, float]:
     """Seconds by span since the last call of this function."""
-    _count()
-    found = dict(_seconds)
+    _count_elapsed()
+    seconds = dict(_seconds)
     _seconds.clear()
-    return found
+    return seconds

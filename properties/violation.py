@@ -55,11 +55,13 @@ class Violation:
         """Lines for reports: location, values and error."""
         if self.text:
             return [*self.text.splitlines(), *([self.note] if self.note else [])]
-        far = "bits differ" if self.excess is None else f"{number(self.excess)} x the budget ({self.term})"
-        got, wanted, *expected = apart(self.got, self.wanted, *([] if self.expected is None else [self.expected]))
-        values = f"got {got}, {self.other} {wanted}; {far}"
-        judged = [f"reference {text}: {self.side}" for text in expected]
-        return [f"{self.place}: {values}", *judged, *([self.note] if self.note else [])]
+        error_text = "bits differ" if self.excess is None else f"{number(self.excess)} x the budget ({self.term})"
+        got_text, wanted_text, *expected = distinct_texts(
+            self.got, self.wanted, *([] if self.expected is None else [self.expected])
+        )
+        values = f"got {got_text}, {self.other} {wanted_text}; {error_text}"
+        reference_lines = [f"reference {text}: {self.side}" for text in expected]
+        return [f"{self.location}: {values}", *reference_lines, *([self.note] if self.note else [])]
 
     @property
     def error(self) -> str:
@@ -71,17 +73,17 @@ class Violation:
     def side(self) -> str:
         """Says which of two runs is incorrect, by their distances from the reference."""
         assert self.expected is not None
-        mine, other = (abs(x - self.expected) <= self.allowed for x in (self.got, self.wanted))
-        this = _THIS.get(self.other, "this run")
-        if mine and other:
+        got_is_correct, wanted_is_correct = (abs(x - self.expected) <= self.allowed for x in (self.got, self.wanted))
+        this_run = _RUN_NAMES.get(self.other, "this run")
+        if got_is_correct and wanted_is_correct:
             return "both are within its budget"
-        if not mine and not other:
+        if not got_is_correct and not wanted_is_correct:
             return "both are incorrect"
-        correct, incorrect = (this, self.other) if mine else (self.other, this)
+        correct, incorrect = (this_run, self.other) if got_is_correct else (self.other, this_run)
         return f"{incorrect} is incorrect, {correct} is correct"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         element = f", element {list(self.index)}" if self.index else ""
         if self.slot >= 0:
             return f"slot {self.slot}{element}"
@@ -92,7 +94,7 @@ class Violation:
 
 
 # the name of the run under test, by the name of the run that it is compared with
-_THIS = {
+_RUN_NAMES = {
     "alone": "packed",
     "sum over the sequences": "packed",
     "before": "now",
@@ -109,7 +111,7 @@ def number(x: float) -> str:
     return f"{x:.4g}"
 
 
-def apart(*numbers: float) -> list[str]:
+def distinct_texts(*numbers: float) -> list[str]:
     """The numbers with enough digits to tell the first two apart, four at least."""
     texts = ([f"{x:.{digits}g}" for x in numbers] for digits in range(4, 18))
-    return next((each for each in texts if len(set(each[:2])) > 1), [number(x) for x in numbers])
+    return next((candidate for candidate in texts if len(set(candidate[:2])) > 1), [number(x) for x in numbers])

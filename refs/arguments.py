@@ -11,13 +11,13 @@ from torch import Tensor
 from packproof.refs.axes import KEYS, Axes, Axis, parse, read_axis, shape
 from packproof.refs.errors import ArgumentError, LayoutError, contradiction
 from packproof.refs.signatures import Signature
-from packproof.refs.wording import counted, kind
+from packproof.refs.wording import kind, plural
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 HALVES = (torch.bfloat16, torch.float16)
 OFFSETS = (torch.int32, torch.int64)
 
-_COUNTED = {
+_AXIS_NOUNS = {
     "t": "token",
     "u": "key",
     "s": "sequence",
@@ -37,8 +37,8 @@ _COUNTED = {
     "c": "slot",
 }
 _TOKENS = Axis("t", "t", 0)
-_SHOWN_OFFSETS = 8
-_SHOWN_TEXT = 40
+_EXCERPT_OFFSETS = 8
+_MAX_REPR_LENGTH = 40
 
 
 def bind(
@@ -58,32 +58,30 @@ def bind(
 
     Raises ArgumentError with the name, actual and expected value of the argument; LayoutError for the offsets.
     """
-    given = _given(signature, tensors)
-    leader = next(iter(given))
+    inputs = _present_inputs(signature, tensors)
+    leader = next(iter(inputs))
     offsets = {"cu_seqlens": cu_seqlens, **({} if cu_seqlens_k is None else {"cu_seqlens_k": cu_seqlens_k})}
     for name, packing in offsets.items():
         check_offsets_form(signature.op, packing, name)
-    _check_devices(signature, given, offsets)
-    _check_dtypes(signature, given)
-    sizes = _bind_axes(signature, given, offsets)
+    _check_devices(signature, inputs, offsets)
+    _check_dtypes(signature, inputs)
+    sizes = _bind_axes(signature, inputs, offsets)
     if values:
-        check_offsets(signature.op, cu_seqlens, sizes["t"], f"{leader} has", _listed({leader: given[leader]}))
+        check_offsets(signature.op, cu_seqlens, sizes["t"], f"{leader} has", _tensor_lines({leader: inputs[leader]}))
     if values and cu_seqlens_k is not None:
-        packed = next(n for n in given if signature.inputs[n].split()[0] == KEYS)
-        listed = _listed({packed: given[packed]})
-        check_offsets(signature.op, cu_seqlens_k, sizes[KEYS], f"{packed} has", listed, name="cu_seqlens_k")
-    for parts, whole in signature.groups.items():
-        if parts in sizes and (sizes[parts] < 1 or sizes[whole] % sizes[parts]):
-            shared = (
-                f"{counted_along(sizes[whole], whole)} cannot be shared evenly by {counted_along(sizes[parts], parts)}"
-            )
+        key_input = next(n for n in inputs if signature.inputs[n].split()[0] == KEYS)
+        key_lines = _tensor_lines({key_input: inputs[key_input]})
+        check_offsets(signature.op, cu_seqlens_k, sizes[KEYS], f"{key_input} has", key_lines, name="cu_seqlens_k")
+    for group_axis, grouped_axis in signature.groups.items():
+        if group_axis in sizes and (sizes[group_axis] < 1 or sizes[grouped_axis] % sizes[group_axis]):
+            shared = f"{describe_axis_size(sizes[grouped_axis], grouped_axis)} cannot be shared evenly by {describe_axis_size(sizes[group_axis], group_axis)}"
             raise ArgumentError(f"{signature.op}: {shared}")
     return sizes
 
 
-def check_options(signature: Signature, **given: Any) -> None:
+def check_options(signature: Signature, **options: Any) -> None:
     """Raise ArgumentError unless each option has one of its values."""
-    for name, value in given.items():
+    for name, value in options.items():
         check_option(signature.op, name, value, signature.options[name])
 
 
@@ -94,8 +92,8 @@ def check_step(function: str, specs: Mapping[str, str], **tensors: Tensor | None
     tensors: by name; floats, on one device.
     """
     sizes: dict[str, int] = {}
-    given = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
-    leader = next(iter(given), "")
+    inputs = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    leader = next(iter(inputs), "")
     for name, spec in specs.items():
         tensor, parsed = tensors[name], parse(spec)
         if tensor is None and parsed.optional:
@@ -104,27 +102,30 @@ def check_step(function: str, specs: Mapping[str, str], **tensors: Tensor | None
         if not isinstance(tensor, Tensor):
             raise ArgumentError(f"{function}: {name} is {kind(tensor)} but a tensor of axes {expected} was expected")
         check_floats(function, name, tensor)
-        if tensor.device != given[leader].device:
-            where = f"{name} is on {tensor.device} but {leader} is on {given[leader].device}"
-            raise ArgumentError(f"{function}: {where}\n    All tensors of a call lie on one device.")
-        fits = (_step_sizes(axes, tensor.shape, sizes) for axes in parsed.alternatives)
-        fit = next((found for found in fits if found is not None), None)
-        if fit is None:
-            shapes = "".join(f"\n    {other:<16} {_form(one)}" for other, one in given.items())
+        if tensor.device != inputs[leader].device:
+            mismatch = f"{name} is on {tensor.device} but {leader} is on {inputs[leader].device}"
+            raise ArgumentError(f"{function}: {mismatch}\n    All tensors of a call lie on one device.")
+        candidates = (_step_sizes(axes, tensor.shape, sizes) for axes in parsed.alternatives)
+        new_sizes = next((candidate for candidate in candidates if candidate is not None), None)
+        if new_sizes is None:
+            shapes = "".join(
+                f"\n    {input_name:<16} {_dtype_and_shape(input_tensor)}"
+                for input_name, input_tensor in inputs.items()
+            )
             raise ArgumentError(f"{function}: {name} is {tuple(tensor.shape)} but {expected} was expected{shapes}")
-        sizes = fit
+        sizes = new_sizes
 
 
-def _step_sizes(axes: Axes, given: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int] | None:
+def _step_sizes(axes: Axes, tensor_shape: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int] | None:
     """Add the axis sizes of one more tensor; None if it does not fit the known sizes."""
-    if len(axes) != len(given):
+    if len(axes) != len(tensor_shape):
         return None
-    found = dict(sizes)
-    for axis, size in zip(map(read_axis, axes), given, strict=True):
-        known = int(axis.base) if axis.base.isdigit() else found.setdefault(axis.base, size - axis.shift)
-        if size != known + axis.shift:
+    new_sizes = dict(sizes)
+    for axis, size in zip(map(read_axis, axes), tensor_shape, strict=True):
+        expected = int(axis.base) if axis.base.isdigit() else new_sizes.setdefault(axis.base, size - axis.shift)
+        if size != expected + axis.shift:
             return None
-    return found
+    return new_sizes
 
 
 def check_floats(function: str, name: str, tensor: Any) -> None:
@@ -132,20 +133,22 @@ def check_floats(function: str, name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
         raise ArgumentError(f"{function}: {name} is {kind(tensor)} but a tensor was expected")
     if tensor.dtype not in FLOATS and not tensor.is_complex():  # complex: for differentiation by complex steps
-        expected = " or ".join(map(_short, FLOATS))
-        raise ArgumentError(f"{function}: {name} is {_short(tensor.dtype)} but {expected} was expected")
+        expected = " or ".join(map(_dtype_name, FLOATS))
+        raise ArgumentError(f"{function}: {name} is {_dtype_name(tensor.dtype)} but {expected} was expected")
 
 
-def whole_number(function: str, name: str, value: Any, least: int = 0, error: type[ArgumentError] = LayoutError) -> int:
+def whole_number(
+    function: str, name: str, value: Any, minimum: int = 0, error: type[ArgumentError] = LayoutError
+) -> int:
     """The value as an int. Raises `error` unless it is a whole number, not a bool, of at least `minimum`."""
     try:
         number = index(value)
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
-        raise error(f"{function}: {name} is {_shown(value)}; a whole number was expected")
-    if number < least:
-        raise error(f"{function}: {name} is {number}; {least} or more was expected")
+        raise error(f"{function}: {name} is {_short_repr(value)}; a whole number was expected")
+    if number < minimum:
+        raise error(f"{function}: {name} is {number}; {minimum} or more was expected")
     return number
 
 
@@ -160,7 +163,7 @@ def finite_scale(op: str, scale: Any, k: int, name: str = "scale") -> float:
 
 def _dtype(signature: Signature, name: str, leader: torch.dtype) -> torch.dtype:
     """The dtype of an input or output, given the dtype of the leader."""
-    return _wide(leader) if name in signature.fixed else leader
+    return _fixed_dtype(leader) if name in signature.fixed else leader
 
 
 def empty_output(signature: Signature, name: str, leader: Tensor, sizes: Mapping[str, int]) -> Tensor:
@@ -169,66 +172,66 @@ def empty_output(signature: Signature, name: str, leader: Tensor, sizes: Mapping
     return leader.new_empty(shape(axes, sizes), dtype=_dtype(signature, name, leader.dtype))
 
 
-def empty_gradients(signature: Signature, leader: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
+def empty_gradients(signature: Signature, leader: Tensor, *other_inputs: Tensor | None) -> tuple[Tensor, ...]:
     """An uninitialized tensor like the gradient of each input, in order; an empty one for an absent input."""
     return tuple(
         leader.new_empty(0, dtype=_dtype(signature, name, leader.dtype))
         if x is None
         else leader.new_empty(x.shape, dtype=x.dtype)
-        for name, x in zip(signature.inputs, (leader, *others), strict=True)
+        for name, x in zip(signature.inputs, (leader, *other_inputs), strict=True)
     )
 
 
-def _given(signature: Signature, tensors: dict[str, Tensor | None]) -> dict[str, Tensor]:
+def _present_inputs(signature: Signature, tensors: dict[str, Tensor | None]) -> dict[str, Tensor]:
     """The tensors present, in the order of the signature's inputs."""
-    given = {}
+    inputs = {}
     for name, forms in signature.forms.items():
         tensor = tensors.pop(name, None)
         if isinstance(tensor, Tensor):
-            given[name] = tensor
+            inputs[name] = tensor
         elif tensor is not None or not forms.optional:
             expected = f"a tensor of axes ({signature.inputs[name].rstrip('?')}) was expected"
             raise ArgumentError(f"{signature.op}: {name} is {kind(tensor)} but {expected}")
     if tensors:
         raise TypeError(f"{signature.op} has no input {' or '.join(tensors)}; it has {', '.join(signature.inputs)}")
-    return given
+    return inputs
 
 
-def _check_devices(signature: Signature, given: Mapping[str, Tensor], offsets: Mapping[str, Tensor]) -> None:
-    leader, first = next(iter(given.items()))
-    device = first.device
-    for name, tensor in {**given, **offsets}.items():
+def _check_devices(signature: Signature, inputs: Mapping[str, Tensor], offsets: Mapping[str, Tensor]) -> None:
+    leader, leading_tensor = next(iter(inputs.items()))
+    device = leading_tensor.device
+    for name, tensor in {**inputs, **offsets}.items():
         if tensor.device != device:
-            kind = LayoutError if name in offsets else ArgumentError
-            raise kind(
+            error_type = LayoutError if name in offsets else ArgumentError
+            raise error_type(
                 f"{signature.op}: {name} is on {tensor.device} but {leader} is on {device}\n"
                 f"    All tensors of a call lie on one device: {name}.to({leader}.device)"
             )
 
 
-def _check_dtypes(signature: Signature, given: Mapping[str, Tensor]) -> None:
-    leader, first = next(iter(given.items()))
-    own = first.dtype
-    if own not in FLOATS:
-        expected = " or ".join(map(_short, FLOATS))
-        raise ArgumentError(f"{signature.op}: {leader} is {_short(own)} but {expected} was expected")
-    for name, tensor in given.items():
-        allowed = _allowed(signature, name, own)
+def _check_dtypes(signature: Signature, inputs: Mapping[str, Tensor]) -> None:
+    leader, leading_tensor = next(iter(inputs.items()))
+    leader_dtype = leading_tensor.dtype
+    if leader_dtype not in FLOATS:
+        expected = " or ".join(map(_dtype_name, FLOATS))
+        raise ArgumentError(f"{signature.op}: {leader} is {_dtype_name(leader_dtype)} but {expected} was expected")
+    for name, tensor in inputs.items():
+        allowed = _allowed_dtypes(signature, name, leader_dtype)
         if tensor.dtype not in allowed:
-            beside = "" if name in signature.integers else f" with {_short(own)} {leader}"
-            expected = f"{' or '.join(map(_short, allowed))} was expected{beside}"
-            listed = _listed(given).rstrip("\n")
-            raise ArgumentError(f"{signature.op}: {name} is {_short(tensor.dtype)} but {expected}\n{listed}")
+            leader_text = "" if name in signature.integers else f" with {_dtype_name(leader_dtype)} {leader}"
+            expected = f"{' or '.join(map(_dtype_name, allowed))} was expected{leader_text}"
+            lines = _tensor_lines(inputs).rstrip("\n")
+            raise ArgumentError(f"{signature.op}: {name} is {_dtype_name(tensor.dtype)} but {expected}\n{lines}")
 
 
-def _allowed(signature: Signature, name: str, leader: torch.dtype) -> tuple[torch.dtype, ...]:
+def _allowed_dtypes(signature: Signature, name: str, leader: torch.dtype) -> tuple[torch.dtype, ...]:
     """The allowed dtypes of an input, given the dtype of the leader, the usual one first."""
     if name in signature.integers:
         return OFFSETS
-    usual = _dtype(signature, name, leader)
-    either = name in signature.tables or (name in signature.float32 and leader in HALVES)
-    others = (torch.float32,) if either else narrow_dtypes(leader) if name in signature.narrow else ()
-    return tuple(dict.fromkeys((usual, *others)))
+    usual_dtype = _dtype(signature, name, leader)
+    allows_float32 = name in signature.tables or (name in signature.float32 and leader in HALVES)
+    alternatives = (torch.float32,) if allows_float32 else narrow_dtypes(leader) if name in signature.narrow else ()
+    return tuple(dict.fromkeys((usual_dtype, *alternatives)))
 
 
 def narrow_dtypes(leader: torch.dtype) -> tuple[torch.dtype, ...]:
@@ -236,51 +239,53 @@ def narrow_dtypes(leader: torch.dtype) -> tuple[torch.dtype, ...]:
     return (leader,) if leader in HALVES else HALVES if leader == torch.float32 else ()
 
 
-def widened(signature: Signature, tensors: Mapping[str, Any]) -> dict[str, Any]:
+def widen_narrow_inputs(signature: Signature, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """The tensors, with `narrow` inputs cast to their fixed dtype. Their gradients are rounded back, once."""
-    wide = _wide(next(iter(tensors.values())).dtype)
-    narrow = {name: x.to(wide) for name, x in tensors.items() if name in signature.narrow and x is not None}
+    fixed_dtype = _fixed_dtype(next(iter(tensors.values())).dtype)
+    narrow = {name: x.to(fixed_dtype) for name, x in tensors.items() if name in signature.narrow and x is not None}
     return {**tensors, **narrow}
 
 
-def _bind_axes(signature: Signature, given: Mapping[str, Tensor], offsets: Mapping[str, Tensor]) -> dict[str, int]:
+def _bind_axes(signature: Signature, inputs: Mapping[str, Tensor], offsets: Mapping[str, Tensor]) -> dict[str, int]:
     sizes = {"s": offsets["cu_seqlens"].shape[0] - 1}
     holders = {"s": "cu_seqlens"}
 
-    def complain(text: str) -> ArgumentError:
-        return contradiction(f"{signature.op}: {text}\n{_listed({**given, **offsets})}".rstrip("\n"))
+    def axis_error(text: str) -> ArgumentError:
+        return contradiction(f"{signature.op}: {text}\n{_tensor_lines({**inputs, **offsets})}".rstrip("\n"))
 
-    if "cu_seqlens_k" in offsets and (packed := offsets["cu_seqlens_k"].shape[0] - 1) != sizes["s"]:
-        raise complain(f"cu_seqlens_k has {counted_along(packed, 's')} but cu_seqlens has {sizes['s']}")
+    if "cu_seqlens_k" in offsets and (n_key_sequences := offsets["cu_seqlens_k"].shape[0] - 1) != sizes["s"]:
+        raise axis_error(f"cu_seqlens_k has {describe_axis_size(n_key_sequences, 's')} but cu_seqlens has {sizes['s']}")
 
-    for name, tensor in given.items():
+    for name, tensor in inputs.items():
         by_ndim = signature.forms[name].by_ndim
         axes = by_ndim.get(tensor.ndim)
         if axes is None:
             expected = " or ".join(f"({' '.join(axis.name for axis in axes)})" for axes in by_ndim.values())
-            raise complain(f"{name} has {counted(tensor.ndim, 'axis')} but {expected} was expected")
-        for own, size in zip(axes, tensor.shape, strict=True):
-            axis = _TOKENS if own.base == KEYS and "cu_seqlens_k" not in offsets else own
-            wanted = sizes.get(axis.base)
-            if wanted is None:
+            raise axis_error(f"{name} has {plural(tensor.ndim, 'axis')} but {expected} was expected")
+        for declared_axis, size in zip(axes, tensor.shape, strict=True):
+            axis = _TOKENS if declared_axis.base == KEYS and "cu_seqlens_k" not in offsets else declared_axis
+            known_size = sizes.get(axis.base)
+            if known_size is None:
                 sizes[axis.base], holders[axis.base] = size - axis.shift, name
-            elif size != wanted + axis.shift:
-                raise complain(_mismatch(name, axis, size, wanted, holders[axis.base]))
-            sizes[own.base] = sizes[axis.base]
+            elif size != known_size + axis.shift:
+                raise axis_error(_mismatch_message(name, axis, size, known_size, holders[axis.base]))
+            sizes[declared_axis.base] = sizes[axis.base]
     for _, base, shift in signature.shifted:
         if sizes.get(base, -shift) < -shift:
-            raise complain(f"{holders[base]} has {counted_along(sizes[base], base)} but at least {-shift} was expected")
+            raise axis_error(
+                f"{holders[base]} has {describe_axis_size(sizes[base], base)} but at least {-shift} was expected"
+            )
     return sizes
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _fixed_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of fixed tensors beside tokens of this dtype."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def check_option(op: str, name: str, value: Any, allowed: Collection[Any]) -> None:
     """Raise ArgumentError unless `value` is one of `allowed`."""
-    if not any(type(value) is type(one) and value == one for one in allowed):  # 1 == True, but 1 is not a flag
+    if not any(type(value) is type(choice) and value == choice for choice in allowed):  # 1 == True, but 1 is not a flag
         raise ArgumentError(f"{op}: {name} is {value!r} but {' or '.join(map(repr, allowed))} was expected")
 
 
@@ -296,7 +301,7 @@ def check_offsets_form(op: str, cu_seqlens: Tensor, name: str = "cu_seqlens") ->
         )
     if cu_seqlens.dtype not in OFFSETS:
         raise LayoutError(
-            f"{op}: {name} is {_short(cu_seqlens.dtype)} but int32 or int64 was expected\n"
+            f"{op}: {name} is {_dtype_name(cu_seqlens.dtype)} but int32 or int64 was expected\n"
             f"    Offsets count tokens: {name}.to(torch.int32)"
         )
     if cu_seqlens.ndim != 1 or cu_seqlens.shape[0] < 1:
@@ -318,18 +323,18 @@ def check_offsets(
     name: of the argument, for the message.
     """
     offsets = host_offsets(op, cu_seqlens, name)
-    falls = next((i for i in range(1, len(offsets)) if offsets[i] < offsets[i - 1]), None)
+    decrease = next((i for i in range(1, len(offsets)) if offsets[i] < offsets[i - 1]), None)
     if offsets[0] != 0:
-        entry, what = 0, f"starts at {offsets[0]} but 0 was expected"
-    elif falls is not None:
-        entry, what = falls, f"decreases from {offsets[falls - 1]} to {offsets[falls]} at entry {falls}"
+        entry, problem = 0, f"starts at {offsets[0]} but 0 was expected"
+    elif decrease is not None:
+        entry, problem = decrease, f"decreases from {offsets[decrease - 1]} to {offsets[decrease]} at entry {decrease}"
     elif offsets[-1] > n_tokens:
-        entry, what = len(offsets) - 1, f"ends at {offsets[-1]} but {holder} {counted(n_tokens, 'token')}"
+        entry, problem = len(offsets) - 1, f"ends at {offsets[-1]} but {holder} {plural(n_tokens, 'token')}"
     else:
         return
-    way_out = "Offsets count tokens from 0, never decrease and may not pass the last one."
-    shown = f"    {name:<16} {_form(cu_seqlens)} {_excerpt(offsets, entry)}\n"
-    raise LayoutError(f"{op}: {name} {what}\n{lines}{shown}    {way_out}")
+    hint = "Offsets count tokens from 0, never decrease and may not pass the last one."
+    offsets_line = f"    {name:<16} {_dtype_and_shape(cu_seqlens)} {_excerpt(offsets, entry)}\n"
+    raise LayoutError(f"{op}: {name} {problem}\n{lines}{offsets_line}    {hint}")
 
 
 def host_offsets(op: str, cu_seqlens: Tensor, name: str = "cu_seqlens") -> list[int]:
@@ -340,7 +345,7 @@ def host_offsets(op: str, cu_seqlens: Tensor, name: str = "cu_seqlens") -> list[
     return values
 
 
-def moved(owner: str, tensor: Tensor, device: Any) -> Tensor:
+def move_to_device(owner: str, tensor: Tensor, device: Any) -> Tensor:
     """Move a tensor to a device; None leaves it. Raises LayoutError for a device not available here."""
     if device is None:
         return tensor
@@ -351,37 +356,37 @@ def moved(owner: str, tensor: Tensor, device: Any) -> Tensor:
         raise LayoutError(f"{owner}: device is {device!r}, which cannot be used here: {reason}") from None
 
 
-def _mismatch(name: str, axis: Axis, size: int, wanted: int, holder: str) -> str:
+def _mismatch_message(name: str, axis: Axis, size: int, expected: int, holder: str) -> str:
     if axis.shift:
         return (
-            f"{name} has {size} along axis {axis.name} but {holder} has {axis.base} = {wanted}; "
-            f"{wanted + axis.shift} was expected"
+            f"{name} has {size} along axis {axis.name} but {holder} has {axis.base} = {expected}; "
+            f"{expected + axis.shift} was expected"
         )
-    return f"{name} has {counted_along(size, axis.base)} but {holder} has {wanted}"
+    return f"{name} has {describe_axis_size(size, axis.base)} but {holder} has {expected}"
 
 
-def counted_along(size: int, axis: str) -> str:
-    return f"{counted(size, _COUNTED.get(axis, 'entry'))} (axis {axis})"
+def describe_axis_size(size: int, axis: str) -> str:
+    return f"{plural(size, _AXIS_NOUNS.get(axis, 'entry'))} (axis {axis})"
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= _SHOWN_TEXT else kind(value)
+    return text if len(text) <= _MAX_REPR_LENGTH else kind(value)
 
 
-def _short(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _form(tensor: Tensor) -> str:
-    return f"{_short(tensor.dtype)} {tuple(tensor.shape)}"
+def _dtype_and_shape(tensor: Tensor) -> str:
+    return f"{_dtype_name(tensor.dtype)} {tuple(tensor.shape)}"
 
 
-def _listed(tensors: Mapping[str, Tensor]) -> str:
-    return "".join(f"    {name:<16} {_form(tensor)}\n" for name, tensor in tensors.items())
+def _tensor_lines(tensors: Mapping[str, Tensor]) -> str:
+    return "".join(f"    {name:<16} {_dtype_and_shape(tensor)}\n" for name, tensor in tensors.items())
 
 
 def _excerpt(offsets: list[int], entry: int) -> str:
-    first = min(max(0, entry - _SHOWN_OFFSETS // 2), max(0, len(offsets) - _SHOWN_OFFSETS))
-    shown = ", ".join(map(str, offsets[first : first + _SHOWN_OFFSETS]))
-    return f"[{'..., ' if first else ''}{shown}{', ...' if first + _SHOWN_OFFSETS < len(offsets) else ''}]"
+    start = min(max(0, entry - _EXCERPT_OFFSETS // 2), max(0, len(offsets) - _EXCERPT_OFFSETS))
+    entries = ", ".join(map(str, offsets[start : start + _EXCERPT_OFFSETS]))
+    return f"[{'..., ' if start else ''}{entries}{', ...' if start + _EXCERPT_OFFSETS < len(offsets) else ''}]"

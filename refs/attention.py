@@ -85,7 +85,7 @@ def attention(
     """
     sizes = bind(ATTENTION, cu_seqlens, q=q, k=k, v=v, sinks=sinks, values=True, cu_seqlens_k=cu_seqlens_k)
     check_options(ATTENTION, causal=causal, return_lse=return_lse)
-    left, right = reaches(window_size, causal=causal)
+    left_reach, right_reach = reaches(window_size, causal=causal)
     scale = finite_scale("attention", softmax_scale, sizes["k"], "softmax_scale")
     check_softcap(softcap)
     sinks = None if sinks is None else to_compute_dtype(sinks)  # once: its gradient is a sum over the sequences
@@ -96,21 +96,23 @@ def attention(
         if softcap:
             scores = softcap * (scores / softcap).tanh()
         i, j = (torch.arange(-len(x), 0, device=x.device) for x in (q, k))  # the last query is aligned to the last key
-        ahead = j[None, :] - i[:, None]  # from the query to the key
-        visible = (ahead >= -left) & (ahead <= right)
+        key_distance = j[None, :] - i[:, None]  # from the query to the key
+        visible = (key_distance >= -left_reach) & (key_distance <= right_reach)
         # a softmax over no term is NaN, and so are its derivatives: keep some terms, and select
-        nothing = ~visible.any(-1) if sinks is None else torch.zeros_like(i, dtype=torch.bool)
-        terms = torch.where(visible | nothing[:, None], scores, -math.inf)
+        sees_no_key = ~visible.any(-1) if sinks is None else torch.zeros_like(i, dtype=torch.bool)
+        terms = torch.where(visible | sees_no_key[:, None], scores, -math.inf)
         if sinks is not None:
             terms = torch.cat([terms, repeat(sinks, "h -> h i 1", i=len(q))], -1)
         weights = torch.where(visible, terms.softmax(-1)[..., : len(k)], 0)
-        lse = torch.where(nothing, -math.inf, terms.logsumexp(-1))
+        lse = torch.where(sees_no_key, -math.inf, terms.logsumexp(-1))
         return einsum(weights, v, "h i j, j h c -> i h c"), lse.mT
 
-    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-    pieces = (split_sequences(to_compute_dtype(x), cu) for x, cu in ((q, cu_seqlens), (k, keys), (v, keys)))
-    none = attend(q[:0], k[:0], v[:0])  # a graph to every input even if there is no sequence
-    ys, lses = zip(none, *(attend(*sequence) for sequence in zip(*pieces, strict=True)), strict=True)
+    key_offsets = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    pieces = (
+        split_sequences(to_compute_dtype(x), cu) for x, cu in ((q, cu_seqlens), (k, key_offsets), (v, key_offsets))
+    )
+    empty_result = attend(q[:0], k[:0], v[:0])  # a graph to every input even if there is no sequence
+    ys, lses = zip(empty_result, *(attend(*sequence) for sequence in zip(*pieces, strict=True)), strict=True)
     y = join_sequences(ys, like=q.new_zeros(sizes["t"], sizes["hq"], sizes["v"]))
     lse = join_sequences(lses, like=to_compute_dtype(q.new_zeros(sizes["t"], sizes["hq"])))
     return (y, lse) if return_lse else y

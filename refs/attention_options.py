@@ -23,5 +23,5 @@ def reaches(window_size: tuple[int, int], *, causal: bool) -> tuple[float, float
         raise ArgumentError(
             f"attention: window_size is {window_size!r} but (left, right) was expected; each 0 or more, -1 for no limit"
         )
-    left, right = (math.inf if reach == -1 else reach for reach in window_size)
-    return left, 0 if causal else right
+    left_reach, right_reach = (math.inf if reach == -1 else reach for reach in window_size)
+    return left_reach, 0 if causal else right_reach

@@ -74,16 +74,16 @@ def role(axes: Axes) -> str:
     return {"t": "token", KEYS: "token", "s": "sequence"}.get(axes[0] if axes else "", "shared")
 
 
-def packs_keys(axes: Axes) -> bool:
+def has_key_rows(axes: Axes) -> bool:
     """Whether the rows of a tensor are keys, packed by `cu_seqlens_k`."""
     return axes[:1] == (KEYS,)
 
 
 def is_shared(axes: Axes) -> bool:
     """Whether all sequences share a tensor: its rows are no tokens, sequences or slots of a pool."""
-    return role(axes) == "shared" and not in_pool(axes)
+    return role(axes) == "shared" and not is_in_pool(axes)
 
 
-def in_pool(axes: Axes) -> bool:
+def is_in_pool(axes: Axes) -> bool:
     """Whether the rows of a tensor are slots of a pool, assigned to sequences by the op's `state_indices`."""
     return axes[:1] == (SLOTS,)

@@ -37,14 +37,14 @@ def causal_conv1d_step(
     (tensor([[2., 3.]]), tensor([6.]))
     """
     check_option("causal_conv1d_step", "activation", activation, CAUSAL_CONV1D.options["activation"])
-    given = {"state": state, "x": x, "weight": weight} | ({} if bias is None else {"bias": bias})
-    for name, tensor in given.items():
+    tensors = {"state": state, "x": x, "weight": weight} | ({} if bias is None else {"bias": bias})
+    for name, tensor in tensors.items():
         check_floats("causal_conv1d_step", name, tensor)
     fits = weight.ndim == 2 and x.shape[-1:] == weight.shape[:1] and (bias is None or bias.shape == weight.shape[:1])
     if not fits or state.shape != (*x.shape, weight.shape[-1] - 1):
-        came = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in given.items())
+        actual = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
         expected = "state (d, w-1), x (d,), weight (d, w)" + ("" if bias is None else ", bias (d,)")
-        raise ArgumentError(f"causal_conv1d_step: {came} came but {expected} was expected")
+        raise ArgumentError(f"causal_conv1d_step: {actual} came but {expected} was expected")
     return _step(state, x, weight, bias, activation)
 
 

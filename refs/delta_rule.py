@@ -142,7 +142,7 @@ def delta_rule(
     """
     tensors = {"q": q, "k": k, "v": v, "beta": beta, "initial_states": initial_states}
     options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "return_final_states": return_final_states}
-    return gated.delta_over_pack(gated.delta, DELTA_RULE, cu_seqlens, tensors, options, scale)
+    return gated.run_delta_rule(gated.delta_recurrence, DELTA_RULE, cu_seqlens, tensors, options, scale)
 
 
 @checked_call
@@ -172,8 +172,8 @@ def delta_rule_chunked(
     """
     tensors = {"q": q, "k": k, "v": v, "beta": beta, "initial_states": initial_states}
     options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "return_final_states": return_final_states}
-    form = partial(gated.chunked, whole_number("delta_rule_chunked", "chunk", chunk, 1, ArgumentError))
-    return gated.delta_over_pack(form, DELTA_RULE, cu_seqlens, tensors, options, scale)
+    form = partial(gated.chunkwise_recurrence, whole_number("delta_rule_chunked", "chunk", chunk, 1, ArgumentError))
+    return gated.run_delta_rule(form, DELTA_RULE, cu_seqlens, tensors, options, scale)
 
 
 @overload
@@ -237,7 +237,7 @@ def gated_delta_rule(
         "initial_states": initial_states,
     }
     options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "return_final_states": return_final_states}
-    return gated.delta_over_pack(gated.delta, GATED_DELTA_RULE, cu_seqlens, tensors, options, scale)
+    return gated.run_delta_rule(gated.delta_recurrence, GATED_DELTA_RULE, cu_seqlens, tensors, options, scale)
 
 
 @checked_call
@@ -280,8 +280,10 @@ def gated_delta_rule_chunked(
         "initial_states": initial_states,
     }
     options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "return_final_states": return_final_states}
-    form = partial(gated.chunked, whole_number("gated_delta_rule_chunked", "chunk", chunk, 1, ArgumentError))
-    return gated.delta_over_pack(form, GATED_DELTA_RULE, cu_seqlens, tensors, options, scale)
+    form = partial(
+        gated.chunkwise_recurrence, whole_number("gated_delta_rule_chunked", "chunk", chunk, 1, ArgumentError)
+    )
+    return gated.run_delta_rule(form, GATED_DELTA_RULE, cu_seqlens, tensors, options, scale)
 
 
 @overload
@@ -349,7 +351,7 @@ def kda(
         "initial_states": initial_states,
     }
     options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "return_final_states": return_final_states}
-    return gated.delta_over_pack(gated.delta, KDA, cu_seqlens, tensors, options, scale)
+    return gated.run_delta_rule(gated.delta_recurrence, KDA, cu_seqlens, tensors, options, scale)
 
 
 @checked_call
@@ -392,5 +394,5 @@ def kda_chunked(
         "initial_states": initial_states,
     }
     options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "return_final_states": return_final_states}
-    form = partial(gated.chunked, whole_number("kda_chunked", "chunk", chunk, 1, ArgumentError))
-    return gated.delta_over_pack(form, KDA, cu_seqlens, tensors, options, scale)
+    form = partial(gated.chunkwise_recurrence, whole_number("kda_chunked", "chunk", chunk, 1, ArgumentError))
+    return gated.run_delta_rule(form, KDA, cu_seqlens, tensors, options, scale)

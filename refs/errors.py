@@ -96,34 +96,34 @@ def checked_call(function: F) -> F:
         try:
             return function(*args, **options)
         except TypeError:
-            misfit = _misfit(function, args, options)
-            if not misfit:
+            problem = _call_problem(function, args, options)
+            if not problem:
                 raise
-        raise ArgumentError(misfit)
+        raise ArgumentError(problem)
 
     return cast("F", call)
 
 
-def called_like(model: F) -> Callable[[Callable[..., Any]], F]:
+def copy_signature_of(source: F) -> Callable[[Callable[..., Any]], F]:
     """A decorator for a function passing all its arguments on to `source`: gives it the signature of `source`."""
 
-    def named(function: Callable[..., Any]) -> F:
-        function.__signature__ = signature(model)  # type: ignore[attr-defined]
+    def decorate(function: Callable[..., Any]) -> F:
+        function.__signature__ = signature(source)  # type: ignore[attr-defined]
         return cast("F", checked_call(function))
 
-    return named
+    return decorate
 
 
-def checked_init(kind: C) -> C:
+def checked_init(cls: C) -> C:
     """Decorate a class: its constructor checks its call as `checked_call` does."""
-    kind.__init__ = checked_call(kind.__init__)  # type: ignore[misc]
-    return kind
+    cls.__init__ = checked_call(cls.__init__)  # type: ignore[misc]
+    return cls
 
 
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> str:
+def _call_problem(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> str:
     """Describe how a call violates the function's signature; "" if it does not."""
     from difflib import get_close_matches  # noqa: PLC0415  (a wrong call may wait)
 
@@ -132,27 +132,31 @@ def _misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mappin
     for owner in {"self", "cls"} & {next(iter(parameters), "")}:
         del parameters[owner]
         args = args[1:]
-    any_number = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
-    by_position = [p.name for p in parameters.values() if p.kind in _BY_POSITION]
-    unknown = next((option for option in options if option not in parameters), None)
-    twice = next((one for one in by_position[: len(args)] if one in options), None)
-    given = {*by_position[: len(args)], *options}
-    needed = [p for p in parameters.values() if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
-    missing = [p.name for p in needed if p.default is Parameter.empty and p.name not in given]
-    if unknown is not None:
-        near = [p for p in parameters if unknown.startswith(f"{p}_")] or get_close_matches(unknown, parameters, n=1)
-        near += [p for p in parameters if p in unknown.split("_") or unknown in p.split("_")]
-        what = f"{unknown} is no argument" + (f"; did you mean {near[0]}?" if near else "")
-    elif len(args) > len(by_position) and not any_number:
-        what = f"{len(args)} arguments came by position but at most {len(by_position)} were expected"
-    elif twice is not None:
-        what = f"{twice} came twice, by position and by name"
-    elif missing:
-        what = f"{' and '.join(filter(None, [', '.join(missing[:-1]), missing[-1]]))} {_are(missing)} missing"
+    has_varargs = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
+    positional_names = [p.name for p in parameters.values() if p.kind in _BY_POSITION]
+    unknown_option = next((option for option in options if option not in parameters), None)
+    duplicate = next((parameter for parameter in positional_names[: len(args)] if parameter in options), None)
+    passed_names = {*positional_names[: len(args)], *options}
+    required_parameters = [
+        p for p in parameters.values() if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    ]
+    missing_names = [p.name for p in required_parameters if p.default is Parameter.empty and p.name not in passed_names]
+    if unknown_option is not None:
+        suggestions = [p for p in parameters if unknown_option.startswith(f"{p}_")] or get_close_matches(
+            unknown_option, parameters, n=1
+        )
+        suggestions += [p for p in parameters if p in unknown_option.split("_") or unknown_option in p.split("_")]
+        problem = f"{unknown_option} is no argument" + (f"; did you mean {suggestions[0]}?" if suggestions else "")
+    elif len(args) > len(positional_names) and not has_varargs:
+        problem = f"{len(args)} arguments came by position but at most {len(positional_names)} were expected"
+    elif duplicate is not None:
+        problem = f"{duplicate} came twice, by position and by name"
+    elif missing_names:
+        problem = f"{' and '.join(filter(None, [', '.join(missing_names[:-1]), missing_names[-1]]))} {_is_or_are(missing_names)} missing"
     else:
         return ""
-    return f"{name}: {what}\n    It takes {', '.join(parameters) or 'nothing'}."
+    return f"{name}: {problem}\n    It takes {', '.join(parameters) or 'nothing'}."
 
 
-def _are(names: list[str]) -> str:
+def _is_or_are(names: list[str]) -> str:
     return "is" if len(names) == 1 else "are"

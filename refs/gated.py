@@ -34,12 +34,12 @@ L2_EPSILON = 1e-6  # as in the models' kernels
 GatedRecurrence = Callable[..., tuple[Tensor, Tensor]]  # (S, v, q, k, g[, beta]) -> (y, S)
 
 
-def over_pack(
+def run_over_pack(
     recurrence: GatedRecurrence,
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    *others: Tensor,
+    *gates: Tensor,
     scale: float,
     cu_seqlens: Tensor,
     initial_states: Tensor | None,
@@ -50,12 +50,14 @@ def over_pack(
     gates: g and beta, as far as the recurrence takes them.
     """
     q, k = (expand_groups(to_compute_dtype(x), v.shape[1]) for x in (q, k))
-    tokens = [to_compute_dtype(v), q, k, *map(to_compute_dtype, others)]
+    tokens = [to_compute_dtype(v), q, k, *map(to_compute_dtype, gates)]
     state_shape = (v.shape[1], k.shape[2], v.shape[2])
     states = split_states(initial_states, len(cu_seqlens) - 1, state_shape, tokens[0])
     pieces = zip(*(split_sequences(token, cu_seqlens) for token in tokens), strict=True)
-    found = [recurrence(S, *piece) for S, piece in zip(states, pieces, strict=True)]
-    return join_sequences((scale * y for y, _ in found), v), join_states([S for _, S in found], state_shape, tokens[0])
+    results = [recurrence(S, *piece) for S, piece in zip(states, pieces, strict=True)]
+    return join_sequences((scale * y for y, _ in results), v), join_states(
+        [S for _, S in results], state_shape, tokens[0]
+    )
 
 
 def no_decay(v: Tensor) -> Tensor:
@@ -63,7 +65,7 @@ def no_decay(v: Tensor) -> Tensor:
     return to_compute_dtype(v.new_zeros(*v.shape[:2], 1))
 
 
-def linear(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+def linear_recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """Linear attention of one sequence, token by token."""
     return over_time(linear_step, S, v, q, k, g)
 
@@ -71,10 +73,10 @@ def linear(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tenso
 def linear_step(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """The state after one more token, and y before its scale."""
     S = torch.exp(g)[..., None] * S + outer(k, v)
-    return S, read(S, q)
+    return S, read_state(S, q)
 
 
-def delta(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+def delta_recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
     """The delta rule of one sequence, token by token."""
     return over_time(delta_step, S, v, q, k, g, beta)
 
@@ -82,8 +84,8 @@ def delta(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor) -
 def delta_step(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
     """The state after one more token, and y before its scale."""
     S = torch.exp(g)[..., None] * S
-    S = S + outer(k, beta[:, None] * (v - read(S, k)))
-    return S, read(S, q)
+    S = S + outer(k, beta[:, None] * (v - read_state(S, k)))
+    return S, read_state(S, q)
 
 
 def outer(k: Tensor, u: Tensor) -> Tensor:
@@ -91,12 +93,12 @@ def outer(k: Tensor, u: Tensor) -> Tensor:
     return k[..., None] * u[:, None]
 
 
-def read(S: Tensor, q: Tensor) -> Tensor:
+def read_state(S: Tensor, q: Tensor) -> Tensor:
     """Sᵀ q of each head."""
     return (S * q[..., None]).sum(1)
 
 
-def chunked(chunk: int, S: Tensor, *tokens: Tensor) -> tuple[Tensor, Tensor]:
+def chunkwise_recurrence(chunk: int, S: Tensor, *tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Either recurrence in chunks: masked attention inside a chunk, a state passed on between chunks."""
     ys = [tokens[0][:0]]
     for piece in zip(*(torch.split(token, chunk) for token in tokens), strict=True):
@@ -119,17 +121,17 @@ def _one_chunk(
     from_S, within, to_end = L[:, :, 1:, 0], L[:, :, 1:, 1:], L[:, :, -1]
     u = v
     if beta is not None:
-        among_keys = beta.mT[..., None] * torch.einsum("ihc, hcij, jhc -> hij", k, within, k).tril(-1)
-        right = beta[..., None] * (v - torch.einsum("ihc, hci, hcp -> ihp", k, from_S, S))
-        unit = torch.eye(len(v), dtype=v.dtype, device=v.device)
-        u = torch.linalg.solve_triangular(unit + among_keys, right.transpose(0, 1), upper=False).transpose(0, 1)
+        key_products = beta.mT[..., None] * torch.einsum("ihc, hcij, jhc -> hij", k, within, k).tril(-1)
+        rhs = beta[..., None] * (v - torch.einsum("ihc, hci, hcp -> ihp", k, from_S, S))
+        identity = torch.eye(len(v), dtype=v.dtype, device=v.device)
+        u = torch.linalg.solve_triangular(identity + key_products, rhs.transpose(0, 1), upper=False).transpose(0, 1)
     scores = torch.einsum("ihc, hcij, jhc -> hij", q, within, k)
     y = torch.einsum("hij, jhp -> ihp", scores, u) + torch.einsum("ihc, hci, hcp -> ihp", q, from_S, S)
-    written = torch.einsum("hcj, jhc, jhp -> hcp", to_end[..., 1:], k, u)
-    return y, to_end[..., :1] * S + written
+    chunk_state = torch.einsum("hcj, jhc, jhp -> hcp", to_end[..., 1:], k, u)
+    return y, to_end[..., :1] * S + chunk_state
 
 
-def delta_over_pack(
+def run_delta_rule(
     form: GatedRecurrence, signature: Signature, cu_seqlens: Tensor, tensors: dict[str, Any],
     options: dict[str, Any], scale: Any,
 ) -> Result:  # fmt: skip
@@ -142,16 +144,16 @@ def delta_over_pack(
         if options["qk_l2norm"]:
             q, k = l2norm(q), l2norm(k)
         beta = beta.sigmoid() if options["beta_sigmoid"] else beta
-        return form(S, v, q, k, no_decay(v) if g is None else gate_of(g, A_log, dt_bias), beta)
+        return form(S, v, q, k, no_decay(v) if g is None else decay_gate(g, A_log, dt_bias), beta)
 
-    found = over_pack(
+    outputs = run_over_pack(
         recurrence,
         *(tensors[name] for name in ("q", "k", "v", "beta", "g") if name in tensors),
         scale=finite_scale(signature.op, scale, sizes["k"]),
         cu_seqlens=cu_seqlens,
         initial_states=tensors["initial_states"],
     )
-    return found if options["return_final_states"] else found[0]
+    return outputs if options["return_final_states"] else outputs[0]
 
 
 def l2norm(x: Tensor) -> Tensor:
@@ -159,7 +161,7 @@ def l2norm(x: Tensor) -> Tensor:
     return x / (x.square().sum(-1, keepdim=True) + L2_EPSILON).sqrt()
 
 
-def gate_of(g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None) -> Tensor:
+def decay_gate(g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None) -> Tensor:
     """The gate (t, h, 1) or (t, h, k): -exp(A_log) softplus(g + dt_bias), or g + dt_bias without A_log."""
     gate = time_step(g, dt_bias, A_log is not None)
     if A_log is not None:

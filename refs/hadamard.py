@@ -85,6 +85,6 @@ def rope_hadamard(
     check_rotary_tables("rope_hadamard", "x", sizes, cu_seqlens, offsets)
     tokens = to_compute_dtype(x)
     cos, sin = cos.to(tokens.dtype), sin.to(tokens.dtype)
-    turned = rope(tokens, cos, sin, cu_seqlens=cu_seqlens, offsets=offsets, interleaved=interleaved)
+    rotated = rope(tokens, cos, sin, cu_seqlens=cu_seqlens, offsets=offsets, interleaved=interleaved)
     signs = None if signs is None else signs.to(tokens.dtype)
-    return hadamard(turned, signs, cu_seqlens=cu_seqlens).to(x.dtype)
+    return hadamard(rotated, signs, cu_seqlens=cu_seqlens).to(x.dtype)

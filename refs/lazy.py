@@ -24,8 +24,8 @@ class LazyPackage(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        is_home = isinstance(value, ModuleType) and self._homes.get(name) == value.__name__
-        super().__setattr__(name, getattr(value, name) if is_home else value)
+        is_defining_module = isinstance(value, ModuleType) and self._homes.get(name) == value.__name__
+        super().__setattr__(name, getattr(value, name) if is_defining_module else value)
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return import_module, (self.__name__,)  # an nn.Module with the package as its `ops` can be copied
@@ -39,5 +39,5 @@ def export(package: ModuleType, names: Mapping[str, tuple[str, ...]], kind: type
 
     names: the names to export, by module.
     """
-    vars(package)["_homes"] = {name: module for module, defined in names.items() for name in defined}
+    vars(package)["_homes"] = {name: module for module, module_names in names.items() for name in module_names}
     package.__class__ = kind

@@ -45,7 +45,7 @@ def linear_attention_step(
     check_step("linear_attention_step", LINEAR_ATTENTION_STEP, S=S, q=q, k=k, v=v)
     factor = finite_scale("linear_attention_step", scale, q.shape[-1])
     S = S + gated.outer(k, v)
-    return S, factor * gated.read(S, q)
+    return S, factor * gated.read_state(S, q)
 
 
 @checked_call
@@ -132,7 +132,7 @@ def linear_attention(
     >>> states.shape
     torch.Size([2, 1, 4, 2])
     """
-    return _linear_attention(gated.linear, q, k, v, cu_seqlens, scale, initial_states, return_final_states)
+    return _linear_attention(gated.linear_recurrence, q, k, v, cu_seqlens, scale, initial_states, return_final_states)
 
 
 @checked_call
@@ -157,7 +157,9 @@ def linear_attention_chunked(
     >>> linear_attention_chunked(q, q, v, cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
     tensor([2., 4., 2., 4., 6.])
     """
-    form = partial(gated.chunked, whole_number("linear_attention_chunked", "chunk", chunk, 1, ArgumentError))
+    form = partial(
+        gated.chunkwise_recurrence, whole_number("linear_attention_chunked", "chunk", chunk, 1, ArgumentError)
+    )
     return _linear_attention(form, q, k, v, cu_seqlens, scale, initial_states, return_final_states)
 
 
@@ -200,7 +202,7 @@ def simple_gla(
     >>> simple_gla(q, q, v, g, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
     tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
     """
-    return _simple_gla(gated.linear, q, k, v, g, cu_seqlens, scale, initial_states, return_final_states)
+    return _simple_gla(gated.linear_recurrence, q, k, v, g, cu_seqlens, scale, initial_states, return_final_states)
 
 
 @checked_call
@@ -224,7 +226,7 @@ def simple_gla_chunked(
     >>> simple_gla_chunked(q, q, v, g, cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
     tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
     """
-    form = partial(gated.chunked, whole_number("simple_gla_chunked", "chunk", chunk, 1, ArgumentError))
+    form = partial(gated.chunkwise_recurrence, whole_number("simple_gla_chunked", "chunk", chunk, 1, ArgumentError))
     return _simple_gla(form, q, k, v, g, cu_seqlens, scale, initial_states, return_final_states)
 
 
@@ -267,7 +269,7 @@ def retention(
     >>> retention(q, q, v, -torch.ones(1), cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
     tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
     """
-    return _retention(gated.linear, q, k, v, decay, cu_seqlens, scale, initial_states, return_final_states)
+    return _retention(gated.linear_recurrence, q, k, v, decay, cu_seqlens, scale, initial_states, return_final_states)
 
 
 @checked_call
@@ -291,7 +293,7 @@ def retention_chunked(
     >>> retention_chunked(q, q, v, -torch.ones(1), cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
     tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
     """
-    form = partial(gated.chunked, whole_number("retention_chunked", "chunk", chunk, 1, ArgumentError))
+    form = partial(gated.chunkwise_recurrence, whole_number("retention_chunked", "chunk", chunk, 1, ArgumentError))
     return _retention(form, q, k, v, decay, cu_seqlens, scale, initial_states, return_final_states)
 
 
@@ -300,13 +302,15 @@ def _linear_attention(
     initial_states: Tensor | None, return_final_states: bool,
 ) -> Result:  # fmt: skip
     tensors = {"q": q, "k": k, "v": v, "initial_states": initial_states}
-    factor = _checked(LINEAR_ATTENTION, cu_seqlens, tensors, scale, return_final_states)
+    factor = _bind_scale(LINEAR_ATTENTION, cu_seqlens, tensors, scale, return_final_states)
 
     def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return form(S, v, q, k, gated.no_decay(v))
 
-    found = gated.over_pack(recurrence, q, k, v, scale=factor, cu_seqlens=cu_seqlens, initial_states=initial_states)
-    return found if return_final_states else found[0]
+    outputs = gated.run_over_pack(
+        recurrence, q, k, v, scale=factor, cu_seqlens=cu_seqlens, initial_states=initial_states
+    )
+    return outputs if return_final_states else outputs[0]
 
 
 def _simple_gla(
@@ -314,15 +318,15 @@ def _simple_gla(
     initial_states: Tensor | None, return_final_states: bool,
 ) -> Result:  # fmt: skip
     tensors = {"q": q, "k": k, "v": v, "g": g, "initial_states": initial_states}
-    factor = _checked(SIMPLE_GLA, cu_seqlens, tensors, scale, return_final_states)
-    found = gated.over_pack(
+    factor = _bind_scale(SIMPLE_GLA, cu_seqlens, tensors, scale, return_final_states)
+    outputs = gated.run_over_pack(
         form,
         *(q, k, v, g[..., None]),
         scale=factor,
         cu_seqlens=cu_seqlens,
         initial_states=initial_states,
     )
-    return found if return_final_states else found[0]
+    return outputs if return_final_states else outputs[0]
 
 
 def _retention(
@@ -330,13 +334,13 @@ def _retention(
     initial_states: Tensor | None, return_final_states: bool,
 ) -> Result:  # fmt: skip
     tensors = {"q": q, "k": k, "v": v, "decay": decay, "initial_states": initial_states}
-    factor = _checked(RETENTION, cu_seqlens, tensors, scale, return_final_states)
+    factor = _bind_scale(RETENTION, cu_seqlens, tensors, scale, return_final_states)
     g = decay[:, None].expand(len(v), -1, -1)
-    found = gated.over_pack(form, q, k, v, g, scale=factor, cu_seqlens=cu_seqlens, initial_states=initial_states)
-    return found if return_final_states else found[0]
+    outputs = gated.run_over_pack(form, q, k, v, g, scale=factor, cu_seqlens=cu_seqlens, initial_states=initial_states)
+    return outputs if return_final_states else outputs[0]
 
 
-def _checked(
+def _bind_scale(
     signature: Signature, cu_seqlens: Tensor, tensors: dict[str, Tensor | None], scale: Any, return_final_states: bool
 ) -> float:
     """Check a call, and return the scale as a float."""

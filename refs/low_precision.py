@@ -19,8 +19,8 @@ from packproof.refs.recurrence import join_sequences, split_sequences, to_comput
 from packproof.refs.signatures import QUANTIZE_FP8, ROUND_FP8
 
 LARGEST = 448.0  # of e4m3
-_PAST = 464.0  # half a spacing above LARGEST: rounds to even, 448; anything above overflows
-_LEAST_EXPONENT = -5  # of frexp, of the smallest normal number 2^-6; subnormal numbers are 2^-9 apart
+_OVERFLOW = 464.0  # half a spacing above LARGEST: rounds to even, 448; anything above overflows
+_MIN_NORMAL_EXPONENT = -5  # of frexp, of the smallest normal number 2^-6; subnormal numbers are 2^-9 apart
 SMALLEST_EXPONENT = -126  # of a scale
 BLOCK = 128  # tokens
 
@@ -46,25 +46,25 @@ def quantize_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> tuple[
     (tensor([2.5000e-01, 2.5600e+02, 2.8800e+02]), tensor([4.0000e+00, 4.0000e+00, 3.9062e-03]))
     """
     bind(QUANTIZE_FP8, cu_seqlens, x=x, values=True)
-    block = whole_number("quantize_fp8", "block", block, least=1, error=ArgumentError)
+    block = whole_number("quantize_fp8", "block", block, minimum=1, error=ArgumentError)
     rows = x.detach().double().masked_fill(x.float().isinf(), torch.inf)  # past fp32, as the scales are
     blocks = [part for sequence in split_sequences(rows, cu_seqlens) for part in torch.split(sequence, block)]
-    scales = [_scale(part).expand(part.shape[:2]) for part in blocks]
+    scales = [_block_scale(part).expand(part.shape[:2]) for part in blocks]
     values = join_sequences([part / scale[..., None] for part, scale in zip(blocks, scales, strict=True)], rows)
-    values = torch.where(values.abs() <= _PAST, values, torch.nan)  # some versions of torch have 448 for infinity
-    return _nearest(values).to(torch.float8_e4m3fn), join_sequences(scales, rows.new_zeros(x.shape[:2])).float()
+    values = torch.where(values.abs() <= _OVERFLOW, values, torch.nan)  # some versions of torch have 448 for infinity
+    return _round_to_e4m3(values).to(torch.float8_e4m3fn), join_sequences(scales, rows.new_zeros(x.shape[:2])).float()
 
 
-def _nearest(values: Tensor) -> Tensor:
+def _round_to_e4m3(values: Tensor) -> Tensor:
     """Round to the nearest numbers of e4m3, ties to even. torch would round float64 twice, by way of fp32."""
     exponent = torch.frexp(values)[1]  # |values| from 2^(exponent - 1) on, where numbers are 2^(exponent - 4) apart
-    spacing = torch.ldexp(torch.ones_like(values), exponent.clamp(min=_LEAST_EXPONENT) - 4)
+    spacing = torch.ldexp(torch.ones_like(values), exponent.clamp(min=_MIN_NORMAL_EXPONENT) - 4)
     return (values / spacing).round() * spacing
 
 
-def _scale(part: Tensor) -> Tensor:
+def _block_scale(block: Tensor) -> Tensor:
     """The scale of each head of a block (n, h, k)."""
-    largest = part.abs().amax((0, 2)) if part.numel() else part.new_zeros(part.shape[1])
+    largest = block.abs().amax((0, 2)) if block.numel() else block.new_zeros(block.shape[1])
     mantissa, exponent = torch.frexp(largest)  # largest = mantissa 2^exponent, 448 = 0.875 2^9
     exponent = exponent - 9 + (mantissa > LARGEST / 2**9)
     scale = torch.ldexp(torch.ones_like(largest), exponent.clamp(min=SMALLEST_EXPONENT))
@@ -83,9 +83,9 @@ def dequantize_fp8(values: Tensor, scales: Tensor) -> Tensor:
     """
     check_floats("dequantize_fp8", "scales", scales)
     if not isinstance(values, Tensor) or values.dtype != torch.float8_e4m3fn or values.shape[:2] != scales.shape:
-        came = f"{values.dtype} {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)[:60]
+        actual = f"{values.dtype} {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)[:60]
         raise ArgumentError(
-            f"dequantize_fp8: values is {came} but torch.float8_e4m3fn (t, h, k), with scales (t, h), was expected"
+            f"dequantize_fp8: values is {actual} but torch.float8_e4m3fn (t, h, k), with scales (t, h), was expected"
         )
     return values.float() * scales[..., None]
 
@@ -129,14 +129,14 @@ def attention_fp8(
     >>> bool(incoherent < naive)
     True
     """
-    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-    mixed_q = hadamard(to_compute_dtype(q), signs, cu_seqlens=cu_seqlens)
-    mixed_k = hadamard(to_compute_dtype(k), signs, cu_seqlens=keys)
-    found = attention_fp8_naive(
-        *(mixed_q, mixed_k, to_compute_dtype(v), None if sinks is None else to_compute_dtype(sinks)),
+    key_offsets = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    rotated_q = hadamard(to_compute_dtype(q), signs, cu_seqlens=cu_seqlens)
+    rotated_k = hadamard(to_compute_dtype(k), signs, cu_seqlens=key_offsets)
+    outputs = attention_fp8_naive(
+        *(rotated_q, rotated_k, to_compute_dtype(v), None if sinks is None else to_compute_dtype(sinks)),
         cu_seqlens=cu_seqlens, cu_seqlens_k=cu_seqlens_k, block=block, **options,
     )  # fmt: skip
-    return (found[0].to(q.dtype), found[1]) if isinstance(found, tuple) else found.to(q.dtype)
+    return (outputs[0].to(q.dtype), outputs[1]) if isinstance(outputs, tuple) else outputs.to(q.dtype)
 
 
 @checked_call
@@ -154,6 +154,8 @@ def attention_fp8_naive(
     >>> attention_fp8_naive(q, q, v, cu_seqlens=torch.tensor([0, 2])).flatten()  # the mean of 1 and 1.125
     tensor([1.0625, 1.0625])
     """
-    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-    q, k, v = (round_fp8(x, cu_seqlens=cu, block=block) for x, cu in ((q, cu_seqlens), (k, keys), (v, keys)))
+    key_offsets = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    q, k, v = (
+        round_fp8(x, cu_seqlens=cu, block=block) for x, cu in ((q, cu_seqlens), (k, key_offsets), (v, key_offsets))
+    )
     return attention(q, k, v, sinks, cu_seqlens=cu_seqlens, cu_seqlens_k=cu_seqlens_k, **options)

@@ -10,7 +10,7 @@ from typing import Any
 from packproof.refs.arguments import whole_number
 from packproof.refs.errors import LayoutError, checked_call, checked_init
 from packproof.refs.packing import PackLayout
-from packproof.refs.wording import counted, kind
+from packproof.refs.wording import kind, plural
 
 
 @checked_init
@@ -66,7 +66,7 @@ def pack_in_order(lengths: Iterable[int], capacity: int) -> list[Pack]:
     >>> [[piece.sequence for piece in pack] for pack in pack_in_order([5, 2, 3, 4, 1, 9], capacity=10)]
     [[0, 1, 2], [3, 4], [5]]
     """
-    return list(_in_order(_known(lengths), _capacity("pack_in_order", capacity)))
+    return list(_fill_in_order(_checked_lengths(lengths), _capacity("pack_in_order", capacity)))
 
 
 @checked_call
@@ -81,7 +81,7 @@ def pack_first_fit(lengths: Iterable[int], capacity: int, window: int = 16) -> l
     [[0, 1, 3], [2, 4], [5]]
     """
     window = whole_number("pack_first_fit", "window", window, 1)
-    return list(_first_fit(_known(lengths), _capacity("pack_first_fit", capacity), window))
+    return list(_fill_first_fit(_checked_lengths(lengths), _capacity("pack_first_fit", capacity), window))
 
 
 @checked_call
@@ -97,7 +97,7 @@ def pack_best_fit(lengths: Iterable[int], capacity: int, window: int = 256) -> l
     [[0, 3, 4], [1, 2], [5]]
     """
     window = whole_number("pack_best_fit", "window", window, 1)
-    return list(_best_fit(_known(lengths), _capacity("pack_best_fit", capacity), window))
+    return list(_fill_best_fit(_checked_lengths(lengths), _capacity("pack_best_fit", capacity), window))
 
 
 @checked_call
@@ -115,7 +115,7 @@ def pack_with_split(lengths: Iterable[int], capacity: int) -> list[Pack]:
     [(2, 1, 5)]
     [(2, 5, 9)]
     """
-    return list(_split(_known(lengths), _capacity("pack_with_split", capacity)))
+    return list(_fill_with_split(_checked_lengths(lengths), _capacity("pack_with_split", capacity)))
 
 
 @checked_call
@@ -139,21 +139,21 @@ def packs_of(
     """
     if packer not in _PACKERS:
         raise LayoutError(f"packs_of: packer is {packer!r}; one of {', '.join(_PACKERS)} was expected")
-    fill, default = _PACKERS[packer]
-    if window is not None and default is None:
+    fill, default_window = _PACKERS[packer]
+    if window is not None and default_window is None:
         raise LayoutError(f"packs_of: {packer} has no window; leave it out, or choose first_fit or best_fit")
-    width = (
+    window_option = (
         {}
-        if default is None
-        else {"window": default if window is None else whole_number("packs_of", "window", window, 1)}
+        if default_window is None
+        else {"window": default_window if window is None else whole_number("packs_of", "window", window, 1)}
     )
     if not isinstance(lengths, Iterable):
         raise LayoutError(f"packs_of: lengths is {kind(lengths)}; whole numbers, one for each sequence, were expected")
     arriving = (whole_number("packs_of", f"lengths entry {j}", length) for j, length in enumerate(lengths))
-    return fill(arriving, _capacity("packs_of", capacity), **width)
+    return fill(arriving, _capacity("packs_of", capacity), **window_option)
 
 
-def _in_order(lengths: Iterable[int], capacity: int) -> Iterator[Pack]:
+def _fill_in_order(lengths: Iterable[int], capacity: int) -> Iterator[Pack]:
     pack: list[Piece] = []
     room = capacity
     for j, length in enumerate(lengths):
@@ -167,53 +167,53 @@ def _in_order(lengths: Iterable[int], capacity: int) -> Iterator[Pack]:
         yield tuple(pack)
 
 
-def _first_fit(lengths: Iterable[int], capacity: int, window: int) -> Iterator[Pack]:
+def _fill_first_fit(lengths: Iterable[int], capacity: int, window: int) -> Iterator[Pack]:
     packs: deque[list[Piece]] = deque()
     rooms: deque[int] = deque()
     for j, length in enumerate(lengths):
         _require_fit(j, length, capacity)
-        into = next((i for i, room in enumerate(rooms) if length <= room), len(rooms))
-        if into == len(rooms):
+        pack_index = next((i for i, room in enumerate(rooms) if length <= room), len(rooms))
+        if pack_index == len(rooms):
             packs.append([])
             rooms.append(capacity)
-        packs[into].append(_piece(j, 0, length))
-        rooms[into] -= length
+        packs[pack_index].append(_piece(j, 0, length))
+        rooms[pack_index] -= length
         if len(packs) > window:
             rooms.popleft()
             yield tuple(packs.popleft())
     yield from map(tuple, packs)
 
 
-def _best_fit(lengths: Iterable[int], capacity: int, window: int) -> Iterator[Pack]:
-    coming = enumerate(lengths)
-    arrived: deque[tuple[int, int]] = deque()  # (length, -sequence), in order of arrival; some are packed already
+def _fill_best_fit(lengths: Iterable[int], capacity: int, window: int) -> Iterator[Pack]:
+    arrivals = enumerate(lengths)
+    queue: deque[tuple[int, int]] = deque()  # (length, -sequence), in order of arrival; some are packed already
     waiting: list[tuple[int, int]] = []  # unpacked ones, sorted; the oldest of equal length is last
 
     def admit(count: int) -> None:
-        for j, length in islice(coming, count):
+        for j, length in islice(arrivals, count):
             _require_fit(j, length, capacity)
-            arrived.append((length, -j))
+            queue.append((length, -j))
             insort(waiting, (length, -j))
 
     admit(window)
-    taken: set[int] = set()
+    packed_sequences: set[int] = set()
     while waiting:
-        while -arrived[0][1] in taken:
-            taken.discard(-arrived.popleft()[1])
-        chosen = bisect_right(waiting, arrived[0]) - 1
+        while -queue[0][1] in packed_sequences:
+            packed_sequences.discard(-queue.popleft()[1])
+        position = bisect_right(waiting, queue[0]) - 1
         pack: list[Piece] = []
         room = capacity
-        while chosen >= 0:
-            length, minus_j = waiting.pop(chosen)
-            taken.add(-minus_j)
+        while position >= 0:
+            length, minus_j = waiting.pop(position)
+            packed_sequences.add(-minus_j)
             admit(1)
             pack.append(_piece(-minus_j, 0, length))
             room -= length
-            chosen = bisect_right(waiting, (room, 1)) - 1
+            position = bisect_right(waiting, (room, 1)) - 1
         yield tuple(sorted(pack, key=_sequence))
 
 
-def _split(lengths: Iterable[int], capacity: int) -> Iterator[Pack]:
+def _fill_with_split(lengths: Iterable[int], capacity: int) -> Iterator[Pack]:
     pack: list[Piece] = []
     room = capacity
     for j, length in enumerate(lengths):
@@ -232,10 +232,10 @@ def _split(lengths: Iterable[int], capacity: int) -> Iterator[Pack]:
 
 # (packer, its default window), by name
 _PACKERS: Mapping[str, tuple[Callable[..., Iterator[Pack]], int | None]] = {
-    "in_order": (_in_order, None),
-    "first_fit": (_first_fit, 16),
-    "best_fit": (_best_fit, 256),
-    "split": (_split, None),
+    "in_order": (_fill_in_order, None),
+    "first_fit": (_fill_first_fit, 16),
+    "best_fit": (_fill_best_fit, 256),
+    "split": (_fill_with_split, None),
 }
 
 
@@ -250,19 +250,19 @@ def padding_rate(packs: Iterable[Iterable[Piece]], capacity: int) -> float:
     0.2
     """
     capacity = whole_number("padding_rate", "capacity", capacity, 1)
-    held = [_held(p, pack) for p, pack in enumerate(_iterable("padding_rate", "packs", packs))]
-    for p, tokens in enumerate(held):
+    token_counts = [_token_count(p, pack) for p, pack in enumerate(_iterable("padding_rate", "packs", packs))]
+    for p, tokens in enumerate(token_counts):
         if tokens > capacity:
-            raise LayoutError(f"padding_rate: pack {p} has {counted(tokens, 'token')} but capacity is {capacity}")
-    rows = len(held) * capacity
-    return (rows - sum(held)) / rows if rows else 0.0
+            raise LayoutError(f"padding_rate: pack {p} has {plural(tokens, 'token')} but capacity is {capacity}")
+    rows = len(token_counts) * capacity
+    return (rows - sum(token_counts)) / rows if rows else 0.0
 
 
-def _held(p: int, pack: Any) -> int:
+def _token_count(p: int, pack: Any) -> int:
     pieces = list(_iterable("padding_rate", f"pack {p}", pack))
-    other = next((piece for piece in pieces if not isinstance(piece, Piece)), None)
-    if other is not None:
-        raise LayoutError(f"padding_rate: pack {p} holds {kind(other)}; pieces were expected")
+    invalid = next((piece for piece in pieces if not isinstance(piece, Piece)), None)
+    if invalid is not None:
+        raise LayoutError(f"padding_rate: pack {p} holds {kind(invalid)}; pieces were expected")
     return sum(map(len, pieces))
 
 
@@ -272,7 +272,7 @@ def _iterable(function: str, name: str, value: Any) -> Iterable[Any]:
     raise LayoutError(f"{function}: {name} is {kind(value)}; what a packer returns was expected")
 
 
-def _known(lengths: Iterable[int]) -> Iterable[int]:
+def _checked_lengths(lengths: Iterable[int]) -> Iterable[int]:
     """The lengths of a finite input. Raises LayoutError for an invalid length, before any packing."""
     return PackLayout.from_lengths(lengths).lengths
 
@@ -284,7 +284,7 @@ def _capacity(packer: str, capacity: int) -> int:
 def _require_fit(j: int, length: int, capacity: int) -> None:
     if length > capacity:
         raise LayoutError(
-            f"sequence {j} has {counted(length, 'token')} but a pack's capacity is {capacity}\n"
+            f"sequence {j} has {plural(length, 'token')} but a pack's capacity is {capacity}\n"
             "    Use a larger capacity, cut the sequence, or use pack_with_split."
         )
 

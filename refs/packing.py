@@ -8,9 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import OFFSETS, check_offsets, check_offsets_form, host_offsets, moved, whole_number
+from packproof.refs.arguments import (
+    OFFSETS,
+    check_offsets,
+    check_offsets_form,
+    host_offsets,
+    move_to_device,
+    whole_number,
+)
 from packproof.refs.errors import LayoutError, checked_call, checked_init
-from packproof.refs.wording import counted, kind
+from packproof.refs.wording import kind, plural
 
 _UNUSED = -1  # seq_idx of a row that belongs to no sequence
 
@@ -43,8 +50,8 @@ class PackLayout:
         gaps = _counts("gaps", self.gaps)
         slack = whole_number("PackLayout", "slack", self.slack)
         if gaps and len(gaps) != len(lengths):
-            came = f"{counted(len(gaps), 'gap')} for {counted(len(lengths), 'sequence')}"
-            raise LayoutError(f"PackLayout: {came}; one gap after each was expected")
+            actual = f"{plural(len(gaps), 'gap')} for {plural(len(lengths), 'sequence')}"
+            raise LayoutError(f"PackLayout: {actual}; one gap after each was expected")
         if gaps:
             gaps, slack = (*gaps[:-1], 0), slack + gaps[-1]
         object.__setattr__(self, "lengths", lengths)
@@ -79,8 +86,8 @@ class PackLayout:
         """
         check_offsets_form("PackLayout", cu_seqlens)
         offsets = host_offsets("PackLayout", cu_seqlens)
-        given = None if total_tokens is None else whole_number("PackLayout", "total_tokens", total_tokens)
-        total = max(offsets) if given is None else given
+        n_rows = None if total_tokens is None else whole_number("PackLayout", "total_tokens", total_tokens)
+        total = max(offsets) if n_rows is None else n_rows
         check_offsets("PackLayout", cu_seqlens, total)
         return cls(tuple(b - a for a, b in pairwise(offsets)), slack=total - offsets[-1])
 
@@ -117,7 +124,7 @@ class PackLayout:
                 )
             elif unused and j == 0:
                 raise LayoutError(
-                    f"PackLayout: seq_idx starts with {counted(unused, 'unused row')}; sequence 0 starts at token 0"
+                    f"PackLayout: seq_idx starts with {plural(unused, 'unused row')}; sequence 0 starts at token 0"
                 )
             else:
                 empty = j - len(lengths)
@@ -145,7 +152,7 @@ class PackLayout:
         ids = _host_ids("position_ids", position_ids)
         slack = whole_number("PackLayout", "slack", slack)
         if slack > len(ids):
-            raise LayoutError(f"PackLayout: slack is {slack} but position_ids has {counted(len(ids), 'row')}")
+            raise LayoutError(f"PackLayout: slack is {slack} but position_ids has {plural(len(ids), 'row')}")
         lengths: list[int] = []
         for token, position in enumerate(ids[: len(ids) - slack]):
             if position == 0:
@@ -234,7 +241,7 @@ class PackLayout:
             raise LayoutError(f"PackLayout: dtype is {dtype} but torch.int32 or torch.int64 was expected")
         if self.n_tokens > torch.iinfo(dtype).max:
             raise LayoutError(f"PackLayout: {self.n_tokens} tokens do not fit int32 offsets; ask for dtype=torch.int64")
-        return moved("PackLayout", torch.tensor([0, *accumulate(self.lengths)], dtype=dtype), device)
+        return move_to_device("PackLayout", torch.tensor([0, *accumulate(self.lengths)], dtype=dtype), device)
 
     @checked_call
     def seq_idx(self, device: torch.device | str | None = None) -> Tensor:
@@ -247,7 +254,7 @@ class PackLayout:
         ids = torch.full((self.total_tokens,), _UNUSED, dtype=torch.int32)
         for j, rows in enumerate(self.slices):
             ids[rows] = j
-        return moved("PackLayout", ids, device)
+        return move_to_device("PackLayout", ids, device)
 
     @checked_call
     def position_ids(self, device: torch.device | str | None = None) -> Tensor:
@@ -260,7 +267,7 @@ class PackLayout:
         ids = torch.zeros(self.total_tokens, dtype=torch.int32)
         for rows in self.slices:
             ids[rows] = torch.arange(rows.stop - rows.start, dtype=torch.int32)
-        return moved("PackLayout", ids, device)
+        return move_to_device("PackLayout", ids, device)
 
     def _strides(self) -> tuple[int, ...]:
         return tuple(map(sum, zip(self.lengths, self.gaps, strict=True))) if self.gaps else self.lengths
@@ -279,29 +286,31 @@ def pack(tensors: Iterable[Tensor], slack: int = 0) -> tuple[Tensor, PackLayout]
     (tensor([1, 2, 3, 0]), PackLayout(lengths=(2, 1), slack=1, gaps=()))
     """
     sequences = _sequences(tensors)
-    first = sequences[0]
+    first_sequence = sequences[0]
     for j, tensor in enumerate(sequences):
         if not isinstance(tensor, Tensor):
             raise LayoutError(f"pack: sequence {j} is {kind(tensor)}; a tensor (t, ...) was expected")
         if tensor.ndim == 0:
             raise LayoutError(f"pack: sequence {j} has no token axis; shape (t, ...) was expected")
-        here, there = ((x.shape[1:], x.dtype, x.device) for x in (tensor, first))
-        if here != there:
-            raise LayoutError(f"pack: sequence {j} is {_described(tensor)} but sequence 0 is {_described(first)}")
+        row_type, first_row_type = ((x.shape[1:], x.dtype, x.device) for x in (tensor, first_sequence))
+        if row_type != first_row_type:
+            raise LayoutError(
+                f"pack: sequence {j} is {_describe_tensor(tensor)} but sequence 0 is {_describe_tensor(first_sequence)}"
+            )
     layout = PackLayout(tuple(len(tensor) for tensor in sequences), whole_number("pack", "slack", slack))
-    return torch.cat([*sequences, first.new_zeros(layout.slack, *first.shape[1:])]), layout
+    return torch.cat([*sequences, first_sequence.new_zeros(layout.slack, *first_sequence.shape[1:])]), layout
 
 
 def _sequences(tensors: Any) -> list[Tensor]:
     if isinstance(tensors, Tensor) or not isinstance(tensors, Iterable):
-        came = _described(tensors) if isinstance(tensors, Tensor) else kind(tensors)
-        raise LayoutError(f"pack: tensors is {came}; one tensor (t, ...) for each sequence was expected, in a list")
-    found = list(tensors)
-    if not found:
+        actual = _describe_tensor(tensors) if isinstance(tensors, Tensor) else kind(tensors)
+        raise LayoutError(f"pack: tensors is {actual}; one tensor (t, ...) for each sequence was expected, in a list")
+    sequences = list(tensors)
+    if not sequences:
         raise LayoutError(
             "pack: no sequences given; at least one is needed to know shape and dtype (it may have no tokens)"
         )
-    return found
+    return sequences
 
 
 @checked_call
@@ -316,15 +325,15 @@ def unpack(packed: Tensor, layout: PackLayout) -> list[Tensor]:
     if not isinstance(packed, Tensor):
         raise LayoutError(f"unpack: packed is {kind(packed)}; a tensor (t, ...) was expected")
     if not isinstance(layout, PackLayout):
-        came = _described(layout) if isinstance(layout, Tensor) else kind(layout)
+        actual = _describe_tensor(layout) if isinstance(layout, Tensor) else kind(layout)
         raise LayoutError(
-            f"unpack: layout is {came}; a PackLayout was expected\n"
+            f"unpack: layout is {actual}; a PackLayout was expected\n"
             "    PackLayout.from_cu_seqlens(cu_seqlens, len(packed)) makes one."
         )
     rows = packed.shape[0] if packed.ndim else 0
     if not packed.ndim or rows != layout.total_tokens:
         raise LayoutError(
-            f"unpack: packed has {counted(rows, 'row')} but the layout has {layout.total_tokens}: {layout}"
+            f"unpack: packed has {plural(rows, 'row')} but the layout has {layout.total_tokens}: {layout}"
         )
     gaps = layout.gaps or (0,) * layout.n_sequences
     sizes = [size for pair in zip(layout.lengths, gaps, strict=True) for size in pair]
@@ -380,17 +389,17 @@ def _locate(cu_seqlens: Tensor, total_tokens: int) -> tuple[Tensor, Tensor]:
 
 def _counts(name: str, values: Any) -> tuple[int, ...]:
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        came = repr(values) if isinstance(values, int | float | str) else kind(values)
-        raise LayoutError(f"PackLayout: {name} is {came}; whole numbers, one for each sequence, were expected")
+        actual = repr(values) if isinstance(values, int | float | str) else kind(values)
+        raise LayoutError(f"PackLayout: {name} is {actual}; whole numbers, one for each sequence, were expected")
     return tuple(whole_number("PackLayout", f"{name} entry {i}", value) for i, value in enumerate(values))
 
 
 def _host_ids(name: str, ids: Tensor) -> list[int]:
     if not isinstance(ids, Tensor) or ids.dtype not in OFFSETS or ids.ndim != 1:
-        came = _described(ids) if isinstance(ids, Tensor) else kind(ids)
-        raise LayoutError(f"PackLayout: {name} is {came}; an int32 or int64 tensor of one axis was expected")
+        actual = _describe_tensor(ids) if isinstance(ids, Tensor) else kind(ids)
+        raise LayoutError(f"PackLayout: {name} is {actual}; an int32 or int64 tensor of one axis was expected")
     return host_offsets("PackLayout", ids)
 
 
-def _described(tensor: Tensor) -> str:
+def _describe_tensor(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)} on {tensor.device}"

@@ -27,11 +27,15 @@ from packproof.refs.signatures import (
     Signature,
 )
 from packproof.refs.ssd import ssd
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 
-def over_pool(
-    op: Callable[..., tuple[Tensor, Tensor]], states: Tensor, state_indices: Tensor, cu_seqlens: Tensor, **others: Any
+def run_on_pool(
+    op: Callable[..., tuple[Tensor, Tensor]],
+    states: Tensor,
+    state_indices: Tensor,
+    cu_seqlens: Tensor,
+    **arguments: Any,
 ) -> tuple[Tensor, Tensor]:
     """Run an op with initial and final states on a pool: returns y and the new pool.
 
@@ -40,16 +44,16 @@ def over_pool(
     has_slot = state_indices >= 0
     slots = state_indices.long().clamp(min=0)
     initial = states[slots] if len(states) else states.new_zeros(len(slots), *states.shape[1:])
-    y, final = op(**others, cu_seqlens=cu_seqlens, initial_states=initial, return_final_states=True)
-    used = has_slot.repeat_interleave(cu_seqlens.diff().long())
-    inside = torch.cat([used, used.new_zeros(len(y) - len(used))])
-    y = torch.where(inside.view(-1, *[1] * (y.ndim - 1)), y, torch.zeros_like(y))
+    y, final = op(**arguments, cu_seqlens=cu_seqlens, initial_states=initial, return_final_states=True)
+    row_has_slot = has_slot.repeat_interleave(cu_seqlens.diff().long())
+    is_output_row = torch.cat([row_has_slot, row_has_slot.new_zeros(len(y) - len(row_has_slot))])
+    y = torch.where(is_output_row.view(-1, *[1] * (y.ndim - 1)), y, torch.zeros_like(y))
     new_states = states.clone()
     new_states[slots[has_slot]] = final[has_slot].to(states.dtype)
     return y, new_states
 
 
-def _updated(
+def _run_update(
     signature: Signature,
     op: Callable[..., Any],
     tensors: dict[str, Tensor | None],
@@ -59,7 +63,7 @@ def _updated(
     sizes = bind(signature, cu_seqlens, **tensors, values=True)
     check_options(signature, **{name: value for name, value in options.items() if name in signature.options})
     _check_slots(signature.op, tensors["state_indices"], sizes["c"])
-    return over_pool(op, cu_seqlens=cu_seqlens, **tensors, **options)  # type: ignore[arg-type]
+    return run_on_pool(op, cu_seqlens=cu_seqlens, **tensors, **options)  # type: ignore[arg-type]
 
 
 def _check_slots(function: str, state_indices: Tensor | None, slots: int) -> None:
@@ -69,7 +73,7 @@ def _check_slots(function: str, state_indices: Tensor | None, slots: int) -> Non
     for request, slot in enumerate(state_indices.tolist()):
         if not -1 <= slot < slots:
             raise ArgumentError(
-                f"{function}: state_indices[{request}] is {slot} but states has {counted(slots, 'slot')}\n"
+                f"{function}: state_indices[{request}] is {slot} but states has {plural(slots, 'slot')}\n"
                 "    A slot counts from 0; -1 is for a request that has none."
             )
         if slot >= 0 and owners.setdefault(slot, request) != request:
@@ -109,7 +113,7 @@ def causal_conv1d_update(
     (tensor([8., 0.]), tensor([5., 6., 1.]))
     """
     tensors = {"x": x, "weight": weight, "bias": bias, "states": states, "state_indices": state_indices}
-    return _updated(CAUSAL_CONV1D_UPDATE, causal_conv1d, tensors, cu_seqlens, activation=activation)
+    return _run_update(CAUSAL_CONV1D_UPDATE, causal_conv1d, tensors, cu_seqlens, activation=activation)
 
 
 @checked_call
@@ -148,7 +152,7 @@ def selective_scan_update(
         **{"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias},
         **{"states": states, "state_indices": state_indices},
     }
-    return _updated(SELECTIVE_SCAN_UPDATE, selective_scan, tensors, cu_seqlens, delta_softplus=delta_softplus)
+    return _run_update(SELECTIVE_SCAN_UPDATE, selective_scan, tensors, cu_seqlens, delta_softplus=delta_softplus)
 
 
 @checked_call
@@ -187,7 +191,7 @@ def ssd_update(
         **{"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias},
         **{"states": states, "state_indices": state_indices},
     }
-    return _updated(SSD_UPDATE, ssd, tensors, cu_seqlens, dt_softplus=dt_softplus)
+    return _run_update(SSD_UPDATE, ssd, tensors, cu_seqlens, dt_softplus=dt_softplus)
 
 
 @checked_call
@@ -228,7 +232,7 @@ def gated_delta_rule_update(
         **{"states": states, "state_indices": state_indices},
     }
     options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "scale": scale}
-    return _updated(GATED_DELTA_RULE_UPDATE, gated_delta_rule, tensors, cu_seqlens, **options)
+    return _run_update(GATED_DELTA_RULE_UPDATE, gated_delta_rule, tensors, cu_seqlens, **options)
 
 
 @checked_call
@@ -269,4 +273,4 @@ def kda_update(
         **{"states": states, "state_indices": state_indices},
     }
     options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "scale": scale}
-    return _updated(KDA_UPDATE, kda, tensors, cu_seqlens, **options)
+    return _run_update(KDA_UPDATE, kda, tensors, cu_seqlens, **options)

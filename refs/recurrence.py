@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from packproof.refs.arguments import check_offsets, check_offsets_form
 from packproof.refs.errors import ArgumentError, checked_call
-from packproof.refs.wording import counted, kind
+from packproof.refs.wording import kind, plural
 
 Step = Callable[..., tuple[Tensor, Tensor]]
 Recurrence = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -21,7 +21,7 @@ Gate = Callable[[Tensor, Tensor | None], Tensor]
 SOFTPLUS_LINEAR = 40.0  # above it softplus(x) == x in float64; torch's default of 20 loses nine digits
 
 
-def each_sequence(cu_seqlens: Tensor) -> list[slice]:
+def sequence_slices(cu_seqlens: Tensor) -> list[slice]:
     """The rows of each sequence, from offsets (s + 1,). Reads them on the host."""
     return [slice(start, end) for start, end in pairwise(cu_seqlens.tolist())]
 
@@ -41,9 +41,9 @@ def split_sequences(x: Tensor, cu_seqlens: Tensor) -> list[Tensor]:
     check_rows("split_sequences", "x", x)
     check_offsets_form("split_sequences", cu_seqlens)
     check_offsets("split_sequences", cu_seqlens, len(x), "x has")
-    rows = each_sequence(cu_seqlens)
-    used = rows[-1].stop if rows else 0
-    return list(torch.split(x[:used], [r.stop - r.start for r in rows])) if rows else []
+    rows = sequence_slices(cu_seqlens)
+    n_tokens = rows[-1].stop if rows else 0
+    return list(torch.split(x[:n_tokens], [r.stop - r.start for r in rows])) if rows else []
 
 
 @checked_call
@@ -57,7 +57,7 @@ def join_sequences(pieces: Iterable[Tensor], like: Tensor) -> Tensor:
     >>> join_sequences([torch.ones(2), torch.ones(1)], like=torch.zeros(5))
     tensor([1., 1., 1., 0., 0.])
     """
-    pieces = _checked_pieces(pieces, like)
+    pieces = _validate_pieces(pieces, like)
     rows = [like[:0], *(piece.to(like.dtype) for piece in pieces)]  # like[:0]: a graph even if there is no sequence
     slack = like.shape[0] - sum(row.shape[0] for row in rows)
     return torch.cat([*rows, like.new_zeros(slack, *like.shape[1:])])
@@ -92,10 +92,10 @@ def over_time(step: Step, state: Tensor, *tokens: Tensor) -> tuple[Tensor, Tenso
     _check_steps(step, tokens)
     ys = []
     for row in zip(*(x.unbind(0) for x in tokens), strict=True):
-        returned = step(state, *row)
-        if not isinstance(returned, tuple | list) or len(returned) != 2:
-            raise ArgumentError(f"over_time: step returned {_described(returned)} but (state, y) was expected")
-        state, y = returned
+        result = step(state, *row)
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise ArgumentError(f"over_time: step returned {_describe_returned(result)} but (state, y) was expected")
+        state, y = result
         ys.append(y)
     return torch.stack(ys) if ys else tokens[0], state
 
@@ -173,25 +173,25 @@ def state_space(
 def check_rows(function: str, name: str, x: Tensor) -> None:
     """Raise ArgumentError unless x is a tensor with rows."""
     if not isinstance(x, Tensor) or not x.ndim:
-        came = "a tensor without axes" if isinstance(x, Tensor) else kind(x)
-        raise ArgumentError(f"{function}: {name} is {came} but a tensor (t, ...) was expected")
+        actual = "a tensor without axes" if isinstance(x, Tensor) else kind(x)
+        raise ArgumentError(f"{function}: {name} is {actual} but a tensor (t, ...) was expected")
 
 
-def _checked_pieces(pieces: Iterable[Tensor], like: Tensor) -> list[Tensor]:
+def _validate_pieces(pieces: Iterable[Tensor], like: Tensor) -> list[Tensor]:
     check_rows("join_sequences", "like", like)
     if isinstance(pieces, Tensor) or not isinstance(pieces, Iterable):
         raise ArgumentError(f"join_sequences: pieces is {kind(pieces)} but one tensor for each sequence was expected")
-    found = list(pieces)
-    for j, piece in enumerate(found):
+    piece_list = list(pieces)
+    for j, piece in enumerate(piece_list):
         check_rows("join_sequences", f"piece {j}", piece)
         if piece.shape[1:] != like.shape[1:]:
             raise ArgumentError(
                 f"join_sequences: piece {j} is {tuple(piece.shape)} but like is {tuple(like.shape)}; "
                 "they differ in the number of rows alone"
             )
-    if (rows := sum(map(len, found))) > len(like):
-        raise ArgumentError(f"join_sequences: pieces have {counted(rows, 'row')} but like has {len(like)}")
-    return found
+    if (rows := sum(map(len, piece_list))) > len(like):
+        raise ArgumentError(f"join_sequences: pieces have {plural(rows, 'row')} but like has {len(like)}")
+    return piece_list
 
 
 def _check_steps(step: Step, tokens: Sequence[Tensor]) -> None:
@@ -203,7 +203,7 @@ def _check_steps(step: Step, tokens: Sequence[Tensor]) -> None:
         check_rows("over_time", f"token tensor {i}", x)
         if len(x) != len(tokens[0]):
             raise ArgumentError(
-                f"over_time: token tensor {i} has {counted(len(x), 'row')} but the first has {len(tokens[0])}"
+                f"over_time: token tensor {i} has {plural(len(x), 'row')} but the first has {len(tokens[0])}"
             )
     _check_arguments(step, len(tokens))
 
@@ -211,15 +211,15 @@ def _check_steps(step: Step, tokens: Sequence[Tensor]) -> None:
 def _check_arguments(step: Step, tokens: int) -> None:
     """Raise ArgumentError unless step takes the state and a row of each token tensor."""
     try:
-        takes = signature(step)
+        step_signature = signature(step)
     except (TypeError, ValueError):  # written in C
         return
     try:
-        takes.bind(*range(1 + tokens))
+        step_signature.bind(*range(1 + tokens))
     except TypeError as error:
-        came = f"the state and {counted(tokens, 'row')}, one of each token tensor"
-        raise ArgumentError(f"over_time: step takes {takes} but is called with {came}: {error}") from None
+        arguments = f"the state and {plural(tokens, 'row')}, one of each token tensor"
+        raise ArgumentError(f"over_time: step takes {step_signature} but is called with {arguments}: {error}") from None
 
 
-def _described(returned: Any) -> str:
+def _describe_returned(returned: Any) -> str:
     return f"{kind(returned)} of {len(returned)}" if isinstance(returned, tuple | list) else kind(returned)

@@ -51,15 +51,15 @@ def rope(
     sequences = split_sequences(tokens, cu_seqlens)
     check_rotary_tables("rope", "x", sizes, cu_seqlens, offsets)
     starts = [0] * len(sequences) if offsets is None else offsets.tolist()
-    pairs = "t h (r two) -> two t h r" if interleaved else "t h (two r) -> two t h r"
-    back = "two t h r -> t h (r two)" if interleaved else "two t h r -> t h (two r)"
+    split_pattern = "t h (r two) -> two t h r" if interleaved else "t h (two r) -> two t h r"
+    join_pattern = "two t h r -> t h (r two)" if interleaved else "two t h r -> t h (two r)"
 
     def rotate(tokens: Tensor, start: int) -> Tensor:
         padding, tokens = tokens.tensor_split([max(-start, 0)])
         rows, rotated = slice(max(start, 0), max(start, 0) + len(tokens)), 2 * sizes["r"]
         c, s = cos[rows, None], sin[rows, None]
-        x1, x2 = rearrange(tokens[..., :rotated], pairs, two=2)
-        y = rearrange(torch.stack([x1 * c - x2 * s, x1 * s + x2 * c]), back)
+        x1, x2 = rearrange(tokens[..., :rotated], split_pattern, two=2)
+        y = rearrange(torch.stack([x1 * c - x2 * s, x1 * s + x2 * c]), join_pattern)
         return torch.cat([padding, torch.cat([y, tokens[..., rotated:]], dim=-1)])
 
     return join_sequences(map(rotate, sequences, starts), like=x)

@@ -5,16 +5,16 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from packproof.refs.arguments import counted_along, host_offsets
+from packproof.refs.arguments import describe_axis_size, host_offsets
 from packproof.refs.errors import ArgumentError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 
 def check_power_of_two(op: str, name: str, k: int) -> None:
     """Raise ArgumentError unless k, the channels of a head, is a power of two: Sylvester's construction needs it."""
     if k < 1 or k & (k - 1):
         raise ArgumentError(
-            f"{op}: {name} has {counted_along(k, 'k')} but a power of two was expected\n"
+            f"{op}: {name} has {describe_axis_size(k, 'k')} but a power of two was expected\n"
             f"    Append zeros, up to {1 << max(k - 1, 0).bit_length()} of them."
         )
 
@@ -37,16 +37,16 @@ def check_rotary_tables(
     lengths = [end - start for start, end in pairwise(host_offsets(op, cu_seqlens))]
     starts = [0] * len(lengths) if offsets is None else host_offsets(op, offsets, "offsets")
     ends = [start + length if length else 0 for start, length in zip(starts, lengths, strict=True)]
-    end, last = max((end, j) for j, end in enumerate(ends))
+    end, sequence = max((end, j) for j, end in enumerate(ends))
     if end <= sizes["m"]:
         return
-    has, tokens = f"cos has {counted_along(sizes['m'], 'm')}", counted(lengths[last], "token")
+    table_rows, tokens = f"cos has {describe_axis_size(sizes['m'], 'm')}", plural(lengths[sequence], "token")
     if offsets is None:
         raise ArgumentError(
-            f"{op}: {has} but the longest sequence has {tokens}\n"
+            f"{op}: {table_rows} but the longest sequence has {tokens}\n"
             "    Make cos and sin one row per position of the longest sequence."
         )
     raise ArgumentError(
-        f"{op}: {has} but sequence {last} starts at position {starts[last]} and has {tokens}\n"
+        f"{op}: {table_rows} but sequence {sequence} starts at position {starts[sequence]} and has {tokens}\n"
         f"    Make cos and sin one row per position: {end} of them."
     )

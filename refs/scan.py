@@ -5,8 +5,8 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options, check_step, widened
-from packproof.refs.errors import called_like, checked_call
+from packproof.refs.arguments import bind, check_options, check_step, widen_narrow_inputs
+from packproof.refs.errors import checked_call, copy_signature_of
 from packproof.refs.recurrence import Recurrence, over_time, state_space
 from packproof.refs.signatures import SELECTIVE_SCAN, SELECTIVE_SCAN_STEP
 
@@ -92,7 +92,7 @@ def selective_scan(
     torch.Size([2, 2, 3])
     """
     return _scan(
-        _recurrent,
+        _recurrent_form,
         *(u, delta, A, B, C, D, z, delta_bias),
         delta_softplus=delta_softplus,
         cu_seqlens=cu_seqlens,
@@ -101,7 +101,7 @@ def selective_scan(
     )
 
 
-@called_like(selective_scan)
+@copy_signature_of(selective_scan)
 def selective_scan_associative(*args: Any, **options: Any) -> Tensor | tuple[Tensor, Tensor]:
     """`selective_scan`, same arguments and results, as a parallel prefix over (decay, input) pairs in log2(t) sweeps.
 
@@ -113,7 +113,7 @@ def selective_scan_associative(*args: Any, **options: Any) -> Tensor | tuple[Ten
     >>> selective_scan_associative(u, u, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0]
     tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
     """
-    return _scan(_associative, *args, **options)
+    return _scan(_associative_form, *args, **options)
 
 
 def _scan(
@@ -135,7 +135,7 @@ def _scan(
     tensors = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
     sizes = bind(SELECTIVE_SCAN, cu_seqlens, **tensors, initial_states=initial_states, values=True)
     check_options(SELECTIVE_SCAN, delta_softplus=delta_softplus, return_final_states=return_final_states)
-    u, delta, A, B, C, D, z, delta_bias = widened(SELECTIVE_SCAN, tensors).values()
+    u, delta, A, B, C, D, z, delta_bias = widen_narrow_inputs(SELECTIVE_SCAN, tensors).values()
     y, final_states = state_space(
         recurrence,
         *(u, delta, A, B, C, D, z, delta_bias, initial_states),
@@ -146,21 +146,21 @@ def _scan(
     return (y, final_states) if return_final_states else y
 
 
-def _recurrent(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+def _recurrent_form(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     def step(h: Tensor, u: Tensor, delta: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
         return _step(h, u, delta, A, B, C)
 
     return over_time(step, h, u, delta, B, C)
 
 
-def _associative(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+def _associative_form(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     decay = torch.exp(delta[..., None] * A)
-    added = (delta * u)[..., None] * B
-    decay, added = torch.cat([torch.ones_like(h)[None], decay]), torch.cat([h[None], added])  # h enters as token 0
+    inputs = (delta * u)[..., None] * B
+    decay, inputs = torch.cat([torch.ones_like(h)[None], decay]), torch.cat([h[None], inputs])  # h enters as token 0
     reach = 1
-    while reach < len(added):
+    while reach < len(inputs):
         # [i] becomes [i - reach] followed by [i]; each then stands for the 2 * reach tokens that end at i
-        added = torch.cat([added[:reach], decay[reach:] * added[:-reach] + added[reach:]])
+        inputs = torch.cat([inputs[:reach], decay[reach:] * inputs[:-reach] + inputs[reach:]])
         decay = torch.cat([decay[:reach], decay[reach:] * decay[:-reach]])
         reach *= 2
-    return (added[1:] * C).sum(-1), added[-1]
+    return (inputs[1:] * C).sum(-1), inputs[-1]

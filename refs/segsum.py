@@ -23,9 +23,9 @@ def segsum(x: Tensor) -> Tensor:
     """
     _check("segsum", x)
     t = x.shape[-1]
-    inside = torch.ones(t, t, dtype=torch.bool, device=x.device).tril(-1)
-    terms = x[..., None].expand(*x.shape, t).masked_fill(~inside, 0)  # [..., i, j]: x_i where i > j
-    return _lower(terms.cumsum(-2))
+    is_term = torch.ones(t, t, dtype=torch.bool, device=x.device).tril(-1)
+    terms = x[..., None].expand(*x.shape, t).masked_fill(~is_term, 0)  # [..., i, j]: x_i where i > j
+    return _mask_upper_triangle(terms.cumsum(-2))
 
 
 @checked_call
@@ -42,10 +42,10 @@ def segsum_unstable(x: Tensor) -> Tensor:
     """
     _check("segsum_unstable", x)
     sums = x.cumsum(-1)
-    return _lower(sums[..., :, None] - sums[..., None, :])
+    return _mask_upper_triangle(sums[..., :, None] - sums[..., None, :])
 
 
-def _lower(sums: Tensor) -> Tensor:
+def _mask_upper_triangle(sums: Tensor) -> Tensor:
     t = sums.shape[-1]
     return sums.masked_fill(torch.ones(t, t, dtype=torch.bool, device=sums.device).triu(1), -torch.inf)
 

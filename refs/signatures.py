@@ -45,10 +45,10 @@ class Signature:
     """The axes of inputs with a shift, such as w-1."""
 
     def __post_init__(self) -> None:
-        forms = {name: _forms(spec) for name, spec in self.inputs.items()}
-        every = (axis for form in forms.values() for axes in form.by_ndim.values() for axis in axes)
+        forms = {name: _parse_forms(spec) for name, spec in self.inputs.items()}
+        all_axes = (axis for form in forms.values() for axes in form.by_ndim.values() for axis in axes)
         object.__setattr__(self, "forms", forms)
-        object.__setattr__(self, "shifted", tuple(dict.fromkeys(axis for axis in every if axis.shift)))
+        object.__setattr__(self, "shifted", tuple(dict.fromkeys(axis for axis in all_axes if axis.shift)))
 
 
 class Forms(NamedTuple):
@@ -60,7 +60,7 @@ class Forms(NamedTuple):
     """Whether it may be absent."""
 
 
-def _forms(spec: str) -> Forms:
+def _parse_forms(spec: str) -> Forms:
     parsed = parse(spec)
     return Forms({len(axes): tuple(map(read_axis, axes)) for axes in parsed.alternatives}, parsed.optional)
 
@@ -244,7 +244,7 @@ GATED_DELTA_RULE_STEP = {**_LINEAR_STEP, "g": "h", "beta": "h"}
 KDA_STEP = {**_LINEAR_STEP, "g": "h k", "beta": "h"}
 
 
-def on_pool(signature: Signature) -> Signature:
+def pool_signature(signature: Signature) -> Signature:
     """The signature of an op on a pool: each sequence has the tokens of one request, with its state in a slot."""
     state = signature.inputs["initial_states"].rstrip("?").removeprefix("s ")
     inputs = {name: spec for name, spec in signature.inputs.items() if name != "initial_states"}
@@ -262,11 +262,11 @@ def on_pool(signature: Signature) -> Signature:
     )
 
 
-CAUSAL_CONV1D_UPDATE = on_pool(CAUSAL_CONV1D)
-SELECTIVE_SCAN_UPDATE = on_pool(SELECTIVE_SCAN)
-SSD_UPDATE = on_pool(SSD)
-GATED_DELTA_RULE_UPDATE = on_pool(GATED_DELTA_RULE)
-KDA_UPDATE = on_pool(KDA)
+CAUSAL_CONV1D_UPDATE = pool_signature(CAUSAL_CONV1D)
+SELECTIVE_SCAN_UPDATE = pool_signature(SELECTIVE_SCAN)
+SSD_UPDATE = pool_signature(SSD)
+GATED_DELTA_RULE_UPDATE = pool_signature(GATED_DELTA_RULE)
+KDA_UPDATE = pool_signature(KDA)
 
 SIGNATURES: Mapping[str, Signature] = {
     signature.op: signature

@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options, check_step, whole_number, widened
-from packproof.refs.errors import ArgumentError, called_like, checked_call
+from packproof.refs.arguments import bind, check_options, check_step, whole_number, widen_narrow_inputs
+from packproof.refs.errors import ArgumentError, checked_call, copy_signature_of
 from packproof.refs.recurrence import Recurrence, over_time, state_space
 from packproof.refs.segsum import segsum
 from packproof.refs.signatures import SSD, SSD_STEP
@@ -100,7 +100,7 @@ def ssd(
     torch.Size([2, 1, 2, 3])
     """
     return _ssd(
-        _recurrent,
+        _recurrent_form,
         *(x, dt, A, B, C, D, z, dt_bias),
         dt_softplus=dt_softplus,
         cu_seqlens=cu_seqlens,
@@ -109,7 +109,7 @@ def ssd(
     )
 
 
-@called_like(ssd)
+@copy_signature_of(ssd)
 def ssd_quadratic(*args: Any, **options: Any) -> Tensor | tuple[Tensor, Tensor]:
     """`ssd`, same arguments and results, as masked attention (eq. 16): y = (L ∘ C Bᵀ) (dt x), L = exp(segsum(dt A)).
 
@@ -119,7 +119,7 @@ def ssd_quadratic(*args: Any, **options: Any) -> Tensor | tuple[Tensor, Tensor]:
     >>> ssd_quadratic(x, dt, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
     tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
     """
-    return _ssd(_quadratic, *args, **options)
+    return _ssd(_quadratic_form, *args, **options)
 
 
 @overload
@@ -170,7 +170,7 @@ def ssd_chunked(
     tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
     """
     return _ssd(
-        partial(_chunked, whole_number("ssd_chunked", "chunk", chunk, 1, ArgumentError)),
+        partial(_chunked_form, whole_number("ssd_chunked", "chunk", chunk, 1, ArgumentError)),
         *(x, dt, A, B, C, D, z, dt_bias),
         dt_softplus=dt_softplus,
         cu_seqlens=cu_seqlens,
@@ -198,7 +198,7 @@ def _ssd(
     tensors = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
     sizes = bind(SSD, cu_seqlens, **tensors, initial_states=initial_states, values=True)
     check_options(SSD, dt_softplus=dt_softplus, return_final_states=return_final_states)
-    x, dt, A, B, C, D, z, dt_bias = widened(SSD, tensors).values()
+    x, dt, A, B, C, D, z, dt_bias = widen_narrow_inputs(SSD, tensors).values()
     D = D[:, None] if D is not None and D.ndim == 1 else D
     y, final_states = state_space(
         recurrence,
@@ -210,7 +210,7 @@ def _ssd(
     return (y, final_states) if return_final_states else y
 
 
-def _recurrent(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+def _recurrent_form(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     def step(h: Tensor, x: Tensor, dt: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
         return _step(h, x, dt, A, B, C)
 
@@ -238,24 +238,26 @@ def chunk_parts(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tenso
     L = log_decay.exp()  # [h, i, j]: the decay from token j to token i
     from_h, to_end = L[:, :, 0], L[:, -1, 1:]
     scores = torch.einsum("ihn, jhn -> hij", C, B) * L[:, 1:, 1:]
-    added = dt[..., None] * x
+    inputs = dt[..., None] * x
     return ChunkParts(
         log_decay[:, 1:, 0].mT,
-        diagonal=torch.einsum("hij, jhp -> ihp", scores, added),
+        diagonal=torch.einsum("hij, jhp -> ihp", scores, inputs),
         off_diagonal=torch.einsum("hi, ihn, hpn -> ihp", from_h[:, 1:], C, h),
-        chunk_state=torch.einsum("hj, jhp, jhn -> hpn", to_end, added, B),
+        chunk_state=torch.einsum("hj, jhp, jhn -> hpn", to_end, inputs, B),
         passed_state=from_h[:, -1, None, None] * h,
     )
 
 
-def _quadratic(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+def _quadratic_form(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     parts = chunk_parts(h, x, dt, A, B, C)
     return parts.diagonal + parts.off_diagonal, parts.chunk_state + parts.passed_state
 
 
-def _chunked(chunk: int, h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+def _chunked_form(
+    chunk: int, h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor
+) -> tuple[Tensor, Tensor]:
     ys = []
     for x_c, dt_c, B_c, C_c in zip(*(torch.split(token, chunk) for token in (x, dt, B, C)), strict=True):
-        y, h = _quadratic(h, x_c, dt_c, A, B_c, C_c)
+        y, h = _quadratic_form(h, x_c, dt_c, A, B_c, C_c)
         ys.append(y)
     return torch.cat(ys), h

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options, host_offsets, whole_number, widened
+from packproof.refs.arguments import bind, check_options, host_offsets, whole_number, widen_narrow_inputs
 from packproof.refs.errors import ArgumentError, LayoutError, checked_call
 from packproof.refs.recurrence import (
     expand_groups,
@@ -21,7 +21,7 @@ from packproof.refs.recurrence import (
 )
 from packproof.refs.signatures import SSD
 from packproof.refs.ssd import ChunkParts, advance, chunk_parts
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 _INPUTS = {name: SSD.inputs[name] for name in ("x", "dt", "A", "B", "C", "dt_bias", "initial_states")}
 _INTERMEDIATES = replace(SSD, op="ssd_intermediates", inputs=_INPUTS)
@@ -87,7 +87,7 @@ def ssd_intermediates(
     sizes = bind(_INTERMEDIATES, cu_seqlens, **tensors, values=True)
     check_options(_INTERMEDIATES, dt_softplus=dt_softplus)
     size = whole_number("ssd_intermediates", "chunk", chunk, 1, ArgumentError)
-    x, dt, A, B, C, dt_bias, initial_states = widened(_INTERMEDIATES, tensors).values()
+    x, dt, A, B, C, dt_bias, initial_states = widen_narrow_inputs(_INTERMEDIATES, tensors).values()
     x, dt, B, C = (to_compute_dtype(token) for token in (x, dt, B, C))
     steps = [time_step(dt_j, dt_bias, dt_softplus) for dt_j in split_sequences(dt, cu_seqlens)]
     tokens = (x, expand_groups(B, sizes["h"]), expand_groups(C, sizes["h"]))
@@ -95,7 +95,7 @@ def ssd_intermediates(
     shape = (sizes["h"], sizes["p"], sizes["n"])
     states = split_states(initial_states, sizes["s"], shape, A)
     sequences = zip(states, xs, steps, Bs, Cs, strict=True)
-    chunks = [chunk for h, *own in sequences for chunk in _chunks(size, A, h, *own)]
+    chunks = [chunk for h, *inputs in sequences for chunk in _chunks(size, A, h, *inputs)]
     parts = [part for _, part in chunks]
     return SsdIntermediates(
         dt=join_sequences(steps, like=dt),
@@ -150,9 +150,9 @@ def ssd_state(
     check_options(_STATE, dt_softplus=dt_softplus)
     row, offsets = whole_number("ssd_state", "token", token), host_offsets("ssd_state", cu_seqlens)
     if row >= offsets[-1]:
-        raise LayoutError(f"ssd_state: token is {row} but the sequences have {counted(offsets[-1], 'token')}")
+        raise LayoutError(f"ssd_state: token is {row} but the sequences have {plural(offsets[-1], 'token')}")
     sequence = max(j for j, start in enumerate(offsets) if start <= row)
-    x, dt, A, B, dt_bias, initial_states = widened(_STATE, tensors).values()
+    x, dt, A, B, dt_bias, initial_states = widen_narrow_inputs(_STATE, tensors).values()
     h = split_states(initial_states, sizes["s"], (sizes["h"], sizes["p"], sizes["n"]), A)[sequence]
     rows = slice(offsets[sequence], row + 1)
     x, dt, B = (to_compute_dtype(tokens[rows]) for tokens in (x, dt, B))

@@ -1,15 +1,15 @@
 """Grammar of messages: singular and plural, and the indefinite article."""
 
 
-def counted(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
     """A count with its noun, pluralized: "1 axis", "2 axes", "0 query heads", "3 channels per head"."""
     if count == 1:
         return f"1 {noun}"
-    head, per, rest = noun.partition(" per ")
+    head, per, unit = noun.partition(" per ")
     if head.endswith("xis"):
-        return f"{count} {head[:-2]}es{per}{rest}"
+        return f"{count} {head[:-2]}es{per}{unit}"
     ies = head.endswith("y") and head[-2:-1] not in "aeiou"
-    return f"{count} {head[:-1] + 'ies' if ies else head + 's'}{per}{rest}"
+    return f"{count} {head[:-1] + 'ies' if ies else head + 's'}{per}{unit}"
 
 
 def article(noun: str) -> str:

@@ -77,7 +77,7 @@ OPTIONS = ("--property", HOMOGENEOUS, "--profile", "quick", "--dtype", "fp32", "
 def test_a_correct_kernel_is_judged_by_every_property_and_the_users(
     target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.run(["check", target, *OPTIONS, "--property", "reference,packing"]) == ending.HELD
+    assert main.run(["check", target, *OPTIONS, "--property", "reference,packing"]) == ending.SUCCESS
     assert "3 passed" in capsys.readouterr().out
 
 

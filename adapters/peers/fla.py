@@ -22,7 +22,7 @@ from packproof.adapters.peers.fla_linear import (
     simple_gla,
     simple_gla_recurrent,
 )
-from packproof.adapters.peers.start_positions import from_zero_on
+from packproof.adapters.peers.start_positions import with_nonnegative_starts
 from packproof.properties.declaration import kernel
 from packproof.properties.promises import Promises
 
@@ -61,12 +61,12 @@ def causal_conv1d(
     """fla's states hold w inputs and the first one is never read. The op's states hold the other w - 1."""
     from fla.modules.causal_conv1d.ops import causal_conv1d as convolve  # noqa: PLC0415
 
-    given = None if initial_states is None else functional.pad(initial_states, (1, 0))
+    padded_states = None if initial_states is None else functional.pad(initial_states, (1, 0))
     y, states = convolve(
         x.unsqueeze(0),
         weight,
         bias,
-        initial_state=given,
+        initial_state=padded_states,
         output_final_state=return_final_states,
         activation=activation,
         backend="triton",
@@ -91,7 +91,7 @@ def rope(
     """
     from fla.modules.rotary import rotary_embedding  # noqa: PLC0415
 
-    cos, sin, starts = from_zero_on(cos, sin, offsets, cu_seqlens)
+    cos, sin, starts = with_nonnegative_starts(cos, sin, offsets, cu_seqlens)
     y: Tensor = rotary_embedding(
         x.unsqueeze(0), cos, sin, interleaved=interleaved, seqlen_offsets=starts, cu_seqlens=cu_seqlens
     )
@@ -148,9 +148,11 @@ def ssd(
     B, C = (v.repeat_interleave(x.shape[1] // v.shape[1], 1) for v in (B, C))
     values = (step[..., None] * x).to(x.dtype)
     q, k, v, g = (tensor.unsqueeze(0) for tensor in (C, B, values, step * A))
-    given: dict[str, Any] = {} if initial_states is None else {"initial_state": initial_states.mT.contiguous()}
+    state_arguments: dict[str, Any] = (
+        {} if initial_states is None else {"initial_state": initial_states.mT.contiguous()}
+    )
     y, states = chunk_simple_gla(
-        q, k, v, g=g, scale=1.0, cu_seqlens=cu_seqlens, output_final_state=return_final_states, **given
+        q, k, v, g=g, scale=1.0, cu_seqlens=cu_seqlens, output_final_state=return_final_states, **state_arguments
     )
     result: Tensor = y.squeeze(0).float()
     if D is not None:

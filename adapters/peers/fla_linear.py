@@ -19,60 +19,69 @@ _SIMPLE_GLA = "fla.ops.simple_gla:"
 _LINEAR = "fla.ops.linear_attn:"
 _DELTA = "fla.ops.delta_rule:"
 _NAMES = {"initial_states": "initial_state", "return_final_states": "output_final_state"}
-_NORM = {"qk_l2norm": "use_qk_l2norm_in_kernel"}
+_L2NORM_NAME = {"qk_l2norm": "use_qk_l2norm_in_kernel"}
 _SIXTEEN_BITS = ("bfloat16", "float16")  # its products round operands of fp32 to tf32, or it refuses them
-_IN_CHUNKS = Promises(chunk=64, cumsum=True, compute="operand")
+_CHUNKED_PROMISES = Promises(chunk=64, cumsum=True, compute="operand")
 _REFUSALS = ("Please upgrade Triton",)  # its gated backward pass on Hopper: then its values are judged
-_ONE_HEAD_EACH = "hk == hv"
-_EVEN = "k % 2 == 0; p % 2 == 0"  # its backward pass requires both even
-_WEAK = "gate > -1e4"  # sums of gates are differences of one running sum, in fp32
+_EQUAL_HEADS = "hk == hv"
+_EVEN_CHANNELS = "k % 2 == 0; p % 2 == 0"  # its backward pass requires both even
+_WEAK_GATES = "gate > -1e4"  # sums of gates are differences of one running sum, in fp32
 
 
-def _adapted(target: str, op: str, *domain: str, names: dict[str, str] | None = None, **declared: Any) -> Adapter:
+def _adapt_linear(
+    target: str, op: str, *domain: str, names: dict[str, str] | None = None, **declaration: Any
+) -> Adapter:
     names = _NAMES | (names or {})
-    return adapt(target, op=op, tokens=Batched(), names=names, slack=False, domain="; ".join(domain), **declared)
+    return adapt(target, op=op, tokens=Batched(), names=names, slack=False, domain="; ".join(domain), **declaration)
 
 
-def _in_chunks(target: str, op: str, *domain: str, **declared: Any) -> Adapter:
-    declared = {"dtypes": _SIXTEEN_BITS, "promises": _IN_CHUNKS, "refuses": _REFUSALS, **declared}
-    return _adapted(target, op, *domain, **declared)
+def _adapt_chunked(target: str, op: str, *domain: str, **declaration: Any) -> Adapter:
+    declaration = {"dtypes": _SIXTEEN_BITS, "promises": _CHUNKED_PROMISES, "refuses": _REFUSALS, **declaration}
+    return _adapt_linear(target, op, *domain, **declaration)
 
 
-linear_attention = _in_chunks(
-    _LINEAR + "chunk_linear_attn", "linear_attention", _ONE_HEAD_EACH, _EVEN, given={"normalize": False}
+linear_attention = _adapt_chunked(
+    _LINEAR + "chunk_linear_attn", "linear_attention", _EQUAL_HEADS, _EVEN_CHANNELS, given={"normalize": False}
 )
-linear_attention_recurrent = _adapted(
-    _LINEAR + "fused_recurrent_linear_attn", "linear_attention", _ONE_HEAD_EACH, given={"normalize": False}
+linear_attention_recurrent = _adapt_linear(
+    _LINEAR + "fused_recurrent_linear_attn", "linear_attention", _EQUAL_HEADS, given={"normalize": False}
 )
-simple_gla = _in_chunks(_SIMPLE_GLA + "chunk_simple_gla", "simple_gla", _ONE_HEAD_EACH, _EVEN, _WEAK, float32=("g",))
-simple_gla_recurrent = _adapted(
+simple_gla = _adapt_chunked(
+    _SIMPLE_GLA + "chunk_simple_gla", "simple_gla", _EQUAL_HEADS, _EVEN_CHANNELS, _WEAK_GATES, float32=("g",)
+)
+simple_gla_recurrent = _adapt_linear(
     _SIMPLE_GLA + "fused_recurrent_simple_gla",
     "simple_gla",
-    _ONE_HEAD_EACH,
-    _WEAK,
+    _EQUAL_HEADS,
+    _WEAK_GATES,
     float32=("g",),
     promises=Promises(cumsum=True, compilable=True),  # its gradient of g is a sum over the sequence
 )
-retention = _in_chunks(
-    _SIMPLE_GLA + "chunk_simple_gla", "retention", _ONE_HEAD_EACH, _WEAK, names={"decay": "g_gamma"}, gradients=False
+retention = _adapt_chunked(
+    _SIMPLE_GLA + "chunk_simple_gla",
+    "retention",
+    _EQUAL_HEADS,
+    _WEAK_GATES,
+    names={"decay": "g_gamma"},
+    gradients=False,
 )
-retention_recurrent = _adapted(
-    _SIMPLE_GLA + "fused_recurrent_simple_gla", "retention", _ONE_HEAD_EACH, names={"decay": "g_gamma"}, gradients=False
+retention_recurrent = _adapt_linear(
+    _SIMPLE_GLA + "fused_recurrent_simple_gla", "retention", _EQUAL_HEADS, names={"decay": "g_gamma"}, gradients=False
 )
-delta_rule = _in_chunks(
-    _DELTA + "chunk_delta_rule", "delta_rule", _ONE_HEAD_EACH, "k <= 256", names=_NORM, float32=("beta",)
+delta_rule = _adapt_chunked(
+    _DELTA + "chunk_delta_rule", "delta_rule", _EQUAL_HEADS, "k <= 256", names=_L2NORM_NAME, float32=("beta",)
 )
-delta_rule_recurrent = _adapted(
+delta_rule_recurrent = _adapt_linear(
     _DELTA + "fused_recurrent_delta_rule",
     "delta_rule",
-    _ONE_HEAD_EACH,
-    names=_NORM,
+    _EQUAL_HEADS,
+    names=_L2NORM_NAME,
     float32=("beta",),
     promises=Promises(compilable=True),
 )
 
 
-def _gated(
+def _call_gated_rule(
     rule: Callable[..., Any], tokens: tuple[Tensor, ...], A_log: Tensor | None, dt_bias: Tensor | None,
     states: Tensor | None, cu_seqlens: Tensor, options: dict[str, Any],
 ) -> Any:  # fmt: skip
@@ -94,11 +103,11 @@ def _gated(
     return (y.squeeze(0), final) if options["return_final_states"] else y.squeeze(0)
 
 
-def _rule(op: str, module: str, function: str, **declared: Any) -> Callable[..., Any]:
+def _gated_rule_adapter(op: str, module: str, function: str, **declaration: Any) -> Callable[..., Any]:
     """The adapter of a delta rule with a gate."""
 
-    @kernel(op=op, domain=f"k <= 256; {_WEAK}", slack=False, float32=("g", "beta"), **declared)
-    def adapted(
+    @kernel(op=op, domain=f"k <= 256; {_WEAK_GATES}", slack=False, float32=("g", "beta"), **declaration)
+    def call_rule(
         q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, A_log: Tensor | None = None,
         dt_bias: Tensor | None = None, initial_states: Tensor | None = None, *, cu_seqlens: Tensor,
         scale: float | None = None, qk_l2norm: bool = False, beta_sigmoid: bool = False,
@@ -107,16 +116,18 @@ def _rule(op: str, module: str, function: str, **declared: Any) -> Callable[...,
         rule = getattr(import_module(module), function)
         options = {"scale": scale, "qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid}
         options |= {"return_final_states": return_final_states}
-        return _gated(rule, (q, k, v, g, beta), A_log, dt_bias, initial_states, cu_seqlens, options)
+        return _call_gated_rule(rule, (q, k, v, g, beta), A_log, dt_bias, initial_states, cu_seqlens, options)
 
-    return adapted
+    return call_rule
 
 
-_CHUNKED: dict[str, Any] = {"dtypes": _SIXTEEN_BITS, "promises": _IN_CHUNKS, "refuses": _REFUSALS}
-gated_delta_rule = _rule("gated_delta_rule", "fla.ops.gated_delta_rule", "chunk_gated_delta_rule", **_CHUNKED)
-kda = _rule("kda", "fla.ops.kda", "chunk_kda", **_CHUNKED)
+_CHUNKED_DECLARATION: dict[str, Any] = {"dtypes": _SIXTEEN_BITS, "promises": _CHUNKED_PROMISES, "refuses": _REFUSALS}
+gated_delta_rule = _gated_rule_adapter(
+    "gated_delta_rule", "fla.ops.gated_delta_rule", "chunk_gated_delta_rule", **_CHUNKED_DECLARATION
+)
+kda = _gated_rule_adapter("kda", "fla.ops.kda", "chunk_kda", **_CHUNKED_DECLARATION)
 # token by token, for serving: neither has a backward pass
-gated_delta_rule_recurrent = _rule(
+gated_delta_rule_recurrent = _gated_rule_adapter(
     "gated_delta_rule", "fla.ops.gated_delta_rule", "fused_recurrent_gated_delta_rule", gradients=False
 )
-kda_recurrent = _rule("kda", "fla.ops.kda", "fused_recurrent_kda", gradients=False)
+kda_recurrent = _gated_rule_adapter("kda", "fla.ops.kda", "fused_recurrent_kda", gradients=False)

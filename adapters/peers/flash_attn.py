@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from packproof.adapters import OfKeys, adapt, cu_seqlens_int32, max_seqlen, once
-from packproof.adapters.peers.start_positions import from_zero_on
+from packproof.adapters.peers.start_positions import with_nonnegative_starts
 from packproof.properties.declaration import kernel
 from packproof.properties.promises import Promises
 
@@ -23,7 +23,7 @@ def rope(
     """The tables get rows for positions below 0, where flash-attn would read memory before them."""
     from flash_attn.layers.rotary import apply_rotary_emb  # noqa: PLC0415
 
-    cos, sin, starts = from_zero_on(cos, sin, offsets, cu_seqlens)
+    cos, sin, starts = with_nonnegative_starts(cos, sin, offsets, cu_seqlens)
     longest = once("longest", lambda: max_seqlen(cu_seqlens, len(x)), cu_seqlens)
     rotated: Tensor = apply_rotary_emb(
         x, cos, sin, interleaved=interleaved, seqlen_offsets=starts, cu_seqlens=cu_seqlens, max_seqlen=longest

@@ -36,8 +36,8 @@ def gated_delta_rule(
 
     q, k, v = (x.contiguous() for x in (q, k, v))
     shape = (len(cu_seqlens) - 1, v.shape[1], v.shape[2], k.shape[2])
-    final = v.new_empty(shape, dtype=torch.float32) if return_final_states else None
-    found = chunk_gated_delta_rule(
+    final_states = v.new_empty(shape, dtype=torch.float32) if return_final_states else None
+    result = chunk_gated_delta_rule(
         q,
         k,
         v,
@@ -48,6 +48,6 @@ def gated_delta_rule(
         output_final_state=return_final_states,
         cu_seqlens=cu_seqlens,
         use_qk_l2norm_in_kernel=qk_l2norm,
-        output_state=final,
+        output_state=final_states,
     )
-    return (found[0], found[1].mT.contiguous()) if return_final_states else found
+    return (result[0], result[1].mT.contiguous()) if return_final_states else result

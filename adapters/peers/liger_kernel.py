@@ -5,7 +5,7 @@ from torch import Tensor
 
 from packproof.adapters import Batched, once, seq_idx
 from packproof.adapters.metadata import positions
-from packproof.adapters.peers.start_positions import from_zero_on
+from packproof.adapters.peers.start_positions import with_nonnegative_starts
 from packproof.properties.declaration import kernel
 from packproof.properties.promises import Promises
 
@@ -22,24 +22,26 @@ def rope_qk(
     """
     from liger_kernel.transformers.rope import liger_rotary_pos_emb  # noqa: PLC0415
 
-    cos, sin, starts = from_zero_on(cos, sin, offsets, cu_seqlens)
-    rows = once("liger rows", lambda: _rows(cos, sin, starts, cu_seqlens, len(q)), cu_seqlens, cos, sin, starts)
+    cos, sin, starts = with_nonnegative_starts(cos, sin, offsets, cu_seqlens)
+    rows = once("liger rows", lambda: _table_rows(cos, sin, starts, cu_seqlens, len(q)), cu_seqlens, cos, sin, starts)
     q_in, k_in = (_HEADS_FIRST.to(x, cu_seqlens).clone() for x in (q, k))
     rotated: tuple[Tensor, Tensor] = liger_rotary_pos_emb(q_in, k_in, *rows)
-    y_q, y_k = (_returned(y, cu_seqlens, len(q)) for y in rotated)
+    y_q, y_k = (_packed_output(y, cu_seqlens, len(q)) for y in rotated)
     return y_q, y_k
 
 
-def _rows(cos: Tensor, sin: Tensor, starts: Tensor, cu_seqlens: Tensor, tokens: int) -> list[Tensor]:
+def _table_rows(cos: Tensor, sin: Tensor, starts: Tensor, cu_seqlens: Tensor, tokens: int) -> list[Tensor]:
     """Both tables as (1, t, 2r), with two equal halves; zeros in slack."""
-    place, sequence = positions(cu_seqlens, tokens), seq_idx(cu_seqlens, tokens)
-    outside = (place < 0)[:, None]
-    row = torch.where(place < 0, 0, place + starts[sequence.clamp(min=0)]) if len(starts) else place.clamp(min=0)
-    rows = (torch.where(outside, 0, x[row]) for x in (cos, sin))
+    position, sequence = positions(cu_seqlens, tokens), seq_idx(cu_seqlens, tokens)
+    is_slack = (position < 0)[:, None]
+    table_row = (
+        torch.where(position < 0, 0, position + starts[sequence.clamp(min=0)]) if len(starts) else position.clamp(min=0)
+    )
+    rows = (torch.where(is_slack, 0, x[table_row]) for x in (cos, sin))
     return [torch.cat([x, x], -1).unsqueeze(0) for x in rows]
 
 
-def _returned(y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
+def _packed_output(y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
     """(1, h, t, k) as (t, h, k). The incoming gradient is copied, since the kernel overwrites it."""
     y = _HEADS_FIRST.back(y, cu_seqlens, tokens)
     if y.requires_grad:

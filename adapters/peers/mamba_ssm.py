@@ -49,7 +49,7 @@ selective_scan_unpacked = adapt(
 )
 
 
-def _step(
+def _update_state(
     state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     dt_bias: Tensor | None, dt_softplus: bool, slots: Tensor | None,
 ) -> Tensor:  # fmt: skip
@@ -58,22 +58,22 @@ def _step(
     return y
 
 
-def _step_of_heads(
+def _update_heads(
     state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None,
     z: Tensor | None = None, dt_bias: Tensor | None = None, dt_softplus: bool = False, slots: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The kernel takes dt, A, D and dt_bias per channel. A stride of 0 shares one value within a head."""
     D, dt_bias = (v if v is None else v.view(x.shape[1], -1).expand(x.shape[1:]) for v in (D, dt_bias))
     dt, A = dt[..., None].expand_as(x), A[:, None, None].expand(state.shape[1:])
-    return _step(state, x, dt, A, B, C, D, z, dt_bias, dt_softplus, slots)
+    return _update_state(state, x, dt, A, B, C, D, z, dt_bias, dt_softplus, slots)
 
 
-def _step_of_channels(
+def _update_channels(
     state: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None,
     z: Tensor | None = None, delta_bias: Tensor | None = None, delta_softplus: bool = False,
     slots: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    return _step(state, u, delta, A, B, C, D, z, delta_bias, delta_softplus, slots)
+    return _update_state(state, u, delta, A, B, C, D, z, delta_bias, delta_softplus, slots)
 
 
 # One token for each request. It raises without D or the bias of the step, although both are optional.
@@ -83,7 +83,7 @@ _POOL: dict[str, Any] = {
     "metadata": {},
 }
 _STEP_DOMAIN = "length == 1; slack == 0; D"
-ssd_update = adapt(_step_of_heads, op="ssd_update", domain=f"{_STEP_DOMAIN}; dt_bias", **_POOL)
+ssd_update = adapt(_update_heads, op="ssd_update", domain=f"{_STEP_DOMAIN}; dt_bias", **_POOL)
 selective_scan_update = adapt(
-    _step_of_channels, op="selective_scan_update", domain=f"{_STEP_DOMAIN}; delta_bias; g == 1", **_POOL
+    _update_channels, op="selective_scan_update", domain=f"{_STEP_DOMAIN}; delta_bias; g == 1", **_POOL
 )

@@ -8,7 +8,7 @@ from packproof.adapters.metadata import once
 Tables = tuple[Tensor, Tensor, Tensor]
 
 
-def from_zero_on(cos: Tensor, sin: Tensor, offsets: Tensor | None, cu_seqlens: Tensor) -> Tables:
+def with_nonnegative_starts(cos: Tensor, sin: Tensor, offsets: Tensor | None, cu_seqlens: Tensor) -> Tables:
     """Tables (m', r) and offsets (s,) >= 0 with the same rotations as cos, sin (m, r) and `offsets`.
 
     Without `offsets` they are all 0. The result is cached per batch.
@@ -18,7 +18,7 @@ def from_zero_on(cos: Tensor, sin: Tensor, offsets: Tensor | None, cu_seqlens: T
 
     def make() -> Tables:
         padding = max(0, -int(offsets.min())) if len(offsets) else 0
-        ahead = cos.new_ones(padding, cos.shape[1])
-        return torch.cat([ahead, cos]), torch.cat([0 * ahead, sin]), offsets + padding
+        identity_rows = cos.new_ones(padding, cos.shape[1])
+        return torch.cat([identity_rows, cos]), torch.cat([0 * identity_rows, sin]), offsets + padding
 
     return once("start positions", make, cu_seqlens, cos, sin, offsets)

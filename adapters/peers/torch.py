@@ -20,12 +20,12 @@ from packproof.properties.promises import Promises
 F = TypeVar("F", bound=Callable[..., Any])
 
 _compile = cache(torch.compile)
-_BLOCK = 128  # tokens of a block of FlexAttention's masks
-_MOST_BLOCKS = 2**28  # 2 million tokens: a gigabyte for each of four lists, and a second to look at each pair of tokens
-_SHAPES_OF_HEADS = 256  # shapes compiled in one process; past torch's own limit of eight it would run uncompiled
+_BLOCK_SIZE = 128  # tokens of a block of FlexAttention's masks
+_MAX_BLOCKS = 2**28  # 2 million tokens: a gigabyte for each of four lists, and a second to look at each pair of tokens
+_RECOMPILE_LIMIT = 256  # shapes compiled in one process; past torch's own limit of eight it would run uncompiled
 
 
-def _varlen_takes(name: str) -> bool:
+def _varlen_attn_takes(name: str) -> bool:
     """Whether the installed torch has `varlen_attn` (since 2.10) and it takes this argument."""
     if find_spec("torch.nn.attention.varlen") is None:
         return False
@@ -34,9 +34,9 @@ def _varlen_takes(name: str) -> bool:
     return name in inspect.signature(attend).parameters
 
 
-def _compiled(function: F, like: Tensor, *, any_size: bool = False) -> F:
+def _compile_on_gpu(function: F, example: Tensor, *, any_size: bool = False) -> F:
     """The function, compiled if `example` is on a GPU. Inside a compiled caller it is compiled as part of it."""
-    if not like.is_cuda or torch.compiler.is_compiling():
+    if not example.is_cuda or torch.compiler.is_compiling():
         return function
     return (_compile_any_size if any_size else _compile)(function)  # type: ignore[return-value]
 
@@ -48,7 +48,7 @@ def _compile_any_size(function: Callable[..., Any]) -> Callable[..., Any]:
     compiled = torch.compile(function, dynamic=True)
 
     def run(*arguments: Any, **options: Any) -> Any:
-        with config.patch(recompile_limit=_SHAPES_OF_HEADS):
+        with config.patch(recompile_limit=_RECOMPILE_LIMIT):
             return compiled(*arguments, **options)
 
     return run
@@ -58,7 +58,7 @@ def _compile_any_size(function: Callable[..., Any]) -> Callable[..., Any]:
     op="attention",
     dtypes=("bfloat16", "float16"),
     promises=Promises(compute="operand"),
-    domain=["k == v; k % 8 == 0; k <= 256", *([] if _varlen_takes("enable_gqa") else ["hq == hk"])],
+    domain=["k == v; k % 8 == 0; k <= 256", *([] if _varlen_attn_takes("enable_gqa") else ["hq == hk"])],
     refuses=("unexpected keyword argument", "batch size must be positive"),
     slack=False,
 )
@@ -80,12 +80,14 @@ def varlen_attn(
     from torch.nn.attention.varlen import varlen_attn as attend  # noqa: PLC0415  (torch 2.10 and later)
 
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-    most, most_keys = _longest(cu_seqlens, len(q)), _longest(keys, len(k))
+    max_seqlen_q, max_seqlen_k = _longest(cu_seqlens, len(q)), _longest(keys, len(k))
     window = (window_size[0], 0) if causal else window_size
-    newer: Any = {} if softmax_scale is None else {"scale": softmax_scale}  # not every version has both
-    newer |= {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
+    optional_arguments: Any = {} if softmax_scale is None else {"scale": softmax_scale}  # not every version has both
+    optional_arguments |= {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
     offsets: Any = [once("int32", partial(cu_seqlens_int32, x, 0), x) for x in (cu_seqlens, keys)]
-    result: Any = attend(q, k, v, offsets[0], offsets[1], most, most_keys, window_size=window, **newer)
+    result: Any = attend(
+        q, k, v, offsets[0], offsets[1], max_seqlen_q, max_seqlen_k, window_size=window, **optional_arguments
+    )
     return result  # type: ignore[no-any-return]
 
 
@@ -114,30 +116,30 @@ def jagged_sdpa(
     On a CPU, or with an empty sequence, torch uses its math backend: contiguous tensors, not causal. All other calls
     use fused backends, which read 16 bytes at a time.
     """
-    fused = q.is_cuda and once("no empty sequence", lambda: bool((cu_seqlens.diff() > 0).all()), cu_seqlens)
-    if not fused and (causal or not all(x.is_contiguous() for x in (q, k, v))):
+    use_fused_backend = q.is_cuda and once("no empty sequence", lambda: bool((cu_seqlens.diff() > 0).all()), cu_seqlens)
+    if not use_fused_backend and (causal or not all(x.is_contiguous() for x in (q, k, v))):
         raise NotImplementedError(
             "on a CPU and beside empty sequences only the math backend is taken: contiguous tensors, not causal"
         )
-    if fused and not all(map(_in_16_bytes, (q, k, v))):
+    if use_fused_backend and not all(map(_is_aligned_to_16_bytes, (q, k, v))):
         raise NotImplementedError("rows that are not aligned to 16 bytes")
 
-    def nested(x: Tensor) -> Tensor:
+    def to_nested(x: Tensor) -> Tensor:
         rows: Tensor = torch.nested.nested_tensor_from_jagged(x, cu_seqlens)
         return rows.transpose(1, 2)
 
-    several = q.shape[1] != k.shape[1]
+    grouped_heads = q.shape[1] != k.shape[1]
     y = functional.scaled_dot_product_attention(
-        nested(q), nested(k), nested(v), is_causal=causal, scale=softmax_scale, enable_gqa=several
+        to_nested(q), to_nested(k), to_nested(v), is_causal=causal, scale=softmax_scale, enable_gqa=grouped_heads
     )
     result: Tensor = y.transpose(1, 2).values()
     return result
 
 
-def _in_16_bytes(x: Tensor) -> bool:
+def _is_aligned_to_16_bytes(x: Tensor) -> bool:
     """Whether each row of channels is dense and starts at a multiple of 16 bytes."""
-    steps = (stride * x.element_size() % 16 for stride in x.stride()[:-1])
-    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and not any(steps)
+    misalignments = (stride * x.element_size() % 16 for stride in x.stride()[:-1])
+    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and not any(misalignments)
 
 
 @kernel(
@@ -172,9 +174,9 @@ def flex_attention(
 
     if not len(k):
         raise NotImplementedError("a mask over no keys cannot be made")
-    blocks = -(-len(q) // _BLOCK) * -(-len(k) // _BLOCK)
-    if blocks > _MOST_BLOCKS:
-        raise NotImplementedError(f"a block mask of {blocks:,} pairs of blocks; at most {_MOST_BLOCKS:,} are tried")
+    blocks = -(-len(q) // _BLOCK_SIZE) * -(-len(k) // _BLOCK_SIZE)
+    if blocks > _MAX_BLOCKS:
+        raise NotImplementedError(f"a block mask of {blocks:,} pairs of blocks; at most {_MAX_BLOCKS:,} are tried")
     with_lse = return_lse or sinks is not None
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     mask = _block_mask(cu_seqlens, len(q), keys, len(k), (window_size[0], 0) if causal else window_size)
@@ -182,21 +184,21 @@ def flex_attention(
 
     cap = torch.tensor(softcap, device=q.device)
 
-    def capped(score: Tensor, *_place: Tensor) -> Tensor:
+    def softcap_score(score: Tensor, *_indices: Tensor) -> Tensor:
         return cap * torch.tanh(score / cap)
 
-    compiled: Any = _compiled(attend, q, any_size=True)
-    found = compiled(
+    compiled: Any = _compile_on_gpu(attend, q, any_size=True)
+    result = compiled(
         *(q_, k_, v_),
-        score_mod=capped if softcap else None,
+        score_mod=softcap_score if softcap else None,
         block_mask=mask,
         scale=softmax_scale,
         enable_gqa=q.shape[1] != k.shape[1],
         **({"return_aux": AuxRequest(lse=True)} if with_lse else {}),
     )
     if not with_lse:
-        return found.squeeze(0).transpose(0, 1)  # type: ignore[no-any-return]
-    y, lse = (x.squeeze(0).transpose(0, 1) for x in (found[0], found[1].lse))
+        return result.squeeze(0).transpose(0, 1)  # type: ignore[no-any-return]
+    y, lse = (x.squeeze(0).transpose(0, 1) for x in (result[0], result[1].lse))
     if sinks is not None:
         y, lse = (y * (lse - sinks).sigmoid()[..., None]).to(y.dtype), torch.logaddexp(lse, sinks.to(lse.dtype))
     return (y, lse) if return_lse else y
@@ -207,28 +209,31 @@ def _block_mask(cu_seqlens: Tensor, tokens: int, keys: Tensor, n_keys: int, wind
 
     def make() -> Any:
         reaches = (tokens + n_keys if reach < 0 else reach for reach in window)
-        left, right = (torch.tensor(reach, device=cu_seqlens.device) for reach in reaches)
-        (sequence, place), (key_sequence, key_place) = _located(cu_seqlens, tokens), _located(keys, n_keys)
+        left_reach, right_reach = (torch.tensor(reach, device=cu_seqlens.device) for reach in reaches)
+        (sequence, position), (key_sequence, key_position) = (
+            _sequence_and_position(cu_seqlens, tokens),
+            _sequence_and_position(keys, n_keys),
+        )
 
-        def together(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            ahead = key_place[j] - place[i]
-            same = (sequence[i] == key_sequence[j]) & (sequence[i] >= 0)
-            return same & (ahead >= -left) & (ahead <= right)
+        def may_attend(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            distance = key_position[j] - position[i]
+            same_sequence = (sequence[i] == key_sequence[j]) & (sequence[i] >= 0)
+            return same_sequence & (distance >= -left_reach) & (distance <= right_reach)
 
-        create = _compiled(create_block_mask, cu_seqlens, any_size=True)  # else it would allocate tokens x tokens
-        return create(together, None, None, tokens, n_keys, device=cu_seqlens.device.type)
+        create = _compile_on_gpu(create_block_mask, cu_seqlens, any_size=True)  # else it would allocate tokens x tokens
+        return create(may_attend, None, None, tokens, n_keys, device=cu_seqlens.device.type)
 
     return once(("block mask", tokens, n_keys, window), make, cu_seqlens, keys)
 
 
-def _located(cu_seqlens: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+def _sequence_and_position(cu_seqlens: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
     """The sequence of each row, and its position counted from the end of the sequence (negative)."""
     sequence: Tensor = seq_idx(cu_seqlens, tokens)
     rows = torch.arange(tokens, device=cu_seqlens.device)
     return sequence, rows - cu_seqlens[1:][sequence.long()] if tokens else rows
 
 
-def _positions(cu_seqlens: Tensor, tokens: int) -> Tensor:
+def _cached_positions(cu_seqlens: Tensor, tokens: int) -> Tensor:
     return once(("positions", tokens), lambda: positions(cu_seqlens, tokens), cu_seqlens)
 
 
@@ -245,28 +250,30 @@ def compiled_rope(
     """Rope with gathered rows of the tables, compiled by torch.compile."""
     if not len(cos) or len(cu_seqlens) == 1:  # no sequence has a token: the tables have no row to gather
         return torch.zeros_like(x)
-    place = _positions(cu_seqlens, len(x))
-    start = torch.zeros_like(place) if offsets is None else _starts(cu_seqlens, len(x), offsets)
-    return _compiled(_rope, x)(x, cos, sin, place, start, interleaved)
+    local_position = _cached_positions(cu_seqlens, len(x))
+    start = torch.zeros_like(local_position) if offsets is None else _row_starts(cu_seqlens, len(x), offsets)
+    return _compile_on_gpu(_rope, x)(x, cos, sin, local_position, start, interleaved)
 
 
-def _starts(cu_seqlens: Tensor, tokens: int, offsets: Tensor) -> Tensor:
+def _row_starts(cu_seqlens: Tensor, tokens: int, offsets: Tensor) -> Tensor:
     """(t,): the start position of each row's sequence."""
     sequence: Tensor = seq_idx(cu_seqlens, tokens)
     return once(("starts", tokens), lambda: offsets[sequence.clamp(min=0)], cu_seqlens, offsets)
 
 
-def _rope(x: Tensor, cos: Tensor, sin: Tensor, place: Tensor, start: Tensor, interleaved: bool) -> Tensor:
-    wide, r = torch.promote_types(x.dtype, torch.float32), cos.shape[1]
-    inside, position = (place >= 0)[:, None, None], place + start
-    rotated = (position >= 0)[:, None]
-    row = torch.where(place >= 0, position, 0).clamp(min=0)
-    c, s = (torch.where(rotated, t[row].to(wide), still)[:, None] for t, still in ((cos, 1), (sin, 0)))
-    x = torch.where(inside, x, 0)
-    wide_x, rest = x[..., : 2 * r].to(wide), x[..., 2 * r :]
-    first, second = (wide_x[..., ::2], wide_x[..., 1::2]) if interleaved else (wide_x[..., :r], wide_x[..., r:])
-    pairs = torch.stack([first * c - second * s, first * s + second * c], -1 if interleaved else -2)
-    return torch.where(inside, torch.cat([pairs.flatten(-2).to(x.dtype), rest], -1), 0)
+def _rope(x: Tensor, cos: Tensor, sin: Tensor, local_position: Tensor, start: Tensor, interleaved: bool) -> Tensor:
+    compute_dtype, r = torch.promote_types(x.dtype, torch.float32), cos.shape[1]
+    is_token, position = (local_position >= 0)[:, None, None], local_position + start
+    is_rotated = (position >= 0)[:, None]
+    row = torch.where(local_position >= 0, position, 0).clamp(min=0)
+    c, s = (
+        torch.where(is_rotated, t[row].to(compute_dtype), identity)[:, None] for t, identity in ((cos, 1), (sin, 0))
+    )
+    x = torch.where(is_token, x, 0)
+    x_rotary, unrotated = x[..., : 2 * r].to(compute_dtype), x[..., 2 * r :]
+    x1, x2 = (x_rotary[..., ::2], x_rotary[..., 1::2]) if interleaved else (x_rotary[..., :r], x_rotary[..., r:])
+    pairs = torch.stack([x1 * c - x2 * s, x1 * s + x2 * c], -1 if interleaved else -2)
+    return torch.where(is_token, torch.cat([pairs.flatten(-2).to(x.dtype), unrotated], -1), 0)
 
 
 @kernel(op="causal_conv1d", float32=("weight", "bias"))
@@ -274,15 +281,15 @@ def compiled_conv1d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
 ) -> Tensor:
     """The convolution as a sum over its taps, compiled by torch.compile."""
-    return _compiled(_conv1d, x)(x, weight, bias, _positions(cu_seqlens, len(x)), activation)
+    return _compile_on_gpu(_conv1d, x)(x, weight, bias, _cached_positions(cu_seqlens, len(x)), activation)
 
 
 def _conv1d(x: Tensor, weight: Tensor, bias: Tensor | None, position: Tensor, activation: str | None) -> Tensor:
-    wide, w, place = torch.promote_types(x.dtype, torch.float32), weight.shape[1], position[:, None]
-    padded = functional.pad(torch.where(place >= 0, x, 0).to(wide), (0, 0, w - 1, 0))
-    y = torch.zeros_like(x, dtype=wide) if bias is None else bias.to(wide)
+    compute_dtype, w, local_position = torch.promote_types(x.dtype, torch.float32), weight.shape[1], position[:, None]
+    padded = functional.pad(torch.where(local_position >= 0, x, 0).to(compute_dtype), (0, 0, w - 1, 0))
+    y = torch.zeros_like(x, dtype=compute_dtype) if bias is None else bias.to(compute_dtype)
     for tap in range(w):
-        back = w - 1 - tap
-        y = y + torch.where(place >= back, padded[tap : tap + len(x)], 0) * weight[:, tap].to(wide)
+        lag = w - 1 - tap
+        y = y + torch.where(local_position >= lag, padded[tap : tap + len(x)], 0) * weight[:, tap].to(compute_dtype)
     y = functional.silu(y) if activation == "silu" else y
-    return torch.where(place >= 0, y, 0).to(x.dtype)
+    return torch.where(local_position >= 0, y, 0).to(x.dtype)

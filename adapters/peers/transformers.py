@@ -19,13 +19,15 @@ from packproof.properties.promises import Promises
 _MODEL = "transformers.models.qwen3_next.modeling_qwen3_next"
 
 
-def _rule(function: str, promises: Promises | None = None) -> Callable[..., Any]:
+def _rule_adapter(function: str, promises: Promises | None = None) -> Callable[..., Any]:
     """The adapter of one of its functions. If fla is installed, transformers wraps a kernel around it."""
     # with decays as differences of a running sum, a strong gate costs all later ones their digits
-    weak = "; gate > -1e4" if promises and promises.cumsum else ""
+    gate_condition = "; gate > -1e4" if promises and promises.cumsum else ""
 
-    @kernel(op="gated_delta_rule", domain=f"hk == hv{weak}", promises=promises, slack=False, float32=("g", "beta"))
-    def adapted(
+    @kernel(
+        op="gated_delta_rule", domain=f"hk == hv{gate_condition}", promises=promises, slack=False, float32=("g", "beta")
+    )
+    def call_rule(
         q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, initial_states: Tensor | None = None, *,
         cu_seqlens: Tensor, qk_l2norm: bool = False, return_final_states: bool = False,
     ) -> Any:  # fmt: skip
@@ -45,8 +47,8 @@ def _rule(function: str, promises: Promises | None = None) -> Callable[..., Any]
         y = torch.cat(ys)
         return (y, torch.cat(states)) if return_final_states else y
 
-    return adapted
+    return call_rule
 
 
-gated_delta_rule = _rule("torch_chunk_gated_delta_rule", Promises(grid="sequence", chunk=64, cumsum=True))
-gated_delta_rule_recurrent = _rule("torch_recurrent_gated_delta_rule")
+gated_delta_rule = _rule_adapter("torch_chunk_gated_delta_rule", Promises(grid="sequence", chunk=64, cumsum=True))
+gated_delta_rule_recurrent = _rule_adapter("torch_recurrent_gated_delta_rule")

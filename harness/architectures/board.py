@@ -16,9 +16,9 @@ from packproof.harness.architectures.exceptions import SIZES
 from packproof.harness.architectures.tiny import Architecture, tiny_model
 from packproof.harness.modules.check import module_request, run_module_check
 from packproof.harness.modules.conventions import CONVENTIONS
-from packproof.harness.modules.culprit import NAMED
+from packproof.harness.modules.culprit import LEAK_HEADING
 from packproof.harness.results.events import CellFinished, Verdict
-from packproof.harness.worker.parallel import side_by_side
+from packproof.harness.worker.parallel import run_side_by_side
 
 Word = Literal["isolates", "leaks", "refuses", "differs", "not judged"]
 LAYOUTS = ((5, 9, 7), (9, 1, 17, 3))  # across a window or chunk of 8 and a convolution of 4, and not
@@ -64,80 +64,90 @@ class Outcome:
     """Why the model refuses, differs or was not judged, or another remark."""
 
 
-Found = Built | Outcome
+BoardEntry = Built | Outcome
 
 
-def run_board(chosen: Sequence[Architecture], seed: int = 0) -> Iterator[Found]:
+def run_board(architectures: Sequence[Architecture], seed: int = 0) -> Iterator[BoardEntry]:
     """Judge each architecture in a process of its own, which ends after a minute without an outcome."""
-    units = [partial(_judged, architecture, seed) for architecture in chosen]
+    units = [partial(_judge_architecture, architecture, seed) for architecture in architectures]
 
-    def lost(number: int, text: str) -> Callable[[], Iterator[Found]]:
-        return partial(_lost, chosen[number], text)
+    def replacement_of(number: int, text: str) -> Callable[[], Iterator[BoardEntry]]:
+        return partial(_entry_of_lost_process, architectures[number], text)
 
     importlib.import_module("transformers.models.llama.modeling_llama")  # imported once, before the forks
     torch.set_num_threads(1)
-    yield from side_by_side(units, os.cpu_count() or 1, of=Found, again=lost, silence=_SILENCE)
+    yield from run_side_by_side(
+        units, os.cpu_count() or 1, record_type=BoardEntry, retry=replacement_of, max_silence=_SILENCE
+    )
 
 
-def _lost(architecture: Architecture, text: str) -> Iterator[Found]:
+def _entry_of_lost_process(architecture: Architecture, text: str) -> Iterator[BoardEntry]:
     yield Built(architecture.name, architecture.model, architecture.also, reason=text)
 
 
-def _judged(architecture: Architecture, seed: int) -> Iterator[Found]:
+def _judge_architecture(architecture: Architecture, seed: int) -> Iterator[BoardEntry]:
     name, names = architecture.name, (architecture.name, architecture.model, architecture.also)
     try:
         model, layers = tiny_model(name)
         parameters = sum(p.numel() for p in model.parameters())
     except Exception as error:
-        yield Built(*names, reason=_in_short(error))
+        yield Built(*names, reason=_one_line(error))
         return
-    chosen = str(getattr(model.config, "_attn_implementation", ""))
-    yield Built(*names, layers, chosen, parameters)
+    attention = str(getattr(model.config, "_attn_implementation", ""))
+    yield Built(*names, layers, attention, parameters)
     for convention in CONVENTION_NAMES:
-        yield _outcome(name, model, convention, seed, nullcontext(), with_flash=False)
-    if flash.offered(model):
+        yield _judge_convention(name, model, convention, seed, nullcontext(), with_flash=False)
+    if flash.reaches_flash_attention(model):
         for convention in FLASH:
-            yield _outcome(name, model, convention, seed, flash.in_its_place(model), with_flash=True)
+            yield _judge_convention(
+                name, model, convention, seed, flash.replace_flash_attention(model), with_flash=True
+            )
 
 
-def _ids(tokens: int, generator: torch.Generator) -> Tensor:
+def _random_ids(tokens: int, generator: torch.Generator) -> Tensor:
     """Random ids. None of them is padding, since some models count positions from there."""
     return torch.randint(3, SIZES["pad_token_id"], (1, tokens), generator=generator)
 
 
-def _in_short(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _outcome(
-    name: str, model: nn.Module, convention: str, seed: int, place: AbstractContextManager[None], *, with_flash: bool
+def _judge_convention(
+    name: str,
+    model: nn.Module,
+    convention: str,
+    seed: int,
+    attention_context: AbstractContextManager[None],
+    *,
+    with_flash: bool,
 ) -> Outcome:
     try:
         with ExitStack() as stack:
             try:
-                stack.enter_context(place)
+                stack.enter_context(attention_context)
             except ValueError as error:  # transformers refuses flash attention with this config
-                return Outcome(name, convention, with_flash, "refuses", text=_in_short(error))
+                return Outcome(name, convention, with_flash, "refuses", text=_one_line(error))
             request = module_request(
-                model, inputs=_ids, convention=convention, layouts=LAYOUTS, seed=seed, name=name, records=False
+                model, inputs=_random_ids, convention=convention, layouts=LAYOUTS, seed=seed, name=name, records=False
             )
-            found = []
+            verdicts = []
             for event in run_module_check(request):
                 if isinstance(event, CellFinished):
-                    found.append(event.verdict)
+                    verdicts.append(event.verdict)
                     if event.verdict.status != "passed":
                         break
     except Exception as error:
-        return Outcome(name, convention, with_flash, "not judged", text=_in_short(error))
-    return Outcome(name, convention, with_flash, *_in_words(found))
+        return Outcome(name, convention, with_flash, "not judged", text=_one_line(error))
+    return Outcome(name, convention, with_flash, *_summarize(verdicts))
 
 
-def _in_words(found: Sequence[Verdict]) -> tuple[Word, str, str]:
+def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
     """The word for the verdicts, the first module that leaks, and the reason."""
-    isolation, packing = found[0], found[1] if found[1:] else None
+    isolation, packing = verdicts[0], verdicts[1] if verdicts[1:] else None
     if isolation.failure:
-        lines = [line for line in isolation.failure.lines if line.startswith(NAMED)]
-        module = lines[0].removeprefix(NAMED) if lines else ""
+        lines = [line for line in isolation.failure.lines if line.startswith(LEAK_HEADING)]
+        module = lines[0].removeprefix(LEAK_HEADING) if lines else ""
         return "leaks", module, isolation.failure.lines[0]
     if isolation.status == "inconclusive" and isolation.reason.startswith("the module refused: "):
         return "refuses", "", isolation.reason.removeprefix("the module refused: ")

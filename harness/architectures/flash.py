@@ -69,11 +69,11 @@ def _attend(
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     scores = torch.einsum("qhd,khd->hqk", q, k) * (scale or 1 / math.sqrt(q.shape[-1]))
     scores = softcap * torch.tanh(scores / softcap) if softcap else scores
-    ahead = torch.arange(len(k), device=q.device)[None, :] - torch.arange(len(q), device=q.device)[:, None]
-    ahead = ahead - (len(k) - len(q))
-    hidden = (ahead > 0) if causal else torch.zeros_like(ahead, dtype=torch.bool)
-    hidden = hidden | (ahead < -window[0]) if window[0] >= 0 else hidden
-    hidden = hidden | (ahead > window[1]) if window[1] >= 0 else hidden
+    relative_position = torch.arange(len(k), device=q.device)[None, :] - torch.arange(len(q), device=q.device)[:, None]
+    relative_position = relative_position - (len(k) - len(q))
+    hidden = (relative_position > 0) if causal else torch.zeros_like(relative_position, dtype=torch.bool)
+    hidden = hidden | (relative_position < -window[0]) if window[0] >= 0 else hidden
+    hidden = hidden | (relative_position > window[1]) if window[1] >= 0 else hidden
     scores = scores.masked_fill(hidden, -torch.inf)
     if s_aux is not None:
         sink = s_aux[:, None, None].expand(-1, len(q), 1)
@@ -82,35 +82,35 @@ def _attend(
 
 
 @contextmanager
-def in_its_place(model: nn.Module, dense: Callable[..., Tensor] = flash) -> Iterator[None]:
+def replace_flash_attention(model: nn.Module, dense: Callable[..., Tensor] = flash) -> Iterator[None]:
     """The model runs transformers' path of flash attention, with the functions above as its kernels.
 
     Raises ValueError where the model does not offer flash attention.
     """
-    from transformers import modeling_flash_attention_utils as place  # noqa: PLC0415  (not a dependency)
-    from transformers.integrations import flash_attention as caller  # noqa: PLC0415
+    from transformers import modeling_flash_attention_utils as flash_utils  # noqa: PLC0415  (not a dependency)
+    from transformers.integrations import flash_attention as flash_integration  # noqa: PLC0415
 
     if not getattr(model, "_supports_flash_attn", False):
         raise ValueError(f"{type(model).__name__} does not support flash attention")
-    found: list[Any] = [getattr(part, "config", None) for part in model.modules()]
-    configs = {id(config): config for config in found if hasattr(config, "_attn_implementation")}
-    chosen = {key: config._attn_implementation for key, config in configs.items()}
-    before, place._lazy_imports = place._lazy_imports, partial(_functions, dense)
+    module_configs: list[Any] = [getattr(part, "config", None) for part in model.modules()]
+    configs = {id(config): config for config in module_configs if hasattr(config, "_attn_implementation")}
+    implementations = {key: config._attn_implementation for key, config in configs.items()}
+    lazy_imports, flash_utils._lazy_imports = flash_utils._lazy_imports, partial(_flash_functions, dense)
     # the functions here take fp32: no cast
-    cast, caller.get_target_dtype = caller.get_target_dtype, lambda *_: None
-    place._loaded_implementation = None
+    get_target_dtype, flash_integration.get_target_dtype = flash_integration.get_target_dtype, lambda *_: None
+    flash_utils._loaded_implementation = None
     try:
         for config in configs.values():
             config._attn_implementation = NAME
         yield
     finally:
         for key, config in configs.items():
-            config._attn_implementation = chosen[key]
-        place._lazy_imports, place._loaded_implementation = before, None
-        caller.get_target_dtype = cast
+            config._attn_implementation = implementations[key]
+        flash_utils._lazy_imports, flash_utils._loaded_implementation = lazy_imports, None
+        flash_integration.get_target_dtype = get_target_dtype
 
 
-def offered(model: nn.Module) -> bool:
+def reaches_flash_attention(model: nn.Module) -> bool:
     """Whether the model offers flash attention and a call reaches it.
 
     Some models choose their attention when they are built. They would run another implementation, without its mask.
@@ -120,18 +120,18 @@ def offered(model: nn.Module) -> bool:
     calls: list[Any] = []
 
     @wraps(flash)
-    def counted(*args: Any, **kwargs: Any) -> Tensor:
+    def record_call(*args: Any, **kwargs: Any) -> Tensor:
         calls.append(args)
         return flash(*args, **kwargs)
 
-    with suppress(ValueError), in_its_place(model, counted), torch.no_grad():
+    with suppress(ValueError), replace_flash_attention(model, record_call), torch.no_grad():
         with suppress(Exception):  # the board reports how it refuses
             model.eval()(torch.arange(4)[None] + 3, use_cache=False)
         return bool(calls)
     return True
 
 
-def _functions(dense: Callable[..., Tensor], *_: Any, **__: Any) -> tuple[Any, ...]:
-    from transformers import modeling_flash_attention_utils as place  # noqa: PLC0415
+def _flash_functions(dense: Callable[..., Tensor], *_: Any, **__: Any) -> tuple[Any, ...]:
+    from transformers import modeling_flash_attention_utils as flash_utils  # noqa: PLC0415
 
-    return dense, flash_varlen, None, place._pad_input, place._unpad_input
+    return dense, flash_varlen, None, flash_utils._pad_input, flash_utils._unpad_input

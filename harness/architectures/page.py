@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from packproof.harness.architectures.board import CONVENTION_NAMES, FLASH, Built, Found, Outcome
+from packproof.harness.architectures.board import CONVENTION_NAMES, FLASH, BoardEntry, Built, Outcome
 from packproof.harness.modules.conventions import CONVENTIONS
-from packproof.harness.worker.records import RecordError, of_json, to_json
+from packproof.harness.worker.records import RecordError, from_json, to_json
 from packproof.refs.errors import UsageError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 SIGNS = {"isolates": "✓", "leaks": "✗", "refuses": "R", "differs": "≠", "not judged": "?"}
 COLUMNS = {
@@ -41,14 +41,14 @@ class ModelBoard:
     outcomes: tuple[Outcome, ...]
 
 
-def gathered(found: Sequence[Found], seconds: float, seed: int, versions: Mapping[str, str]) -> ModelBoard:
+def make_board(entries: Sequence[BoardEntry], seconds: float, seed: int, versions: Mapping[str, str]) -> ModelBoard:
     """Make a board from the entries of a run, sorted by name. A later reason replaces the first entry of a model whose
     process ended.
 
     versions: of transformers and torch.
     """
-    built = {each.name: each for each in found if isinstance(each, Built)}
-    outcomes = [each for each in found if isinstance(each, Outcome)]
+    built = {entry.name: entry for entry in entries if isinstance(entry, Built)}
+    outcomes = [entry for entry in entries if isinstance(entry, Outcome)]
     outcomes.sort(key=lambda o: (o.name, o.flash, CONVENTION_NAMES.index(o.convention)))
     return ModelBoard(
         versions["transformers"],
@@ -65,25 +65,27 @@ def as_json(board: ModelBoard) -> str:
     return json.dumps(to_json(board), indent=1, ensure_ascii=False) + "\n"
 
 
-def read(path: str) -> ModelBoard:
+def read_board(path: str) -> ModelBoard:
     """Read a board from a JSON file. Raises UsageError where the file holds none."""
     try:
-        board: ModelBoard = of_json(ModelBoard, json.loads(Path(path).read_text()))
+        board: ModelBoard = from_json(ModelBoard, json.loads(Path(path).read_text()))
     except (OSError, ValueError, RecursionError, RecordError) as error:
         raise UsageError(f"--from: {path} is no board of models: {error}") from error
     return board
 
 
-def line(outcome: Outcome) -> str:
+def outcome_line(outcome: Outcome) -> str:
     """One outcome, for the terminal."""
-    place = f"{outcome.convention}, flash" if outcome.flash else outcome.convention
-    return "  ".join(filter(None, (f"  {outcome.name:<24} {place:<38} {outcome.word}", outcome.module, outcome.text)))
+    convention = f"{outcome.convention}, flash" if outcome.flash else outcome.convention
+    return "  ".join(
+        filter(None, (f"  {outcome.name:<24} {convention:<38} {outcome.word}", outcome.module, outcome.text))
+    )
 
 
-def counts(board: ModelBoard) -> str:
+def board_counts(board: ModelBoard) -> str:
     """How many models there are, and how many isolate or leak by each convention."""
-    made = sum(not each.reason for each in board.models)
-    lines = [f"{counted(len(board.models), 'architecture')}, {made} built, {board.seconds:.0f} s"]
+    n_built = sum(not model.reason for model in board.models)
+    lines = [f"{plural(len(board.models), 'architecture')}, {n_built} built, {board.seconds:.0f} s"]
     for with_flash in (False, True):
         for name in FLASH if with_flash else CONVENTION_NAMES:
             words = [o.word for o in board.outcomes if (o.convention, o.flash) == (name, with_flash)]
@@ -117,24 +119,26 @@ replaces. Another version of transformers gives another board."""
 
 
 def _page(board: ModelBoard) -> Iterator[str]:
-    made = [each for each in board.models if not each.reason]
+    built_models = [model for model in board.models if not model.reason]
     yield from ("# The board of models", "")
     yield _ABOUT.format(
         **{name: getattr(board, name) for name in ("transformers", "torch", "date", "seed")},
-        made=len(made),
+        made=len(built_models),
         all=len(board.models),
     )
     for name, column in COLUMNS.items():
         yield f"| {column} | {CONVENTIONS[name].about} |"
     yield from ("", _FLASH, "", "## What to pass", "", "| pass | models |", "| --- | --- |")
-    yield from _rows({each.name: _advice(board, each) for each in made})
+    yield from _rows({model.name: _advice(board, model) for model in built_models})
     yield from ("", "## Every convention", "")
     yield f"| {' | '.join(COLUMNS.values())} | flash: {' | '.join(COLUMNS[name] for name in FLASH)} | models |"
     yield "| --- " * (len(COLUMNS) + len(FLASH) + 1) + "|"
-    yield from _rows({each.name: _signs(board, each.name) for each in made})
+    yield from _rows({model.name: _signs(board, model.name) for model in built_models})
     yield from ("", "## The first module that leaks", "", "By `position_ids` alone, as transformers runs on a CPU.", "")
     yield from ("| module | models |", "| --- | --- |")
-    yield from _rows({o.name: f"`{o.module}`" for o in _of(board, "hf_position_ids") if o.word == "leaks" and o.module})
+    yield from _rows(
+        {o.name: f"`{o.module}`" for o in _outcomes_of(board, "hf_position_ids") if o.word == "leaks" and o.module}
+    )
     yield from ("", "## Not built", "")
     yield from _reasons(board)
 
@@ -148,18 +152,23 @@ def _rows(cells: Mapping[str, str]) -> Iterator[str]:
         yield f"| {text} | {', '.join(names)} |"
 
 
-def _of(board: ModelBoard, convention: str, *, with_flash: bool = False) -> list[Outcome]:
+def _outcomes_of(board: ModelBoard, convention: str, *, with_flash: bool = False) -> list[Outcome]:
     return [o for o in board.outcomes if (o.convention, o.flash) == (convention, with_flash)]
 
 
 def _signs(board: ModelBoard, name: str) -> str:
     word = {(o.convention, o.flash): o.word for o in board.outcomes if o.name == name}
-    stock = [SIGNS[word[each, False]] if (each, False) in word else "·" for each in COLUMNS]
-    return " | ".join([*stock, *(SIGNS[word[each, True]] if (each, True) in word else "·" for each in FLASH)])
+    default_signs = [SIGNS[word[convention, False]] if (convention, False) in word else "·" for convention in COLUMNS]
+    return " | ".join(
+        [
+            *default_signs,
+            *(SIGNS[word[convention, True]] if (convention, True) in word else "·" for convention in FLASH),
+        ]
+    )
 
 
 # Arguments that a trainer can pass, the easiest first.
-_EASIEST = (
+_EASIEST_FIRST = (
     ("hf_position_ids", "`position_ids`"),
     ("hf_flash_kwargs_no_position_ids", "flash kwargs without `position_ids`"),
     ("hf_flash_kwargs", "`position_ids` and flash kwargs"),
@@ -170,26 +179,26 @@ _EASIEST = (
 
 
 def _advice(board: ModelBoard, built: Built) -> str:
-    found = [o for o in board.outcomes if o.name == built.name]
-    held = {(o.convention, o.flash) for o in found if o.word == "isolates"}
-    stock = next((text for each, text in _EASIEST if (each, False) in held), "")
-    flash = next((text for each, text in _EASIEST if (each, True) in held), "")
-    if not (stock or flash) and (apart := [o for o in found if o.word == "differs"]):
-        ways = dict.fromkeys(f"flash: {COLUMNS[o.convention]}" if o.flash else COLUMNS[o.convention] for o in apart)
+    outcomes = [o for o in board.outcomes if o.name == built.name]
+    isolating = {(o.convention, o.flash) for o in outcomes if o.word == "isolates"}
+    stock = next((text for convention, text in _EASIEST_FIRST if (convention, False) in isolating), "")
+    flash = next((text for convention, text in _EASIEST_FIRST if (convention, True) in isolating), "")
+    if not (stock or flash) and (differing := [o for o in outcomes if o.word == "differs"]):
+        ways = dict.fromkeys(f"flash: {COLUMNS[o.convention]}" if o.flash else COLUMNS[o.convention] for o in differing)
         return f"isolates, but differs from the documents alone: {', '.join(ways)}"
-    if not (stock or flash) and all(o.word in ("refuses", "not judged") for o in found):
+    if not (stock or flash) and all(o.word in ("refuses", "not judged") for o in outcomes):
         return "nothing was accepted or could be judged"
     if not (stock or flash):
         return "**do not pack**: nothing isolates here"
     if "mask" in stock and ("sliding" in built.layers or "chunked" in built.layers):
         stock += ", with its window in it,"
-    cache = " and `use_cache=False`" if stock and ("hf_cache", False) not in held else ""
+    cache = " and `use_cache=False`" if stock and ("hf_cache", False) not in isolating else ""
     return "; ".join(
         filter(None, (f"sdpa or eager: {stock}{cache}" if stock else "", f"flash: {flash}" if flash else ""))
     )
 
 
 def _reasons(board: ModelBoard) -> Iterator[str]:
-    for each in board.models:
-        if each.reason:
-            yield f"- {each.name}: {each.reason[:110]}"
+    for model in board.models:
+        if model.reason:
+            yield f"- {model.name}: {model.reason[:110]}"

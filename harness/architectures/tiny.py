@@ -15,7 +15,7 @@ from torch import nn
 from packproof.harness.architectures.exceptions import EVEN_IF_NONE, KINDS, SIZES, SPECIAL
 from packproof.refs.errors import UsageError
 
-_MOST_PARAMETERS = 20_000_000
+_MAX_PARAMETERS = 20_000_000
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers")
 
 
@@ -43,51 +43,59 @@ def architectures() -> dict[str, Architecture]:
     by_class: dict[str, list[str]] = {}
     for name, model in MODELS.items():
         by_class.setdefault(model, []).append(name)
-    found = {}
+    result = {}
     for model, names in by_class.items():
-        own = [n for n in names if model.lower().startswith(n.replace("_", "").replace("-", ""))]
-        name = next((n for n in names if n.endswith("_text")), (own or names)[0])
-        found[name] = Architecture(name, model, tuple(n for n in names if n != name))
-    return dict(sorted(found.items()))
+        matching_names = [n for n in names if model.lower().startswith(n.replace("_", "").replace("-", ""))]
+        name = next((n for n in names if n.endswith("_text")), (matching_names or names)[0])
+        result[name] = Architecture(name, model, tuple(n for n in names if n != name))
+    return dict(sorted(result.items()))
 
 
 def tiny_config(name: str) -> tuple[Any, str]:
     """A small config of this model type, and the kinds of its layers. Errors of transformers pass through."""
     from transformers import CONFIG_MAPPING  # noqa: PLC0415
 
-    make, special = CONFIG_MAPPING[name], dict(SPECIAL.get(name, {}))
-    default = make(**special.pop("default", {}))
-    known = {**default.to_dict(), **vars(default)}
-    values = {f: value for f, value in SIZES.items() if known.get(f) is not None or (f in known and f in EVEN_IF_NONE)}
-    if "kv_lora_rank" in known:
+    config_class, special = CONFIG_MAPPING[name], dict(SPECIAL.get(name, {}))
+    default = config_class(**special.pop("default", {}))
+    config_fields = {**default.to_dict(), **vars(default)}
+    values = {
+        f: value
+        for f, value in SIZES.items()
+        if config_fields.get(f) is not None or (f in config_fields and f in EVEN_IF_NONE)
+    }
+    if "kv_lora_rank" in config_fields:
         values["num_key_value_heads"] = values["num_attention_heads"]  # latent attention has no groups
-    values |= one_of_each(known)
+    values |= one_layer_per_kind(config_fields)
     values |= {field: copy.deepcopy(value) for field, value in special.items()}
-    config = make(**values)
-    return config, kinds(config)
+    config = config_class(**values)
+    return config, layer_kinds(config)
 
 
-def one_of_each(known: dict[str, Any]) -> dict[str, Any]:
+def one_layer_per_kind(config_fields: dict[str, Any]) -> dict[str, Any]:
     """The number of layers and the lists along them, cut to one layer of each kind, and to two at least."""
-    field = next((field for field in _LAYERS if isinstance(known.get(field), int)), None)
+    field = next((field for field in _LAYERS if isinstance(config_fields.get(field), int)), None)
     if field is None:
         return {}
-    along = {n: v for n, v in known.items() if isinstance(v, list | tuple) and len(v) == known[field] and n != field}
-    seen: dict[tuple[str, ...], int] = {}
-    for layer in range(known[field]):
-        seen.setdefault(tuple(str(along[n][layer]) for n in KINDS if n in along), layer)
-    layers = list(seen.values()) if len(seen) > 1 else list(range(min(2, known[field])))
-    return {field: len(layers), **{n: [v[layer] for layer in layers] for n, v in along.items()}}
+    layer_lists = {
+        n: v
+        for n, v in config_fields.items()
+        if isinstance(v, list | tuple) and len(v) == config_fields[field] and n != field
+    }
+    first_layers: dict[tuple[str, ...], int] = {}
+    for layer in range(config_fields[field]):
+        first_layers.setdefault(tuple(str(layer_lists[n][layer]) for n in KINDS if n in layer_lists), layer)
+    layers = list(first_layers.values()) if len(first_layers) > 1 else list(range(min(2, config_fields[field])))
+    return {field: len(layers), **{n: [v[layer] for layer in layers] for n, v in layer_lists.items()}}
 
 
-def kinds(config: Any) -> str:
+def layer_kinds(config: Any) -> str:
     """The kinds of layers named by a config, as "linear_attention, full_attention"."""
-    found: dict[str, None] = {}
+    unique_kinds: dict[str, None] = {}
     for name in KINDS:
         for kind in getattr(config, name, None) or ():
             if isinstance(kind, str):
-                found[kind] = None
-    return ", ".join(found)
+                unique_kinds[kind] = None
+    return ", ".join(unique_kinds)
 
 
 def tiny_model(name: str) -> tuple[nn.Module, str]:
@@ -97,6 +105,6 @@ def tiny_model(name: str) -> tuple[nn.Module, str]:
     config, layers = tiny_config(name)
     with torch.device("meta"):
         size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
-    if size > _MOST_PARAMETERS:
+    if size > _MAX_PARAMETERS:
         raise ValueError(f"its small config still has {size / 1e6:,.0f} million parameters")
     return AutoModelForCausalLM.from_config(config), layers

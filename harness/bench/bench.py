@@ -9,9 +9,16 @@ from typing import Any
 import torch
 
 from packproof.harness.bench.clocks import Clock, clock_for, measure_ceilings
-from packproof.harness.bench.compare import BETWEEN_RUNS, outcome, require_device, require_rows
+from packproof.harness.bench.compare import RATIO_BETWEEN_RUNS, compare_times, require_device, require_rows
 from packproof.harness.bench.cost import costs
-from packproof.harness.bench.file import PLACE, Place, Record, Timed, described, place
+from packproof.harness.bench.file import (
+    CONFIGURATION_FIELDS,
+    Configuration,
+    Record,
+    RowTimes,
+    configuration_of,
+    device_text,
+)
 from packproof.harness.bench.implementations import Implementation, implementations, is_baseline
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.proof import prove, spot_check
@@ -27,25 +34,25 @@ from packproof.harness.bench.results import (
 from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.bench.timing import (
     LIMITS,
-    Beside,
+    FixedWork,
     Footprint,
-    Measured,
+    Measurement,
     Run,
     Tensors,
-    footprint,
     host_times,
     measure,
+    measure_footprint,
 )
 from packproof.harness.results.environment import environment
-from packproof.harness.results.names import DEVICES, known
+from packproof.harness.results.names import DEVICES, require_known
 from packproof.harness.targets.location import Location
-from packproof.harness.worker.parallel import on_every_core
-from packproof.properties.call import Refused
+from packproof.harness.worker.parallel import run_on_every_core
+from packproof.properties.call import Refusal
 from packproof.properties.cases.sample import Sample
 from packproof.properties.op import Op
 from packproof.refs.errors import UsageError
 
-_CLOSE = 1.03  # the same code against itself: below this, more rounds hardly help
+_CLOSE_RATIO = 1.03  # the same code against itself: below this, more rounds hardly help
 
 _MOST_TOKENS = 2**31 - 1
 
@@ -59,7 +66,7 @@ class BenchRequest:
     targets: tuple[str, ...] = ()
     """The kernels under test; empty for packproof's own."""
     op: str | None = None
-    against: tuple[str, ...] | None = None
+    baselines: tuple[str, ...] | None = None
     """The baselines; None for the default ones."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Sizes of axes, instead of the defaults."""
@@ -72,7 +79,7 @@ class BenchRequest:
     threads: int | None = None
     """Threads of torch on a CPU; None for one."""
     seed: int = 0
-    earlier: tuple[str, Record] | None = None
+    previous_run: tuple[str, Record] | None = None
     """The file name and the record of a previous run. A row is timed for longer if it may be slower than there."""
 
 
@@ -92,36 +99,42 @@ def run_bench(request: BenchRequest, clock: Clock | None = None) -> Iterator[Eve
 
 
 def _bench(request: BenchRequest, clock: Clock | None) -> Iterator[Event]:
-    here = environment(request.device)
-    if request.earlier:
-        path, earlier = request.earlier
-        require_device(earlier, described(here.name, here.device, here.threads), path)
-        known_now = [place("", "", "", request.dtype, layout) for layout in request.layouts]
-        require_rows(earlier, [_named(p, without=("op", "implementation", "setting")) for p in known_now], path)
+    machine = environment(request.device)
+    if request.previous_run:
+        path, previous_record = request.previous_run
+        require_device(previous_record, device_text(machine.name, machine.device, machine.threads), path)
+        layout_configurations = [configuration_of("", "", "", request.dtype, layout) for layout in request.layouts]
+        require_rows(
+            previous_record,
+            [_named_fields(p, without=("op", "implementation", "setting")) for p in layout_configurations],
+            path,
+        )
     plan = _plan(request)
-    if request.earlier:
-        require_rows(earlier, [_named(p) for p in _places(plan, request)], path)
+    if request.previous_run:
+        require_rows(previous_record, [_named_fields(p) for p in _configurations(plan, request)], path)
     empty = any(0 in layout.lengths for layout in request.layouts)
-    started = time.monotonic()
+    start = time.monotonic()
     clock = clock or clock_for(request.device)
-    yield BenchStarted(here, measure_ceilings(request.device, clock), request.seed)
+    yield BenchStarted(machine, measure_ceilings(request.device, clock), request.seed)
     proofs: list[SizeProof] = []
     for proof in _proofs(
-        [(implementation, chosen) for _, chosen, group in plan for implementation in group], request, empty
+        [(implementation, op_setting) for _, op_setting, group in plan for implementation in group], request, empty
     ):
         proofs.append(proof)
         yield proof
-    proven = iter(proofs)
-    for op, chosen, group in plan:
-        judged = [(implementation, next(proven)) for implementation in group]
+    proof_iterator = iter(proofs)
+    for op, op_setting, group in plan:
+        group_with_proofs = [(implementation, next(proof_iterator)) for implementation in group]
         for layout in request.layouts:
-            yield LayoutFinished(tuple(_at_layout(judged, chosen, layout, request, clock)), matmul=op.matmul)
-    yield BenchFinished(time.monotonic() - started)
+            yield LayoutFinished(
+                tuple(_results_at_layout(group_with_proofs, op_setting, layout, request, clock)), matmul=op.matmul
+            )
+    yield BenchFinished(time.monotonic() - start)
 
 
 def _require_names(request: BenchRequest) -> None:
     """UsageError for a device, number of threads or layout without anything to time."""
-    known("device", request.device, DEVICES)
+    require_known("device", request.device, DEVICES)
     if request.device == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device: torch {torch.__version__} sees no CUDA device here; use --device cpu")
     if request.threads is not None and (request.device != "cpu" or request.threads < 1):
@@ -138,32 +151,34 @@ def _require_names(request: BenchRequest) -> None:
 def _plan(request: BenchRequest) -> Plan:
     """By op, its setting and the implementations, each opened in its own process."""
     plan = []
-    for op, group in implementations(request.targets, request.op, request.against, request.device):
-        chosen = setting(op, request.device, request.sizes, request.inputs, request.options)
-        plan.append((op, chosen.without(_not_taken(chosen, group, request)), group))
+    for op, group in implementations(request.targets, request.op, request.baselines, request.device):
+        op_setting = setting(op, request.device, request.sizes, request.inputs, request.options)
+        plan.append((op, op_setting.without_arguments(_unsupported_defaults(op_setting, group, request)), group))
     return plan
 
 
-def _not_taken(chosen: Setting, group: Sequence[Implementation], request: BenchRequest) -> set[str]:
+def _unsupported_defaults(op_setting: Setting, group: Sequence[Implementation], request: BenchRequest) -> set[str]:
     """Default inputs and options that a kernel under test does not take, unless the request names them.
 
     No kernel of the group gets them, so that their times can be compared.
     """
-    asked = {*(request.inputs or ()), *request.options}
-    tested = [implementation for implementation in group if not is_baseline(implementation.name)]
-    return {name for implementation in tested for name in implementation.missing(chosen)} - asked
+    requested_names = {*(request.inputs or ()), *request.options}
+    kernels_under_test = [implementation for implementation in group if not is_baseline(implementation.name)]
+    return {
+        name for implementation in kernels_under_test for name in implementation.unsupported_arguments(op_setting)
+    } - requested_names
 
 
-def _named(found: Place, without: Sequence[str] = ()) -> dict[str, object]:
+def _named_fields(configuration: Configuration, without: Sequence[str] = ()) -> dict[str, object]:
     """The fields of a configuration, by name."""
-    return {name: value for name, value in zip(PLACE, found, strict=True) if name not in without}
+    return {name: value for name, value in zip(CONFIGURATION_FIELDS, configuration, strict=True) if name not in without}
 
 
-def _places(plan: Plan, request: BenchRequest) -> list[Place]:
+def _configurations(plan: Plan, request: BenchRequest) -> list[Configuration]:
     """The configurations at which this run may have rows."""
     return [
-        place(op.name, implementation.name, str(chosen), request.dtype, layout)
-        for op, chosen, group in plan
+        configuration_of(op.name, implementation.name, str(op_setting), request.dtype, layout)
+        for op, op_setting, group in plan
         for implementation in group
         for layout in request.layouts
     ]
@@ -173,22 +188,22 @@ def _proofs(pairs: Sequence[tuple[Implementation, Setting]], request: BenchReque
     """The proof of each implementation, in order. Proofs run in parallel, because nothing is timed meanwhile."""
 
     def proof(number: int) -> Iterator[tuple[int, SizeProof]]:
-        implementation, chosen = pairs[number]
-        yield number, prove(implementation, chosen, request.dtype, request.device, request.seed, empty=empty)
+        implementation, op_setting = pairs[number]
+        yield number, prove(implementation, op_setting, request.dtype, request.device, request.seed, empty=empty)
 
-    made: dict[int, SizeProof] = {}
-    reported = 0
+    proof_by_number: dict[int, SizeProof] = {}
+    next_number = 0
     units = [partial(proof, n) for n in range(len(pairs))]
-    for number, found in on_every_core(units, request.device, of=tuple[int, SizeProof]):
-        made[number] = found
-        while reported in made:
-            yield made[reported]
-            reported += 1
+    for number, size_proof in run_on_every_core(units, request.device, record_type=tuple[int, SizeProof]):
+        proof_by_number[number] = size_proof
+        while next_number in proof_by_number:
+            yield proof_by_number[next_number]
+            next_number += 1
 
 
-def _at_layout(
+def _results_at_layout(
     group: Sequence[tuple[Implementation, SizeProof]],
-    chosen: Setting,
+    op_setting: Setting,
     layout: BenchLayout,
     request: BenchRequest,
     clock: Clock,
@@ -197,10 +212,12 @@ def _at_layout(
     candidates = [implementation for implementation, proof in group if proof.may_be_timed]
     timings, channels = _Timings({}, {}, {}), 1
     if candidates:
-        sample = chosen.sample(candidates[0].job.op, layout, request.dtype, request.seed)
+        sample = op_setting.sample(candidates[0].job.op, layout, request.dtype, request.seed)
         channels = next(iter(sample.inputs.values()))[0].numel()
-        places = {p.implementation: place(p.op, p.implementation, p.setting, p.dtype, layout) for _, p in group}
-        timings = _time_together(candidates, sample, request, clock, places)
+        configurations = {
+            p.implementation: configuration_of(p.op, p.implementation, p.setting, p.dtype, layout) for _, p in group
+        }
+        timings = _time_together(candidates, sample, request, clock, configurations)
     for implementation, proof in group:
         result = BenchResult(proof.op, implementation.name, proof.setting, proof.dtype, layout, channels=channels)
         verdict = proof.text if proof.status == "failed" else timings.verdicts.get(implementation.name, "")
@@ -209,16 +226,21 @@ def _at_layout(
         elif implementation.name in timings.limits:
             yield replace(result, limit=timings.limits[implementation.name])
         elif implementation.name in timings.times:
-            passes, kept = timings.times[implementation.name]
-            calm = tuple(p for p in passes if p.decile is None or p.decile.noise <= BETWEEN_RUNS)
-            yield replace(result, passes=calm, kept=kept, noise=_noise(p for p in passes if p not in calm))
+            passes, kept_bytes = timings.times[implementation.name]
+            quiet_passes = tuple(p for p in passes if p.decile is None or p.decile.noise <= RATIO_BETWEEN_RUNS)
+            yield replace(
+                result,
+                passes=quiet_passes,
+                kept=kept_bytes,
+                noise=_noise_text(p for p in passes if p not in quiet_passes),
+            )
 
 
-def _noise(passes: Iterable[Pass]) -> str:
+def _noise_text(passes: Iterable[Pass]) -> str:
     """Why these passes have no time; "" if there are none."""
-    found = ", ".join(f"{p.name} {p.decile.noise:.2f} x" for p in passes if p.decile)
-    against = f"against itself the same code takes {found}, and {BETWEEN_RUNS:.2f} x is allowed"
-    return f"{against}; the machine is too busy" if found else ""
+    noisy_passes = ", ".join(f"{p.name} {p.decile.noise:.2f} x" for p in passes if p.decile)
+    explanation = f"against itself the same code takes {noisy_passes}, and {RATIO_BETWEEN_RUNS:.2f} x is allowed"
+    return f"{explanation}; the machine is too busy" if noisy_passes else ""
 
 
 @dataclass(frozen=True)
@@ -234,7 +256,7 @@ class _Timings:
 
 
 @dataclass(frozen=True)
-class Ready:
+class PreparedRuns:
     """The candidates at one layout after the spot check, by name."""
 
     runs: Mapping[str, Run]
@@ -247,7 +269,7 @@ class Ready:
     """Why an implementation declines this layout or lacks memory."""
 
 
-def ready(candidates: Sequence[Implementation], sample: Sample, device: str) -> Ready:
+def prepare_runs(candidates: Sequence[Implementation], sample: Sample, device: str) -> PreparedRuns:
     """Check every candidate at this layout, and prepare the correct ones for timing."""
     functions = {c.name: _function(c) for c in candidates}
     verdicts: dict[str, str] = {}
@@ -255,24 +277,24 @@ def ready(candidates: Sequence[Implementation], sample: Sample, device: str) -> 
     for candidate in candidates:
         try:
             verdicts[candidate.name] = (
-                spot_check(candidate, functions[candidate.name], sample, device) if candidate.packed else ""
+                spot_check(candidate, functions[candidate.name], sample, device) if candidate.is_packed else ""
             )
-        except Refused as refused:  # too little memory, or an unsupported layout
-            limits[candidate.name] = str(refused)
+        except Refusal as refusal:  # too little memory, or an unsupported layout
+            limits[candidate.name] = str(refusal)
     runs: dict[str, Run] = {}
-    seen: dict[str, Footprint] = {}
-    tensors = Tensors.of(sample, device)  # not earlier: the checks need the memory
+    footprints: dict[str, Footprint] = {}
+    tensors = Tensors.from_sample(sample, device)  # not earlier: the checks need the memory
     for candidate in candidates:
         if verdicts.get(candidate.name) or candidate.name in limits:
             continue
         gradients = candidate.job.declared.gradients
         run = Run(functions[candidate.name], tensors, gradients=gradients, warm=device == "cpu")
         try:
-            seen[candidate.name] = footprint(run, device)
+            footprints[candidate.name] = measure_footprint(run, device)
             runs[candidate.name] = run
         except torch.OutOfMemoryError as error:
             limits[candidate.name] = str(error).partition("\n")[0]
-    return Ready(runs, seen, verdicts, limits)
+    return PreparedRuns(runs, footprints, verdicts, limits)
 
 
 def _time_together(
@@ -280,33 +302,54 @@ def _time_together(
     sample: Sample,
     request: BenchRequest,
     clock: Clock,
-    places: Mapping[str, Place],
+    configurations: Mapping[str, Configuration],
 ) -> _Timings:
     """Time the correct candidates in alternation."""
     device = request.device
-    started = ready(candidates, sample, device)
-    enough = partial(_enough, earlier=request.earlier[1] if request.earlier else None, places=places)
-    measured = measure(started.runs, clock, LIMITS[device], enough, Beside() if device == "cpu" else None)
+    prepared_runs = prepare_runs(candidates, sample, device)
+    is_enough = partial(
+        _is_enough,
+        previous_record=request.previous_run[1] if request.previous_run else None,
+        configurations=configurations,
+    )
+    measurements = measure(
+        prepared_runs.runs, clock, LIMITS[device], is_enough, FixedWork() if device == "cpu" else None
+    )
     times = {}
-    for name, found in measured.items():
-        run, seen = started.runs[name], started.footprints[name]
+    for name, measurement in measurements.items():
+        run, run_footprint = prepared_runs.runs[name], prepared_runs.footprints[name]
         cost, host = costs(sample, gradients=run.gradients), host_times(run, device)
         passes = tuple(
-            Pass(p, spread, host.get(p), cost[p], seen.peak.get(p), found.deciles[p] if device == "cpu" else None)
-            for p, spread in found.spreads.items()
+            Pass(
+                p,
+                spread,
+                host.get(p),
+                cost[p],
+                run_footprint.peak.get(p),
+                measurement.deciles[p] if device == "cpu" else None,
+            )
+            for p, spread in measurement.spreads.items()
         )
-        times[name] = passes, seen.kept
-    return _Timings(times, started.verdicts, started.limits)
+        times[name] = passes, run_footprint.kept_bytes
+    return _Timings(times, prepared_runs.verdicts, prepared_runs.limits)
 
 
-def _enough(found: Mapping[str, Measured], *, earlier: Record | None, places: Mapping[str, Place]) -> bool:
+def _is_enough(
+    measurements: Mapping[str, Measurement],
+    *,
+    previous_record: Record | None,
+    configurations: Mapping[str, Configuration],
+) -> bool:
     """Whether the noise is small, and no row may be slower than in the previous run."""
-    for name, of_run in found.items():
-        for pass_name, decile in of_run.deciles.items():
-            before = earlier.times.get((places[name], pass_name)) if earlier else None
-            if decile.noise > _CLOSE:
+    for name, measurement in measurements.items():
+        for pass_name, decile in measurement.deciles.items():
+            previous_times = previous_record.times.get((configurations[name], pass_name)) if previous_record else None
+            if decile.noise > _CLOSE_RATIO:
                 return False
-            if before and outcome(before, Timed(of_run.spreads[pass_name], decile)) != "not slower":
+            if (
+                previous_times
+                and compare_times(previous_times, RowTimes(measurement.spreads[pass_name], decile)) != "not slower"
+            ):
                 return False
     return True
 

@@ -29,17 +29,17 @@ class HostClock:
     """
 
     def time(self, work: Callable[[], T]) -> tuple[T, float]:
-        outer = time.perf_counter_ns()
-        before = _waited()
+        outer_start = time.perf_counter_ns()
+        waiting_ns_before = _waiting_ns()
         start = time.perf_counter_ns()
         value = work()
         end = time.perf_counter_ns()
-        waited = _waited() - before
+        waiting_ns = _waiting_ns() - waiting_ns_before
         # the wait may lie outside start..end: subtract it from the outer time only
-        return value, (end - start if not waited else time.perf_counter_ns() - outer - waited) / 1e6
+        return value, (end - start if not waiting_ns else time.perf_counter_ns() - outer_start - waiting_ns) / 1e6
 
 
-def _waited() -> int:
+def _waiting_ns() -> int:
     """Nanoseconds of this thread's waiting for a core since it started; always 0 where Linux does not count them."""
     try:
         with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:

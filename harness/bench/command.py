@@ -15,13 +15,21 @@ from typing import Any
 
 from packproof.harness.bench.bench import BenchRequest, run_bench
 from packproof.harness.bench.compare import PROCESSES, TimingComparison, compare
-from packproof.harness.bench.file import PLACE, BenchFile, read, record
+from packproof.harness.bench.file import CONFIGURATION_FIELDS, BenchFile, parse_record, read_json
 from packproof.harness.bench.implementations import is_baseline
-from packproof.harness.bench.layouts import NAMED, SWEEPS, TOKENS, BenchLayout, from_file, from_text, named
+from packproof.harness.bench.layouts import (
+    NAMED_LAYOUTS,
+    SWEEPS,
+    TOKENS,
+    BenchLayout,
+    from_file,
+    from_text,
+    named_layouts,
+)
 from packproof.harness.bench.report import BenchReport
 from packproof.harness.bench.results import Event, LayoutFinished, SizeProof
 from packproof.harness.bench.sweep import Growth, Plot
-from packproof.harness.results.names import known
+from packproof.harness.results.names import require_known
 from packproof.refs.errors import PackproofError, UsageError
 
 _CPU_TOKENS = 2048
@@ -47,58 +55,66 @@ class Outputs:
 class BenchOutcome:
     """The outcome of a bench, for the exit code."""
 
-    timed: int
+    timed_rows: int
     """Rows with a time."""
-    wrong: int
+    incorrect: int
     """Verdicts on implementations under test; baselines do not count."""
     noisy: int
     """Rows without a time because of noise."""
     comparison: TimingComparison | None
 
 
-def run_command(request: BenchRequest, outputs: Outputs, say: Callable[[str], None]) -> BenchOutcome:
+def run_command(request: BenchRequest, outputs: Outputs, write_line: Callable[[str], None]) -> BenchOutcome:
     """Run the bench and write its reports. Raises UsageError before the first timing if a file is unusable."""
     if outputs.plot is not None and outputs.sweep is None:
         raise UsageError("--plot draws a sweep; add --sweep tokens, sequences or longest")
-    named = f"--compare: {outputs.compare}"
-    old = record(read(outputs.compare, named), named) if outputs.compare is not None else None
+    file_label = f"--compare: {outputs.compare}"
+    previous_record = (
+        parse_record(read_json(outputs.compare, file_label), file_label) if outputs.compare is not None else None
+    )
     plot = Plot(outputs.plot) if outputs.plot is not None else None
     growth = Growth(outputs.sweep) if outputs.sweep is not None else None
     file = BenchFile(outputs.json, outputs.command)
     tally = _Tally()
     reports: list[Callable[[Event], None]] = [BenchReport(), file, tally, *([growth] if growth else [])]
-    for event in run_bench(replace(request, earlier=(outputs.compare, old)) if old and outputs.compare else request):
+    for event in run_bench(
+        replace(request, earlier=(outputs.compare, previous_record)) if previous_record and outputs.compare else request
+    ):
         for report in reports:
             report(event)
     if growth:
-        say(growth.text)
+        write_line(growth.text)
     if plot and growth:
         plot.draw(growth)
-    comparison = compare(old, record(file.document, "this run"), outputs.compare) if old and outputs.compare else None
-    doubtful = comparison and (comparison.slower or comparison.undecided)
+    comparison = (
+        compare(previous_record, parse_record(file.document, "this run"), outputs.compare)
+        if previous_record and outputs.compare
+        else None
+    )
+    doubtful = comparison and (comparison.regressions or comparison.undecided)
     if request.device == "cpu" and file.document["rows"] and (outputs.json or doubtful):
-        keep_the_median(file.document, [document_again(request) for _ in range(PROCESSES - 1)])
-        if old and outputs.compare:
-            comparison = compare(old, record(file.document, "this run"), outputs.compare)
+        keep_median_rows(file.document, [document_from_new_process(request) for _ in range(PROCESSES - 1)])
+        if previous_record and outputs.compare:
+            comparison = compare(previous_record, parse_record(file.document, "this run"), outputs.compare)
     file.write()
     if comparison:
-        say(f"\n{outputs.compare}: {comparison.text}")
-    return BenchOutcome(tally.timed, tally.wrong, len(file.document["noisy"]), comparison)
+        write_line(f"\n{outputs.compare}: {comparison.text}")
+    return BenchOutcome(tally.timed_rows, tally.incorrect, len(file.document["noisy"]), comparison)
 
 
 class _Tally:
     """Counts the results for the exit code."""
 
     def __init__(self) -> None:
-        self.timed = self.wrong = 0
+        self.timed_rows = self.incorrect = 0
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, SizeProof):
-            self.timed += event.status == "interpreted"  # the proof was timed
-            self.wrong += event.status == "failed" and not is_baseline(event.implementation)
+            self.timed_rows += event.status == "interpreted"  # the proof was timed
+            self.incorrect += event.status == "failed" and not is_baseline(event.implementation)
         if isinstance(event, LayoutFinished):
-            self.timed += sum(bool(result.passes) for result in event.results)
-            self.wrong += sum(bool(r.verdict) and not is_baseline(r.implementation) for r in event.results)
+            self.timed_rows += sum(bool(result.passes) for result in event.results)
+            self.incorrect += sum(bool(r.verdict) and not is_baseline(r.implementation) for r in event.results)
 
 
 def choose_layouts(
@@ -112,26 +128,30 @@ def choose_layouts(
     seed: int = 0,
 ) -> tuple[BenchLayout, ...]:
     """The selected layouts: named ones, unless lengths, a file or a sweep is given."""
-    given = {"--layout": names, "--lengths": lengths, "--lengths-file": file, "--sweep": sweep}
-    used = [name for name, value in given.items() if value is not None]
-    if len(used) > 1:
-        raise UsageError(f"{used[1]}: cannot be given together with {used[0]}; choose one of {', '.join(given)}")
+    options = {"--layout": names, "--lengths": lengths, "--lengths-file": file, "--sweep": sweep}
+    used_options = [name for name, value in options.items() if value is not None]
+    if len(used_options) > 1:
+        raise UsageError(
+            f"{used_options[1]}: cannot be given together with {used_options[0]}; choose one of {', '.join(options)}"
+        )
     if tokens is not None and (lengths is not None or file is not None):
-        raise UsageError(f"--tokens: the lengths of {used[0]} say how many tokens there are; leave one of the two out")
+        raise UsageError(
+            f"--tokens: the lengths of {used_options[0]} say how many tokens there are; leave one of the two out"
+        )
     total = tokens or (TOKENS if device == "cuda" else _CPU_TOKENS)
     if lengths is not None:
         return (from_text(lengths),)
     if file is not None:
         return (from_file(file),)
     if sweep is not None:
-        return tuple(SWEEPS[known("sweep", sweep, SWEEPS)](total, seed))
-    return tuple(named(names or list(NAMED), total))
+        return tuple(SWEEPS[require_known("sweep", sweep, SWEEPS)](total, seed))
+    return tuple(named_layouts(names or list(NAMED_LAYOUTS), total))
 
 
-def document_again(request: BenchRequest) -> dict[str, Any]:
+def document_from_new_process(request: BenchRequest) -> dict[str, Any]:
     """The document of the same bench in a fresh process. Raises PackproofError if that fails."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "packproof.harness.bench.command"],
         input=json.dumps(asdict(replace(request, earlier=None))),
         env=environment,
@@ -139,46 +159,48 @@ def document_again(request: BenchRequest) -> dict[str, Any]:
         text=True,
         check=False,
     )
-    if done.returncode:
-        raise PackproofError(f"the bench ended in another process: {done.stderr.strip()[-500:]}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    if process.returncode:
+        raise PackproofError(f"the bench ended in another process: {process.stderr.strip()[-500:]}")
+    return dict(json.loads(process.stdout.splitlines()[-1]))
 
 
-def keep_the_median(document: dict[str, Any], others: Sequence[Mapping[str, Any]]) -> None:
+def keep_median_rows(document: dict[str, Any], other_documents: Sequence[Mapping[str, Any]]) -> None:
     """Replace each row of `document` by the median of all processes, in units of fixed work.
 
     A row that was too noisy here is taken from another process if it has a time there.
     """
-    found: dict[tuple[Any, ...], list[Any]] = {}
-    for one in (document, *others):
-        for row in one["rows"]:
-            found.setdefault(_key(row), []).append(row)
-    document["rows"] = [sorted(rows, key=_beside_fixed_work)[len(rows) // 2] for rows in found.values()]
-    noisy = [{_place(row) for row in other["noisy"]} for other in others]
-    document["noisy"] = [row for row in document["noisy"] if all(_place(row) in there for there in noisy)]
+    rows_by_key: dict[tuple[Any, ...], list[Any]] = {}
+    for run_document in (document, *other_documents):
+        for row in run_document["rows"]:
+            rows_by_key.setdefault(_key(row), []).append(row)
+    document["rows"] = [sorted(rows, key=_time_over_fixed_work)[len(rows) // 2] for rows in rows_by_key.values()]
+    noisy_sets = [{_configuration(row) for row in other_document["noisy"]} for other_document in other_documents]
+    document["noisy"] = [
+        row for row in document["noisy"] if all(_configuration(row) in noisy_set for noisy_set in noisy_sets)
+    ]
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (*_place(row), row["pass"])
+    return (*_configuration(row), row["pass"])
 
 
-def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in PLACE)
+def _configuration(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in CONFIGURATION_FIELDS)
 
 
-def _beside_fixed_work(row: Mapping[str, Any]) -> float:
+def _time_over_fixed_work(row: Mapping[str, Any]) -> float:
     """The time of a row in units of the fixed work of the same rounds."""
     decile = row["decile"]
-    beside = decile["beside"].values()
-    return float(decile["ms"]) / math.exp(sum(map(math.log, beside)) / max(len(beside), 1))
+    fixed_work_times = decile["beside"].values()
+    return float(decile["ms"]) / math.exp(sum(map(math.log, fixed_work_times)) / max(len(fixed_work_times), 1))
 
 
 def main() -> int:
-    given = json.load(sys.stdin)
-    layouts = tuple(BenchLayout(layout["name"], tuple(layout["lengths"])) for layout in given.pop("layouts"))
-    lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    fields = json.load(sys.stdin)
+    layouts = tuple(BenchLayout(layout["name"], tuple(layout["lengths"])) for layout in fields.pop("layouts"))
+    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
     file = BenchFile(None, "")
-    for event in run_bench(BenchRequest(layouts=layouts, **{**given, **lists})):
+    for event in run_bench(BenchRequest(layouts=layouts, **{**fields, **lists})):
         file(event)
     print(json.dumps(file.document))
     return 0

@@ -9,18 +9,18 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from packproof.harness.bench.file import PLACE, Place, Record, RowKey, Timed
+from packproof.harness.bench.file import CONFIGURATION_FIELDS, Configuration, Record, RowKey, RowTimes
 from packproof.harness.bench.results import Decile, Spread, figures
 from packproof.refs.errors import UsageError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 FLOOR = 0.05  # clocks and temperature shift medians by a few percent between runs on one machine
-BETWEEN_RUNS = 1.12  # the same code in two runs on a CPU: each run has other memory addresses
-DETECTED = 1.3  # the slowdown that a comparison on a CPU must not miss
+RATIO_BETWEEN_RUNS = 1.12  # the same code in two runs on a CPU: each run has other memory addresses
+DETECTED_SLOWDOWN = 1.3  # the slowdown that a comparison on a CPU must not miss
 # The noise compares two halves of the rounds. The first decile of all rounds has half of it, and the median over
 # n processes 1.25 / sqrt(n) of that.
 PROCESSES = 5
-_LEFT = 0.5 * 1.25 / math.sqrt(PROCESSES)
+_REMAINING_NOISE = 0.5 * 1.25 / math.sqrt(PROCESSES)
 
 Outcome = Literal["slower", "not slower", "undecided"]
 
@@ -31,40 +31,48 @@ class TimingComparison:
 
     rows: int
     """The number of rows in both runs."""
-    slower: tuple[str, ...]
+    regressions: tuple[str, ...]
     """A line for each regression."""
     undecided: tuple[str, ...] = ()
     """A line for each row that is undecided because of noise."""
-    missing: int = 0
+    missing_rows: int = 0
     """The number of rows of this run that the file does not have."""
 
     @property
     def text(self) -> str:
-        verdict = f"{len(self.slower)} slower than allowed" if self.slower else "none slower than allowed"
+        verdict = f"{len(self.regressions)} slower than allowed" if self.regressions else "none slower than allowed"
         undecided = f", {len(self.undecided)} undecided: too much noise" if self.undecided else ""
-        missing = f"; {counted(self.missing, 'row')} of this run not in the file" if self.missing else ""
-        lines = (f"  {line}" for line in (*self.slower, *self.undecided))
-        return "\n".join([f"{counted(self.rows, 'row')} compared, {verdict}{undecided}{missing}", *lines])
+        missing = f"; {plural(self.missing_rows, 'row')} of this run not in the file" if self.missing_rows else ""
+        lines = (f"  {line}" for line in (*self.regressions, *self.undecided))
+        return "\n".join([f"{plural(self.rows, 'row')} compared, {verdict}{undecided}{missing}", *lines])
 
 
-def require_rows(old: Record, places: Collection[Mapping[str, object]], path: str) -> None:
+def require_rows(old: Record, configurations: Collection[Mapping[str, object]], path: str) -> None:
     """UsageError, before anything runs, unless the file has a row of this run. The error names the differing fields.
 
     configurations: the fields of this run's rows that are known so far, by the names of CONFIGURATION_FIELDS.
     """
-    known = list(next(iter(places)))
-    there = [{name: value for name, value in zip(PLACE, place, strict=True) if name in known} for place, _ in old.times]
-    if any(place in places for place in there):
-        return
-    values = {name: ({p[name] for p in there}, {p[name] for p in places}) for name in known}
-    differing = [
-        f"{PLACE[name]} {_some(before)} there and {_some(now)} here"
-        for name, (before, now) in values.items()
-        if not before & now
+    known_fields = list(next(iter(configurations)))
+    file_configurations = [
+        {name: value for name, value in zip(CONFIGURATION_FIELDS, configuration, strict=True) if name in known_fields}
+        for configuration, _ in old.times
     ]
-    what = "; ".join(differing) or f"no row has the same {', '.join(map(PLACE.__getitem__, known))} together"
+    if any(configuration in configurations for configuration in file_configurations):
+        return
+    values = {
+        name: ({p[name] for p in file_configurations}, {p[name] for p in configurations}) for name in known_fields
+    }
+    differing = [
+        f"{CONFIGURATION_FIELDS[name]} {_abbreviated(file_values)} there and {_abbreviated(run_values)} here"
+        for name, (file_values, run_values) in values.items()
+        if not file_values & run_values
+    ]
+    difference = (
+        "; ".join(differing)
+        or f"no row has the same {', '.join(map(CONFIGURATION_FIELDS.__getitem__, known_fields))} together"
+    )
     raise UsageError(
-        f"--compare: {path} has no row of this run: {what}; repeat the command that wrote it: {old.command}"
+        f"--compare: {path} has no row of this run: {difference}; repeat the command that wrote it: {old.command}"
     )
 
 
@@ -80,87 +88,92 @@ def compare(old: Record, new: Record, path: str) -> TimingComparison:
     UsageError if the runs have no row in common.
     """
     require_device(old, new.device, path)
-    shared = [key for key in new.times if key in old.times]
-    lost = [key for key in old.times if key[0] in new.wrong]
-    open_ = [key for key in old.times if key[0] in new.noisy]
-    if not shared and not lost and not open_:
+    shared_keys = [key for key in new.times if key in old.times]
+    incorrect_keys = [key for key in old.times if key[0] in new.incorrect]
+    noisy_keys = [key for key in old.times if key[0] in new.noisy]
+    if not shared_keys and not incorrect_keys and not noisy_keys:
         raise UsageError(f"--compare: {path} has no row that was timed in this run: see above why not")
-    outcomes = {key: outcome(old.times[key], new.times[key]) for key in shared}
-    slower = [f"{_name(*key)}: {_figures(old.times[key], new.times[key])}" for key in _only(outcomes, "slower")]
-    undecided = [f"{_name(*key)}: {_figures(old.times[key], new.times[key])}" for key in _only(outcomes, "undecided")]
+    outcomes = {key: compare_times(old.times[key], new.times[key]) for key in shared_keys}
+    slower = [
+        f"{_name(*key)}: {_figures(old.times[key], new.times[key])}" for key in _keys_with_outcome(outcomes, "slower")
+    ]
+    undecided = [
+        f"{_name(*key)}: {_figures(old.times[key], new.times[key])}"
+        for key in _keys_with_outcome(outcomes, "undecided")
+    ]
     return TimingComparison(
-        len(shared) + len(lost) + len(open_),
-        (*slower, *(f"{_name(*key)}: had a time and is wrong now" for key in lost)),
-        (*undecided, *(f"{_name(*key)}: {new.noisy[key[0]]}" for key in open_)),
-        missing=len(new.times) - len(shared),
+        len(shared_keys) + len(incorrect_keys) + len(noisy_keys),
+        (*slower, *(f"{_name(*key)}: had a time and is wrong now" for key in incorrect_keys)),
+        (*undecided, *(f"{_name(*key)}: {new.noisy[key[0]]}" for key in noisy_keys)),
+        missing_rows=len(new.times) - len(shared_keys),
     )
 
 
-def outcome(before: Timed, now: Timed) -> Outcome:
+def compare_times(old: RowTimes, new: RowTimes) -> Outcome:
     """Compare two times of a row."""
-    if before.decile is not None and now.decile is not None:
-        return _of_deciles(before.decile, now.decile)
-    ratio, allowed = now.spread.median / before.spread.median, _allowed(before.spread, now.spread)
-    return "slower" if ratio > allowed and now.spread.low / before.spread.low > allowed else "not slower"
+    if old.decile is not None and new.decile is not None:
+        return _compare_deciles(old.decile, new.decile)
+    ratio, allowed = new.spread.median / old.spread.median, _allowed_ratio(old.spread, new.spread)
+    return "slower" if ratio > allowed and new.spread.low / old.spread.low > allowed else "not slower"
 
 
-def _allowed(before: Spread, now: Spread) -> float:
+def _allowed_ratio(old: Spread, new: Spread) -> float:
     """The allowed ratio of medians.
 
     A regression has to show in the lower quartile too: other load rarely affects the shortest times.
     """
-    return 1 + max(FLOOR, math.hypot(before.relative, now.relative))
+    return 1 + max(FLOOR, math.hypot(old.relative, new.relative))
 
 
-def _of_deciles(before: Decile, now: Decile) -> Outcome:
-    low, high = _range(before, now)
-    if low > BETWEEN_RUNS:
+def _compare_deciles(old: Decile, new: Decile) -> Outcome:
+    low, high = _slowdown_range(old, new)
+    if low > RATIO_BETWEEN_RUNS:
         return "slower"
-    return "not slower" if high < DETECTED / BETWEEN_RUNS else "undecided"
+    return "not slower" if high < DETECTED_SLOWDOWN / RATIO_BETWEEN_RUNS else "undecided"
 
 
-def _range(before: Decile, now: Decile) -> tuple[float, float]:
+def _slowdown_range(old: Decile, new: Decile) -> tuple[float, float]:
     """The least and the largest slowdown of the code itself.
 
     The times of fixed work say how much of the ratio is due to the machine, at least and at most. The more its kinds
     disagree, the wider the range.
     """
-    ratio, noise = now.ms / before.ms, math.exp(_LEFT * math.hypot(math.log(before.noise), math.log(now.noise)))
-    machine = _machine(before, now)
+    ratio, noise = new.ms / old.ms, math.exp(_REMAINING_NOISE * math.hypot(math.log(old.noise), math.log(new.noise)))
+    machine = _machine_ratios(old, new)
     return ratio / noise / max(machine), ratio * noise / min(machine)
 
 
-def _machine(before: Decile, now: Decile) -> list[float]:
+def _machine_ratios(old: Decile, new: Decile) -> list[float]:
     """For each kind of fixed work, its time relative to the previous run."""
-    return [now.beside[name] / before.beside[name] for name in now.beside if name in before.beside] or [1.0]
+    return [new.fixed_work[name] / old.fixed_work[name] for name in new.fixed_work if name in old.fixed_work] or [1.0]
 
 
-def _figures(before: Timed, now: Timed) -> str:
+def _figures(old: RowTimes, new: RowTimes) -> str:
     """The times of both runs, their ratio and the allowed ratio, in one line."""
-    if before.decile is None or now.decile is None:
-        was, is_now = figures(before.spread.median), figures(now.spread.median)
-        ratio, allowed = now.spread.median / before.spread.median, _allowed(before.spread, now.spread)
-        return f"{is_now} ms, was {was}: {ratio:.2f} x, allowed {allowed:.2f} x"
-    was, is_now = figures(before.decile.ms), figures(now.decile.ms)
-    low, high = _range(before.decile, now.decile)
-    machine = _machine(before.decile, now.decile)
+    if old.decile is None or new.decile is None:
+        old_ms, new_ms = figures(old.spread.median), figures(new.spread.median)
+        ratio, allowed = new.spread.median / old.spread.median, _allowed_ratio(old.spread, new.spread)
+        return f"{new_ms} ms, was {old_ms}: {ratio:.2f} x, allowed {allowed:.2f} x"
+    old_ms, new_ms = figures(old.decile.ms), figures(new.decile.ms)
+    low, high = _slowdown_range(old.decile, new.decile)
+    machine = _machine_ratios(old.decile, new.decile)
     return (
-        f"{is_now} ms, was {was}: {now.decile.ms / before.decile.ms:.2f} x, allowed {BETWEEN_RUNS:.2f} x; "
+        f"{new_ms} ms, was {old_ms}: {new.decile.ms / old.decile.ms:.2f} x, allowed {RATIO_BETWEEN_RUNS:.2f} x; "
         f"beside it fixed work takes {min(machine):.2f} to {max(machine):.2f} x, which leaves {low:.2f} to {high:.2f} x"
     )
 
 
-def _only(outcomes: Mapping[RowKey, Outcome], wanted: Outcome) -> Iterator[RowKey]:
-    return (key for key, found in outcomes.items() if found == wanted)
+def _keys_with_outcome(outcomes: Mapping[RowKey, Outcome], selected_outcome: Outcome) -> Iterator[RowKey]:
+    return (key for key, row_outcome in outcomes.items() if row_outcome == selected_outcome)
 
 
-def _name(place: Place, pass_name: str) -> str:
-    op, implementation, setting, dtype, layout, tokens, *_ = place
-    return f"{op} · {implementation} · {pass_name} · {layout}, {counted(int(tokens), 'token')} · {dtype} · {setting}"
+def _name(configuration: Configuration, pass_name: str) -> str:
+    op, implementation, setting, dtype, layout, tokens, *_ = configuration
+    return f"{op} · {implementation} · {pass_name} · {layout}, {plural(int(tokens), 'token')} · {dtype} · {setting}"
 
 
-def _some(values: Collection[object]) -> str:
+def _abbreviated(values: Collection[object]) -> str:
     """One value, or two of them and the number of further ones."""
-    shown = [repr(value) for value in sorted(values, key=str)]
-    more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""
-    return ", ".join(shown[:2]) + more if shown else "none"
+    texts = [repr(value) for value in sorted(values, key=str)]
+    remainder = f" and {len(texts) - 2} more" if len(texts) > 2 else ""
+    return ", ".join(texts[:2]) + remainder if texts else "none"

@@ -28,9 +28,9 @@ def costs(sample: Sample, *, gradients: bool) -> dict[str, Cost]:
     forward = Cost(_bytes(inputs.values()) + _output_bytes(sample), flops.forward)
     if not gradients:
         return {"forward": forward}
-    read = [x for name, x in inputs.items() if op.saved is None or name in op.saved]
-    written = [inputs[name] for name in sample.wrt]
-    backward = Cost(_bytes(read) + _bytes(sample.cotangents.values()) + _bytes(written), flops.backward)
+    read_tensors = [x for name, x in inputs.items() if op.saved is None or name in op.saved]
+    written_tensors = [inputs[name] for name in sample.wrt]
+    backward = Cost(_bytes(read_tensors) + _bytes(sample.cotangents.values()) + _bytes(written_tensors), flops.backward)
     both = Cost(forward.bytes + backward.bytes, forward.flops + backward.flops)
     return {"forward": forward, "backward": backward, "both": both}
 

@@ -17,18 +17,18 @@ from packproof.harness.bench.results import (
     LayoutFinished,
     SizeProof,
     Spread,
-    achieved,
+    achieved_rate,
 )
-from packproof.harness.results.files import read_bytes, replace_text, writable
+from packproof.harness.results.files import read_bytes, replace_text, writable_path
 from packproof.refs.errors import UsageError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 from packproof.version import __version__
 
 VERSION = 1
 _MOST_BYTES = 64 << 20
-Place = tuple[str | int, ...]
+Configuration = tuple[str | int, ...]
 # the fields of a configuration, which identifies a row, and their names in messages
-PLACE = {
+CONFIGURATION_FIELDS = {
     "op": "op",
     "implementation": "kernel",
     "setting": "setting",
@@ -50,7 +50,7 @@ class BenchFile:
     """
 
     def __init__(self, path: str | None, command: str) -> None:
-        self._file = writable(path, "--json") if path is not None else None
+        self._file = writable_path(path, "--json") if path is not None else None
         self._ceilings = Ceilings(0.0)
         self.document: dict[str, Any] = {
             "version": VERSION,
@@ -76,9 +76,11 @@ class BenchFile:
                 self.document["proofs"].append(asdict(event))
             case LayoutFinished(results, matmul):
                 self.document["rows"] += [row for r in results for row in _rows(r, self._ceilings, matmul=matmul)]
-                self.document["verdicts"] += [_place(r) | {"verdict": r.verdict} for r in results if r.verdict]
-                self.document["limits"] += [_place(r) | {"limit": r.limit} for r in results if r.limit]
-                self.document["noisy"] += [_place(r) | {"noise": r.noise} for r in results if r.noise]
+                self.document["verdicts"] += [
+                    _configuration_fields(r) | {"verdict": r.verdict} for r in results if r.verdict
+                ]
+                self.document["limits"] += [_configuration_fields(r) | {"limit": r.limit} for r in results if r.limit]
+                self.document["noisy"] += [_configuration_fields(r) | {"noise": r.noise} for r in results if r.noise]
             case BenchFinished():
                 self.document["finished"] = True
         self.write()
@@ -89,40 +91,46 @@ class BenchFile:
             replace_text(self._file, json.dumps(self.document, indent=1, ensure_ascii=False) + "\n")
 
 
-def _place(result: BenchResult) -> dict[str, Any]:
+def _configuration_fields(result: BenchResult) -> dict[str, Any]:
     layout = result.layout
-    return dict(zip(PLACE, place(result.op, result.implementation, result.setting, result.dtype, layout), strict=True))
+    return dict(
+        zip(
+            CONFIGURATION_FIELDS,
+            configuration_of(result.op, result.implementation, result.setting, result.dtype, layout),
+            strict=True,
+        )
+    )
 
 
-def place(op: str, implementation: str, setting: str, dtype: str, layout: BenchLayout) -> Place:
+def configuration_of(op: str, implementation: str, setting: str, dtype: str, layout: BenchLayout) -> Configuration:
     """The configuration of an implementation at a layout: it identifies the rows."""
     return op, implementation, setting, dtype, layout.name, layout.tokens, len(layout.lengths), layout.longest
 
 
 def _rows(result: BenchResult, ceilings: Ceilings, *, matmul: bool) -> list[dict[str, Any]]:
     return [
-        _place(result)
+        _configuration_fields(result)
         | {
-            "pass": timed.name,
-            "ms": asdict(timed.device),
-            "host_ms": timed.host and asdict(timed.host),
-            "decile": timed.decile and asdict(timed.decile),
-            "bytes": timed.cost.bytes,
-            "flops": timed.cost.flops,
-            **achieved(timed, ceilings, matmul=matmul)._asdict(),
-            "peak_bytes": timed.peak,
-            "kept_bytes": result.kept,
-            "kept_bytes_per_channel": result.kept_per_channel,
+            "pass": bench_pass.name,
+            "ms": asdict(bench_pass.device),
+            "host_ms": bench_pass.host and asdict(bench_pass.host),
+            "decile": bench_pass.decile and asdict(bench_pass.decile),
+            "bytes": bench_pass.cost.bytes,
+            "flops": bench_pass.cost.flops,
+            **achieved_rate(bench_pass, ceilings, matmul=matmul)._asdict(),
+            "peak_bytes": bench_pass.peak_bytes,
+            "kept_bytes": result.kept_bytes,
+            "kept_bytes_per_channel": result.kept_bytes_per_channel,
         }
-        for timed in result.passes
+        for bench_pass in result.passes
     ]
 
 
-RowKey = tuple[Place, str]  # configuration and pass
+RowKey = tuple[Configuration, str]  # configuration and pass
 
 
 @dataclass(frozen=True)
-class Timed:
+class RowTimes:
     """The times of one row."""
 
     spread: Spread
@@ -136,90 +144,96 @@ class Record:
 
     device: str
     """Its name and kind, and the threads of a CPU."""
-    times: dict[RowKey, Timed]
+    times: dict[RowKey, RowTimes]
     """By configuration and pass."""
-    wrong: frozenset[Place]
+    incorrect: frozenset[Configuration]
     """Configurations with a verdict."""
-    noisy: dict[Place, str]
+    noisy: dict[Configuration, str]
     """Configurations with too much noise for a time, and the reason."""
     command: str
     """The command that wrote the file."""
 
 
-def read(path: str, named: str) -> Any:
+def read_json(path: str, label: str) -> Any:
     """The JSON in a file. Raises UsageError if it cannot be read.
 
     label: the name of the file in messages.
     """
     if Path(path).is_dir():
-        raise UsageError(f"{named} is a folder; expected a file that `packproof bench --json` wrote")
+        raise UsageError(f"{label} is a folder; expected a file that `packproof bench --json` wrote")
     try:
         return json.loads(read_bytes(Path(path), _MOST_BYTES).decode())
     except OSError as error:
-        raise UsageError(f"{named}: {error.strerror or error}") from None
+        raise UsageError(f"{label}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{named} is damaged: not JSON ({error})") from None
+        raise UsageError(f"{label} is damaged: not JSON ({error})") from None
 
 
-def record(data: Any, named: str) -> Record:
+def parse_record(data: Any, label: str) -> Record:
     """The record of a document; UsageError unless it has the form of a bench."""
     if not isinstance(data, dict) or data.get("version") != VERSION or "ceilings" not in data:
-        raise UsageError(f"{named} was not written by `packproof bench --json` in version {VERSION}")
-    where = data.get("environment")
-    if not isinstance(where, dict) or not all(isinstance(where.get(k), str) for k in ("device", "name")):
-        raise UsageError(f"{named} is damaged: environment does not name a device")
-    if type(where.get("threads")) is not int:
-        raise UsageError(f"{named} is damaged: environment does not say how many threads there were")
+        raise UsageError(f"{label} was not written by `packproof bench --json` in version {VERSION}")
+    machine = data.get("environment")
+    if not isinstance(machine, dict) or not all(isinstance(machine.get(k), str) for k in ("device", "name")):
+        raise UsageError(f"{label} is damaged: environment does not name a device")
+    if type(machine.get("threads")) is not int:
+        raise UsageError(f"{label} is damaged: environment does not say how many threads there were")
     rows, verdicts, noisy_rows = (data.get(name, []) for name in ("rows", "verdicts", "noisy"))
     if not all(isinstance(part, list) for part in (rows, verdicts, noisy_rows)):
-        raise UsageError(f"{named} is damaged: rows, verdicts and noisy are not all lists")
-    on_cpu = where["device"] == "cpu"
+        raise UsageError(f"{label} is damaged: rows, verdicts and noisy are not all lists")
+    on_cpu = machine["device"] == "cpu"
     times = {}
     for j, row in enumerate(rows):
-        found, damaged = _read_place(row, f"{named} is damaged: row {j}"), f"{named} is damaged: row {j}"
+        configuration, error_prefix = (
+            _read_configuration(row, f"{label} is damaged: row {j}"),
+            f"{label} is damaged: row {j}",
+        )
         if not isinstance(row.get("pass"), str):
-            raise UsageError(f"{damaged} names no pass")
-        decile = _read_decile(row.get("decile"), f"{named}: row {j}") if on_cpu else None
-        times[found, row["pass"]] = Timed(_read_spread(row.get("ms"), damaged), decile)
-    wrong = frozenset(_read_place(row, f"{named} is damaged: verdict {j}") for j, row in enumerate(verdicts))
+            raise UsageError(f"{error_prefix} names no pass")
+        decile = _read_decile(row.get("decile"), f"{label}: row {j}") if on_cpu else None
+        times[configuration, row["pass"]] = RowTimes(_read_spread(row.get("ms"), error_prefix), decile)
+    incorrect = frozenset(
+        _read_configuration(row, f"{label} is damaged: verdict {j}") for j, row in enumerate(verdicts)
+    )
     noisy = {
-        _read_place(row, f"{named} is damaged: noise {j}"): str(row.get("noise")) for j, row in enumerate(noisy_rows)
+        _read_configuration(row, f"{label} is damaged: noise {j}"): str(row.get("noise"))
+        for j, row in enumerate(noisy_rows)
     }
-    device = described(where["name"], where["device"], where["threads"])
-    return Record(device, times, wrong, noisy, str(data.get("command")))
+    device = device_text(machine["name"], machine["device"], machine["threads"])
+    return Record(device, times, incorrect, noisy, str(data.get("command")))
 
 
-def described(name: str, device: str, threads: int) -> str:
+def device_text(name: str, device: str, threads: int) -> str:
     """A device in the words of a comparison: times on a CPU depend on the threads too."""
-    return f"{name} ({device}, {counted(threads, 'thread')})" if device == "cpu" else f"{name} ({device})"
+    return f"{name} ({device}, {plural(threads, 'thread')})" if device == "cpu" else f"{name} ({device})"
 
 
-def _read_place(row: Any, damaged: str) -> Place:
-    for name in PLACE:
+def _read_configuration(row: Any, error_prefix: str) -> Configuration:
+    for name in CONFIGURATION_FIELDS:
         kind = int if name in ("tokens", "sequences", "longest") else str
         value = row.get(name) if isinstance(row, dict) else None
         if type(value) is not kind:
-            raise UsageError(f"{damaged}: {name} is {json.dumps(value)[:40]}, expected {kind.__name__}")
-    return tuple(row[name] for name in PLACE)
+            raise UsageError(f"{error_prefix}: {name} is {json.dumps(value)[:40]}, expected {kind.__name__}")
+    return tuple(row[name] for name in CONFIGURATION_FIELDS)
 
 
-def _read_decile(data: Any, named: str) -> Decile:
+def _read_decile(data: Any, label: str) -> Decile:
     """The first decile of a row, with its noise and the work beside it."""
     if not isinstance(data, dict):
-        raise UsageError(f"{named} has no first decile: an older packproof wrote this file; run the bench again")
-    beside = data.get("beside")
-    times: dict[str, Any] = beside if isinstance(beside, dict) else {"": None}
+        raise UsageError(f"{label} has no first decile: an older packproof wrote this file; run the bench again")
+    fixed_work = data.get("beside")
+    times: dict[str, Any] = fixed_work if isinstance(fixed_work, dict) else {"": None}
     values: list[Any] = [data.get("ms"), data.get("noise"), *times.values()]
     if not all(type(v) in (int, float) and math.isfinite(v) and v > 0 for v in values) or values[1] < 1:
-        raise UsageError(f"{named} is damaged: decile is {json.dumps(data)[:80]}, expected times above 0 and noise")
+        raise UsageError(f"{label} is damaged: decile is {json.dumps(data)[:80]}, expected times above 0 and noise")
     return Decile(data["ms"], data["noise"], times)
 
 
-def _read_spread(data: Any, damaged: str) -> Spread:
+def _read_spread(data: Any, error_prefix: str) -> Spread:
     names = ("low", "median", "high", "rounds")
     values: list[Any] = [data.get(name) if isinstance(data, dict) else None for name in names]
-    good = all(type(v) in (int, float) and math.isfinite(v) and v > 0 for v in values)
-    if not good or not values[0] <= values[1] <= values[2]:
-        raise UsageError(f"{damaged}: ms is {json.dumps(data)[:80]}, expected quartiles above 0 and rounds")
+    is_valid = all(type(v) in (int, float) and math.isfinite(v) and v > 0 for v in values)
+    if not is_valid or not values[0] <= values[1] <= values[2]:
+        raise UsageError(f"{error_prefix}: ms is {json.dumps(data)[:80]}, expected quartiles above 0 and rounds")
     low, median, high, rounds = values
     return Spread(low, median, high, int(rounds))

@@ -8,7 +8,7 @@ from packproof.adapters.registry import PEERS, Peer
 from packproof.harness.bench.settings import Setting
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.target import CheckTarget, open_target
-from packproof.harness.results.names import known, short
+from packproof.harness.results.names import require_known, short_dtype
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.properties.declaration import Declaration
 from packproof.properties.op import Op
@@ -29,101 +29,103 @@ class Implementation:
     """The peer, if the implementation is one."""
 
     @property
-    def absent(self) -> bool:
+    def is_absent(self) -> bool:
         """Whether it is a peer that is not installed."""
         return self.peer is not None and not self.peer.installed
 
     @property
-    def packed(self) -> bool:
+    def is_packed(self) -> bool:
         """Whether it keeps sequences apart. If not, it cannot be proven and is only timed."""
         return self.peer is None or self.peer.packed
 
-    def unfit(self, setting: Setting, dtype: str) -> str:
+    def unsupported_reason(self, setting: Setting, dtype: str) -> str:
         """Why it cannot run this setting, "" if it can."""
-        declared = self.job.declared
-        if dtype not in declared.dtypes:
-            return f"takes {', '.join(map(short, declared.dtypes))} only: choose with --dtype"
-        missing = self.missing(setting)
-        if not missing:
+        declaration = self.job.declared
+        if dtype not in declaration.dtypes:
+            return f"takes {', '.join(map(short_dtype, declaration.dtypes))} only: choose with --dtype"
+        unsupported = self.unsupported_arguments(setting)
+        if not unsupported:
             return ""
-        of = {"--inputs": setting.present, "--options": setting.options}
-        places = [option for option, names in of.items() if set(missing) & set(names)]
-        return f"does not take {', '.join(missing)}; without that in {' and '.join(places)} it can be timed"
+        names_by_option = {"--inputs": setting.present, "--options": setting.options}
+        options = [option for option, names in names_by_option.items() if set(unsupported) & set(names)]
+        return f"does not take {', '.join(unsupported)}; without that in {' and '.join(options)} it can be timed"
 
-    def missing(self, setting: Setting) -> list[str]:
+    def unsupported_arguments(self, setting: Setting) -> list[str]:
         """The optional inputs and options of the setting that the implementation does not take."""
-        taken = self.job.declared.parameters
-        return [name for name in setting.arguments if taken is not None and name not in taken]
+        parameters = self.job.declared.parameters
+        return [name for name in setting.arguments if parameters is not None and name not in parameters]
 
 
 def implementations(
-    targets: Sequence[str], op: str | None, against: Sequence[str] | None, device: str
+    targets: Sequence[str], op: str | None, baselines: Sequence[str] | None, device: str
 ) -> Iterator[tuple[Op, list[Implementation]]]:
     """By op, the implementations under test, then the baselines. UsageError for an unknown target, op or baseline."""
-    for name in against or ():
-        known("baseline", name, [REFERENCE, *PEERS], "packproof list")
-    tested = list(_users(targets, op, device)) or list(_own(op, device))
-    ops = {c.job.op.name: c.job.op for c in tested}
+    for name in baselines or ():
+        require_known("baseline", name, [REFERENCE, *PEERS], "packproof list")
+    kernels_under_test = list(_user_kernels(targets, op, device)) or list(_builtin_kernels(op, device))
+    ops = {c.job.op.name: c.job.op for c in kernels_under_test}
     if not ops:
         assert op is not None
-        ops = {op: OPS[known("op", op, OPS)]}
-    for name in against or ():
+        ops = {op: OPS[require_known("op", op, OPS)]}
+    for name in baselines or ():
         if name in PEERS and PEERS[name].op not in ops:
             raise UsageError(f"--against: {name} computes {PEERS[name].op}, but this bench times {', '.join(ops)}")
-    for name, declared in ops.items():
-        if declared.pool:
+    for name, declared_op in ops.items():
+        if declared_op.pool:
             raise UsageError(
                 f"{name}: its states lie in a pool, which a bench does not draw; time the packed op instead"
             )
-        mine = [c for c in tested if c.job.op.name == name]
-        group = [*mine, *_baselines(declared, against, device)]
+        op_kernels = [c for c in kernels_under_test if c.job.op.name == name]
+        group = [*op_kernels, *_baselines(declared_op, baselines, device)]
         if not group:
             raise UsageError(f"nothing to time for {name}: packproof has no kernel for it; add --against {REFERENCE}")
-        yield declared, group
+        yield declared_op, group
 
 
-def _users(targets: Sequence[str], op: str | None, device: str) -> Iterator[Implementation]:
+def _user_kernels(targets: Sequence[str], op: str | None, device: str) -> Iterator[Implementation]:
     """The targets, called by file name alone unless two have the same."""
-    last = {target: target.rpartition("/")[2] for target in targets}
-    for target, name in last.items():
-        alone = list(last.values()).count(name) == 1
-        yield Implementation(name if alone else target, open_target(CheckRequest(target=target, op=op, device=device)))
+    file_names = {target: target.rpartition("/")[2] for target in targets}
+    for target, name in file_names.items():
+        is_unique = list(file_names.values()).count(name) == 1
+        yield Implementation(
+            name if is_unique else target, open_target(CheckRequest(target=target, op=op, device=device))
+        )
 
 
-def _own(op: str | None, device: str) -> Iterator[Implementation]:
+def _builtin_kernels(op: str | None, device: str) -> Iterator[Implementation]:
     if op is not None:
-        known("op", op, OPS)
-    for own in BUILTIN_KERNELS.values():
-        if op in (None, own.op) and own.runs_on(device):
-            yield Implementation(own_name(own), open_target(CheckRequest(device=device), own))
+        require_known("op", op, OPS)
+    for builtin in BUILTIN_KERNELS.values():
+        if op in (None, builtin.op) and builtin.runs_on(device):
+            yield Implementation(builtin_name(builtin), open_target(CheckRequest(device=device), builtin))
 
 
-def own_name(own: BuiltinKernel) -> str:
+def builtin_name(builtin: BuiltinKernel) -> str:
     """The name "packproof", or for example "packproof triton" if an op has several implementations."""
-    return f"packproof {own.function.removeprefix(own.op + '_')}".strip()
+    return f"packproof {builtin.function.removeprefix(builtin.op + '_')}".strip()
 
 
-def _baselines(op: Op, against: Sequence[str] | None, device: str) -> Iterator[Implementation]:
+def _baselines(op: Op, baselines: Sequence[str] | None, device: str) -> Iterator[Implementation]:
     """The requested baselines. By default the reference on a CPU, and every peer on a GPU.
 
     On a GPU the reference would take minutes, because it goes token by token.
     """
-    wanted = against if against is not None else [REFERENCE] if device == "cpu" else list(PEERS)
-    for name in dict.fromkeys(wanted):
+    baseline_names = baselines if baselines is not None else [REFERENCE] if device == "cpu" else list(PEERS)
+    for name in dict.fromkeys(baseline_names):
         if name == REFERENCE:
-            yield Implementation(name, _job(op.reference, op, device))
+            yield Implementation(name, _open_target(op.reference, op, device))
         elif PEERS[name].op == op.name:
-            yield Implementation(name, _peer_job(PEERS[name], op, device), PEERS[name])
+            yield Implementation(name, _open_peer(PEERS[name], op, device), PEERS[name])
 
 
-def _peer_job(peer: Peer, op: Op, device: str) -> CheckTarget:
+def _open_peer(peer: Peer, op: Op, device: str) -> CheckTarget:
     """The target of a peer; with an empty declaration if it is not installed."""
     if peer.installed:
-        return _job(peer.name, op, device)
+        return _open_target(peer.name, op, device)
     return CheckTarget(CheckRequest(device=device), peer.name, peer.name, op, op.name, Declaration())
 
 
-def _job(target: Any, op: Op, device: str) -> CheckTarget:
+def _open_target(target: Any, op: Op, device: str) -> CheckTarget:
     return open_target(CheckRequest(target=target, op=op, device=device))
 
 

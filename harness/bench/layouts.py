@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from packproof.harness.results.names import known
+from packproof.harness.results.names import require_known
 from packproof.refs.errors import UsageError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 TOKENS = 65_536  # of a named layout; it scales to other numbers
 _MOST_BYTES = 64 << 20
@@ -33,18 +33,18 @@ class BenchLayout:
         return max(self.lengths, default=0)
 
 
-def equal(n: int, tokens: int) -> tuple[int, ...]:
+def equal_lengths(n: int, tokens: int) -> tuple[int, ...]:
     """n lengths that differ by at most 1, the longer ones first."""
-    each, more = divmod(tokens, n)
-    return (each + 1,) * more + (each,) * (n - more)
+    length, remainder = divmod(tokens, n)
+    return (length + 1,) * remainder + (length,) * (n - remainder)
 
 
-def rows(tokens: int = TOKENS) -> tuple[int, ...]:
+def row_lengths(tokens: int = TOKENS) -> tuple[int, ...]:
     """L1: sequences of 1024 tokens, the last one possibly shorter."""
     return tuple(min(1024, tokens - start) for start in range(0, tokens, 1024))
 
 
-def documents(tokens: int = TOKENS, seed: int = 0) -> tuple[int, ...]:
+def document_lengths(tokens: int = TOKENS, seed: int = 0) -> tuple[int, ...]:
     """L2: log-normal lengths, like those of documents; 101 in 65,536 tokens."""
     rng = np.random.default_rng(seed)
     n = max(round(101 * tokens / TOKENS), 1)
@@ -54,40 +54,45 @@ def documents(tokens: int = TOKENS, seed: int = 0) -> tuple[int, ...]:
         length = round(float(rng.lognormal(6.2, 0.75)))
         if shortest <= length <= longest:
             lengths.append(length)
-    missing = tokens - sum(lengths)
-    while missing:
-        j, step = int(rng.integers(n)), 1 if missing > 0 else -1
+    missing_tokens = tokens - sum(lengths)
+    while missing_tokens:
+        j, step = int(rng.integers(n)), 1 if missing_tokens > 0 else -1
         if shortest <= lengths[j] + step <= longest:
             lengths[j] += step
-            missing -= step
+            missing_tokens -= step
     return tuple(lengths)
 
 
-def skewed(tokens: int = TOKENS, n: int | None = None, seed: int = 0) -> tuple[int, ...]:
+def skewed_lengths(tokens: int = TOKENS, n: int | None = None, seed: int = 0) -> tuple[int, ...]:
     """L3: one sequence has half of the tokens, 2400 short ones share the other half (at 65,536 tokens)."""
     rng = np.random.default_rng(seed)
     longest = tokens - tokens // 2
-    others = max(round(2401 * tokens / TOKENS), 2) - 1 if n is None else n - 1
-    others = min(others, tokens - longest)
-    if not others:
+    short_count = max(round(2401 * tokens / TOKENS), 2) - 1 if n is None else n - 1
+    short_count = min(short_count, tokens - longest)
+    if not short_count:
         return (longest,)
-    short = 1 + rng.multinomial(tokens - longest - others, np.full(others, 1 / others))
-    lengths = [int(length) for length in short]
-    lengths.insert(int(rng.integers(others + 1)), longest)
+    short_lengths = 1 + rng.multinomial(tokens - longest - short_count, np.full(short_count, 1 / short_count))
+    lengths = [int(length) for length in short_lengths]
+    lengths.insert(int(rng.integers(short_count + 1)), longest)
     return tuple(lengths)
 
 
-def single(tokens: int = TOKENS) -> tuple[int, ...]:
+def single_length(tokens: int = TOKENS) -> tuple[int, ...]:
     """L4: one sequence."""
     return (tokens,)
 
 
-NAMED: Mapping[str, Callable[[int], tuple[int, ...]]] = {"L1": rows, "L2": documents, "L3": skewed, "L4": single}
+NAMED_LAYOUTS: Mapping[str, Callable[[int], tuple[int, ...]]] = {
+    "L1": row_lengths,
+    "L2": document_lengths,
+    "L3": skewed_lengths,
+    "L4": single_length,
+}
 
 
-def named(names: Sequence[str], tokens: int) -> list[BenchLayout]:
+def named_layouts(names: Sequence[str], tokens: int) -> list[BenchLayout]:
     """The layouts with these names and this many tokens."""
-    return [BenchLayout(name, NAMED[known("layout", name, NAMED)](tokens)) for name in names]
+    return [BenchLayout(name, NAMED_LAYOUTS[require_known("layout", name, NAMED_LAYOUTS)](tokens)) for name in names]
 
 
 def from_text(text: str) -> BenchLayout:
@@ -114,13 +119,13 @@ def from_file(path: str) -> BenchLayout:
         raise UsageError(f"--lengths-file: {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise UsageError(f"--lengths-file: {path} is not text; expected one count of tokens per line") from None
-    lengths = _json_list(path, text) if text.lstrip().startswith("[") else _lines(path, text)
+    lengths = _lengths_from_json(path, text) if text.lstrip().startswith("[") else _lengths_from_lines(path, text)
     if not lengths:
         raise UsageError(f"--lengths-file: {path} holds no lengths; expected one count of tokens per line")
     return BenchLayout(file.stem, lengths)
 
 
-def _lines(path: str, text: str) -> tuple[int, ...]:
+def _lengths_from_lines(path: str, text: str) -> tuple[int, ...]:
     lengths = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
@@ -133,7 +138,7 @@ def _lines(path: str, text: str) -> tuple[int, ...]:
     return tuple(lengths)
 
 
-def _json_list(path: str, text: str) -> tuple[int, ...]:
+def _lengths_from_json(path: str, text: str) -> tuple[int, ...]:
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -149,13 +154,13 @@ def _json_list(path: str, text: str) -> tuple[int, ...]:
 def sweep_tokens(tokens: int, _seed: int) -> list[BenchLayout]:
     """From 1/16 of the tokens to 16 times as many, in sequences of 1024: cost should grow in proportion."""
     steps = [tokens // 16, tokens // 4, tokens, 4 * tokens, 16 * tokens]
-    return [BenchLayout(counted(n, "token"), rows(n)) for n in steps if n]
+    return [BenchLayout(plural(n, "token"), row_lengths(n)) for n in steps if n]
 
 
 def sweep_sequences(tokens: int, _seed: int) -> list[BenchLayout]:
     """More and more sequences of equal length at a constant number of tokens: cost should stay constant."""
     counts = sorted({n for n in (1, 16, 128, 512, 2401, 16_384, tokens) if n <= tokens})
-    return [BenchLayout(counted(n, "sequence"), equal(n, tokens)) for n in counts]
+    return [BenchLayout(plural(n, "sequence"), equal_lengths(n, tokens)) for n in counts]
 
 
 def sweep_longest(tokens: int, seed: int) -> list[BenchLayout]:
@@ -169,9 +174,9 @@ def sweep_longest(tokens: int, seed: int) -> list[BenchLayout]:
 
 
 def _one_long(n: int, longest: int, tokens: int, seed: int) -> BenchLayout:
-    others = list(equal(n - 1, tokens - longest)) if n > 1 else []
-    others.insert(random.Random(seed).randrange(n), longest)
-    return BenchLayout(f"longest {longest}", tuple(others))
+    lengths = list(equal_lengths(n - 1, tokens - longest)) if n > 1 else []
+    lengths.insert(random.Random(seed).randrange(n), longest)
+    return BenchLayout(f"longest {longest}", tuple(lengths))
 
 
 SWEEPS: Mapping[str, Callable[[int, int], list[BenchLayout]]] = {

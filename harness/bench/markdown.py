@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from packproof.harness.bench.file import read, record
+from packproof.harness.bench.file import parse_record, read_json
 from packproof.harness.bench.results import figures
-from packproof.harness.results.names import short
+from packproof.harness.results.names import short_dtype
 from packproof.refs.errors import UsageError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 _PASSES = ("forward", "backward")
 
@@ -16,8 +16,8 @@ Row = Mapping[str, Any]
 
 def table(path: str) -> str:
     """The Markdown, between two comments with its origin. UsageError for another kind of file."""
-    data = read(path, path)
-    record(data, path)
+    data = read_json(path, path)
+    parse_record(data, path)
     try:
         return "\n".join([f"<!-- packproof table {path} -->", *_page(data), "<!-- end of table -->"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -35,7 +35,7 @@ def _page(data: Mapping[str, Any]) -> Iterator[str]:
             for v in data.get(kind, ())
             if v["op"] == op
         }
-        yield from ("", f"**{op}** · {short(dtype)} · {setting}", "", *_table(rows, untimed))
+        yield from ("", f"**{op}** · {short_dtype(dtype)} · {setting}", "", *_table(rows, untimed))
     absent = {p["implementation"]: p["status"] for p in data["proofs"] if p["status"] in ("not installed", "declined")}
     if absent:
         yield from ("", "Not timed: " + ", ".join(f"{name} ({why})" for name, why in absent.items()))
@@ -43,7 +43,7 @@ def _page(data: Mapping[str, Any]) -> Iterator[str]:
 
 def _heading(data: Mapping[str, Any]) -> Iterator[str]:
     where, ceilings = data["environment"], data["ceilings"]
-    on_gpu = f", driver {where['driver']}" if where["driver"] else f", {counted(where['threads'], 'thread')}"
+    on_gpu = f", driver {where['driver']}" if where["driver"] else f", {plural(where['threads'], 'thread')}"
     matmul = f", bf16 products {ceilings['matmul'] / 1e12:.0f} TFLOP/s" if ceilings["matmul"] else ""
     yield f"`{data['command']}` on {where['name']}: packproof {data['packproof']}, torch {where['torch']},"
     yield f"triton {where['triton'] or 'none'}{on_gpu}. Milliseconds; in brackets the part of the ceiling that was"

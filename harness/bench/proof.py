@@ -11,11 +11,11 @@ from torch import Tensor
 from packproof.harness.bench.implementations import Implementation
 from packproof.harness.bench.results import SizeProof
 from packproof.harness.bench.settings import Setting
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.events import Tier
-from packproof.properties.bounds.oracle import expected
-from packproof.properties.call import KernelFault, Refused
+from packproof.properties.bounds.oracle import oracle_answer
+from packproof.properties.call import KernelFault, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.sample import Sample
 from packproof.properties.comparison import Comparison
@@ -31,43 +31,43 @@ _SPOT_TOKENS = 70  # past a chunk of 64; with more the float64 reference would t
 
 
 def prove(
-    implementation: Implementation, chosen: Setting, dtype: str, device: str, seed: int, *, empty: bool = False
+    implementation: Implementation, setting: Setting, dtype: str, device: str, seed: int, *, empty: bool = False
 ) -> SizeProof:
     """The small proof: the timed sizes on a few short sequences, in a separate process.
 
     empty: a timed layout has an empty sequence, so the proof needs one too.
     """
     job = implementation.job
-    found = SizeProof(
-        job.op.name, implementation.name, str(chosen), dtype, "passed", tier="gpu" if device == "cuda" else "eager"
+    proof = SizeProof(
+        job.op.name, implementation.name, str(setting), dtype, "passed", tier="gpu" if device == "cuda" else "eager"
     )
-    if implementation.absent:
-        return replace(found, status="not installed", text="not installed")
-    if unfit := implementation.unfit(chosen, dtype):
-        return replace(found, status="declined", text=unfit)
-    if not implementation.packed:
-        return replace(found, status="unpacked", text="not packed, so not proven, only timed")
-    case = chosen.case(LENGTHS["with an empty one" if empty else "filled"], dtype, seed)
+    if implementation.is_absent:
+        return replace(proof, status="not installed", text="not installed")
+    if reason := implementation.unsupported_reason(setting, dtype):
+        return replace(proof, status="declined", text=reason)
+    if not implementation.is_packed:
+        return replace(proof, status="unpacked", text="not packed, so not proven, only timed")
+    case = setting.case(LENGTHS["with an empty one" if empty else "filled"], dtype, seed)
     with job.worker() as worker:
         worker.open()
         subject = KernelUnderTest(job.op, worker, job.declared.promises, gradients=job.declared.gradients)
-        return _proven(found, subject, case)
+        return _prove_properties(proof, subject, case)
 
 
-def _proven(found: SizeProof, subject: KernelUnderTest, case: Case) -> SizeProof:
-    started = time.monotonic()
-    for done, law in enumerate(PROPERTIES, start=1):
+def _prove_properties(proof: SizeProof, subject: KernelUnderTest, case: Case) -> SizeProof:
+    start = time.monotonic()
+    for count, law in enumerate(PROPERTIES, start=1):
         try:
-            violation = broken(subject, law, case)
-        except Refused as refused:
-            return replace(found, status="declined", text=f"declines this call: {refused}")
-        tier: Tier = "interpret" if subject.interpreted else found.tier
-        found = replace(found, tier=tier, examples=done, seconds=time.monotonic() - started)
+            violation = first_violation(subject, law, case)
+        except Refusal as refusal:
+            return replace(proof, status="declined", text=f"declines this call: {refusal}")
+        tier: Tier = "interpret" if subject.interpreted else proof.tier
+        proof = replace(proof, tier=tier, examples=count, seconds=time.monotonic() - start)
         if violation is not None:
-            return replace(found, status="failed", text=_verdict(law.name, violation, f"lengths {list(case.lengths)}"))
-    if found.tier == "interpret":
-        return replace(found, status="interpreted", text="interpreted on a CPU: proven, not timed")
-    return found
+            return replace(proof, status="failed", text=_verdict(law.name, violation, f"lengths {list(case.lengths)}"))
+    if proof.tier == "interpret":
+        return replace(proof, status="interpreted", text="interpreted on a CPU: proven, not timed")
+    return proof
 
 
 def spot_check(implementation: Implementation, function: Callable[..., Any], sample: Sample, device: str) -> str:
@@ -83,55 +83,57 @@ def spot_check(implementation: Implementation, function: Callable[..., Any], sam
     subject = KernelUnderTest(
         job.op, InProcess(function, device), job.declared.promises, gradients=job.declared.gradients
     )
-    chosen, counts = _chosen(sample, first=subject.pack_decides)
-    alone = sample.select(chosen).piece([(j, 0, n) for j, n in enumerate(counts)])
+    sequences, counts = _select_sequences(sample, first_only=subject.pack_decides)
+    alone_sample = sample.select(sequences).piece([(j, 0, n) for j, n in enumerate(counts)])
     try:
-        got = subject.run(_only_incoming(sample, chosen, counts))
+        result = subject.run(_with_incoming_gradients_at(sample, sequences, counts))
     except KernelFault as fault:
         return f"on the timed layout: {fault}"
-    want = expected(alone, job.declared.promises, gradients=subject.gradients)
-    for key, value in want.values.items():
-        where = subject.row_map(key, alone)
-        rows = _rows(got[key], where.axes, sample, chosen, counts)
-        for violation in Comparison(key, rows, value, where, want.budgets[key], other="alone").violations():
-            numbers = " and ".join(map(str, chosen))
+    reference = oracle_answer(alone_sample, job.declared.promises, gradients=subject.gradients)
+    for key, value in reference.values.items():
+        row_map = subject.row_map(key, alone_sample)
+        rows = _rows(result[key], row_map.axes, sample, sequences, counts)
+        for violation in Comparison(
+            key, rows, value, row_map, reference.budgets[key], baseline_name="alone"
+        ).violations():
+            numbers = " and ".join(map(str, sequences))
             return _verdict("spot check", violation, f"sequences {numbers} of the timed layout, numbered from 0 below")
     return ""
 
 
-def _chosen(sample: Sample, *, first: bool) -> tuple[list[int], list[int]]:
+def _select_sequences(sample: Sample, *, first_only: bool) -> tuple[list[int], list[int]]:
     """The indices of two sequences, preferably with others before them, and the number of compared tokens of each."""
-    filled = [j for j, n in enumerate(sample.lengths) if n]
+    nonempty = [j for j, n in enumerate(sample.lengths) if n]
     causal = sample.op.causal
     if sample.options.get(causal) if isinstance(causal, str) else causal:
-        chosen = [filled[0]] if first else sorted({filled[len(filled) // 2], filled[-1]})
-        return chosen, [min(sample.lengths[j], _SPOT_TOKENS) for j in chosen]
-    chosen = sorted(sorted(filled, key=lambda j: sample.lengths[j])[:2])
-    return chosen, [sample.lengths[j] for j in chosen]
+        sequences = [nonempty[0]] if first_only else sorted({nonempty[len(nonempty) // 2], nonempty[-1]})
+        return sequences, [min(sample.lengths[j], _SPOT_TOKENS) for j in sequences]
+    sequences = sorted(sorted(nonempty, key=lambda j: sample.lengths[j])[:2])
+    return sequences, [sample.lengths[j] for j in sequences]
 
 
-def _only_incoming(sample: Sample, chosen: list[int], counts: list[int]) -> Sample:
+def _with_incoming_gradients_at(sample: Sample, sequences: list[int], counts: list[int]) -> Sample:
     """The sample with incoming gradients only at the first tokens of these sequences."""
-    kept = torch.cat([torch.arange(n) + sample.offsets[j] for j, n in zip(chosen, counts, strict=True)])
+    rows = torch.cat([torch.arange(n) + sample.offsets[j] for j, n in zip(sequences, counts, strict=True)])
 
-    def only(x: Tensor) -> Tensor:
+    def zero_elsewhere(x: Tensor) -> Tensor:
         zero = torch.zeros_like(x)
-        zero[kept] = x[kept]
+        zero[rows] = x[rows]
         return zero
 
-    token = {name: x for name, x in sample.cotangents.items() if role(sample.axes[name]) == "token"}
-    return replace(sample, cotangents={name: only(x) for name, x in token.items()})
+    token_cotangents = {name: x for name, x in sample.cotangents.items() if role(sample.axes[name]) == "token"}
+    return replace(sample, cotangents={name: zero_elsewhere(x) for name, x in token_cotangents.items()})
 
 
-def _rows(x: Tensor, axes: tuple[str, ...], sample: Sample, chosen: list[int], counts: list[int]) -> Tensor:
+def _rows(x: Tensor, axes: tuple[str, ...], sample: Sample, sequences: list[int], counts: list[int]) -> Tensor:
     """The rows of a result for the compared tokens or the selected sequences; all of a shared gradient."""
     if role(axes) == "shared":
         return x
     if role(axes) == "sequence":
-        return x[chosen]
-    return torch.cat([x[sample.offsets[j] : sample.offsets[j] + n] for j, n in zip(chosen, counts, strict=True)])
+        return x[sequences]
+    return torch.cat([x[sample.offsets[j] : sample.offsets[j] + n] for j, n in zip(sequences, counts, strict=True)])
 
 
-def _verdict(name: str, violation: Violation, where: str) -> str:
+def _verdict(name: str, violation: Violation, location: str) -> str:
     tensor = f" ({violation.tensor})" if violation.tensor else ""
-    return "\n".join([f"{name}{tensor}: {where}", *violation.lines()])
+    return "\n".join([f"{name}{tensor}: {location}", *violation.lines()])

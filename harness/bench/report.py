@@ -23,8 +23,8 @@ from packproof.harness.bench.results import (
     name_width,
     rate,
 )
-from packproof.harness.results.names import short
-from packproof.refs.wording import counted
+from packproof.harness.results.names import short_dtype
+from packproof.refs.wording import plural
 
 _STYLES = {"passed": "green", "failed": "bold red"}
 _COLUMNS = (("pass", -9), ("ms", 8), ("quartiles", 16), ("rate", 14), ("of", 6), ("host µs", 9), ("peak", 6), ("x", 7))
@@ -52,7 +52,7 @@ class BenchReport:
 
     def _start(self, event: BenchStarted) -> None:
         where, self._ceilings = event.environment, event.ceilings
-        driver = f", driver {where.driver}" if where.driver else f", {counted(where.threads, 'thread')}"
+        driver = f", driver {where.driver}" if where.driver else f", {plural(where.threads, 'thread')}"
         self._console.print(f"{where.name} · torch {where.torch}, triton {where.triton or 'none'}{driver}")
         matmul = "" if event.ceilings.matmul is None else f", bf16 matmul {event.ceilings.matmul / 1e12:.0f} TFLOP/s"
         self._console.print(f"ceilings: copy {event.ceilings.copy / 1e9:.3g} GB/s{matmul} · seed {event.seed}")
@@ -60,7 +60,7 @@ class BenchReport:
     def _proof(self, proof: SizeProof) -> None:
         if proof.op != self._op:
             self._op = proof.op
-            self._console.print(f"\n{proof.op} · {short(proof.dtype)} · {proof.setting}")
+            self._console.print(f"\n{proof.op} · {short_dtype(proof.dtype)} · {proof.setting}")
         first, *more = proof.text.splitlines() or [""]
         line = Text(f"  {proof.implementation:<{NAME_WIDTH}} ")
         if proof.examples:
@@ -99,9 +99,9 @@ class BenchReport:
         if noises:
             self._console.print(f"  noise, the same code against itself: up to {max(noises):.2f} x")
         for result in results:
-            if result.kept is not None:
-                each = f"{result.kept_per_channel:.3g} byte{'s' * (result.kept_per_channel != 1)} per token and channel"
-                kept = f"{mebibytes(result.kept)} MiB kept for backward, {each}"
+            if result.kept_bytes is not None:
+                each = f"{result.kept_bytes_per_channel:.3g} byte{'s' * (result.kept_bytes_per_channel != 1)} per token and channel"
+                kept = f"{mebibytes(result.kept_bytes)} MiB kept for backward, {each}"
                 self._console.print(f"  {result.implementation}: {kept}")
 
     def _row(self, timed: Pass, first: Mapping[PassName, float], *, matmul: bool) -> str:
@@ -115,7 +115,7 @@ class BenchReport:
             speed,
             share,
             microseconds(timed.host),
-            mebibytes(timed.peak),
+            mebibytes(timed.peak_bytes),
             ratio,
         )
         return "".join(_cell(text, width) for text, (_, width) in zip(cells, _COLUMNS, strict=True))

@@ -8,8 +8,8 @@ from packproof.harness.bench.cost import Cost
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.results.environment import Environment
 from packproof.harness.results.events import Tier
-from packproof.harness.results.names import short
-from packproof.refs.wording import counted
+from packproof.harness.results.names import short_dtype
+from packproof.refs.wording import plural
 
 # unpacked: cannot be proven, timed as a bound; interpreted: correct, but its time would be meaningless
 ProofStatus = Literal["passed", "failed", "unpacked", "interpreted", "declined", "not installed"]
@@ -28,7 +28,7 @@ class Ceilings:
     """bf16 operations per second; None if not measured."""
 
 
-class Achieved(NamedTuple):
+class AchievedRate(NamedTuple):
     """The rate of a pass."""
 
     per_second: float
@@ -63,7 +63,7 @@ class Decile:
     """Milliseconds."""
     noise: float
     """The same code against itself: the ratio of the deciles of even and odd rounds, at least 1."""
-    beside: Mapping[str, float]
+    fixed_work: Mapping[str, float]
     """The first decile of fixed work in the same rounds, in milliseconds, by kind of work."""
 
 
@@ -77,20 +77,20 @@ class Pass:
     host: Spread | None
     """The time to enqueue the pass; None if the host does the work."""
     cost: Cost
-    peak: int | None
+    peak_bytes: int | None
     """The most bytes allocated, None if unknown."""
     decile: Decile | None = None
     """None on a GPU."""
 
 
-def achieved(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> Achieved:
+def achieved_rate(bench_pass: Pass, ceilings: Ceilings, *, matmul: bool) -> AchievedRate:
     """Operations per second if matrix products dominate, otherwise bytes per second."""
-    seconds = timed.device.median / 1e3
+    seconds = bench_pass.device.median / 1e3
     if matmul and ceilings.matmul is not None:
-        per_second = timed.cost.flops / seconds
-        return Achieved(per_second, "flop/s", per_second / ceilings.matmul)
-    per_second = timed.cost.bytes / seconds
-    return Achieved(per_second, "byte/s", per_second / ceilings.copy)
+        per_second = bench_pass.cost.flops / seconds
+        return AchievedRate(per_second, "flop/s", per_second / ceilings.matmul)
+    per_second = bench_pass.cost.bytes / seconds
+    return AchievedRate(per_second, "byte/s", per_second / ceilings.copy)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class BenchResult:
     dtype: str
     layout: BenchLayout
     passes: tuple[Pass, ...] = ()
-    kept: int | None = None
+    kept_bytes: int | None = None
     """Bytes kept for the backward pass, without inputs and outputs; None if unknown."""
     channels: int = 1
     """Elements per token of the first input."""
@@ -138,9 +138,9 @@ class BenchResult:
     """The passes without a time because the same code against itself did not agree."""
 
     @property
-    def kept_per_channel(self) -> float | None:
+    def kept_bytes_per_channel(self) -> float | None:
         """Bytes kept per token and channel."""
-        return None if self.kept is None else self.kept / (self.layout.tokens * self.channels)
+        return None if self.kept_bytes is None else self.kept_bytes / (self.layout.tokens * self.channels)
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,9 @@ def name_width(names: Iterable[str]) -> int:
 def heading(result: BenchResult) -> str:
     """Op, layout and setting of a group of results."""
     layout = result.layout
-    counts = f"{counted(len(layout.lengths), 'sequence')}, {counted(layout.tokens, 'token')}, longest {layout.longest}"
+    counts = f"{plural(len(layout.lengths), 'sequence')}, {plural(layout.tokens, 'token')}, longest {layout.longest}"
     name = "" if layout.name in counts else f"{layout.name}: "
-    return f"{result.op} · {name}{counts} · {short(result.dtype)}"
+    return f"{result.op} · {name}{counts} · {short_dtype(result.dtype)}"
 
 
 def figures(value: float) -> str:
@@ -187,11 +187,11 @@ def figures(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def rate(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> tuple[str, str]:
+def rate(bench_pass: Pass, ceilings: Ceilings, *, matmul: bool) -> tuple[str, str]:
     """The rate of a pass, and its share of the ceiling."""
-    found = achieved(timed, ceilings, matmul=matmul)
-    size, unit = (1e12, "TFLOP/s") if found.unit == "flop/s" else (1e9, "GB/s")
-    return f"{found.per_second / size:.3g} {unit}", f"{found.of_ceiling:.0%}"
+    pass_rate = achieved_rate(bench_pass, ceilings, matmul=matmul)
+    size, unit = (1e12, "TFLOP/s") if pass_rate.unit == "flop/s" else (1e9, "GB/s")
+    return f"{pass_rate.per_second / size:.3g} {unit}", f"{pass_rate.of_ceiling:.0%}"
 
 
 def microseconds(spread: Spread | None) -> str:

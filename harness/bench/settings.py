@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from packproof.harness.bench.layouts import BenchLayout
-from packproof.harness.results.names import closest
+from packproof.harness.results.names import did_you_mean
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
@@ -32,15 +32,15 @@ class Setting:
     """Optional inputs to pass."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments."""
-    left_out: tuple[str, ...] = ()
+    omitted_arguments: tuple[str, ...] = ()
     """Default inputs and options that a kernel under test does not take."""
 
     def __str__(self) -> str:
         words = [" ".join(f"{axis}={n}" for axis, n in self.sizes.items() if n != "longest")]
         words += [*self.present, *(f"{name}={value}" for name, value in self.options.items())]
-        return ", ".join([*words, *(f"without {name}" for name in self.left_out)])
+        return ", ".join([*words, *(f"without {name}" for name in self.omitted_arguments)])
 
-    def without(self, names: Collection[str]) -> "Setting":
+    def without_arguments(self, names: Collection[str]) -> "Setting":
         """The same setting without these optional inputs and options."""
         return dataclasses.replace(
             self,
@@ -64,11 +64,11 @@ class Setting:
         One block of rows is drawn and repeated, because drawing a million tokens takes minutes.
         """
         sizes = {axis: layout.longest if n == "longest" else n for axis, n in self.sizes.items()}
-        drawn = dataclasses.replace(self, sizes=sizes).case((min(layout.tokens, _BLOCK),), dtype, seed)
-        block = draw(op, drawn)
+        block_case = dataclasses.replace(self, sizes=sizes).case((min(layout.tokens, _BLOCK),), dtype, seed)
+        block = draw(op, block_case)
         counts = {"token": layout.tokens, "sequence": len(layout.lengths)}
 
-        def stretched(x: Tensor, axes: Axes) -> Tensor:
+        def stretch(x: Tensor, axes: Axes) -> Tensor:
             if not x.is_floating_point():  # positions: each sequence starts at 0, as far as tables reach
                 return x.new_zeros(counts[role(axes)])
             return x if role(axes) == "shared" else x[torch.arange(counts[role(axes)]) % max(len(x), 1)]
@@ -76,8 +76,8 @@ class Setting:
         return dataclasses.replace(
             block,
             lengths=layout.lengths,
-            inputs={name: stretched(x, block.axes[name]) for name, x in block.inputs.items()},
-            cotangents={name: stretched(x, block.axes[name]) for name, x in block.cotangents.items()},
+            inputs={name: stretch(x, block.axes[name]) for name, x in block.inputs.items()},
+            cotangents={name: stretch(x, block.axes[name]) for name, x in block.cotangents.items()},
         )
 
 
@@ -121,23 +121,23 @@ def setting(
 
     options: values in text.
     """
-    of_models = _MODELS.get(op.name) or Setting((*op.model_sizes, *op.sizes)[0])
-    usual = of_models.sizes if device == "cuda" else _SMALL.get(op.name, op.sizes[0])
+    model_setting = _MODELS.get(op.name) or Setting((*op.model_sizes, *op.sizes)[0])
+    default_sizes = model_setting.sizes if device == "cuda" else _SMALL.get(op.name, op.sizes[0])
     for axis in sizes:
-        if axis not in usual:
-            raise UsageError(f"--sizes: {op.name} has no axis {axis!r}; it has {', '.join(usual)}")
+        if axis not in default_sizes:
+            raise UsageError(f"--sizes: {op.name} has no axis {axis!r}; it has {', '.join(default_sizes)}")
     optional = [name for name, spec in op.inputs.items() if parse(spec).optional]
     for name in inputs or ():
         if name not in optional:
             raise UsageError(
-                f"--inputs: {op.name} has no optional input {name!r}; {closest(name, optional)}"
+                f"--inputs: {op.name} has no optional input {name!r}; {did_you_mean(name, optional)}"
                 f"it has {', '.join(optional) or 'none'}"
             )
     return dataclasses.replace(
-        of_models,
-        sizes={**usual, **sizes},
-        present=of_models.present if inputs is None else tuple(dict.fromkeys(inputs)),
-        options={**of_models.options, **{name: _option(op, name, text) for name, text in (options or {}).items()}},
+        model_setting,
+        sizes={**default_sizes, **sizes},
+        present=model_setting.present if inputs is None else tuple(dict.fromkeys(inputs)),
+        options={**model_setting.options, **{name: _option(op, name, text) for name, text in (options or {}).items()}},
     )
 
 
@@ -145,7 +145,7 @@ def _option(op: Op, name: str, text: str) -> Any:
     """The value of the op's option for this text."""
     if name not in op.options:
         raise UsageError(
-            f"--options: {op.name} has no option {name!r}; {closest(name, op.options)}"
+            f"--options: {op.name} has no option {name!r}; {did_you_mean(name, op.options)}"
             f"it has {', '.join(op.options) or 'none'}"
         )
     values = {str(value).lower(): value for value in op.options[name]}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.results import Event, LayoutFinished, figures, name_width
-from packproof.harness.results.files import writable
+from packproof.harness.results.files import writable_path
 from packproof.refs.errors import UsageError
 
 _FORMATS = (".png", ".svg")
@@ -35,9 +35,9 @@ class Growth:
             return
         for result in event.results:
             x = AXES[self.sweep](result.layout)
-            for timed in result.passes:
-                line = self.series.setdefault(result.op, {}).setdefault((result.implementation, timed.name), {})
-                line[x] = timed.device.median
+            for bench_pass in result.passes:
+                line = self.series.setdefault(result.op, {}).setdefault((result.implementation, bench_pass.name), {})
+                line[x] = bench_pass.device.median
 
     @property
     def text(self) -> str:
@@ -47,32 +47,32 @@ class Growth:
         """
         lines: list[str] = []
         for op, series in self.series.items():
-            over_first = {key: _over_first(line) for key, line in series.items()}
-            lines += _table(f"{op} · growth of the time with {self.sweep}", over_first, "{:.2f}".format)
+            relative_series = {key: _relative_to_first(line) for key, line in series.items()}
+            lines += _table(f"{op} · growth of the time with {self.sweep}", relative_series, "{:.2f}".format)
             if self.sweep == "tokens":
-                each = {key: {x: 1e6 * ms / x for x, ms in line.items()} for key, line in series.items()}
-                lines += _table(f"{op} · nanoseconds per token", each, figures)
+                per_token_series = {key: {x: 1e6 * ms / x for x, ms in line.items()} for key, line in series.items()}
+                lines += _table(f"{op} · nanoseconds per token", per_token_series, figures)
         return "\n".join(lines)
 
 
-def _over_first(line: Line) -> Line:
+def _relative_to_first(line: Line) -> Line:
     return {x: ms / line[min(line)] for x, ms in line.items()}
 
 
-def _table(title: str, series: Mapping[tuple[str, str], Line], write: Callable[[float], str]) -> Iterator[str]:
+def _table(title: str, series: Mapping[tuple[str, str], Line], format_value: Callable[[float], str]) -> Iterator[str]:
     """A line for each implementation and pass, a column for each layout."""
-    swept = sorted({x for line in series.values() for x in line})
+    quantities = sorted({x for line in series.values() for x in line})
     names = name_width(implementation for implementation, _ in series)
     yield from ("", title)
-    yield f"  {'':<{names}} {'pass':<9}" + "".join(f"{x:>9}" for x in swept)
+    yield f"  {'':<{names}} {'pass':<9}" + "".join(f"{x:>9}" for x in quantities)
     for (implementation, name), line in series.items():
-        cells = (write(line[x]) if x in line else "-" for x in swept)
+        cells = (format_value(line[x]) if x in line else "-" for x in quantities)
         yield f"  {implementation:<{names}} {name:<9}" + "".join(f"{cell:>9}" for cell in cells)
 
 
-def drawable(path: str) -> Path:
+def plot_file(path: str) -> Path:
     """The file of a plot. Raises UsageError if it cannot be drawn."""
-    file = writable(path, "--plot")
+    file = writable_path(path, "--plot")
     if Path(path).suffix not in _FORMATS:
         raise UsageError(f"--plot: {path} has to end in {' or '.join(_FORMATS)}")
     if find_spec("matplotlib") is None:
@@ -84,7 +84,7 @@ class Plot:
     """A plot, drawn when the sweep is done. Raises UsageError at once if that will be impossible."""
 
     def __init__(self, path: str) -> None:
-        self._file = drawable(path)
+        self._file = plot_file(path)
 
     def draw(self, growth: Growth) -> None:
         """Write the plot of the sweep."""

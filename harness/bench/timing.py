@@ -32,7 +32,7 @@ class Tensors:
     """In the order of the outputs."""
 
     @classmethod
-    def of(cls, sample: Sample, device: str) -> "Tensors":
+    def from_sample(cls, sample: Sample, device: str) -> "Tensors":
         inputs = {name: x.to(device) for name, x in sample.inputs.items()}
         cotangents = tuple(sample.cotangents[name].to(device) for name in sample.outputs)
         metadata = {name: offsets.to(device) for name, offsets in sample.metadata.items()}
@@ -54,12 +54,12 @@ class Run:
         inputs = {name: x.detach() for name, x in tensors.inputs.items()}  # leaves of its own on shared memory
         self._wrt = [inputs[name].requires_grad_() for name in tensors.wrt] if gradients else []
         rows = len(next(iter(inputs.values())))
-        self._arguments = Binding.of(function).arguments({**inputs, **tensors.metadata}, lambda: rows)
+        self._arguments = Binding.from_function(function).kernel_arguments({**inputs, **tensors.metadata}, lambda: rows)
         self._cotangents = tensors.cotangents
 
     def forward(self) -> Outputs:
-        returned = self._function(**self._arguments)
-        return returned if isinstance(returned, tuple) else (returned,)
+        return_value = self._function(**self._arguments)
+        return return_value if isinstance(return_value, tuple) else (return_value,)
 
     def backward(self, outputs: Outputs) -> tuple[Tensor | None, ...]:
         return torch.autograd.grad(outputs, self._wrt, self._cotangents, allow_unused=True)
@@ -84,11 +84,11 @@ class Footprint:
 
     peak: Mapping[PassName, int]
     """The peak by pass."""
-    kept: int | None
+    kept_bytes: int | None
     """Kept by the forward pass for the backward pass, without outputs."""
 
 
-def footprint(run: Run, device: str) -> Footprint:
+def measure_footprint(run: Run, device: str) -> Footprint:
     """Run once and measure the allocations; unknown on a CPU.
 
     It warms up first, so one-time allocations, such as compiled code and metadata, do not count.
@@ -98,20 +98,22 @@ def footprint(run: Run, device: str) -> Footprint:
             pass
         return Footprint({}, None)
     run.forward()
-    base = _settled()
+    base_bytes = _reset_peak_memory()
     outputs = run.forward()
-    forward = torch.cuda.max_memory_allocated() - base
-    held = _settled() - base
-    kept = held - sum(y.numel() * y.element_size() for y in outputs)
+    forward = torch.cuda.max_memory_allocated() - base_bytes
+    held_bytes = _reset_peak_memory() - base_bytes
+    kept_bytes = held_bytes - sum(y.numel() * y.element_size() for y in outputs)
     if not run.gradients:
         return Footprint({"forward": forward}, None)
     gradients = run.backward(outputs)
-    backward = torch.cuda.max_memory_allocated() - base - held
+    backward = torch.cuda.max_memory_allocated() - base_bytes - held_bytes
     del outputs, gradients
-    return Footprint({"forward": forward, "backward": backward, "both": max(forward, held + backward)}, kept)
+    return Footprint(
+        {"forward": forward, "backward": backward, "both": max(forward, held_bytes + backward)}, kept_bytes
+    )
 
 
-def _settled() -> int:
+def _reset_peak_memory() -> int:
     """The bytes allocated now; resets the peak."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -133,22 +135,22 @@ class RoundLimits:
 
     seconds: float
     """Seconds of rounds before the first decision."""
-    most: int
+    max_rounds: int
     """The most rounds in these seconds."""
-    limit: float
+    max_seconds: float
     """Seconds after which measuring ends in any case."""
-    turn: float = 0.0
+    repeat_ms: float = 0.0
     """Milliseconds to repeat a short run for in each round: the first calls after a long run are slower."""
 
 
 # On a CPU rounds are short, as no cold cache is restored, and the limit is long, to outwait other work.
-LIMITS = {"cpu": RoundLimits(0.5, 10_000, 10.0, turn=5.0), "cuda": RoundLimits(2.0, 60, 2.0)}
+LIMITS = {"cpu": RoundLimits(0.5, 10_000, 10.0, repeat_ms=5.0), "cuda": RoundLimits(2.0, 60, 2.0)}
 _FEWEST_ROUNDS = 6
 _MOST_REPEATS = 20
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """The times of one run."""
 
     spreads: Spreads
@@ -157,7 +159,7 @@ class Measured:
     """By pass, the first decile of the shortest call in each round."""
 
 
-class Beside:
+class FixedWork:
     """Fixed work in the same rounds on a CPU, as a measure of the machine's speed meanwhile.
 
     Small operations measure Python and torch's dispatcher, products and exponentials the arithmetic units, and
@@ -166,11 +168,11 @@ class Beside:
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
-        small, square, large = (torch.rand(n, n, generator=generator) for n in (8, 128, 128))
+        small_matrix, square_matrix, large_matrix = (torch.rand(n, n, generator=generator) for n in (8, 128, 128))
         self._work: Mapping[str, Callable[[], object]] = {
-            "small operations": lambda: [small * 0.5 + small for _ in range(100)],
-            "products": lambda: [(square @ square).exp_() for _ in range(4)],
-            "elements": lambda: [large * 0.5 + large for _ in range(16)],
+            "small operations": lambda: [small_matrix * 0.5 + small_matrix for _ in range(100)],
+            "products": lambda: [(square_matrix @ square_matrix).exp_() for _ in range(4)],
+            "elements": lambda: [large_matrix * 0.5 + large_matrix for _ in range(16)],
         }
 
     def passes(self, clock: Clock) -> Iterator[tuple[str, float]]:
@@ -183,51 +185,63 @@ def measure(
     runs: Mapping[str, Run],
     clock: Clock,
     limits: RoundLimits,
-    enough: Callable[[Mapping[str, Measured]], bool],
-    beside: Beside | None = None,
-) -> dict[str, Measured]:
+    is_enough: Callable[[Mapping[str, Measurement]], bool],
+    fixed_work: FixedWork | None = None,
+) -> dict[str, Measurement]:
     """The times of every pass of every run, all of them once a round, in an even number of rounds.
 
     After the seconds of the limits it asks whether that is enough, and otherwise goes on until the limit.
     """
     if not runs:
         return {}
-    names, taken, fixed, done = list(runs), {name: _Taken() for name in runs}, _Taken(), 0
+    names, times_by_run, fixed_work_times, round_count = (
+        list(runs),
+        {name: _RoundTimes() for name in runs},
+        _RoundTimes(),
+        0,
+    )
     start = time.monotonic()
-    asked = limits.seconds
+    next_decision = limits.seconds
     while True:
-        first = done % len(names)
-        for name in (*names[first:], *names[:first]):
-            _take_turn(runs[name].passes, clock, taken[name], limits.turn)
-        if beside:
-            _take_turn(beside.passes, clock, fixed, limits.turn)
-        done += 1
+        start_index = round_count % len(names)
+        for name in (*names[start_index:], *names[:start_index]):
+            _time_round(runs[name].passes, clock, times_by_run[name], limits.repeat_ms)
+        if fixed_work:
+            _time_round(fixed_work.passes, clock, fixed_work_times, limits.repeat_ms)
+        round_count += 1
         spent = time.monotonic() - start
-        if done % 2 or done < _FEWEST_ROUNDS or (done < limits.most and spent < asked):
+        if (
+            round_count % 2
+            or round_count < _FEWEST_ROUNDS
+            or (round_count < limits.max_rounds and spent < next_decision)
+        ):
             continue
-        found = {name: Measured(of_run.spreads(), of_run.deciles(fixed)) for name, of_run in taken.items()}
-        if spent >= limits.limit or enough(found):
-            return found
-        asked = 1.2 * spent
+        measurements = {
+            name: Measurement(run_times.spreads(), run_times.deciles(fixed_work_times))
+            for name, run_times in times_by_run.items()
+        }
+        if spent >= limits.max_seconds or is_enough(measurements):
+            return measurements
+        next_decision = 1.2 * spent
 
 
-def _take_turn(
-    passes: Callable[[Clock], Iterator[tuple[str, float]]], clock: Clock, taken: "_Taken", turn: float
+def _time_round(
+    passes: Callable[[Clock], Iterator[tuple[str, float]]], clock: Clock, times: "_RoundTimes", repeat_ms: float
 ) -> None:
     """One round of a run: one call, or as many as fit into `repeat_ms`."""
-    spent = taken.add(passes(clock))
-    for _ in range(min(int(turn / spent), _MOST_REPEATS)):
-        taken.add(passes(clock), again=True)
+    spent = times.add(passes(clock))
+    for _ in range(min(int(repeat_ms / spent), _MOST_REPEATS)):
+        times.add(passes(clock), same_round=True)
 
 
-class _Taken:
+class _RoundTimes:
     """The times of one run so far, by pass: all of them, and the shortest of each round."""
 
     def __init__(self) -> None:
         self._times: dict[Any, list[float]] = {}
         self._shortest: dict[Any, list[float]] = {}
 
-    def add(self, passes: Iterable[tuple[str, float]], *, again: bool = False) -> float:
+    def add(self, passes: Iterable[tuple[str, float]], *, same_round: bool = False) -> float:
         """Add calls, and return their milliseconds in total.
 
         same_round: whether they belong to the round of the previous calls.
@@ -237,7 +251,7 @@ class _Taken:
             total += elapsed
             self._times.setdefault(name, []).append(elapsed)
             shortest = self._shortest.setdefault(name, [])
-            if again:
+            if same_round:
                 shortest[-1] = min(shortest[-1], elapsed)
             else:
                 shortest.append(elapsed)
@@ -246,11 +260,13 @@ class _Taken:
     def spreads(self) -> Spreads:
         return {name: spread(times) for name, times in self._times.items()}
 
-    def deciles(self, beside: "_Taken") -> Deciles:
+    def deciles(self, fixed_work: "_RoundTimes") -> Deciles:
         """The first deciles, with those of the fixed work; noise of the machine counts for every pass."""
-        around = {name: _decile(times) for name, times in beside._shortest.items()}
-        machine = max(map(_noise, beside._shortest.values()), default=1.0)
-        return {name: Decile(_decile(x), max(_noise(x), machine), around) for name, x in self._shortest.items()}
+        fixed_work_deciles = {name: _decile(times) for name, times in fixed_work._shortest.items()}
+        machine = max(map(_noise, fixed_work._shortest.values()), default=1.0)
+        return {
+            name: Decile(_decile(x), max(_noise(x), machine), fixed_work_deciles) for name, x in self._shortest.items()
+        }
 
 
 def _decile(times: list[float]) -> float:
@@ -259,8 +275,8 @@ def _decile(times: list[float]) -> float:
 
 def _noise(times: list[float]) -> float:
     """The same code against itself: the first decile of the even rounds over that of the odd ones, or the inverse."""
-    one, other = _decile(times[::2]), _decile(times[1::2])
-    return max(one, other) / min(one, other)
+    even_decile, odd_decile = _decile(times[::2]), _decile(times[1::2])
+    return max(even_decile, odd_decile) / min(even_decile, odd_decile)
 
 
 def host_times(run: Run, device: str) -> Spreads:
@@ -270,15 +286,15 @@ def host_times(run: Run, device: str) -> Spreads:
     """
     if device != "cuda":
         return {}
-    taken = _Taken()
+    times = _RoundTimes()
     torch.cuda.synchronize()
     for _ in range(_HOST_CALLS):
-        taken.add(_enqueued(run))
+        times.add(_enqueue_times(run))
     torch.cuda.synchronize()
-    return taken.spreads()
+    return times.spreads()
 
 
-def _enqueued(run: Run) -> Iterator[tuple[PassName, float]]:
+def _enqueue_times(run: Run) -> Iterator[tuple[PassName, float]]:
     start = time.perf_counter_ns()
     outputs = run.forward()
     middle = end = time.perf_counter_ns()

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from packproof.harness.cli import ranks as on_ranks
-from packproof.harness.cli.ending import FAILED, HELD, INCONCLUSIVE, WRONG_CALL, say
+from packproof.harness.cli.ending import FAILED, INCONCLUSIVE, SUCCESS, WRONG_CALL, say
 from packproof.harness.cli.usage import seed_option
-from packproof.harness.results.names import DEVICES, dtypes, known, listed, some
+from packproof.harness.results.names import DEVICES, parse_dtypes, parse_names, require_known, split_names
 from packproof.harness.stacks import shapes
 from packproof.refs.errors import UsageError
 from packproof.refs.signatures import SIGNATURES
@@ -122,20 +122,20 @@ def bench(
         own = {
             "packing": lambda: _packing(lengths_file, tokens, seed),
             "stack": lambda: _stack(
-                some(model, "--model"), some(modes, "--modes"), steps, packs, tokens, device, json, seed
+                parse_names(model, "--model"), parse_names(modes, "--modes"), steps, packs, tokens, device, json, seed
             ),
             "ranks": lambda: on_ranks.bench(ranks, simulated, cases, seconds, tokens=tokens, op=op, json=json),
             "fp8": lambda: _fp8(tokens, seed),
         }
         return own[kind]()
-    names = some(layout, "--layout")
-    given = dtypes([dtype]) if dtype is not None else None
+    names = parse_names(layout, "--layout")
+    given = parse_dtypes([dtype]) if dtype is not None else None
     if given and len(given) > 1:
         raise UsageError(f"--dtype: {dtype!r} names {len(given)} dtypes; a bench has one, so run one for each")
     if device is not None:
-        known("device", device, DEVICES)
+        require_known("device", device, DEVICES)
     if op is not None and ":" not in op:
-        known("op", op, SIGNATURES)
+        require_known("op", op, SIGNATURES)
 
     import torch  # noqa: PLC0415
 
@@ -149,9 +149,9 @@ def bench(
         layouts=choose_layouts(where, **chosen, tokens=tokens, seed=seed),  # type: ignore[arg-type]
         targets=tuple(targets or ()),
         op=op,
-        against=None if against is None else tuple(listed(against)),
+        baselines=None if against is None else tuple(split_names(against)),
         sizes=sizes_from_text(sizes) if sizes is not None else {},
-        inputs=None if inputs is None else tuple(listed(inputs)),
+        inputs=None if inputs is None else tuple(split_names(inputs)),
         options=options_from_text(options) if options is not None else {},
         dtype=given[0] if given else "bfloat16" if where == "cuda" else "float32",
         device=where,
@@ -161,23 +161,23 @@ def bench(
     outcome = run_command(
         request, Outputs(json, compare, plot, sweep, shlex.join(["packproof", *sys.argv[1:]])), typer.echo
     )
-    if outcome.wrong or (outcome.comparison and outcome.comparison.slower):
+    if outcome.incorrect or (outcome.comparison and outcome.comparison.regressions):
         return FAILED
     if outcome.noisy or (outcome.comparison and outcome.comparison.undecided):
         return INCONCLUSIVE
-    if not outcome.timed:
+    if not outcome.timed_rows:
         return say("nothing could be timed or proven: see the reasons above", WRONG_CALL)
-    return HELD
+    return SUCCESS
 
 
 def _packing(file: str | None, capacity: int | None, seed: int) -> int:
     """Print the table of the packers, for random documents or for the lengths in a file."""
     from packproof.harness.bench.layouts import from_file  # noqa: PLC0415
-    from packproof.packs.measure import CAPACITY, documents, table  # noqa: PLC0415
+    from packproof.packs.measure import CAPACITY, sample_lengths, table_lines  # noqa: PLC0415
 
-    for line in table(from_file(file).lengths if file else documents(seed=seed), capacity or CAPACITY):
+    for line in table_lines(from_file(file).lengths if file else sample_lengths(seed=seed), capacity or CAPACITY):
         typer.echo(line)
-    return HELD
+    return SUCCESS
 
 
 def _check_options(context: typer.Context, kind: str | None) -> None:
@@ -205,7 +205,7 @@ def _stack(
 ) -> int:
     """Time training steps of whole stacks, in each mode."""
     if device is not None:
-        known("device", device, DEVICES)
+        require_known("device", device, DEVICES)
     chosen = shapes.modes(modes)
     shapes.models(names, device or "cuda")  # a wrong name is refused before torch is imported
 
@@ -226,17 +226,17 @@ def _stack(
         return FAILED
     if not any(row.status == "timed" for row in report.rows):
         return say("nothing could be timed: see the reasons above", WRONG_CALL)
-    return HELD
+    return SUCCESS
 
 
 def _fp8(tokens: int | None, seed: int) -> int:
     """Print the table of attention's errors on 8-bit operands."""
     from packproof.properties.low_precision import TOKENS  # noqa: PLC0415
-    from packproof.properties.low_precision import table as lines  # noqa: PLC0415
+    from packproof.properties.low_precision import table_lines as lines  # noqa: PLC0415
 
     for line in lines(tokens or TOKENS, seed):
         typer.echo(line)
-    return HELD
+    return SUCCESS
 
 
 def table(
@@ -267,7 +267,7 @@ def table(
         typer.echo(page_of_ranks.table(file))
         if picture:
             picture.draw(file)
-        return HELD
+        return SUCCESS
     stacks = is_of_stacks(file)
     if plot is not None and not stacks:
         raise UsageError(
@@ -277,4 +277,4 @@ def table(
     typer.echo(page.table(file) if stacks else markdown(file))
     if drawing:
         drawing.draw(file)
-    return HELD
+    return SUCCESS

@@ -17,25 +17,25 @@ from functools import wraps
 from typing import Any, NoReturn
 
 from packproof.harness.worker.privilege import end_with_parent
-from packproof.harness.worker.settled import interrupts_later, take_signals_as_a_fork
-from packproof.harness.worker.zygote_client import early
+from packproof.harness.worker.settled import defer_interrupts, reset_signals_in_fork
+from packproof.harness.worker.zygote_client import fork_early_zygote
 
-_OWN_FAULT = 3  # as in `ending`: importing it here would delay torch
+_INTERNAL_ERROR = 3  # as in `ending`: importing it here would delay torch
 
-_begun: tuple[str, dict[str, Any]] | None = None  # name and arguments of the running command
-_parent: socket.socket | None = None  # set in the fork only
+_resumable_command: tuple[str, dict[str, Any]] | None = None  # name and arguments of the running command
+_parent_socket: socket.socket | None = None  # set in the fork only
 
 
 def resumable(command: Callable[..., int]) -> Callable[..., int]:
     """A decorator for commands: records name and arguments, so that `hand_over` can send them to the parent process."""
 
     @wraps(command)
-    def begun(**given: Any) -> int:
-        global _begun  # noqa: PLW0603
-        _begun = command.__name__, given
-        return command(**given)
+    def record_and_run(**arguments: Any) -> int:
+        global _resumable_command  # noqa: PLW0603
+        _resumable_command = command.__name__, arguments
+        return command(**arguments)
 
-    return begun
+    return record_and_run
 
 
 def hand_over() -> None:
@@ -43,58 +43,58 @@ def hand_over() -> None:
 
     A resumable command calls this before it imports torch.
     """
-    if _parent is not None:
+    if _parent_socket is not None:
         sys.stdout.flush()
-        _parent.sendall(json.dumps(_begun).encode())
+        _parent_socket.sendall(json.dumps(_resumable_command).encode())
         os._exit(0)
 
 
-def read_beside(arguments: Sequence[str], run: Callable[[Sequence[str]], int]) -> tuple[str, dict[str, Any]] | None:
+def read_in_fork(arguments: Sequence[str], run: Callable[[Sequence[str]], int]) -> tuple[str, dict[str, Any]] | None:
     """Import torch and fork the zygote, while a fork reads the command line by `run`.
 
     Returns the command's name and arguments, or None if the fork was killed. If the fork ends without a command to run,
     this process exits with the exit code of `run`.
     """
-    ours, its = socket.socketpair()
-    me = os.getpid()
-    with interrupts_later():
-        reader = os.fork()
-        if reader == 0:
-            _read(lambda: run(arguments), its, me)
-    its.close()
-    with _ending_with(reader, ours):
-        early()
-    with ours:
-        text = b"".join(iter(lambda: ours.recv(1 << 16), b""))
-    code = os.waitstatus_to_exitcode(os.waitpid(reader, 0)[1])
+    parent_socket, fork_socket = socket.socketpair()
+    parent_pid = os.getpid()
+    with defer_interrupts():
+        reader_pid = os.fork()
+        if reader_pid == 0:
+            _run_in_fork(lambda: run(arguments), fork_socket, parent_pid)
+    fork_socket.close()
+    with _exit_with_fork(reader_pid, parent_socket):
+        fork_early_zygote()
+    with parent_socket:
+        text = b"".join(iter(lambda: parent_socket.recv(1 << 16), b""))
+    code = os.waitstatus_to_exitcode(os.waitpid(reader_pid, 0)[1])
     if not text and code >= 0:
         os._exit(code)
     return tuple(json.loads(text)) if code == 0 else None
 
 
 @contextmanager
-def _ending_with(reader: int, ours: socket.socket) -> Iterator[None]:
+def _exit_with_fork(reader_pid: int, parent_socket: socket.socket) -> Iterator[None]:
     """Exit as soon as the fork has exited without sending a command."""
 
-    def look(*_: object) -> None:
-        ended = os.waitid(os.P_PID, reader, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if ended and ended.si_code == os.CLD_EXITED and not ours.recv(1, socket.MSG_PEEK):
-            os._exit(ended.si_status)
+    def exit_if_ended(*_: object) -> None:
+        exit_info = os.waitid(os.P_PID, reader_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if exit_info and exit_info.si_code == os.CLD_EXITED and not parent_socket.recv(1, socket.MSG_PEEK):
+            os._exit(exit_info.si_status)
 
-    signal.signal(signal.SIGCHLD, look)
-    look()
+    signal.signal(signal.SIGCHLD, exit_if_ended)
+    exit_if_ended()
     try:
         yield
     finally:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def _read(run: Callable[[], int], parent: socket.socket, pid: int) -> NoReturn:
-    global _parent
-    code, _parent = _OWN_FAULT, parent
+def _run_in_fork(run: Callable[[], int], parent_socket: socket.socket, parent_pid: int) -> NoReturn:
+    global _parent_socket
+    code, _parent_socket = _INTERNAL_ERROR, parent_socket
     try:
-        take_signals_as_a_fork()
-        if end_with_parent(pid):
+        reset_signals_in_fork()
+        if end_with_parent(parent_pid):
             code = run()
             sys.stdout.flush()
     except BaseException:  # frames above belong to the parent process

@@ -10,19 +10,29 @@ import typer
 
 from packproof.harness.cli.beside import hand_over, resumable
 from packproof.harness.cli.durations import seconds
-from packproof.harness.cli.ending import FAILED, HELD, WRONG_CALL, Report, Reports, exit_code, files, follow, say
+from packproof.harness.cli.ending import (
+    FAILED,
+    SUCCESS,
+    WRONG_CALL,
+    Report,
+    Reports,
+    exit_code,
+    file_reports,
+    follow,
+    say,
+)
 from packproof.harness.cli.printing import section
 from packproof.harness.cli.usage import seed_option
 from packproof.harness.engine.request import CheckRequest, check_names
 from packproof.harness.results import events
-from packproof.harness.results.module_record import KIND, ModuleRecord
-from packproof.harness.results.names import dtypes, known, some
-from packproof.harness.results.replay_file import content, read_replay, shown
+from packproof.harness.results.module_record import MODULE_KIND, ModuleRecord
+from packproof.harness.results.names import parse_dtypes, parse_names, require_known
+from packproof.harness.results.replay_file import describe_replay, read_content, read_replay
 from packproof.harness.worker import zygote_client
-from packproof.harness.worker.isolation import isolated
-from packproof.harness.worker.settled import importing
+from packproof.harness.worker.isolation import isolation_command
+from packproof.harness.worker.settled import fast_imports
 from packproof.properties.cases.domain import Domain
-from packproof.properties.stopwatch import add
+from packproof.properties.stopwatch import add_seconds
 from packproof.refs.errors import UsageError
 from packproof.refs.signatures import SIGNATURES
 
@@ -119,14 +129,14 @@ def check(
     packproof check mamba_ssm:ssd
     packproof check my_kernels:delta --op gated_delta_rule --expected-failures expected.toml
     """
-    began = time.perf_counter()
-    request = _settled(
+    start = time.perf_counter()
+    request = _make_request(
         device,
         op,
         isolate=isolate,
         target=target,
-        dtypes=dtypes(dtype),
-        properties=some(property, "--property"),
+        dtypes=parse_dtypes(dtype),
+        properties=parse_names(property, "--property"),
         profile=profile,
         seed=seed,
         domain=Domain.of(domain or ()).texts,
@@ -140,12 +150,12 @@ def check(
         compiled=compiled,
         expected_failures=expected_failures,
     )
-    with importing():
+    with fast_imports():
         from packproof.harness.engine.check import run_check  # noqa: PLC0415
         from packproof.harness.reports.terminal import TerminalReport  # noqa: PLC0415
 
-    add("start", time.perf_counter() - began)
-    reports: list[Report] = [TerminalReport(timings=timings), *files(json=json, junit=junit, html=html)]
+    add_seconds("start", time.perf_counter() - start)
+    reports: list[Report] = [TerminalReport(timings=timings), *file_reports(json=json, junit=junit, html=html)]
     return exit_code(follow(run_check(request), reports))
 
 
@@ -183,17 +193,17 @@ def peers(
     packproof peers --from data/peers.json,fla.json --json data/peers.json --markdown docs/peers_board.md
     """
     if from_json:
-        return _page_of_peers(from_json.split(","), markdown, json)
-    request = _settled(
+        return _write_peer_page(from_json.split(","), markdown, json)
+    request = _make_request(
         device,
         op,
-        dtypes=dtypes(dtype),
-        properties=some(property, "--property"),
+        dtypes=parse_dtypes(dtype),
+        properties=parse_names(property, "--property"),
         profile=profile,
         seed=seed,
         max_time=None if max_time is None else seconds(max_time, "--max-time"),
     )
-    with importing():
+    with fast_imports():
         from packproof.harness.peers.report import PeersReport  # noqa: PLC0415
         from packproof.harness.peers.run import check_peers, open_peers  # noqa: PLC0415
 
@@ -202,25 +212,25 @@ def peers(
         reasons = "; ".join(f"{entry.peer.name}: {entry.reason}" for entry in entries)
         return say(f"no peer can be judged here: {reasons or 'none computes this op'}", WRONG_CALL)
     reports: list[Report] = [PeersReport(entries, markdown=markdown, json=json)]
-    reports += files(html=html)
+    reports += file_reports(html=html)
     code = exit_code(follow(check_peers(request, entries), reports))
-    return HELD if code == FAILED else code
+    return SUCCESS if code == FAILED else code
 
 
-def _page_of_peers(files: Sequence[str], markdown: str | None, json: str | None) -> int:
-    with importing():
-        from packproof.harness.peers.board import as_json, joined, read  # noqa: PLC0415
+def _write_peer_page(paths: Sequence[str], markdown: str | None, json: str | None) -> int:
+    with fast_imports():
+        from packproof.harness.peers.board import as_json, merge_boards, read_board  # noqa: PLC0415
         from packproof.harness.peers.page import as_markdown  # noqa: PLC0415
-        from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
+        from packproof.harness.results.files import replace_text, writable_path  # noqa: PLC0415
 
-    board = joined([read(file) for file in files])
+    board = merge_boards([read_board(path) for path in paths])
     if json:
-        replace_text(writable(json, "--json"), as_json(board))
+        replace_text(writable_path(json, "--json"), as_json(board))
     if markdown:
-        replace_text(writable(markdown, "--markdown"), as_markdown(board))
+        replace_text(writable_path(markdown, "--markdown"), as_markdown(board))
     if not (json or markdown):
         typer.echo(as_markdown(board), nl=False)
-    return HELD
+    return SUCCESS
 
 
 @resumable
@@ -238,39 +248,39 @@ def replay(
     packproof replay .packproof/ssd-packing-5e1c.json --map
     packproof replay .packproof/ssd-packing-5e1c.json --show
     """
-    data = content(Path(file))
-    of_module = ModuleRecord.read(data, Path(file)) if data.get("kind") == KIND else None
-    of_kernel = {} if of_module else read_replay(Path(file))
+    data = read_content(Path(file))
+    module_record = ModuleRecord.from_json(data, Path(file)) if data.get("kind") == MODULE_KIND else None
+    kernel_record = {} if module_record else read_replay(Path(file))
     if show:
-        section(file, of_module.shown() if of_module else shown(of_kernel))
-        return HELD
+        section(file, module_record.describe() if module_record else describe_replay(kernel_record))
+        return SUCCESS
 
     hand_over()
-    if of_kernel:
-        _start(of_kernel["device"])
-    with importing():
+    if kernel_record:
+        _start_torch(kernel_record["device"])
+    with fast_imports():
         from packproof.harness.modules.replay import replay as run_replay  # noqa: PLC0415
         from packproof.harness.results.map_text import evidence_lines  # noqa: PLC0415
 
-    page = Reports(files(html=html))
+    reports = Reports(file_reports(html=html))
     outcome = run_replay(file, maps=map or html is not None)
     typer.echo(outcome.text)
     verdict = outcome.verdict
     if map and verdict.failure and verdict.failure.evidence:
         typer.echo("\n" + "\n".join(evidence_lines(verdict.failure.evidence)))
-    page.send(events.RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
-    return exit_code(page.finish(events.RunFinished((verdict,), verdict.seconds)))
+    reports.send(events.RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
+    return exit_code(reports.finish(events.RunFinished((verdict,), verdict.seconds)))
 
 
-def _settled(device: str | None, op: str | None, *, isolate: bool = False, **given: Any) -> CheckRequest:
+def _make_request(device: str | None, op: str | None, *, isolate: bool = False, **settings: Any) -> CheckRequest:
     """Make the request; without a device it is cuda if available. Names are checked before torch is imported."""
     if op is not None and ":" not in op:
-        known("op", op, SIGNATURES)
-    check_names(request := CheckRequest(op=op, device="cpu" if device is None else device, **given))
-    return replace(request, device=_start(device, isolate=isolate, several=request.target is None))
+        require_known("op", op, SIGNATURES)
+    check_names(request := CheckRequest(op=op, device="cpu" if device is None else device, **settings))
+    return replace(request, device=_start_torch(device, isolate=isolate, several_kernels=request.target is None))
 
 
-def _start(device: str | None, *, isolate: bool = False, several: bool = False) -> str:
+def _start_torch(device: str | None, *, isolate: bool = False, several_kernels: bool = False) -> str:
     """Import torch, fix the process from which kernels are forked, and return the device.
 
     device: None for cuda if available, else cpu.
@@ -278,19 +288,21 @@ def _start(device: str | None, *, isolate: bool = False, several: bool = False) 
     several_kernels: whether the run checks more than one kernel.
     """
     hand_over()
-    with importing():
+    with fast_imports():
         import torch  # noqa: PLC0415
 
-    found = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    selected_device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if isolate:
-        _isolate(found)
+        _isolate(selected_device)
     else:  # late: several workers use torch.compile; one kernel on a CPU is compiled in one dtype only
-        zygote_client.settle(interpreted=found == "cpu", late=several or found != "cpu")
-    return found
+        zygote_client.settle_early_zygote(
+            interpreted=selected_device == "cpu", preload_compiler=several_kernels or selected_device != "cpu"
+        )
+    return selected_device
 
 
 def _isolate(device: str) -> None:
     if device != "cpu":
         raise UsageError(f"--isolate: no GPU can be reached from inside, and device is {device}; use --device cpu")
-    zygote_client.close_early()
-    zygote_client.isolate(isolated())
+    zygote_client.close_early_zygote()
+    zygote_client.isolate_zygotes(isolation_command())

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from packproof.harness.cli.ending import FAILED, HELD, INCONCLUSIVE, say
+from packproof.harness.cli.ending import FAILED, INCONCLUSIVE, SUCCESS, say
 from packproof.harness.cli.usage import seed_option
-from packproof.harness.results.names import DEVICES, known, listed
-from packproof.harness.results.names import dtype as dtype_name
-from packproof.harness.worker.settled import importing
+from packproof.harness.results.names import DEVICES, require_known, split_names
+from packproof.harness.results.names import long_dtype as dtype_name
+from packproof.harness.worker.settled import fast_imports
 from packproof.refs.errors import UsageError
 
-_PARTS = re.compile(r"[;,](?![^(\[]*[)\]])")  # a comma inside brackets is part of a value
+_SEPARATOR = re.compile(r"[;,](?![^(\[]*[)\]])")  # a comma inside brackets is part of a value
 
 
 def diff(
@@ -59,44 +59,44 @@ def diff(
     does or the kernel raises, 4 if it declines the call.
     """
     if (lengths is None) == (case is None):
-        came = "both came" if lengths is not None else "neither came"
-        raise UsageError(f"--lengths or --case: {came}; expected one of them, such as --lengths 3,0,5")
-    drawn: dict[str, Any] = {
+        mistake = "both came" if lengths is not None else "neither came"
+        raise UsageError(f"--lengths or --case: {mistake}; expected one of them, such as --lengths 3,0,5")
+    case_settings: dict[str, Any] = {
         "dtype": None if dtype is None else dtype_name(dtype),
         "sizes": None if sizes is None else _pairs("--sizes", [sizes]),
-        "present": None if inputs is None else listed(inputs),
+        "present": None if inputs is None else split_names(inputs),
         "options": None if options is None else _pairs("--options", options),
         "seed": seed,
     }
     if case is not None:
-        for name, value in {"slack": slack, **drawn}.items():
+        for name, value in {"slack": slack, **case_settings}.items():
             if value is not None:
                 option = "inputs" if name == "present" else name
                 raise UsageError(f"--{option} cannot be given with --case, which has its own; use --lengths")
-    counts = _lengths(lengths) if lengths is not None else []
+    sequence_lengths = _lengths(lengths) if lengths is not None else []
     if device is not None:
-        known("device", device, DEVICES)
-    with importing():
+        require_known("device", device, DEVICES)
+    with fast_imports():
         import torch  # noqa: PLC0415
 
         from packproof.harness.debug.diff import diff as find  # noqa: PLC0415
         from packproof.harness.targets.location import Location  # noqa: PLC0415
-        from packproof.properties.call import KernelFault, Refused  # noqa: PLC0415
+        from packproof.properties.call import KernelFault, Refusal  # noqa: PLC0415
         from packproof.refs.packing import PackLayout  # noqa: PLC0415
 
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    layout = case if case is not None else PackLayout(tuple(counts), slack or 0)
-    other = None if reference is None else Location.parse(reference).load()
+    selected_device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    layout = case if case is not None else PackLayout(tuple(sequence_lengths), slack or 0)
+    reference_kernel = None if reference is None else Location.parse(reference).load()
     try:
-        found = find(target, other, layout, op=op, device=where, **drawn)
+        difference = find(target, reference_kernel, layout, op=op, device=selected_device, **case_settings)
     except KernelFault as fault:
         return say(f"{target}: {fault}", FAILED)
-    except Refused as refused:
+    except Refusal as refused:
         return say(f"{target}: inconclusive: {refused}", INCONCLUSIVE)
     if tensor:
-        found = found.only(listed(tensor))
-    typer.echo(str(found))
-    return FAILED if found else HELD
+        difference = difference.only(split_names(tensor))
+    typer.echo(str(difference))
+    return FAILED if difference else SUCCESS
 
 
 def _lengths(text: str) -> list[int]:
@@ -109,7 +109,7 @@ def _lengths(text: str) -> list[int]:
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
     """Parse `name=value` pairs. A value is a Python literal, or else text, such as silu."""
     pairs = {}
-    for part in filter(None, (part.strip() for text in texts for part in _PARTS.split(text))):
+    for part in filter(None, (part.strip() for text in texts for part in _SEPARATOR.split(text))):
         name, equals, value = part.partition("=")
         if not equals or not name.strip().isidentifier():
             example = "d=64,w=4" if option == "--sizes" else "activation=silu"

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from packproof.harness.results import events
-from packproof.harness.results.files import Unwritten
+from packproof.harness.results.files import WriteError
 from packproof.harness.results.text import printable
 from packproof.refs.errors import PackproofError, UsageError
 
-HELD, FAILED, WRONG_CALL, OWN_FAULT, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+SUCCESS, FAILED, WRONG_CALL, INTERNAL_ERROR, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 Report = Callable[[events.Event], None]
 
@@ -23,13 +23,13 @@ def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.
     verdicts: list[events.Verdict] = []
     sinks = Reports(reports)
     start = time.monotonic()
-    started = False
+    stream_started = False
 
-    def sent(stream: Iterator[events.Event]) -> events.RunFinished | None:
+    def forward_events(stream: Iterator[events.Event]) -> events.RunFinished | None:
         """Send every event but the last, and return the last."""
-        nonlocal started
+        nonlocal stream_started
         for event in stream:
-            started = True
+            stream_started = True
             if isinstance(event, events.RunFinished):
                 return event
             if isinstance(event, events.CellFinished):
@@ -39,25 +39,25 @@ def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.
 
     try:
         try:
-            end = sent(stream)
-        except KeyboardInterrupt as pressed:
-            end = sent(_rest(stream, pressed))
+            end = forward_events(stream)
+        except KeyboardInterrupt as interrupt:
+            end = forward_events(_events_after_interrupt(stream, interrupt))
             end = end or events.RunFinished(tuple(verdicts), time.monotonic() - start, interrupted=True)
         if end is None:
             raise RuntimeError("the stream of events ended without RunFinished")
     except Exception as error:
-        if isinstance(error, PackproofError) and not started:
+        if isinstance(error, PackproofError) and not stream_started:
             raise
         traceback.print_exc()
-        end = events.RunFinished(tuple(verdicts), time.monotonic() - start, error=in_one_line(error))
+        end = events.RunFinished(tuple(verdicts), time.monotonic() - start, error=error_summary(error))
     return sinks.finish(end)
 
 
-def _rest(stream: Iterator[events.Event], pressed: KeyboardInterrupt) -> Iterator[events.Event]:
+def _events_after_interrupt(stream: Iterator[events.Event], interrupt: KeyboardInterrupt) -> Iterator[events.Event]:
     """Throw a Ctrl-C into the stream and yield the remaining events. A stream that has ended already yields none."""
     if isinstance(stream, Generator):
         with suppress(KeyboardInterrupt, StopIteration):
-            yield stream.throw(pressed)
+            yield stream.throw(interrupt)
             yield from stream
 
 
@@ -74,12 +74,12 @@ class Reports:
                 report(event)
             except Exception as error:
                 self._reports.remove(report)
-                if isinstance(error, Unwritten):
+                if isinstance(error, WriteError):
                     self._unwritten = True
                     say(f"a report could not be written: {error}", WRONG_CALL)
                 else:
                     traceback.print_exc()
-                    self._error = in_one_line(error)
+                    self._error = error_summary(error)
 
     def finish(self, end: events.RunFinished) -> events.RunFinished:
         """Send the last event, and return it with the errors of the reports."""
@@ -87,16 +87,16 @@ class Reports:
         return replace(end, unwritten=self._unwritten, error=end.error or self._error)
 
 
-def files(*, json: str | None = None, junit: str | None = None, html: str | None = None) -> list[Report]:
+def file_reports(*, json: str | None = None, junit: str | None = None, html: str | None = None) -> list[Report]:
     """The reports for these files. Imports only the reports that are requested.
 
     Raises UsageError if two of the paths are one file.
     """
-    given = {"--json": json, "--junit": junit, "--html": html}
-    named: dict[Path, str] = {}
-    for option, path in given.items():
-        if path is not None and (other := named.setdefault(Path(path).absolute(), option)) != option:
-            raise UsageError(f"{other} and {option}: both are {path}; expected a file for each")
+    paths = {"--json": json, "--junit": junit, "--html": html}
+    options_by_path: dict[Path, str] = {}
+    for option, path in paths.items():
+        if path is not None and (first_option := options_by_path.setdefault(Path(path).absolute(), option)) != option:
+            raise UsageError(f"{first_option} and {option}: both are {path}; expected a file for each")
     reports: list[Report] = []
     if json is not None:
         from packproof.harness.reports.json_file import JsonReport  # noqa: PLC0415
@@ -116,19 +116,19 @@ def files(*, json: str | None = None, junit: str | None = None, html: str | None
 def exit_code(end: events.RunFinished) -> int:
     """The exit code of a run. If no cell applies to the kernel, nothing was checked: the call was wrong."""
     statuses = {verdict.status for verdict in end.verdicts if verdict.cell.counts}
-    refused = any(verdict.refused for verdict in end.verdicts)
+    any_refused = any(verdict.refused for verdict in end.verdicts)
     if any(verdict.failed for verdict in end.verdicts):
         return FAILED
     if end.error or any(verdict.status == "error" for verdict in end.verdicts):
-        return OWN_FAULT
-    if end.unwritten:
+        return INTERNAL_ERROR
+    if end.write_failed:
         return WRONG_CALL
     if end.interrupted:
         return INTERRUPTED
-    held = bool(statuses & {"passed", "expected"})
-    if "inconclusive" in statuses or (refused and not held):
+    any_held = bool(statuses & {"passed", "expected"})
+    if "inconclusive" in statuses or (any_refused and not any_held):
         return INCONCLUSIVE
-    return HELD if held else WRONG_CALL
+    return SUCCESS if any_held else WRONG_CALL
 
 
 def say(text: str, code: int) -> int:
@@ -136,6 +136,6 @@ def say(text: str, code: int) -> int:
     return code
 
 
-def in_one_line(error: Exception) -> str:
+def error_summary(error: Exception) -> str:
     """Type and first line of an error; the traceback is on stderr."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

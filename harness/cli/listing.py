@@ -3,30 +3,33 @@
 from collections.abc import Mapping
 
 from packproof.adapters.registry import PEERS, Peer
-from packproof.harness.cli.ending import HELD
+from packproof.harness.cli.ending import SUCCESS
 from packproof.harness.cli.printing import section
 from packproof.harness.engine.request import PROFILES
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
-from packproof.properties.cases.case import SHORT
+from packproof.properties.cases.case import SHORT_DTYPES
 from packproof.properties.laws.names import LAWS
 from packproof.refs.signatures import SIGNATURES
 
 
 def list_everything() -> int:
     """List the ops with their tensors, the kernels that packproof ships, the peers, properties, profiles and dtypes."""
-    section("ops", {op: f"{_tensors(of.inputs)} -> {_tensors(of.outputs)}" for op, of in SIGNATURES.items()})
-    section("kernels", {name: own.target for name, own in BUILTIN_KERNELS.items()})
-    section("peers", {peer.name: f"{peer.op}, {_here(peer)}" for peer in PEERS.values()})
+    section(
+        "ops",
+        {op: f"{_tensors(signature.inputs)} -> {_tensors(signature.outputs)}" for op, signature in SIGNATURES.items()},
+    )
+    section("kernels", {name: builtin.target for name, builtin in BUILTIN_KERNELS.items()})
+    section("peers", {peer.name: f"{peer.op}, {_installation(peer)}" for peer in PEERS.values()})
     section("properties", LAWS)
     section("profiles", dict.fromkeys(PROFILES, ""))
-    section("dtypes", {short: name for name, short in SHORT.items()})
-    return HELD
+    section("dtypes", {short: name for name, short in SHORT_DTYPES.items()})
+    return SUCCESS
 
 
 def _tensors(specs: Mapping[str, str]) -> str:
     return ", ".join(f"{name}[{spec}]" for name, spec in specs.items())
 
 
-def _here(peer: Peer) -> str:
+def _installation(peer: Peer) -> str:
     """The installed version of a peer, or how to install it."""
     return f"{peer.distributions[0]} {peer.version}" if peer.installed else f"pip install {peer.distributions[0]}"

@@ -10,8 +10,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from packproof.harness.cli import bench, check, diff, listing, model, museum, mutate, proof
-from packproof.harness.cli.ending import INTERRUPTED, OWN_FAULT, WRONG_CALL, in_one_line, say
-from packproof.harness.cli.usage import usage
+from packproof.harness.cli.ending import INTERNAL_ERROR, INTERRUPTED, WRONG_CALL, error_summary, say
+from packproof.harness.cli.usage import usage_message
 from packproof.refs.errors import BrokenInstallation, PackproofError
 from packproof.version import __version__
 
@@ -27,8 +27,8 @@ for command in (
 app.command(name="list")(listing.list_everything)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"packproof {__version__}")
         raise typer.Exit
 
@@ -37,7 +37,7 @@ def _version(asked: bool) -> None:
 def about(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version and exit")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="show the version and exit")
     ] = False,
 ) -> None:
     """Prove that a kernel for packed variable-length sequences computes each sequence as if it were alone.
@@ -49,32 +49,32 @@ def about(
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code. An invalid one prints one line on stderr."""
-    line = list(arguments) or ["--help"]
-    return _answered(lambda: app(line, prog_name="packproof", standalone_mode=False), line)
+    command_line = list(arguments) or ["--help"]
+    return _errors_as_exit_codes(lambda: app(command_line, prog_name="packproof", standalone_mode=False), command_line)
 
 
-def resume(name: str, given: Mapping[str, Any]) -> int:
+def resume(name: str, arguments: Mapping[str, Any]) -> int:
     """Run a command with arguments parsed by another process, and return its exit code."""
-    return _answered(lambda: getattr(check, name)(**given))
+    return _errors_as_exit_codes(lambda: getattr(check, name)(**arguments))
 
 
-def _answered(command: Callable[[], Any], arguments: Sequence[str] = ()) -> int:
+def _errors_as_exit_codes(command: Callable[[], Any], arguments: Sequence[str] = ()) -> int:
     try:
         return int(command() or 0)
     except BrokenInstallation as error:
-        return say(f"packproof itself failed: {error}", OWN_FAULT)
+        return say(f"packproof itself failed: {error}", INTERNAL_ERROR)
     except PackproofError as error:
         return say(str(error), WRONG_CALL)
     except (typer.Abort, KeyboardInterrupt):
         return say("interrupted", INTERRUPTED)
     except Exception as error:
         if isinstance(error, _CommandLineError):
-            return say(usage(error, arguments), WRONG_CALL)
+            return say(usage_message(error, arguments), WRONG_CALL)
         traceback.print_exc()
-        return say(f"packproof itself failed: {in_one_line(error)}", OWN_FAULT)
+        return say(f"packproof itself failed: {error_summary(error)}", INTERNAL_ERROR)
 
 
-def leave(code: int) -> NoReturn:
+def exit_at_once(code: int) -> NoReturn:
     """End the process without freeing objects one by one: with torch loaded, that takes a sixth of a second."""
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from packproof.harness.cli.ending import FAILED, HELD, Report, exit_code, files, follow
+from packproof.harness.cli.ending import FAILED, SUCCESS, Report, exit_code, file_reports, follow
 from packproof.harness.cli.printing import section
 from packproof.harness.cli.usage import seed_option
-from packproof.harness.results.names import ATTENTION, DEVICES, MODES, dtypes, known, listed
+from packproof.harness.results.names import ATTENTION, DEVICES, MODES, parse_dtypes, require_known, split_names
 from packproof.harness.targets import fast_kernels
-from packproof.harness.worker.settled import importing
+from packproof.harness.worker.settled import fast_imports
 from packproof.refs.errors import UsageError
 
 
@@ -84,42 +84,47 @@ def model(
     packproof model checkpoints/llama --convention hf_position_ids --matrix
     packproof model --conventions
     """
-    known("device", device, DEVICES)
-    for name in listed(mode):
-        known("mode", name, MODES)
-    for name in listed(attention):
-        known("attention", name, ATTENTION)
+    require_known("device", device, DEVICES)
+    for name in split_names(mode):
+        require_known("mode", name, MODES)
+    for name in split_names(attention):
+        require_known("attention", name, ATTENTION)
     if matrix and (mode or attention or compile):
         raise UsageError("--matrix: it has every mode and attention, and torch.compile; leave out the options for them")
-    kinds = dtypes(dtype)
+    dtype_names = parse_dtypes(dtype)
     if without_kernels:
-        fast_kernels.hide()
-    with importing():
+        fast_kernels.hide_packages()
+    with fast_imports():
         import torch  # noqa: PLC0415
 
-        from packproof.harness.modules.check import holds, module_request, run_module_check, sorted_out  # noqa: PLC0415
-        from packproof.harness.modules.conventions import CONVENTIONS, convention_named  # noqa: PLC0415
-        from packproof.harness.modules.target import module_named  # noqa: PLC0415
+        from packproof.harness.modules.check import (
+            conventions_by_outcome,
+            module_passed,
+            module_request,
+            run_module_check,
+        )
+        from packproof.harness.modules.conventions import CONVENTIONS, find_convention  # noqa: PLC0415
+        from packproof.harness.modules.target import load_module  # noqa: PLC0415
         from packproof.harness.reports.terminal import TerminalReport  # noqa: PLC0415
 
     if conventions:
-        section("conventions", {name: each.about for name, each in CONVENTIONS.items()})
-        return HELD
-    for name in listed(convention):
-        convention_named(name)
+        section("conventions", {name: entry.about for name, entry in CONVENTIONS.items()})
+        return SUCCESS
+    for name in split_names(convention):
+        find_convention(name)
     if target is None:
         raise UsageError("target: none came; expected package.module:Class, path/file.py:factory or a config.json")
     torch.set_num_threads(1)  # forks of this process must not inherit a pool of threads
     torch.manual_seed(seed)  # for weights drawn while the module is built
     request = module_request(
-        module_named(target),
-        convention=listed(convention) or None,
+        load_module(target),
+        convention=split_names(convention) or None,
         inputs=inputs,
         output=output,
         redraw=not keep_weights,
-        modes=listed(mode) or ("eval",),
-        attention=listed(attention) or ("",),
-        dtypes=kinds or (),
+        modes=split_names(mode) or ("eval",),
+        attention=split_names(attention) or ("",),
+        dtypes=dtype_names or (),
         compiled=compile,
         matrix=matrix,
         profile=profile,
@@ -129,12 +134,14 @@ def model(
         device=device,
         timeout=timeout,
     )
-    reports: list[Report] = [TerminalReport(), *files(json=json, junit=junit, html=html)]
-    end = follow(run_module_check(request, apart=True), reports)
-    if request.explicit or end.error or end.interrupted or end.unwritten:
+    reports: list[Report] = [TerminalReport(), *file_reports(json=json, junit=junit, html=html)]
+    end = follow(run_module_check(request, in_own_processes=True), reports)
+    if request.explicit or end.error or end.interrupted or end.write_failed:
         return exit_code(end)
-    typer.echo("\n".join(f"{what}: {', '.join(names)}" for what, names in sorted_out(end).items() if names))
-    return HELD if holds(request, end) else FAILED
+    typer.echo(
+        "\n".join(f"{group}: {', '.join(names)}" for group, names in conventions_by_outcome(end).items() if names)
+    )
+    return SUCCESS if module_passed(request, end) else FAILED
 
 
 def models(
@@ -159,33 +166,38 @@ def models(
     packproof models --json data/models.json --markdown docs/models_board.md
     packproof models --from data/models.json --markdown docs/models_board.md
     """
-    with importing():
+    with fast_imports():
         from packproof.harness.architectures import page  # noqa: PLC0415
         from packproof.harness.architectures.board import Built, run_board  # noqa: PLC0415
         from packproof.harness.architectures.tiny import architectures  # noqa: PLC0415
-        from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
-        from packproof.harness.results.names import known  # noqa: PLC0415
+        from packproof.harness.results.files import replace_text, writable_path  # noqa: PLC0415
+        from packproof.harness.results.names import require_known  # noqa: PLC0415
 
-    files = [writable(path, option) if path else None for path, option in ((json, "--json"), (markdown, "--markdown"))]
+    files = [
+        writable_path(path, option) if path else None for path, option in ((json, "--json"), (markdown, "--markdown"))
+    ]
     if from_json:
-        board = page.read(from_json)
+        board = page.read_board(from_json)
     else:
-        every = architectures()
-        chosen = [every[known("model type", n, every, "packproof models --list")] for n in names or every]
+        available_models = architectures()
+        selected_models = [
+            available_models[require_known("model type", n, available_models, "packproof models --list")]
+            for n in names or available_models
+        ]
         if list_only:
-            typer.echo("\n".join(f"{each.name}  {each.model}" for each in chosen))
-            return HELD
-        started, found = time.monotonic(), []
-        for result in run_board(chosen, seed):
-            found.append(result)
+            typer.echo("\n".join(f"{architecture.name}  {architecture.model}" for architecture in selected_models))
+            return SUCCESS
+        start, results = time.monotonic(), []
+        for result in run_board(selected_models, seed):
+            results.append(result)
             if isinstance(result, Built):
                 typer.echo(f"{result.name}: {result.reason or result.layers or 'one kind of layer'}")
             else:
-                typer.echo(page.line(result))
+                typer.echo(page.outcome_line(result))
         versions = {name: version(name) for name in ("transformers", "torch")}
-        board = page.gathered(found, time.monotonic() - started, seed, versions)
+        board = page.make_board(results, time.monotonic() - start, seed, versions)
     for file, text in zip(files, (page.as_json(board), page.as_markdown(board)), strict=True):
         if file:
             replace_text(file, text)
-    typer.echo(page.counts(board))
-    return HELD
+    typer.echo(page.board_counts(board))
+    return SUCCESS

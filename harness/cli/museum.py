@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from packproof.harness.cli.ending import FAILED, HELD, INCONCLUSIVE
+from packproof.harness.cli.ending import FAILED, INCONCLUSIVE, SUCCESS
 from packproof.harness.cli.usage import seed_option
 
 app = typer.Typer(add_completion=False)
@@ -29,8 +29,8 @@ def museum(context: typer.Context, op: _Op = None, bug_class: _Class = None) -> 
     if context.invoked_subcommand is None:
         from packproof.harness.validation.museum.table import listed  # noqa: PLC0415
 
-        _print(listed(_chosen(None, op, bug_class)))
-    return HELD
+        _print(listed(_select_entries(None, op, bug_class)))
+    return SUCCESS
 
 
 @app.command()
@@ -39,8 +39,8 @@ def show(ids: Annotated[list[str], typer.Argument(metavar="ID...", help="entries
     from packproof.harness.validation.museum.table import shown  # noqa: PLC0415
     from packproof.museum import classes  # noqa: PLC0415
 
-    _print("\n".join(shown(entry, classes())) for entry in _chosen(ids, None, None))
-    return HELD
+    _print("\n".join(shown(entry, classes())) for entry in _select_entries(ids, None, None))
+    return SUCCESS
 
 
 @app.command()
@@ -62,21 +62,21 @@ def run(
     packproof museum run --class strides --json strides.json
     """
     from packproof.harness.engine.request import CheckRequest, validate  # noqa: PLC0415
-    from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
+    from packproof.harness.results.files import replace_text, writable_path  # noqa: PLC0415
     from packproof.harness.validation.museum.detect import run_entries  # noqa: PLC0415
     from packproof.harness.validation.museum.table import as_json, outcome, summary  # noqa: PLC0415
 
-    where = _device() if device is None else device
-    validate(CheckRequest(device=where, profile=profile))
-    file = writable(json, "--json") if json is not None else None
-    started, done = time.monotonic(), []
-    for entry in run_entries(_chosen(ids, op, bug_class), profile=profile, device=where, seed=seed):
+    selected_device = _default_device() if device is None else device
+    validate(CheckRequest(device=selected_device, profile=profile))
+    file = writable_path(json, "--json") if json is not None else None
+    start, detections = time.monotonic(), []
+    for entry in run_entries(_select_entries(ids, op, bug_class), profile=profile, device=selected_device, seed=seed):
         typer.echo(outcome(entry))
-        done.append(entry)
-    typer.echo(summary(done, time.monotonic() - started))
+        detections.append(entry)
+    typer.echo(summary(detections, time.monotonic() - start))
     if file:
-        replace_text(file, as_json(done, profile, where, seed))
-    return FAILED if any(c.missed for c in done) else HELD
+        replace_text(file, as_json(detections, profile, selected_device, seed))
+    return FAILED if any(c.missed for c in detections) else SUCCESS
 
 
 @app.command()
@@ -91,27 +91,27 @@ def rogues(ids: _Ids = None) -> int:
     packproof museum rogues
     packproof museum rogues R26 R62
     """
-    from packproof.harness.results.names import known  # noqa: PLC0415
+    from packproof.harness.results.names import require_known  # noqa: PLC0415
     from packproof.harness.validation.museum.rogues import try_rogues  # noqa: PLC0415
     from packproof.museum.rogues import entries  # noqa: PLC0415
 
-    every = entries()
+    all_rogues = entries()
     for name in ids or []:
-        known("rogue", name, every, "packproof museum rogues")
-    trials = list(try_rogues([every[name] for name in ids or every]))
+        require_known("rogue", name, all_rogues, "packproof museum rogues")
+    trials = list(try_rogues([all_rogues[name] for name in ids or all_rogues]))
     for trial in trials:
-        reason = trial.rogue.undefended or trial.said.partition("\n")[0]
-        expected = trial.as_expected or trial.fate == "not run"
-        how = trial.fate if expected else f"{trial.fate.upper()}, not as expected"
-        typer.echo(f"{trial.rogue.id:<5} {how:<9} {trial.rogue.title}: {reason}")
-    tried = [trial for trial in trials if trial.fate != "not run"]
-    seen = sum(trial.fate in ("detected", "reported") for trial in tried)
-    undefended = sum(bool(trial.rogue.undefended) for trial in tried)
-    absent = f", {len(trials) - len(tried)} not run" if len(tried) < len(trials) else ""
-    typer.echo(f"{seen} of {len(trials)} detected or reported, {undefended} not defended against{absent}")
-    if not all(trial.as_expected for trial in tried):
+        reason = trial.rogue.undefended or trial.text.partition("\n")[0]
+        expected = trial.is_as_expected or trial.fate == "not run"
+        fate = trial.fate if expected else f"{trial.fate.upper()}, not as expected"
+        typer.echo(f"{trial.rogue.id:<5} {fate:<9} {trial.rogue.title}: {reason}")
+    executed = [trial for trial in trials if trial.fate != "not run"]
+    detected = sum(trial.fate in ("detected", "reported") for trial in executed)
+    undefended = sum(bool(trial.rogue.undefended) for trial in executed)
+    not_run = f", {len(trials) - len(executed)} not run" if len(executed) < len(trials) else ""
+    typer.echo(f"{detected} of {len(trials)} detected or reported, {undefended} not defended against{not_run}")
+    if not all(trial.is_as_expected for trial in executed):
         return FAILED
-    return HELD if tried else INCONCLUSIVE
+    return SUCCESS if executed else INCONCLUSIVE
 
 
 @app.command()
@@ -127,23 +127,27 @@ def alarms(
     packproof museum alarms
     packproof museum alarms scan.own_grid ssd.quadratic --seeds 20
     """
-    from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
-    from packproof.harness.results.names import known  # noqa: PLC0415
+    from packproof.harness.results.files import replace_text, writable_path  # noqa: PLC0415
+    from packproof.harness.results.names import require_known  # noqa: PLC0415
     from packproof.harness.validation.museum.alarms import judge_controls  # noqa: PLC0415
     from packproof.harness.validation.museum.table import control_line, controls_json, controls_summary  # noqa: PLC0415
     from packproof.museum import controls  # noqa: PLC0415
 
-    everything = controls()
-    chosen = [everything[known("correct kernel", i, everything)] for i in ids] if ids else list(everything.values())
-    file = writable(json, "--json") if json is not None else None
-    started, done = time.monotonic(), []
-    for control in judge_controls(chosen, seeds):
+    all_kernels = controls()
+    selected_kernels = (
+        [all_kernels[require_known("correct kernel", i, all_kernels)] for i in ids]
+        if ids
+        else list(all_kernels.values())
+    )
+    file = writable_path(json, "--json") if json is not None else None
+    start, results = time.monotonic(), []
+    for control in judge_controls(selected_kernels, seeds):
         typer.echo(control_line(control))
-        done.append(control)
-    typer.echo(controls_summary(done, time.monotonic() - started))
+        results.append(control)
+    typer.echo(controls_summary(results, time.monotonic() - start))
     if file:
-        replace_text(file, controls_json(done))
-    return FAILED if any(a.false for a in done) else HELD
+        replace_text(file, controls_json(results))
+    return FAILED if any(a.false for a in results) else SUCCESS
 
 
 @app.command()
@@ -153,45 +157,49 @@ def compare(*, json: _Json = None) -> int:
     The layouts are fixed, as in such suites. The recipes: torch's assert_close, a relative root mean square of 0.005,
     and twice the error of the reference in low precision. Takes a few minutes on a CPU.
     """
-    from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
+    from packproof.harness.results.files import replace_text, writable_path  # noqa: PLC0415
     from packproof.harness.validation.museum.recipes import compare as run_recipes  # noqa: PLC0415
     from packproof.harness.validation.museum.table import compared, compared_json  # noqa: PLC0415
     from packproof.museum import controls, entries  # noqa: PLC0415
 
-    file = writable(json, "--json") if json is not None else None
-    found = [entry for entry in entries().values() if entry.links and not entry.needs_gpu]
-    done = list(run_recipes([*found, *controls().values()]))
-    _print(compared(done))
+    file = writable_path(json, "--json") if json is not None else None
+    real_bugs = [entry for entry in entries().values() if entry.links and not entry.needs_gpu]
+    comparisons = list(run_recipes([*real_bugs, *controls().values()]))
+    _print(compared(comparisons))
     if file:
-        replace_text(file, compared_json(done))
-    return HELD
+        replace_text(file, compared_json(comparisons))
+    return SUCCESS
 
 
-def _device() -> str:
+def _default_device() -> str:
     import torch  # noqa: PLC0415
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _chosen(ids: list[str] | None, op: str | None, bug_class: str | None) -> list[Any]:
+def _select_entries(ids: list[str] | None, op: str | None, bug_class: str | None) -> list[Any]:
     """The entries with these ids, of this op and class. Raises UsageError for an unknown name or an empty selection."""
-    from packproof.harness.results.names import known  # noqa: PLC0415
+    from packproof.harness.results.names import require_known  # noqa: PLC0415
     from packproof.museum import classes, entries  # noqa: PLC0415
     from packproof.refs.errors import UsageError  # noqa: PLC0415
-    from packproof.refs.wording import counted  # noqa: PLC0415
+    from packproof.refs.wording import plural  # noqa: PLC0415
 
-    everything = entries()
+    all_entries = entries()
     if op is not None:
-        known("op", op, dict.fromkeys(e.op for e in everything.values()))
+        require_known("op", op, dict.fromkeys(e.op for e in all_entries.values()))
     if bug_class is not None:
-        known("class", bug_class, classes())
-    named = [known("entry", i, everything, "packproof museum") for i in ids] if ids else list(everything)
-    found = [e for e in map(everything.__getitem__, named) if op in (None, e.op) and bug_class in (None, e.bug_class)]
-    if not found:
-        given = {"--op": op, "--class": bug_class}
-        asked = " and ".join(f"{option} {value}" for option, value in given.items() if value is not None)
-        raise UsageError(f"{asked}: none of {counted(len(named), 'entry')} is of it; leave an option out")
-    return found
+        require_known("class", bug_class, classes())
+    selected_ids = (
+        [require_known("entry", i, all_entries, "packproof museum") for i in ids] if ids else list(all_entries)
+    )
+    selected_entries = [
+        e for e in map(all_entries.__getitem__, selected_ids) if op in (None, e.op) and bug_class in (None, e.bug_class)
+    ]
+    if not selected_entries:
+        filters = {"--op": op, "--class": bug_class}
+        filter_text = " and ".join(f"{option} {value}" for option, value in filters.items() if value is not None)
+        raise UsageError(f"{filter_text}: none of {plural(len(selected_ids), 'entry')} is of it; leave an option out")
+    return selected_entries
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from packproof.harness.cli.ending import FAILED, HELD
+from packproof.harness.cli.ending import FAILED, SUCCESS
 from packproof.harness.cli.usage import seed_option
 
 _PROGRESS_SECONDS = 30.0
@@ -19,7 +19,7 @@ def mutate(
     device: Annotated[
         str, typer.Option(help="cpu, where mutants are interpreted, or cuda, where each is compiled: minutes for a few")
     ] = "cpu",
-    beyond: Annotated[
+    out_of_reach: Annotated[
         bool, typer.Option("--beyond", help="only mutants explained as out of reach of the interpreted tiles and sizes")
     ] = False,
     sample: Annotated[int | None, typer.Option(help="only this many, drawn by the seed", min=1)] = None,
@@ -48,56 +48,66 @@ def mutate(
     packproof mutate --device cuda --beyond
     """
     from packproof.harness.engine.request import CheckRequest, validate  # noqa: PLC0415
-    from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
-    from packproof.harness.results.names import known  # noqa: PLC0415
+    from packproof.harness.results.files import replace_text, writable_path  # noqa: PLC0415
+    from packproof.harness.results.names import require_known  # noqa: PLC0415
     from packproof.harness.validation.mutants import killers as killer_file  # noqa: PLC0415
     from packproof.harness.validation.mutants import run as runs  # noqa: PLC0415
     from packproof.harness.validation.mutants import table  # noqa: PLC0415
-    from packproof.harness.validation.mutants.equivalents import explained  # noqa: PLC0415
+    from packproof.harness.validation.mutants.equivalents import find_explanations  # noqa: PLC0415
     from packproof.harness.validation.mutants.mutant import all_mutants  # noqa: PLC0415
     from packproof.refs.errors import UsageError  # noqa: PLC0415
-    from packproof.refs.wording import counted  # noqa: PLC0415
+    from packproof.refs.wording import plural  # noqa: PLC0415
 
     validate(CheckRequest(device=device))
     if killers and device != "cpu":
         raise UsageError("--killers: the file holds checks of interpreted kernels; leave it out with --device cuda")
 
-    everything = all_mutants()
-    functions = {f"{m.module}:{m.function}" for m in everything}
+    every_mutant = all_mutants()
+    functions = {f"{m.module}:{m.function}" for m in every_mutant}
     if kernel is not None:
-        known("kernel", kernel, [*{m.module: None for m in everything}, *sorted(functions)], "packproof mutate --list")
-    named = [m for m in everything if kernel in (None, m.module, f"{m.module}:{m.function}")]
-    excused = explained(named)
-    wanted = [m for m in named if m.id in excused and excused[m.id].beyond] if beyond else named
-    chosen = runs.sample(wanted, sample, seed)
-    ops = [known("op", op, runs.OPS)] if op is not None else runs.OPS
-    if not chosen:
+        require_known(
+            "kernel", kernel, [*{m.module: None for m in every_mutant}, *sorted(functions)], "packproof mutate --list"
+        )
+    kernel_mutants = [m for m in every_mutant if kernel in (None, m.module, f"{m.module}:{m.function}")]
+    explanations = find_explanations(kernel_mutants)
+    candidates = (
+        [m for m in kernel_mutants if m.id in explanations and explanations[m.id].out_of_reach]
+        if out_of_reach
+        else kernel_mutants
+    )
+    selected_mutants = runs.sample(candidates, sample, seed)
+    ops = [require_known("op", op, runs.OPS)] if op is not None else runs.OPS
+    if not selected_mutants:
         raise UsageError("--kernel and --beyond: no mutant of this kernel is out of reach; leave one of the two out")
     if list_only:
-        typer.echo("\n".join([*table.listed(chosen), counted(len(chosen), "mutant")]))
-        return HELD
-    file = writable(json, "--json") if json is not None else None
-    kept = writable(resume, "--resume") if resume is not None else None
-    hints = writable(killers, "--killers") if killers is not None else None
-    first = killer_file.read(hints) if hints else {}
-    mutants = {m.id: m for m in chosen}
-    started = reported = time.monotonic()
-    done = []
-    for outcome in runs.run(chosen, ops, jobs or os.cpu_count() or 1, kept, first, device):
-        done.append(outcome)
-        if not outcome.by and outcome.id not in excused and (outcome.op or not op):
+        typer.echo("\n".join([*table.listed(selected_mutants), plural(len(selected_mutants), "mutant")]))
+        return SUCCESS
+    file = writable_path(json, "--json") if json is not None else None
+    resume_path = writable_path(resume, "--resume") if resume is not None else None
+    killers_path = writable_path(killers, "--killers") if killers is not None else None
+    first_checks = killer_file.read_killers(killers_path) if killers_path else {}
+    mutants = {m.id: m for m in selected_mutants}
+    start = last_progress = time.monotonic()
+    outcomes = []
+    for outcome in runs.run(selected_mutants, ops, jobs or os.cpu_count() or 1, resume_path, first_checks, device):
+        outcomes.append(outcome)
+        if not outcome.killed_by and outcome.id not in explanations and (outcome.op or not op):
             typer.echo(table.survived(outcome, mutants[outcome.id]))
-        if time.monotonic() - reported > _PROGRESS_SECONDS:
-            reported = time.monotonic()
-            typer.echo(f"{len(done)} of {counted(len(chosen), 'mutant')}, {reported - started:.0f} s", err=True)
+        if time.monotonic() - last_progress > _PROGRESS_SECONDS:
+            last_progress = time.monotonic()
+            typer.echo(
+                f"{len(outcomes)} of {plural(len(selected_mutants), 'mutant')}, {last_progress - start:.0f} s", err=True
+            )
     if op:
-        done = [o for o in done if o.op]
-    settled = excused if device == "cpu" else {name: e for name, e in excused.items() if not e.beyond}
-    wrong = table.wrongly_explained(done, settled)
-    typer.echo("\n".join([*wrong, *table.summary(done, excused, time.monotonic() - started)]))
-    if hints:
-        replace_text(hints, killer_file.text(first, done, {m.id for m in everything}))
+        outcomes = [o for o in outcomes if o.op]
+    valid_explanations = (
+        explanations if device == "cpu" else {name: e for name, e in explanations.items() if not e.out_of_reach}
+    )
+    contradictions = table.wrongly_explained(outcomes, valid_explanations)
+    typer.echo("\n".join([*contradictions, *table.summary(outcomes, explanations, time.monotonic() - start)]))
+    if killers_path:
+        replace_text(killers_path, killer_file.killers_text(first_checks, outcomes, {m.id for m in every_mutant}))
     if file:
-        replace_text(file, table.as_json(done, mutants, excused))
-    holes = [o for o in done if not o.by and o.id not in excused]
-    return FAILED if holes or wrong else HELD
+        replace_text(file, table.as_json(outcomes, mutants, explanations))
+    unexplained = [o for o in outcomes if not o.by and o.id not in explanations]
+    return FAILED if unexplained or contradictions else SUCCESS

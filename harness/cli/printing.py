@@ -36,14 +36,14 @@ def _open_null(descriptor: int) -> None:
         os.close(null)
 
 
-def _stream(descriptor: int, before: TextIO | None) -> io.TextIOWrapper:
-    if before is not None:
+def _stream(descriptor: int, previous: TextIO | None) -> io.TextIOWrapper:
+    if previous is not None:
         with suppress(OSError):
-            before.flush()
+            previous.flush()
     raw = io.BufferedWriter(_Output(descriptor))
     return io.TextIOWrapper(
         raw,
-        encoding=before.encoding if before is not None else "utf-8",
+        encoding=previous.encoding if previous is not None else "utf-8",
         errors="backslashreplace",
         line_buffering=descriptor == 2 or os.isatty(descriptor),
     )
@@ -58,11 +58,11 @@ class _Output(io.FileIO):
 
     def write(self, data: Any) -> int:
         try:
-            while (written := super().write(data)) is None:  # full and non-blocking
+            while (count := super().write(data)) is None:  # full and non-blocking
                 select.select([], [self], [])
         except OSError as error:
             if not (self._lost or isinstance(error, BrokenPipeError) or self.fileno() == 2):
                 print(f"packproof: some of this output could not be printed: {error.strerror}", file=sys.stderr)
             self._lost = True
             return len(memoryview(data).cast("B"))
-        return written
+        return count

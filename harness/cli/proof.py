@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from packproof.harness.cli.ending import HELD
+from packproof.harness.cli.ending import SUCCESS
 
 
 def proof(
@@ -22,11 +22,11 @@ def proof(
     from os.path import relpath  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
-    from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
+    from packproof.harness.results.files import replace_text, writable_path  # noqa: PLC0415
     from packproof.harness.validation.proof_report import markdown, report  # noqa: PLC0415
 
-    files = writable(page, "PAGE"), writable(json, "--json")
-    found = report(Path(folder))
-    replace_text(files[0], markdown(found, numbers=relpath(json, Path(page).parent)))
-    replace_text(files[1], dumps(found, indent=1) + "\n")
-    return HELD
+    files = writable_path(page, "PAGE"), writable_path(json, "--json")
+    figures = report(Path(folder))
+    replace_text(files[0], markdown(figures, numbers=relpath(json, Path(page).parent)))
+    replace_text(files[1], dumps(figures, indent=1) + "\n")
+    return SUCCESS

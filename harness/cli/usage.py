@@ -6,13 +6,13 @@ from typing import Any
 
 import typer
 
-from packproof.harness.results.names import SEED, closest, seed_in
+from packproof.harness.results.names import SEED, did_you_mean, parse_seed
 from packproof.refs.errors import UsageError
 
-_SHOWN = 80  # characters of a value
+_MOST_CHARACTERS = 80  # characters of a value
 
 
-def usage(error: Any, arguments: Sequence[str]) -> str:
+def usage_message(error: Any, arguments: Sequence[str]) -> str:
     """One line for an error raised by typer."""
     message = str(error.format_message()).rstrip(".")
     context = getattr(error, "ctx", None)
@@ -20,35 +20,35 @@ def usage(error: Any, arguments: Sequence[str]) -> str:
         return message
     if unknown := re.fullmatch(r"No such command '(.*)'", message):
         commands = context.command.list_commands(context)
-        message += f"; {closest(unknown[1], commands)}there are: {', '.join(commands)}"
-    option = _option(error)
-    if option and (expected := _expected(message)):
+        message += f"; {did_you_mean(unknown[1], commands)}there are: {', '.join(commands)}"
+    option = _option_names(error)
+    if option and (expected := _expected_value(message)):
         message = f"Invalid value for '{option[-1]}': {_value(option, arguments)!r}; expected {expected}"
     return f"{message}; see `{context.command_path} --help`"
 
 
-def _expected(message: str) -> str:
+def _expected_value(message: str) -> str:
     """The expected kind of value, from the message of newer or older versions of typer; "" for another message."""
     if newer := re.search(r": Input should be (?:an? )?(?:valid )?([^,]*)", message):
         return {"integer": "a whole number", "number": "a number"}.get(newer[1], f"a number {newer[1]}")
     if kind := re.search(r"is not a valid (int|float)", message):
         return {"int": "a whole number", "float": "a number"}[kind[1]]
-    if least := re.search(r"is not in the range (?:([\d.]+)<=x|x>=([\d.]+))", message):
-        return f"a number greater than or equal to {least[1] or least[2]}"
+    if minimum := re.search(r"is not in the range (?:([\d.]+)<=x|x>=([\d.]+))", message):
+        return f"a number greater than or equal to {minimum[1] or minimum[2]}"
     return ""
 
 
-def _option(error: Any) -> list[str]:
+def _option_names(error: Any) -> list[str]:
     """The names of the option at fault, [] if no option is."""
     return [name for name in getattr(getattr(error, "param", None), "opts", ()) if name.startswith("-")]
 
 
 def _value(option: Sequence[str], arguments: Sequence[str]) -> str:
     """The value of the option on the command line; of several, the last."""
-    for at in reversed(range(len(arguments))):
-        name, equals, value = arguments[at].partition("=")
+    for index in reversed(range(len(arguments))):
+        name, equals, value = arguments[index].partition("=")
         if name in option:
-            return value if equals else arguments[at + 1]
+            return value if equals else arguments[index + 1]
     return ""
 
 
@@ -59,6 +59,6 @@ def seed_option(help: str) -> Any:  # noqa: A002  (typer's name)
 
 def _seed(text: str) -> int:
     try:
-        return seed_in(str(text))  # the default comes as a number
+        return parse_seed(str(text))  # the default comes as a number
     except UsageError:
-        raise typer.BadParameter(f"{text[:_SHOWN]!r}; expected {SEED}") from None
+        raise typer.BadParameter(f"{text[:_MOST_CHARACTERS]!r}; expected {SEED}") from None

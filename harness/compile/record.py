@@ -9,11 +9,11 @@ import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from packproof.harness.compile.resources import Resources, keep_resources, key_of, known_resources
+from packproof.harness.compile.resources import Resources, cache_key, cached_resources, store_resources
 from packproof.kernels.variant import Variant
 from packproof.refs.errors import UsageError
 
-_SAMPLED = 40  # one form in 40 is compiled all the same
+_SAMPLE_EVERY = 40  # one form in 40 is compiled all the same
 
 
 def read_record(file: str) -> Mapping[str, Resources]:
@@ -32,28 +32,30 @@ def read_record(file: str) -> Mapping[str, Resources]:
             for form in forms
         }
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        made = "expected a file that `python -m packproof.harness.validation.compiled FILE` wrote"
-        raise UsageError(f"record: {file} has no compiled forms ({type(error).__name__}: {error}); {made}") from error
+        expected_file = "expected a file that `python -m packproof.harness.validation.compiled FILE` wrote"
+        raise UsageError(
+            f"record: {file} has no compiled forms ({type(error).__name__}: {error}); {expected_file}"
+        ) from error
 
 
-def adopt(record: Mapping[str, Resources], forms: Iterable[tuple[Variant, str]]) -> dict[str, Resources]:
+def cache_recorded_forms(record: Mapping[str, Resources], forms: Iterable[tuple[Variant, str]]) -> dict[str, Resources]:
     """Enter recorded forms into Triton's cache, except for a random sample. Returns the sample's resources by key.
 
     forms: (variant, target) pairs. The caller compiles the sample and compares. Forms that changed since the record was
     written, and forms compiled on this machine before, are left as they are.
     """
-    same = {}
+    matching_forms = {}
     for variant, target in forms:
-        key = key_of(variant, target)
-        if key in record and not known_resources(variant, target):
-            same[key] = (variant, target)
-    sample = random.SystemRandom().sample(list(same), -(-len(same) // _SAMPLED))
-    for key in same.keys() - set(sample):
-        keep_resources(*same[key], record[key])
+        key = cache_key(variant, target)
+        if key in record and not cached_resources(variant, target):
+            matching_forms[key] = (variant, target)
+    sample = random.SystemRandom().sample(list(matching_forms), -(-len(matching_forms) // _SAMPLE_EVERY))
+    for key in matching_forms.keys() - set(sample):
+        store_resources(*matching_forms[key], record[key])
     return {key: record[key] for key in sample}
 
 
-def disagreement(found: Mapping[str, object], expected: Resources) -> str:
+def describe_differences(actual: Mapping[str, object], expected: Resources) -> str:
     """The differences between a compiled form and its record, in one line; "" where they agree."""
-    differing = [f"{name} {found[name]}, not {value}" for name, value in expected.items() if found[name] != value]
-    return f"does not take what the record says: {'; '.join(differing)}" if differing else ""
+    differences = [f"{name} {actual[name]}, not {value}" for name, value in expected.items() if actual[name] != value]
+    return f"does not take what the record says: {'; '.join(differences)}" if differences else ""

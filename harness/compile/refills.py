@@ -19,25 +19,33 @@ def refilled_buffers(ttgir: str) -> int:
     """The number of buffers in a kernel's TTGIR that a loop refills before a region nested in it reads them."""
     buffers: dict[str, str] = {}  # view -> its buffer; a buffer is a view of itself
     slots: dict[str, int] = {}
-    outside: dict[str, int] = {}  # region depth of each buffer's allocation
-    ahead: Counter[str] = Counter()  # iterations prefetched before the loop
-    refilled: list[tuple[int, str]] = []  # (depth, buffer), in loops that have not ended
-    found = set()
+    allocation_depths: dict[str, int] = {}  # region depth of each buffer's allocation
+    prefetch_counts: Counter[str] = Counter()  # iterations prefetched before the loop
+    open_refills: list[tuple[int, str]] = []  # (depth, buffer), in loops that have not ended
+    overwritten = set()
     for depth, line in _operations(ttgir):
-        refilled = [(level, buffer) for level, buffer in refilled if level <= depth]
-        if made := _BUFFERS.search(line):
-            buffers[made[1]], slots[made[1]], outside[made[1]] = made[1], int(made[2]), depth
-        elif seen := _VIEW.search(line):
-            buffers[seen[1]] = buffers.get(seen[2], "")
+        open_refills = [(level, buffer) for level, buffer in open_refills if level <= depth]
+        if allocation := _BUFFERS.search(line):
+            buffers[allocation[1]], slots[allocation[1]], allocation_depths[allocation[1]] = (
+                allocation[1],
+                int(allocation[2]),
+                depth,
+            )
+        elif view := _VIEW.search(line):
+            buffers[view[1]] = buffers.get(view[2], "")
         else:
-            used = {buffers[value] for value in re.findall(_VALUE, line) if buffers.get(value)}
+            used_buffers = {buffers[value] for value in re.findall(_VALUE, line) if buffers.get(value)}
             if "copy_global_to_local" not in line:
-                found |= {buffer for level, buffer in refilled if buffer in used and level < depth}
+                overwritten |= {buffer for level, buffer in open_refills if buffer in used_buffers and level < depth}
             else:
-                ahead.update(buffer for buffer in used if depth == outside[buffer])
-                again = (buffer for buffer in used if depth > outside[buffer] and not ahead[buffer] % slots[buffer])
-                refilled += [(depth, buffer) for buffer in again]
-    return len(found)
+                prefetch_counts.update(buffer for buffer in used_buffers if depth == allocation_depths[buffer])
+                reused_buffers = (
+                    buffer
+                    for buffer in used_buffers
+                    if depth > allocation_depths[buffer] and not prefetch_counts[buffer] % slots[buffer]
+                )
+                open_refills += [(depth, buffer) for buffer in reused_buffers]
+    return len(overwritten)
 
 
 def _operations(ttgir: str) -> Iterator[tuple[int, str]]:

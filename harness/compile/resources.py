@@ -17,7 +17,7 @@ from typing import Any, TypedDict
 from packproof.harness.compile import refills
 from packproof.kernels.variant import Variant
 
-_FILE = "resources.json"
+_CACHE_FILE = "resources.json"
 
 
 class Resources(TypedDict):
@@ -37,22 +37,22 @@ class Resources(TypedDict):
     """The number of buffers refilled too early by a loop (`refills`)."""
 
 
-def known_resources(variant: Variant, target: str) -> Resources | None:
+def cached_resources(variant: Variant, target: str) -> Resources | None:
     """The resources found by an earlier compilation of the same source, or None. Compiles nothing."""
-    path = _store(variant, target).get_file(_FILE)
+    path = _cache_manager(variant, target).get_file(_CACHE_FILE)
     if path is None:
         return None
-    found: Resources = json.loads(Path(path).read_text())
-    return found
+    resources: Resources = json.loads(Path(path).read_text())
+    return resources
 
 
-def compiled_resources(variant: Variant, target: str) -> Resources:
+def compile_and_measure(variant: Variant, target: str) -> Resources:
     """Compile the form in this process and store its resources. Passes on the errors of the compiler."""
     import triton  # noqa: PLC0415  (`import packproof` works where Triton is not installed)
 
-    kernel = triton.compile(_source(variant), target=_gpu(target), options=_options(variant))
-    registers, spills = _of_amd(kernel) if target.startswith("gfx") else _of_nvidia(kernel, target)
-    found = Resources(
+    kernel = triton.compile(_ast_source(variant), target=_gpu_target(target), options=_options(variant))
+    registers, spills = _amd_usage(kernel) if target.startswith("gfx") else _nvidia_usage(kernel, target)
+    resources = Resources(
         registers=registers,
         spills=spills,
         shared=int(kernel.metadata.shared),
@@ -60,29 +60,29 @@ def compiled_resources(variant: Variant, target: str) -> Resources:
         atomics=sorted(set(re.findall(r"tt\.atomic_(?:rmw )?(\w+)", kernel.asm["ttir"]))),
         refilled=refills.refilled_buffers(kernel.asm["ttgir"]),
     )
-    keep_resources(variant, target, found)
-    return found
+    store_resources(variant, target, resources)
+    return resources
 
 
-def keep_resources(variant: Variant, target: str, found: Resources) -> None:
+def store_resources(variant: Variant, target: str, resources: Resources) -> None:
     """Store resources in Triton's cache, as the result of compiling this source."""
-    _store(variant, target).put(json.dumps(found), _FILE, binary=False)
+    _cache_manager(variant, target).put(json.dumps(resources), _CACHE_FILE, binary=False)
 
 
-def key_of(variant: Variant, target: str) -> str:
+def cache_key(variant: Variant, target: str) -> str:
     """A digest of everything the resources depend on: source, target, options, Triton, and this file."""
     from triton.runtime.cache import get_cache_key  # noqa: PLC0415
 
     backend = _backend(target)
-    options = SimpleNamespace(hash=lambda: _stated(backend.parse_options(_options(variant))))
-    compiled = get_cache_key(_source(variant), backend, options, env_vars={})
-    return hashlib.sha256(f"{compiled}-{_own_digest()}".encode()).hexdigest()
+    options = SimpleNamespace(hash=lambda: _options_text(backend.parse_options(_options(variant))))
+    triton_key = get_cache_key(_ast_source(variant), backend, options, env_vars={})
+    return hashlib.sha256(f"{triton_key}-{_module_digest()}".encode()).hexdigest()
 
 
-def _stated(options: Any) -> str:
+def _options_text(options: Any) -> str:
     """Options as text, with libraries as digests of their contents. Triton's own digest has their paths on AMD, which
     differ between installations."""
-    libraries = [(name, _digest_of(Path(file))) for name, file in options.extern_libs]
+    libraries = [(name, _file_digest(Path(file))) for name, file in options.extern_libs]
     return repr(sorted({**vars(options), "extern_libs": libraries}.items()))
 
 
@@ -97,22 +97,22 @@ def digest_tools(target: str) -> None:
     _backend(target).hash()
 
 
-def _store(variant: Variant, target: str) -> Any:
+def _cache_manager(variant: Variant, target: str) -> Any:
     from triton.runtime.cache import get_cache_manager  # noqa: PLC0415
 
-    return get_cache_manager(key_of(variant, target))
+    return get_cache_manager(cache_key(variant, target))
 
 
-def _own_digest() -> str:
-    return "".join(_digest_of(Path(file)) for file in (__file__, refills.__file__))
+def _module_digest() -> str:
+    return "".join(_file_digest(Path(file)) for file in (__file__, refills.__file__))
 
 
 @cache
-def _digest_of(file: Path) -> str:
+def _file_digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _source(variant: Variant) -> Any:
+def _ast_source(variant: Variant) -> Any:
     from triton.compiler import ASTSource  # noqa: PLC0415
 
     names = list(variant.signature)
@@ -132,10 +132,10 @@ def _options(variant: Variant) -> dict[str, Any]:
 def _backend(target: str) -> Any:
     from triton.compiler.compiler import make_backend  # noqa: PLC0415
 
-    return make_backend(_gpu(target))
+    return make_backend(_gpu_target(target))
 
 
-def _gpu(target: str) -> Any:
+def _gpu_target(target: str) -> Any:
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415
 
     if target.startswith("gfx"):
@@ -143,20 +143,20 @@ def _gpu(target: str) -> Any:
     return GPUTarget("cuda", int(target.removeprefix("sm_")), 32)
 
 
-def _of_amd(kernel: Any) -> tuple[int, int]:
+def _amd_usage(kernel: Any) -> tuple[int, int]:
     """Vector registers, and the number of spilled ones."""
-    found = dict(re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", kernel.asm["amdgcn"]))
-    return int(found["vgpr_count"]), int(found["vgpr_spill_count"])
+    counts = dict(re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", kernel.asm["amdgcn"]))
+    return int(counts["vgpr_count"]), int(counts["vgpr_spill_count"])
 
 
-def _of_nvidia(kernel: Any, target: str) -> tuple[int, int]:
+def _nvidia_usage(kernel: Any, target: str) -> tuple[int, int]:
     """Registers, and bytes of spill stores and loads. Only ptxas reports spills; without a stack there are none."""
     from triton import knobs  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         cubin, ptx = Path(folder, "kernel.cubin"), Path(folder, "kernel.ptx")
         cubin.write_bytes(kernel.asm["cubin"])
-        usage = _tool(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(cubin))
+        usage = _run_tool(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(cubin))
         counts = {name: int(n) for name, n in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", usage)}
         if not counts["STACK"] and not counts["LOCAL"]:
             return counts["REG"], 0
@@ -165,10 +165,10 @@ def _of_nvidia(kernel: Any, target: str) -> tuple[int, int]:
         ptxas = blackwell or knobs.nvidia.ptxas
         arch = re.search(r"\.target\s+(\w+)", kernel.asm["ptx"])
         assert arch is not None
-        report = _tool(ptxas.path, "-v", f"--gpu-name={arch[1]}", str(ptx), "-o", str(Path(folder, "again.cubin")))
+        report = _run_tool(ptxas.path, "-v", f"--gpu-name={arch[1]}", str(ptx), "-o", str(Path(folder, "again.cubin")))
         return counts["REG"], sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", report))
 
 
-def _tool(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return done.stdout + done.stderr
+def _run_tool(*command: str) -> str:
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    return process.stdout + process.stderr

@@ -21,8 +21,14 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypedDict
 
-from packproof.harness.compile.record import adopt, disagreement, read_record
-from packproof.harness.compile.resources import Resources, compiled_resources, digest_tools, key_of, known_resources
+from packproof.harness.compile.record import cache_recorded_forms, describe_differences, read_record
+from packproof.harness.compile.resources import (
+    Resources,
+    cache_key,
+    cached_resources,
+    compile_and_measure,
+    digest_tools,
+)
 from packproof.harness.targets.location import Location
 from packproof.kernels.variant import Variant
 from packproof.refs.errors import PackproofError, UsageError
@@ -39,7 +45,7 @@ SHARED_LIMITS = {  # bytes that one program may use
 }
 
 
-class Compiled(TypedDict):
+class CompileResult(TypedDict):
     """The result of one variant on one target. Counts are None where compilation did not get so far."""
 
     variant: str
@@ -78,7 +84,7 @@ class Compiled(TypedDict):
 
 def compile_variants(
     variants: str, targets: Sequence[str] = TARGETS, limit_s: float = 60.0, jobs: int = 2, record: str | None = None
-) -> Iterator[Compiled]:
+) -> Iterator[CompileResult]:
     """Compile the variants listed by a function for each target. Yields results as they come.
 
     variants: "package.module:function" or "path/file.py:function". The function takes no arguments and returns a list
@@ -91,7 +97,7 @@ def compile_variants(
     Raises UsageError if the variants cannot be listed.
     """
     with closing(compile_listings([variants], targets, limit_s, jobs, record)) as results:
-        yield from of_one_listing(results)
+        yield from next_listing_results(results)
 
 
 def compile_listings(
@@ -100,7 +106,7 @@ def compile_listings(
     limit_s: float = 60.0,
     jobs: int = 2,
     record: str | None = None,
-) -> Generator[Compiled | UsageError | None, None, None]:
+) -> Generator[CompileResult | UsageError | None, None, None]:
     """`compile_variants` for several functions, one after another in one process: the compiler is imported once.
 
     None follows the results of each function, or a UsageError if its variants cannot be listed.
@@ -117,8 +123,8 @@ def compile_listings(
         )
         try:
             assert process.stdout is not None
-            for found in map(json.loads, process.stdout):
-                yield UsageError(found) if isinstance(found, str) else found
+            for message in map(json.loads, process.stdout):
+                yield UsageError(message) if isinstance(message, str) else message
             if process.wait() != 0:
                 errors.seek(0)
                 lines = errors.read().strip().splitlines() or [f"exit code {process.returncode}"]
@@ -129,14 +135,14 @@ def compile_listings(
             process.communicate()
 
 
-def of_one_listing(results: Iterator[Compiled | UsageError | None]) -> Iterator[Compiled]:
+def next_listing_results(results: Iterator[CompileResult | UsageError | None]) -> Iterator[CompileResult]:
     """The results of the next function of `compile_listings`. Raises UsageError if its variants cannot be listed."""
-    for found in results:
-        if found is None:
+    for result in results:
+        if result is None:
             return
-        if isinstance(found, UsageError):
-            raise found
-        yield found
+        if isinstance(result, UsageError):
+            raise result
+        yield result
     raise PackproofError("the process that compiles ended before it had compiled all")
 
 
@@ -147,105 +153,107 @@ def _main() -> int:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for one variant and target")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--record", help="a file of forms that need not be compiled again")
-    wanted = parser.parse_args()
-    results = os.fdopen(os.dup(1), "w")
+    arguments = parser.parse_args()
+    output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what compilers and kernels print must not mix with the results
     try:
-        record = read_record(wanted.record) if wanted.record else {}
+        record = read_record(arguments.record) if arguments.record else {}
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
-    unable = _prepare(wanted.targets)
-    for listing in wanted.listings:
-        for found in _of_listing(listing, unable, record, wanted):
-            print(json.dumps(found), file=results, flush=True)
+    unsupported = _digest_targets(arguments.targets)
+    for listing in arguments.listings:
+        for result in _compile_listing(listing, unsupported, record, arguments):
+            print(json.dumps(result), file=output, flush=True)
     return 0
 
 
-def _of_listing(
-    listing: str, unable: Mapping[str, str], record: Mapping[str, Resources], wanted: argparse.Namespace
-) -> Iterator[Compiled | str | None]:
+def _compile_listing(
+    listing: str, unsupported: Mapping[str, str], record: Mapping[str, Resources], arguments: argparse.Namespace
+) -> Iterator[CompileResult | str | None]:
     """The results of one function; at the end None, or the reason why its variants cannot be listed."""
     try:
         variants = Location.parse(listing if ":" in listing else f"{listing}:variants").load()()
     except UsageError as error:
         yield f"{listing} cannot be compiled: {error}"
         return
-    for variant, target in ((v, t) for v in variants for t in unable if _chosen(v, t)):
-        yield _result(variant, target) | {"skipped": unable[target]}
-    work = [(v, t) for v in variants for t in wanted.targets if t not in unable and _chosen(v, t)]
-    expected = adopt(record, work)
-    for result in _compile_all(work, wanted.limit, wanted.jobs):
+    for variant, target in ((v, t) for v in variants for t in unsupported if _is_for_target(v, t)):
+        yield _empty_result(variant, target) | {"skipped": unsupported[target]}
+    work = [(v, t) for v in variants for t in arguments.targets if t not in unsupported and _is_for_target(v, t)]
+    expected = cache_recorded_forms(record, work)
+    for result in _compile_all(work, arguments.limit, arguments.jobs):
         if result["key"] in expected and not result["failure"]:
-            result["failure"] = disagreement(result, expected[result["key"]])
+            result["failure"] = describe_differences(result, expected[result["key"]])
         yield result
     yield None
 
 
-def _chosen(variant: Variant, target: str) -> bool:
+def _is_for_target(variant: Variant, target: str) -> bool:
     """Whether the wrapper would choose the variant on that target."""
     return not variant.targets or target in variant.targets
 
 
-def _prepare(targets: Sequence[str]) -> dict[str, str]:
+def _digest_targets(targets: Sequence[str]) -> dict[str, str]:
     """Compute the digests here once, for all forks. Returns the targets without tools in this Triton, with the
     reason."""
-    unable = {}
+    unsupported = {}
     for target in targets:
         try:
             digest_tools(target)
         except Exception as error:  # Triton raises a bare Exception where a linker is missing
-            unable[target] = str(error)
-    return unable
+            unsupported[target] = str(error)
+    return unsupported
 
 
-def _compile_all(work: Sequence[tuple[Variant, str]], limit_s: float, jobs: int) -> Iterator[Compiled]:
+def _compile_all(work: Sequence[tuple[Variant, str]], limit_s: float, jobs: int) -> Iterator[CompileResult]:
     """Yield cached results, then compile the other forms in at most `jobs` forks at a time, each with a deadline."""
-    known = [_is_known(*form) for form in work]
-    for form in (form for form, found in zip(work, known, strict=True) if found):
-        result = _result(*form)
-        result.update(_answered(*form))
+    cached = [_is_cached(*form) for form in work]
+    for form in (form for form, is_cached in zip(work, cached, strict=True) if is_cached):
+        result = _empty_result(*form)
+        result.update(_compile_outcome(*form))
         yield result
-    waiting = [form for form, found in zip(reversed(work), reversed(known), strict=True) if not found]
-    running: dict[Connection, _Compiler] = {}
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            child = _Compiler(*waiting.pop(), limit_s)
+    pending = [form for form, is_cached in zip(reversed(work), reversed(cached), strict=True) if not is_cached]
+    running: dict[Connection, _CompilerProcess] = {}
+    while pending or running:
+        while pending and len(running) < jobs:
+            child = _CompilerProcess(*pending.pop(), limit_s)
             running[child.connection] = child
         next_deadline = min(child.deadline for child in running.values())
-        ended = wait(list(running), timeout=max(0.0, next_deadline - time.monotonic()))
+        ready = wait(list(running), timeout=max(0.0, next_deadline - time.monotonic()))
         for connection, child in list(running.items()):
-            if connection in ended or time.monotonic() >= child.deadline:
+            if connection in ready or time.monotonic() >= child.deadline:
                 del running[connection]
-                yield child.finish(connection in ended)
+                yield child.finish(connection in ready)
 
 
-def _is_known(variant: Variant, target: str) -> bool:
+def _is_cached(variant: Variant, target: str) -> bool:
     try:
-        return known_resources(variant, target) is not None
+        return cached_resources(variant, target) is not None
     except Exception:  # its source has no digest: compiling it shows why
         return False
 
 
-class _Compiler:
+class _CompilerProcess:
     """One variant on one target, compiled in a fork of this process."""
 
     def __init__(self, variant: Variant, target: str, limit_s: float) -> None:
         self._variant, self._target, self._limit = variant, target, limit_s
-        self._started = time.monotonic()
-        self.deadline = self._started + limit_s
+        self._start_time = time.monotonic()
+        self.deadline = self._start_time + limit_s
         context = get_context("fork")
-        self.connection, answer = context.Pipe(duplex=False)
+        self.connection, sender = context.Pipe(duplex=False)
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (closed in finish)
-        self._process = context.Process(target=_answer, args=(variant, target, answer, self._log.fileno()), daemon=True)
+        self._process = context.Process(
+            target=_compile_in_child, args=(variant, target, sender, self._log.fileno()), daemon=True
+        )
         self._process.start()
-        answer.close()
+        sender.close()
 
-    def finish(self, answered: bool) -> Compiled:
-        result = _result(self._variant, self._target)
+    def finish(self, responded: bool) -> CompileResult:
+        result = _empty_result(self._variant, self._target)
         self._log.seek(0)
-        printed = self._log.read()
-        if answered:
+        log_text = self._log.read()
+        if responded:
             try:
                 result.update(json.loads(self.connection.recv_bytes()))
             except EOFError:
@@ -254,21 +262,21 @@ class _Compiler:
         else:
             result["failure"] = f"not compiled within {self._limit:g} s"
         if result["failure"]:
-            result["detail"] += printed[-4000:]
+            result["detail"] += log_text[-4000:]
             # MLIR and ptxas print the cause, or at least the pass; Python only reports that there was an error
             diagnoses = (r"\bPipeline failed while executing \[`(\w+)`", r"\berror: (.+)")
-            found = next(filter(None, (re.search(pattern, printed) for pattern in diagnoses)), None)
-            result["failure"] += f": {found[1]}" if found else ""
+            diagnosis = next(filter(None, (re.search(pattern, log_text) for pattern in diagnoses)), None)
+            result["failure"] += f": {diagnosis[1]}" if diagnosis else ""
         self._process.kill()
         self._process.join()
         self._log.close()
         self.connection.close()
-        result["seconds"] = round(time.monotonic() - self._started, 3)
+        result["seconds"] = round(time.monotonic() - self._start_time, 3)
         return result
 
 
-def _result(variant: Variant, target: str) -> Compiled:
-    return Compiled(
+def _empty_result(variant: Variant, target: str) -> CompileResult:
+    return CompileResult(
         variant=variant.name,
         target=target,
         seconds=0.0,
@@ -288,12 +296,12 @@ def _result(variant: Variant, target: str) -> Compiled:
     )
 
 
-def _answer(variant: Variant, target: str, answer: Connection, log: int) -> None:
+def _compile_in_child(variant: Variant, target: str, sender: Connection, log: int) -> None:
     os.dup2(log, 2)
-    answer.send_bytes(json.dumps(_answered(variant, target)).encode())
+    sender.send_bytes(json.dumps(_compile_outcome(variant, target)).encode())
 
 
-def _answered(variant: Variant, target: str) -> Any:
+def _compile_outcome(variant: Variant, target: str) -> Any:
     """The result of `compile_variant`, or the reason of its failure, by the names of `CompileResult`."""
     try:
         return compile_variant(variant, target)
@@ -310,21 +318,26 @@ def _first_line(error: BaseException) -> str:
 def compile_variant(variant: Variant, target: str) -> dict[str, Any]:
     """The resources of a form, cached or compiled in this process, and the limits that they exceed. Passes on the
     errors of the compiler."""
-    known = known_resources(variant, target)
-    found = known or compiled_resources(variant, target)
-    registers, spills, shared, limit = found["registers"], found["spills"], found["shared"], SHARED_LIMITS[target]
+    cached = cached_resources(variant, target)
+    resources = cached or compile_and_measure(variant, target)
+    registers, spills, shared, limit = (
+        resources["registers"],
+        resources["spills"],
+        resources["shared"],
+        SHARED_LIMITS[target],
+    )
     failures = {
         f"needs {shared} bytes of shared memory, {target} has {limit}: it would fail at launch": shared > limit,
         "Triton refills buffers of a loop before a branch or loop inside of it has read them, so that results are "
-        "wrong: give that loop num_stages=1": found["refilled"] > 0,
+        "wrong: give that loop num_stages=1": resources["refilled"] > 0,
     }
-    spilled = f"spills {spills} {'registers' if target.startswith('gfx') else 'bytes'} at {registers} registers"
+    spill_text = f"spills {spills} {'registers' if target.startswith('gfx') else 'bytes'} at {registers} registers"
     return {
-        **found,
-        "key": key_of(variant, target),
-        "compiled": known is None,
+        **resources,
+        "key": cache_key(variant, target),
+        "compiled": cached is None,
         "failure": "; ".join(reason for reason, fails in failures.items() if fails),
-        "slow": spilled if spills > variant.spills else "",
+        "slow": spill_text if spills > variant.spills else "",
     }
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from packproof.harness.compute_sanitizer.findings import Finding, counted, findings
+from packproof.harness.compute_sanitizer.findings import Finding, error_count, findings
 from packproof.harness.compute_sanitizer.program import PREFIX
 from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, Failure, Status, Verdict
 from packproof.harness.targets.location import Location
@@ -22,8 +22,8 @@ from packproof.properties.cases.space import Space, golden_cases
 from packproof.refs.errors import PackproofError, UsageError
 
 _BINARY = "compute-sanitizer"
-_MOST_LINES = 8
-_TAIL = 12
+_MAX_LINES = 8
+_TAIL_LINES = 12
 
 
 def require_sanitizer(device: str) -> None:
@@ -41,17 +41,17 @@ def require_sanitizer(device: str) -> None:
 class _Run:
     """The parsed output of a run."""
 
-    by_call: dict[int, list[str]] = field(default_factory=dict)
+    lines_by_call: dict[int, list[str]] = field(default_factory=dict)
     """Output lines of each call, by its number: the lines up to the next announcement."""
-    refused: set[int] = field(default_factory=set)
+    refused_calls: set[int] = field(default_factory=set)
     """Numbers of the calls refused by the kernel."""
     fault: str = ""
     """Message of a fault that ended the run, else ""."""
-    done: bool = False
+    completed: bool = False
     """Whether all calls ran."""
 
 
-def sanitized_cell(
+def sanitize_cell(
     cell: Cell, location: Location, space: Space, *, gradients: bool, seed: int, timeout: float
 ) -> Iterator[Event]:
     """Run the golden cases under the tool named by the cell's property. A finding fails the kernel, with its layout.
@@ -61,60 +61,64 @@ def sanitized_cell(
     Raises PackproofError where the sanitizer itself cannot run.
     """
     yield CellStarted(cell)
-    started = time.monotonic()
+    start_time = time.monotonic()
     cases = list(golden_cases(space, seed))
-    output = _output(cell, location, space, cases, gradients=gradients, timeout=timeout)
-    run = _read(output)
-    found = {k: list(findings(lines)) for k, lines in run.by_call.items()}
-    first = next((k for k, these in found.items() if these), None)
-    if first is not None:
-        failure = _failure(cases[first], first, found[first])
+    output = _run_sanitizer(cell, location, space, cases, gradients=gradients, timeout=timeout)
+    run = _parse_output(output)
+    findings_by_call = {k: list(findings(lines)) for k, lines in run.lines_by_call.items()}
+    failing_call = next((k for k, call_findings in findings_by_call.items() if call_findings), None)
+    if failing_call is not None:
+        failure = _failure(cases[failing_call], failing_call, findings_by_call[failing_call])
     elif run.fault:
-        last = max(run.by_call)
-        failure = Failure(cases[last].lengths, "", (cases[last].setting, *run.fault.splitlines()), last + 1, 0)
-    elif not run.done or counted(output) is None or counted(output):
-        raise PackproofError("\n    ".join([f"{_BINARY} did not finish cleanly; its last lines:", *output[-_TAIL:]]))
+        last_call = max(run.lines_by_call)
+        failure = Failure(
+            cases[last_call].lengths, "", (cases[last_call].setting, *run.fault.splitlines()), last_call + 1, 0
+        )
+    elif not run.completed or error_count(output) is None or error_count(output):
+        raise PackproofError(
+            "\n    ".join([f"{_BINARY} did not finish cleanly; its last lines:", *output[-_TAIL_LINES:]])
+        )
     else:
         failure = None
-    judged = len(run.by_call) - len(run.refused)
-    status: Status = "failed" if failure else "passed" if judged else "inconclusive"
-    reason = "" if judged or failure else "the kernel declined every example"
-    seconds = time.monotonic() - started
+    n_judged = len(run.lines_by_call) - len(run.refused_calls)
+    status: Status = "failed" if failure else "passed" if n_judged else "inconclusive"
+    reason = "" if n_judged or failure else "the kernel declined every example"
+    seconds = time.monotonic() - start_time
     yield CellFinished(
         Verdict(
             cell,
             "sanitizer",
             status,
-            len(run.by_call),
+            len(run.lines_by_call),
             seconds,
-            judged=judged,
-            refused=len(run.refused),
+            judged=n_judged,
+            refused=len(run.refused_calls),
             reason=reason,
             failure=failure,
         )
     )
 
 
-def _failure(case: Case, number: int, found: Sequence[Finding]) -> Failure:
+def _failure(case: Case, number: int, case_findings: Sequence[Finding]) -> Failure:
     """The failure of one case: each kind of finding once, with the details of its first one."""
     kinds: dict[str, list[Finding]] = {}
-    for finding in found:
+    for finding in case_findings:
         kinds.setdefault(finding.text, []).append(finding)
     lines = [case.setting]
-    for text, these in kinds.items():
-        lines += [f"{text}, {len(these)} times" if len(these) > 1 else text]
-        lines += [f"    {detail}" for detail in these[0].details]
-    beyond = len(lines) - 1 - _MOST_LINES
-    more = [f"and {beyond} more line{'s' if beyond > 1 else ''}"] if beyond > 0 else []
-    return Failure(case.lengths, "", (*lines[: _MOST_LINES + 1], *more), number + 1, 0)
+    for text, same_kind in kinds.items():
+        lines += [f"{text}, {len(same_kind)} times" if len(same_kind) > 1 else text]
+        lines += [f"    {detail}" for detail in same_kind[0].details]
+    n_hidden = len(lines) - 1 - _MAX_LINES
+    more = [f"and {n_hidden} more line{'s' if n_hidden > 1 else ''}"] if n_hidden > 0 else []
+    return Failure(case.lengths, "", (*lines[: _MAX_LINES + 1], *more), number + 1, 0)
 
 
-def _output(
+def _run_sanitizer(
     cell: Cell, location: Location, space: Space, cases: Sequence[Case], *, gradients: bool, timeout: float
 ) -> list[str]:
     """Run the calls of all cases under the sanitizer. Returns its output by line."""
     options = ["--tool", cell.property, "--report-api-errors", "no", "--target-processes", "application-only"]
-    place = (location.module, location.file, location.path)
+    location_arguments = (location.module, location.file, location.qualname)
     with tempfile.NamedTemporaryFile(suffix=".calls") as calls:
         for number, case in enumerate(cases):
             calls.write(encode(call_frame(draw(space.op, case).call(gradients=gradients), number)))
@@ -125,14 +129,14 @@ def _output(
             "-m",
             "packproof.harness.compute_sanitizer.program",
             calls.name,
-            *place,
+            *location_arguments,
             cell.device,
         ]
         # each tensor gets its own allocation, whose end the sanitizer knows
         environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TRITON_INTERPRET": "0"}
         environment["PYTHONPATH"] = os.pathsep.join(import_path())
         try:
-            ran = subprocess.run(
+            process = subprocess.run(
                 [_BINARY, *options, *program],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -143,10 +147,10 @@ def _output(
             )
         except subprocess.TimeoutExpired as error:
             raise PackproofError(f"{_BINARY} --tool {cell.property}: did not finish within {timeout:g} s") from error
-    return ran.stdout.decode(errors="replace").splitlines()
+    return process.stdout.decode(errors="replace").splitlines()
 
 
-def _read(output: Sequence[str]) -> _Run:
+def _parse_output(output: Sequence[str]) -> _Run:
     run, lines = _Run(), list[str]()
     for text in output:
         if not text.startswith(PREFIX):
@@ -154,9 +158,9 @@ def _read(output: Sequence[str]) -> _Run:
             continue
         message = json.loads(text.removeprefix(PREFIX))
         if "call" in message:
-            lines = run.by_call[message["call"]] = []
+            lines = run.lines_by_call[message["call"]] = []
         if "refused" in message:
-            run.refused.add(message["refused"])
+            run.refused_calls.add(message["refused"])
         run.fault = run.fault or message.get("text", "")
-        run.done |= bool(message.get("done"))
+        run.completed |= bool(message.get("done"))
     return run

@@ -23,7 +23,7 @@ _TITLE = re.compile(
 )
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY: |RACECHECK SUMMARY: \d+ hazards? displayed \()(\d+) error")
 # newer versions print "kernel+0x160 in file:41", older ones "0x160 in file:41:kernel" or "0x160 in kernel"
-_PLACES = (
+_LOCATION_FORMS = (
     re.compile(r"^(?P<kernel>.+?)\+0x[0-9a-f]+(?: in (?P<line>\S.*:\d+))?$"),
     re.compile(r"^0x[0-9a-f]+ in (?:(?P<line>\S.*:\d+):)?(?P<kernel>.+)$"),
 )
@@ -45,8 +45,8 @@ class Finding:
     @property
     def text(self) -> str:
         """The finding in one line."""
-        where = f" in {self.kernel}" if self.kernel else ""
-        return f"{self.title}{where}" + (f" ({self.line})" if self.line else "")
+        kernel_text = f" in {self.kernel}" if self.kernel else ""
+        return f"{self.title}{kernel_text}" + (f" ({self.line})" if self.line else "")
 
 
 def findings(output: Iterable[str]) -> Iterator[Finding]:
@@ -58,42 +58,42 @@ def findings(output: Iterable[str]) -> Iterator[Finding]:
             body.append(match[3])
             continue
         if title:
-            yield _finding(title, body)
+            yield _parse_finding(title, body)
         title, body = (match[3] if match and _TITLE.match(match[3]) else ""), []
     if title:
-        yield _finding(title, body)
+        yield _parse_finding(title, body)
 
 
-def counted(output: Iterable[str]) -> int | None:
+def error_count(output: Iterable[str]) -> int | None:
     """The number of errors in the summary, without warnings. None without a summary: the run did not finish."""
-    found = [int(match[1]) for text in output if (match := _SUMMARY.search(text))]
-    return found[-1] if found else None
+    counts = [int(match[1]) for text in output if (match := _SUMMARY.search(text))]
+    return counts[-1] if counts else None
 
 
-def _finding(title: str, body: list[str]) -> Finding:
-    head, _, place = title.partition(" access at ")
-    if not place:
-        head, place = title, next((text.removeprefix("at ") for text in body if text.startswith("at ")), "")
-    kernel, line = _place(place)
-    kept = []
+def _parse_finding(title: str, body: list[str]) -> Finding:
+    head, _, location = title.partition(" access at ")
+    if not location:
+        head, location = title, next((text.removeprefix("at ") for text in body if text.startswith("at ")), "")
+    kernel, line = _parse_location(location)
+    details = []
     for text in body:
         if text.startswith("Saved host backtrace"):
             break
         if not text.startswith("at ") and text:
-            kept.append(text)
-    return Finding(head.removeprefix("Error: "), kernel, line, tuple(kept))
+            details.append(text)
+    return Finding(head.removeprefix("Error: "), kernel, line, tuple(details))
 
 
-def _place(text: str) -> tuple[str, str]:
+def _parse_location(text: str) -> tuple[str, str]:
     """The kernel and its line from "kernel(int *)+0x70 in file.cu:41" and its older forms."""
-    bare = re.sub(r" \[\d+ hazards?\]$", "", text)
-    for form in _PLACES:
-        if match := form.match(bare):
-            return _without_arguments(match["kernel"]), match["line"] or ""
-    return _without_arguments(bare), ""
+    access = re.sub(r" \[\d+ hazards?\]$", "", text)
+    for form in _LOCATION_FORMS:
+        if match := form.match(access):
+            return _strip_arguments(match["kernel"]), match["line"] or ""
+    return _strip_arguments(access), ""
 
 
-def _without_arguments(name: str) -> str:
+def _strip_arguments(name: str) -> str:
     """`void f<(bool)0>(int *)` as `f<(bool)0>`."""
     if name.endswith(")"):
         depth = 0

@@ -10,26 +10,26 @@ from pathlib import Path
 
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.targets.location import Location
-from packproof.harness.worker.wire import Decoder, call_of
-from packproof.properties.call import KernelFault, Refused
+from packproof.harness.worker.wire import Decoder, decode_call
+from packproof.properties.call import KernelFault, Refusal
 
 PREFIX = "packproof "
 _PAUSE = 0.1  # the sanitizer prints from another process: its reports must arrive before the next announcement
 
 
-def main(calls: str, module: str, file: str, path: str, device: str) -> None:
+def main(calls_file: str, module: str, file: str, path: str, device: str) -> None:
     """Run every call of the file, a sequence of frames of `wire`. A fault ends the run."""
     function = Location(module, file, path).load()
     runner = InProcess(
         function, device, fence_bytes=0
     )  # the sanitizer checks allocations, not the canaries inside them
     decoder = Decoder()
-    decoder.feed(Path(calls).read_bytes())
+    decoder.feed(Path(calls_file).read_bytes())
     while frame := decoder.take():
         _announce(call=frame.number)
         try:
-            runner.run(call_of(frame))
-        except Refused:
+            runner.run(decode_call(frame))
+        except Refusal:
             _announce(refused=frame.number)
         except KernelFault as fault:
             _announce(fault=fault.kind, text=str(fault))
@@ -38,8 +38,8 @@ def main(calls: str, module: str, file: str, path: str, device: str) -> None:
     _announce(done=True)
 
 
-def _announce(**words: object) -> None:
-    print(f"\n{PREFIX}{json.dumps(words)}", flush=True)
+def _announce(**fields: object) -> None:
+    print(f"\n{PREFIX}{json.dumps(fields)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,24 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.debug.own_tensors import Tool, check_seed, kind, near
+from packproof.harness.debug.own_tensors import Tool, check_seed, describe_value, suggest_name
 from packproof.harness.engine.replay import check_fits
-from packproof.harness.results.names import dtype as dtype_name
-from packproof.harness.results.names import known
+from packproof.harness.results.names import long_dtype as dtype_name
+from packproof.harness.results.names import require_known
 from packproof.harness.results.replay_file import read_replay
-from packproof.properties.cases.case import SHORT, Case
-from packproof.properties.cases.domain import Domain, axes, optional_inputs
+from packproof.properties.cases.case import SHORT_DTYPES, Case
+from packproof.properties.cases.domain import Domain, optional_inputs, size_names
 from packproof.properties.cases.space import Space
-from packproof.properties.declaration import brought_op
+from packproof.properties.declaration import custom_op
 from packproof.refs.errors import ArgumentError, LayoutError, UsageError
 from packproof.refs.packing import PackLayout
 from packproof.refs.wording import article
 
-EXPECTED = "expected a replay file, a Case, a PackLayout or the lengths of sequences, such as [3, 0, 5]"
+EXPECTED_CASE = "expected a replay file, a Case, a PackLayout or the lengths of sequences, such as [3, 0, 5]"
 
 
 @dataclass(frozen=True)
-class Choices:
+class CaseSettings:
     """The user's settings of a drawn case, unchecked. None stands for the default."""
 
     dtype: Any = None
@@ -40,22 +40,22 @@ class Choices:
     seed: Any = None
     """Seed of the tensors."""
 
-    def given(self) -> list[str]:
+    def specified_names(self) -> list[str]:
         """Names of the settings that are not None."""
         return [f.name for f in fields(self) if getattr(self, f.name) is not None]
 
 
-def from_file(tool_name: str, path: Path, op: Any, function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
+def read_case_file(tool_name: str, path: Path, op: Any, function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
     """The content of a replay file, and the op. Raises UsageError if the file names an op by a path: a path from a file
     is never imported, the user has to pass it as `op`."""
     data = read_replay(path)
-    named = data["op"]
-    if op is None and ":" in named:
-        op = brought_op(function)
+    op_name = data["op"]
+    if op is None and ":" in op_name:
+        op = custom_op(function)
         if op is None:
-            way = f"which is imported only if you name it: op={named!r}"
-            raise UsageError(f"{tool_name}: {path} names the op {named!r}, {way}")
-    return data, named if op is None else op
+            hint = f"which is imported only if you name it: op={op_name!r}"
+            raise UsageError(f"{tool_name}: {path} names the op {op_name!r}, {hint}")
+    return data, op_name if op is None else op
 
 
 def check_case(tool: Tool, case: Case, path: Path | None) -> Case:
@@ -65,7 +65,7 @@ def check_case(tool: Tool, case: Case, path: Path | None) -> Case:
         return case
     try:
         case = Case.from_json(json.loads(json.dumps(asdict(case))))
-        known("dtype", case.dtype, SHORT)
+        require_known("dtype", case.dtype, SHORT_DTYPES)
         check_fits(case, tool.op, "case")
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"{tool.name}: the Case cannot be read: {error}") from None
@@ -74,39 +74,47 @@ def check_case(tool: Tool, case: Case, path: Path | None) -> Case:
     return case
 
 
-def case_of(tool: Tool, given: Any, setting: Choices) -> Case:
+def case_from_lengths(tool: Tool, lengths_or_layout: Any, settings: CaseSettings) -> Case:
     """The case of these lengths and settings. A setting of None takes its default.
 
     Raises ArgumentError naming the argument, LayoutError for the lengths, UsageError for an unknown dtype.
     """
-    lengths, slack = check_layout(tool, given)
-    dtype = _dtype(tool, setting.dtype) if setting.dtype is not None else tool.declared.dtypes[0]
-    declared = tool.declared
-    space = Space(tool.op, dtype, declared.promises, declared.parameters, fixed=declared.fixed)
-    plain = dict(space.known_options({name: values[0] for name, values in space.options.items()}))
+    lengths, slack = check_layout(tool, lengths_or_layout)
+    dtype = _dtype(tool, settings.dtype) if settings.dtype is not None else tool.declaration.dtypes[0]
+    declaration = tool.declaration
+    space = Space(tool.op, dtype, declaration.promises, declaration.parameters, fixed=declaration.fixed)
+    default_options = dict(space.known_options({name: values[0] for name, values in space.options.items()}))
     case = Case(
         lengths,
         dtype,
-        tuple(_sizes(tool, setting.sizes).items()),
+        tuple(_sizes(tool, settings.sizes).items()),
         slack=slack,
-        present=_present(tool, setting.present),
-        options=tuple({**plain, **tool.options(setting.options)}.items()),
-        seed=0 if setting.seed is None else check_seed(tool.name, setting.seed),
+        present=_present(tool, settings.present),
+        options=tuple({**default_options, **tool.options(settings.options)}.items()),
+        seed=0 if settings.seed is None else check_seed(tool.name, settings.seed),
     )
     check_fits(replace(case, options=()), tool.op, tool.name)
     return case
 
 
-def check_layout(tool: Tool, given: Any) -> tuple[tuple[int, ...], int]:
+def check_layout(tool: Tool, lengths_or_layout: Any) -> tuple[tuple[int, ...], int]:
     """Lengths and slack of a list of lengths or a PackLayout. Raises ArgumentError for anything else."""
-    if isinstance(given, Tensor):
-        way = "PackLayout.from_cu_seqlens(x) of offsets, or x.tolist() of lengths"
-        raise tool.fail(f"case is a tensor {tuple(given.shape)}, which may be lengths or offsets; expected {way}")
+    if isinstance(lengths_or_layout, Tensor):
+        expected = "PackLayout.from_cu_seqlens(x) of offsets, or x.tolist() of lengths"
+        raise tool.fail(
+            f"case is a tensor {tuple(lengths_or_layout.shape)}, which may be lengths or offsets; expected {expected}"
+        )
     try:
-        layout = given if isinstance(given, PackLayout) else PackLayout.from_lengths(list(given))
+        layout = (
+            lengths_or_layout
+            if isinstance(lengths_or_layout, PackLayout)
+            else PackLayout.from_lengths(list(lengths_or_layout))
+        )
     except (TypeError, LayoutError):
-        shown = repr(given) if len(repr(given)) <= 60 else article(type(given).__name__)
-        raise tool.fail(f"case is {shown}; {EXPECTED}") from None
+        text = (
+            repr(lengths_or_layout) if len(repr(lengths_or_layout)) <= 60 else article(type(lengths_or_layout).__name__)
+        )
+        raise tool.fail(f"case is {text}; {EXPECTED_CASE}") from None
     if layout.gaps:
         raise tool.fail(
             f"case has the gaps {layout.gaps}, which cu_seqlens cannot express; expected sequences in a row"
@@ -114,46 +122,52 @@ def check_layout(tool: Tool, given: Any) -> tuple[tuple[int, ...], int]:
     return layout.lengths, layout.slack
 
 
-def _dtype(tool: Tool, given: Any) -> str:
-    if isinstance(given, torch.dtype):
-        given = str(given).removeprefix("torch.")
-    if not isinstance(given, str):
-        raise tool.fail(f"dtype is {kind(given)} but one of {', '.join(SHORT.values())} was expected")
-    return dtype_name(given)
+def _dtype(tool: Tool, dtype: Any) -> str:
+    if isinstance(dtype, torch.dtype):
+        dtype = str(dtype).removeprefix("torch.")
+    if not isinstance(dtype, str):
+        raise tool.fail(f"dtype is {describe_value(dtype)} but one of {', '.join(SHORT_DTYPES.values())} was expected")
+    return dtype_name(dtype)
 
 
-def _sizes(tool: Tool, given: Any) -> dict[str, Any]:
+def _sizes(tool: Tool, overrides: Any) -> dict[str, Any]:
     """The sizes of the op's axes: its first declared set, updated with the user's sizes."""
     sizes = dict(tool.op.sizes[0])
-    if given is None:
+    if overrides is None:
         return sizes
-    if not isinstance(given, Mapping):
-        raise tool.fail(f"sizes is {kind(given)} but a dict of sizes by axis was expected: {', '.join(axes(tool.op))}")
-    for name, size in given.items():
+    if not isinstance(overrides, Mapping):
+        raise tool.fail(
+            f"sizes is {describe_value(overrides)} but a dict of sizes by axis was expected: {', '.join(size_names(tool.op))}"
+        )
+    for name, size in overrides.items():
         if name not in sizes:
-            raise tool.fail(f"sizes has {name!r}{near(name, sizes)}; the axes of {tool.op.name} are {', '.join(sizes)}")
+            raise tool.fail(
+                f"sizes has {name!r}{suggest_name(name, sizes)}; the axes of {tool.op.name} are {', '.join(sizes)}"
+            )
         if type(size) is not int or size < 1:
             raise tool.fail(f"sizes has {name} = {size!r} but an integer above 0 was expected")
         sizes[name] = size
-    words = {name: size for name, size in sizes.items() if isinstance(size, int)}
+    int_sizes = {name: size for name, size in sizes.items() if isinstance(size, int)}
     for condition in Domain.of(tool.op.where).conditions:
-        if condition.names <= words.keys() and not condition.holds(words):
-            named = ", ".join(f"{name} = {words[name]}" for name in sorted(condition.names))
-            raise tool.fail(f"sizes has {named} but {tool.op.name} needs {condition.text}")
+        if condition.names <= int_sizes.keys() and not condition.holds(int_sizes):
+            actual_sizes = ", ".join(f"{name} = {int_sizes[name]}" for name in sorted(condition.names))
+            raise tool.fail(f"sizes has {actual_sizes} but {tool.op.name} needs {condition.text}")
     return sizes
 
 
-def _present(tool: Tool, given: Any) -> tuple[str, ...]:
+def _present(tool: Tool, inputs: Any) -> tuple[str, ...]:
     """The user's optional inputs, checked and in the order of the op."""
     optional = optional_inputs(tool.op)
-    if given is None:
+    if inputs is None:
         return ()
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise tool.fail(f"present is {kind(given)} but a list of optional inputs was expected: {', '.join(optional)}")
-    names = list(given)
+    if isinstance(inputs, str) or not isinstance(inputs, Iterable):
+        raise tool.fail(
+            f"present is {describe_value(inputs)} but a list of optional inputs was expected: {', '.join(optional)}"
+        )
+    names = list(inputs)
     for name in names:
         if name not in optional:
-            there = f"the optional inputs of {tool.op.name} are {', '.join(optional) or 'none'}"
-            raise tool.fail(f"present has {name!r}{near(name, optional)}; {there}")
-        tool.require_taken("input", name)
+            known_inputs = f"the optional inputs of {tool.op.name} are {', '.join(optional) or 'none'}"
+            raise tool.fail(f"present has {name!r}{suggest_name(name, optional)}; {known_inputs}")
+        tool.require_parameter("input", name)
     return tuple(name for name in optional if name in names)

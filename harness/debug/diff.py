@@ -10,12 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.debug.cases import EXPECTED, Choices, case_of, check_case, check_layout, from_file
-from packproof.harness.debug.local import Local
-from packproof.harness.debug.own_tensors import Tool, check_seed, kind, own_sample, reference_first
+from packproof.harness.debug.cases import (
+    EXPECTED_CASE,
+    CaseSettings,
+    case_from_lengths,
+    check_case,
+    check_layout,
+    read_case_file,
+)
+from packproof.harness.debug.local import LocalRunner
+from packproof.harness.debug.own_tensors import Tool, check_seed, describe_value, run_reference, sample_of_tensors
 from packproof.harness.debug.rows import RowRange, ranges
 from packproof.harness.results.maps import Layout, compact
-from packproof.harness.results.names import known
+from packproof.harness.results.names import require_known
 from packproof.harness.targets.location import Location
 from packproof.properties.bounds.budget import score
 from packproof.properties.bounds.oracle import vjp
@@ -25,13 +32,13 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.light_torch import argmax
 from packproof.properties.op import Op
 from packproof.properties.tensor_key import TensorKey
-from packproof.refs.axes import in_pool, role
+from packproof.refs.axes import is_in_pool, role
 from packproof.refs.errors import ArgumentError, UsageError, checked_call
 from packproof.refs.packing import PackLayout
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
-_MOST_NUMBERS = 64
-_MOST_RANGES = 8
+_MAX_NUMBERS = 64
+_MAX_RANGES = 8
 _NAME = "diff"
 
 
@@ -68,26 +75,30 @@ class Divergence:
     """Slot in a pool of states; -1 for other tensors."""
 
     def __str__(self) -> str:
-        whole = "shared" if self.slot < 0 else f"slot {self.slot}"
-        place = [f"sequence {self.sequence}"] if self.sequence >= 0 else ["slack"] if self.token >= 0 else [whole]
-        place += [f"token {self.token}"] if self.token >= 0 else []
-        place += [f"chunk {self.chunk}"] if self.chunk is not None else []
-        place += [f"channel {list(self.channel)}"] if self.channel else []
+        tensor_label = "shared" if self.slot < 0 else f"slot {self.slot}"
+        location = (
+            [f"sequence {self.sequence}"] if self.sequence >= 0 else ["slack"] if self.token >= 0 else [tensor_label]
+        )
+        location += [f"token {self.token}"] if self.token >= 0 else []
+        location += [f"chunk {self.chunk}"] if self.chunk is not None else []
+        location += [f"channel {list(self.channel)}"] if self.channel else []
         error = abs(self.got - self.expected) / self.budget if self.budget else float("inf")
         values = f"got {self.got:.6g}, expected {self.expected:.6g}, {compact(error)} x the budget {self.budget:.2g}"
-        return "\n".join([f"{self.tensor}: {', '.join(place)}: {values}", self._where(), *self._state()])
+        return "\n".join(
+            [f"{self.tensor}: {', '.join(location)}: {values}", self._wrong_rows_text(), *self._state_lines()]
+        )
 
-    def _where(self) -> str:
-        are = "is" if self.rows == 1 else "are"
-        shown = "; ".join(map(str, self.ranges[:_MOST_RANGES]))
-        more = len(self.ranges) - _MOST_RANGES
-        rest = f"; and {counted(more, 'run')} of rows more, in .ranges" if more > 0 else ""
-        return f"  {self.rows} of {counted(self.of, 'row')} {are} wrong: {shown}{rest}"
+    def _wrong_rows_text(self) -> str:
+        verb = "is" if self.rows == 1 else "are"
+        shown_ranges = "; ".join(map(str, self.ranges[:_MAX_RANGES]))
+        n_hidden = len(self.ranges) - _MAX_RANGES
+        truncation = f"; and {plural(n_hidden, 'run')} of rows more, in .ranges" if n_hidden > 0 else ""
+        return f"  {self.rows} of {plural(self.of, 'row')} {verb} wrong: {shown_ranges}{truncation}"
 
-    def _state(self) -> list[str]:
+    def _state_lines(self) -> list[str]:
         if self.state is None:
             return []
-        if self.state.numel() > _MOST_NUMBERS:
+        if self.state.numel() > _MAX_NUMBERS:
             return [f"  the state after it is in .state, {tuple(self.state.shape)}"]
         numbers = str(self.state.numpy().round(4)).splitlines()
         return ["  the state after it:", *(f"    {line}" for line in numbers)]
@@ -120,9 +131,11 @@ class Diff:
         return bool(self.divergences)
 
     def __str__(self) -> str:
-        found = [str(divergence) for divergence in self.divergences]
-        one = f"{self.tensors[0]} lies within its budget" if len(self.tensors) == 1 else ""
-        return "\n".join([self.setting, *(found or [one or "every output and gradient lies within its budget"])])
+        lines = [str(divergence) for divergence in self.divergences]
+        single_tensor_text = f"{self.tensors[0]} lies within its budget" if len(self.tensors) == 1 else ""
+        return "\n".join(
+            [self.setting, *(lines or [single_tensor_text or "every output and gradient lies within its budget"])]
+        )
 
     def only(self, names: Iterable[str]) -> "Diff":
         """The same result for these tensors alone.
@@ -132,11 +145,11 @@ class Diff:
         Raises UsageError for a tensor that was not compared.
         """
         short = {f"d{name.removeprefix('gradient of ')}": name for name in self.tensors if name.startswith("gradient")}
-        chosen = {short.get(known("tensor", name, [*self.tensors, *short]), name) for name in names}
+        selected_names = {short.get(require_known("tensor", name, [*self.tensors, *short]), name) for name in names}
         return dataclasses.replace(
             self,
-            divergences=tuple(d for d in self.divergences if d.tensor in chosen),
-            tensors=tuple(name for name in self.tensors if name in chosen),
+            divergences=tuple(d for d in self.divergences if d.tensor in selected_names),
+            tensors=tuple(name for name in self.tensors if name in selected_names),
         )
 
 
@@ -196,38 +209,40 @@ def diff(
     """
     if reference is not None and not callable(reference):
         if case is not None:
-            raise ArgumentError(f"{_NAME}: reference is {kind(reference)} but a function was expected")
+            raise ArgumentError(f"{_NAME}: reference is {describe_value(reference)} but a function was expected")
         reference, case = None, reference
     if not isinstance(device, str | None):
-        raise ArgumentError(f"{_NAME}: device is {kind(device)} but 'cpu' or 'cuda' was expected")
+        raise ArgumentError(f"{_NAME}: device is {describe_value(device)} but 'cpu' or 'cuda' was expected")
     function = Location.parse(kernel).load() if isinstance(kernel, str) else kernel
-    given = Choices(dtype, sizes, present, options, seed)
+    settings = CaseSettings(dtype, sizes, present, options, seed)
     path = Path(case) if isinstance(case, str | Path) else None
     data: dict[str, Any] = {}
     if path is not None:
-        data, op = from_file(_NAME, path, op, function)
+        data, op = read_case_file(_NAME, path, op, function)
         case = data["case"]
-    tool = Tool.of(_NAME, function, op, kernel if isinstance(kernel, str) else "", data.get("promises"))
+    tool = Tool.create(_NAME, function, op, kernel if isinstance(kernel, str) else "", data.get("promises"))
     if data:
-        declared = dataclasses.replace(tool.declared, gradients=data["gradients"])
-        tool = dataclasses.replace(tool, declared=declared)
+        declaration = dataclasses.replace(tool.declaration, gradients=data["gradients"])
+        tool = dataclasses.replace(tool, declared=declaration)
     if case is None:
-        raise tool.fail(f"case is missing; {EXPECTED}")
-    where = _device(device, inputs)
+        raise tool.fail(f"case is missing; {EXPECTED_CASE}")
+    run_device = _device(device, inputs)
     with ExitStack() as stack:
         name = kernel if isinstance(kernel, str) else ""
-        runner = stack.enter_context(closing(Local(function, where, name=name)))
-        declared = tool.declared
+        runner = stack.enter_context(closing(LocalRunner(function, run_device, name=name)))
+        declaration = tool.declaration
         subject = KernelUnderTest(
-            tool.op, runner, declared.promises, gradients=declared.gradients, domain=declared.domain
+            tool.op, runner, declaration.promises, gradients=declaration.gradients, domain=declaration.domain
         )
-        other = None
+        reference_kernel = None
         if reference is not None:
-            Tool.of(_NAME, reference, tool.op)
-            other = KernelUnderTest(tool.op, stack.enter_context(closing(Local(reference, where))), declared.promises)
-        found, sample, setting = _sample(tool, subject, case, path, given, inputs, cotangents)
-        divergences, tensors = _divergences(tool, subject, other, sample)
-        return Diff(found, divergences, tensors, setting)
+            Tool.create(_NAME, reference, tool.op)
+            reference_kernel = KernelUnderTest(
+                tool.op, stack.enter_context(closing(LocalRunner(reference, run_device))), declaration.promises
+            )
+        tested_case, sample, setting = _sample(tool, subject, case, path, settings, inputs, cotangents)
+        divergences, tensors = _divergences(tool, subject, reference_kernel, sample)
+        return Diff(tested_case, divergences, tensors, setting)
 
 
 def _sample(
@@ -235,7 +250,7 @@ def _sample(
     subject: KernelUnderTest,
     case: Any,
     path: Path | None,
-    given: Choices,
+    settings: CaseSettings,
     inputs: Any,
     cotangents: Any,
 ) -> tuple[Case | None, Sample, str]:
@@ -243,67 +258,75 @@ def _sample(
     if cotangents is not None and inputs is None:
         raise tool.fail("cotangents were given without inputs; expected the tensors of the call too")
     if isinstance(case, Case):
-        extra = given.given() + (["inputs"] if inputs is not None else [])
-        if extra:
-            has = f"{path or 'the Case'} has its own"
-            raise tool.fail(f"{extra[0]} was given but {has}; expected lengths, or case.replace({extra[0]}=...)")
+        conflicts = settings.specified_names() + (["inputs"] if inputs is not None else [])
+        if conflicts:
+            reason = f"{path or 'the Case'} has its own"
+            raise tool.fail(
+                f"{conflicts[0]} was given but {reason}; expected lengths, or case.replace({conflicts[0]}=...)"
+            )
         case = check_case(tool, case, path)
     elif inputs is not None:
-        drawn = [name for name in given.given() if name not in ("options", "seed")]
-        if drawn:
-            raise tool.fail(f"{drawn[0]} was given beside inputs, which have their own; expected one of the two")
-        return None, *_own(tool, case, given, inputs, cotangents)
+        ignored_settings = [name for name in settings.specified_names() if name not in ("options", "seed")]
+        if ignored_settings:
+            raise tool.fail(
+                f"{ignored_settings[0]} was given beside inputs, which have their own; expected one of the two"
+            )
+        return None, *_sample_of_tensors(tool, case, settings, inputs, cotangents)
     else:
-        case = case_of(tool, case, given)
+        case = case_from_lengths(tool, case, settings)
     return case, subject.sample(case), str(case)
 
 
-def _own(tool: Tool, case: Any, given: Choices, inputs: Any, cotangents: Any) -> tuple[Sample, str]:
+def _sample_of_tensors(
+    tool: Tool, case: Any, settings: CaseSettings, inputs: Any, cotangents: Any
+) -> tuple[Sample, str]:
     lengths, slack = check_layout(tool, case)
-    seed = 0 if given.seed is None else check_seed(_NAME, given.seed)
-    sample = own_sample(tool, inputs, PackLayout(lengths).cu_seqlens(), given.options, cotangents, seed)
+    seed = 0 if settings.seed is None else check_seed(_NAME, settings.seed)
+    sample = sample_of_tensors(tool, inputs, PackLayout(lengths).cu_seqlens(), settings.options, cotangents, seed)
     if slack not in (0, sample.slack):
-        raise tool.fail(f"case has {counted(slack, 'row')} of slack but the tensors have {sample.slack}")
-    tokens = str(sample.inputs[next(iter(tool.op.inputs))].dtype).removeprefix("torch.")
-    named = Case(
-        lengths, tokens, tuple(sample.sizes.items()), slack=sample.slack, options=tuple(sample.options.items())
+        raise tool.fail(f"case has {plural(slack, 'row')} of slack but the tensors have {sample.slack}")
+    token_dtype = str(sample.inputs[next(iter(tool.op.inputs))].dtype).removeprefix("torch.")
+    equivalent_case = Case(
+        lengths, token_dtype, tuple(sample.sizes.items()), slack=sample.slack, options=tuple(sample.options.items())
     )
-    return sample, f"{str(named).rpartition(', seed')[0]}, tensors of your own"
+    return sample, f"{str(equivalent_case).rpartition(', seed')[0]}, tensors of your own"
 
 
-def _device(named: str | None, inputs: Any) -> str:
+def _device(device: str | None, inputs: Any) -> str:
     """The user's device, by default that of the tensors. Raises UsageError if torch cannot use it."""
-    if named is None:
-        first = (
+    if device is None:
+        first_tensor = (
             next((x for x in inputs.values() if isinstance(x, Tensor)), None) if isinstance(inputs, Mapping) else None
         )
-        return "cpu" if first is None else str(first.device)
-    known("device", named.partition(":")[0], ("cpu", "cuda"))
-    if named != "cpu" and not torch.cuda.is_available():
+        return "cpu" if first_tensor is None else str(first_tensor.device)
+    require_known("device", device.partition(":")[0], ("cpu", "cuda"))
+    if device != "cpu" and not torch.cuda.is_available():
         raise UsageError(f"device: torch {torch.__version__} sees no CUDA device here; use device='cpu'")
-    return named
+    return device
 
 
 def _divergences(
-    tool: Tool, subject: KernelUnderTest, other: KernelUnderTest | None, sample: Sample
+    tool: Tool, subject: KernelUnderTest, reference_kernel: KernelUnderTest | None, sample: Sample
 ) -> tuple[tuple[Divergence, ...], tuple[str, ...]]:
     """The divergences, and the names of all compared tensors."""
-    answer = reference_first(tool, lambda: subject.expect(sample))
-    got = subject.run(sample)
-    wanted = answer.values if other is None else other.run(sample, gradients=subject.gradients)
-    layout = Layout.of(sample.lengths, sample.slack, subject.promises)
+    reference = run_reference(tool, lambda: subject.expect(sample))
+    results = subject.run(sample)
+    expected = (
+        reference.values if reference_kernel is None else reference_kernel.run(sample, gradients=subject.gradients)
+    )
+    layout = Layout.from_promises(sample.lengths, sample.slack, subject.promises)
 
-    def found() -> Iterator[Divergence]:
-        for key, x in got.items():
+    def iterate_divergences() -> Iterator[Divergence]:
+        for key, x in results.items():
             # two kernels may err in opposite directions, each by its whole budget
-            allowed = answer.budgets[key].total * (1 if other is None else 2)
-            ratio = score(x, wanted[key].double(), allowed)
-            rows = ratio.reshape(len(ratio), -1).amax(1) if ratio.numel() else ratio.new_zeros(0)
-            wrong = (rows > 1).nonzero().flatten().tolist()
-            if wrong:
-                yield _divergence(subject, sample, layout, key, (x, wanted[key], allowed, ratio), wrong)
+            budget = reference.budgets[key].total * (1 if reference_kernel is None else 2)
+            ratio = score(x, expected[key].double(), budget)
+            row_ratios = ratio.reshape(len(ratio), -1).amax(1) if ratio.numel() else ratio.new_zeros(0)
+            wrong_rows = (row_ratios > 1).nonzero().flatten().tolist()
+            if wrong_rows:
+                yield _divergence(subject, sample, layout, key, (x, expected[key], budget, ratio), wrong_rows)
 
-    return tuple(found()), tuple(str(key) for key in got if not answer.budgets[key].vacuous)
+    return tuple(iterate_divergences()), tuple(str(key) for key in results if not reference.budgets[key].vacuous)
 
 
 def _divergence(
@@ -312,37 +335,37 @@ def _divergence(
     layout: Layout,
     key: TensorKey,
     values: tuple[Tensor, Tensor, Tensor, Tensor],
-    wrong: Sequence[int],
+    wrong_rows: Sequence[int],
 ) -> Divergence:
-    got, wanted, allowed, ratio = values
-    row, rows = wrong[0], subject.row_map(key, sample)
+    actual, expected, budget, ratio = values
+    row, row_map = wrong_rows[0], subject.row_map(key, sample)
     channel = argmax(ratio[row])
-    sequence, token = rows.locate(row)
+    sequence, token = row_map.locate(row)
     index = (row, *channel)
-    inside = sequence >= 0 and token >= 0
-    slot = row if in_pool(rows.axes) else -1
+    is_token = sequence >= 0 and token >= 0
+    slot = row if is_in_pool(row_map.axes) else -1
     return Divergence(
         str(key),
         sequence,
         token,
-        layout.chunk_of(sequence, token) if inside else None,
-        index if role(rows.axes) == "shared" and slot < 0 else channel,
-        float(got[index]),
-        float(wanted[index]),
-        float(allowed[index]),
-        len(wrong),
+        layout.chunk_of(sequence, token) if is_token else None,
+        index if role(row_map.axes) == "shared" and slot < 0 else channel,
+        float(actual[index]),
+        float(expected[index]),
+        float(budget[index]),
+        len(wrong_rows),
         len(ratio),
-        ranges(wrong, rows, layout),
-        _state(sample, sequence, token) if inside and not key.is_gradient else None,
+        ranges(wrong_rows, row_map, layout),
+        _reference_state(sample, sequence, token) if is_token and not key.is_gradient else None,
         slot,
     )
 
 
-def _state(sample: Sample, sequence: int, token: int) -> Tensor | None:
+def _reference_state(sample: Sample, sequence: int, token: int) -> Tensor | None:
     """The reference's state of a sequence after a token: the final state of a run over the tokens up to it."""
     if sample.op.carry is None:
         return None
-    _, final, wants = sample.op.carry
-    part = sample.alone(sequence).piece([(0, 0, token + 1)])
-    part = dataclasses.replace(part, options={**sample.options, wants: True})
-    return vjp(sample.op.reference, part, gradients=False)[TensorKey(final)][0]
+    _, state_name, return_option = sample.op.carry
+    prefix = sample.alone(sequence).piece([(0, 0, token + 1)])
+    prefix = dataclasses.replace(prefix, options={**sample.options, return_option: True})
+    return vjp(sample.op.reference, prefix, gradients=False)[TensorKey(state_name)][0]

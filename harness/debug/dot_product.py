@@ -32,19 +32,19 @@ import torch
 from torch import Tensor
 
 from packproof.harness.debug.own_tensors import check_seed
-from packproof.harness.debug.smooth_function import NAME, Function, checked_inputs, short_name, signed
+from packproof.harness.debug.smooth_function import NAME, Function, check_inputs, random_signed, short_name
 from packproof.harness.results.failed import CheckFailed
-from packproof.properties.bounds.budget import K_ACC, K_OP, SMALLEST, UNIT_ROUNDOFF, accumulator, score
-from packproof.properties.bounds.running_error import bounded
+from packproof.properties.bounds.budget import K_ACC, K_OP, UNDERFLOW_UNIT, UNIT_ROUNDOFF, accumulator_roundoff, score
+from packproof.properties.bounds.running_error import run_with_error_bounds
 from packproof.properties.call import BoundVacuous
 from packproof.properties.light_torch import argmax
 from packproof.refs.errors import UsageError, checked_call
 
-_SHARE = 0.01  # of a row's value: an error of this size has to be detected
-_GROUPS = 16  # groups of rows of one input
+_DETECTABLE_SHARE = 0.01  # of a row's value: an error of this size has to be detected
+_MAX_GROUPS = 16  # groups of rows of one input
 _DRAWS = 3  # draws of w where the roundoff is coarse: in one draw an error may be orthogonal to v
-_SIGNS = 8  # draws of random signs for R
-_STEPS = (1.0, 1 / 16)  # times h; the second one if a kink may lie inside the first
+_SIGN_DRAWS = 8  # draws of random signs for R
+_STEP_FACTORS = (1.0, 1 / 16)  # times h; the second one if a kink may lie inside the first
 
 
 @checked_call
@@ -73,37 +73,41 @@ def dot_product_test(function: Callable[..., Any], *inputs: Tensor, seed: int = 
     Traceback (most recent call last):
     packproof.harness.results.failed.CheckFailed: dot product: x, row 0: <J v, w> = ...
     """
-    points, names = checked_inputs(function, inputs)
+    points, names = check_inputs(function, inputs)
     generator = torch.Generator().manual_seed(check_seed(NAME, seed))
     under_test = Function(function, points)
-    wide = under_test.widened(generator)
+    wide = under_test.widen(generator)
     if wide.roundoff > UNIT_ROUNDOFF[torch.float32]:
         raise BoundVacuous(
-            f"{NAME}: inconclusive: differences are lost in a roundoff of {wide.roundoff}; {under_test.way_out}"
+            f"{NAME}: inconclusive: differences are lost in a roundoff of {wide.roundoff}; {under_test.advice}"
         )
-    unseen: list[str] = []
+    inconclusive: list[str] = []
     for _ in range(1 if wide.roundoff == UNIT_ROUNDOFF[torch.float64] else _DRAWS):
-        unseen += _one_draw(under_test, wide, names, generator)
-    if unseen:
-        raise BoundVacuous(f"{NAME}: inconclusive: {unseen[0]}; {under_test.way_out}")
+        inconclusive += _test_one_draw(under_test, wide, names, generator)
+    if inconclusive:
+        raise BoundVacuous(f"{NAME}: inconclusive: {inconclusive[0]}; {under_test.advice}")
 
 
-def _one_draw(under_test: Function, wide: Function, names: Sequence[str], generator: torch.Generator) -> Iterator[str]:
+def _test_one_draw(
+    under_test: Function, wide: Function, names: Sequence[str], generator: torch.Generator
+) -> Iterator[str]:
     """Test one draw of w. Yields the reasons why it is inconclusive. Raises CheckFailed if the two sides differ."""
-    w = [signed(y, generator).to(y.dtype).double() for y in under_test.outputs]
-    own = under_test.pulled(w)
-    gradients = own if wide is under_test else wide.pulled(w)
-    spread = _spreads(wide, w, gradients, generator)
-    for group in _groups(names, wide.points):
-        found = _compare(wide, group, w, gradients[group.number], spread, generator)
-        if not found.holds:
-            raise CheckFailed(f"{NAME}: {group}: {found}")
-        if found.is_vacuous:
-            yield f"{group}: {found}"
-    if not any(float(r.sum()) for r in spread):
+    w = [random_signed(y, generator).to(y.dtype).double() for y in under_test.outputs]
+    own_gradients = under_test.vjp(w)
+    wide_gradients = own_gradients if wide is under_test else wide.vjp(w)
+    rms = _gradient_rms(wide, w, wide_gradients, generator)
+    for group in _row_groups(names, wide.points):
+        comparison = _compare(wide, group, w, wide_gradients[group.number], rms, generator)
+        if not comparison.holds:
+            raise CheckFailed(f"{NAME}: {group}: {comparison}")
+        if comparison.is_vacuous:
+            yield f"{group}: {comparison}"
+    if not any(float(r.sum()) for r in rms):
         yield "no output changes with any input"
     if wide is not under_test:
-        yield from _narrow(names, own, gradients, spread, _running_errors(wide, w), wide.terms)
+        yield from _check_narrow_gradients(
+            names, own_gradients, wide_gradients, rms, _running_errors(wide, w), wide.n_outputs
+        )
 
 
 @dataclass(frozen=True)
@@ -114,9 +118,9 @@ class _Group:
     """Index of the input."""
     name: str
     """Name of the input."""
-    first: int
+    first_row: int
     """The first row."""
-    last: int
+    last_row: int
     """The last row, included."""
     is_row: bool
     """Whether the input has rows; False for a scalar."""
@@ -125,46 +129,46 @@ class _Group:
         if not self.is_row:
             return self.name
         return f"{self.name}, " + (
-            f"row {self.first}" if self.first == self.last else f"rows {self.first} to {self.last}"
+            f"row {self.first_row}" if self.first_row == self.last_row else f"rows {self.first_row} to {self.last_row}"
         )
 
-    def only(self, x: Tensor) -> Tensor:
+    def mask_rows(self, x: Tensor) -> Tensor:
         """x with zeros in all other rows."""
         if not self.is_row:
             return x
-        kept = torch.zeros_like(x)
-        kept[self.first : self.last + 1] = x[self.first : self.last + 1]
-        return kept
+        masked = torch.zeros_like(x)
+        masked[self.first_row : self.last_row + 1] = x[self.first_row : self.last_row + 1]
+        return masked
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Comparison:
     """Both sides of the identity for one group of rows."""
 
-    pushed: float
+    jvp_side: float
     """<J v, w>, by differences."""
-    back: float
+    vjp_side: float
     """<v, J' w>, by the backward pass."""
-    allowed: float
+    bound: float
     """The allowed difference of both."""
-    row: float
+    row_value: float
     """The value of a typical row of the input, or the mean value of these rows if it is larger."""
-    reached: bool
+    has_gradient: bool
     """Whether any incoming gradient reaches these rows."""
 
     @property
     def holds(self) -> bool:
-        return abs(self.pushed - self.back) <= self.allowed
+        return abs(self.jvp_side - self.vjp_side) <= self.bound
 
     @property
     def is_vacuous(self) -> bool:
-        return self.allowed > _SHARE * self.row and (self.reached or self.pushed != 0)
+        return self.bound > _DETECTABLE_SHARE * self.row_value and (self.has_gradient or self.jvp_side != 0)
 
     def __str__(self) -> str:
         if self.holds:
-            return f"the allowed difference is {self.allowed:.2g} where a row holds {self.row:.2g}"
-        sides = f"<J v, w> = {self.pushed:.8g} but <v, J' w> = {self.back:.8g}"
-        return f"{sides}; the allowed difference is {self.allowed:.2g}"
+            return f"the allowed difference is {self.bound:.2g} where a row holds {self.row_value:.2g}"
+        sides = f"<J v, w> = {self.jvp_side:.8g} but <v, J' w> = {self.vjp_side:.8g}"
+        return f"{sides}; the allowed difference is {self.bound:.2g}"
 
 
 def _compare(
@@ -172,25 +176,29 @@ def _compare(
     group: _Group,
     w: Sequence[Tensor],
     gradient: Tensor,
-    spread: Sequence[Tensor],
+    rms: Sequence[Tensor],
     generator: torch.Generator,
-) -> _Found:
+) -> _Comparison:
     """Compare both sides for a direction v in which the terms of these rows add up."""
     x, g = wide.points[group.number], gradient.double()
-    size = float(x.double().square().mean().sqrt()) or 1.0
-    drawn = signed(x, generator)
-    v = group.only(torch.where(g == 0, drawn, drawn.abs() * g.sign()) * size)
-    terms = float((v.abs() * spread[group.number]).sum())
-    rounding = K_ACC * wide.accumulator * wide.terms**0.5 * terms
-    rows = group.last - group.first + 1
-    row = max(float((g.abs() * size).sum()) * 1.5 / max(len(g) if group.is_row else 1, 1), float((v * g).sum()) / rows)
-    for nth, factor in enumerate(_STEPS):
+    scale = float(x.double().square().mean().sqrt()) or 1.0
+    random_v = random_signed(x, generator)
+    v = group.mask_rows(torch.where(g == 0, random_v, random_v.abs() * g.sign()) * scale)
+    terms = float((v.abs() * rms[group.number]).sum())
+    rounding = K_ACC * wide.accumulator * wide.n_outputs**0.5 * terms
+    rows = group.last_row - group.first_row + 1
+    row_value = max(
+        float((g.abs() * scale).sum()) * 1.5 / max(len(g) if group.is_row else 1, 1), float((v * g).sum()) / rows
+    )
+    for i_step, factor in enumerate(_STEP_FACTORS):
         h = factor * (K_ACC * wide.roundoff) ** (1 / 3)
-        slope, error, moved = _slope(wide, group.number, v, w, h, kinks=nth > 0)
-        found = _Found(slope, float((moved * g).sum()), error + rounding, row, reached=terms > 0)
-        if found.holds and not found.is_vacuous:
+        slope, error, rounded_v = _slope(wide, group.number, v, w, h, kinks=i_step > 0)
+        comparison = _Comparison(
+            slope, float((rounded_v * g).sum()), error + rounding, row_value, has_gradient=terms > 0
+        )
+        if comparison.holds and not comparison.is_vacuous:
             break
-    return found
+    return comparison
 
 
 def _slope(
@@ -201,81 +209,85 @@ def _slope(
     kinks: whether to add the difference of the slopes on both sides to the bound.
     """
 
-    def moved(t: float) -> Tensor:
+    def moved_input(t: float) -> Tensor:
         return (wide.points[number].double() + t * v).to(wide.points[number].dtype)
 
-    def at(t: float) -> list[Tensor]:
-        points = [moved(t) if i == number else x for i, x in enumerate(wide.points)]
-        return [y.double() for y in wide.at(points)]
+    def outputs_at(t: float) -> list[Tensor]:
+        points = [moved_input(t) if i == number else x for i, x in enumerate(wide.points)]
+        return [y.double() for y in wide.evaluate(points)]
 
     def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
         return sum(float(((y - z) * u).sum()) for y, z, u in zip(a, b, w, strict=True))
 
-    up, down, up2, down2 = at(h), at(-h), at(2 * h), at(-2 * h)
-    near, far = dot(up, down) / (2 * h), dot(up2, down2) / (4 * h)
+    up, down, up2, down2 = outputs_at(h), outputs_at(-h), outputs_at(2 * h), outputs_at(-2 * h)
+    slope_h, slope_2h = dot(up, down) / (2 * h), dot(up2, down2) / (4 * h)
     scale = 0.0
     for y, u, *steps in zip(wide.values, w, up, down, up2, down2, strict=True):
         changed = torch.stack([z != y for z in steps]).any(0)
         scale += float(((u * y).abs() * torch.where(changed, K_ACC, 1.0)).sum())
-    error = abs(near - far) + 1.5 * wide.roundoff * scale / h
+    error = abs(slope_h - slope_2h) + 1.5 * wide.roundoff * scale / h
     if kinks:
-        bends = zip(up, down, wide.values, w, strict=True)
-        error += sum(float(((a + b - 2 * y) * u).abs().sum()) for a, b, y, u in bends) / h
-    return (4 * near - far) / 3, error, (moved(h).double() - moved(-h).double()) / (2 * h)
+        steps_and_values = zip(up, down, wide.values, w, strict=True)
+        error += sum(float(((a + b - 2 * y) * u).abs().sum()) for a, b, y, u in steps_and_values) / h
+    return (4 * slope_h - slope_2h) / 3, error, (moved_input(h).double() - moved_input(-h).double()) / (2 * h)
 
 
-def _spreads(
+def _gradient_rms(
     wide: Function, w: Sequence[Tensor], gradients: Sequence[Tensor], generator: torch.Generator
 ) -> list[Tensor]:
     """R of each input: the root mean square of its gradient over incoming gradients of random signs."""
     squares = [g.double().square() for g in gradients]
-    for _ in range(_SIGNS):
-        drawn = wide.pulled([u * signed(u, generator).sign() for u in w])
-        squares = [s + g.double().square() for s, g in zip(squares, drawn, strict=True)]
-    return [(s / (_SIGNS + 1)).sqrt() for s in squares]
+    for _ in range(_SIGN_DRAWS):
+        random_gradients = wide.vjp([u * random_signed(u, generator).sign() for u in w])
+        squares = [s + g.double().square() for s, g in zip(squares, random_gradients, strict=True)]
+    return [(s / (_SIGN_DRAWS + 1)).sqrt() for s in squares]
 
 
 def _running_errors(wide: Function, w: Sequence[Tensor]) -> list[Tensor] | None:
     """The running error of each input's gradient. None if an operator has no rule."""
     try:
-        _, errors = bounded(lambda: dict(enumerate(wide.pulled(w))))
+        _, errors = run_with_error_bounds(lambda: dict(enumerate(wide.vjp(w))))
     except UsageError:
         return None
     return list(errors.values())
 
 
-def _narrow(
+def _check_narrow_gradients(
     names: Sequence[str],
-    own: Sequence[Tensor],
-    wide: Sequence[Tensor],
-    spread: Sequence[Tensor],
+    own_gradients: Sequence[Tensor],
+    wide_gradients: Sequence[Tensor],
+    rms: Sequence[Tensor],
     errors: Sequence[Tensor] | None,
-    terms: int,
+    n_outputs: int,
 ) -> Iterator[str]:
     """Compare the gradients in the dtype of the inputs with the wide ones. Yields a reason for each inconclusive input:
     its budget is as large as its gradient. Raises CheckFailed if an element differs by more than its budget."""
-    for name, g, r, R, E in zip(names, own, wide, spread, errors or spread, strict=True):
-        want, B, narrow = r.double(), torch.maximum(E, K_OP * R), g.dtype in (torch.bfloat16, torch.float16)
-        u = UNIT_ROUNDOFF[g.dtype] if narrow else 0.0  # an fp32 tensor holds the accumulator itself
-        allowed = u * (want.abs() + B) + SMALLEST[g.dtype] + K_ACC * accumulator(g.dtype) * (B + terms**0.5 * R)
-        ratio = score(g, want, allowed)
+    for name, g, r, R, E in zip(names, own_gradients, wide_gradients, rms, errors or rms, strict=True):
+        exact, B, is_16_bit = r.double(), torch.maximum(E, K_OP * R), g.dtype in (torch.bfloat16, torch.float16)
+        u = UNIT_ROUNDOFF[g.dtype] if is_16_bit else 0.0  # an fp32 tensor holds the accumulator itself
+        bound = (
+            u * (exact.abs() + B)
+            + UNDERFLOW_UNIT[g.dtype]
+            + K_ACC * accumulator_roundoff(g.dtype) * (B + n_outputs**0.5 * R)
+        )
+        ratio = score(g, exact, bound)
         if ratio.numel() and float(ratio.max()) > 1:
             index = argmax(ratio)
             sides = (
-                f"{float(g[index]):.6g} in {short_name(g.dtype)} but {float(want[index]):.6g} in {short_name(r.dtype)}"
+                f"{float(g[index]):.6g} in {short_name(g.dtype)} but {float(exact[index]):.6g} in {short_name(r.dtype)}"
             )
             raise CheckFailed(
                 f"{NAME}: the gradient of {name} at {list(index)} is {sides}; the allowed difference is "
-                f"{float(allowed[index]):.2g}"
+                f"{float(bound[index]):.2g}"
             )
-        if float(allowed.sum()) >= float(want.abs().sum()) > 0:
+        if float(bound.sum()) >= float(exact.abs().sum()) > 0:
             sides = f"the error budget of {short_name(g.dtype)} is as large as the gradient of {name}"
             yield f"{sides}, which holds in {short_name(r.dtype)}"
 
 
-def _groups(names: Sequence[str], points: Sequence[Tensor]) -> Iterator[_Group]:
+def _row_groups(names: Sequence[str], points: Sequence[Tensor]) -> Iterator[_Group]:
     for number, (name, x) in enumerate(zip(names, points, strict=True)):
         rows = len(x) if x.ndim else 1
-        step = -(-rows // _GROUPS) or 1
-        for first in range(0, rows, step):
-            yield _Group(number, name, first, min(first + step, rows) - 1, x.ndim > 0)
+        group_size = -(-rows // _MAX_GROUPS) or 1
+        for first_row in range(0, rows, group_size):
+            yield _Group(number, name, first_row, min(first_row + group_size, rows) - 1, x.ndim > 0)

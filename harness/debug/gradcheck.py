@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from packproof.harness.debug.local import Local
-from packproof.harness.debug.own_tensors import Tool, check_seed, own_sample, reference_first
+from packproof.harness.debug.local import LocalRunner
+from packproof.harness.debug.own_tensors import Tool, check_seed, run_reference, sample_of_tensors
 from packproof.harness.results.failed import CheckFailed
 from packproof.properties.call import BoundVacuous
 from packproof.properties.comparison import Comparison
@@ -15,7 +15,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.refs.errors import checked_call
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 
 @checked_call
@@ -62,24 +62,26 @@ def gradcheck(
         weight           float32 (3, 3)
         cu_seqlens       int64 (4,)
     """
-    tool = Tool.of("gradcheck", function, op, promises=promises)
-    sample = own_sample(tool, inputs, cu_seqlens, options, cotangents, check_seed("gradcheck", seed))
+    tool = Tool.create("gradcheck", function, op, promises=promises)
+    sample = sample_of_tensors(tool, inputs, cu_seqlens, options, cotangents, check_seed("gradcheck", seed))
     device = inputs[next(iter(tool.op.inputs))].device
-    with closing(Local(function, str(device))) as runner:
-        subject = KernelUnderTest(tool.op, runner, tool.declared.promises)
-        want = reference_first(tool, lambda: subject.expect(sample))
-        got = subject.run(sample)
-    wrong = []
-    for key, x in got.items():
-        rows = subject.row_map(key, sample)
-        for violation in Comparison(key, x, want.values[key], rows, want.budgets[key]).violations():
-            wrong.append(f"{key}: {'; '.join(violation.lines())}")
-    if wrong:
+    with closing(LocalRunner(function, str(device))) as runner:
+        subject = KernelUnderTest(tool.op, runner, tool.declaration.promises)
+        expected = run_reference(tool, lambda: subject.expect(sample))
+        actual = subject.run(sample)
+    wrong_tensors = []
+    for key, x in actual.items():
+        row_map = subject.row_map(key, sample)
+        for violation in Comparison(key, x, expected.values[key], row_map, expected.budgets[key]).violations():
+            wrong_tensors.append(f"{key}: {'; '.join(violation.lines())}")
+    if wrong_tensors:
         raise CheckFailed(
-            "\n    ".join([f"gradcheck: {tool.op.name} is wrong in {counted(len(wrong), 'tensor')}", *wrong])
+            "\n    ".join(
+                [f"gradcheck: {tool.op.name} is wrong in {plural(len(wrong_tensors), 'tensor')}", *wrong_tensors]
+            )
         )
-    if want.vacuous:
+    if expected.vacuous:
         raise BoundVacuous(
-            f"gradcheck: the error bound of {', '.join(map(str, want.vacuous))} is as large as the values at these "
+            f"gradcheck: the error bound of {', '.join(map(str, expected.vacuous))} is as large as the values at these "
             "inputs, so that they are not judged; all else is within its budget"
         )

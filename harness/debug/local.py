@@ -4,18 +4,18 @@ from collections.abc import Callable
 from typing import Any
 
 from packproof.harness.execution.execute import InProcess
-from packproof.harness.interpreter.in_use import interprets
+from packproof.harness.interpreter.in_use import is_interpreting
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.worker import Worker
-from packproof.properties.call import Call, KernelFault, Refused, Result
+from packproof.properties.call import Call, KernelFault, Refusal, Result
 from packproof.refs.errors import UsageError
 
 # messages of Triton without a GPU, of Triton with one, and of packproof's own kernels
 _NEEDS_INTERPRETER = ("0 active drivers", "cannot be accessed from Triton", "set TRITON_INTERPRET=1")
-_SECONDS = 120.0
+_TIMEOUT_S = 120.0
 
 
-class Local(InProcess):
+class LocalRunner(InProcess):
     """A runner in this process, where breakpoints and prints work. Must be closed.
 
     A Triton kernel on CPU tensors runs in an interpreting worker, unless this process interprets Triton kernels itself
@@ -34,21 +34,21 @@ class Local(InProcess):
         PackproofError for an interpreter that cannot be repaired."""
         if self._worker is not None:
             return self._worker.run(call)
-        if self.device == "cpu" and (self._interpreting or interprets()):
+        if self.device == "cpu" and (self._interpreting or is_interpreting()):
             from packproof.harness.interpreter.repair import install  # noqa: PLC0415  (needs triton)
 
             install()  # as shipped it computes incorrect values
         try:
             return super().run(call)
-        except (KernelFault, Refused) as error:
+        except (KernelFault, Refusal) as error:
             if self.device != "cpu" or not any(text in str(error) for text in _NEEDS_INTERPRETER):
                 raise
-        if not self._name and Location.of(self._target) is None:
+        if not self._name and Location.from_function(self._target) is None:
             raise UsageError(
                 "a Triton kernel on CPU tensors needs Triton's interpreter: set TRITON_INTERPRET=1 before triton is "
                 "imported, or give the kernel as package.module:function or path/file.py:function"
             )
-        self._worker = Worker(self._name or self._target, "cpu", _SECONDS)
+        self._worker = Worker(self._name or self._target, "cpu", _TIMEOUT_S)
         return self._worker.run(call)
 
     def close(self) -> None:

@@ -36,42 +36,42 @@ class RowRange:
         return f"{rows} ({', '.join(words)}{f': all of {self.whole}' if self.whole else ''})"
 
 
-def ranges(wrong: Sequence[int], rows: RowMap, layout: Layout) -> tuple[RowRange, ...]:
+def ranges(wrong_rows: Sequence[int], row_map: RowMap, layout: Layout) -> tuple[RowRange, ...]:
     """The runs of these rows, in ascending order. A run ends where a sequence ends."""
     runs: list[list[int]] = []
-    for row in wrong:
-        joins = runs and row == runs[-1][-1] + 1 and _follows(rows, runs[-1][-1], row)
-        if joins:
+    for row in wrong_rows:
+        continues_run = runs and row == runs[-1][-1] + 1 and _follows(row_map, runs[-1][-1], row)
+        if continues_run:
             runs[-1].append(row)
         else:
             runs.append([row])
-    return tuple(_range(run[0], run[-1], rows, layout) for run in runs)
+    return tuple(_range(run[0], run[-1], row_map, layout) for run in runs)
 
 
-def _follows(rows: RowMap, one: int, next_one: int) -> bool:
-    return role(rows.axes) != "token" or rows.locate(one)[0] == rows.locate(next_one)[0]
+def _follows(row_map: RowMap, row: int, next_row: int) -> bool:
+    return role(row_map.axes) != "token" or row_map.locate(row)[0] == row_map.locate(next_row)[0]
 
 
-def _range(first: int, last: int, rows: RowMap, layout: Layout) -> RowRange:
-    (sequence, token), (_, end) = rows.locate(first), rows.locate(last)
-    if token < 0:
-        return RowRange(first, last, sequence)
+def _range(first_row: int, last_row: int, row_map: RowMap, layout: Layout) -> RowRange:
+    (sequence, first_token), (_, last_token) = row_map.locate(first_row), row_map.locate(last_row)
+    if first_token < 0:
+        return RowRange(first_row, last_row, sequence)
     if sequence < 0:
-        return RowRange(first, last, sequence, (token, end))
+        return RowRange(first_row, last_row, sequence, (first_token, last_token))
     chunks = None
     if layout.chunk:
-        one, other = layout.chunk_of(sequence, token), layout.chunk_of(sequence, end)
-        assert one is not None
-        assert other is not None
-        chunks = (one, other)
+        first_chunk, last_chunk = layout.chunk_of(sequence, first_token), layout.chunk_of(sequence, last_token)
+        assert first_chunk is not None
+        assert last_chunk is not None
+        chunks = (first_chunk, last_chunk)
     edges = [0, *layout.edges(sequence), layout.lengths[sequence]]
-    whole = ""
-    if (token, end + 1) == (0, layout.lengths[sequence]):
-        whole = "the sequence"
-    elif chunks and chunks[0] == chunks[1] and token in edges and end + 1 in edges:
-        whole = "the chunk"
-    return RowRange(first, last, sequence, (token, end), chunks, whole)
+    covered_unit = ""
+    if (first_token, last_token + 1) == (0, layout.lengths[sequence]):
+        covered_unit = "the sequence"
+    elif chunks and chunks[0] == chunks[1] and first_token in edges and last_token + 1 in edges:
+        covered_unit = "the chunk"
+    return RowRange(first_row, last_row, sequence, (first_token, last_token), chunks, covered_unit)
 
 
-def _span(noun: str, first: int, last: int) -> str:
-    return f"{noun} {first}" if first == last else f"{noun}s {first} to {last}"
+def _span(noun: str, start: int, stop: int) -> str:
+    return f"{noun} {start}" if start == stop else f"{noun}s {start} to {stop}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 
-from packproof.properties.call import KernelFault, Refused
+from packproof.properties.call import KernelFault, Refusal
 from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.domain import GATE, Domain
 from packproof.properties.cases.space import Space, golden_cases
@@ -18,16 +18,16 @@ from packproof.properties.laws.invariance import REFERENCE, against_reference
 from packproof.properties.laws.property import Property
 from packproof.properties.violation import Violation
 
-_SECONDS = 5.0
-_CONFIRMED_AT = 6
-_MOST_TOKENS = 64
-_MOST_SHOWN = 2
-_NO_EMPTY = "length > 0"
-_WEAKER = (
+_TIME_LIMIT = 5.0
+_MAX_CONFIRMING_CASES = 6
+_MAX_TOKENS = 64
+_MAX_SUGGESTIONS = 2
+_NO_EMPTY_SEQUENCES = "length > 0"
+_WEAKER_GATES_HINT = (
     "passes with weaker gates here: strong ones (a log-decay of -1e4 or less) spoil other tokens, as where decays are "
     f"differences of a running sum; if they are not legal, declare domain='{GATE} > -1e4'"
 )
-_FATAL = ("crashed", "hung", "exited", "killed")
+_FATAL_FAULTS = ("crashed", "hung", "exited", "killed")
 
 
 def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space) -> list[str]:
@@ -42,65 +42,67 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
     """
     if case.regime == STRONG_GATES:
         with suppress(KernelFault):
-            return [_WEAKER] if holds(kernel, law, case.replace(regime="hard decay")) else []
+            return [_WEAKER_GATES_HINT] if holds(kernel, law, case.replace(regime="hard decay")) else []
     if not kernel.conventions:
         return []
-    until, found = time.monotonic() + _SECONDS, list[str]()
+    deadline, lines = time.monotonic() + _TIME_LIMIT, list[str]()
     with kernel.runner.impatient(), suppress(KernelFault):  # a call that ends the process stops the search
         if holds(kernel, REFERENCE, case):
             return []  # the values agree, so the convention is correct
-        confirmed_at = small_cases(space)
-        for words, other, first in _others(kernel, case, space.domain):
-            if time.monotonic() > until or len(found) == _MOST_SHOWN:
+        confirming_cases = small_cases(space)
+        for template, variant, required_cases in _other_conventions(kernel, case, space.domain):
+            if time.monotonic() > deadline or len(lines) == _MAX_SUGGESTIONS:
                 break
-            cases = [c for c in confirmed_at if other.domain.allows(kernel.op, c)]
-            tries = [*((REFERENCE, c) for c in (*first, *cases)), *((law, c) for c in first)]
-            if cases and all(holds(other, each, c) for each, c in tries):
-                found.append(words.format(len(cases)))
-    return found
+            cases = [c for c in confirming_cases if variant.domain.allows(kernel.op, c)]
+            trials = [*((REFERENCE, c) for c in (*required_cases, *cases)), *((law, c) for c in required_cases)]
+            if cases and all(holds(variant, tested_law, c) for tested_law, c in trials):
+                lines.append(template.format(len(cases)))
+    return lines
 
 
-def _others(kernel: KernelUnderTest, case: Case, domain: Domain) -> Iterator[tuple[str, KernelUnderTest, list[Case]]]:
+def _other_conventions(
+    kernel: KernelUnderTest, case: Case, domain: Domain
+) -> Iterator[tuple[str, KernelUnderTest, list[Case]]]:
     """Each alternative: a text for the report, the kernel in that convention, and the cases it must pass."""
     if 0 in case.lengths and domain.allows_length(0) and _holds_without_empty_sequences(kernel, case):
-        other = kernel.in_convention("", domain & Domain.of(_NO_EMPTY))
+        variant = kernel.in_convention("", domain & Domain.of(_NO_EMPTY_SEQUENCES))
         yield (
-            f"passes {{}} packs without empty sequences: if they are not legal, declare domain={_NO_EMPTY!r}",
-            other,
+            f"passes {{}} packs without empty sequences: if they are not legal, declare domain={_NO_EMPTY_SEQUENCES!r}",
+            variant,
             [],
         )
-    for words in kernel.conventions:
-        text = words.replace("{", "{{").replace("}", "}}")
-        said = f"passes with {text}, here and in {{}} other packs: is that the kernel's convention?"
-        yield said, kernel.in_convention(words, domain), [case]
+    for convention in kernel.conventions:
+        text = convention.replace("{", "{{").replace("}", "}}")
+        template = f"passes with {text}, here and in {{}} other packs: is that the kernel's convention?"
+        yield template, kernel.in_convention(convention, domain), [case]
 
 
 def _holds_without_empty_sequences(kernel: KernelUnderTest, case: Case) -> bool:
     """Whether the kernel agrees with the reference once empty sequences are removed, all other values unchanged."""
     sample = kernel.sample(case)
     keys = case.key_lengths or case.lengths
-    full = [j for j, (n, m) in enumerate(zip(case.lengths, keys, strict=True)) if n and m]
-    return _clean(lambda: against_reference(kernel, sample.select(full)))
+    nonempty = [j for j, (n, m) in enumerate(zip(case.lengths, keys, strict=True)) if n and m]
+    return _has_no_violation(lambda: against_reference(kernel, sample.select(nonempty)))
 
 
-def small_cases(space: Space, such_as: Callable[[Case], bool] = lambda _: True) -> list[Case]:
+def small_cases(space: Space, predicate: Callable[[Case], bool] = lambda _: True) -> list[Case]:
     """Small golden cases with tokens: the first few that satisfy the predicate."""
-    small = (c for c in golden_cases(space) if 0 < c.n_tokens <= _MOST_TOKENS and such_as(c))
-    return list(islice(small, _CONFIRMED_AT))
+    candidates = (c for c in golden_cases(space) if 0 < c.n_tokens <= _MAX_TOKENS and predicate(c))
+    return list(islice(candidates, _MAX_CONFIRMING_CASES))
 
 
 def holds(kernel: KernelUnderTest, law: Property, case: Case) -> bool:
     """Whether the kernel keeps the law at the case. Raises KernelFault if the kernel ends its process."""
-    return _clean(lambda: law.check(kernel, case))
+    return _has_no_violation(lambda: law.check(kernel, case))
 
 
-def _clean(check: Callable[[], Iterator[Violation]]) -> bool:
+def _has_no_violation(check: Callable[[], Iterator[Violation]]) -> bool:
     """Whether the check yields no violation. Raises KernelFault if the kernel ends its process."""
     try:
         return next(check(), None) is None
     except KernelFault as fault:
-        if fault.kind in _FATAL:
+        if fault.kind in _FATAL_FAULTS:
             raise
         return False
-    except Refused:
+    except Refusal:
         return False

@@ -14,9 +14,9 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.invariance import REFERENCE
 from packproof.properties.op import Op
 from packproof.properties.violation import Violation
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
-_SECONDS = 5.0
+_TIME_LIMIT = 5.0
 
 
 def fixed_options(kernel: KernelUnderTest, case: Case, violation: Violation, space: Space) -> list[str]:
@@ -27,25 +27,25 @@ def fixed_options(kernel: KernelUnderTest, case: Case, violation: Violation, spa
     """
     if violation.tensor is None or violation.other != "reference":
         return []
-    until = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + _TIME_LIMIT
     with kernel.runner.impatient(), suppress(KernelFault):  # a call that ends the process stops the search
         for name, value in _other_values(kernel.op, case):
-            other = kernel.in_convention(kernel.convention, kernel.domain)
-            other.runner = _Unaware(kernel.runner, name, dict(case.options))
-            here = _value(kernel.op, case, name)
-            others = small_cases(space, lambda c, n=name, x=here: _value(kernel.op, c, n) == x)  # type: ignore[misc]
-            if time.monotonic() > until:
+            variant = kernel.in_convention(kernel.convention, kernel.domain)
+            variant.runner = _FixedOptionRunner(kernel.runner, name, dict(case.options))
+            case_value = _option_value(kernel.op, case, name)
+            confirming_cases = small_cases(space, lambda c, n=name, x=case_value: _option_value(kernel.op, c, n) == x)  # type: ignore[misc]
+            if time.monotonic() > deadline:
                 return []
-            if all(holds(other, REFERENCE, _with_option(c, name, value)) for c in (case, *others)):
-                return [_line(name, value, len(others), taken=name in dict(case.options))]
+            if all(holds(variant, REFERENCE, _with_option(c, name, value)) for c in (case, *confirming_cases)):
+                return [_suggestion(name, value, len(confirming_cases), takes_option=name in dict(case.options))]
     return []
 
 
-def _line(name: str, value: Any, others: int, *, taken: bool) -> str:
-    equal = f"equals the reference with {name}={value!r}, here and in {counted(others, 'other pack')}"
-    if taken:
-        return f"{equal}: does it follow the option?"
-    return f"{equal}: a kernel that has it fixed declares fixed={{{name!r}: {value!r}}}"
+def _suggestion(name: str, value: Any, n_confirming: int, *, takes_option: bool) -> str:
+    statement = f"equals the reference with {name}={value!r}, here and in {plural(n_confirming, 'other pack')}"
+    if takes_option:
+        return f"{statement}: does it follow the option?"
+    return f"{statement}: a kernel that has it fixed declares fixed={{{name!r}: {value!r}}}"
 
 
 def _other_values(op: Op, case: Case) -> Iterator[tuple[str, Any]]:
@@ -53,10 +53,10 @@ def _other_values(op: Op, case: Case) -> Iterator[tuple[str, Any]]:
     requests = {*op.on_request.values(), *([op.carry[2]] if op.carry else [])}
     for name, values in op.options.items():
         if name not in requests:
-            yield from ((name, value) for value in values if value != _value(op, case, name))
+            yield from ((name, value) for value in values if value != _option_value(op, case, name))
 
 
-def _value(op: Op, case: Case, name: str) -> Any:
+def _option_value(op: Op, case: Case, name: str) -> Any:
     return dict(case.options).get(name, op.options[name][0])
 
 
@@ -64,7 +64,7 @@ def _with_option(case: Case, name: str, value: Any) -> Case:
     return case.replace(options=tuple({**dict(case.options), name: value}.items()))
 
 
-class _Unaware:
+class _FixedOptionRunner:
     """A runner that keeps one option of the kernel at the value of the failing call, whatever a call asks for."""
 
     def __init__(self, runner: Runner, name: str, options: dict[str, Any]) -> None:
@@ -72,9 +72,9 @@ class _Unaware:
         self.device = runner.device
 
     def run(self, call: Call) -> Result:
-        before = {self._name: self._options[self._name]} if self._name in self._options else {}
-        others = {name: value for name, value in call.options.items() if name != self._name}
-        return self._runner.run(replace(call, options={**others, **before}))
+        original_option = {self._name: self._options[self._name]} if self._name in self._options else {}
+        other_options = {name: value for name, value in call.options.items() if name != self._name}
+        return self._runner.run(replace(call, options={**other_options, **original_option}))
 
     @property
     def time_limit(self) -> float:

@@ -10,144 +10,166 @@ import torch
 from torch import Tensor
 
 from packproof.harness.diagnosis.leaks import leak_map
-from packproof.harness.results.maps import ErrorMap, Evidence, Layout, MapRow, Worst
+from packproof.harness.results.maps import ErrorMap, Evidence, Layout, MapRow, WorstElement
 from packproof.properties.bounds.budget import same_bits, score
-from packproof.properties.call import KernelFault, Refused
+from packproof.properties.call import KernelFault, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.sample import Sample
-from packproof.properties.comparison import Comparison, comparisons
+from packproof.properties.comparison import Comparison, record_comparisons
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Property
 from packproof.properties.light_torch import argmax
 from packproof.properties.violation import Violation
-from packproof.refs.axes import in_pool, role
-from packproof.refs.wording import counted
+from packproof.refs.axes import is_in_pool, role
+from packproof.refs.wording import plural
 
-_MOST_ROWS, _MOST_COLUMNS = 24, 64
+_MAX_ROWS, _MAX_COLUMNS = 24, 64
 
 
 def measure(
-    kernel: KernelUnderTest, law: Property, case: Case, violation: Violation, first: Case | None = None
+    kernel: KernelUnderTest, law: Property, case: Case, violation: Violation, first_case: Case | None = None
 ) -> Evidence:
     """The evidence for one violation of a property: error map, worst element, leak map. After a fault only the layout.
 
     case: the smallest case.
     first_case: the case before it was made smaller.
     """
-    found = Evidence(Layout.of(case.lengths, case.slack, kernel.promises))
+    evidence = Evidence(Layout.from_promises(case.lengths, case.slack, kernel.promises))
     if violation.text or violation.tensor is None:
-        return found
+        return evidence
     try:
-        if made := _comparisons(kernel, law, case, violation):
-            scores = _scores(kernel, case, made)
-            found = replace(found, worst=_worst(made, scores), errors=error_map(made, scores, found.layout))
-        found = replace(found, leaks=leak_map(kernel, case, violation.tensor, nan=law.perturbs_with_nan))
-        if first is not None and first.lengths != case.lengths:
-            found = replace(found, first=_first(kernel, law, first))
-    except (KernelFault, Refused):
+        if failing_comparisons := _failing_comparisons(kernel, law, case, violation):
+            scores = _scores(kernel, case, failing_comparisons)
+            evidence = replace(
+                evidence,
+                worst=_worst(failing_comparisons, scores),
+                errors=error_map(failing_comparisons, scores, evidence.layout),
+            )
+        evidence = replace(evidence, leaks=leak_map(kernel, case, violation.tensor, nan=law.perturbs_with_nan))
+        if first_case is not None and first_case.lengths != case.lengths:
+            evidence = replace(evidence, first=_first_error_map(kernel, law, first_case))
+    except (KernelFault, Refusal):
         pass
-    return found
+    return evidence
 
 
-def _first(kernel: KernelUnderTest, law: Property, case: Case) -> ErrorMap | None:
+def _first_error_map(kernel: KernelUnderTest, law: Property, case: Case) -> ErrorMap | None:
     """The error map of the case that failed first; None if something else fails there."""
     violation = next(law.check(kernel, case), None)
     if violation is None or violation.text:
         return None
-    made = _comparisons(kernel, law, case, violation)
-    return error_map(made, _scores(kernel, case, made), Layout.of(case.lengths, case.slack, kernel.promises))
+    failing_comparisons = _failing_comparisons(kernel, law, case, violation)
+    return error_map(
+        failing_comparisons,
+        _scores(kernel, case, failing_comparisons),
+        Layout.from_promises(case.lengths, case.slack, kernel.promises),
+    )
 
 
-def _comparisons(kernel: KernelUnderTest, law: Property, case: Case, violation: Violation) -> list[Comparison]:
+def _failing_comparisons(kernel: KernelUnderTest, law: Property, case: Case, violation: Violation) -> list[Comparison]:
     """The comparisons of the tensor, reference and note that failed."""
-    with comparisons() as made:
+    with record_comparisons() as all_comparisons:
         for _ in law.check(kernel, case):
             pass
     kind = (violation.tensor, violation.other, violation.note)
-    return [c for c in made if (c.key, c.other, c.note) == kind]
+    return [c for c in all_comparisons if (c.key, c.baseline_name, c.note) == kind]
 
 
-def _scores(kernel: KernelUnderTest, case: Case, made: Sequence[Comparison]) -> list[Tensor]:
+def _scores(kernel: KernelUnderTest, case: Case, failing_comparisons: Sequence[Comparison]) -> list[Tensor]:
     sample = kernel.sample(case)
-    return [_score(kernel, sample, compared) for compared in made]
+    return [_score(kernel, sample, comparison) for comparison in failing_comparisons]
 
 
-def _score(kernel: KernelUnderTest, sample: Sample, made: Comparison) -> Tensor:
+def _score(kernel: KernelUnderTest, sample: Sample, comparison: Comparison) -> Tensor:
     """Error as a multiple of the budget. If bits had to agree: 0 for equal elements, and the budget is only a scale."""
-    if made.budget is not None:
-        return score(made.got, made.want.double(), made.budget.total)
-    differs = ~same_bits(made.got, made.want)
-    allowed = kernel.budget(made.key, sample).total[made.start : made.start + len(made.got)]
-    if allowed.shape != made.got.shape:
+    if comparison.budget is not None:
+        return score(comparison.actual, comparison.baseline.double(), comparison.budget.total)
+    differs = ~same_bits(comparison.actual, comparison.baseline)
+    limit = kernel.budget(comparison.key, sample).total[comparison.start : comparison.start + len(comparison.actual)]
+    if limit.shape != comparison.actual.shape:
         return torch.where(differs, math.inf, 0.0)
-    ratio = score(made.got, made.want.double(), allowed)
+    ratio = score(comparison.actual, comparison.baseline.double(), limit)
     return torch.where(differs, torch.where(ratio > 0, ratio, math.inf), 0.0)
 
 
-def _worst(made: Sequence[Comparison], scores: Sequence[Tensor]) -> Worst:
-    compared, ratio = max(zip(made, scores, strict=True), key=lambda pair: float(pair[1].max()))
+def _worst(failing_comparisons: Sequence[Comparison], scores: Sequence[Tensor]) -> WorstElement:
+    comparison, ratio = max(zip(failing_comparisons, scores, strict=True), key=lambda pair: float(pair[1].max()))
     index = argmax(ratio)
-    got, wanted = float(compared.got[index]), float(compared.want[index])
-    sequence, position = compared.rows.locate(index[0] + compared.start) if index else (-1, -1)
-    slot = index[0] + compared.start if in_pool(compared.rows.axes) else -1
-    inner = index if role(compared.rows.axes) == "shared" and slot < 0 else index[1:]
-    place = Violation(compared.key, sequence, position, inner, slot=slot).place
-    terms = () if compared.budget is None else tuple(compared.budget.terms(index).items())
-    return Worst(place, got, wanted, compared.other, abs(got - wanted), terms)
+    actual, expected = float(comparison.actual[index]), float(comparison.baseline[index])
+    sequence, position = comparison.rows.locate(index[0] + comparison.start) if index else (-1, -1)
+    slot = index[0] + comparison.start if is_in_pool(comparison.rows.axes) else -1
+    inner = index if role(comparison.rows.axes) == "shared" and slot < 0 else index[1:]
+    location = Violation(comparison.key, sequence, position, inner, slot=slot).location
+    terms = () if comparison.budget is None else tuple(comparison.budget.terms(index).items())
+    return WorstElement(location, actual, expected, comparison.baseline_name, abs(actual - expected), terms)
 
 
-def error_map(made: Sequence[Comparison], scores: Sequence[Tensor], layout: Layout) -> ErrorMap:
+def error_map(failing_comparisons: Sequence[Comparison], scores: Sequence[Tensor], layout: Layout) -> ErrorMap:
     """The largest score of each token, or of each element for a tensor without tokens."""
-    first = made[0]
-    kind = "slot" if in_pool(first.rows.axes) else role(first.rows.axes)
+    first_comparison = failing_comparisons[0]
+    kind = "slot" if is_in_pool(first_comparison.rows.axes) else role(first_comparison.rows.axes)
     if kind == "token":  # of the tensor's own packing
-        layout = replace(layout, lengths=tuple(b - a for a, b in pairwise(first.rows.offsets)))
-    found: dict[tuple[int, int], float] = {}
-    for compared, ratio in zip(made, scores, strict=True):
+        layout = replace(layout, lengths=tuple(b - a for a, b in pairwise(first_comparison.rows.offsets)))
+    errors: dict[tuple[int, int], float] = {}
+    for comparison, ratio in zip(failing_comparisons, scores, strict=True):
         rows = ratio.reshape(len(ratio), -1) if ratio.dim() > 1 or kind != "shared" else ratio[None]
-        for i, row in enumerate(rows.tolist(), start=compared.start):
+        for i, row in enumerate(rows.tolist(), start=comparison.start):
             cells = (
-                {_cell(compared, i): max(row, default=0.0)}
+                {_cell_index(comparison, i): max(row, default=0.0)}
                 if kind == "token"
                 else {(i, k): v for k, v in enumerate(row)}
             )
-            for place, value in cells.items():
-                found[place] = max(value, found.get(place, 0.0))
-    return _drawn(first, kind, found, layout)
+            for cell, value in cells.items():
+                errors[cell] = max(value, errors.get(cell, 0.0))
+    return _visible_part(first_comparison, kind, errors, layout)
 
 
-def _cell(compared: Comparison, row: int) -> tuple[int, int]:
+def _cell_index(comparison: Comparison, row: int) -> tuple[int, int]:
     """Sequence and token; slack counts as the last sequence."""
-    sequence, position = compared.rows.locate(row)
-    return (sequence if sequence >= 0 else len(compared.rows.offsets) - 1, position)
+    sequence, position = comparison.rows.locate(row)
+    return (sequence if sequence >= 0 else len(comparison.rows.offsets) - 1, position)
 
 
-def _drawn(compared: Comparison, kind: str, found: dict[tuple[int, int], float], layout: Layout) -> ErrorMap:
+def _visible_part(comparison: Comparison, kind: str, errors: dict[tuple[int, int], float], layout: Layout) -> ErrorMap:
     """The part of the map to draw: all rows, or a window around the largest score if they do not fit."""
     if kind == "token":
         sizes = [*layout.lengths, *([layout.slack] if layout.slack else [])]
     else:
-        sizes = [1 + max((k for j, k in found if j == i), default=-1) for i in range(1 + max(j for j, _ in found))]
-    at = max(found, key=lambda place: found[place])
-    top, left = _window(at[0], len(sizes), _MOST_ROWS), _window(at[1], max(sizes, default=0), _MOST_COLUMNS)
+        sizes = [1 + max((k for j, k in errors if j == i), default=-1) for i in range(1 + max(j for j, _ in errors))]
+    largest = max(errors, key=lambda cell: errors[cell])
+    row_window, column_window = (
+        _window(largest[0], len(sizes), _MAX_ROWS),
+        _window(largest[1], max(sizes, default=0), _MAX_COLUMNS),
+    )
     rows = tuple(
         MapRow(
             _label(kind, i, len(layout.lengths)),
-            left.start,
-            tuple(found.get((i, k)) for k in left if k < sizes[i]),
+            column_window.start,
+            tuple(errors.get((i, k)) for k in column_window if k < sizes[i]),
             tuple(layout.edges(i)) if kind == "token" and i < len(layout.lengths) else (),
         )
-        for i in top
+        for i in row_window
     )
     columns: Literal["token", "element"] = "token" if kind == "token" else "element"
-    left_out = [counted(len(sizes) - len(top), "row")] if len(top) < len(sizes) else []
-    left_out += [f"{columns}s before {left.start} and from {left.stop} on"] if len(left) < max(sizes, default=0) else []
-    return ErrorMap(str(compared.key), compared.other, columns, rows, compared.allowed is None, " and ".join(left_out))
+    omissions = [plural(len(sizes) - len(row_window), "row")] if len(row_window) < len(sizes) else []
+    omissions += (
+        [f"{columns}s before {column_window.start} and from {column_window.stop} on"]
+        if len(column_window) < max(sizes, default=0)
+        else []
+    )
+    return ErrorMap(
+        str(comparison.key),
+        comparison.baseline_name,
+        columns,
+        rows,
+        comparison.allowed is None,
+        " and ".join(omissions),
+    )
 
 
-def _window(centre: int, size: int, most: int) -> range:
-    start = max(0, min(centre - most // 2, size - most))
-    return range(start, min(size, start + most))
+def _window(centre: int, size: int, max_size: int) -> range:
+    start = max(0, min(centre - max_size // 2, size - max_size))
+    return range(start, min(size, start + max_size))
 
 
 def _label(kind: str, row: int, sequences: int) -> str:

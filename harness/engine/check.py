@@ -12,8 +12,8 @@ from packproof.harness.engine.target import open_targets
 from packproof.harness.results.events import Event, RunFinished, Verdict
 from packproof.harness.results.failed import CheckFailed
 from packproof.harness.results.names import SEED, is_seed
-from packproof.harness.results.names import dtype as dtype_name
-from packproof.harness.results.wording import failure_texts, title
+from packproof.harness.results.names import long_dtype as dtype_name
+from packproof.harness.results.wording import cell_title, failure_texts
 from packproof.properties.cases.domain import Domain
 from packproof.properties.laws.property import Property
 from packproof.properties.op import Op
@@ -150,10 +150,10 @@ def _require_passed(verdicts: Sequence[Verdict]) -> None:
     if failed := [v for v in verdicts if v.failed]:
         raise CheckFailed("\n\n".join(failure_texts(failed)), verdicts)
     if unjudged := [v for v in verdicts if v.status == "error"]:
-        raise PackproofError("\n".join(f"{title(v.cell)}: {v.reason}" for v in unjudged))
+        raise PackproofError("\n".join(f"{cell_title(v.cell)}: {v.reason}" for v in unjudged))
     counting = [v for v in verdicts if v.cell.counts]
     inconclusive = [v for v in counting if v.status == "inconclusive"]
     if inconclusive or not any(v.held for v in counting):
-        reasons = [f"{title(v.cell)}: {v.reason}" for v in inconclusive or counting]
+        reasons = [f"{cell_title(v.cell)}: {v.reason}" for v in inconclusive or counting]
         listed = "\n    ".join(dict.fromkeys(reasons))
         raise CheckFailed(f"inconclusive, not all that was asked could be judged:\n    {listed}", verdicts)

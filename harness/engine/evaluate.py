@@ -12,15 +12,20 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from packproof.harness.diagnosis.conventions import suggestions
-from packproof.harness.engine.failure import FoundViolation, ReplayInfo, as_found, failure_of
-from packproof.harness.engine.own_faults import caught, not_judged, not_reached, said
+from packproof.harness.engine.failure import Finding, ReplayInfo, shrunk_failure, unshrunk_failure
+from packproof.harness.engine.own_faults import (
+    error_verdicts,
+    errors_as_verdicts,
+    inconclusive_verdicts,
+    report_internal_error,
+)
 from packproof.harness.engine.plan import Unit
-from packproof.harness.engine.probe import Found, probe
+from packproof.harness.engine.probe import InferredDomain, probe
 from packproof.harness.engine.request import PROFILES, Allowance
 from packproof.harness.engine.rounds import numbered, rounds, shared_out
 from packproof.harness.engine.target import CheckTarget
-from packproof.harness.engine.violations import evaluated
-from packproof.harness.results.coverage import NOT_ITS_OWN, Coverage
+from packproof.harness.engine.violations import judge_case
+from packproof.harness.results.coverage import NOT_KERNEL_REFUSALS, Coverage
 from packproof.harness.results.events import (
     Cell,
     CellFinished,
@@ -32,16 +37,16 @@ from packproof.harness.results.events import (
     Tier,
     Verdict,
 )
-from packproof.harness.results.names import short
-from packproof.harness.results.questions import question_of
+from packproof.harness.results.names import short_dtype
+from packproof.harness.results.questions import find_question
 from packproof.harness.worker.sharing import CoreTime
 from packproof.harness.worker.worker import Worker
-from packproof.properties.call import OutOfTime, OutsideDomain, Refused
+from packproof.properties.call import OutOfTime, OutsideDomain, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.cases.tuned import merged
-from packproof.properties.comparison import comparisons
+from packproof.properties.cases.tuned import merge_tuned
+from packproof.properties.comparison import record_comparisons
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Property
 from packproof.properties.stopwatch import span
@@ -66,15 +71,15 @@ def evaluate_unit(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
                 left.remove(event.verdict.cell)
             yield event
     except OutOfTime as error:
-        yield from not_reached(left, str(error))
+        yield from inconclusive_verdicts(left, str(error))
     except PackproofError as error:
-        yield from not_judged(left, str(error))
+        yield from error_verdicts(left, str(error))
 
 
 def _evaluated_together(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
     """Dtype after dtype, in one process."""
-    with unit.target.worker(core_time.until + _LAST_CALL) as worker:
-        if not core_time.over:
+    with unit.target.worker(core_time.deadline + _LAST_CALL) as worker:
+        if not core_time.is_over:
             with span("start"):
                 worker.open()  # before any autograd here: the process of a closure is a fork of this one
         for dtype in dict.fromkeys(cell.dtype for cell in unit.cells):
@@ -85,7 +90,7 @@ def _evaluated(target: CheckTarget, worker: Worker, cells: Sequence[Cell], core_
     """The cells of one dtype: properties of the plan first, memory-filling ones after them, unpromised ones last."""
     dtype, laws = cells[0].dtype, target.request.laws
     evaluator, space = _evaluator(target, worker, dtype, core_time), target.space(dtype)
-    extra = [cell for cell in cells if cell.beyond and not target.beyond]
+    extra = [cell for cell in cells if cell.unpromised and not target.unpromised]
     plain = [cell for cell in cells if cell not in extra]
     large = [cell for cell in plain if laws[cell.property].fills_memory]
     others = [cell for cell in plain if cell not in large]
@@ -109,7 +114,7 @@ def _evaluated(target: CheckTarget, worker: Worker, cells: Sequence[Cell], core_
 
 def _in_rounds(cells: Iterable[tuple[Cell, Iterator[Event | None]]]) -> Iterator[Event]:
     """The events of the cells, one round of each cell at a time. None ends a round."""
-    running = deque(caught(cell, events) for cell, events in cells)
+    running = deque(errors_as_verdicts(cell, events) for cell, events in cells)
     while running:
         cell = running.popleft()
         for event in cell:
@@ -142,7 +147,7 @@ def _evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: CoreT
 
 def _with_question(evaluator: "Evaluator", target: CheckTarget, cell: Cell) -> "Evaluator":
     """The same evaluator for a promise that the kernel does not make: golden cases only, unless the answer counts."""
-    raised = question_of(cell.property, cell.beyond).raised(target.declared)
+    raised = find_question(cell.property, cell.unpromised).with_promise(target.declared)
     assert raised is not None
     effort = evaluator.effort
     if not cell.counts:
@@ -178,7 +183,7 @@ class _Course:
 
     space: Space
     """The part of its case space inside the domain, as far as `found` tells."""
-    found: Found | None
+    found: InferredDomain | None
     """The inferred domain when this course began."""
     golden: frozenset[Case]
     """The golden cases in the space."""
@@ -205,7 +210,7 @@ class Evaluator:
     replay: ReplayInfo
     known_tier: Tier | None = None
     """None if only the first calls show whether a kernel is interpreted."""
-    found: Found | None = None
+    found: InferredDomain | None = None
     """The kernel's domain, inferred after it refused a call."""
     declined: Case | None = None
     """The first refused call."""
@@ -221,10 +226,10 @@ class Evaluator:
         clock = self.effort.core_time.clock
         resumed, seconds = clock(), 0.0
         course, failure = self._course(law, space, Coverage()), None
-        while course.left and not self.effort.core_time.over:
+        while course.left and not self.effort.core_time.is_over:
             finding = yield from self._round(cell, law, course)
             if finding is not None:
-                failure = as_found(self.kernel, finding)
+                failure = unshrunk_failure(self.kernel, finding)
                 yield FailureFound(self._verdict(cell, law, course, failure, seconds + clock() - resumed))
                 failure = self._failure(finding)
                 break
@@ -233,12 +238,12 @@ class Evaluator:
                 yield None
                 resumed = clock()
             if self.found is not course.found:
-                course = self._course(law, space, course.seen.again())
+                course = self._course(law, space, course.seen.restarted())
             elif self.tier != course.tier:
                 course = self._course(law, space, course.seen, course.begun)
         if failure is None:
             for case in chain.from_iterable(course.left):
-                course.seen.leave_out(course.space.classes(case))
+                course.seen.count_unreached(course.space.boundary_classes(case))
         verdict = self._verdict(cell, law, course, failure, seconds)
         if verdict.status == "inconclusive" and self.declined is not None:
             with suppress(OutOfTime):
@@ -255,14 +260,14 @@ class Evaluator:
         planned = len(begun) + sum(map(len, left))
         return _Course(inside, self.found, golden, self.tier, left, list(begun), planned, seen)
 
-    def _round(self, cell: Cell, law: Property, course: _Course) -> Generator[Event, None, FoundViolation | None]:
+    def _round(self, cell: Cell, law: Property, course: _Course) -> Generator[Event, None, Finding | None]:
         """Judge the next round, until a violation, or a refusal from which the kernel's domain is inferred."""
         space, seen, cases = course.space, course.seen, course.left[0]
         while cases and self.effort.core_time.goes_on():
             case = cases.pop(0)
             if time.monotonic() - course.reported > _PROGRESS_SECONDS:
                 course.reported = time.monotonic()
-                yield Progress(cell, seen.drawn, course.planned, case.lengths)
+                yield Progress(cell, seen.examples, course.planned, case.lengths)
             try:
                 configured = self._configured(case, course)
                 violation, stopped = self._judged(law, space, configured, seen)
@@ -272,7 +277,7 @@ class Evaluator:
             course.begun.append(case)
             if violation is not None:
                 untried = tuple(c for c in chain(*course.left) if c.n_tokens and c in course.golden)
-                return FoundViolation(cell, law, space, configured, violation, seen.drawn, untried)
+                return Finding(cell, law, space, configured, violation, seen.examples, untried)
             if self.found is None and _declines(stopped):
                 with suppress(OutOfTime):
                     self.found, self.declined = probe(self.kernel, space, case), case
@@ -283,33 +288,33 @@ class Evaluator:
 
     def _judged(
         self, law: Property, space: Space, case: Case, seen: Coverage
-    ) -> tuple[Violation | None, Refused | None]:
+    ) -> tuple[Violation | None, Refusal | None]:
         """Judge one case and count it: the violation, and the refusal."""
         self.kernel.refusals.clear()
         self.kernel.values_only.refusals.clear()
-        with comparisons() as made:
-            violation, stopped = evaluated(self.kernel, law, case)
+        with record_comparisons() as made:
+            violation, stopped = judge_case(self.kernel, law, case)
         for refused in (*self.kernel.refusals, *self.kernel.values_only.refusals):
             if not isinstance(refused, OutsideDomain):
-                seen.note(case, refused)
+                seen.record_refusal(case, refused)
         for compared in made:
-            if compared.other == "reference":
-                seen.weigh(str(compared.key), judges=compared.judges)
-        judged = violation is not None or any(compared.judges for compared in made)
-        seen.count(case, space.classes(case), compared=judged, stopped=stopped)
-        seen.tuned = merged(seen.tuned, self.kernel.tuned.get(case.configuration, ()) if made else ())
+            if compared.baseline_name == "reference":
+                seen.count_comparison(str(compared.key), is_decisive=compared.is_conclusive)
+        judged = violation is not None or any(compared.is_conclusive for compared in made)
+        seen.count_case(case, space.boundary_classes(case), compared=judged, refusal=stopped)
+        seen.tuned = merge_tuned(seen.tuned, self.kernel.tuned.get(case.configuration, ()) if made else ())
         return violation, stopped
 
-    def _failure(self, finding: FoundViolation) -> Failure:
+    def _failure(self, finding: Finding) -> Failure:
         effort, empty = self.effort, self._draws_empty_packs(finding.law)
-        seconds = min(effort.allowance.seconds, max((effort.core_time.until - time.monotonic()) / 4, _LATE_SECONDS))
-        with span("shrink", whole=True):
+        seconds = min(effort.allowance.seconds, max((effort.core_time.deadline - time.monotonic()) / 4, _LATE_SECONDS))
+        with span("shrink", inclusive=True):
             allowance = replace(effort.allowance, seconds=seconds)
             try:
-                return failure_of(self.kernel, finding, allowance, self.replay, empty_packs=empty)
+                return shrunk_failure(self.kernel, finding, allowance, self.replay, empty_packs=empty)
             except Exception as error:  # the violation stands without it
-                found = as_found(self.kernel, finding)
-                return replace(found, lines=(*found.lines, f"not made small: {said(error)}"))
+                found = unshrunk_failure(self.kernel, finding)
+                return replace(found, lines=(*found.lines, f"not made small: {report_internal_error(error)}"))
 
     def _inside(self, space: Space) -> Space:
         """The part of the space inside the inferred domain."""
@@ -327,9 +332,12 @@ class Evaluator:
         status, reasons = seen.status, list(seen.reasons())
         if failure:
             status, reasons = "failed", []
-        elif self.found and self.found.others_only and not seen.judged:
-            status, reasons = "skipped", [f"the kernel refuses {short(cell.dtype)} and takes {self.found.others_only}"]
-        elif not seen.judged and not reasons:
+        elif self.found and self.found.accepted_dtypes and not seen.judged_examples:
+            status, reasons = (
+                "skipped",
+                [f"the kernel refuses {short_dtype(cell.dtype)} and takes {self.found.accepted_dtypes}"],
+            )
+        elif not seen.judged_examples and not reasons:
             reasons = [_why_skipped(course.space, law, seen)]
         elif self.found and not self.found.domain.allows_gradients:
             reasons.append(f"gradients: refused ({', '.join(self.found.domain.texts)})")
@@ -337,11 +345,11 @@ class Evaluator:
             cell,
             self.tier,
             status,
-            seen.drawn,
+            seen.examples,
             seconds,
-            judged=seen.judged,
-            refused=seen.refused,
-            classes=seen.classes,
+            judged=seen.judged_examples,
+            refused=seen.refused_examples,
+            classes=seen.judged_classes,
             missing=seen.missing if status == "inconclusive" else (),
             reason="; ".join(reasons),
             limits=tuple(seen.limits.values()),
@@ -384,15 +392,15 @@ class Evaluator:
         return self.known_tier or ("interpret" if self.kernel.interpreted else "eager")
 
 
-def _declines(stopped: Refused | None) -> bool:
+def _declines(stopped: Refusal | None) -> bool:
     """Whether the kernel declined a call of the case in its unchanged form."""
-    return stopped is not None and not (stopped.backward or stopped.note or isinstance(stopped, NOT_ITS_OWN))
+    return stopped is not None and not (stopped.backward or stopped.note or isinstance(stopped, NOT_KERNEL_REFUSALS))
 
 
 def _why_skipped(space: Space, law: Property, seen: Coverage) -> str:
     """Why a cell was not judged, although the kernel refused no whole example."""
     refused = [f"refused: {limit.text}" for limit in seen.limits.values() if not limit.gradients]
-    stopped = refused + [str(outside) for outside in seen.outside]
-    if stopped or seen.drawn:
+    stopped = refused + [str(outside) for outside in seen.outside_domain]
+    if stopped or seen.examples:
         return next(iter(stopped), law.nothing_to_compare)
     return law.skip_reason(space) or f"no example in the kernel's domain suits it: {'; '.join(space.domain.texts)}"

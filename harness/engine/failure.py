@@ -7,16 +7,16 @@ from packproof.harness.diagnosis.conventions import suggestions
 from packproof.harness.diagnosis.diagnose import diagnose
 from packproof.harness.diagnosis.fixed_options import fixed_options
 from packproof.harness.diagnosis.measure import measure
-from packproof.harness.engine.own_faults import said
+from packproof.harness.engine.own_faults import report_internal_error
 from packproof.harness.engine.request import Allowance
 from packproof.harness.engine.shrink import shrink
-from packproof.harness.engine.violations import evaluated
+from packproof.harness.engine.violations import judge_case
 from packproof.harness.results.events import Cell, Failure
 from packproof.harness.results.replay_file import write_replay
 from packproof.harness.results.text import printable
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
-from packproof.properties.cases.tuned import merged
+from packproof.properties.cases.tuned import merge_tuned
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Property
 from packproof.properties.op import Op
@@ -24,8 +24,8 @@ from packproof.properties.violation import Violation
 from packproof.refs.axes import parse
 from packproof.version import __version__
 
-_MOST_PRINTED, _WIDEST = 10, 200
-_FEW = Allowance(3, 5)  # if each try has to start all processes again
+_MAX_PRINTED_LINES, _MAX_LINE_WIDTH = 10, 200
+_SMALL_ALLOWANCE = Allowance(3, 5)  # if each try has to start all processes again
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ReplayInfo:
 
 
 @dataclass(frozen=True)
-class FoundViolation:
+class Finding:
     """A violation, and the cell, space and case in which it was found."""
 
     cell: Cell
@@ -53,22 +53,22 @@ class FoundViolation:
     violation: Violation
     example: int
     """Its number among the cell's examples."""
-    untried: tuple[Case, ...] = ()
+    untried_cases: tuple[Case, ...] = ()
     """Golden cases with tokens that the cell has not reached."""
 
 
-def as_found(kernel: KernelUnderTest, finding: FoundViolation) -> Failure:
+def unshrunk_failure(kernel: KernelUnderTest, finding: Finding) -> Failure:
     """The failure before it is shrunk and diagnosed."""
     case, violation = finding.case, finding.violation
-    lines = (setting(kernel.op, case), *violation.lines())
+    lines = (describe_setting(kernel.op, case), *violation.lines())
     tensor, regime = str(violation.tensor or ""), case.regime
     return Failure(
         case.lengths, tensor, lines, finding.example, 0, regime=regime, fault=violation.fault, note=violation.note
     )
 
 
-def failure_of(
-    kernel: KernelUnderTest, finding: FoundViolation, allowance: Allowance, replay: ReplayInfo, *, empty_packs: bool
+def shrunk_failure(
+    kernel: KernelUnderTest, finding: Finding, allowance: Allowance, replay: ReplayInfo, *, empty_packs: bool
 ) -> Failure:
     """The failure at the smallest case found within the allowance.
 
@@ -79,47 +79,62 @@ def failure_of(
     def fails(candidate: Case) -> bool:
         if not (empty_packs or candidate.n_tokens):
             return False
-        found = evaluated(kernel, law, candidate)[0]
-        return found is not None and (found.fault, found.error) == (violation.fault, violation.error)
+        candidate_violation = judge_case(kernel, law, candidate)[0]
+        return candidate_violation is not None and (candidate_violation.fault, candidate_violation.error) == (
+            violation.fault,
+            violation.error,
+        )
 
-    untried = tuple(golden.replace(configuration=case.configuration) for golden in finding.untried)
-    allowance, others = (_FEW, ()) if violation.fault == "killed" else (allowance, untried)
+    untried_cases = tuple(golden.replace(configuration=case.configuration) for golden in finding.untried_cases)
+    allowance, other_cases = (_SMALL_ALLOWANCE, ()) if violation.fault == "killed" else (allowance, untried_cases)
     with kernel.runner.impatient() if violation.fault == "hung" else nullcontext():
-        small, tried = shrink(case, finding.space, fails, allowance, others)
+        smallest, n_tried = shrink(case, finding.space, fails, allowance, other_cases)
     kernel.renew()  # drop cached results: the kernel has to run, and print, again
     kernel.tuned.clear()
     kernel.runner.printed()
-    found = evaluated(kernel, law, small)[0]
+    shrunk_violation = judge_case(kernel, law, smallest)[0]
     printed = kernel.runner.printed()
-    if found is None:  # the failure is flaky: keep the first violation
-        small, found = case, violation
-        again = (
+    if shrunk_violation is None:  # the failure is flaky: keep the first violation
+        smallest, shrunk_violation = case, violation
+        reason = (
             "it answered when it was called again" if violation.fault == "hung" else "the kernel is not deterministic"
         )
-        lines = [*violation.lines(), f"this case does not fail every time: {again}"]
+        lines = [*violation.lines(), f"this case does not fail every time: {reason}"]
     else:
-        lines = [*found.lines(), *filter(None, [diagnose(kernel, small, found)])]
-        lines += suggestions(kernel, law, small, finding.space)
-        lines += fixed_options(kernel, small, found, finding.space)
-    if small.configuration or replay.draw_configs:
-        lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merged(*kernel.tuned.values())]
-    if printed and found.fault not in ("crashed", "hung", "exited"):  # their text has the output
-        lines += ["the kernel printed:", *(f"  {printable(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
-    file, trouble = _write_replay(kernel, finding.cell, small, lines, replay)
-    lines += [trouble] if trouble else []
+        lines = [*shrunk_violation.lines(), *filter(None, [diagnose(kernel, smallest, shrunk_violation)])]
+        lines += suggestions(kernel, law, smallest, finding.space)
+        lines += fixed_options(kernel, smallest, shrunk_violation, finding.space)
+    if smallest.configuration or replay.draw_configs:
+        lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merge_tuned(*kernel.tuned.values())]
+    if printed and shrunk_violation.fault not in ("crashed", "hung", "exited"):  # their text has the output
+        lines += [
+            "the kernel printed:",
+            *(f"  {printable(line)[:_MAX_LINE_WIDTH]}" for line in printed[-_MAX_PRINTED_LINES:]),
+        ]
+    file, write_error = _write_replay(kernel, finding.cell, smallest, lines, replay)
+    lines += [write_error] if write_error else []
     try:
-        evidence = measure(kernel, law, small, found, case)
+        evidence = measure(kernel, law, smallest, shrunk_violation, case)
     except Exception as error:  # the failure stands without it
         evidence = None
-        lines += [f"not measured: {said(error)}"]
-    shown = (setting(kernel.op, small), *lines)
-    tensor = str(found.tensor or "")
+        lines += [f"not measured: {report_internal_error(error)}"]
+    report_lines = (describe_setting(kernel.op, smallest), *lines)
+    tensor = str(shrunk_violation.tensor or "")
     return Failure(
-        small.lengths, tensor, shown, finding.example, tried, file, evidence, small.regime, found.fault, found.note
+        smallest.lengths,
+        tensor,
+        report_lines,
+        finding.example,
+        n_tried,
+        file,
+        evidence,
+        smallest.regime,
+        shrunk_violation.fault,
+        shrunk_violation.note,
     )
 
 
-def setting(op: Op, case: Case) -> str:
+def describe_setting(op: Op, case: Case) -> str:
     """Everything of a case but its lengths, in one line. Inputs with several forms come with the axes of their form."""
     forms = {n: parse(op.inputs[n]).alternatives[k] for n, k in case.axes if k}
     return ", ".join([case.setting, *(f"{n} ({' '.join(axes)})" for n, axes in forms.items())])

@@ -13,28 +13,28 @@ from packproof.refs.errors import PackproofError
 E = TypeVar("E")
 
 
-def said(error: Exception) -> str:
+def report_internal_error(error: Exception) -> str:
     """One line for an internal error of packproof; its traceback goes to stderr."""
     traceback.print_exception(error)
     text = str(error) if isinstance(error, PackproofError) else f"{type(error).__name__}: {error}"
     return f"packproof itself failed: {text}"
 
 
-def not_judged(cells: Sequence[Cell], why: str) -> Iterator[CellFinished]:
+def error_verdicts(cells: Sequence[Cell], reason: str) -> Iterator[CellFinished]:
     """An "error" verdict for each cell."""
     for cell in cells:
-        yield CellFinished(Verdict(cell, "eager", "error", 0, 0.0, reason=why))
+        yield CellFinished(Verdict(cell, "eager", "error", 0, 0.0, reason=reason))
 
 
-def not_reached(cells: Sequence[Cell], why: str) -> Iterator[CellFinished]:
+def inconclusive_verdicts(cells: Sequence[Cell], reason: str) -> Iterator[CellFinished]:
     """An "inconclusive" verdict for each cell."""
     for cell in cells:
-        yield CellFinished(Verdict(cell, "eager", "inconclusive", 0, 0.0, reason=why))
+        yield CellFinished(Verdict(cell, "eager", "inconclusive", 0, 0.0, reason=reason))
 
 
-def caught(cell: Cell, events: Iterator[E]) -> Iterator[E | CellFinished]:
+def errors_as_verdicts(cell: Cell, events: Iterator[E]) -> Iterator[E | CellFinished]:
     """The events of a cell. If packproof itself fails in it, the verdict is an error; the other cells run on."""
     try:
         yield from events
     except Exception as error:
-        yield from not_judged([cell], said(error))
+        yield from error_verdicts([cell], report_internal_error(error))

@@ -14,7 +14,7 @@ from packproof.harness.results.text import printable
 from packproof.properties.calling.suggested_adapter import suggested_adapter
 from packproof.properties.cases.space import Space
 from packproof.properties.declaration import needed_inputs
-from packproof.properties.laws.property import Property, Shared
+from packproof.properties.laws.property import Property, SharedResults
 from packproof.version import untried
 
 _MANY_CORES = 4  # for each kernel and dtype
@@ -107,8 +107,8 @@ def _compiled_once(targets: Sequence[CheckTarget]) -> Iterator[tuple[CheckTarget
     modules: set[str] = set()
     for target in targets:
         builtin = target.builtin
-        yield target, builtin is not None and builtin.forms not in modules and target.request.compiles
-        modules |= {builtin.forms} if builtin else set()
+        yield target, builtin is not None and builtin.kernel_module not in modules and target.request.compiles
+        modules |= {builtin.kernel_module} if builtin else set()
 
 
 def _cells(target: CheckTarget, compiled: bool) -> Iterator[Cell]:
@@ -130,17 +130,17 @@ def _judged_cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
         return Cell(printable(target.op.name), target.name, name, dtype, request.device, beyond, counts)
 
     for name in request.laws:
-        yield cell(name, target.beyond, counts=not target.beyond)
-    if request.questions and not target.beyond:
+        yield cell(name, target.unpromised, counts=not target.unpromised)
+    if request.questions and not target.unpromised:
         for question, _ in open_questions(target.declared):
             if question.property in request.laws:
-                yield cell(question.property, question.word, counts=request.strict)
+                yield cell(question.property, question.label, counts=request.strict)
 
 
 def _compiled_together(planned: Sequence[tuple[CheckTarget, Sequence[Cell]]]) -> Iterator[Unit]:
     """The unit of all compile cells: one process imports the compiler for all."""
     forms = {
-        cell: target.builtin.forms
+        cell: target.builtin.kernel_module
         for target, cells in planned
         for cell in cells
         if cell.property == COMPILE and target.builtin
@@ -162,7 +162,7 @@ def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, cores: _C
     yield from (Unit("evaluate", target, tuple(alike)) for alike in together.values())
 
 
-def _shared(target: CheckTarget, cell: Cell, cores: _Cores) -> tuple[Shared, bool]:
+def _shared(target: CheckTarget, cell: Cell, cores: _Cores) -> tuple[SharedResults, bool]:
     """What the unit of a cell shares, and whether the cell is in its second half."""
     laws = target.request.laws
     law = laws[cell.property]
@@ -201,10 +201,10 @@ def _about_releases(targets: Sequence[CheckTarget]) -> Iterator[str]:
 
 def _notes(target: CheckTarget) -> Iterator[str]:
     """Features this kernel does not offer, and is therefore not tested for."""
-    if target.beyond:
+    if target.unpromised:
         return
-    caught = target.not_named if target.declared.catch_all else []
-    if absent := [name for name in target.not_offered if name not in caught]:
+    caught = target.missing_names if target.declared.catch_all else []
+    if absent := [name for name in target.missing_features if name not in caught]:
         yield f"{target.name} does not take, so it is not tested for: {', '.join(absent)}"
     if caught:
         yield (
@@ -217,7 +217,7 @@ def _notes(target: CheckTarget) -> Iterator[str]:
         yield f"{target.name} has fixed, so it is not tested without: {values}"
     if made := declared.metadata(target.op):
         yield f"{target.name} takes {', '.join(made)}: made of cu_seqlens"
-    if left_out := declared.left_out(target.op):
+    if left_out := declared.omitted_metadata(target.op):
         line = suggested_adapter(target.name, target.op.name, [], left_out)
         names = ", ".join(left_out)
         yield f"{target.name} has defaults for {names} beside cu_seqlens, which stay; to pass them: {line}"

@@ -3,32 +3,36 @@
 from collections.abc import Callable, Iterable, Mapping
 from math import gcd
 
-_FEW = 4
+_MAX_SET_SIZE = 4
 
 
-def sizes_condition(name: str, found: Mapping[int, bool], base: int) -> str | None:
+def sizes_condition(name: str, answers: Mapping[int, bool], base: int) -> str | None:
     """The plainest condition true for all accepted sizes and false for all refused ones.
 
     answers: whether each size was accepted.
 
     Returns "" if no size was refused, None if only the base size was accepted.
     """
-    accepted = sorted(size for size, ok in found.items() if ok)
-    refused = [size for size, ok in found.items() if not ok]
+    accepted = sorted(size for size, ok in answers.items() if ok)
+    refused = [size for size, ok in answers.items() if not ok]
     if not refused:
         return ""
     if set(accepted) <= {base}:
         return None
-    largest, smallest, beyond = accepted[-1], accepted[0], max(found)
+    largest_size, smallest_size, largest_tried = accepted[-1], accepted[0], max(answers)
     step = gcd(*accepted)
     for unit in sorted({1, step}):
-        every = [size for size in found if size % unit == 0]
-        if any(smallest <= size <= largest and not found[size] for size in every):
+        multiples = [size for size in answers if size % unit == 0]
+        if any(smallest_size <= size <= largest_size and not answers[size] for size in multiples):
             continue
         parts = [f"{name} % {unit} == 0"] if unit > 1 else []
-        low = smallest if any(size < smallest for size in every) else None
-        high = largest if any(size > largest for size in every) or (unit > 1 and largest < beyond // 2) else None
-        if unit > 1 and high is not None and len(accepted) <= _FEW:
+        low = smallest_size if any(size < smallest_size for size in multiples) else None
+        high = (
+            largest_size
+            if any(size > largest_size for size in multiples) or (unit > 1 and largest_size < largest_tried // 2)
+            else None
+        )
+        if unit > 1 and high is not None and len(accepted) <= _MAX_SET_SIZE:
             break  # a set reads better
         return " and ".join([*parts, *_range(name, low, high)])
     return f"{name} in ({', '.join(map(str, accepted))}{',' if len(accepted) == 1 else ''})"
@@ -40,28 +44,28 @@ def _range(name: str, low: int | None, high: int | None) -> list[str]:
     return [f"{name} >= {low}"] if low is not None else [f"{name} <= {high}"] if high is not None else []
 
 
-def multiple_of(takes: Callable[[int], bool], hints: Iterable[int], most: int = 256) -> int:
+def smallest_step(accepts: Callable[[int], bool], hints: Iterable[int], max_step: int = 256) -> int:
     """The smallest accepted step: a power of two, or a number from the kernel's messages; 1 if none is accepted."""
-    steps = {2**k for k in range(1, most.bit_length())} | {n for n in hints if 1 < n <= most}
-    return next((step for step in sorted(steps) if takes(step)), 1)
+    steps = {2**k for k in range(1, max_step.bit_length())} | {n for n in hints if 1 < n <= max_step}
+    return next((step for step in sorted(steps) if accepts(step)), 1)
 
 
-def bounded(takes: Callable[[int], bool], refused: int, accepted: int) -> int:
+def smallest_accepted(accepts: Callable[[int], bool], refused: int, accepted: int) -> int:
     """The smallest accepted number, between a refused and an accepted one."""
     while accepted - refused > 1:
         middle = (accepted + refused) // 2
-        accepted, refused = (middle, refused) if takes(middle) else (accepted, middle)
+        accepted, refused = (middle, refused) if accepts(middle) else (accepted, middle)
     return accepted
 
 
-def largest(takes: Callable[[int], bool], low: int, high: int, step: int, hints: Iterable[int]) -> int:
+def largest_accepted(accepts: Callable[[int], bool], low: int, high: int, step: int, hints: Iterable[int]) -> int:
     """The largest accepted multiple of the step, between `low`, which is accepted, and `high`, which is not."""
     for hint in sorted(hints):
-        if low < hint < high and hint % step == 0 and takes(hint):
+        if low < hint < high and hint % step == 0 and accepts(hint):
             low = hint
         elif low < hint < high and hint % step == 0:
             high = hint
     while high - low > step:
         middle = low + (high - low) // (2 * step) * step
-        low, high = (middle, high) if takes(middle) else (low, middle)
+        low, high = (middle, high) if accepts(middle) else (low, middle)
     return low

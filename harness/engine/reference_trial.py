@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.engine.violations import evaluated
+from packproof.harness.engine.violations import judge_case
 from packproof.properties.bounds.oracle import vjp
-from packproof.properties.bounds.running_error import bounded
+from packproof.properties.bounds.running_error import run_with_error_bounds
 from packproof.properties.call import Call, KernelFault, Result
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
@@ -25,14 +25,14 @@ from packproof.properties.cases.space import Space, golden_case
 from packproof.properties.declared import require
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Property
-from packproof.properties.light_torch import pulled_back
+from packproof.properties.light_torch import vector_jacobian_product
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
-from packproof.properties.violation import Violation, apart
+from packproof.properties.violation import Violation, distinct_texts
 from packproof.refs import errors
 from packproof.refs.axes import is_shared, parse
 from packproof.refs.errors import UsageError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 _LAYOUTS = {
     "a pack of zero sequences": (),
@@ -41,7 +41,7 @@ _LAYOUTS = {
     "two sequences": (2, 3),
 }
 _PACKS = ((2, 3), (3, 0, 2), (4, 1))
-_MOST_CASES = 4  # for each law: the smallest ones
+_MAX_CASES = 4  # for each law: the smallest ones
 
 
 def try_reference(op: Op) -> None:
@@ -50,14 +50,16 @@ def try_reference(op: Op) -> None:
     Raises UsageError with the call, its result and the expected one.
     """
     _require_rows(op)
-    for what, case in _cases(op):
+    for label, case in _cases(op):
         sample = draw(op, case)
-        where = f"{op.name}: its reference, at {what} (lengths {list(case.lengths)}, float64, {_sizes(case)})"
-        _try(op.reference, sample, where, absolute=False)
+        context = f"{op.name}: its reference, at {label} (lengths {list(case.lengths)}, float64, {_sizes_text(case)})"
+        _try_function(op.reference, sample, context, absolute=False)
         if op.absolute is None:
-            bounded(partial(vjp, op.reference, sample, gradients=True))  # raises for an operator without a rule
+            run_with_error_bounds(
+                partial(vjp, op.reference, sample, gradients=True)
+            )  # raises for an operator without a rule
         else:
-            _try(op.absolute, sample, where.replace("its reference", "its `absolute`"), absolute=True)
+            _try_function(op.absolute, sample, context.replace("its reference", "its `absolute`"), absolute=True)
 
 
 def try_laws(op: Op, laws: Iterable[Property]) -> None:
@@ -66,17 +68,17 @@ def try_laws(op: Op, laws: Iterable[Property]) -> None:
     Raises UsageError with the law, the violation and the field of the declaration to change.
     """
     space = Space(op, "float32", Promises())
-    subject = KernelUnderTest(op, _Reference(op), Promises(), gradients=op.differentiable)
+    reference = KernelUnderTest(op, _ReferenceRunner(op), Promises(), gradients=op.differentiable)
     cases = list(_small_packs(space))
     for law in laws:
-        suited = sorted(law.suited(space, cases), key=lambda case: case.n_tokens) if law.of_the_op else []
-        for case in suited[:_MOST_CASES]:
-            violation, _ = evaluated(subject, law, case)
+        suitable_cases = sorted(law.suited(space, cases), key=lambda case: case.n_tokens) if law.of_the_op else []
+        for case in suitable_cases[:_MAX_CASES]:
+            violation, _ = judge_case(reference, law, case)
             if violation is not None:
                 raise UsageError(_broken_law(op, law, case, violation))
 
 
-class _Reference:
+class _ReferenceRunner:
     """A Runner of an op's reference: computes in float64 as the oracle does, with inputs and results in fp32.
 
     Its own roundings, such as of another order of summation, are then far below the budget.
@@ -92,15 +94,19 @@ class _Reference:
         inputs = {n: x.double() if x.is_floating_point() else x for n, x in call.inputs.items()}
         wrt = [inputs[n].requires_grad_() for n in call.wrt]
         try:
-            returned = self._op.reference(**inputs, **call.metadata, **call.options)
-            named = dict(zip(call.outputs, returned if isinstance(returned, tuple) else (returned,), strict=True))
-            reached = [n for n, y in named.items() if y.requires_grad and n in call.cotangents]
-            incoming = [call.cotangents[n].double() for n in reached]
-            slopes = pulled_back([named[n] for n in reached], wrt, incoming) if reached and wrt else ()
+            result = self._op.reference(**inputs, **call.metadata, **call.options)
+            named_outputs = dict(zip(call.outputs, result if isinstance(result, tuple) else (result,), strict=True))
+            attached_outputs = [n for n, y in named_outputs.items() if y.requires_grad and n in call.cotangents]
+            incoming = [call.cotangents[n].double() for n in attached_outputs]
+            input_gradients = (
+                vector_jacobian_product([named_outputs[n] for n in attached_outputs], wrt, incoming)
+                if attached_outputs and wrt
+                else ()
+            )
         except Exception as error:
-            raise KernelFault("raised", _in_one_line(error)) from error
-        gradients = {n: g.float() for n, g in zip(call.wrt, slopes, strict=False) if g is not None}
-        return Result({n: y.detach().float() for n, y in named.items()}, gradients)
+            raise KernelFault("raised", _one_line_of(error)) from error
+        gradients = {n: g.float() for n, g in zip(call.wrt, input_gradients, strict=False) if g is not None}
+        return Result({n: y.detach().float() for n, y in named_outputs.items()}, gradients)
 
     @property
     def time_limit(self) -> float:
@@ -126,12 +132,12 @@ def _small_packs(space: Space) -> Iterator[Case]:
 
 def _broken_law(op: Op, law: Property, case: Case, violation: Violation) -> str:
     if violation.text:
-        what = ", ".join(violation.lines())
+        description = ", ".join(violation.lines())
     else:
-        got, wanted = apart(violation.got, violation.wanted)
-        what = f"{violation.tensor}, {violation.place}: {got}, {violation.other} {wanted}"
-        what += f", {violation.note}" if violation.note else ""
-    return f"{op.name}: its own reference breaks {law.name} at {case}: {what}. {law.of_the_op} (docs/new_op.md)"
+        actual, expected = distinct_texts(violation.got, violation.wanted)
+        description = f"{violation.tensor}, {violation.location}: {actual}, {violation.other} {expected}"
+        description += f", {violation.note}" if violation.note else ""
+    return f"{op.name}: its own reference breaks {law.name} at {case}: {description}. {law.of_the_op} (docs/new_op.md)"
 
 
 def _require_rows(op: Op) -> None:
@@ -148,71 +154,74 @@ def _require_rows(op: Op) -> None:
 
 def _cases(op: Op) -> Iterator[tuple[str, Case]]:
     """Every layout at the first sizes; other sizes and options at simple layouts, with and without optional inputs."""
-    every = tuple(n for n, spec in op.inputs.items() if parse(spec).optional)
-    plain = tuple((name, values[0]) for name, values in op.options.items())
-    for what, lengths in _LAYOUTS.items():
-        yield what, Case(lengths, "float64", tuple(op.sizes[0].items()), options=plain)
+    optional_inputs = tuple(n for n, spec in op.inputs.items() if parse(spec).optional)
+    default_options = tuple((name, values[0]) for name, values in op.options.items())
+    for label, lengths in _LAYOUTS.items():
+        yield label, Case(lengths, "float64", tuple(op.sizes[0].items()), options=default_options)
     for sizes in op.sizes:
-        for present in dict.fromkeys([(), every]):
-            yield "two sequences", Case((2, 3), "float64", tuple(sizes.items()), present=present, options=plain)
+        for present in dict.fromkeys([(), optional_inputs]):
+            yield (
+                "two sequences",
+                Case((2, 3), "float64", tuple(sizes.items()), present=present, options=default_options),
+            )
     for name, values in op.options.items():
         for value in values[1:]:
-            case = Case((2, 3), "float64", tuple(op.sizes[0].items()), options=plain)
+            case = Case((2, 3), "float64", tuple(op.sizes[0].items()), options=default_options)
             yield f"{name}={value!r}", case.with_option(name, value)
 
 
-def _sizes(case: Case) -> str:
+def _sizes_text(case: Case) -> str:
     return " ".join(f"{name}={size}" for name, size in case.sizes)
 
 
-def _try(f: Callable[..., Any], sample: Sample, where: str, *, absolute: bool) -> None:
+def _try_function(f: Callable[..., Any], sample: Sample, context: str, *, absolute: bool) -> None:
     """Raises UsageError unless the function returns the declared outputs and can be differentiated."""
     try:
-        returned = f(**sample.in_float64(), **sample.metadata, **sample.options)
+        result = f(**sample.in_float64(), **sample.metadata, **sample.options)
     except Exception as error:
-        raise UsageError(f"{where}, raises {_in_one_line(error)}; {_WAY_OUT}") from error
-    _check_outputs(returned, sample, where, absolute=absolute)
+        raise UsageError(f"{context}, raises {_one_line_of(error)}; {_WAY_OUT}") from error
+    _check_outputs(result, sample, context, absolute=absolute)
     try:
         values = vjp(f, sample, gradients=True, absolute=absolute)
     except Exception as error:
-        raise UsageError(f"{where}, cannot be differentiated: {_in_one_line(error)}; {_WAY_OUT}") from error
-    bad = next((n for n, x in values.items() if not torch.isfinite(x).all()), None)
-    if bad is not None:
-        raise UsageError(f"{where}, returns NaN or Inf in {bad}, expected finite numbers; {_WAY_OUT}")
+        raise UsageError(f"{context}, cannot be differentiated: {_one_line_of(error)}; {_WAY_OUT}") from error
+    nonfinite = next((n for n, x in values.items() if not torch.isfinite(x).all()), None)
+    if nonfinite is not None:
+        raise UsageError(f"{context}, returns NaN or Inf in {nonfinite}, expected finite numbers; {_WAY_OUT}")
 
 
 _WAY_OUT = "every pack that a kernel may get has to have an answer there (docs/new_op.md)"
 
 
-def _check_outputs(returned: Any, sample: Sample, where: str, *, absolute: bool) -> None:
-    outputs = returned if isinstance(returned, tuple) else (returned,)
+def _check_outputs(result: Any, sample: Sample, context: str, *, absolute: bool) -> None:
+    outputs = result if isinstance(result, tuple) else (result,)
     if len(outputs) != len(sample.outputs):
-        what = counted(len(outputs), "output") if isinstance(returned, tuple) else f"one {type(returned).__name__}"
-        raise UsageError(f"{where}, returns {what}, expected ({', '.join(sample.outputs)})")
+        returned_text = plural(len(outputs), "output") if isinstance(result, tuple) else f"one {type(result).__name__}"
+        raise UsageError(f"{context}, returns {returned_text}, expected ({', '.join(sample.outputs)})")
     for name, y in zip(sample.outputs, outputs, strict=True):
         if not isinstance(y, Tensor):
-            raise UsageError(f"{where}, returns a {type(y).__name__} for {name}, expected a tensor")
+            raise UsageError(f"{context}, returns a {type(y).__name__} for {name}, expected a tensor")
         if tuple(y.shape) != sample.shape(name):
             axes = " ".join(sample.axes[name])
             raise UsageError(
-                f"{where}, returns {name} of shape {tuple(y.shape)}, expected {sample.shape(name)} ({axes}); {_WAY_OUT}"
+                f"{context}, returns {name} of shape {tuple(y.shape)}, expected {sample.shape(name)} ({axes}); {_WAY_OUT}"
             )
         if y.dtype != torch.float64:
             raise UsageError(
-                f"{where}, returns {name} as {str(y.dtype).removeprefix('torch.')}, expected float64, the dtype of the "
+                f"{context}, returns {name} as {str(y.dtype).removeprefix('torch.')}, expected float64, the dtype of the "
                 "inputs that it was given"
             )
         if absolute and bool((y < 0).any()):
-            raise UsageError(f"{where}, returns negative numbers for {name}, expected sums of absolute terms")
-    attached = any(isinstance(y, Tensor) and y.requires_grad for y in outputs)
-    if sum(sample.lengths) and sample.wrt and not attached:
-        raise UsageError(f"{where}, returns {' and '.join(sample.outputs)} detached: no gradient reaches any input")
+            raise UsageError(f"{context}, returns negative numbers for {name}, expected sums of absolute terms")
+    is_attached = any(isinstance(y, Tensor) and y.requires_grad for y in outputs)
+    if sum(sample.lengths) and sample.wrt and not is_attached:
+        raise UsageError(f"{context}, returns {' and '.join(sample.outputs)} detached: no gradient reaches any input")
 
 
-def _in_one_line(error: Exception) -> str:
+def _one_line_of(error: Exception) -> str:
     """Kind, first line, and the last line of the user's code on the traceback."""
     libraries = tuple(str(Path(file).parent) for file in (torch.__file__, errors.__file__))
     frames = traceback.extract_tb(error.__traceback__)
-    users = [f for f in frames if not f.filename.startswith((*libraries, "<")) and f.filename != __file__]
-    where = f" ({Path(users[-1].filename).name}:{users[-1].lineno})" if users else ""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{where}"
+    user_frames = [f for f in frames if not f.filename.startswith((*libraries, "<")) and f.filename != __file__]
+    location = f" ({Path(user_frames[-1].filename).name}:{user_frames[-1].lineno})" if user_frames else ""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{location}"

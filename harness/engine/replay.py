@@ -12,11 +12,11 @@ from typing import Any, Literal
 from packproof.harness.diagnosis.measure import measure
 from packproof.harness.engine.request import CheckRequest, resolve_property
 from packproof.harness.engine.target import open_target
-from packproof.harness.engine.violations import evaluated
+from packproof.harness.engine.violations import judge_case
 from packproof.harness.results.events import Cell, Failure, Status, Tier, Verdict
-from packproof.harness.results.names import DEVICES, known, short
-from packproof.harness.results.replay_file import damaged, read_replay
-from packproof.harness.worker.parallel import on_every_core
+from packproof.harness.results.names import DEVICES, require_known, short_dtype
+from packproof.harness.results.replay_file import damaged_error, read_replay
+from packproof.harness.worker.parallel import run_on_every_core
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest
@@ -24,7 +24,7 @@ from packproof.properties.op import Op
 from packproof.refs.axes import KEYS, parse, shape
 from packproof.refs.errors import ArgumentError, UsageError, checked_call
 
-_MOST_ELEMENTS = 1 << 27
+_MAX_ELEMENTS = 1 << 27
 
 ReplayStatus = Literal["fixed", "failing", "not applicable"]
 _STATUSES: dict[ReplayStatus, Status] = {"fixed": "passed", "failing": "failed", "not applicable": "skipped"}
@@ -71,46 +71,48 @@ def replay(
     if not isinstance(target, str | None):
         raise ArgumentError(f"replay: target is {target!r} but package.module:function was expected")
     if device is not None:
-        known("device", device, DEVICES)
+        require_known("device", device, DEVICES)
     data = read_replay(Path(path))
-    where = device or data["device"]
-    unit = partial(_replayed, data, str(path), target, where, maps)
-    [found] = on_every_core([unit], where, of=ReplayOutcome)
-    return found
+    actual_device = device or data["device"]
+    unit = partial(_outcomes, data, str(path), target, actual_device, maps)
+    [outcome] = run_on_every_core([unit], actual_device, record_type=ReplayOutcome)
+    return outcome
 
 
-def _replayed(data: dict[str, Any], path: str, target: str | None, where: str, maps: bool) -> Iterator[ReplayOutcome]:
-    yield _outcome(data, path, target, where, maps)
+def _outcomes(data: dict[str, Any], path: str, target: str | None, device: str, maps: bool) -> Iterator[ReplayOutcome]:
+    yield _outcome(data, path, target, device, maps)
 
 
-def _outcome(data: dict[str, Any], path: str, target: str | None, where: str, maps: bool) -> ReplayOutcome:
-    started, case = time.monotonic(), data["case"]
-    cell = Cell(data["op"], target or data["target"], data["property"], data["dtype"], where)
+def _outcome(data: dict[str, Any], path: str, target: str | None, device: str, maps: bool) -> ReplayOutcome:
+    start, case = time.monotonic(), data["case"]
+    cell = Cell(data["op"], target or data["target"], data["property"], data["dtype"], device)
 
     def outcome(status: ReplayStatus, text: str, tier: Tier = "eager", failure: Failure | None = None) -> ReplayOutcome:
-        title = f"{cell.op} · {cell.target} · {cell.property}   {short(cell.dtype)}, {where}\n    {case}\n    {text}"
+        title = (
+            f"{cell.op} · {cell.target} · {cell.property}   {short_dtype(cell.dtype)}, {device}\n    {case}\n    {text}"
+        )
         reason = text if status == "not applicable" else ""
-        seconds = time.monotonic() - started
+        seconds = time.monotonic() - start
         return ReplayOutcome(
             status, title, Verdict(cell, tier, _STATUSES[status], 1, seconds, reason=reason, failure=failure)
         )
 
-    if where == "cuda" and not _has_cuda():
+    if device == "cuda" and not _has_cuda():
         return outcome("not applicable", "not applicable: the failure was on cuda, which is not available here")
     try:
         request = CheckRequest(
             target=cell.target,
             op=cell.op,
-            device=where,
+            device=device,
             promises=data["promises"],
             domain=_conditions(data.get("domain", [])),
             draw_configs=data.get("draw_configs") is True,
         )
-        opened, law = open_target(request), resolve_property(cell.property)
+        check_target, law = open_target(request), resolve_property(cell.property)
     except UsageError as error:
         return outcome("not applicable", f"not applicable: {error}")
-    op, declared = opened.op, opened.declared
-    with opened.worker() as worker:
+    op, declared = check_target.op, check_target.declared
+    with check_target.worker() as worker:
         kernel = KernelUnderTest(
             op,
             worker,
@@ -120,15 +122,15 @@ def _outcome(data: dict[str, Any], path: str, target: str | None, where: str, ma
             takes_cuts=declared.takes_cuts,
         )
         check_fits(case, op, path)
-        found, stopped = evaluated(kernel, law, case)
-        if stopped and not (found or stopped.backward):
-            return outcome("not applicable", f"not applicable: the kernel declines this case: {stopped}")
-        evidence = measure(kernel, law, case, found) if found and maps else None
-    tier: Tier = "gpu" if where == "cuda" else "interpret" if kernel.interpreted else "eager"
-    if found is None:
+        violation, refusal = judge_case(kernel, law, case)
+        if refusal and not (violation or refusal.backward):
+            return outcome("not applicable", f"not applicable: the kernel declines this case: {refusal}")
+        evidence = measure(kernel, law, case, violation) if violation and maps else None
+    tier: Tier = "gpu" if device == "cuda" else "interpret" if kernel.interpreted else "eager"
+    if violation is None:
         return outcome("fixed", "fixed: the property holds here", tier)
-    lines = found.lines()
-    failure = Failure(case.lengths, str(found.tensor or ""), (case.setting, *lines), 0, 0, str(path), evidence)
+    lines = violation.lines()
+    failure = Failure(case.lengths, str(violation.tensor or ""), (case.setting, *lines), 0, 0, str(path), evidence)
     return outcome("failing", "\n    ".join(["still failing", *lines]), tier, failure)
 
 
@@ -140,7 +142,7 @@ def _conditions(data: Any) -> tuple[str, ...]:
 
 def check_fits(case: Case, op: Op, path: str | Path) -> None:
     """Raises UsageError unless the case fits the op: its inputs, options, sizes, forms and number of elements."""
-    for owner, what, names, there in (
+    for owner, kind, names, known_names in (
         ("op", "input", case.present, op.inputs),
         ("op", "input", case.float32, op.float32),
         ("op", "input", case.narrow, op.narrow),
@@ -150,29 +152,29 @@ def check_fits(case: Case, op: Op, path: str | Path) -> None:
         ("case", "size", op.sizes[0], dict(case.sizes)),
     ):
         for name in names:
-            if name not in there:
-                raise damaged(path, f"the {owner} has no {what} {name!r}")
+            if name not in known_names:
+                raise damaged_error(path, f"the {owner} has no {kind} {name!r}")
     if case.key_lengths is not None and not op.packs_keys:
-        raise damaged(path, "the op has no second packing for key_lengths")
+        raise damaged_error(path, "the op has no second packing for key_lengths")
     for name, form in case.axes:
         if form >= len(parse({**op.inputs, **op.outputs}[name]).alternatives):
-            raise damaged(path, f"{name} has no form {form}")
+            raise damaged_error(path, f"{name} has no form {form}")
     for name, value in case.options:
         if value not in op.options[name]:
-            raise damaged(path, f"option {name} is {value!r}, expected one of {op.options[name]}")
+            raise damaged_error(path, f"option {name} is {value!r}, expected one of {op.options[name]}")
     for name, size in case.sizes:
         words = {str(sizes[name]) for sizes in (*op.sizes, *op.model_sizes)} & case.size_words.keys()
         if size not in words and not (type(size) is int and size >= 1):
-            raise damaged(path, f"size {name} is {size!r}, expected {' or '.join(['an integer above 0', *words])}")
+            raise damaged_error(
+                path, f"size {name} is {size!r}, expected {' or '.join(['an integer above 0', *words])}"
+            )
     if not Domain.of(op.where).allows(op, case):
-        raise damaged(path, f"its sizes are none of {op.name}: {'; '.join(op.where)}")
-    if (elements := _elements(case, op)) > _MOST_ELEMENTS:
-        raise UsageError(
-            f"{path}: damaged, its tensors have {elements:,} elements, expected {_MOST_ELEMENTS:,} at most"
-        )
+        raise damaged_error(path, f"its sizes are none of {op.name}: {'; '.join(op.where)}")
+    if (elements := _n_elements(case, op)) > _MAX_ELEMENTS:
+        raise UsageError(f"{path}: damaged, its tensors have {elements:,} elements, expected {_MAX_ELEMENTS:,} at most")
 
 
-def _elements(case: Case, op: Op) -> int:
+def _n_elements(case: Case, op: Op) -> int:
     """Elements of all inputs and outputs, counted without making tensors."""
     counts = {name: int(case.size_words.get(str(size), size)) for name, size in case.sizes}
     keys = case.n_tokens if case.key_lengths is None else sum(case.key_lengths)

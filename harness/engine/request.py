@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from packproof.harness.results.events import Tier
 from packproof.harness.results.expected import ExpectedFailures
-from packproof.harness.results.names import COMPILE, DEVICES, TOOLS, known
-from packproof.harness.targets.location import Location, absent
-from packproof.properties.cases.case import SHORT
+from packproof.harness.results.names import COMPILE, DEVICES, TOOLS, require_known
+from packproof.harness.targets.location import Location, missing_target_reason
+from packproof.properties.cases.case import SHORT_DTYPES
 from packproof.properties.laws.names import LAWS
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
@@ -110,9 +110,9 @@ class CheckRequest:
         if self.expected_failures is None:
             return ExpectedFailures()
         own = [p.name for p in self.properties or () if not isinstance(p, str)]
-        found = ExpectedFailures.read(self.expected_failures, own)
+        found = ExpectedFailures.from_file(self.expected_failures, own)
         for n, entry in enumerate(found.entries, start=1):
-            if ":" in entry.target and (why := absent(entry.target)):
+            if ":" in entry.target and (why := missing_target_reason(entry.target)):
                 raise UsageError(f"expected failures: {found.file}, entry {n}: {why}")
         return found
 
@@ -137,7 +137,7 @@ def resolve_property(given: "str | Property") -> "Property":
             raise UsageError(f"property: packproof has a property {given.name!r} of its own; give yours another name")
         return given
     if ":" not in given:
-        return PROPERTIES[known("property", given, [*LAWS, COMPILE])]
+        return PROPERTIES[require_known("property", given, [*LAWS, COMPILE])]
     found = Location.parse(given).find()
     if not isinstance(found, Property):
         raise UsageError(f"property: {given!r} is of type {type(found).__name__}, expected a packproof.Property")
@@ -146,17 +146,17 @@ def resolve_property(given: "str | Property") -> "Property":
 
 def check_names(request: CheckRequest) -> None:
     """Raises UsageError for an unknown device, dtype, property or profile, with the nearest known. Imports no torch."""
-    known("device", request.device, DEVICES)
-    known("profile", request.profile, PROFILES)
+    require_known("device", request.device, DEVICES)
+    require_known("profile", request.profile, PROFILES)
     for dtype in request.dtypes or ():
-        known("dtype", dtype, SHORT)
+        require_known("dtype", dtype, SHORT_DTYPES)
     if request.max_time is not None and not request.max_time > 0:
         raise UsageError(f"max_time: {request.max_time} seconds; expected a number above zero, or None for no limit")
     for name in request.properties or ():
         if isinstance(name, str) and ":" not in name:
-            known("property", name, [*LAWS, COMPILE])
+            require_known("property", name, [*LAWS, COMPILE])
     if request.sanitizer is not None:
-        known("sanitizer", request.sanitizer, TOOLS)
+        require_known("sanitizer", request.sanitizer, TOOLS)
     if request.compiled is not None and not Path(request.compiled).is_file():
         raise UsageError(f"compiled: {request.compiled} is no file; expected data/compiled.json of a clone, or nothing")
     _ = request.expected

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from itertools import chain
 
-from packproof.properties.cases.case import SHORT, Case
+from packproof.properties.cases.case import SHORT_DTYPES, Case
 from packproof.properties.cases.layouts import Lengths
 from packproof.properties.cases.space import Space
 from packproof.properties.laws.catalogue import PROPERTIES
@@ -39,12 +39,12 @@ def numbered(golden: Sequence[Case], others: Sequence[Case], space: Space) -> di
     So the cells of a kernel share runs, and together take every configuration.
     """
     ordered = chain.from_iterable(rounds([*golden, *others], golden, space))
-    return {case: place + list(SHORT).index(case.dtype) for place, case in enumerate(ordered)}
+    return {case: place + list(SHORT_DTYPES).index(case.dtype) for place, case in enumerate(ordered)}
 
 
 def _telling(cases: Sequence[Case], space: Space) -> list[Case]:
     """A few cases that cover every class of all the cases: one sequence alone, then the most new classes per cost."""
-    left = {case: space.classes(case) for case in cases}
+    left = {case: space.boundary_classes(case) for case in cases}
     chosen = [case for case in cases if len(case.lengths) == 1][:1]
     met = frozenset[str]().union(*map(left.pop, chosen))
     while left:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 
 from packproof.harness.compile.cell import compile_cells
-from packproof.harness.compute_sanitizer.cell import sanitized_cell
+from packproof.harness.compute_sanitizer.cell import sanitize_cell
 from packproof.harness.engine.evaluate import evaluate_unit
-from packproof.harness.engine.own_faults import caught, not_judged, not_reached
+from packproof.harness.engine.own_faults import error_verdicts, errors_as_verdicts, inconclusive_verdicts
 from packproof.harness.engine.plan import Plan, Unit
 from packproof.harness.engine.target import CheckTarget
 from packproof.harness.results.events import (
@@ -26,9 +26,9 @@ from packproof.harness.results.events import (
     Verdict,
 )
 from packproof.harness.targets.location import Location
-from packproof.harness.worker.parallel import on_every_core
+from packproof.harness.worker.parallel import run_on_every_core
 from packproof.harness.worker.sharing import CoreTime
-from packproof.properties.stopwatch import taken
+from packproof.properties.stopwatch import pop_seconds
 
 _GRACE = 30.0  # seconds past the end of a run, for an open call to return and a failure to be shrunk
 _SANITIZER_SLOWER = 10  # times the limit of one call, for all golden cases
@@ -63,7 +63,7 @@ class _PlanRun:
 
     def __init__(self, plan: Plan, until: float) -> None:
         self._plan, self._until = plan, until
-        self.timings = taken()  # spans of this process so far; forks start with none
+        self.timings = pop_seconds()  # spans of this process so far; forks start with none
         self._done: dict[Cell, Verdict] = {}
         self._found: dict[Cell, Verdict] = {}  # failures still being shrunk
 
@@ -80,7 +80,7 @@ class _PlanRun:
         units, device = self._plan.units, self._plan.request.device
         again = _OnceMore(units, self._done, self._unit)
         begun = [*map(self._unit, range(len(units)))]
-        for event in on_every_core(begun, device, of=Event, again=again, until=self._until + _GRACE):
+        for event in run_on_every_core(begun, device, record_type=Event, retry=again, deadline=self._until + _GRACE):
             yield self._noted(event)
 
     def _unit(self, number: int, cells: tuple[Cell, ...] = ()) -> Callable[[], Iterator[Event]]:
@@ -99,7 +99,7 @@ class _PlanRun:
         """Verdicts for cells that have none: their failure so far, or inconclusive."""
         yield from self.so_far()
         left = [cell for cell in self._plan.cells if cell not in self._done]
-        yield from map(self._noted, not_reached(left, why))
+        yield from map(self._noted, inconclusive_verdicts(left, why))
 
     def so_far(self) -> Iterator[Event]:
         """Verdicts of failures not yet shrunk."""
@@ -110,11 +110,11 @@ class _PlanRun:
     def _noted(self, event: Event) -> Event:
         """Record the event and return it; an expected failure is marked as such."""
         if isinstance(event, CellFinished):
-            event = CellFinished(self._plan.request.expected.judged(event.verdict))
+            event = CellFinished(self._plan.request.expected.apply(event.verdict))
             self._done[event.verdict.cell] = event.verdict
         elif isinstance(event, FailureFound):
-            self._found[event.so_far.cell] = event.so_far
-            event = FailureFound(self._plan.request.expected.judged(event.so_far))
+            self._found[event.first_verdict.cell] = event.first_verdict
+            event = FailureFound(self._plan.request.expected.apply(event.first_verdict))
         elif isinstance(event, Timings):
             for name, seconds in event.seconds.items():
                 self.timings[name] = self.timings.get(name, 0.0) + seconds
@@ -135,7 +135,7 @@ def _timed(unit: Unit, until: float, share: float) -> Iterator[Event]:
 
 
 def _timings(seconds: float) -> Timings:
-    spans = taken()
+    spans = pop_seconds()
     return Timings({**spans, "other": max(seconds - sum(spans.values()), 0.0)})
 
 
@@ -150,27 +150,27 @@ def run_unit(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
     else:
         each = ((cell, _sanitized(unit.target, cell)) for cell in unit.cells)
     for cell, events in each:
-        yield from caught(cell, _in_time(cell, events, core_time))
+        yield from errors_as_verdicts(cell, _in_time(cell, events, core_time))
 
 
 def _in_time(cell: Cell, events: Iterator[Event], core_time: CoreTime) -> Iterator[Event]:
     """The events of a cell, unless the time is up before it is done."""
-    if core_time.over:
-        yield from not_reached([cell], "out of time before it had a result")
+    if core_time.is_over:
+        yield from inconclusive_verdicts([cell], "out of time before it had a result")
         return
     for event in events:
         yield event
         if isinstance(event, Progress) and not core_time.goes_on():
-            yield from not_reached([cell], f"out of time after {event.examples} of its variants")
+            yield from inconclusive_verdicts([cell], f"out of time after {event.examples} of its variants")
             return
 
 
 def _sanitized(target: CheckTarget, cell: Cell) -> Iterator[Event]:
     kernel, space = target.kernel, target.space(cell.dtype)
-    location = Location.parse(kernel) if isinstance(kernel, str) else Location.of(kernel)
+    location = Location.parse(kernel) if isinstance(kernel, str) else Location.from_function(kernel)
     assert location is not None  # else it could not have been opened on a GPU
     seed, timeout = target.request.seed, _SANITIZER_SLOWER * target.request.time_limit
-    yield from sanitized_cell(cell, location, space, gradients=target.gradients, seed=seed, timeout=timeout)
+    yield from sanitize_cell(cell, location, space, gradients=target.gradients, seed=seed, timeout=timeout)
 
 
 class _OnceMore:
@@ -191,6 +191,6 @@ class _OnceMore:
     def __call__(self, number: int, text: str) -> Callable[[], Iterator[Event]]:
         left = tuple(cell for cell in self._units[number].cells if cell not in self._done)
         if number in self._lost or not left:
-            return partial(not_judged, left, text)
+            return partial(error_verdicts, left, text)
         self._lost.add(number)
         return self._run(number, left)

@@ -17,21 +17,21 @@ Lengths = tuple[int, ...]
 
 
 def shrink(
-    case: Case, space: Space, fails: Callable[[Case], bool], allowance: Allowance, others: Collection[Case] = ()
+    case: Case, space: Space, fails: Callable[[Case], bool], allowance: Allowance, other_cases: Collection[Case] = ()
 ) -> tuple[Case, int]:
     """The smallest case found that still fails, and the number of cases tried.
 
     other_cases: may fail too; the search begins at the smallest of them that does.
     """
     search = _ShrinkSearch(fails, allowance)
-    case = search.start(case, others)
-    smaller = True
-    while smaller and search.going:
+    case = search.start(case, other_cases)
+    is_smaller = True
+    while is_smaller and search.has_allowance:
         before = case
-        case = search.descend(case, _plainer, space)
-        case = search.descend(case, _shorter, space)
-        smaller = case != before
-    return case, search.tried
+        case = search.descend(case, _plainer_cases, space)
+        case = search.descend(case, _shorter_cases, space)
+        is_smaller = case != before
+    return case, search.n_tried
 
 
 class _ShrinkSearch:
@@ -40,61 +40,63 @@ class _ShrinkSearch:
     def __init__(self, fails: Callable[[Case], bool], allowance: Allowance) -> None:
         self._fails, self._allowance = fails, allowance
         self._seen: set[Case] = set()
-        self._until = time.monotonic() + allowance.seconds
-        self.tried = 0
+        self._deadline = time.monotonic() + allowance.seconds
+        self.n_tried = 0
 
     @property
-    def going(self) -> bool:
-        return self.tried < self._allowance.tries and time.monotonic() < self._until
+    def has_allowance(self) -> bool:
+        return self.n_tried < self._allowance.tries and time.monotonic() < self._deadline
 
-    def start(self, case: Case, others: Collection[Case]) -> Case:
+    def start(self, case: Case, other_cases: Collection[Case]) -> Case:
         """The smallest other case that fails and is smaller than this one; else this one."""
-        smaller = sorted((c for c in others if _cost(c) < _cost(case)), key=_cost)
-        return next((other for other in smaller if self.going and self._try(other)), case)
+        smaller_cases = sorted((c for c in other_cases if _cost(c) < _cost(case)), key=_cost)
+        return next(
+            (candidate for candidate in smaller_cases if self.has_allowance and self._test_case(candidate)), case
+        )
 
     def descend(self, case: Case, moves: Callable[[Case, Space], Iterator[Case]], space: Space) -> Case:
         """Follow the first change that still fails, until none does."""
-        moved = True
-        while moved and self.going:
-            moved = False
+        has_moved = True
+        while has_moved and self.has_allowance:
+            has_moved = False
             for candidate in moves(case, space):
-                if not self.going:
+                if not self.has_allowance:
                     break
-                if candidate not in self._seen and self._try(candidate):
-                    case, moved = candidate, True
+                if candidate not in self._seen and self._test_case(candidate):
+                    case, has_moved = candidate, True
                     break
         return case
 
-    def _try(self, case: Case) -> bool:
+    def _test_case(self, case: Case) -> bool:
         self._seen.add(case)
-        self.tried += 1
+        self.n_tried += 1
         return self._fails(case)
 
 
 def _cost(case: Case) -> tuple[int, int, Lengths]:
-    every = (*case.lengths, *(case.key_lengths or ()))
-    return sum(every) + len(every), max(every, default=0), every
+    all_lengths = (*case.lengths, *(case.key_lengths or ()))
+    return sum(all_lengths) + len(all_lengths), max(all_lengths, default=0), all_lengths
 
 
-def _shorter(case: Case, space: Space) -> Iterator[Case]:
-    for tried in sorted(dict.fromkeys(_shorter_packs(case, space.chunk)), key=_cost):
-        if _cost(tried) < _cost(case):
-            shorter = space.fit(tried)
+def _shorter_cases(case: Case, space: Space) -> Iterator[Case]:
+    for candidate in sorted(dict.fromkeys(_shorter_packs(case, space.chunk)), key=_cost):
+        if _cost(candidate) < _cost(case):
+            shorter = space.fit(candidate)
             if shorter and _cost(shorter) < _cost(case):
                 yield shorter
 
 
 def _shorter_packs(case: Case, chunk: int) -> Iterator[Case]:
     if case.key_lengths is None:
-        for lengths in (*_fewer(case.lengths), *_shorter_lengths(case.lengths, chunk)):
+        for lengths in (*_fewer_sequences(case.lengths), *_shorter_lengths(case.lengths, chunk)):
             shorter = case.with_lengths(lengths)
             yield shorter
             if case.cuts is not None:  # tokens before the cuts may be gone: keep their distance from the end
-                gone = case.n_tokens - sum(lengths)
-                yield shorter.replace(cuts=tuple(max(cut - gone, 0) for cut in case.cuts))
+                n_removed = case.n_tokens - sum(lengths)
+                yield shorter.replace(cuts=tuple(max(cut - n_removed, 0) for cut in case.cuts))
         return
     n = len(case.lengths)
-    for pairs in _fewer(tuple(zip(case.lengths, case.key_lengths, strict=True))):
+    for pairs in _fewer_sequences(tuple(zip(case.lengths, case.key_lengths, strict=True))):
         yield case.replace(lengths=tuple(a for a, _ in pairs), key_lengths=tuple(b for _, b in pairs))
     for lengths in _shorter_lengths(case.lengths, chunk):
         if len(lengths) == n:
@@ -104,7 +106,7 @@ def _shorter_packs(case: Case, chunk: int) -> Iterator[Case]:
             yield case.replace(key_lengths=lengths)
 
 
-def _fewer(sequences: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
+def _fewer_sequences(sequences: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
     """Without runs of sequences, long runs first."""
     n = len(sequences)
     run = n
@@ -119,9 +121,9 @@ def _fewer_cuts(cuts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     for k in range(len(cuts)):
         yield (*cuts[:k], *cuts[k + 1 :])
     for k, cut in enumerate(cuts):
-        least = cuts[k - 1] if k else 0
-        for earlier in sorted({least, least + 1, (least + cut) // 2, cut - 1}):
-            if least <= earlier < cut:
+        minimum = cuts[k - 1] if k else 0
+        for earlier in sorted({minimum, minimum + 1, (minimum + cut) // 2, cut - 1}):
+            if minimum <= earlier < cut:
                 yield (*cuts[:k], earlier, *cuts[k + 1 :])
 
 
@@ -133,16 +135,16 @@ def _shorter_lengths(lengths: Lengths, chunk: int) -> Iterator[Lengths]:
             if 0 <= shorter < length:
                 yield (*lengths[:j], shorter, *lengths[j + 1 :])
     for j in range(n - 1):
-        merged = lengths[j] + lengths[j + 1]
-        yield (*lengths[:j], merged, *lengths[j + 2 :])
+        merged_length = lengths[j] + lengths[j + 1]
+        yield (*lengths[:j], merged_length, *lengths[j + 2 :])
         if lengths[j] and lengths[j + 1]:  # move the boundary, keep the tokens
-            yield (*lengths[:j], 1, merged - 1, *lengths[j + 2 :])
-            yield (*lengths[:j], merged - 1, 1, *lengths[j + 2 :])
+            yield (*lengths[:j], 1, merged_length - 1, *lengths[j + 2 :])
+            yield (*lengths[:j], merged_length - 1, 1, *lengths[j + 2 :])
 
 
-def _plainer(case: Case, space: Space) -> Iterator[Case]:
-    found = filter(None, map(space.fit, _plain_changes(case, space)))
-    yield from (candidate for candidate in found if candidate != case)
+def _plainer_cases(case: Case, space: Space) -> Iterator[Case]:
+    candidates = filter(None, map(space.fit, _plain_changes(case, space)))
+    yield from (candidate for candidate in candidates if candidate != case)
 
 
 def _plain_changes(case: Case, space: Space) -> Iterator[Case]:
@@ -171,9 +173,9 @@ def _plain_changes(case: Case, space: Space) -> Iterator[Case]:
     for name in case.present:
         yield case.without(name)
     for name, value in case.options:
-        plainest = space.options[name][0]
-        if value != plainest:
-            yield case.with_option(name, plainest)
+        default = space.options[name][0]
+        if value != default:
+            yield case.with_option(name, default)
 
 
 def _plain_options(case: Case, space: Space) -> tuple[tuple[str, object], ...]:

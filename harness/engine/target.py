@@ -7,29 +7,34 @@ from typing import Any
 
 from packproof.harness.engine.reference_trial import try_laws, try_reference
 from packproof.harness.engine.request import CheckRequest
-from packproof.harness.results.names import known
+from packproof.harness.results.names import require_known
 from packproof.harness.results.text import printable
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.worker import Worker
 from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.fitting import LARGEST
+from packproof.properties.cases.fitting import MAX_AXIS_SIZE
 from packproof.properties.cases.space import Space
 from packproof.properties.declaration import (
     DEFAULT_DTYPES,
     Declaration,
-    brought_op,
     check_signature,
-    declaration,
+    custom_op,
     needed_inputs,
-    with_required,
+    parse_declaration,
+    with_required_inputs,
 )
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 
-OF_INSTANCES = ("reference", "strides")  # decided by the wrapper; all else is checked on the op that owns the kernels
-_OP_OF_OWN = {kernel.target: kernel.op for kernel in BUILTIN_KERNELS.values()}  # for a builtin kernel named as a target
+INSTANCE_PROPERTIES = (
+    "reference",
+    "strides",
+)  # decided by the wrapper; all else is checked on the op that owns the kernels
+_BUILTIN_OPS = {
+    kernel.target: kernel.op for kernel in BUILTIN_KERNELS.values()
+}  # for a builtin kernel named as a target
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class CheckTarget:
     """Promises, dtypes and domain, as declared by the kernel or set by the request."""
     builtin: BuiltinKernel | None = None
     """Set for a kernel of packproof's own."""
-    beyond: str = ""
+    unpromised: str = ""
     """Word for the unpromised property under test; "" for a plain check."""
     empty_packs: bool = True
     """Whether packs without tokens are drawn for every property, or only for properties whose law names them."""
@@ -69,15 +74,15 @@ class CheckTarget:
         return self.declared.gradients and self.op.differentiable and not self.request.forward_only
 
     @property
-    def not_offered(self) -> list[str]:
+    def missing_features(self) -> list[str]:
         """Features of the op missing in this kernel."""
         slack = [] if self.declared.domain.allows_slack else ["slack"]
-        return [*self.not_named, *slack]
+        return [*self.missing_names, *slack]
 
     @property
-    def not_named(self) -> list[str]:
+    def missing_names(self) -> list[str]:
         """The op's optional inputs and options absent from its signature."""
-        return self.space(DEFAULT_DTYPES[0]).missing
+        return self.space(DEFAULT_DTYPES[0]).missing_names
 
     def space(self, dtype: str) -> Space:
         """The case space of this kernel at a dtype."""
@@ -94,13 +99,13 @@ class CheckTarget:
             fixed=self.declared.fixed,
         )
 
-    def worker(self, until: float = math.inf) -> Worker:
+    def worker(self, deadline: float = math.inf) -> Worker:
         """A process for the kernel, with the request's time limit for one call, and no call after `deadline`."""
-        return worker_for(self.request, self.kernel, until)
+        return worker_for(self.request, self.kernel, deadline)
 
 
-def worker_for(request: CheckRequest, kernel: str | Callable[..., Any], until: float = math.inf) -> Worker:
-    return Worker(kernel, request.device, request.time_limit, draw_configs=request.draw_configs, until=until)
+def worker_for(request: CheckRequest, kernel: str | Callable[..., Any], deadline: float = math.inf) -> Worker:
+    return Worker(kernel, request.device, request.time_limit, draw_configs=request.draw_configs, until=deadline)
 
 
 def open_targets(request: CheckRequest) -> Iterator[CheckTarget]:
@@ -108,21 +113,21 @@ def open_targets(request: CheckRequest) -> Iterator[CheckTarget]:
     if request.target is not None:
         yield open_target(request)
         return
-    chosen = [k for k in BUILTIN_KERNELS.values() if request.op in (None, k.op) and k.runs_on(request.device)]
-    if not chosen:
-        have = ", ".join(dict.fromkeys(k.op for k in BUILTIN_KERNELS.values()))
-        raise UsageError(f"op: packproof has no kernel for {request.op!r}, only for {have}; name a target to check")
-    for builtin in chosen:
-        yield open_target(_asked_of(builtin, request), builtin)
+    selected_kernels = [k for k in BUILTIN_KERNELS.values() if request.op in (None, k.op) and k.runs_on(request.device)]
+    if not selected_kernels:
+        op_names = ", ".join(dict.fromkeys(k.op for k in BUILTIN_KERNELS.values()))
+        raise UsageError(f"op: packproof has no kernel for {request.op!r}, only for {op_names}; name a target to check")
+    for builtin in selected_kernels:
+        yield open_target(_request_for(builtin, request), builtin)
 
 
-def _asked_of(builtin: BuiltinKernel, request: CheckRequest) -> CheckRequest:
+def _request_for(builtin: BuiltinKernel, request: CheckRequest) -> CheckRequest:
     """The request for one kernel. In a full check on a CPU, a kernel that launches another op's is tested less.
 
     Then only the properties decided by its own wrapper are checked.
     """
-    everything = request.op is None and request.properties is None and request.device == "cpu"
-    return replace(request, properties=OF_INSTANCES) if builtin.instance_of and everything else request
+    checks_everything = request.op is None and request.properties is None and request.device == "cpu"
+    return replace(request, properties=INSTANCE_PROPERTIES) if builtin.instance_of and checks_everything else request
 
 
 def open_target(
@@ -136,46 +141,48 @@ def open_target(
     assert kernel is not None
     name = printable(kernel if isinstance(kernel, str) else getattr(kernel, "__qualname__", repr(kernel)))
     with worker or worker_for(request, kernel) as process:
-        described, misfit = process.describe(), printable(process.misfit)
-    declared = builtin.declaration(request.device) if builtin else declaration(described, name)
+        description, misfit = process.describe(), printable(process.misfit)
+    declared = builtin.declaration(request.device) if builtin else parse_declaration(description, name)
     if request.promises is not None:
         declared = replace(declared, promises=request.promises)
-    wanted = builtin.op if builtin else request.op or _OP_OF_OWN.get(name)
-    if wanted is None and declared.op == "":  # the kernel brings its own op, imported here
-        wanted = kernel if isinstance(kernel, str) else brought_op(kernel)
-    op = resolve_op(wanted, declared, name)
+    requested_op = builtin.op if builtin else request.op or _BUILTIN_OPS.get(name)
+    if requested_op is None and declared.op == "":  # the kernel brings its own op, imported here
+        requested_op = kernel if isinstance(kernel, str) else custom_op(kernel)
+    op = resolve_op(requested_op, declared, name)
     if op not in OPS.values():
         try_reference(op)
         try_laws(op, request.laws.values())
     check_signature(op, declared, name)
-    declared = with_required(op, declared).inside(Domain.of(request.domain) & needed_inputs(op, declared))
+    declared = with_required_inputs(op, declared).restricted_to(Domain.of(request.domain) & needed_inputs(op, declared))
     _check_domain(op, declared, name)
-    op_name = wanted if isinstance(wanted, str) else op.name
+    op_name = requested_op if isinstance(requested_op, str) else op.name
     return CheckTarget(request, kernel, name, op, op_name, declared, builtin, misfit=misfit)
 
 
 def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
     """The op to check a target as."""
     if declared.conventions and isinstance(op, str) and op in OPS and op != declared.op:
-        own = repr(declared.op) if declared.op else "an op of its own"
-        raise UsageError(f"{target}: op is {op!r}, but it is an adapter of {own}, which it is checked as; leave op out")
-    wanted = op if op is not None else declared.op
-    if isinstance(wanted, Op):
-        return wanted
-    if not wanted:
+        declared_text = repr(declared.op) if declared.op else "an op of its own"
+        raise UsageError(
+            f"{target}: op is {op!r}, but it is an adapter of {declared_text}, which it is checked as; leave op out"
+        )
+    requested_op = op if op is not None else declared.op
+    if isinstance(requested_op, Op):
+        return requested_op
+    if not requested_op:
         raise UsageError(f"{target}: which op is it? Name one: {', '.join(OPS)}, or module:NAME of an Op of your own")
-    if ":" in wanted:
-        return _import_op(wanted)
-    return OPS[known("op", wanted, OPS)]
+    if ":" in requested_op:
+        return _import_op(requested_op)
+    return OPS[require_known("op", requested_op, OPS)]
 
 
 def _import_op(name: str) -> Op:
     """A user's Op, or the op of a user's kernel, from "package.module:NAME" or "path/file.py:NAME"."""
-    found = Location.parse(name).find()
-    op = found if isinstance(found, Op) else brought_op(found)
+    value = Location.parse(name).find()
+    op = value if isinstance(value, Op) else custom_op(value)
     if op is None:
         raise UsageError(
-            f"op: {name!r} is a {type(found).__name__}, expected a packproof.Op, or a kernel declared with one"
+            f"op: {name!r} is a {type(value).__name__}, expected a packproof.Op, or a kernel declared with one"
         )
     return op
 
@@ -187,6 +194,6 @@ def _check_domain(op: Op, declared: Declaration, name: str) -> None:
         raise UsageError(f"{name}: domain: none of its dtypes is in it: {'; '.join(declared.domain.texts)}")
     if not any(Space(op, dtype, declared.promises, domain=declared.domain).plain_sizes for dtype in declared.dtypes):
         raise UsageError(
-            f"{name}: domain: no sizes of {op.name} up to {LARGEST:,} were found in it: "
+            f"{name}: domain: no sizes of {op.name} up to {MAX_AXIS_SIZE:,} were found in it: "
             f"{'; '.join(declared.domain.texts)}"
         )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from packproof.adapters.binding import Binding
 from packproof.properties.call import Call, KernelFault
-from packproof.properties.light_torch import pulled_back
+from packproof.properties.light_torch import vector_jacobian_product
 
 Tensors = dict[str, Tensor]
 
@@ -39,16 +39,18 @@ class Invocation:
 
     def forward(self, function: Callable[..., Any] | None = None) -> Tensors:
         """Outputs by name, of the function or of a variant of it. Shapes and dtypes are not checked here."""
-        called = self.function if function is None else function  # a compiled nn.Module has no truth value
+        target = self.function if function is None else function  # a compiled nn.Module has no truth value
         arguments = {**self.inputs, **self.metadata, **self.call.options}
-        returned = called(**self.binding.arguments(arguments, self._rows))
-        return _named_outputs(returned, self.call.outputs, self.device)
+        result = target(**self.binding.kernel_arguments(arguments, self._n_rows))
+        return _named_outputs(result, self.call.outputs, self.device)
 
-    def backward(self, outputs: Mapping[str, Tensor], *, again: bool = False) -> Tensors:
+    def backward(self, outputs: Mapping[str, Tensor], *, create_graph: bool = False) -> Tensors:
         """The gradients reached by autograd, by input name. create_graph: whether they can be differentiated again."""
-        return vjp(outputs, self.cotangents, {name: self.inputs[name] for name in self.call.wrt}, again=again)
+        return vjp(
+            outputs, self.cotangents, {name: self.inputs[name] for name in self.call.wrt}, create_graph=create_graph
+        )
 
-    def _rows(self) -> int:
+    def _n_rows(self) -> int:
         """Rows of the pack, slack included."""
         return len(self.inputs[next(name for name in self.call.token_rows if name in self.inputs)])
 
@@ -63,7 +65,11 @@ def synchronise(device: torch.device) -> None:
 
 
 def vjp(
-    outputs: Mapping[str, Tensor], cotangents: Mapping[str, Tensor], wrt: Mapping[str, Tensor], *, again: bool = False
+    outputs: Mapping[str, Tensor],
+    cotangents: Mapping[str, Tensor],
+    wrt: Mapping[str, Tensor],
+    *,
+    create_graph: bool = False,
 ) -> Tensors:
     """The gradients reached by autograd, by input name. Detached outputs and outputs of another shape are left out."""
     pairs = [
@@ -74,31 +80,31 @@ def vjp(
     if not pairs or not wrt:
         return {}
     heads, incoming = zip(*pairs, strict=True)
-    found = pulled_back(heads, list(wrt.values()), incoming, create_graph=again)
-    return {name: g for name, g in zip(wrt, found, strict=True) if g is not None}
+    gradients = vector_jacobian_product(heads, list(wrt.values()), incoming, create_graph=create_graph)
+    return {name: g for name, g in zip(wrt, gradients, strict=True) if g is not None}
 
 
-def _named_outputs(returned: Any, names: tuple[str, ...], device: torch.device) -> dict[str, Tensor]:
+def _named_outputs(result: Any, names: tuple[str, ...], device: torch.device) -> dict[str, Tensor]:
     """The returned tensors by name. Shapes and dtypes are not checked here."""
     expected = f"expected {names[0]}" if len(names) == 1 else f"expected a tuple ({', '.join(names)})"
     if len(names) == 1:
-        if not isinstance(returned, Tensor):
-            raise KernelFault("malformed", f"returned {_described(returned)}, {expected}")
-        returned = (returned,)
-    elif not isinstance(returned, tuple) or len(returned) != len(names):
-        raise KernelFault("malformed", f"returned {_described(returned)}, {expected}")
-    for name, tensor in zip(names, returned, strict=True):
+        if not isinstance(result, Tensor):
+            raise KernelFault("malformed", f"returned {_describe_value(result)}, {expected}")
+        result = (result,)
+    elif not isinstance(result, tuple) or len(result) != len(names):
+        raise KernelFault("malformed", f"returned {_describe_value(result)}, {expected}")
+    for name, tensor in zip(names, result, strict=True):
         if type(tensor) not in (Tensor, torch.nn.Parameter):  # a subclass can redefine comparison
-            raise KernelFault("malformed", f"returned {_described(tensor)} for {name}, expected a torch.Tensor")
+            raise KernelFault("malformed", f"returned {_describe_value(tensor)} for {name}, expected a torch.Tensor")
         if tensor.device != device:
             raise KernelFault("malformed", f"returned {name} on {tensor.device}, expected {device}")
         if tensor.layout is not torch.strided or not tensor.is_floating_point():
             kind = tensor.dtype if tensor.layout is torch.strided else tensor.layout
             raise KernelFault("malformed", f"returned {name} as {kind}, expected a dense floating tensor")
-    return dict(zip(names, returned, strict=True))
+    return dict(zip(names, result, strict=True))
 
 
-def _described(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if value is None:
         return "None"
     if type(value) in (Tensor, torch.nn.Parameter):

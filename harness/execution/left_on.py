@@ -34,7 +34,7 @@ _MODES: tuple[tuple[str, Callable[[], int], Callable[[], object]], ...] = (
 )
 
 
-class Hooks:
+class TraceHooks:
     """Python's profile and trace functions as they are now."""
 
     def __init__(self) -> None:
@@ -45,10 +45,12 @@ class Hooks:
 
         A changed function sees this very call and may raise in it; Python then switches it off.
         """
-        return [name for (name, get, put), before in zip(_HOOKS, self._before, strict=True) if _reset(get, put, before)]
+        return [
+            name for (name, get, put), before in zip(_HOOKS, self._before, strict=True) if _reset_hook(get, put, before)
+        ]
 
 
-def _reset(get: Callable[[], Any], put: Callable[[Any], None], before: Any) -> bool:
+def _reset_hook(get: Callable[[], Any], put: Callable[[Any], None], before: Any) -> bool:
     try:
         if get() is before:
             return False
@@ -59,17 +61,17 @@ def _reset(get: Callable[[], Any], put: Callable[[Any], None], before: Any) -> b
 
 
 @contextmanager
-def nothing_left_on() -> Iterator[None]:
+def require_nothing_left_on() -> Iterator[None]:
     """Raises KernelFault at the end if a trace or profile function, a torch mode or a torch.func transform was left on.
 
     Everything that would act on packproof's own code is switched off.
     """
-    hooks, depths, level = Hooks(), [count() for _, count, _ in _MODES], maybe_current_level()
+    hooks, depths, level = TraceHooks(), [count() for _, count, _ in _MODES], maybe_current_level()
     error: BaseException | None = None
     try:
         yield
-    except BaseException as raised:  # sys.exit() too: its leftovers would act on later code
-        error = raised
+    except BaseException as exception:  # sys.exit() too: its leftovers would act on later code
+        error = exception
     names = hooks.restore()
     for (name, count, pop), depth in zip(_MODES, depths, strict=True):
         if count() > depth:

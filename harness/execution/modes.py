@@ -17,7 +17,7 @@ from packproof.harness.execution.invocation import BACKWARD, Invocation, Tensors
 from packproof.harness.execution.operators import Operators
 from packproof.properties.call import Mode
 
-Ran = tuple[Tensors, Tensors]
+OutputsAndGradients = tuple[Tensors, Tensors]
 
 _SLEEP_CYCLES = 100_000_000  # some 50 ms: longer than the host needs to launch the kernels that wait for it
 _WARM_RUNS = 2
@@ -25,7 +25,7 @@ _WARM_RUNS = 2
 _OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 
-def eager(invocation: Invocation) -> Ran:
+def eager(invocation: Invocation) -> OutputsAndGradients:
     """Call it, then differentiate."""
     outputs = invocation.forward()
     invocation.synchronise()
@@ -33,7 +33,7 @@ def eager(invocation: Invocation) -> Ran:
     return outputs, invocation.backward(outputs)
 
 
-def compiled(invocation: Invocation) -> Ran:
+def compiled(invocation: Invocation) -> OutputsAndGradients:
     """Through torch.compile, graph breaks allowed: Inductor on a GPU, `aot_eager` on a CPU.
 
     For an adapter, its kernel is compiled.
@@ -44,57 +44,57 @@ def compiled(invocation: Invocation) -> Ran:
     # no common-subexpression elimination without Inductor: it would import Inductor, half a second
     with functorch.patch(cse=backend == "inductor" and functorch.cse):
         if isinstance(function, Adapter):
-            outputs = invocation.forward(function.compiled(backend))
+            outputs = invocation.forward(function.with_compiled_kernel(backend))
         else:
             outputs = invocation.forward(torch.compile(function, backend=backend))
         return outputs, invocation.backward(outputs)
 
 
-def graph(invocation: Invocation) -> Ran:
+def graph(invocation: Invocation) -> OutputsAndGradients:
     """Captured into a CUDA graph with the sequence lengths reversed, then replayed with the correct ones."""
     offsets = list(invocation.metadata.values())
-    wanted = [cu_seqlens.clone() for cu_seqlens in offsets]
+    correct_offsets = [cu_seqlens.clone() for cu_seqlens in offsets]
     for cu_seqlens in offsets:
         cu_seqlens.copy_(cu_seqlens[-1] - cu_seqlens.flip(0))
     invocation.stage = "before a capture into a CUDA graph: "
-    side = torch.cuda.Stream(invocation.device)
-    side.wait_stream(torch.cuda.current_stream(invocation.device))
-    with torch.cuda.stream(side):  # one-time work, such as tuning, cannot be captured
+    stream = torch.cuda.Stream(invocation.device)
+    stream.wait_stream(torch.cuda.current_stream(invocation.device))
+    with torch.cuda.stream(stream):  # one-time work, such as tuning, cannot be captured
         for _ in range(_WARM_RUNS):
             invocation.backward(invocation.forward())
     invocation.synchronise()
     gc.collect()
-    captured = torch.cuda.CUDAGraph()
+    cuda_graph = torch.cuda.CUDAGraph()
     invocation.stage = "captured into a CUDA graph: "
     try:
-        with torch.cuda.graph(captured):
+        with torch.cuda.graph(cuda_graph):
             outputs = invocation.forward()
             gradients = invocation.backward(outputs)
     except RuntimeError as error:
         raise error.__context__ or error from None  # the last one only reports that the capture has failed
     invocation.stage = "replayed from a CUDA graph: "
-    for cu_seqlens, correct in zip(offsets, wanted, strict=True):
+    for cu_seqlens, correct in zip(offsets, correct_offsets, strict=True):
         cu_seqlens.copy_(correct)
-    captured.replay()
+    cuda_graph.replay()
     invocation.synchronise()
     # copies: the graph owns the tensors' memory and ends with this call
-    return _copied(outputs), _copied(gradients)
+    return _copies(outputs), _copies(gradients)
 
 
-def side_stream(invocation: Invocation) -> Ran:
+def side_stream(invocation: Invocation) -> OutputsAndGradients:
     """On a stream other than the default one, where the call's tensors get their values only after a delay."""
     eager(invocation)  # compile and tune first, for the launches below to come before the values
-    late = [*invocation.inputs.values(), *invocation.cotangents.values(), *invocation.metadata.values()]
-    values = [t.detach().clone() for t in late]
-    for t in late:
+    tensors = [*invocation.inputs.values(), *invocation.cotangents.values(), *invocation.metadata.values()]
+    values = [t.detach().clone() for t in tensors]
+    for t in tensors:
         # offsets of empty sequences: a kernel that runs too early reads them, and must not fault
         t.detach().fill_(float("nan") if t.is_floating_point() else 0)
     invocation.synchronise()
     invocation.stage = "on a side stream: "
-    side = torch.cuda.Stream(invocation.device)
-    with torch.cuda.stream(side):
+    stream = torch.cuda.Stream(invocation.device)
+    with torch.cuda.stream(stream):
         torch.cuda._sleep(_SLEEP_CYCLES)
-        for t, value in zip(late, values, strict=True):
+        for t, value in zip(tensors, values, strict=True):
             t.detach().copy_(value)
         outputs = invocation.forward()
         gradients = invocation.backward(outputs)
@@ -102,46 +102,49 @@ def side_stream(invocation: Invocation) -> Ran:
     return outputs, gradients
 
 
-def double_backward(invocation: Invocation) -> Ran:
+def double_backward(invocation: Invocation) -> OutputsAndGradients:
     """The gradients of a scalar: the sum of all first gradients times their inputs, incoming gradients included."""
     for cotangent in invocation.cotangents.values():
         cotangent.requires_grad_()
     outputs = invocation.forward()
-    first = invocation.backward(outputs, again=True)
+    first_gradients = invocation.backward(outputs, create_graph=True)
     invocation.stage = "differentiated twice: "
-    return outputs, second_gradients(first, invocation.inputs, invocation.cotangents, invocation.call.wrt)
+    return outputs, second_gradients(first_gradients, invocation.inputs, invocation.cotangents, invocation.call.wrt)
 
 
 def second_gradients(
-    first: Mapping[str, Tensor], inputs: Mapping[str, Tensor], cotangents: Mapping[str, Tensor], wrt: tuple[str, ...]
+    first_gradients: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor],
+    cotangents: Mapping[str, Tensor],
+    wrt: tuple[str, ...],
 ) -> Tensors:
     """Second gradients by input name and "cotangent:<output>", from first gradients with a graph.
 
     Raises RuntimeError, as autograd does, if no first gradient has a graph or an operator is differentiable only once.
     """
-    total = torch.stack([(g * inputs[name].detach()).sum().double() for name, g in first.items()]).sum()
+    total = torch.stack([(g * inputs[name].detach()).sum().double() for name, g in first_gradients.items()]).sum()
     leaves = {**{name: inputs[name] for name in wrt}, **{f"cotangent:{name}": c for name, c in cotangents.items()}}
     total.backward()  # autograd.grad would miss the error of an operator that is differentiable only once
     return {name: x.grad for name, x in leaves.items() if x.grad is not None}
 
 
-def opcheck(invocation: Invocation) -> Ran:
+def opcheck(invocation: Invocation) -> OutputsAndGradients:
     """Run torch.library.opcheck on the kernel's own operators, with the arguments of their first call."""
-    with Operators() as seen:
+    with Operators() as operators:
         outputs = invocation.forward()
-    for op, (arguments, options) in seen.found.items():
+    for op, (arguments, options) in operators.first_arguments.items():
         invocation.stage = f"torch.library.opcheck of {op}: "
         torch.library.opcheck(op, arguments, options, test_utils=_OPCHECKS)
-    invocation.operators = len(seen.found)
+    invocation.operators = len(operators.first_arguments)
     invocation.stage = BACKWARD
     return outputs, invocation.backward(outputs)
 
 
-def _copied(tensors: Tensors) -> Tensors:
+def _copies(tensors: Tensors) -> Tensors:
     return {name: t.detach().clone() for name, t in tensors.items()}
 
 
-MODES: Mapping[Mode, Callable[[Invocation], Ran]] = {
+MODES: Mapping[Mode, Callable[[Invocation], OutputsAndGradients]] = {
     "eager": eager,
     "compiled": compiled,
     "graph": graph,

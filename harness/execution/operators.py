@@ -14,17 +14,17 @@ class Operators(DispatchMode):
     """
 
     supports_higher_order_operators = True
-    _TORCHS_OWN = frozenset({"aten", "prim", "prims", "profiler", "inductor", "quantized", "mkldnn", "c10d"})
+    _TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "profiler", "inductor", "quantized", "mkldnn", "c10d"})
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self.first_arguments: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if isinstance(op, torch._ops.OpOverload) and op.namespace not in self._TORCHS_OWN:
-            self.found.setdefault(op, (tuple(args), dict(kwargs or {})))
+        if isinstance(op, torch._ops.OpOverload) and op.namespace not in self._TORCH_NAMESPACES:
+            self.first_arguments.setdefault(op, (tuple(args), dict(kwargs or {})))
         return op(*args, **(kwargs or {}))

@@ -18,8 +18,8 @@ from packproof.refs.errors import PackproofError
 from packproof.version import tried
 
 _CASE = Case((3, 0, 2), "float32", tuple(CAUSAL_CONV1D.sizes[0].items()))
-_SECONDS = 120  # for a tenth of a second's work
-_DERIVED = replace(CAUSAL_CONV1D, absolute=None)  # its budget is derived while the reference runs
+_TIME_LIMIT = 120  # for a tenth of a second's work
+_OP_WITH_DERIVED_BUDGET = replace(CAUSAL_CONV1D, absolute=None)  # its budget is derived while the reference runs
 
 
 def require_sound_judgement(sentence: str) -> None:
@@ -31,31 +31,31 @@ def require_sound_judgement(sentence: str) -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            signal.alarm(_SECONDS)
+            signal.alarm(_TIME_LIMIT)
             torch.set_num_threads(1)  # a fork has none of its parent's threads
-            found = "; ".join(misfits())
+            report = "; ".join(incorrect_verdicts())
         except BaseException as error:  # no exception may reach the frames above: they belong to the parent
-            found = traceback.format_exception_only(error)[-1].strip()
-        os.write(writer, found.encode())
+            report = traceback.format_exception_only(error)[-1].strip()
+        os.write(writer, report.encode())
         os._exit(0)
     os.close(writer)
     with open(reader, "rb") as pipe:
-        found = pipe.read().decode()
+        report = pipe.read().decode()
     _, status = os.waitpid(pid, 0)
-    if found or status:
+    if report or status:
         raise PackproofError(
-            f"{sentence}, and its self-test fails: {found or f'its process ended with status {status}'}. "
+            f"{sentence}, and its self-test fails: {report or f'its process ended with status {status}'}. "
             f"Use torch {tried('torch')}."
         )
 
 
-def misfits() -> list[str]:
+def incorrect_verdicts() -> list[str]:
     """The wrong verdicts under this release of torch, one line each."""
     return [
         f"{name} finds {'nothing wrong in an incorrect' if wrong else 'fault with a correct'} convolution"
         for kernel, wrong in ((_correct, False), (_incorrect, True))
         for name, law in ((REFERENCE.name, REFERENCE), (PACKING.name, PACKING))
-        for op in (CAUSAL_CONV1D, _DERIVED)
+        for op in (CAUSAL_CONV1D, _OP_WITH_DERIVED_BUDGET)
         if bool(list(law.check(KernelUnderTest(op, InProcess(kernel), Promises()), _CASE))) != wrong
     ]
 
@@ -63,15 +63,15 @@ def misfits() -> list[str]:
 def _correct(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Each sequence alone."""
     starts, ends = cu_seqlens.tolist()[:-1], cu_seqlens.tolist()[1:]
-    return torch.cat([_convolved(x[start:end], weight) for start, end in zip(starts, ends, strict=True)])
+    return torch.cat([_convolve(x[start:end], weight) for start, end in zip(starts, ends, strict=True)])
 
 
 def _incorrect(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """The pack as one sequence."""
-    return _convolved(x, weight) + 0 * cu_seqlens.sum()
+    return _convolve(x, weight) + 0 * cu_seqlens.sum()
 
 
-def _convolved(rows: Tensor, weight: Tensor) -> Tensor:
+def _convolve(rows: Tensor, weight: Tensor) -> Tensor:
     width = weight.shape[1]
-    padded = torch.nn.functional.pad(rows.T[None], (width - 1, 0))
-    return torch.nn.functional.conv1d(padded, weight[:, None], groups=len(weight))[0].T if len(rows) else rows
+    padded_rows = torch.nn.functional.pad(rows.T[None], (width - 1, 0))
+    return torch.nn.functional.conv1d(padded_rows, weight[:, None], groups=len(weight))[0].T if len(rows) else rows

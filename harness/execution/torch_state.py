@@ -28,18 +28,18 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
 
 
 # the modules of packproof that run beside a kernel; references run in other processes
-_OURS = (
+_PACKPROOF_MODULES = (
     "packproof.harness.",
     "packproof.properties.call",
     "packproof.properties.declaration",
     "packproof.properties.light_torch",
     "packproof.refs.errors",
 )
-_OTHERS = ("safetensors.torch", "json")
+_LIBRARY_MODULES = ("safetensors.torch", "json")
 _code = attrgetter("__code__")
 
 
-class _Row(NamedTuple):
+class _WatchedNames(NamedTuple):
     """The watched names of a namespace, and their values."""
 
     label: str
@@ -49,7 +49,7 @@ class _Row(NamedTuple):
     """The value of each name; None for a name that is absent and must stay so."""
     fetch: Callable[[Any], tuple[Any, ...]]
     """Returns the values of all present names at once, faster than one by one."""
-    there: tuple[Any, ...]
+    present_values: tuple[Any, ...]
     """The values that `fetch` returned."""
     absent: frozenset[str]
     """The names without a value."""
@@ -62,17 +62,17 @@ class TorchState:
     """
 
     def __init__(self) -> None:
-        self._rows: list[_Row] = []
+        self._rows: list[_WatchedNames] = []
         self._functions: dict[FunctionType, str] = {}
         self._codes: tuple[CodeType, ...] = ()
         self._members: list[tuple[str, type, frozenset[str]]] = []
         self.checker: Callable[[], None] = MethodType(FunctionType(TorchState.check.__code__, dict(globals())), self)
         for label, namespace in _NAMESPACES:
-            self._watch(label, namespace, tuple(name for name in dir(namespace) if _watched(namespace, name)))
+            self._watch(label, namespace, tuple(name for name in dir(namespace) if _is_watched(namespace, name)))
 
     def watch_packproof(self) -> None:
         """Watch the loaded modules of packproof that run beside a kernel, with all their functions and classes."""
-        for name in (*(n for n in sorted(sys.modules) if n.startswith(_OURS)), *_OTHERS):
+        for name in (*(n for n in sorted(sys.modules) if n.startswith(_PACKPROOF_MODULES)), *_LIBRARY_MODULES):
             module = sys.modules[name]
             classes = [(f"{name}.{n}", c) for n, c in vars(module).items() if _defines(module, c)]
             self._members += [(label, c, frozenset(vars(c))) for label, c in classes]
@@ -84,59 +84,65 @@ class TorchState:
         self._codes = tuple(map(_code, self._functions))
 
     def _watch(self, label: str, namespace: Any, names: tuple[str, ...]) -> None:
-        there = [name for name in names if name in vars(namespace)]
-        absent = frozenset(names).difference(there)  # inherited from C: an override would shadow it
-        if there:
-            fetch = itemgetter(*there, there[0])  # of two names or more it returns a tuple
+        present_names = [name for name in names if name in vars(namespace)]
+        absent = frozenset(names).difference(present_names)  # inherited from C: an override would shadow it
+        if present_names:
+            fetch = itemgetter(*present_names, present_names[0])  # of two names or more it returns a tuple
             before = tuple(map(vars(namespace).get, names))
-            self._rows.append(_Row(label, namespace, names, before, fetch, fetch(namespace.__dict__), absent))
+            self._rows.append(_WatchedNames(label, namespace, names, before, fetch, fetch(namespace.__dict__), absent))
 
     def check(self) -> None:
         """Raises KernelFault("patched") with the first replaced functions; restores all of them."""
-        replaced: list[str] = []
-        for label, namespace, names, before, fetch, there, absent in self._rows:
+        replaced_names: list[str] = []
+        for label, namespace, names, before, fetch, present_values, absent in self._rows:
             members = namespace.__dict__
             try:
-                if all(map(is_, fetch(members), there)) and (not absent or absent.isdisjoint(members)):
+                if all(map(is_, fetch(members), present_values)) and (not absent or absent.isdisjoint(members)):
                     continue
             except KeyError:
                 pass  # one was deleted
             get = members.get
-            for name, was in zip(names, before, strict=True):
-                if get(name) is not was:
-                    replaced.append(f"{label}.{name}")
-                    _put_back(namespace, name, was)
+            for name, original in zip(names, before, strict=True):
+                if get(name) is not original:
+                    replaced_names.append(f"{label}.{name}")
+                    _restore(namespace, name, original)
         if not all(map(is_, map(_code, self._functions), self._codes)):
             for (function, label), code in zip(self._functions.items(), self._codes, strict=True):
                 if function.__code__ is not code:
-                    replaced.append(label)
+                    replaced_names.append(label)
                     function.__code__ = code
         for label, kind, members in self._members:
             if len(kind.__dict__) != len(members):
-                added = [n for n in kind.__dict__ if n not in members and not n.startswith("__annotat")]  # Python's own
-                for n in added:
-                    replaced.append(f"{label}.{n}")
+                new_names = [
+                    n for n in kind.__dict__ if n not in members and not n.startswith("__annotat")
+                ]  # Python's own
+                for n in new_names:
+                    replaced_names.append(f"{label}.{n}")
                     delattr(kind, n)
-        if replaced:
-            more = f" and {len(replaced) - 3} more" if replaced[3:] else ""
-            raise KernelFault("patched", f"replaced {', '.join(replaced[:3])}{more}")
+        if replaced_names:
+            more = f" and {len(replaced_names) - 3} more" if replaced_names[3:] else ""
+            raise KernelFault("patched", f"replaced {', '.join(replaced_names[:3])}{more}")
 
 
 def _defines(module: Any, value: Any) -> bool:
-    return isinstance(value, type) and value.__module__ == module.__name__ and value.__module__.startswith(_OURS)
+    return (
+        isinstance(value, type)
+        and value.__module__ == module.__name__
+        and value.__module__.startswith(_PACKPROOF_MODULES)
+    )
 
 
-def _put_back(namespace: Any, name: str, was: Any) -> None:
-    if was is None:
+def _restore(namespace: Any, name: str, original: Any) -> None:
+    if original is None:
         delattr(namespace, name)
     else:
-        setattr(namespace, name, was)
+        setattr(namespace, name, original)
 
 
-def _watched(namespace: Any, name: str) -> bool:
-    public = not name.startswith("_") or (namespace is torch.Tensor and name.startswith("__"))
+def _is_watched(namespace: Any, name: str) -> bool:
+    is_public = not name.startswith("_") or (namespace is torch.Tensor and name.startswith("__"))
     # torch._dynamo wraps manual_seed when it is first imported
-    return public and name not in ("__doc__", "__dict__", "manual_seed") and callable(getattr(namespace, name, None))
+    return is_public and name not in ("__doc__", "__dict__", "manual_seed") and callable(getattr(namespace, name, None))
 
 
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
@@ -150,15 +156,15 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
 
 
 @contextmanager
-def settings_kept() -> Iterator[None]:
+def preserve_settings() -> Iterator[None]:
     """Restore torch's global settings at the end: one call cannot affect the next.
 
     The random state is left alone on purpose: a kernel that draws numbers must differ from call to call.
     """
-    saved = [get() for get, _ in _SETTINGS]
+    original_values = [get() for get, _ in _SETTINGS]
     try:
         yield
     finally:
-        for (get, put), value in zip(_SETTINGS, saved, strict=True):
+        for (get, put), value in zip(_SETTINGS, original_values, strict=True):
             if get() != value:
                 put(value)

@@ -13,25 +13,27 @@ from packproof.harness.interpreter.patch import replace
 
 def repair() -> None:
     """Replace the interpreter's reference to the module `inspect`."""
-    known = {"getfullargspec": specification, "getcallargs": bound}
-    replace(shipped, "inspect", lambda original: SimpleNamespace(**{**vars(original), **known}))
+    replacements = {"getfullargspec": full_arg_spec, "getcallargs": call_arguments}
+    replace(shipped, "inspect", lambda original: SimpleNamespace(**{**vars(original), **replacements}))
 
 
 @cache
-def specification(function: Callable[..., Any]) -> inspect.FullArgSpec:
+def full_arg_spec(function: Callable[..., Any]) -> inspect.FullArgSpec:
     """`inspect.getfullargspec`, cached."""
     return inspect.getfullargspec(function)
 
 
-def bound(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+def call_arguments(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """`inspect.getcallargs`, faster: the arguments by name. Raises the same TypeError."""
-    found = specification(function)
-    names, by_place = found.args, found.args[: len(args)]
-    fits = len(args) <= len(names) and kwargs.keys() <= set(names) and kwargs.keys().isdisjoint(by_place)
-    if fits and not (found.varargs or found.varkw or found.kwonlyargs):
-        given = {**dict(zip(by_place, args, strict=True)), **kwargs}
-        defaults = dict(zip(reversed(names), reversed(found.defaults or ()), strict=False))
-        given |= {name: defaults[name] for name in names if name not in given and name in defaults}
-        if len(given) == len(names):
-            return given
+    spec = full_arg_spec(function)
+    parameters, positional = spec.args, spec.args[: len(args)]
+    is_simple = (
+        len(args) <= len(parameters) and kwargs.keys() <= set(parameters) and kwargs.keys().isdisjoint(positional)
+    )
+    if is_simple and not (spec.varargs or spec.varkw or spec.kwonlyargs):
+        arguments = {**dict(zip(positional, args, strict=True)), **kwargs}
+        defaults = dict(zip(reversed(parameters), reversed(spec.defaults or ()), strict=False))
+        arguments |= {name: defaults[name] for name in parameters if name not in arguments and name in defaults}
+        if len(arguments) == len(parameters):
+            return arguments
     return inspect.getcallargs(function, *args, **kwargs)

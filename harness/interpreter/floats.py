@@ -136,16 +136,16 @@ def _fused_multiply_add(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _dot(original: Callable[..., Any]) -> Callable[..., Any]:
-    def create_dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, *rest: Any) -> Any:
-        kind = a.dtype.scalar
-        if kind.is_fp8():
+    def create_dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, *args: Any) -> Any:
+        dtype = a.dtype.scalar
+        if dtype.is_fp8():
             raise NotImplementedError(_FLOAT8)
-        if kind == tl.float32 and input_precision == shipped._ir.INPUT_PRECISION.TF32:
+        if dtype == tl.float32 and input_precision == shipped._ir.INPUT_PRECISION.TF32:
             a, b = (Handle(float32_to_tf32(operand.data), tl.float32) for operand in (a, b))
-        if kind in (tl.bfloat16, tl.float16):  # products in float32, as in tensor cores
-            left, right = (widen(operand).data.astype(np.float32) for operand in (a, b))
-            return Handle((np.matmul(left, right) + d.data).astype(d.data.dtype), d.dtype.scalar)
-        return original(self, a, b, d, input_precision, *rest)
+        if dtype in (tl.bfloat16, tl.float16):  # products in float32, as in tensor cores
+            lhs, rhs = (widen(operand).data.astype(np.float32) for operand in (a, b))
+            return Handle((np.matmul(lhs, rhs) + d.data).astype(d.data.dtype), d.dtype.scalar)
+        return original(self, a, b, d, input_precision, *args)
 
     return create_dot
 

@@ -21,7 +21,7 @@ def misfit() -> str:
     return _Process.misfit
 
 
-def interprets() -> bool:
+def is_interpreting() -> bool:
     """Whether this process interprets the Triton kernels it defines, or did so when triton was imported."""
     triton = sys.modules.get("triton")
     if triton is None:
@@ -32,7 +32,7 @@ def interprets() -> bool:
 def repair_if_used() -> None:
     """Repair the interpreter if this process uses it: as shipped it computes incorrect values. Raises PackproofError if
     the repair fails."""
-    if interprets():
+    if is_interpreting():
         from packproof.harness.interpreter.repair import install  # noqa: PLC0415  (needs triton)
 
         install()
@@ -46,12 +46,12 @@ def repair_or_refuse() -> None:
 
         install()
     except Exception as error:  # any type: another release of Triton may lack a name
-        own = isinstance(error, PackproofError)
-        _Process.misfit = str(error) if own else _unknown(error)
+        is_packproof_error = isinstance(error, PackproofError)
+        _Process.misfit = str(error) if is_packproof_error else _unknown_release_text(error)
         _refuse_launches()
 
 
-def _unknown(error: Exception) -> str:
+def _unknown_release_text(error: Exception) -> str:
     return (
         f"packproof does not know triton {installed('triton')}: {type(error).__name__}: {error}. "
         f"Use triton {tried('triton')}, or check on a GPU."

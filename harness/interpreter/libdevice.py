@@ -10,7 +10,7 @@ from triton.language.extra import libdevice
 from triton.language.extra.cuda import libdevice as cuda_libdevice
 from triton.runtime import interpreter as shipped
 
-_SAME_NAME = (
+_SAME_NAME_IN_TORCH = (
     *(
         "abs",
         "acos",
@@ -45,7 +45,7 @@ _SAME_NAME = (
     ),
     *("nextafter", "pow", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
 )
-_FUNCTIONS: dict[str, Callable[..., Tensor]] = {name: getattr(torch, name) for name in _SAME_NAME} | {
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {name: getattr(torch, name) for name in _SAME_NAME_IN_TORCH} | {
     "add_rn": torch.add,
     "div_rn": torch.div,
     "fast_cosf": torch.cos,
@@ -70,16 +70,16 @@ def repair() -> None:
     """Replace the functions of `triton.language.extra.libdevice` (and of the one under `cuda`) by ones on the CPU."""
     for module in (libdevice, cuda_libdevice):
         for name in [name for name, member in vars(module).items() if callable(member) and not name.startswith("_")]:
-            setattr(module, name, _interpreted(name, _FUNCTIONS.get(name)))
+            setattr(module, name, _interpreted_function(name, _FUNCTIONS.get(name)))
 
 
-def _interpreted(name: str, function: Callable[..., Tensor] | None) -> Callable[..., Any]:
+def _interpreted_function(name: str, function: Callable[..., Tensor] | None) -> Callable[..., Any]:
     if function is None:
 
-        def missing(*args: Any, **kwargs: Any) -> Any:
+        def refuse(*args: Any, **kwargs: Any) -> Any:
             raise NotImplementedError(f"libdevice.{name} is not modelled by packproof: check this kernel on a GPU")
 
-        return missing
+        return refuse
 
     def elementwise(*args: Any, _semantic: Any = None) -> Any:
         semantic = shipped.interpreter_semantic

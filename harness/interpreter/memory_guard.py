@@ -28,7 +28,7 @@ POISON: dict[torch.dtype, int] = {
     torch.int64: 0xDEADBEEFDEADBEEF - (1 << 64),
     torch.int32: 0xDEADBEEF - (1 << 32),
 }
-_NUMPY_MEANING = {
+_DTYPE_OF_NUMPY = {
     np.dtype(np.float64): torch.float64,
     np.dtype(np.float32): torch.float32,
     np.dtype(np.float16): torch.float16,
@@ -36,13 +36,13 @@ _NUMPY_MEANING = {
     np.dtype(np.int64): torch.int64,
     np.dtype(np.int32): torch.int32,
 }
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGER_DTYPES = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def fill_poison(tensor: Tensor) -> None:
     """Overwrite `tensor` with the poison of its dtype. Dtypes without poison (bool, int8, complex) stay as they are."""
     if tensor.dtype in POISON:
-        tensor.detach().view(_BITS[tensor.itemsize]).fill_(POISON[tensor.dtype])
+        tensor.detach().view(_INTEGER_DTYPES[tensor.itemsize]).fill_(POISON[tensor.dtype])
 
 
 def is_poison(values: Tensor | NDArray[np.generic], dtype: torch.dtype | None = None) -> Tensor | NDArray[np.bool_]:
@@ -53,9 +53,9 @@ def is_poison(values: Tensor | NDArray[np.generic], dtype: torch.dtype | None = 
     if isinstance(values, Tensor):
         if values.dtype not in POISON:
             return torch.zeros_like(values, dtype=torch.bool)
-        return values.detach().view(_BITS[values.itemsize]) == POISON[values.dtype]
+        return values.detach().view(_INTEGER_DTYPES[values.itemsize]) == POISON[values.dtype]
     if dtype is None:
-        dtype = _NUMPY_MEANING.get(values.dtype)
+        dtype = _DTYPE_OF_NUMPY.get(values.dtype)
     if dtype not in POISON:
         return np.zeros(values.shape, dtype=bool)
     bits: NDArray[np.bool_] = values.view(f"i{values.dtype.itemsize}") == POISON[dtype]
@@ -79,33 +79,33 @@ class GuardedTensor:
 
     def check(self) -> None:
         """Raises KernelFault("memory") if a canary has changed. Leaves the tensor's elements as they are."""
-        if self._is_one_piece():
+        if self._is_contiguous_on_host():
             memory, n = self.buffer.numpy(), self.tensor.numel() * self.tensor.itemsize // 2
             canary = self.canary.to_bytes(2, sys.byteorder, signed=True)
-            around = memory[: self.start], memory[self.start + n :]
-            if all(part.tobytes() == canary * len(part) for part in around):
+            surroundings = memory[: self.start], memory[self.start + n :]
+            if all(part.tobytes() == canary * len(part) for part in surroundings):
                 return
-        cells = distinct(self.tensor.detach())
-        bits = cells.view(_BITS[cells.itemsize])
-        kept = bits.clone()
-        bits.fill_(_repeated(self.canary, cells.itemsize))
-        changed = self.buffer != self.canary
-        bits.copy_(kept)
-        if changed.any():
-            first, end = (
-                int(changed.nonzero()[0]),
+        cells = distinct_elements(self.tensor.detach())
+        bits = cells.view(_INTEGER_DTYPES[cells.itemsize])
+        original_bits = bits.clone()
+        bits.fill_(_repeat_canary(self.canary, cells.itemsize))
+        is_changed = self.buffer != self.canary
+        bits.copy_(original_bits)
+        if is_changed.any():
+            first_changed, end = (
+                int(is_changed.nonzero()[0]),
                 self.start + _extent(cells.shape, cells.stride()) * cells.itemsize // 2,
             )
-            where = (
+            location = (
                 "before the start of"
-                if first < self.start
+                if first_changed < self.start
                 else "past the end of"
-                if first >= end
+                if first_changed >= end
                 else "between the rows of"
             )
-            raise KernelFault("memory", f"wrote {where} {self.name}")
+            raise KernelFault("memory", f"wrote {location} {self.name}")
 
-    def _is_one_piece(self) -> bool:
+    def _is_contiguous_on_host(self) -> bool:
         """Whether the tensor is contiguous in memory of the host, at its place in the buffer."""
         return (
             self.buffer.is_cpu
@@ -136,7 +136,7 @@ class Guard:
         dtype: torch.dtype,
         device: torch.device,
         *,
-        lead: int = 0,
+        leading_elements: int = 0,
     ) -> GuardedTensor:
         """A fresh tensor between canaries.
 
@@ -144,20 +144,20 @@ class Guard:
         size, stride: in elements.
         leading_elements: elements between the start of the allocation and the tensor.
         """
-        n_bytes = (_extent(size, stride) + lead) * dtype.itemsize
+        n_bytes = (_extent(size, stride) + leading_elements) * dtype.itemsize
         canary = -1 - len(self._fences) % 16  # 0xFFF0 to 0xFFFF: NaN in any float type, repeated to fill the dtype
-        buffer = _EMPTY((n_bytes + 2 * self._fence_bytes) // 2, dtype=torch.int16, device=device).fill_(canary)
-        start = self._fence_bytes + lead * dtype.itemsize
+        buffer = _TORCH_EMPTY((n_bytes + 2 * self._fence_bytes) // 2, dtype=torch.int16, device=device).fill_(canary)
+        start = self._fence_bytes + leading_elements * dtype.itemsize
         # set_ instead of a view: for in-place writes and autograd it is a plain allocation
-        tensor = _EMPTY(0, dtype=dtype, device=device).set_(
+        tensor = _TORCH_EMPTY(0, dtype=dtype, device=device).set_(
             buffer.untyped_storage(), start // dtype.itemsize, size, stride
         )
-        return self.adopt(GuardedTensor(name, tensor, buffer, canary, start // 2))
+        return self.watch(GuardedTensor(name, tensor, buffer, canary, start // 2))
 
-    def adopt(self, fenced: GuardedTensor) -> GuardedTensor:
+    def watch(self, fence: GuardedTensor) -> GuardedTensor:
         """Watch a tensor fenced by another guard."""
-        self._fences.append(fenced)
-        return fenced
+        self._fences.append(fence)
+        return fence
 
     def check(self) -> None:
         """Raises KernelFault("memory") for the first buffer written outside its elements."""
@@ -165,8 +165,8 @@ class Guard:
             fence.check()
 
     def __enter__(self) -> "Guard":
-        for owner, name, poisoned in _FACTORIES:
-            wrapper = self._wrapper(getattr(owner, name), name, poisoned)
+        for owner, name, fills_poison in _FACTORIES:
+            wrapper = self._wrapper(getattr(owner, name), name, fills_poison)
             self._wrappers[owner, name] = wrapper
             setattr(owner, name, wrapper)
         if self._native:
@@ -187,26 +187,26 @@ class Guard:
                 setattr(owner, name, wrapper.__wrapped__)
         self._wrappers.clear()
 
-    def _wrapper(self, original: Callable[..., Tensor], name: str, poisoned: bool) -> Callable[..., Tensor]:
+    def _wrapper(self, original: Callable[..., Tensor], name: str, fills_poison: bool) -> Callable[..., Tensor]:
         @functools.wraps(original)
         def allocate(*args: Any, **kwargs: Any) -> Tensor:
-            plain = original(*args, **kwargs)
-            if torch.compiler.is_compiling() or not _can_be_fenced(plain, kwargs):
-                return plain
-            size, stride = tuple(plain.shape), plain.stride()
+            allocation = original(*args, **kwargs)
+            if torch.compiler.is_compiling() or not _can_be_fenced(allocation, kwargs):
+                return allocation
+            size, stride = tuple(allocation.shape), allocation.stride()
             label = f"a torch.{name} of shape {size}".replace("torch.new", "Tensor.new")
             with torch.no_grad():
-                tensor = self.fence(label, size, stride, plain.dtype, plain.device).tensor
-                if poisoned:
+                tensor = self.fence(label, size, stride, allocation.dtype, allocation.device).tensor
+                if fills_poison:
                     fill_poison(tensor)
                 else:
-                    tensor.copy_(plain)
-            return tensor.requires_grad_(plain.requires_grad)
+                    tensor.copy_(allocation)
+            return tensor.requires_grad_(allocation.requires_grad)
 
         return allocate
 
 
-_EMPTY = torch.empty
+_TORCH_EMPTY = torch.empty
 _FACTORIES: tuple[tuple[Any, str, bool], ...] = (
     (torch, "empty", True),
     (torch, "empty_like", True),
@@ -239,7 +239,7 @@ def _extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
     return 0 if 0 in size else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
 
 
-def distinct(tensor: Tensor) -> Tensor:
+def distinct_elements(tensor: Tensor) -> Tensor:
     """A view with each element of memory once: an expanded axis is narrowed to its first index."""
     for axis, step in enumerate(tensor.stride()):
         if step == 0 and tensor.shape[axis] > 1:
@@ -247,6 +247,6 @@ def distinct(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _repeated(canary: int, itemsize: int) -> int:
+def _repeat_canary(canary: int, itemsize: int) -> int:
     """The canary repeated to an integer of `itemsize` bytes."""
     return int.from_bytes(canary.to_bytes(2, "little", signed=True) * (itemsize // 2), "little", signed=True)

@@ -15,7 +15,7 @@ from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter.floats import bfloat16_to_float32, float32_to_bfloat16
 from packproof.harness.interpreter.patch import replace
-from packproof.harness.interpreter.types import core, joint, made, pointed
+from packproof.harness.interpreter.types import broadcast_sizes, core, make_tensor, pointee_bytes
 
 Operation = Callable[..., Any]
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -52,8 +52,8 @@ def repair() -> None:
     for name, operation in _ARITHMETIC.items():
         replace(core.tensor, f"__{name}__", _operator(operation, _NUMBERS))
         replace(core.tensor, f"__r{name}__", _operator(operation, _NUMBERS, reflected=True))
-    replace(core.tensor, "__add__", _offsets_of_pointers_first)
-    replace(core.tensor, "__neg__", _plain_negations_first)
+    replace(core.tensor, "__add__", _fast_pointer_add)
+    replace(core.tensor, "__neg__", _fast_negation)
     replace(core.tensor, "__truediv__", _operator(np.divide, _FLOATS))
     replace(core.tensor, "__floordiv__", _operator(_divide_integers, INTEGERS))
     replace(core.tensor, "__mod__", _operator(np.fmod, INTEGERS))
@@ -61,13 +61,13 @@ def repair() -> None:
         replace(core.tensor, f"__{name}__", _operator(operation, {"int1": np.bool_, **INTEGERS}))
     for name, operation in _COMPARISONS.items():
         replace(core.tensor, f"__{name}__", _operator(operation, _NUMBERS, result=tl.int1))
-    replace(core.tensor, "__rshift__", _plain_shifts_first)
-    replace(core.tensor, "to", _plain_conversions_first)
+    replace(core.tensor, "__rshift__", _fast_shift)
+    replace(core.tensor, "to", _fast_conversion)
     for language in (tl, core):
-        replace(language, "dot", _plain_products_first)
+        replace(language, "dot", _fast_dot)
         replace(language, "minimum", _operator(np.minimum, INTEGERS))
         replace(language, "maximum", _operator(np.maximum, INTEGERS))
-        replace(language, "where", _plain_selections_first)
+        replace(language, "where", _fast_where)
 
 
 def _operator(operation: Operation, kinds: Mapping[str, Any], *, result: Any = None, reflected: bool = False) -> Make:
@@ -75,43 +75,43 @@ def _operator(operation: Operation, kinds: Mapping[str, Any], *, result: Any = N
     dtype."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def apply(self: Any, other: Any, *rest: Any, **named: Any) -> Any:
-            if type(self) is not core.tensor or rest or named:
-                return original(self, other, *rest, **named)
-            kind, mine, dtype, sizes = self.dtype.name, self.handle.data, self.dtype, self.sizes
-            if type(other) is not core.tensor:
-                others = _constant(other, kind) if kind in kinds else None
+        def apply(lhs: Any, rhs: Any, *args: Any, **kwargs: Any) -> Any:
+            if type(lhs) is not core.tensor or args or kwargs:
+                return original(lhs, rhs, *args, **kwargs)
+            kind, lhs_data, dtype, sizes = lhs.dtype.name, lhs.handle.data, lhs.dtype, lhs.sizes
+            if type(rhs) is not core.tensor:
+                rhs_data = _constant(rhs, kind) if kind in kinds else None
             else:  # nearly always alike
-                others = other.handle.data if kind in kinds and other.dtype.name == kind else None
-                others = others if other.sizes == sizes else None
-            if others is None:
-                found = values(self, other, kinds)
-                if found is None:
-                    return original(self, other)
-                mine, others, dtype, sizes = found
-            data = operation(others, mine) if reflected else operation(mine, others)
-            return made(data, result or dtype, sizes)
+                rhs_data = rhs.handle.data if kind in kinds and rhs.dtype.name == kind else None
+                rhs_data = rhs_data if rhs.sizes == sizes else None
+            if rhs_data is None:
+                operands = operand_values(lhs, rhs, kinds)
+                if operands is None:
+                    return original(lhs, rhs)
+                lhs_data, rhs_data, dtype, sizes = operands
+            data = operation(rhs_data, lhs_data) if reflected else operation(lhs_data, rhs_data)
+            return make_tensor(data, result or dtype, sizes)
 
         return apply
 
     return make
 
 
-def values(self: Any, other: Any, kinds: Mapping[str, Any]) -> Any:
+def operand_values(lhs: Any, rhs: Any, kinds: Mapping[str, Any]) -> Any:
     """The values of both operands, their dtype and the sizes of the result. None: take Triton's own path."""
-    kind = self.dtype.name
+    kind = lhs.dtype.name
     if kind not in kinds:
         return None
-    if type(other) is not core.tensor:
-        number = _constant(other, kind)
-        return None if number is None else (self.handle.data, number, self.dtype, self.sizes)
-    sizes = self.sizes if self.sizes == other.sizes else joint(self.sizes, other.sizes)
+    if type(rhs) is not core.tensor:
+        number = _constant(rhs, kind)
+        return None if number is None else (lhs.handle.data, number, lhs.dtype, lhs.sizes)
+    sizes = lhs.sizes if lhs.sizes == rhs.sizes else broadcast_sizes(lhs.sizes, rhs.sizes)
     if sizes is None:
         return None
-    if other.dtype.name == kind:
-        return self.handle.data, other.handle.data, self.dtype, sizes
-    if kind in INTEGERS and other.dtype.name in INTEGERS:
-        return self.handle.data.astype(np.int64), other.handle.data.astype(np.int64), tl.int64, sizes
+    if rhs.dtype.name == kind:
+        return lhs.handle.data, rhs.handle.data, lhs.dtype, sizes
+    if kind in INTEGERS and rhs.dtype.name in INTEGERS:
+        return lhs.handle.data.astype(np.int64), rhs.handle.data.astype(np.int64), tl.int64, sizes
     return None
 
 
@@ -134,106 +134,110 @@ def _is_float32(value: float) -> bool:
     return value == 0 or not math.isfinite(value) or 2**-126 <= abs(value) <= (2 - 2**-23) * 2**127
 
 
-def _offsets_of_pointers_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    def add(self: Any, other: Any) -> Any:
-        n_bytes = pointed(self.dtype)
+def _fast_pointer_add(original: Callable[..., Any]) -> Callable[..., Any]:
+    def add(lhs: Any, rhs: Any) -> Any:
+        n_bytes = pointee_bytes(lhs.dtype)
         if n_bytes is None:
-            return original(self, other)
-        if type(other) is core.tensor and other.dtype.name in INTEGERS:
-            sizes, offset = joint(self.sizes, other.sizes), other.handle.data.astype(np.uint64)
-        elif type(other) is int:
-            sizes, offset = self.sizes, np.uint64(other % 2**64)
+            return original(lhs, rhs)
+        if type(rhs) is core.tensor and rhs.dtype.name in INTEGERS:
+            sizes, offset = broadcast_sizes(lhs.sizes, rhs.sizes), rhs.handle.data.astype(np.uint64)
+        elif type(rhs) is int:
+            sizes, offset = lhs.sizes, np.uint64(rhs % 2**64)
         else:
-            return original(self, other)
+            return original(lhs, rhs)
         if sizes is None:
-            return original(self, other)
-        data = self.handle.data + offset * n_bytes
-        return made(data, self.dtype, sizes)
+            return original(lhs, rhs)
+        data = lhs.handle.data + offset * n_bytes
+        return make_tensor(data, lhs.dtype, sizes)
 
     return add
 
 
-def _plain_conversions_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    def to(self: Any, dtype: Any, *rest: Any, **named: Any) -> Any:
+def _fast_conversion(original: Callable[..., Any]) -> Callable[..., Any]:
+    def to(self: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
         dtype = dtype.value if type(dtype) is core.constexpr else dtype
-        if type(dtype) is core.dtype and not rest and len(named) == 1 and named.get("bitcast") is True:
-            same_bits = _as_bits(self, dtype)
-            return original(self, dtype, **named) if same_bits is None else same_bits
-        if type(dtype) is not core.dtype or rest or named:
-            return original(self, dtype, *rest, **named)
+        if type(dtype) is core.dtype and not args and len(kwargs) == 1 and kwargs.get("bitcast") is True:
+            same_bits = _bitcast(self, dtype)
+            return original(self, dtype, **kwargs) if same_bits is None else same_bits
+        if type(dtype) is not core.dtype or args or kwargs:
+            return original(self, dtype, *args, **kwargs)
         if self.dtype.name == dtype.name:
             return self
         convert = _CONVERSIONS.get((self.dtype.name, dtype.name))
         if convert is None:
             return original(self, dtype)
-        return made(convert(self.handle.data), dtype, self.sizes)
+        return make_tensor(convert(self.handle.data), dtype, self.sizes)
 
     return to
 
 
-def _as_bits(t: Any, dtype: Any) -> Any:
+def _bitcast(t: Any, dtype: Any) -> Any:
     """The same bits read as another dtype. None: take Triton's own path."""
     if t.dtype.name == dtype.name:
         return t
-    if not any(t.dtype.name in alike and dtype.name in alike for alike in _BITS):
+    if not any(t.dtype.name in same_width and dtype.name in same_width for same_width in _BITS):
         return None
-    return made(t.handle.data.view(shipped._get_np_dtype(dtype)), dtype, t.sizes)
+    return make_tensor(t.handle.data.view(shipped._get_np_dtype(dtype)), dtype, t.sizes)
 
 
-def _plain_negations_first(original: Callable[..., Any]) -> Callable[..., Any]:
+def _fast_negation(original: Callable[..., Any]) -> Callable[..., Any]:
     def negate(self: Any) -> Any:
         zero = _number(0, self.dtype.name)
-        return original(self) if zero is None else made(zero - self.handle.data, self.dtype, self.sizes)
+        return original(self) if zero is None else make_tensor(zero - self.handle.data, self.dtype, self.sizes)
 
     return negate
 
 
-def _plain_shifts_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    shifted = _operator(np.right_shift, INTEGERS)(original)
+def _fast_shift(original: Callable[..., Any]) -> Callable[..., Any]:
+    fast_shift = _operator(np.right_shift, INTEGERS)(original)
     # Triton warns of a constant that is too large
-    return lambda self, other: original(self, other) if type(other) is core.constexpr else shifted(self, other)
+    return lambda lhs, rhs: original(lhs, rhs) if type(rhs) is core.constexpr else fast_shift(lhs, rhs)
 
 
-def _plain_products_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    def dot(input: Any, other: Any, acc: Any = None, *rest: Any, **named: Any) -> Any:  # noqa: A002  (its name there)
-        found = None if rest or named else _factors(input, other, acc)
-        if found is None:
-            return original(input, other, acc, *rest, **named)
-        left, right, total, sizes = found
-        return made(np.matmul(left, right) + total, tl.float32, sizes)
+def _fast_dot(original: Callable[..., Any]) -> Callable[..., Any]:
+    def dot(input: Any, other: Any, acc: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: A002  (its name there)
+        operands = None if args or kwargs else _dot_operands(input, other, acc)
+        if operands is None:
+            return original(input, other, acc, *args, **kwargs)
+        lhs_data, rhs_data, acc_data, sizes = operands
+        return make_tensor(np.matmul(lhs_data, rhs_data) + acc_data, tl.float32, sizes)
 
     return dot
 
 
-def _factors(left: Any, right: Any, total: Any) -> Any:
+def _dot_operands(lhs: Any, rhs: Any, acc: Any) -> Any:
     """Two blocks of 16-bit floats widened to fp32, the fp32 accumulator, and the sizes of the result. None: take
     Triton's own path."""
-    if not (type(left) is type(right) is core.tensor and left.dtype.name == right.dtype.name in _WIDE):
+    if not (type(lhs) is type(rhs) is core.tensor and lhs.dtype.name == rhs.dtype.name in _WIDENING):
         return None
-    if not len(left.sizes) == len(right.sizes) == 2 or left.sizes[1] != right.sizes[0]:
+    if not len(lhs.sizes) == len(rhs.sizes) == 2 or lhs.sizes[1] != rhs.sizes[0]:
         return None
-    widen, sizes = _WIDE[left.dtype.name], (left.sizes[0], right.sizes[1])
-    if total is None:
-        return widen(left.handle.data), widen(right.handle.data), np.float32(0), sizes
-    if type(total) is not core.tensor or total.dtype.name != "fp32" or total.sizes != sizes:
+    widen, sizes = _WIDENING[lhs.dtype.name], (lhs.sizes[0], rhs.sizes[1])
+    if acc is None:
+        return widen(lhs.handle.data), widen(rhs.handle.data), np.float32(0), sizes
+    if type(acc) is not core.tensor or acc.dtype.name != "fp32" or acc.sizes != sizes:
         return None
-    return widen(left.handle.data), widen(right.handle.data), total.handle.data, sizes
+    return widen(lhs.handle.data), widen(rhs.handle.data), acc.handle.data, sizes
 
 
-_WIDE: Mapping[str, Operation] = {"bf16": bfloat16_to_float32, "fp16": lambda data: data.astype(np.float32)}
+_WIDENING: Mapping[str, Operation] = {"bf16": bfloat16_to_float32, "fp16": lambda data: data.astype(np.float32)}
 
 
-def _plain_selections_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    def where(condition: Any, x: Any, y: Any) -> Any:
-        first, second = (x, y) if type(x) is core.tensor else (y, x)
-        found = values(first, second, _NUMBERS) if type(first) is core.tensor else None
-        if found is None or type(condition) is not core.tensor or condition.dtype.name != "int1":
+def _fast_where(original: Callable[..., Any]) -> Callable[..., Any]:
+    def select(condition: Any, x: Any, y: Any) -> Any:
+        tensor_operand, other_operand = (x, y) if type(x) is core.tensor else (y, x)
+        operands = (
+            operand_values(tensor_operand, other_operand, _NUMBERS) if type(tensor_operand) is core.tensor else None
+        )
+        if operands is None or type(condition) is not core.tensor or condition.dtype.name != "int1":
             return original(condition, x, y)
-        data, others, dtype, sizes = found
-        sizes = joint(sizes, condition.sizes)
+        lhs_data, rhs_data, dtype, sizes = operands
+        sizes = broadcast_sizes(sizes, condition.sizes)
         if sizes is None:
             return original(condition, x, y)
-        chosen = np.where(condition.handle.data, *((data, others) if first is x else (others, data)))
-        return made(chosen, dtype, sizes)
+        selection = np.where(
+            condition.handle.data, *((lhs_data, rhs_data) if tensor_operand is x else (rhs_data, lhs_data))
+        )
+        return make_tensor(selection, dtype, sizes)
 
-    return where
+    return select

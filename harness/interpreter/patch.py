@@ -24,7 +24,7 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Any:
 
 
 @contextmanager
-def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+def temporary_replacement(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
     """`replace` for the duration of a with block."""
     original = replace(owner, name, make)
     try:

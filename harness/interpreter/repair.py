@@ -28,9 +28,9 @@ from packproof.harness.interpreter.tuning import choose_configurations
 from packproof.refs.errors import PackproofError
 from packproof.version import tried
 
-_repaired = False
-_proved = False
-_misfit = ""
+_is_repaired = False
+_is_proved = False
+_failure_report = ""
 
 
 def install() -> None:
@@ -41,16 +41,16 @@ def install() -> None:
     Raises PackproofError with Triton's version and the failed self-tests, or if TRITON_INTERPRET was set too late, or
     if Python runs without assertions.
     """
-    global _repaired, _proved, _misfit  # noqa: PLW0603
-    if _proved:
+    global _is_repaired, _is_proved, _failure_report  # noqa: PLW0603
+    if _is_proved:
         return
     if sys.flags.optimize:
         raise PackproofError(
             "Python runs without assertions here (-O or PYTHONOPTIMIZE), which Triton's interpreter needs for "
             "tl.device_assert: run it without"
         )
-    if _misfit:
-        raise PackproofError(_misfit)
+    if _failure_report:
+        raise PackproofError(_failure_report)
     if not triton.knobs.runtime.interpret:
         raise PackproofError(
             "Triton's interpreter is off in this process: set TRITON_INTERPRET=1 before Triton kernels are imported"
@@ -60,29 +60,29 @@ def install() -> None:
             "TRITON_INTERPRET=1 was set after triton was imported, so Triton's own functions cannot be interpreted: "
             "set it earlier, best where the process is started"
         )
-    if not _repaired:
+    if not _is_repaired:
         _repair()
-        _repaired = True
+        _is_repaired = True
     from packproof.harness.interpreter import selftest  # noqa: PLC0415  (defines kernels: only under the interpreter)
 
-    misfits = selftest.run()
-    if misfits:
-        _misfit = (
+    failures = selftest.run()
+    if failures:
+        _failure_report = (
             f"packproof's repair of Triton's interpreter does not fit triton {triton.__version__} "
             f"with numpy {np.__version__}:\n"
-            + "".join(f"    {misfit}\n" for misfit in misfits)
+            + "".join(f"    {failure}\n" for failure in failures)
             + f"    Results on CPU tensors could not be trusted. Use triton {tried('triton')}, or check on a GPU."
         )
-        raise PackproofError(_misfit)
-    _try_batches()
-    _proved = True
+        raise PackproofError(_failure_report)
+    _self_test_batches()
+    _is_proved = True
 
 
-def _try_batches() -> None:
+def _self_test_batches() -> None:
     """Run programs in batches if the self-test finds the same bits as one after another; else one after another."""
     from packproof.harness.interpreter.batch import launch, selftest  # noqa: PLC0415  (defines kernels)
 
-    launch.BatchingSanitizer.unfit = reason = selftest.run()
+    launch.BatchingSanitizer.unfit_reason = reason = selftest.run()
     if reason:
         warnings.warn(f"interpreted programs run one after another, several times slower: {reason}", stacklevel=3)
 
@@ -93,27 +93,27 @@ def _repair() -> None:
     floats.repair()
     scan.repair()
     libdevice.repair()
-    replace(shipped, "_patch_lang", _language_interpreted_once)
-    replace(shipped.GridExecutor, "__call__", _launch)
-    replace(shipped.GridExecutor, "_init_args_hst", _arguments_in_place)
-    replace(shipped.GridExecutor, "_restore_args_dev", _nothing_to_copy_back)
+    replace(shipped, "_patch_lang", _patch_language_once)
+    replace(shipped.GridExecutor, "__call__", _launch_without_warnings)
+    replace(shipped.GridExecutor, "_init_args_hst", _init_args_in_place)
+    replace(shipped.GridExecutor, "_restore_args_dev", _skip_copy_back)
     choose_configurations()
-    replace(shipped.InterpretedFunction, "rewrite", rewrite.remember)
+    replace(shipped.InterpretedFunction, "rewrite", rewrite.record_source)
     # debug: device_assert fires. No overflow checks: hashes and random numbers wrap on purpose
     builder = shipped.interpreter_builder
     builder.options = dataclasses.replace(builder.options, debug=True, sanitize_overflow=False)
 
 
-def _language_interpreted_once(original: Callable[..., Any]) -> Callable[..., Any]:
+def _patch_language_once(original: Callable[..., Any]) -> Callable[..., Any]:
     """Patch `triton.language` to numpy once. As shipped, each launch and each call of a device function does it."""
     original(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     tl.core.tensor.__index__ = lambda self: int(self.handle.data.item())  # numpy 2.4: no int() of a 1-d array
-    tl.core.tensor.__bool__ = _truth
+    tl.core.tensor.__bool__ = _truth_value
     operators.repair()
     return lambda fn: SimpleNamespace(restore=lambda: None)
 
 
-def _truth(tensor: Any) -> bool:
+def _truth_value(tensor: Any) -> bool:
     if sys._getframe(1).f_globals["__name__"] == semantic.__name__:
         return True  # `if other` tests whether one was given; as shipped, other=0 counted as none
     if tensor.handle.data.size != 1:
@@ -122,25 +122,25 @@ def _truth(tensor: Any) -> bool:
     return bool(tensor.handle.data.item())
 
 
-def _launch(original: Callable[..., Any]) -> Callable[..., Any]:
+def _launch_without_warnings(original: Callable[..., Any]) -> Callable[..., Any]:
     def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             with np.errstate(all="ignore"):  # a GPU does not warn of overflow
                 return original(self, *args, **kwargs)
         except shipped.InterpreterError as error:
-            raise _root(error) from None
+            raise _root_cause(error) from None
 
     return launch
 
 
-def _root(error: BaseException) -> BaseException:
+def _root_cause(error: BaseException) -> BaseException:
     """The exception raised in the kernel. The interpreter wraps it once for each device function on the stack."""
     while isinstance(error, shipped.InterpreterError) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
-def _arguments_in_place(original: Callable[..., Any]) -> Callable[..., Any]:
+def _init_args_in_place(original: Callable[..., Any]) -> Callable[..., Any]:
     """Use CPU tensors in place, without a copy. Refuse other devices: the interpreter reads memory by address."""
 
     def init_args(self: Any, args: Any, kwargs: Any) -> Any:
@@ -152,5 +152,5 @@ def _arguments_in_place(original: Callable[..., Any]) -> Callable[..., Any]:
     return init_args
 
 
-def _nothing_to_copy_back(original: Callable[..., Any]) -> Callable[..., Any]:
+def _skip_copy_back(original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, args_dev, args_hst, kwargs, kwargs_hst: None

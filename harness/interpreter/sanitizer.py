@@ -32,8 +32,17 @@ from torch import Tensor
 from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter.memory_guard import is_poison
-from packproof.harness.interpreter.memory_map import MANY, NONE, Indices, Lanes, MemoryMap, Region, Segment, regions_of
-from packproof.harness.interpreter.patch import replaced
+from packproof.harness.interpreter.memory_map import (
+    NO_PROGRAM,
+    SEVERAL_PROGRAMS,
+    Indices,
+    Lanes,
+    MemoryMap,
+    Region,
+    Segment,
+    regions_of,
+)
+from packproof.harness.interpreter.patch import temporary_replacement
 from packproof.properties.call import KernelFault
 
 Order = Literal["forward", "reverse", "shuffle"]
@@ -81,7 +90,7 @@ class Sanitizer:
             (builder, "create_atomic_rmw", self._watch_atomic_rmw),
             (builder, "create_atomic_cas", self._watch_atomic_cas),
         ):
-            self._patches.enter_context(replaced(owner, name, make))
+            self._patches.enter_context(temporary_replacement(owner, name, make))
         return self
 
     def __exit__(
@@ -91,7 +100,7 @@ class Sanitizer:
         if self._fault is not None and error is not self._fault:
             raise self._fault
 
-    def _current(self) -> "Launch":
+    def _current_launch(self) -> "Launch":
         assert self._launch is not None
         return self._launch
 
@@ -104,8 +113,8 @@ class Sanitizer:
 
     def _run(self, original: Callable[..., Any], executor: Any, args: Any, kwargs: Any) -> Any:
         """Run the programs of a launch one after another."""
-        named = {**dict(zip(executor.arg_names, args, strict=False)), **kwargs}
-        regions = regions_of(dict(tensors_of(named.items())))
+        arguments = {**dict(zip(executor.arg_names, args, strict=False)), **kwargs}
+        regions = regions_of(dict(tensors_of(arguments.items())))
         self._launch = Launch(executor.fn.__name__, MemoryMap(regions), self._read_only)
         try:
             return original(executor, *args, **kwargs)
@@ -117,12 +126,12 @@ class Sanitizer:
 
     def _watch_grid(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def set_grid_dim(builder: Any, *grid: int) -> Any:
-            launch = self._current()
+            launch = self._current_launch()
             launch.grid = grid
             for axis, (size, limit) in enumerate(zip(grid, _GRID_LIMIT, strict=True)):
                 if size > limit:
-                    what = f"grid {grid} has more than {limit} programs on axis {axis}, no GPU can launch it"
-                    raise KernelFault("memory", f"{launch.kernel}: {what}")
+                    message = f"grid {grid} has more than {limit} programs on axis {axis}, no GPU can launch it"
+                    raise KernelFault("memory", f"{launch.kernel}: {message}")
             launch.order = list(range(grid[0] * grid[1] * grid[2]))
             if self._order == "reverse":
                 launch.order.reverse()
@@ -134,7 +143,7 @@ class Sanitizer:
 
     def _watch_program(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def set_grid_idx(builder: Any, x: int, y: int, z: int) -> Any:
-            launch = self._current()
+            launch = self._current_launch()
             _, ny, nz = launch.grid
             launch.program = launch.order[(x * ny + y) * nz + z]
             return original(builder, *launch.coordinates(launch.program))
@@ -142,46 +151,46 @@ class Sanitizer:
         return set_grid_idx
 
     def _watch_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def create_masked_load(builder: Any, ptrs: Any, mask: Any, other: Any, *rest: Any, **hints: Any) -> Any:
-            launch, kind = self._current(), ptrs.get_element_ty()
+        def create_masked_load(builder: Any, ptrs: Any, mask: Any, other: Any, *args: Any, **hints: Any) -> Any:
+            launch, kind = self._current_launch(), ptrs.get_element_ty()
             addresses, lanes = _addresses(ptrs, mask)
             launch.load(addresses, itemsize_of(kind))
             if other is None and not lanes.all():
-                other = undefined(ptrs.data.shape, kind)
-            values = original(builder, ptrs, mask, other, *rest, **hints)
+                other = undefined_values(ptrs.data.shape, kind)
+            values = original(builder, ptrs, mask, other, *args, **hints)
             launch.check_written(addresses, values.data.reshape(-1)[lanes], kind)
             return values
 
         return create_masked_load
 
     def _watch_store(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def create_masked_store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        def create_masked_store(builder: Any, ptrs: Any, value: Any, mask: Any, *args: Any) -> Any:
             addresses, lanes = _addresses(ptrs, mask)
             values = np.broadcast_to(value.data, ptrs.data.shape).reshape(-1)[lanes]
-            self._current().store(addresses, values, itemsize_of(ptrs.get_element_ty()))
-            return original(builder, ptrs, value, mask, *rest)
+            self._current_launch().store(addresses, values, itemsize_of(ptrs.get_element_ty()))
+            return original(builder, ptrs, value, mask, *args)
 
         return create_masked_store
 
     def _watch_atomic_rmw(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def create_atomic_rmw(builder: Any, op: Any, ptr: Any, val: Any, mask: Any, *order: Any) -> Any:
-            launch, kind = self._current(), ptr.get_element_ty()
+            launch, kind = self._current_launch(), ptr.get_element_ty()
             addresses, lanes = _addresses(ptr, mask)
             launch.atomic(addresses, itemsize_of(kind), semantics=order[0])
-            before = original(builder, op, ptr, val, mask, *order)
-            launch.check_written(addresses, before.data.reshape(-1)[lanes], kind)
-            return before
+            old_values = original(builder, op, ptr, val, mask, *order)
+            launch.check_written(addresses, old_values.data.reshape(-1)[lanes], kind)
+            return old_values
 
         return create_atomic_rmw
 
     def _watch_atomic_cas(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def create_atomic_cas(builder: Any, ptr: Any, cmp: Any, val: Any, *order: Any) -> Any:
-            launch, kind = self._current(), ptr.get_element_ty()
+            launch, kind = self._current_launch(), ptr.get_element_ty()
             addresses, lanes = _addresses(ptr, None)
             launch.atomic(addresses, itemsize_of(kind), semantics=order[0])
-            before = original(builder, ptr, cmp, val, *order)
-            launch.check_written(addresses, before.data.reshape(-1)[lanes], kind)
-            return before
+            old_values = original(builder, ptr, cmp, val, *order)
+            launch.check_written(addresses, old_values.data.reshape(-1)[lanes], kind)
+            return old_values
 
         return create_atomic_cas
 
@@ -206,39 +215,41 @@ class Launch:
             if self._is_input(segment):  # no program may write it
                 continue
             cells = segment.cells(addresses[lanes], itemsize)
-            if segment.written:
+            if segment.has_writes:
                 self._check_writers(segment, cells, addresses[lanes], "reads", atomics_too=True)
-            previous, when = segment.reader[cells], segment.read_at[cells]
-            forget = (previous == NONE) | self.clocks.ordered(previous, when, self.program)
-            segment.reader[cells] = np.where(forget, self.program, MANY)
-            segment.read_at[cells] = self.clocks.now(self.program)
+            previous_reader, previous_clock = segment.reader[cells], segment.read_clock[cells]
+            is_ordered = (previous_reader == NO_PROGRAM) | self.clocks.happens_before(
+                previous_reader, previous_clock, self.program
+            )
+            segment.reader[cells] = np.where(is_ordered, self.program, SEVERAL_PROGRAMS)
+            segment.read_clock[cells] = self.clocks.now(self.program)
 
     def store(self, addresses: Indices, values: NDArray[Any], itemsize: int) -> None:
         self._check_lanes(addresses, values, itemsize)
         for segment, lanes in self._split(addresses, "writes"):
-            touched = addresses[lanes]
-            self._check_read_only(touched)
-            cells = segment.cells(touched, itemsize)
-            changing = _memory(touched, itemsize) != _bits(values[lanes], itemsize)
-            self._check_writers(segment, cells[changing], touched[changing], "overwrites", atomics_too=True)
-            self._check_readers(segment, cells[changing], touched[changing])
+            lane_addresses = addresses[lanes]
+            self._check_read_only(lane_addresses)
+            cells = segment.cells(lane_addresses, itemsize)
+            is_changed = _bits_in_memory(lane_addresses, itemsize) != _bits(values[lanes], itemsize)
+            self._check_writers(segment, cells[is_changed], lane_addresses[is_changed], "overwrites", atomics_too=True)
+            self._check_readers(segment, cells[is_changed], lane_addresses[is_changed])
             self._mark_written(segment, cells, atomic=False)
 
     def atomic(self, addresses: Indices, itemsize: int, semantics: Any) -> None:
         for segment, lanes in self._split(addresses, "changes"):
-            touched = addresses[lanes]
-            self._check_read_only(touched)
-            cells = segment.cells(touched, itemsize)
-            self._check_writers(segment, cells, touched, "changes atomically", atomics_too=False)
-            self._check_readers(segment, cells, touched)
+            lane_addresses = addresses[lanes]
+            self._check_read_only(lane_addresses)
+            cells = segment.cells(lane_addresses, itemsize)
+            self._check_writers(segment, cells, lane_addresses, "changes atomically", atomics_too=False)
+            self._check_readers(segment, cells, lane_addresses)
             self._mark_written(segment, cells, atomic=True)
         if addresses.size == 1:
             self.clocks.synchronise(self.program, int(addresses[0]), semantics)
 
     def check_written(self, addresses: Indices, values: NDArray[Any], kind: Any) -> None:
-        poisoned = is_poison(values, TORCH.get(kind)) if kind in TORCH else np.zeros(0, dtype=bool)
-        if np.any(np.asarray(poisoned)):
-            address = int(addresses[np.asarray(poisoned)][0])
+        is_poisoned = is_poison(values, TORCH.get(kind)) if kind in TORCH else np.zeros(0, dtype=bool)
+        if np.any(np.asarray(is_poisoned)):
+            address = int(addresses[np.asarray(is_poisoned)][0])
             self._fail(f"reads {self._element(address)}, which was never written")
 
     def _split(self, addresses: Indices, verb: str) -> Iterable[tuple[Segment, Lanes | slice]]:
@@ -246,20 +257,22 @@ class Launch:
             return
         for segment, lanes in self.memory.split(addresses):
             if segment is None:
-                outside = addresses[lanes]
-                where = self.memory.describe_outside(int(outside[0]))
-                self._fail(f"{verb} {where} ({outside.size} of {addresses.size} active lanes are out of bounds)")
+                outside_addresses = addresses[lanes]
+                location = self.memory.describe_outside(int(outside_addresses[0]))
+                self._fail(
+                    f"{verb} {location} ({outside_addresses.size} of {addresses.size} active lanes are out of bounds)"
+                )
             else:
                 yield segment, lanes
 
     def _check_lanes(self, addresses: Indices, values: NDArray[Any], itemsize: int) -> None:
         order = np.argsort(addresses, kind="stable")
-        same = np.diff(addresses[order]) == 0
-        if same.any():
+        is_same_address = np.diff(addresses[order]) == 0
+        if is_same_address.any():
             bits = _bits(values, itemsize)[order]
-            clash = same & (bits[1:] != bits[:-1])
-            if clash.any():
-                address = int(addresses[order][1:][clash][0])
+            is_conflict = is_same_address & (bits[1:] != bits[:-1])
+            if is_conflict.any():
+                address = int(addresses[order][1:][is_conflict][0])
                 self._fail(f"stores different values from two lanes of one store to {self._element(address)}")
 
     def _check_read_only(self, addresses: Indices) -> None:
@@ -267,39 +280,45 @@ class Launch:
         for region in self.read_only:
             if high < region.start or low >= region.end:
                 continue
-            hit = region.positions(addresses) >= 0
-            if hit.any():
-                self._fail(f"writes {self._element(int(addresses[hit][0]))}, an input of the op")
+            is_read_only = region.positions(addresses) >= 0
+            if is_read_only.any():
+                self._fail(f"writes {self._element(int(addresses[is_read_only][0]))}, an input of the op")
 
     def _check_writers(
         self, segment: Segment, cells: Indices, addresses: Indices, verb: str, atomics_too: bool
     ) -> None:
         writer = segment.writer[cells]
-        foreign = (writer != NONE) & ~self.clocks.ordered(writer, segment.written_at[cells], self.program)
+        is_unordered = (writer != NO_PROGRAM) & ~self.clocks.happens_before(
+            writer, segment.write_clock[cells], self.program
+        )
         if not atomics_too:
-            foreign &= ~segment.atomic[cells]
-        if foreign.any():
-            lane, part = np.argwhere(foreign)[0]
-            how = "changed atomically" if segment.atomic[cells[lane, part]] else "wrote"
-            who = self._name(int(writer[lane, part]))
-            self._fail(f"{verb} {self._element(int(addresses[lane]))}, which {who} {how}: {_NO_ORDER}")
+            is_unordered &= ~segment.is_atomic[cells]
+        if is_unordered.any():
+            lane, part = np.argwhere(is_unordered)[0]
+            action = "changed atomically" if segment.is_atomic[cells[lane, part]] else "wrote"
+            writer_name = self._name(int(writer[lane, part]))
+            self._fail(f"{verb} {self._element(int(addresses[lane]))}, which {writer_name} {action}: {_NO_ORDER}")
 
     def _check_readers(self, segment: Segment, cells: Indices, addresses: Indices) -> None:
         reader = segment.reader[cells]
-        foreign = (reader != NONE) & ~self.clocks.ordered(reader, segment.read_at[cells], self.program)
-        if foreign.any():
-            lane, part = np.argwhere(foreign)[0]
-            who = "several programs" if reader[lane, part] == MANY else self._name(int(reader[lane, part]))
-            self._fail(f"writes {self._element(int(addresses[lane]))}, which {who} read before: {_NO_ORDER}")
+        is_unordered = (reader != NO_PROGRAM) & ~self.clocks.happens_before(
+            reader, segment.read_clock[cells], self.program
+        )
+        if is_unordered.any():
+            lane, part = np.argwhere(is_unordered)[0]
+            reader_name = (
+                "several programs" if reader[lane, part] == SEVERAL_PROGRAMS else self._name(int(reader[lane, part]))
+            )
+            self._fail(f"writes {self._element(int(addresses[lane]))}, which {reader_name} read before: {_NO_ORDER}")
 
     def _mark_written(self, segment: Segment, cells: Indices, atomic: bool) -> None:
         if atomic:  # an element that was also written plainly stays closed to unordered atomics
-            segment.atomic[cells] |= segment.writer[cells] == NONE
+            segment.is_atomic[cells] |= segment.writer[cells] == NO_PROGRAM
         else:
-            segment.atomic[cells] = False
-        segment.written = True
+            segment.is_atomic[cells] = False
+        segment.has_writes = True
         segment.writer[cells] = self.program
-        segment.written_at[cells] = self.clocks.now(self.program)
+        segment.write_clock[cells] = self.clocks.now(self.program)
 
     def _element(self, address: int) -> str:
         (segment, _), *_ = self.memory.split(np.array([address]))
@@ -307,52 +326,52 @@ class Launch:
         return segment.region(address).element(address)
 
     def _name(self, program: int) -> str:
-        used = max((axis for axis, size in enumerate(self.grid) if size > 1), default=0) + 1
-        return f"program ({', '.join(str(i) for i in self.coordinates(program)[:used])})"
+        n_axes = max((axis for axis, size in enumerate(self.grid) if size > 1), default=0) + 1
+        return f"program ({', '.join(str(i) for i in self.coordinates(program)[:n_axes])})"
 
     def _is_input(self, segment: Segment) -> bool:
         if segment.start not in self._inputs:
-            self._inputs[segment.start] = segment.dense and any(
-                region.dense and region.start <= segment.start and segment.end <= region.end
+            self._inputs[segment.start] = segment.is_dense and any(
+                region.is_dense and region.start <= segment.start and segment.end <= region.end
                 for region in self.read_only
             )
         return self._inputs[segment.start]
 
-    def _fail(self, what: str) -> None:
-        raise KernelFault("memory", f"{self.kernel}: {self._name(self.program)} {what}")
+    def _fail(self, message: str) -> None:
+        raise KernelFault("memory", f"{self.kernel}: {self._name(self.program)} {message}")
 
 
 class _Clocks:
     """Vector clocks: for each program, the clocks of the others as acquired by atomics on single elements."""
 
     def __init__(self) -> None:
-        self._own: dict[int, int] = {}
-        self._known: dict[int, dict[int, int]] = {}
+        self._local: dict[int, int] = {}
+        self._acquired: dict[int, dict[int, int]] = {}
         self._released: dict[int, dict[int, int]] = {}
 
     def now(self, program: int) -> int:
-        return self._own.get(program, 0)
+        return self._local.get(program, 0)
 
-    def ordered(self, other: NDArray[np.int32], when: NDArray[np.int32], program: int) -> Lanes:
+    def happens_before(self, accessor: NDArray[np.int32], access_clock: NDArray[np.int32], program: int) -> Lanes:
         """Whether the access of `accessor` at its clock `access_clock` comes before the current one of `program`."""
-        before: Lanes = other == program
-        for known, until in self._known.get(program, {}).items():
-            before |= (other == known) & (when < until)
-        return before
+        is_before: Lanes = accessor == program
+        for acquired_program, acquired_clock in self._acquired.get(program, {}).items():
+            is_before |= (accessor == acquired_program) & (access_clock < acquired_clock)
+        return is_before
 
     def synchronise(self, program: int, address: int, semantics: Any) -> None:
         semantic = shipped._ir.MEM_SEMANTIC
         if semantics in (semantic.ACQUIRE, semantic.ACQUIRE_RELEASE):
-            _join(self._known.setdefault(program, {}), self._released.get(address, {}))
+            _join(self._acquired.setdefault(program, {}), self._released.get(address, {}))
         if semantics in (semantic.RELEASE, semantic.ACQUIRE_RELEASE):
-            self._own[program] = self.now(program) + 1
-            released = self._released.setdefault(address, {})
-            _join(released, {**self._known.get(program, {}), program: self._own[program]})
+            self._local[program] = self.now(program) + 1
+            released_clocks = self._released.setdefault(address, {})
+            _join(released_clocks, {**self._acquired.get(program, {}), program: self._local[program]})
 
 
-def _join(into: dict[int, int], other: dict[int, int]) -> None:
-    for program, until in other.items():
-        into[program] = max(into.get(program, 0), until)
+def _join(target: dict[int, int], source: dict[int, int]) -> None:
+    for program, clock in source.items():
+        target[program] = max(target.get(program, 0), clock)
 
 
 def tensors_of(arguments: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Tensor]]:
@@ -369,16 +388,16 @@ def _addresses(ptrs: Any, mask: Any) -> tuple[Indices, Lanes]:
     """The addresses of the active lanes, and the mask of active lanes in the flattened block."""
     shape = ptrs.data.shape
     lanes = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask.data, shape).astype(bool)
-    flat = lanes.reshape(-1)
+    flat_mask = lanes.reshape(-1)
     addresses = ptrs.data.reshape(-1).view(np.int64)
-    return addresses if mask is None else addresses[flat], flat
+    return addresses if mask is None else addresses[flat_mask], flat_mask
 
 
 def itemsize_of(kind: Any) -> int:
     return max(1, int(kind.primitive_bitwidth) // 8)
 
 
-def undefined(shape: tuple[int, ...], kind: Any) -> Any:
+def undefined_values(shape: tuple[int, ...], kind: Any) -> Any:
     """Values for lanes masked out of a load without `other=`. A GPU may return anything there."""
     dtype = shipped._get_np_dtype(kind)
     if kind == tl.bfloat16:
@@ -394,11 +413,11 @@ def _bits(values: NDArray[Any], itemsize: int) -> NDArray[Any]:
     return np.ascontiguousarray(values).view(f"u{itemsize}")
 
 
-def _memory(addresses: Indices, itemsize: int) -> NDArray[Any]:
+def _bits_in_memory(addresses: Indices, itemsize: int) -> NDArray[Any]:
     """The values at the addresses now, as bits."""
-    everywhere = np.ones(addresses.shape, dtype=bool)
+    all_lanes = np.ones(addresses.shape, dtype=bool)
     dtype = np.dtype(f"u{itemsize}")
     bits: NDArray[Any] = shipped._interpreter.load(
-        addresses.astype(np.uint64), everywhere, np.zeros(addresses.shape, dtype), dtype
+        addresses.astype(np.uint64), all_lanes, np.zeros(addresses.shape, dtype), dtype
     )
     return bits

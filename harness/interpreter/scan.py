@@ -38,19 +38,19 @@ def repair() -> None:
     replace(shipped.ReduceOps, "sum", _sum)
     replace(shipped.ReduceOps, "min_max", _min_max)
     for name in ("cumsum", "cumprod"):
-        replace(shipped.ScanOps, name, _running)
+        replace(shipped.ScanOps, name, _cumulative)
 
 
 def block(data: Array, dtype: Any) -> Any:
     return tl.core.tensor(shipped.TensorHandle(data, dtype.scalar), tl.block_type(dtype.scalar, list(data.shape)))
 
 
-def combined(combine: Any, left: list[Array], right: list[Array], dtypes: list[Any]) -> Iterator[Array]:
+def combine_blocks(combine: Any, lhs: list[Array], rhs: list[Array], dtypes: list[Any]) -> Iterator[Array]:
     """`combine(lhs, rhs)` for equal blocks. Results must have the types of the operands, as when compiled."""
-    operands = [block(data, dtype) for side in (left, right) for data, dtype in zip(side, dtypes, strict=True)]
+    operands = [block(data, dtype) for side in (lhs, rhs) for data, dtype in zip(side, dtypes, strict=True)]
     results = combine.fn(*operands)
     results = results if isinstance(results, (tuple, tl.tuple)) else (results,)
-    for result, data, dtype in zip(results, left, dtypes, strict=True):
+    for result, data, dtype in zip(results, lhs, dtypes, strict=True):
         if result.dtype.scalar != dtype.scalar:
             raise TypeError(f"the combine function returns {result.dtype} for an operand of {dtype}")
         yield np.broadcast_to(result.handle.data, data.shape)
@@ -63,9 +63,9 @@ def _scan(self: Any, inputs: Any) -> list[Any]:
     position = np.arange(len(partial[0])).reshape(-1, *[1] * (partial[0].ndim - 1))
     width = 1
     while width < len(position):
-        before = [np.roll(data, width, axis=0) for data in partial]
-        both = combined(self.combine_fn, before, partial, dtypes)
-        partial = [np.where(position >= width, new, old) for new, old in zip(both, partial, strict=True)]
+        shifted = [np.roll(data, width, axis=0) for data in partial]
+        merged = combine_blocks(self.combine_fn, shifted, partial, dtypes)
+        partial = [np.where(position >= width, new, old) for new, old in zip(merged, partial, strict=True)]
         width *= 2
     return [
         block(np.ascontiguousarray(np.moveaxis(data, 0, self.axis)), dtype)
@@ -81,7 +81,7 @@ def _reduce(self: Any, inputs: Any) -> list[Any]:
     axis = 0 if self.axis is None else self.axis
     partial = [d.reshape(-1) if self.axis is None else np.moveaxis(d, axis, 0) for d in data]
     while len(partial[0]) > 1:
-        partial = list(combined(self.combine_fn, [p[0::2] for p in partial], [p[1::2] for p in partial], dtypes))
+        partial = list(combine_blocks(self.combine_fn, [p[0::2] for p in partial], [p[1::2] for p in partial], dtypes))
     results = [p[0] for p in partial]
     if self.keep_dims:
         results = [r.reshape([1] * rank) if self.axis is None else np.expand_dims(r, axis) for r in results]
@@ -107,15 +107,15 @@ def _min_max(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, operand, _WITH_INDEX[val_reduce_op], _WITH_INDEX[idx_reduce_op])
         # triton 3.9 does not widen bfloat16
         wide = tl.core.tensor(widen(operand.handle), type_of(tl.float32, operand.sizes))
-        values, where = min_max(self, wide, val_reduce_op, idx_reduce_op)
-        return tl.core.tensor(narrow(values.handle), type_of(tl.bfloat16, values.sizes)), where
+        values, indices = min_max(self, wide, val_reduce_op, idx_reduce_op)
+        return tl.core.tensor(narrow(values.handle), type_of(tl.bfloat16, values.sizes)), indices
 
     return min_max
 
 
-def _running(original: Callable[..., Any]) -> Callable[..., Any]:
-    def running(self: Any, operand: Any) -> Any:
+def _cumulative(original: Callable[..., Any]) -> Callable[..., Any]:
+    def cumulative(self: Any, operand: Any) -> Any:
         # triton 3.9 does not widen bfloat16: each sum is rounded, as when compiled
         return _scan(self, (operand,)) if is_bfloat16(operand.handle) else original(self, operand)
 
-    return running
+    return cumulative

@@ -44,15 +44,15 @@ def _rounding_kernel(x, nearest, toward_zero, N: tl.constexpr):
 
 
 @triton.jit
-def _sum_kernel(x, total, largest, place, running, grown, M: tl.constexpr, N: tl.constexpr):
+def _sum_kernel(x, total, largest, argmax, cumsum, cumprod, M: tl.constexpr, N: tl.constexpr):
     row = tl.arange(0, M)
     column = tl.arange(0, N)
     block = tl.load(x + row[:, None] * N + column[None, :])  # [M, N]
     tl.store(total + row, tl.sum(block, 1))
     tl.store(largest + row, tl.max(block, 1))
-    tl.store(place + row, tl.argmax(block, 1))
-    tl.store(running + row[:, None] * N + column[None, :], tl.cumsum(block, 0))
-    tl.store(grown + row[:, None] * N + column[None, :], tl.cumprod(block, 0))
+    tl.store(argmax + row, tl.argmax(block, 1))
+    tl.store(cumsum + row[:, None] * N + column[None, :], tl.cumsum(block, 0))
+    tl.store(cumprod + row[:, None] * N + column[None, :], tl.cumprod(block, 0))
 
 
 @triton.jit
@@ -99,8 +99,8 @@ def _libdevice_kernel(x, y, N: tl.constexpr):
 
 
 @triton.jit
-def _absent_kernel(x, y, given):
-    tl.store(y, tl.load(x, mask=given > 0, other=0))
+def _masked_load_kernel(x, y, present):
+    tl.store(y, tl.load(x, mask=present > 0, other=0))
 
 
 @triton.jit
@@ -116,15 +116,15 @@ def _assert_kernel(x):
 
 def run() -> list[str]:
     """Run every check. Returns one line for each failure."""
-    misfits: list[str] = []
+    failures: list[str] = []
     for name, check in _CHECKS.items():
         try:
-            worst = check()
+            differences = check()
         except Exception as error:
-            misfits.append(f"{name}: {type(error).__name__}: {error}")
+            failures.append(f"{name}: {type(error).__name__}: {error}")
         else:
-            misfits += [f"{name}: {what}" for what in worst]
-    return misfits
+            failures += [f"{name}: {difference}" for difference in differences]
+    return failures
 
 
 def _differences(pairs: dict[str, tuple[Tensor, Tensor, float]]) -> list[str]:
@@ -132,12 +132,12 @@ def _differences(pairs: dict[str, tuple[Tensor, Tensor, float]]) -> list[str]:
 
     pairs: result, expected result and bound by name.
     """
-    found = []
-    for name, (got, wanted, bound) in pairs.items():
-        error = (got.double() - wanted.double()).abs().max() / wanted.double().abs().max()
+    lines = []
+    for name, (actual, expected, bound) in pairs.items():
+        error = (actual.double() - expected.double()).abs().max() / expected.double().abs().max()
         if not error <= bound:  # a NaN does not fit
-            found.append(f"{name} differs from torch by {error:.1e} of its largest value, allowed {bound:.1e}")
-    return found
+            lines.append(f"{name} differs from torch by {error:.1e} of its largest value, allowed {bound:.1e}")
+    return lines
 
 
 def _arithmetic(dtype: torch.dtype) -> list[str]:
@@ -172,33 +172,39 @@ def _casts() -> list[str]:
             x = values.to(source)
             y = torch.empty(1024, dtype=target)
             _cast_kernel[(1,)](x, y, N=1024)
-            wanted = x.float().to(target) if target == torch.bfloat16 else x.to(target)
-            pairs[f"{source} to {target}"] = _same(y, wanted)
-    x, nearest, cut = _normal(1024), torch.empty(1024, dtype=torch.bfloat16), torch.empty(1024, dtype=torch.bfloat16)
-    _rounding_kernel[(1,)](x, nearest, cut, N=1024)
-    pairs["float32 to bfloat16, rtne"] = _same(nearest, x.bfloat16())
-    pairs["float32 to bfloat16, rtz"] = _same(cut.float(), (x.view(torch.int32) & -0x10000).view(torch.float32))
+            expected = x.float().to(target) if target == torch.bfloat16 else x.to(target)
+            pairs[f"{source} to {target}"] = _exact_pair(y, expected)
+    x, nearest, truncated = (
+        _normal(1024),
+        torch.empty(1024, dtype=torch.bfloat16),
+        torch.empty(1024, dtype=torch.bfloat16),
+    )
+    _rounding_kernel[(1,)](x, nearest, truncated, N=1024)
+    pairs["float32 to bfloat16, rtne"] = _exact_pair(nearest, x.bfloat16())
+    pairs["float32 to bfloat16, rtz"] = _exact_pair(
+        truncated.float(), (x.view(torch.int32) & -0x10000).view(torch.float32)
+    )
     return _differences(pairs)
 
 
-def _same(got: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, float]:
+def _exact_pair(actual: Tensor, expected: Tensor) -> tuple[Tensor, Tensor, float]:
     """A pair for `_differences` whose error is the number of unequal elements."""
-    return (got != wanted).sum()[None] + 1.0, torch.ones(1), 0.0
+    return (actual != expected).sum()[None] + 1.0, torch.ones(1), 0.0
 
 
 def _sums(dtype: torch.dtype) -> list[str]:
     x = _normal(64).reshape(8, 8).to(dtype)
-    total, largest, place = torch.empty(8, dtype=dtype), torch.empty(8, dtype=dtype), torch.empty(8, dtype=torch.int32)
-    running, grown = torch.empty_like(x), torch.empty_like(x)
-    _sum_kernel[(1,)](x, total, largest, place, running, grown, M=8, N=8)
+    total, largest, argmax = torch.empty(8, dtype=dtype), torch.empty(8, dtype=dtype), torch.empty(8, dtype=torch.int32)
+    cumsum, cumprod = torch.empty_like(x), torch.empty_like(x)
+    _sum_kernel[(1,)](x, total, largest, argmax, cumsum, cumprod, M=8, N=8)
     ulp = torch.finfo(dtype).eps
     return _differences(
         {
             "tl.sum": (total, x.double().sum(1), 2 * ulp),
             "tl.max": (largest, x.amax(1), 0),
-            "tl.argmax": (place, x.argmax(1), 0),
-            "tl.cumsum": (running, x.double().cumsum(0), 4 * ulp),
-            "tl.cumprod": (grown, x.double().cumprod(0), 4 * ulp),
+            "tl.argmax": (argmax, x.argmax(1), 0),
+            "tl.cumsum": (cumsum, x.double().cumsum(0), 4 * ulp),
+            "tl.cumprod": (cumprod, x.double().cumprod(0), 4 * ulp),
         }
     )
 
@@ -213,13 +219,13 @@ def _dots() -> list[str]:
         )
         _dot_kernel[(1,)](a, b, c, N=16, PRECISION="ieee")
         pairs[f"tl.dot of {dtype}"] = (c, a.double() @ b.double(), 1e-6)
-    found = _differences(pairs)
+    differences = _differences(pairs)
     rounded, split = torch.empty(16, 16), torch.empty(16, 16)
     _dot_kernel[(1,)](a, b, rounded, N=16, PRECISION="tf32")
     _dot_kernel[(1,)](a, b, split, N=16, PRECISION="tf32x3")
     if torch.equal(rounded, c):
-        found.append("tl.dot ignores input_precision='tf32'")
-    return found + _differences({"tl.dot in tf32": (rounded, c, 2e-3), "tl.dot in tf32x3": (split, c, 1e-6)})
+        differences.append("tl.dot ignores input_precision='tf32'")
+    return differences + _differences({"tl.dot in tf32": (rounded, c, 2e-3), "tl.dot in tf32x3": (split, c, 1e-6)})
 
 
 def _scans() -> list[str]:
@@ -248,7 +254,7 @@ def _recurrence(a: Tensor, b: Tensor, flag: Tensor) -> Tensor:
     return torch.stack(states)
 
 
-def _autotuned() -> list[str]:
+def _autotuning() -> list[str]:
     x, y = _normal(20), torch.empty(1)
     _tuned_kernel.cache.clear()
     _tuned_kernel[(1,)](x, y, 20)
@@ -262,14 +268,14 @@ def _libdevice() -> list[str]:
 
 
 def _sanitizer() -> list[str]:
-    absent = torch.empty(1)
+    masked = torch.empty(1)
     with Sanitizer():
-        _absent_kernel[(1,)](_normal(1), absent, 0)
+        _masked_load_kernel[(1,)](_normal(1), masked, 0)
     try:
         with Sanitizer():
             _past_the_end_kernel[(1,)](_normal(16), torch.empty(16), N=16)
     except KernelFault:
-        return _differences({"a masked scalar load with other=0": (absent + 1, torch.ones(1), 0)})
+        return _differences({"a masked scalar load with other=0": (masked + 1, torch.ones(1), 0)})
     return ["a read past the end was not detected"]
 
 
@@ -298,7 +304,7 @@ _CHECKS: dict[str, Callable[[], list[str]]] = {
     "float32 reductions": lambda: _sums(torch.float32),
     "dot": _dots,
     "scan": _scans,
-    "autotune": _autotuned,
+    "autotune": _autotuning,
     "libdevice": _libdevice,
     "sanitizer": _sanitizer,
     "device_assert": _device_assert,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from packproof.properties.cases.tuned import Tuned, merged
+from packproof.properties.cases.tuned import Tuned, merge_tuned
 
 _MODULE = "triton.runtime.autotuner"
 
@@ -28,7 +28,7 @@ class _Tuning:
     """The start in the list of configurations is drawn for each kind of call."""
     number: int = 0
     """The number of the call's configuration: see `configuration_index`."""
-    launched: tuple[Tuned, ...] = ()
+    launched_kernels: tuple[Tuned, ...] = ()
     """The autotuned kernels launched by the call."""
 
 
@@ -46,8 +46,8 @@ def choose_configurations() -> None:
 
     if not _tuning.chooses:
         _watch()
-        replace(Autotuner, "prune_configs", _chosen_first)
-        replace(Autotuner, "_bench", _until_one_runs)
+        replace(Autotuner, "prune_configs", _prune_and_rotate)
+        replace(Autotuner, "_bench", _bench_until_one_runs)
         replace(Autotuner, "do_bench", lambda original: property(lambda self: run_once))
         _tuning.chooses = True
 
@@ -69,27 +69,27 @@ def draw_configurations(device: str) -> None:
 
 
 @contextmanager
-def configured(number: int) -> Iterator[Callable[[], tuple[Tuned, ...]]]:
+def use_configuration(number: int) -> Iterator[Callable[[], tuple[Tuned, ...]]]:
     """In a with block, choose configurations by this number, if none are timed. Yields a function that returns the
     autotuned kernels launched so far."""
     if _MODULE in sys.modules:
         _watch()
-    _tuning.number, _tuning.launched = number, ()
+    _tuning.number, _tuning.launched_kernels = number, ()
     try:
-        yield lambda: _tuning.launched
+        yield lambda: _tuning.launched_kernels
     finally:
         _tuning.number = 0
 
 
-def place(number: int, configurations: int, kernel: str) -> int:
+def configuration_index(number: int, n_configurations: int, kernel: str) -> int:
     """The index of a call's configuration in a list of `n_configurations`.
 
     Consecutive numbers take each configuration once, from the first on. The name of the kernel decides the start of
     each later pass through the list. So kernels with lists of the same length meet in several combinations.
     """
-    turn, step = divmod(number, configurations)
-    start = crc32(f"{kernel} {turn}".encode()) if turn else 0
-    return (start + step) % configurations
+    cycle, step = divmod(number, n_configurations)
+    start = crc32(f"{kernel} {cycle}".encode()) if cycle else 0
+    return (start + step) % n_configurations
 
 
 def _watch() -> None:
@@ -98,67 +98,67 @@ def _watch() -> None:
 
         from packproof.harness.interpreter.patch import replace  # noqa: PLC0415  (needs triton)
 
-        replace(Autotuner, "run", _reported)
+        replace(Autotuner, "run", _run_and_record)
         _tuning.watches = True
 
 
-def _reported(run: Callable[..., Any]) -> Callable[..., Any]:
-    def report(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _run_and_record(run: Callable[..., Any]) -> Callable[..., Any]:
+    def run_and_record(self: Any, *args: Any, **kwargs: Any) -> Any:
         if len(self.configs) == 1:
             return run(self, *args, **kwargs)
         if _tuning.chooses:  # a cache for each index: other results do not apply; pinned results apply to all
-            pinned = self.__dict__.setdefault("pinned", self.cache)
-            self.cache = self.__dict__.setdefault("caches", {}).setdefault(_place(self), dict(pinned))
+            pinned_cache = self.__dict__.setdefault("pinned", self.cache)
+            self.cache = self.__dict__.setdefault("caches", {}).setdefault(_current_index(self), dict(pinned_cache))
         result = run(self, *args, **kwargs)
-        declared = tuple(dict.fromkeys(map(_text, self.configs)))
-        offered = tuple(self.__dict__.get("offered", declared))
-        tuned = Tuned(self.base_fn.__name__, (_text(self.best_config),), offered, len(declared))
-        _tuning.launched = merged(_tuning.launched, [tuned])
+        declared_configs = tuple(dict.fromkeys(map(_config_text, self.configs)))
+        offered_configs = tuple(self.__dict__.get("offered", declared_configs))
+        tuned = Tuned(self.base_fn.__name__, (_config_text(self.best_config),), offered_configs, len(declared_configs))
+        _tuning.launched_kernels = merge_tuned(_tuning.launched_kernels, [tuned])
         return result
 
-    return report
+    return run_and_record
 
 
-def _place(tuner: Any) -> int:
-    return place(_tuning.number, len(tuner.configs), tuner.base_fn.__name__)
+def _current_index(tuner: Any) -> int:
+    return configuration_index(_tuning.number, len(tuner.configs), tuner.base_fn.__name__)
 
 
-def _text(config: Any) -> str:
+def _config_text(config: Any) -> str:
     return ", ".join(f"{name}={value}" for name, value in config.all_kwargs().items())
 
 
-def _chosen_first(prune: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+def _prune_and_rotate(prune: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     def prune_configs(self: Any, kwargs: Mapping[str, Any]) -> list[Any]:
         configs = list(prune(self, kwargs))
-        self.__dict__.setdefault("offered", {}).update(dict.fromkeys(map(_text, configs)))
+        self.__dict__.setdefault("offered", {}).update(dict.fromkeys(map(_config_text, configs)))
         if _tuning.draws:
-            random.Random(repr(_kind(self, kwargs))).shuffle(configs)
-        configs = _alternating(configs)
+            random.Random(repr(_tuning_key(self, kwargs))).shuffle(configs)
+        configs = _interleave_parameters(configs)
         self.cache_results, self.has_run = False, False
-        start = _place(self) % len(configs)
+        start = _current_index(self) % len(configs)
         return [*configs[start:], *configs[:start]]
 
     return prune_configs
 
 
-def _alternating(configs: Sequence[Any]) -> list[Any]:
+def _interleave_parameters(configs: Sequence[Any]) -> list[Any]:
     """Reorder configurations: each value of the kernel's own parameters once before any value repeats. A few cases then
     cover all values. Configurations that differ only in warps and stages are one program to the interpreter."""
-    times: Counter[str] = Counter()
-    turns = []
+    counts: Counter[str] = Counter()
+    repetitions = []
     for config in configs:
-        turns.append(times[repr(config.kwargs)])
-        times[repr(config.kwargs)] += 1
-    return [config for _, config in sorted(zip(turns, configs, strict=True), key=lambda pair: pair[0])]
+        repetitions.append(counts[repr(config.kwargs)])
+        counts[repr(config.kwargs)] += 1
+    return [config for _, config in sorted(zip(repetitions, configs, strict=True), key=lambda pair: pair[0])]
 
 
-def _kind(tuner: Any, kwargs: Mapping[str, Any]) -> list[Any]:
+def _tuning_key(tuner: Any, kwargs: Mapping[str, Any]) -> list[Any]:
     arguments = {**tuner.nargs, **kwargs}
     dtypes = [str(x.dtype) for x in arguments.values() if hasattr(x, "dtype")]
     return [tuner.base_fn.__name__, *(arguments.get(key) for key in tuner.keys), *dtypes]
 
 
-def _until_one_runs(bench: Callable[..., list[float]]) -> Callable[..., list[float]]:
+def _bench_until_one_runs(bench: Callable[..., list[float]]) -> Callable[..., list[float]]:
     def _bench(self: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
         if self.has_run:
             return [float("inf")] * 3

@@ -21,26 +21,26 @@ Sizes = tuple[int, ...]
 
 core = tl.core
 Handle = shipped.TensorHandle
-_ELEMENTS = {
+_ELEMENT_TYPES = {
     **{torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16},
     **{torch.int64: tl.int64, torch.int32: tl.int32, torch.int16: tl.int16, torch.int8: tl.int8},
     **{torch.uint8: tl.uint8, torch.bool: tl.int1},
 }
-_PLAIN = frozenset({int, float, bool, str, type(None), core.tensor, core.dtype})
+_UNWRAPPED_TYPES = frozenset({int, float, bool, str, type(None), core.tensor, core.dtype})
 
 
 def repair() -> None:
     """Replace the constructors. Call it before the language is patched to numpy, because the patch binds functions."""
-    replace(core, "_unwrap_if_constexpr", _plain_values_first)
-    replace(core.dtype, "__eq__", _identity_first)
+    replace(core, "_unwrap_if_constexpr", _fast_unwrap)
+    replace(core.dtype, "__eq__", _fast_equality)
     replace(core.block_type, "__init__", _share_equal_types)
     replace(core.tensor, "__init__", lambda original: _init_tensor)
     replace(Handle, "__init__", lambda original: _init_handle)
-    replace(shipped, "_get_np_dtype", _once_per_type)
+    replace(shipped, "_get_np_dtype", _cached_np_dtype)
     replace(shipped, "_patch_attr", lambda original: _bind)
-    replace(shipped, "_implicit_cvt", _plain_arguments_first)
-    replace(TritonSemantic, "cast", _equal_dtypes_first)
-    replace(TritonSemantic, "broadcast_impl_value", _broadcast_at_once)
+    replace(shipped, "_implicit_cvt", _fast_argument_conversion)
+    replace(TritonSemantic, "cast", _fast_cast)
+    replace(TritonSemantic, "broadcast_impl_value", _fast_broadcast)
     replace(TritonSemantic, "expand_dims", lambda original: _expand_dims)
 
 
@@ -52,31 +52,31 @@ def type_of(dtype: Any, sizes: Sizes) -> Any:
     return _types[key]
 
 
-def made(data: Any, dtype: Any, sizes: Sizes) -> Any:
+def make_tensor(data: Any, dtype: Any, sizes: Sizes) -> Any:
     """`core.tensor(Handle(data, dtype), type_of(dtype, sizes))`, faster. data: values of the width of the dtype."""
-    handle, tensor = _new(Handle), _new(core.tensor)
+    handle, tensor = _allocate(Handle), _allocate(core.tensor)
     handle.data, handle.dtype, handle.attr = data, dtype, {}
-    kind, parts = _forms.get((dtype.name, sizes)) or _form(dtype, sizes)
+    kind, parts = _parts_cache.get((dtype.name, sizes)) or _type_and_parts(dtype, sizes)
     tensor.handle, tensor.type = handle, kind
     tensor.dtype, tensor.sizes, tensor.shape, tensor.numel = parts
     return tensor
 
 
-def _form(dtype: Any, sizes: Sizes) -> Any:
+def _type_and_parts(dtype: Any, sizes: Sizes) -> Any:
     kind = type_of(dtype, sizes)
-    _forms[dtype.name, sizes] = form = kind, kind.__dict__.get("_parts") or _remember_parts(kind)
-    return form
+    _parts_cache[dtype.name, sizes] = entry = kind, kind.__dict__.get("_parts") or _remember_parts(kind)
+    return entry
 
 
-_forms: dict[Any, Any] = {}
-_new = object.__new__
+_parts_cache: dict[Any, Any] = {}
+_allocate = object.__new__
 
 
 @cache
-def joint(left: Sizes, right: Sizes) -> Sizes | None:
+def broadcast_sizes(lhs: Sizes, rhs: Sizes) -> Sizes | None:
     """The sizes of the result of two operands. None if they do not broadcast: Triton raises the error."""
     try:
-        return np.broadcast_shapes(left, right)
+        return np.broadcast_shapes(lhs, rhs)
     except ValueError:
         return None
 
@@ -93,36 +93,36 @@ def itemsize(dtype: Any) -> int:
     return _itemsizes[name]
 
 
-def pointed(dtype: Any) -> Any:
+def pointee_bytes(dtype: Any) -> Any:
     """Bytes of a pointer's element type, as np.uint64; None for any other dtype."""
     name = dtype.name
-    if name not in _pointed:
-        _pointed[name] = np.uint64(itemsize(dtype.element_ty)) if dtype.is_ptr() else None
-    return _pointed[name]
+    if name not in _pointee_bytes_cache:
+        _pointee_bytes_cache[name] = np.uint64(itemsize(dtype.element_ty)) if dtype.is_ptr() else None
+    return _pointee_bytes_cache[name]
 
 
-_pointed: dict[str, Any] = {}
+_pointee_bytes_cache: dict[str, Any] = {}
 
 
-def _plain_values_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda value: value if type(value) in _PLAIN else original(value)
+def _fast_unwrap(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda value: value if type(value) in _UNWRAPPED_TYPES else original(value)
 
 
-def _identity_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, other: self is other or original(self, other)
+def _fast_equality(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda lhs, rhs: lhs is rhs or original(lhs, rhs)
 
 
 def _share_equal_types(original: Callable[..., Any]) -> Callable[..., Any]:
-    known: dict[Any, dict[str, Any]] = {}
+    attributes: dict[Any, dict[str, Any]] = {}
 
     def init(self: Any, element_ty: Any, shape: Any) -> None:
         sizes = tuple([size.value if type(size) is core.constexpr else size for size in shape])
         key = (element_ty.name, getattr(element_ty, "address_space", None), sizes)
-        if key not in known:
+        if key not in attributes:
             original(self, element_ty, shape)
             _remember_parts(self)
-            known[key] = dict(self.__dict__)
-        self.__dict__.update(known[key])
+            attributes[key] = dict(self.__dict__)
+        self.__dict__.update(attributes[key])
 
     return init
 
@@ -148,21 +148,21 @@ def _init_handle(self: Any, data: Any, dtype: Any, attr: dict[str, Any] | None =
         self.data = data.astype(shipped._get_np_dtype(dtype))  # as shipped, an int64 of 2**31 wraps at 2**32
 
 
-def _once_per_type(original: Callable[..., Any]) -> Callable[..., Any]:
-    known: dict[str, Any] = {}
+def _cached_np_dtype(original: Callable[..., Any]) -> Callable[..., Any]:
+    dtypes: dict[str, Any] = {}
 
     def np_dtype(kind: Any) -> Any:
         name = kind.scalar.name
-        if name not in known:
-            known[name] = original(kind.scalar)
-        return known[name]
+        if name not in dtypes:
+            dtypes[name] = original(kind.scalar)
+        return dtypes[name]
 
     return np_dtype
 
 
-def _plain_arguments_first(original: Callable[..., Any]) -> Callable[..., Any]:
+def _fast_argument_conversion(original: Callable[..., Any]) -> Callable[..., Any]:
     # a table of our own: Triton's lookup of a pointer type imports all of Gluon
-    pointers: dict[torch.dtype, Any] = {dtype: tl.pointer_type(kind) for dtype, kind in _ELEMENTS.items()}
+    pointers: dict[torch.dtype, Any] = {dtype: tl.pointer_type(kind) for dtype, kind in _ELEMENT_TYPES.items()}
 
     def convert(argument: Any) -> Any:
         if type(argument) is int and -(2**31) <= argument < 2**31:
@@ -188,18 +188,18 @@ def _bind(obj: Any, name: str, member: Any, builder: Any, *scope: Any) -> None:
     setattr(obj, name, call)
 
 
-def _equal_dtypes_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    def cast(self: Any, value: Any, kind: Any, *rest: Any, **named: Any) -> Any:
-        return value if value.dtype is kind else original(self, value, kind, *rest, **named)
+def _fast_cast(original: Callable[..., Any]) -> Callable[..., Any]:
+    def cast(self: Any, value: Any, kind: Any, *args: Any, **kwargs: Any) -> Any:
+        return value if value.dtype is kind else original(self, value, kind, *args, **kwargs)
 
     return cast
 
 
-def _broadcast_at_once(original: Callable[..., Any]) -> Callable[..., Any]:
+def _fast_broadcast(original: Callable[..., Any]) -> Callable[..., Any]:
     def broadcast_both(self: Any, lhs: Any, rhs: Any) -> Any:
         if lhs.sizes == rhs.sizes:
             return lhs, rhs
-        sizes = joint(lhs.sizes, rhs.sizes)
+        sizes = broadcast_sizes(lhs.sizes, rhs.sizes)
         return original(self, lhs, rhs) if sizes is None else (broadcast(lhs, sizes), broadcast(rhs, sizes))
 
     return broadcast_both
@@ -209,10 +209,10 @@ def broadcast(x: Any, sizes: Sizes) -> Any:
     """A tensor as a block of these sizes."""
     if x.sizes == sizes:
         return x
-    return made(stretched(x.handle.data, sizes), x.dtype, sizes)
+    return make_tensor(broadcast_array(x.handle.data, sizes), x.dtype, sizes)
 
 
-def stretched(data: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def broadcast_array(data: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """`np.broadcast_to`, which costs several additions."""
     if data.shape == shape:
         return data
@@ -231,4 +231,4 @@ def _expand_dims(self: Any, value: Any, axis: int) -> Any:
     sizes = value.sizes
     axis = axis + len(sizes) + 1 if axis < 0 else axis
     sizes = (*sizes[:axis], 1, *sizes[axis:])
-    return made(value.handle.data.reshape(sizes), value.dtype, sizes)
+    return make_tensor(value.handle.data.reshape(sizes), value.dtype, sizes)

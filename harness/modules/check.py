@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from packproof.harness.engine.own_faults import caught, not_reached
+from packproof.harness.engine.own_faults import errors_as_verdicts, inconclusive_verdicts
 from packproof.harness.interpreter.in_use import repair_if_used
-from packproof.harness.modules.conventions import CONVENTIONS, Convention, convention_named
-from packproof.harness.modules.judges import JUDGES, Judged, Padded, Trial, verdict_of
-from packproof.harness.modules.modes import CannotRun, Mode, admitted
-from packproof.harness.modules.pack import FIRST, Lengths, layouts_for, many_documents, padded_layouts
+from packproof.harness.modules.conventions import CONVENTIONS, Convention, find_convention
+from packproof.harness.modules.judges import JUDGES, Judgement, PaddedLayout, Trial, verdict_of
+from packproof.harness.modules.modes import CannotRun, Mode, supported_modes
+from packproof.harness.modules.pack import FIRST_LENGTHS, Lengths, layouts_for, many_documents, padded_layouts
 from packproof.harness.modules.subject import (
     MakeInput,
     ModuleRefused,
@@ -23,7 +23,7 @@ from packproof.harness.modules.subject import (
     NoOutput,
     PickOutput,
     Subject,
-    subject_of,
+    make_subject,
 )
 from packproof.harness.modules.target import address
 from packproof.harness.results.events import (
@@ -39,14 +39,14 @@ from packproof.harness.results.events import (
 )
 from packproof.harness.results.failed import CheckFailed
 from packproof.harness.results.module_record import ModuleRecord
-from packproof.harness.results.names import ATTENTION, SEED, is_seed, known
-from packproof.harness.results.names import dtype as dtype_name
+from packproof.harness.results.names import ATTENTION, SEED, is_seed, require_known
+from packproof.harness.results.names import long_dtype as dtype_name
 from packproof.harness.results.wording import failure_texts
-from packproof.harness.worker.parallel import on_every_core
+from packproof.harness.worker.parallel import run_on_every_core
 from packproof.refs.errors import ArgumentError, checked_call
 
 _MOST_TOKENS = {"quick": 64, "standard": 600, "thorough": 4096}
-_COMPILED: tuple[Lengths, ...] = (FIRST, (9, 1, 17, 3))  # few: each new shape may compile again
+_COMPILED_LAYOUTS: tuple[Lengths, ...] = (FIRST_LENGTHS, (9, 1, 17, 3))  # few: each new shape may compile again
 _NOT_ISOLATED = "its documents are not isolated"
 MATRIX_DTYPES = ("fp32", "bf16")
 
@@ -63,7 +63,7 @@ class ModuleRequest:
     device: str
     origin: Mapping[str, Any] = field(default_factory=dict)
     """The entries of a replay file from which the module is made again. Empty: no replay files."""
-    named: Mapping[str, str] = field(default_factory=dict)
+    convention_addresses: Mapping[str, str] = field(default_factory=dict)
     """The address of each user-defined convention, by its name; a replay imports the convention from there."""
     profile: str = "standard"
     seed: int = 0
@@ -78,7 +78,7 @@ class ModuleRequest:
     layouts: tuple[Lengths, ...] = ()
     """Layouts to try. If these and the padded ones are empty, layouts are made for the module: around its chunk sizes,
     windows and convolution widths."""
-    padded: tuple[Padded, ...] = ()
+    layouts_with_padding: tuple[PaddedLayout, ...] = ()
     """Layouts with padding to try."""
     laws: tuple[str, ...] = tuple(JUDGES)
     """The properties to judge."""
@@ -88,47 +88,56 @@ class ModuleRequest:
     def settings(self) -> "list[ModuleSetting]":
         """Every combination of convention, mode and dtype. Each is judged separately."""
         dtypes = self.dtypes or (self.subject.dtype,)
-        return [ModuleSetting(*each) for each in product(self.conventions, self.modes, dtypes)]
+        return [ModuleSetting(*combination) for combination in product(self.conventions, self.modes, dtypes)]
 
     def cells(self, setting: "ModuleSetting") -> list[Cell]:
         """The cells of one setting."""
         dtype, device = str(setting.dtype).removeprefix("torch."), self.device.partition(":")[0]
-        padded = setting.convention.padding and (self.padded or not self.layouts)
-        laws = [law for law in self.laws if law != "padding" or padded]
+        judges_padding = setting.convention.padding and (self.layouts_with_padding or not self.layouts)
+        laws = [law for law in self.laws if law != "padding" or judges_padding]
         return [Cell(str(setting), self.name, law, dtype, device) for law in laws]
 
-    def recorded(self, setting: "ModuleSetting", finding: Judged) -> Judged:
+    def with_replay_file(self, setting: "ModuleSetting", judgement: Judgement) -> Judgement:
         """Write a replay file of the failure, if there is one, and name the file in the verdict."""
-        failure, cell = finding.verdict.failure, finding.verdict.cell
+        failure, cell = judgement.verdict.failure, judgement.verdict.cell
         if failure is None or not self.origin:
-            return finding
+            return judgement
         record = ModuleRecord(
             **self.origin,
-            convention=self.named.get(setting.convention.name, setting.convention.name),
+            convention=self.convention_addresses.get(setting.convention.name, setting.convention.name),
             property=cell.property,
             lengths=failure.lengths,
-            gaps=finding.gaps,
+            gaps=judgement.gaps,
             dtype=cell.dtype,
             device=cell.device,
             seed=self.seed,
             mode=asdict(setting.mode),
             message=failure.lines,
         )
-        file, trouble = record.write()
-        failure = replace(failure, replay=file, lines=(*failure.lines, *filter(None, [trouble])))
-        return replace(finding, verdict=replace(finding.verdict, failure=failure))
+        file, write_error = record.write()
+        failure = replace(failure, replay=file, lines=(*failure.lines, *filter(None, [write_error])))
+        return replace(judgement, verdict=replace(judgement.verdict, failure=failure))
 
     def trial(self, setting: "ModuleSetting") -> Trial:
         """The subject and layouts of one setting. Raises CannotRun."""
-        most, convention, compiled = _MOST_TOKENS[self.profile], setting.convention, setting.mode.compiled
-        subject = self.subject.on(self.device).in_mode(setting.mode)
-        subject = subject if setting.dtype == subject.dtype else subject.at(setting.dtype)
-        layouts, padded, many = self.layouts, self.padded, tuple[int, ...]()
-        if not (layouts or padded):
-            layouts = _COMPILED if compiled else tuple(layouts_for(subject.module, most_tokens=most))
-            many = () if compiled else many_documents(most)
-            padded = tuple(padded_layouts(subject.module, between=convention.padding == "between"))
-        return Trial(subject, convention, self.seed, layouts, many, padded[:1] if compiled else padded)
+        max_tokens, convention, compiled = _MOST_TOKENS[self.profile], setting.convention, setting.mode.compiled
+        subject = self.subject.to_device(self.device).in_mode(setting.mode)
+        subject = subject if setting.dtype == subject.dtype else subject.to_dtype(setting.dtype)
+        layouts, layouts_with_padding, many_layout = self.layouts, self.layouts_with_padding, tuple[int, ...]()
+        if not (layouts or layouts_with_padding):
+            layouts = _COMPILED_LAYOUTS if compiled else tuple(layouts_for(subject.module, most_tokens=max_tokens))
+            many_layout = () if compiled else many_documents(max_tokens)
+            layouts_with_padding = tuple(
+                padded_layouts(subject.module, between_documents=convention.padding == "between")
+            )
+        return Trial(
+            subject,
+            convention,
+            self.seed,
+            layouts,
+            many_layout,
+            layouts_with_padding[:1] if compiled else layouts_with_padding,
+        )
 
 
 @dataclass(frozen=True)
@@ -207,8 +216,8 @@ def check_module(
     )
     *_, end = run_module_check(request)
     assert isinstance(end, RunFinished)
-    if not holds(request, end):
-        raise CheckFailed("\n\n".join(_why(request, end)), end.verdicts)
+    if not module_passed(request, end):
+        raise CheckFailed("\n\n".join(_failure_reasons(request, end)), end.verdicts)
     return end.verdicts
 
 
@@ -230,7 +239,7 @@ def module_request(
     target: str = "",
     device: str | None = None,
     records: bool = True,
-    **others: Any,
+    **request_fields: Any,
 ) -> ModuleRequest:
     """The request for these arguments. Raises ArgumentError and UsageError.
 
@@ -242,15 +251,24 @@ def module_request(
         raise ArgumentError(f"profile: {profile!r}, expected one of {', '.join(_MOST_TOKENS)}")
     if not is_seed(seed):
         raise ArgumentError(f"seed: {seed!r}, expected {SEED}")
-    given = [convention] if isinstance(convention, str | Convention) else list(convention or CONVENTIONS)
-    conventions = tuple(map(convention_named, given))
-    own = [(c, g) for c, g in zip(conventions, given, strict=True) if CONVENTIONS.get(c.name) is not c]
-    named = {c.name: g if isinstance(g, str) else address(g) or c.name for c, g in own}
-    for each in attention:
-        known("attention", each, ("", *ATTENTION))
+    convention_arguments = [convention] if isinstance(convention, str | Convention) else list(convention or CONVENTIONS)
+    conventions = tuple(map(find_convention, convention_arguments))
+    user_conventions = [
+        (convention_object, argument)
+        for convention_object, argument in zip(conventions, convention_arguments, strict=True)
+        if CONVENTIONS.get(convention_object.name) is not convention_object
+    ]
+    convention_addresses = {
+        convention_object.name: argument if isinstance(argument, str) else address(argument) or convention_object.name
+        for convention_object, argument in user_conventions
+    }
+    for implementation in attention:
+        require_known("attention", implementation, ("", *ATTENTION))
     if matrix and (compiled or [*modes, *attention] != ["eval", ""]):
         raise ArgumentError("matrix: it has every mode and attention, and torch.compile; leave out what chooses them")
-    chosen = tuple(Mode.named(mode, each, compiled=compiled) for each in attention for mode in modes)
+    selected_modes = tuple(
+        Mode.from_name(mode, implementation, compiled=compiled) for implementation in attention for mode in modes
+    )
     origin = {
         "target": target or address(module),
         "inputs": address(inputs) if callable(inputs) else inputs,
@@ -259,60 +277,64 @@ def module_request(
     }
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        made = module if isinstance(module, nn.Module) else module()
-    if not isinstance(made, nn.Module):
-        raise ArgumentError(f"module: {type(made).__name__}, expected an nn.Module or a function that returns one")
-    subject = subject_of(made, inputs, output, redraw=redraw, seed=seed)
+        built_module = module if isinstance(module, nn.Module) else module()
+    if not isinstance(built_module, nn.Module):
+        raise ArgumentError(
+            f"module: {type(built_module).__name__}, expected an nn.Module or a function that returns one"
+        )
+    subject = make_subject(built_module, inputs, output, redraw=redraw, seed=seed)
     notes: tuple[str, ...] = ()
     if matrix:
-        chosen, notes = admitted(subject.module)
+        selected_modes, notes = supported_modes(subject.module)
         dtypes = dtypes or MATRIX_DTYPES
     return ModuleRequest(
         subject,
         conventions,
-        name or type(made).__name__,
+        name or type(built_module).__name__,
         device or subject.device,
         origin if records else {},
-        named,
+        convention_addresses,
         profile,
         seed,
         explicit=convention is not None,
-        modes=chosen,
+        modes=selected_modes,
         dtypes=tuple(getattr(torch, dtype_name(text)) for text in dtypes),
         matrix=matrix,
         notes=notes,
-        **others,
+        **request_fields,
     )
 
 
-def _texts(name: str, given: str | Sequence[str]) -> list[str]:
-    texts = [given] if isinstance(given, str) else list(given)
+def _texts(name: str, value: str | Sequence[str]) -> list[str]:
+    texts = [value] if isinstance(value, str) else list(value)
     if not all(isinstance(text, str) for text in texts) or not (texts or name == "dtypes"):
-        raise ArgumentError(f"{name}: {given!r}, expected a name, or several in a list")
+        raise ArgumentError(f"{name}: {value!r}, expected a name, or several in a list")
     return texts
 
 
-def holds(request: ModuleRequest, end: RunFinished) -> bool:
+def module_passed(request: ModuleRequest, end: RunFinished) -> bool:
     """Whether the module passed: by every convention if they were named, else by at least one."""
     if request.explicit:
         statuses = {verdict.status for verdict in end.verdicts}
         return "passed" in statuses and statuses <= {"passed", "skipped"}
-    return bool(sorted_out(end)["held by"])
+    return bool(conventions_by_outcome(end)["held by"])
 
 
-def sorted_out(end: RunFinished) -> dict[str, list[str]]:
+def conventions_by_outcome(end: RunFinished) -> dict[str, list[str]]:
     """The names of the conventions, grouped by outcome."""
-    found: dict[str, list[str]] = {"held by": [], "broken by": [], "not judged by": []}
-    by_convention: dict[str, set[Status]] = {}
+    names_by_outcome: dict[str, list[str]] = {"held by": [], "broken by": [], "not judged by": []}
+    statuses_by_convention: dict[str, set[Status]] = {}
     for verdict in end.verdicts:
-        by_convention.setdefault(verdict.cell.op, set()).add(verdict.status)
-    for name, statuses in by_convention.items():
-        held = "passed" in statuses and statuses <= {"passed", "skipped"}
-        found["broken by" if "failed" in statuses else "held by" if held else "not judged by"].append(name)
-    return found
+        statuses_by_convention.setdefault(verdict.cell.op, set()).add(verdict.status)
+    for name, statuses in statuses_by_convention.items():
+        is_held = "passed" in statuses and statuses <= {"passed", "skipped"}
+        names_by_outcome["broken by" if "failed" in statuses else "held by" if is_held else "not judged by"].append(
+            name
+        )
+    return names_by_outcome
 
 
-def _why(request: ModuleRequest, end: RunFinished) -> Iterator[str]:
+def _failure_reasons(request: ModuleRequest, end: RunFinished) -> Iterator[str]:
     if not request.explicit:
         yield f"{request.name}: no convention isolates its documents"
     yield from failure_texts([verdict for verdict in end.verdicts if verdict.failure])
@@ -321,34 +343,41 @@ def _why(request: ModuleRequest, end: RunFinished) -> Iterator[str]:
             yield f"{verdict.cell.op} · {verdict.cell.target} · {verdict.cell.law} was not judged: {verdict.reason}"
 
 
-def run_module_check(request: ModuleRequest, *, apart: bool = False) -> Iterator[Event]:
+def run_module_check(request: ModuleRequest, *, in_own_processes: bool = False) -> Iterator[Event]:
     """Check the module in each setting, event by event.
 
     in_own_processes: run each setting in its own process, in parallel, and end one that hangs. This process must not
         have run a backward pass yet, since autograd's threads do not survive a fork.
     """
-    started = time.monotonic()
+    start = time.monotonic()
     if request.device == "cpu":
         repair_if_used()
-    settings, done = request.settings(), {}
+    settings, verdicts = request.settings(), {}
     cells = tuple(cell for setting in settings for cell in request.cells(setting))
     yield RunStarted(cells, request.profile, request.seed, request.notes)
-    units = [partial(_checked, request, setting) for setting in settings]
+    units = [partial(_check_setting, request, setting) for setting in settings]
 
-    def lost(number: int, text: str) -> Callable[[], Iterator[Event]]:
-        left = [cell for cell in request.cells(settings[number]) if cell not in done]
-        return partial(not_reached, left, f"the module did not return: {text}")
+    def report_lost_setting(number: int, text: str) -> Callable[[], Iterator[Event]]:
+        remaining_cells = [cell for cell in request.cells(settings[number]) if cell not in verdicts]
+        return partial(inconclusive_verdicts, remaining_cells, f"the module did not return: {text}")
 
-    side_by_side = partial(on_every_core, units, request.device, of=Event, again=lost, silence=request.timeout)
-    events = side_by_side() if apart else chain(*(unit() for unit in units))
+    run_in_parallel = partial(
+        run_on_every_core,
+        units,
+        request.device,
+        record_type=Event,
+        retry=report_lost_setting,
+        max_silence=request.timeout,
+    )
+    events = run_in_parallel() if in_own_processes else chain(*(unit() for unit in units))
     for event in events:
         if isinstance(event, CellFinished):
-            done[event.verdict.cell] = event.verdict
+            verdicts[event.verdict.cell] = event.verdict
         yield event
-    yield RunFinished(tuple(done[cell] for cell in cells if cell in done), time.monotonic() - started)
+    yield RunFinished(tuple(verdicts[cell] for cell in cells if cell in verdicts), time.monotonic() - start)
 
 
-def _checked(request: ModuleRequest, setting: ModuleSetting) -> Iterator[Event]:
+def _check_setting(request: ModuleRequest, setting: ModuleSetting) -> Iterator[Event]:
     """Judge every property in one setting.
 
     Once `isolation` has failed, `packing` fails for the same reason, and `padding` is skipped.
@@ -357,25 +386,25 @@ def _checked(request: ModuleRequest, setting: ModuleSetting) -> Iterator[Event]:
     trial = cache(lambda: request.trial(setting))
     for cell in request.cells(setting):
         yield CellStarted(cell)
-        began = time.monotonic()
-        for event in caught(cell, _judged(request, setting, cell, trial, leak)):
-            found = replace(event.verdict, seconds=time.monotonic() - began)
-            reason = _NOT_ISOLATED if leak and found.status == "failed" else found.reason
-            leak = found.failure if cell.property == "isolation" else leak
-            yield CellFinished(replace(found, reason=reason))
+        start = time.monotonic()
+        for event in errors_as_verdicts(cell, _judge_cell(request, setting, cell, trial, leak)):
+            verdict = replace(event.verdict, seconds=time.monotonic() - start)
+            reason = _NOT_ISOLATED if leak and verdict.status == "failed" else verdict.reason
+            leak = verdict.failure if cell.property == "isolation" else leak
+            yield CellFinished(replace(verdict, reason=reason))
 
 
-def _judged(
+def _judge_cell(
     request: ModuleRequest, setting: ModuleSetting, cell: Cell, trial: Callable[[], Trial], leak: Failure | None
 ) -> Iterator[CellFinished]:
-    beside: Status = "skipped" if request.matrix and setting.mode != Mode() else "inconclusive"
+    refused_status: Status = "skipped" if request.matrix and setting.mode != Mode() else "inconclusive"
     try:
         if leak and cell.property == "padding":
-            finding = Judged(verdict_of(cell, "skipped", 0, _NOT_ISOLATED))
+            judgement = Judgement(verdict_of(cell, "skipped", 0, _NOT_ISOLATED))
         else:
-            finding = JUDGES[cell.property](trial().starting_at(leak.lengths if leak else ()), cell)
+            judgement = JUDGES[cell.property](trial().with_first_layout(leak.lengths if leak else ()), cell)
     except (CannotRun, NoGradient, NoOutput) as error:
-        finding = Judged(verdict_of(cell, beside, 0, str(error)))
-    except ModuleRefused as refused:
-        finding = Judged(verdict_of(cell, beside, 0, f"the module refused: {refused}"))
-    yield CellFinished(request.recorded(setting, finding).verdict)
+        judgement = Judgement(verdict_of(cell, refused_status, 0, str(error)))
+    except ModuleRefused as refusal:
+        judgement = Judgement(verdict_of(cell, refused_status, 0, f"the module refused: {refusal}"))
+    yield CellFinished(request.with_replay_file(setting, judgement).verdict)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from packproof.properties.light_torch import DispatchMode
 
-_AXIS_AT = {  # the position of the axis among the arguments
+_AXIS_ARGUMENT = {  # the position of the axis among the arguments
     torch.ops.aten.topk.default: 2,
     torch.ops.aten.argmax.default: 1,
     torch.ops.aten.max.dim: 1,
@@ -24,36 +24,38 @@ _AXIS_AT = {  # the position of the axis among the arguments
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Choice:
     """The choices of one top-k, argmax or sort for all tokens."""
 
     scores: Tensor
     """(tokens, r, n): the n candidates."""
-    chosen: Tensor
+    indices: Tensor
     """(tokens, r, k): the indices of the chosen ones."""
 
     @classmethod
-    def joined(cls, parts: "Made") -> "Chosen | None":
+    def concatenate(cls, parts: "Choices") -> "Choice | None":
         """The choices of several documents, concatenated; None unless all choose among equally many candidates."""
-        made = [part for part in parts if part]
-        if len({(part.scores.shape[1:], part.chosen.shape[1:]) for part in made}) != 1 or len(made) < len(parts):
+        choices = [choice for choice in parts if choice]
+        if len({(choice.scores.shape[1:], choice.indices.shape[1:]) for choice in choices}) != 1 or len(choices) < len(
+            parts
+        ):
             return None
-        return cls(torch.cat([part.scores for part in made]), torch.cat([part.chosen for part in made]))
+        return cls(torch.cat([choice.scores for choice in choices]), torch.cat([choice.indices for choice in choices]))
 
-    def of(self, rows: slice | Tensor) -> "Chosen":
+    def at_rows(self, rows: slice | Tensor) -> "Choice":
         """The choices of some tokens."""
-        return Chosen(self.scores[rows], self.chosen[rows])
+        return Choice(self.scores[rows], self.indices[rows])
 
-    def like(self, other: "Chosen") -> bool:
-        return self.scores.shape == other.scores.shape and self.chosen.shape == other.chosen.shape
+    def has_shape_of(self, choice: "Choice") -> bool:
+        return self.scores.shape == choice.scores.shape and self.indices.shape == choice.indices.shape
 
-    def repeats(self, other: "Chosen") -> bool:
+    def has_scores_of(self, choice: "Choice") -> bool:
         """Whether both choose among bitwise equal scores."""
-        return self.like(other) and torch.equal(self.scores, other.scores)
+        return self.has_shape_of(choice) and torch.equal(self.scores, choice.scores)
 
 
-Allowed = Callable[[int, Chosen], float]
-Made = Sequence[Chosen | None]  # None: the scores are not those of each token
+AllowedChange = Callable[[int, Choice], float]
+Choices = Sequence[Choice | None]  # None: the scores are not those of each token
 
 
 @dataclass(eq=False)
@@ -65,17 +67,17 @@ class TieBreaker(DispatchMode):
 
     tokens: int
     """The number of tokens of the call."""
-    earlier: Made = ()
+    reference_choices: Choices = ()
     """The choices of the earlier run, in the same order."""
-    allowed: Allowed = lambda number, choice: 0.0
+    allowed_change: AllowedChange = lambda number, choice: 0.0
     """By how much rounding may move the scores of a choice, from its number and the earlier choice."""
     rows: Tensor | None = None
     """The rows of this run at which the tokens of the earlier run lie; None for all."""
-    made: list[Chosen | None] = field(default_factory=list)
+    choices: list[Choice | None] = field(default_factory=list)
     """The choices of this run so far."""
     ties: int = 0
     """How many choices were replaced at a near tie."""
-    forward: bool = True
+    in_forward_pass: bool = True
     """False while a checkpointed layer recomputes its forward pass in the backward pass."""
 
     def __post_init__(self) -> None:
@@ -84,48 +86,61 @@ class TieBreaker(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if func not in _AXIS_AT or not (scores := args[0]).is_floating_point():
+        if func not in _AXIS_ARGUMENT or not (scores := args[0]).is_floating_point():
             return out
-        axis = kwargs.get("dim", args[_AXIS_AT[func]] if len(args) > _AXIS_AT[func] else -1)
+        axis = kwargs.get("dim", args[_AXIS_ARGUMENT[func]] if len(args) > _AXIS_ARGUMENT[func] else -1)
         index = out[1] if isinstance(out, tuple | list) else out
-        choice = self._by_token(scores, index) if axis in (-1, scores.dim() - 1) else None
-        kept = self._made_alike(choice)
-        if choice is None or kept is None or kept is choice:
+        choice = self._choice_by_token(scores, index) if axis in (-1, scores.dim() - 1) else None
+        aligned_choice = self._align(choice)
+        if choice is None or aligned_choice is None or aligned_choice is choice:
             return out
-        new = kept.chosen.reshape(index.shape)
+        aligned_index = aligned_choice.indices.reshape(index.shape)
         if not isinstance(out, tuple | list):
-            return new
-        wide = new if new.dim() == scores.dim() else new[..., None]
-        return scores.gather(-1, wide).reshape(out[0].shape), new
+            return aligned_index
+        gather_index = aligned_index if aligned_index.dim() == scores.dim() else aligned_index[..., None]
+        return scores.gather(-1, gather_index).reshape(out[0].shape), aligned_index
 
-    def _by_token(self, scores: Tensor, index: Tensor) -> Chosen | None:
-        lead = scores.shape[:-1]
-        first = next((size for size in lead if size != 1), 1)
-        if self.tokens not in (1, first) or not scores.numel():
+    def _choice_by_token(self, scores: Tensor, index: Tensor) -> Choice | None:
+        leading_shape = scores.shape[:-1]
+        token_count = next((size for size in leading_shape if size != 1), 1)
+        if self.tokens not in (1, token_count) or not scores.numel():
             return None
-        flat = (self.tokens, lead.numel() // self.tokens, -1)
-        return Chosen(scores.detach().reshape(flat), index.reshape(flat))
+        flat_shape = (self.tokens, leading_shape.numel() // self.tokens, -1)
+        return Choice(scores.detach().reshape(flat_shape), index.reshape(flat_shape))
 
-    def _made_alike(self, choice: Chosen | None) -> Chosen | None:
-        if not self.forward:  # recomputed for the backward pass: no new choice
-            return next((m for m in self.made if m and choice and m.repeats(choice)), choice)
-        number, kept = len(self.made), choice
-        earlier = self.earlier[number] if number < len(self.earlier) else None
-        if choice and earlier:
-            kept = self._kept(number, choice, earlier)
-        self.made.append(kept)
-        return kept
+    def _align(self, choice: Choice | None) -> Choice | None:
+        if not self.in_forward_pass:  # recomputed for the backward pass: no new choice
+            return next(
+                (
+                    recorded_choice
+                    for recorded_choice in self.choices
+                    if recorded_choice and choice and recorded_choice.has_scores_of(choice)
+                ),
+                choice,
+            )
+        number, aligned_choice = len(self.choices), choice
+        reference_choice = self.reference_choices[number] if number < len(self.reference_choices) else None
+        if choice and reference_choice:
+            aligned_choice = self._align_ties(number, choice, reference_choice)
+        self.choices.append(aligned_choice)
+        return aligned_choice
 
-    def _kept(self, number: int, choice: Chosen, earlier: Chosen) -> Chosen:
+    def _align_ties(self, number: int, choice: Choice, reference_choice: Choice) -> Choice:
         rows = torch.arange(self.tokens) if self.rows is None else self.rows
-        mine = choice.of(rows)
-        if not mine.like(earlier):
+        choice_at_rows = choice.at_rows(rows)
+        if not choice_at_rows.has_shape_of(reference_choice):
             return choice
-        apart = torch.where(mine.scores == earlier.scores, 0.0, (mine.scores - earlier.scores).abs()).amax(-1)
-        tie = (mine.chosen != earlier.chosen).any(-1) & (apart <= self.allowed(number, earlier))
+        score_difference = torch.where(
+            choice_at_rows.scores == reference_choice.scores,
+            0.0,
+            (choice_at_rows.scores - reference_choice.scores).abs(),
+        ).amax(-1)
+        tie = (choice_at_rows.indices != reference_choice.indices).any(-1) & (
+            score_difference <= self.allowed_change(number, reference_choice)
+        )
         if not bool(tie.any()):
             return choice
         self.ties += int(tie.sum())
-        chosen = choice.chosen.clone()
-        chosen[rows] = torch.where(tie[..., None], earlier.chosen, mine.chosen)
-        return Chosen(choice.scores, chosen)
+        indices = choice.indices.clone()
+        indices[rows] = torch.where(tie[..., None], reference_choice.indices, choice_at_rows.indices)
+        return Choice(choice.scores, indices)

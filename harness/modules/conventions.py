@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import torch
 
-from packproof.harness.modules.pack import Pack, cumulative
-from packproof.harness.results.names import known
+from packproof.harness.modules.pack import Pack, cumulative_lengths
+from packproof.harness.results.names import require_known
 from packproof.harness.targets.location import Location
 from packproof.refs.errors import UsageError, checked_init
 
@@ -49,7 +49,7 @@ def _positions(pack: Pack) -> dict[str, Any]:
 
 
 def _flash(pack: Pack) -> dict[str, Any]:
-    offsets, longest = cumulative(pack.lengths, torch.int32, pack.device), max(pack.lengths)
+    offsets, longest = cumulative_lengths(pack.lengths, torch.int32, pack.device), max(pack.lengths)
     return {
         "cu_seq_lens_q": offsets,
         "cu_seq_lens_k": offsets.clone(),
@@ -77,14 +77,14 @@ def _flex(pack: Pack) -> Any:
 
 
 def _thd(pack: Pack) -> SimpleNamespace:
-    offsets, longest = cumulative(pack.lengths, torch.int32, pack.device), max(pack.lengths)
-    padded = offsets.clone()
-    padded[-1] = pack.tokens  # padding past the last document counts as its rows
-    named = {
+    offsets, longest = cumulative_lengths(pack.lengths, torch.int32, pack.device), max(pack.lengths)
+    padded_offsets = offsets.clone()
+    padded_offsets[-1] = pack.tokens  # padding past the last document counts as its rows
+    offset_fields = {
         **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_kv"), offsets),
-        **dict.fromkeys(("cu_seqlens_q_padded", "cu_seqlens_kv_padded"), padded),
+        **dict.fromkeys(("cu_seqlens_q_padded", "cu_seqlens_kv_padded"), padded_offsets),
     }
-    return SimpleNamespace(qkv_format="thd", **named, max_seqlen_q=longest, max_seqlen_kv=longest)
+    return SimpleNamespace(qkv_format="thd", **offset_fields, max_seqlen_q=longest, max_seqlen_kv=longest)
 
 
 def _engine(pack: Pack) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _engine(pack: Pack) -> dict[str, Any]:
     count, empty = len(pack.lengths), 1 if pack.gaps else 0
     indices = [*range(count), *[-1] * empty]
     return {
-        "query_start_loc": cumulative([*pack.lengths, *[0] * empty], torch.int32, pack.device),
+        "query_start_loc": cumulative_lengths([*pack.lengths, *[0] * empty], torch.int32, pack.device),
         "state_indices": torch.tensor(indices, dtype=torch.int32, device=pack.device),
         "has_initial_state": torch.zeros(count + empty, dtype=torch.bool, device=pack.device),
     }
@@ -170,13 +170,13 @@ CONVENTIONS: Mapping[str, Convention] = {
         Convention(
             "cu_seqlens",
             "cu_seqlens int32 (s + 1,)",
-            lambda pack: {"cu_seqlens": cumulative(pack.lengths, torch.int32, pack.device)},
+            lambda pack: {"cu_seqlens": cumulative_lengths(pack.lengths, torch.int32, pack.device)},
             padding="end",
         ),
         Convention(
             "cu_seqlens_flat",
             "cu_seqlens int32 (s + 1,), tokens without an axis of batches: (t, d)",
-            lambda pack: {"cu_seqlens": cumulative(pack.lengths, torch.int32, pack.device)},
+            lambda pack: {"cu_seqlens": cumulative_lengths(pack.lengths, torch.int32, pack.device)},
             batched=False,
             padding="end",
         ),
@@ -196,13 +196,15 @@ CONVENTIONS: Mapping[str, Convention] = {
 }
 
 
-def convention_named(given: "str | Convention") -> Convention:
+def find_convention(value: "str | Convention") -> Convention:
     """A Convention itself, packproof's convention of this name, or a user's at "module:NAME". Raises UsageError."""
-    if isinstance(given, Convention):
-        return given
-    if ":" not in given:
-        return CONVENTIONS[known("convention", given, CONVENTIONS)]
-    found = Location.parse(given).find()
-    if not isinstance(found, Convention):
-        raise UsageError(f"convention: {given!r} is of type {type(found).__name__}, expected a packproof.Convention")
-    return found
+    if isinstance(value, Convention):
+        return value
+    if ":" not in value:
+        return CONVENTIONS[require_known("convention", value, CONVENTIONS)]
+    user_convention = Location.parse(value).find()
+    if not isinstance(user_convention, Convention):
+        raise UsageError(
+            f"convention: {value!r} is of type {type(user_convention).__name__}, expected a packproof.Convention"
+        )
+    return user_convention

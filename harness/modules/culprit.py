@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from packproof.harness.modules.conventions import Convention
-from packproof.harness.modules.isolation import changed, first_that_leaks
+from packproof.harness.modules.isolation import first_leaking_visit, with_document_changed
 from packproof.harness.modules.pack import PADDING, Pack
 from packproof.harness.modules.subject import Subject
-from packproof.harness.modules.watch import tensors_in, watched
+from packproof.harness.modules.watch import tensors_in, watch_modules
 
-NAMED = "first module that leaks: "
-_APART = "first module that differs from the document alone: "
+LEAK_HEADING = "first module that leaks: "
+_DIFFERENCE_HEADING = "first module that differs from the document alone: "
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,20 @@ class Culprit:
     """Its name in the model, "" for the model itself."""
     kind: str
     """Its class."""
-    received: tuple[str, ...]
+    received_arguments: tuple[str, ...]
     """The boundary arguments that reached it."""
-    last_seen: Mapping[str, str]
+    last_receivers: Mapping[str, str]
     """For each boundary argument that did not reach it, the innermost enclosing module that received it."""
-    named: str = NAMED
+    heading: str = LEAK_HEADING
 
     def lines(self) -> Iterator[str]:
         name = self.module or "the model itself"
-        yield f"{self.named}{name} ({self.kind})"
-        if self.received:
-            yield f"    it received {', '.join(self.received)}"
-        for argument, where in self.last_seen.items():
-            place = "is not passed on by any module" if where == "" else f"was last seen in {where}"
-            yield f"    {argument} {place}"
+        yield f"{self.heading}{name} ({self.kind})"
+        if self.received_arguments:
+            yield f"    it received {', '.join(self.received_arguments)}"
+        for argument, receiver in self.last_receivers.items():
+            location = "is not passed on by any module" if receiver == "" else f"was last seen in {receiver}"
+            yield f"    {argument} {location}"
 
 
 @dataclass
@@ -64,16 +64,22 @@ def first_leaking_module(
     x = subject.input(pack.tokens, seed)
     arguments = subject.arguments(convention, pack)
     with torch.no_grad():
-        before = _visits(subject, convention, x, arguments)
-        after = _visits(subject, convention, changed(x, pack, document, subject, seed), arguments)
-    others = ((pack.document != document) & (pack.document != PADDING)).cpu()
+        visits = _visits(subject, convention, x, arguments)
+        changed_visits = _visits(
+            subject, convention, with_document_changed(x, pack, document, subject, seed), arguments
+        )
+    other_rows = ((pack.document != document) & (pack.document != PADDING)).cpu()
 
-    def leaks(one: _Visit, other: _Visit, roundings: int) -> bool:
-        same = one.name == other.name and _agree(one.inputs, other.inputs, others, others, roundings)
-        return same and not _agree(one.outputs, other.outputs, others, others, roundings, one.padding)
+    def leaks(visit: _Visit, changed_visit: _Visit, roundings: int) -> bool:
+        same_inputs = visit.name == changed_visit.name and _tensors_agree(
+            visit.inputs, changed_visit.inputs, other_rows, other_rows, roundings
+        )
+        return same_inputs and not _tensors_agree(
+            visit.outputs, changed_visit.outputs, other_rows, other_rows, roundings, visit.padding
+        )
 
-    found = first_that_leaks(before, after, leaks)
-    return _culprit(found, before, arguments) if found else None
+    leaking_visit = first_leaking_visit(visits, changed_visits, leaks)
+    return _culprit(leaking_visit, visits, arguments) if leaking_visit else None
 
 
 def first_differing_module(
@@ -84,18 +90,23 @@ def first_differing_module(
     roundings: the allowed difference, in roundings of the largest value.
     """
     x = subject.input(pack.tokens, seed)
-    packed, alone = subject.arguments(convention, pack), subject.arguments(convention, pack.alone(document))
+    packed_arguments, alone_arguments = (
+        subject.arguments(convention, pack),
+        subject.arguments(convention, pack.single_document(document)),
+    )
     with torch.no_grad():
-        before = _visits(subject, convention, x, packed)
-        after = _visits(subject, convention, x[:, pack.rows(document)], alone)
-    mine = (pack.document == document).cpu()
-    every = mine[mine]
-    for one, other in zip(before, after, strict=False):
-        if one.name != other.name:
+        packed_visits = _visits(subject, convention, x, packed_arguments)
+        alone_visits = _visits(subject, convention, x[:, pack.rows(document)], alone_arguments)
+    document_rows = (pack.document == document).cpu()
+    all_rows = document_rows[document_rows]
+    for packed_visit, alone_visit in zip(packed_visits, alone_visits, strict=False):
+        if packed_visit.name != alone_visit.name:
             return None
-        same = _agree(one.inputs, other.inputs, mine, every, roundings)
-        if same and not _agree(one.outputs, other.outputs, mine, every, roundings, one.padding):
-            return replace(_culprit(one, before, packed), named=_APART)
+        same_inputs = _tensors_agree(packed_visit.inputs, alone_visit.inputs, document_rows, all_rows, roundings)
+        if same_inputs and not _tensors_agree(
+            packed_visit.outputs, alone_visit.outputs, document_rows, all_rows, roundings, packed_visit.padding
+        ):
+            return replace(_culprit(packed_visit, packed_visits, packed_arguments), named=_DIFFERENCE_HEADING)
     return None
 
 
@@ -110,28 +121,32 @@ def first_leaking_backward(
     """
     source, reader = pair
     x, arguments = subject.input(pack.tokens, seed), subject.arguments(convention, pack)
-    seen: list[tuple[_Visit, list[Tensor], list[Tensor]]] = []
+    visits_with_tensors: list[tuple[_Visit, list[Tensor], list[Tensor]]] = []
 
-    def begin(name: str, module: nn.Module, given: Any) -> tuple[_Visit, list[Tensor]]:
-        had = [n for n, value in arguments.items() if _holds(given, value)]
-        return _Visit(name, type(module).__name__, [], had, 0), _differentiable(given)
+    def begin(name: str, module: nn.Module, call_arguments: Any) -> tuple[_Visit, list[Tensor]]:
+        boundary_names = [n for n, value in arguments.items() if _contains_object(call_arguments, value)]
+        return _Visit(name, type(module).__name__, [], boundary_names, 0), _differentiable(call_arguments)
 
     def end(visit: tuple[_Visit, list[Tensor]], out: Any) -> None:
-        seen.append((*visit, _differentiable(out)))
+        visits_with_tensors.append((*visit, _differentiable(out)))
 
-    with torch.enable_grad(), subject.differentiable(x) as (given, leaf_of):
-        with watched(subject.module, begin, end):
-            out = subject.call_with(given, arguments, convention)
-        seen[-1][1].append(leaf_of())  # the input of the model itself: it got ids, which have no gradient
+    with torch.enable_grad(), subject.differentiable_input(x) as (model_input, get_leaf):
+        with watch_modules(subject.module, begin, end):
+            out = subject.call_with(model_input, arguments, convention)
+        visits_with_tensors[-1][1].append(
+            get_leaf()
+        )  # the input of the model itself: it got ids, which have no gradient
         rows = pack.rows(reader)
         weight = torch.randn(out[rows].shape, generator=torch.Generator().manual_seed(seed)).to(out)
-        tensors = list({id(tensor): tensor for _, ins, outs in seen for tensor in (*ins, *outs)}.values())
+        tensors = list(
+            {id(tensor): tensor for _, ins, outs in visits_with_tensors for tensor in (*ins, *outs)}.values()
+        )
         grads = subject.differentiate((out[rows] * weight).sum(), tensors) if tensors else []
-    at = (pack.document == source).cpu()
-    reached = {id(t): _reaches(g, at) for t, g in zip(tensors, grads, strict=True)}
-    for visit, ins, outs in seen:
-        if any(reached[id(t)] for t in ins) and not any(reached[id(t)] for t in outs):
-            return _culprit(visit, [v for v, _, _ in seen], arguments)
+    source_rows = (pack.document == source).cpu()
+    reaches_source = {id(t): _is_nonzero_at(g, source_rows) for t, g in zip(tensors, grads, strict=True)}
+    for visit, ins, outs in visits_with_tensors:
+        if any(reaches_source[id(t)] for t in ins) and not any(reaches_source[id(t)] for t in outs):
+            return _culprit(visit, [v for v, _, _ in visits_with_tensors], arguments)
     return None
 
 
@@ -139,7 +154,7 @@ def _differentiable(value: Any) -> list[Tensor]:
     return [x for x in tensors_in(value) if x.requires_grad]
 
 
-def _reaches(grad: Tensor | None, rows: Tensor) -> bool:
+def _is_nonzero_at(grad: Tensor | None, rows: Tensor) -> bool:
     """Whether a gradient along tokens is nonzero at these rows."""
     axis = next((k for k, size in enumerate(grad.shape) if size == len(rows)), None) if grad is not None else None
     if grad is None or axis is None:
@@ -147,73 +162,87 @@ def _reaches(grad: Tensor | None, rows: Tensor) -> bool:
     return bool((grad.index_select(axis, rows.nonzero().flatten().to(grad.device)) != 0).any())
 
 
-def _culprit(leaking: _Visit, visits: list[_Visit], arguments: Mapping[str, Any]) -> Culprit:
-    boundary = [name for name, value in arguments.items() if not isinstance(value, bool)]
-    around = [v for v in visits if v.name != leaking.name and (v.name == "" or leaking.name.startswith(f"{v.name}."))]
-    around.sort(key=lambda v: len(v.name))
-    last_seen = {}
-    for name in boundary:
-        if name not in leaking.arguments:
-            having = [v for v in around if name in v.arguments]
-            last_seen[name] = (having[-1].name or having[-1].kind) if having else ""
-    return Culprit(leaking.name, leaking.kind, tuple(n for n in boundary if n in leaking.arguments), last_seen)
+def _culprit(leaking_visit: _Visit, visits: list[_Visit], arguments: Mapping[str, Any]) -> Culprit:
+    boundary_names = [name for name, value in arguments.items() if not isinstance(value, bool)]
+    enclosing_visits = [
+        v
+        for v in visits
+        if v.name != leaking_visit.name and (v.name == "" or leaking_visit.name.startswith(f"{v.name}."))
+    ]
+    enclosing_visits.sort(key=lambda v: len(v.name))
+    last_receivers = {}
+    for name in boundary_names:
+        if name not in leaking_visit.arguments:
+            receivers = [v for v in enclosing_visits if name in v.arguments]
+            last_receivers[name] = (receivers[-1].name or receivers[-1].kind) if receivers else ""
+    return Culprit(
+        leaking_visit.name,
+        leaking_visit.kind,
+        tuple(n for n in boundary_names if n in leaking_visit.arguments),
+        last_receivers,
+    )
 
 
 def _visits(subject: Subject, convention: Convention, x: Tensor, arguments: Mapping[str, Any]) -> list[_Visit]:
     """Each call of a module, in the order in which the calls ended."""
 
-    def begin(name: str, module: nn.Module, given: Any) -> _Visit:
-        had = [n for n, value in arguments.items() if _holds(given, value)]
+    def begin(name: str, module: nn.Module, call_arguments: Any) -> _Visit:
+        boundary_names = [n for n, value in arguments.items() if _contains_object(call_arguments, value)]
         padding = int(module.padding[0]) if isinstance(module, nn.Conv1d) else 0  # rows by which its output is longer
-        return _Visit(name, type(module).__name__, _copies(given), had, padding)
+        return _Visit(name, type(module).__name__, _copies(call_arguments), boundary_names, padding)
 
     def end(visit: _Visit, out: Any) -> None:
         visit.outputs = _copies(out)
 
-    with watched(subject.module, begin, end) as ended:
+    with watch_modules(subject.module, begin, end) as visits:
         subject.call_with(x, arguments, convention)
-    return ended
+    return visits
 
 
 def _copies(value: Any) -> list[Tensor]:
     return [x.detach().clone() for x in tensors_in(value)]
 
 
-def _holds(given: Any, value: Any) -> bool:
+def _contains_object(container: Any, value: Any) -> bool:
     """Whether this very object is in the nested container. Bools and ints are never counted."""
-    if isinstance(given, Mapping):
-        return any(_holds(item, value) for item in given.values())
-    if isinstance(given, tuple | list):
-        return any(_holds(item, value) for item in given)
-    return given is value and not isinstance(value, bool | int)
+    if isinstance(container, Mapping):
+        return any(_contains_object(item, value) for item in container.values())
+    if isinstance(container, tuple | list):
+        return any(_contains_object(item, value) for item in container)
+    return container is value and not isinstance(value, bool | int)
 
 
-def _agree(
-    one: list[Tensor], other: list[Tensor], rows: Tensor, its_rows: Tensor, roundings: float, padding: int = 0
+def _tensors_agree(
+    first_tensors: list[Tensor],
+    second_tensors: list[Tensor],
+    first_rows: Tensor,
+    second_rows: Tensor,
+    roundings: float,
+    padding: int = 0,
 ) -> bool:
     """Whether tensors along tokens agree at these rows of each. Tensors without a token axis are ignored.
 
     roundings: the allowed difference, in roundings of the largest value.
     padding: by how much the token axis of an output is longer, as after a padded Conv1d.
     """
-    for a, b in zip(one, other, strict=False):
-        axis = next((k for k, size in enumerate(a.shape) if size in (len(rows), len(rows) + padding)), None)
-        fewer = len(rows) - len(its_rows)
-        if axis is None or a.dtype != b.dtype or a.dim() != b.dim() or a.shape[axis] - b.shape[axis] != fewer:
+    for a, b in zip(first_tensors, second_tensors, strict=False):
+        axis = next((k for k, size in enumerate(a.shape) if size in (len(first_rows), len(first_rows) + padding)), None)
+        missing_rows = len(first_rows) - len(second_rows)
+        if axis is None or a.dtype != b.dtype or a.dim() != b.dim() or a.shape[axis] - b.shape[axis] != missing_rows:
             continue
-        mine, others = _at(a, axis, rows), _at(b, axis, its_rows)
-        alike = mine.shape != others.shape or torch.equal(mine, others)
-        if not alike and not _rounding_apart(mine, others, roundings):
+        first_values, second_values = _rows_along(a, axis, first_rows), _rows_along(b, axis, second_rows)
+        is_equal = first_values.shape != second_values.shape or torch.equal(first_values, second_values)
+        if not is_equal and not _within_rounding(first_values, second_values, roundings):
             return False
     return True
 
 
-def _at(x: Tensor, axis: int, rows: Tensor) -> Tensor:
+def _rows_along(x: Tensor, axis: int, rows: Tensor) -> Tensor:
     return x.index_select(axis, rows.nonzero().flatten().to(x.device)).nan_to_num()
 
 
-def _rounding_apart(one: Tensor, other: Tensor, roundings: float) -> bool:
-    if not (roundings and one.is_floating_point()):
+def _within_rounding(x: Tensor, y: Tensor, roundings: float) -> bool:
+    if not (roundings and x.is_floating_point()):
         return False
-    most = roundings * torch.finfo(one.dtype).eps / 2 * one.abs().max()
-    return bool((one - other).abs().max() <= most)
+    bound = roundings * torch.finfo(x.dtype).eps / 2 * x.abs().max()
+    return bool((x - y).abs().max() <= bound)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from packproof.harness.modules.trace import first_difference
-from packproof.harness.modules.watch import embedded, tensors_in
+from packproof.harness.modules.watch import tensors_in, watch_embedding
 from packproof.harness.results.failed import CheckFailed
 from packproof.refs.errors import ArgumentError, checked_call
 
@@ -62,18 +62,22 @@ def guard(model: nn.Module, documents: Documents | None = None) -> RemovableHand
     if documents is not None and not callable(documents):
         raise ArgumentError(f"guard: documents is {documents!r}, expected a function from the arguments to (b, t)")
 
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        call = {**dict(zip(_names(module), args, strict=False)), **kwargs}
-        told = (documents or documents_of)(call)
-        if not isinstance(told, Tensor) or told.dim() != 2:
-            came = tuple(told.shape) if isinstance(told, Tensor) else type(told).__name__
-            raise ArgumentError(f"guard: documents returned {came}, expected the document of each token, (b, t)")
-        if int((told[:, 1:] != told[:, :-1]).sum()) == 0:
+    def check_first_batch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        call = {**dict(zip(_positional_names(module), args, strict=False)), **kwargs}
+        document_ids = (documents or documents_of)(call)
+        if not isinstance(document_ids, Tensor) or document_ids.dim() != 2:
+            returned_form = (
+                tuple(document_ids.shape) if isinstance(document_ids, Tensor) else type(document_ids).__name__
+            )
+            raise ArgumentError(
+                f"guard: documents returned {returned_form}, expected the document of each token, (b, t)"
+            )
+        if int((document_ids[:, 1:] != document_ids[:, :-1]).sum()) == 0:
             return
         handle.remove()
-        check_batch(module, call, told)
+        check_batch(module, call, document_ids)
 
-    handle = model.register_forward_pre_hook(before, with_kwargs=True)
+    handle = model.register_forward_pre_hook(check_first_batch, with_kwargs=True)
     return handle
 
 
@@ -109,54 +113,77 @@ def check_batch(model: nn.Module, call: Arguments, documents: Tensor) -> None:
     documents: (b, t), the document of each token.
     """
     call = _without_labels(model, call)
-    number = _numbered(documents)
-    keep, other = number % 2 == 1, _with_changed(call, number % 2 == 0)
-    with _unchanged(model, call):
-        after = [x.detach() for x in _outputs(model, other)]
-    with _unchanged(model, call), _leaves(model, call) as (followed, leaves):
-        outputs = _outputs(model, followed)
-        before = [x.detach() for x in outputs]
-        if not _can_be_judged(before, after, keep):
+    document_numbers = _document_numbers(documents)
+    keep, changed_call = document_numbers % 2 == 1, _with_changed_tokens(call, document_numbers % 2 == 0)
+    with _state_restored(model, call):
+        outputs_after = [x.detach() for x in _outputs(model, changed_call)]
+    with _state_restored(model, call), _leaves(model, call) as (differentiable_call, leaves):
+        outputs = _outputs(model, differentiable_call)
+        outputs_before = [x.detach() for x in outputs]
+        if not _can_be_judged(outputs_before, outputs_after, keep):
             return
-        reached = _reached(model, call, outputs, leaves, keep)
+        gradient_leak = _gradient_leak(model, call, outputs, leaves, keep)
     del outputs
-    same = all(_agree(a, b, keep) for a, b in zip(before, after, strict=True))
-    if not same and reached is None and not torch.is_grad_enabled():
-        with torch.enable_grad(), _unchanged(model, call), _leaves(model, call) as (followed, leaves):
-            reached = _reached(model, call, _outputs(model, followed), leaves, keep)
-    if reached or (reached is None and not same):
-        documents_in_all = int(number.max()) + 1
-        text = _text_of(model, call, other, keep, documents=documents_in_all, moved=not same, reached=reached or "")
+    outputs_agree = all(_agree(a, b, keep) for a, b in zip(outputs_before, outputs_after, strict=True))
+    if not outputs_agree and gradient_leak is None and not torch.is_grad_enabled():
+        with torch.enable_grad(), _state_restored(model, call), _leaves(model, call) as (differentiable_call, leaves):
+            gradient_leak = _gradient_leak(model, call, _outputs(model, differentiable_call), leaves, keep)
+    if gradient_leak or (gradient_leak is None and not outputs_agree):
+        document_count = int(document_numbers.max()) + 1
+        text = _leak_report(
+            model,
+            call,
+            changed_call,
+            keep,
+            document_count=document_count,
+            outputs_moved=not outputs_agree,
+            gradient_leak=gradient_leak or "",
+        )
         raise CheckFailed(text, ())
 
 
-def _text_of(
-    model: nn.Module, call: Arguments, other: Arguments, keep: Tensor, *, documents: int, moved: bool, reached: str
+def _leak_report(
+    model: nn.Module,
+    call: Arguments,
+    changed_call: Arguments,
+    keep: Tensor,
+    *,
+    document_count: int,
+    outputs_moved: bool,
+    gradient_leak: str,
 ) -> str:
     """The report of a leak and of the first module with it.
 
     gradient_leak: the finding of the gradient, in words; "" for none.
     """
-    if moved:
-        where = first_difference(model, lambda: _repeated(model, call), lambda: _repeated(model, other), keep)
-        what, where = "others moved", where or "the model itself"
+    if outputs_moved:
+        leaking_module = first_difference(
+            model,
+            lambda: _call_with_state_restored(model, call),
+            lambda: _call_with_state_restored(model, changed_call),
+            keep,
+        )
+        observation, leaking_module = "others moved", leaking_module or "the model itself"
     else:
-        what, where = f"others keep their values, but {reached}", "not known: it does so in its backward pass"
-    boundaries = (*_IDS, *_OFFSETS, "position_ids", "attention_mask", "use_cache")
-    passed = ", ".join(name for name in boundaries if name in call)
+        observation, leaking_module = (
+            f"others keep their values, but {gradient_leak}",
+            "not known: it does so in its backward pass",
+        )
+    known_boundaries = (*_IDS, *_OFFSETS, "position_ids", "attention_mask", "use_cache")
+    boundary_names = ", ".join(name for name in known_boundaries if name in call)
     return (
-        f"documents of this batch reach each other: of {documents}, every second one was changed, and {what}\n"
-        f"    first module that leaks: {where}\n    the call had {passed or 'no boundaries'}\n"
+        f"documents of this batch reach each other: of {document_count}, every second one was changed, and {observation}\n"
+        f"    first module that leaks: {leaking_module}\n    the call had {boundary_names or 'no boundaries'}\n"
         "    `packproof model` says what else can be passed to this model, and docs/models_board.md what others need"
     )
 
 
-def _can_be_judged(before: Sequence[Tensor], after: Sequence[Tensor], keep: Tensor) -> bool:
+def _can_be_judged(outputs_before: Sequence[Tensor], outputs_after: Sequence[Tensor], keep: Tensor) -> bool:
     """Whether there are outputs other than NaN; warns if some or all are missing. Raises CheckFailed if all are NaN."""
-    if not before or [x.shape for x in before] != [x.shape for x in after]:
+    if not outputs_before or [x.shape for x in outputs_before] != [x.shape for x in outputs_after]:
         _warn("the model returned no tensor with one row for each token, of one shape in two calls")
         return False
-    nan = torch.stack([_rows_of(x, keep).isnan().any(1).cpu() for x in before]).any(0)
+    nan = torch.stack([_rows_of(x, keep).isnan().any(1).cpu() for x in outputs_before]).any(0)
     if nan.all():
         raise CheckFailed(
             "every output of this batch is NaN, before anything in it was changed: whether its documents reach each "
@@ -168,18 +195,18 @@ def _can_be_judged(before: Sequence[Tensor], after: Sequence[Tensor], keep: Tens
     return True
 
 
-def _warn(what: str) -> None:
-    warnings.warn(f"packproof.guard could not judge this batch completely: {what}", stacklevel=2)
+def _warn(problem: str) -> None:
+    warnings.warn(f"packproof.guard could not judge this batch completely: {problem}", stacklevel=2)
 
 
 def _without_labels(model: nn.Module, call: Arguments) -> Arguments:
     """The call without labels, unless `forward` requires them: with labels some models return a loss and no logits."""
     labels = _parameters(model).get("labels")
-    needed = labels is not None and labels.default is inspect.Parameter.empty
-    return {name: value for name, value in call.items() if name != "labels" or needed}
+    is_required = labels is not None and labels.default is inspect.Parameter.empty
+    return {name: value for name, value in call.items() if name != "labels" or is_required}
 
 
-def _names(module: nn.Module) -> list[str]:
+def _positional_names(module: nn.Module) -> list[str]:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [name for name, parameter in _parameters(module).items() if parameter.kind in positional] or ["input_ids"]
 
@@ -193,38 +220,38 @@ def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
 
 def _tokens(call: Arguments) -> Tensor:
     for name in ("input_ids", "inputs_embeds", "tokens", "x", "hidden_states"):
-        if isinstance(found := call.get(name), Tensor):
-            return found
-    found = next((value for value in call.values() if isinstance(value, Tensor) and value.dim() > 1), None)
-    if found is None:
+        if isinstance(tensor := call.get(name), Tensor):
+            return tensor
+    tensor = next((value for value in call.values() if isinstance(value, Tensor) and value.dim() > 1), None)
+    if tensor is None:
         raise ArgumentError("the call has no tensor of tokens (b, t)")
-    return found
+    return tensor
 
 
-def _numbered(documents: Tensor) -> Tensor:
+def _document_numbers(documents: Tensor) -> Tensor:
     """Documents numbered from 0 across rows: a new number at each change of the id."""
     changes = torch.ones_like(documents, dtype=torch.int64)
     changes[:, 1:] = documents[:, 1:] != documents[:, :-1]
     return changes.flatten().cumsum(0).reshape(documents.shape) - 1
 
 
-def _with_changed(call: Arguments, which: Tensor) -> Arguments:
+def _with_changed_tokens(call: Arguments, mask: Tensor) -> Arguments:
     """The call with other tokens where the mask is true: ids of the same batch, none out of range or special."""
     tokens = _tokens(call)
-    which = which.to(tokens.device)
+    mask = mask.to(tokens.device)
     if tokens.is_floating_point():
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(tokens.shape, generator=generator).to(tokens)
-        changed = torch.where(which[..., None], noise * tokens.float().std().to(tokens), tokens)
+        changed_tokens = torch.where(mask[..., None], noise * tokens.float().std().to(tokens), tokens)
     else:
-        ids, place = torch.unique(tokens, return_inverse=True)
-        changed = torch.where(which, ids[(place + 1 + len(ids) // 2) % len(ids)], tokens)
-        changed = torch.where(which & (changed == tokens), ids[(place + 1) % len(ids)], changed)
-    return {name: changed if value is tokens else value for name, value in call.items()}
+        ids, index = torch.unique(tokens, return_inverse=True)
+        changed_tokens = torch.where(mask, ids[(index + 1 + len(ids) // 2) % len(ids)], tokens)
+        changed_tokens = torch.where(mask & (changed_tokens == tokens), ids[(index + 1) % len(ids)], changed_tokens)
+    return {name: changed_tokens if value is tokens else value for name, value in call.items()}
 
 
 @contextmanager
-def _unchanged(model: nn.Module, call: Arguments) -> Iterator[None]:
+def _state_restored(model: nn.Module, call: Arguments) -> Iterator[None]:
     """Every pass draws the same dropout. Afterwards random numbers and buffers are restored.
 
     A running mean therefore counts no batch twice.
@@ -252,21 +279,23 @@ def _buffers_of(module: nn.Module) -> list[tuple[str, Tensor]]:
     return [(name, x) for name, x in module._buffers.items() if x is not None]
 
 
-def _repeated(model: nn.Module, call: Arguments) -> Any:
-    with _unchanged(model, call):
+def _call_with_state_restored(model: nn.Module, call: Arguments) -> Any:
+    with _state_restored(model, call):
         return model(**call)
 
 
 def _outputs(model: nn.Module, call: Arguments) -> list[Tensor]:
     """The tensors along tokens in the return value: (b, t, ...), or (b t, ...) for documents end to end."""
-    (rows, t), returned = _tokens(call).shape[:2], model(**call)
+    (rows, t), return_value = _tokens(call).shape[:2], model(**call)
     for name in ("logits", "last_hidden_state"):
-        tensor = returned.get(name) if isinstance(returned, Mapping) else getattr(returned, name, None)
+        tensor = return_value.get(name) if isinstance(return_value, Mapping) else getattr(return_value, name, None)
         if isinstance(tensor, Tensor):
-            returned = tensor
-    if not isinstance(returned, Tensor | Mapping | tuple | list):
-        returned = getattr(returned, "__dict__", {})
-    tensors = [x.reshape(rows, t, *x.shape[1:]) if x.dim() and len(x) == rows * t else x for x in tensors_in(returned)]
+            return_value = tensor
+    if not isinstance(return_value, Tensor | Mapping | tuple | list):
+        return_value = getattr(return_value, "__dict__", {})
+    tensors = [
+        x.reshape(rows, t, *x.shape[1:]) if x.dim() and len(x) == rows * t else x for x in tensors_in(return_value)
+    ]
     return [x for x in tensors if x.shape[:2] == (rows, t)]
 
 
@@ -276,9 +305,9 @@ def _rows_of(x: Tensor, keep: Tensor) -> Tensor:
     return rows.reshape(len(rows), -1)
 
 
-def _agree(one: Tensor, other: Tensor, keep: Tensor) -> bool:
-    one, other = _rows_of(one, keep), _rows_of(other, keep)
-    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+def _agree(x: Tensor, y: Tensor, keep: Tensor) -> bool:
+    x, y = _rows_of(x, keep), _rows_of(y, keep)
+    return bool(((x == y) | (x.isnan() & y.isnan())).all())
 
 
 @contextmanager
@@ -289,15 +318,15 @@ def _leaves(model: nn.Module, call: Arguments) -> Iterator[tuple[Arguments, list
     """
     tokens = _tokens(call)
     if not tokens.is_floating_point():
-        with embedded(model, tokens) as leaves:
+        with watch_embedding(model, tokens) as leaves:
             yield call, leaves
         return
     leaf = tokens.detach().clone().requires_grad_()
-    follows = leaf * 1  # a layer may write in place
-    yield {name: follows if value is tokens else value for name, value in call.items()}, [leaf]
+    differentiable_tokens = leaf * 1  # a layer may write in place
+    yield {name: differentiable_tokens if value is tokens else value for name, value in call.items()}, [leaf]
 
 
-def _reached(
+def _gradient_leak(
     model: nn.Module, call: Arguments, outputs: Sequence[Tensor], leaves: Sequence[Tensor], keep: Tensor
 ) -> str | None:
     """The gradient of these tokens' outputs at the other tokens, in words; "" if it is exactly zero.
@@ -312,33 +341,33 @@ def _reached(
     try:
         gradients = torch.autograd.grad(outputs, list(leaves), cotangents, allow_unused=True)
     except RuntimeError:
-        gradients = _by_backward(model, call, keep)
-    at_others = [g[~keep.to(g.device)].flatten().cpu() for g in gradients if g is not None]
-    if len(at_others) < len(leaves):
+        gradients = _gradients_by_backward(model, call, keep)
+    changed_token_gradients = [g[~keep.to(g.device)].flatten().cpu() for g in gradients if g is not None]
+    if len(changed_token_gradients) < len(leaves):
         return None
-    if any(g.isnan().any() for g in at_others):
+    if any(g.isnan().any() for g in changed_token_gradients):
         return "their gradient at its tokens is NaN"
-    return "they have a gradient at its tokens" if any((g != 0).any() for g in at_others) else ""
+    return "they have a gradient at its tokens" if any((g != 0).any() for g in changed_token_gradients) else ""
 
 
-def _by_backward(model: nn.Module, call: Arguments, keep: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients_by_backward(model: nn.Module, call: Arguments, keep: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of the leaves by `backward()`, the only way with reentrant checkpointing.
 
     () with a warning if it fails. Parameters require no gradient meanwhile, so nothing is added to theirs.
     """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
-        for parameter in trained:
+        for parameter in trainable:
             parameter.requires_grad_(False)
-        with _unchanged(model, call), _leaves(model, call) as (followed, leaves):
-            outputs = [x for x in _outputs(model, followed) if x.requires_grad]
+        with _state_restored(model, call), _leaves(model, call) as (differentiable_call, leaves):
+            outputs = [x for x in _outputs(model, differentiable_call) if x.requires_grad]
             torch.autograd.backward(outputs, [_cotangent(x, keep) for x in outputs])
         return tuple(leaf.grad for leaf in leaves)
     except RuntimeError as error:
         _warn(f"its backward pass failed: {str(error).partition(chr(10))[0]}")
         return ()
     finally:
-        for parameter in trained:
+        for parameter in trainable:
             parameter.requires_grad_()
 
 

@@ -13,24 +13,24 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from packproof.harness.modules.choices import Chosen, TieBreaker
+from packproof.harness.modules.choices import Choice, TieBreaker
 from packproof.harness.modules.conventions import Convention
 from packproof.harness.modules.pack import Pack
 from packproof.harness.modules.subject import Subject
 
-Pair = tuple[int, int]
+DocumentPair = tuple[int, int]
 Visit = TypeVar("Visit")
-MANY = 8  # up to this many documents, each one is changed
+MAX_CHANGED_DOCUMENTS = 8  # up to this many documents, each one is changed
 ROUNDINGS = 256  # of the largest output; the smallest leak in a real model was 1.4 % of it, 10^5 roundings in fp32
 
 
 @dataclass(frozen=True)
-class Reach:
+class Leakage:
     """Which document reaches which in one call. Pairs are (i, j): document i reaches document j."""
 
-    moved: Mapping[Pair, float]
+    output_change: Mapping[DocumentPair, float]
     """The largest change of document j's outputs when document i changes, by (i, j)."""
-    gradient: Mapping[Pair, float]
+    gradient: Mapping[DocumentPair, float]
     """The largest gradient of document j's outputs at document i's tokens, by (i, j)."""
     scale: float
     """The largest output."""
@@ -42,34 +42,38 @@ class Reach:
     """Near-ties (top-k, argmax) that another document flipped, and that were then fixed to the first result."""
 
     @property
-    def leaks(self) -> list[Pair]:
+    def leaking_pairs(self) -> list[DocumentPair]:
         """The pairs (i, j) where document i reaches document j; pairs with a gradient first."""
-        found = {pair for pair, size in self.gradient.items() if size != 0}
-        found |= {pair for pair in self.moved if self.moves(pair)}
-        return sorted(found, key=lambda pair: (not self.gradient.get(pair), pair))
+        pairs = {pair for pair, size in self.gradient.items() if size != 0}
+        pairs |= {pair for pair in self.output_change if self.moves_output(pair)}
+        return sorted(pairs, key=lambda pair: (not self.gradient.get(pair), pair))
 
-    def moves(self, pair: Pair) -> bool:
+    def moves_output(self, pair: DocumentPair) -> bool:
         """Whether outputs move by more than rounding. If not, only the gradient shows the leak."""
-        return self.moved[pair] > self._rounding
+        return self.output_change[pair] > self._rounding
 
     @property
-    def rounded(self) -> list[Pair]:
+    def pairs_within_rounding(self) -> list[DocumentPair]:
         """Pairs with a change within rounding and no gradient: experts of a mixture get products of other sizes."""
-        return [pair for pair, size in self.moved.items() if 0 < size <= self._rounding and not self.gradient.get(pair)]
+        return [
+            pair
+            for pair, size in self.output_change.items()
+            if 0 < size <= self._rounding and not self.gradient.get(pair)
+        ]
 
     @property
     def _rounding(self) -> float:
         return ROUNDINGS * self.unit * self.scale
 
 
-def reach(
+def measure_leakage(
     subject: Subject,
     convention: Convention,
     pack: Pack,
     seed: int,
     arguments: Mapping[str, object] | None = None,
     sources: Sequence[int] | None = None,
-) -> Reach:
+) -> Leakage:
     """Change each source, one at a time, and differentiate the outputs of the other documents. Raises ModuleRefused.
 
     If outputs move but have no gradient, a second look fixes near ties of choices to the first result.
@@ -77,26 +81,28 @@ def reach(
     arguments: the arguments of the call; None for the convention's own.
     sources: documents, or PADDING; None for all. With many documents, None takes the first two and the last.
     """
-    told = subject.arguments(convention, pack) if arguments is None else arguments
+    boundary_arguments = subject.arguments(convention, pack) if arguments is None else arguments
     if sources is None:
         count = len(pack.lengths)
-        sources = range(count) if count <= MANY else (0, 1, count - 1)
+        sources = range(count) if count <= MAX_CHANGED_DOCUMENTS else (0, 1, count - 1)
     with torch.no_grad():
         x = subject.input(pack.tokens, seed)
         # a module may use boundaries that it kept from an earlier batch: this call gives it wrong ones to keep
         subject.call_with(x, subject.arguments(convention, pack.without_boundaries()), convention)
-    found = _reach(subject, convention, pack, seed, told, sources, alike=False)
+    leakage = _measure_leakage(subject, convention, pack, seed, boundary_arguments, sources, align_ties=False)
     if (
-        any(found.moves(pair) for pair in found.moved)
-        and not any(found.gradient.values())
+        any(leakage.moves_output(pair) for pair in leakage.output_change)
+        and not any(leakage.gradient.values())
         and not subject.mode.compiled
     ):
-        again = _reach(subject, convention, pack, seed, told, sources, alike=True)
-        return again if again.ties and not again.leaks else found
-    return found
+        aligned_leakage = _measure_leakage(
+            subject, convention, pack, seed, boundary_arguments, sources, align_ties=True
+        )
+        return aligned_leakage if aligned_leakage.ties and not aligned_leakage.leaking_pairs else leakage
+    return leakage
 
 
-def _reach(
+def _measure_leakage(
     subject: Subject,
     convention: Convention,
     pack: Pack,
@@ -104,48 +110,51 @@ def _reach(
     arguments: Mapping[str, object],
     sources: Sequence[int],
     *,
-    alike: bool,
-) -> Reach:
+    align_ties: bool,
+) -> Leakage:
     x = subject.input(pack.tokens, seed)
 
     def call(x: Tensor, choices: TieBreaker | None) -> Tensor:
         with choices or nullcontext():
             return subject.call_with(x, arguments, convention)
 
-    def allowed(_number: int, choice: Chosen) -> float:
+    def allowed_change(_number: int, choice: Choice) -> float:
         scores = choice.scores[choice.scores.isfinite()]
-        return ROUNDINGS * torch.finfo(scores.dtype).eps / 2 * largest(scores)
+        return ROUNDINGS * torch.finfo(scores.dtype).eps / 2 * max_abs(scores)
 
-    moved: dict[Pair, float] = {}
+    output_change: dict[DocumentPair, float] = {}
     ties = 0
     with torch.no_grad():
-        plain = call(x, first := TieBreaker(pack.tokens) if alike else None)
+        output = call(x, tie_recorder := TieBreaker(pack.tokens) if align_ties else None)
         for i in sources:
-            again = TieBreaker(pack.tokens, first.made, allowed) if first else None
-            other = call(changed(x, pack, i, subject, seed), again)
-            ties += again.ties if again else 0
-            moved |= {(i, j): _apart(plain[pack.rows(j)], other[pack.rows(j)]) for j in _others(pack, i)}
-    gradient = gradients(subject, convention, pack, x, arguments, seed, sources)
-    return Reach(moved, gradient, largest(plain), torch.finfo(plain.dtype).eps / 2, plain, ties)
+            tie_breaker = TieBreaker(pack.tokens, tie_recorder.choices, allowed_change) if tie_recorder else None
+            changed_output = call(with_document_changed(x, pack, i, subject, seed), tie_breaker)
+            ties += tie_breaker.ties if tie_breaker else 0
+            output_change |= {
+                (i, j): _largest_difference(output[pack.rows(j)], changed_output[pack.rows(j)])
+                for j in _other_documents(pack, i)
+            }
+    gradient = gradients_between_documents(subject, convention, pack, x, arguments, seed, sources)
+    return Leakage(output_change, gradient, max_abs(output), torch.finfo(output.dtype).eps / 2, output, ties)
 
 
-def _others(pack: Pack, document: int) -> list[int]:
+def _other_documents(pack: Pack, document: int) -> list[int]:
     return [j for j in range(len(pack.lengths)) if j != document]
 
 
-def changed(x: Tensor, pack: Pack, document: int, subject: Subject, seed: int) -> Tensor:
+def with_document_changed(x: Tensor, pack: Pack, document: int, subject: Subject, seed: int) -> Tensor:
     """The input with every token of one document, or of the padding, replaced by a different one."""
-    rows, other = pack.document == document, subject.input(pack.tokens, seed + 1)
-    same = other == x
-    if not x.is_floating_point() and bool(same.any()):
-        top = int(torch.maximum(x.max(), other.max()))
-        other = torch.where(same, (x + 1) % max(top + 1, 2), other)
+    rows, new_input = pack.document == document, subject.input(pack.tokens, seed + 1)
+    equal_tokens = new_input == x
+    if not x.is_floating_point() and bool(equal_tokens.any()):
+        largest_id = int(torch.maximum(x.max(), new_input.max()))
+        new_input = torch.where(equal_tokens, (x + 1) % max(largest_id + 1, 2), new_input)
     out = x.clone()
-    out[:, rows] = other[:, rows]
+    out[:, rows] = new_input[:, rows]
     return out
 
 
-def gradients(
+def gradients_between_documents(
     subject: Subject,
     convention: Convention,
     pack: Pack,
@@ -153,71 +162,75 @@ def gradients(
     arguments: Mapping[str, object],
     seed: int,
     sources: Sequence[int],
-) -> dict[Pair, float]:
+) -> dict[DocumentPair, float]:
     """The largest gradient of a random sum of document j's outputs at document i's tokens, by (i, j).
 
     Empty for the token ids of a compiled model.
     """
     if not x.is_floating_point() and not subject.differentiates_tokens:
         return {}
-    with torch.enable_grad(), subject.differentiable(x) as (given, leaf_of):
-        out = subject.call_with(given, arguments, convention)
+    with torch.enable_grad(), subject.differentiable_input(x) as (model_input, get_leaf):
+        out = subject.call_with(model_input, arguments, convention)
         weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed)).to(out)
-        leaf = leaf_of()
+        leaf = get_leaf()
 
-        def at_tokens(readers: Sequence[int]) -> Tensor | None:
+        def token_gradient(readers: Sequence[int]) -> Tensor | None:
             loss = sum(((out[pack.rows(j)] * weight[pack.rows(j)]).sum() for j in readers), out.new_zeros(()))
-            (grad,) = subject.differentiate(loss, [leaf], again=True)
+            (grad,) = subject.differentiate(loss, [leaf], retain_graph=True)
             return None if grad is None else grad[0]
 
-        def size(grad: Tensor | None, source: int) -> float:
-            return 0.0 if grad is None else largest(grad[pack.document == source])
+        def max_gradient(grad: Tensor | None, source: int) -> float:
+            return 0.0 if grad is None else max_abs(grad[pack.document == source])
 
-        if len(pack.lengths) > MANY:
-            return {pair: found for i in sources for pair, found in _first_reached(pack, i, at_tokens, size).items()}
-        by_reader = {j: at_tokens([j]) for j in range(len(pack.lengths))}
-        return {(i, j): size(by_reader[j], i) for i in sources for j in _others(pack, i)}
+        if len(pack.lengths) > MAX_CHANGED_DOCUMENTS:
+            return {
+                pair: gradient
+                for i in sources
+                for pair, gradient in _gradient_of_first_reader(pack, i, token_gradient, max_gradient).items()
+            }
+        gradient_by_reader = {j: token_gradient([j]) for j in range(len(pack.lengths))}
+        return {(i, j): max_gradient(gradient_by_reader[j], i) for i in sources for j in _other_documents(pack, i)}
 
 
-def _first_reached(
+def _gradient_of_first_reader(
     pack: Pack,
     source: int,
-    at_tokens: Callable[[Sequence[int]], Tensor | None],
-    size: Callable[[Tensor | None, int], float],
-) -> dict[Pair, float]:
+    token_gradient: Callable[[Sequence[int]], Tensor | None],
+    max_gradient: Callable[[Tensor | None, int], float],
+) -> dict[DocumentPair, float]:
     """The gradients of many documents at one source, by bisection.
 
     One sum over all readers comes first. If it has a gradient, halving the readers finds the first one with a gradient.
     """
-    others = _others(pack, source)
-    found = dict.fromkeys(((source, j) for j in others), 0.0)
-    while len(others) > 1 and size(at_tokens(others), source):
-        half = others[: len(others) // 2]
-        others = half if size(at_tokens(half), source) else others[len(half) :]
-    found[source, others[0]] = size(at_tokens(others[:1]), source)
-    return found
+    readers = _other_documents(pack, source)
+    gradient_by_pair = dict.fromkeys(((source, j) for j in readers), 0.0)
+    while len(readers) > 1 and max_gradient(token_gradient(readers), source):
+        half = readers[: len(readers) // 2]
+        readers = half if max_gradient(token_gradient(half), source) else readers[len(half) :]
+    gradient_by_pair[source, readers[0]] = max_gradient(token_gradient(readers[:1]), source)
+    return gradient_by_pair
 
 
-def _apart(one: Tensor, other: Tensor) -> float:
+def _largest_difference(x: Tensor, y: Tensor) -> float:
     """The largest difference; inf where only one of the two is NaN."""
-    same = (one == other) | (one.isnan() & other.isnan())
-    return float(torch.where(same, 0.0, (one - other).abs()).nan_to_num(nan=math.inf).max()) if len(one) else 0.0
+    equal_values = (x == y) | (x.isnan() & y.isnan())
+    return float(torch.where(equal_values, 0.0, (x - y).abs()).nan_to_num(nan=math.inf).max()) if len(x) else 0.0
 
 
-def largest(x: Tensor) -> float:
+def max_abs(x: Tensor) -> float:
     """The largest absolute value; inf for NaN."""
     return float(x.abs().nan_to_num(nan=math.inf).max()) if x.numel() else 0.0
 
 
-def first_that_leaks(
-    before: Sequence[Visit], after: Sequence[Visit], leaks: Callable[[Visit, Visit, int], bool]
+def first_leaking_visit(
+    visits: Sequence[Visit], changed_visits: Sequence[Visit], leaks: Callable[[Visit, Visit, int], bool]
 ) -> Visit | None:
     """The first leaking visit, compared with the same visit of another run: first beyond rounding, then bit for bit.
 
     leaks: decides for a visit, the same visit of the other run and a number of roundings.
     """
     for roundings in (ROUNDINGS, 0):  # experts of a mixture may round differently: not a leak
-        for one, other in zip(before, after, strict=False):
-            if leaks(one, other, roundings):
-                return one
+        for visit, changed_visit in zip(visits, changed_visits, strict=False):
+            if leaks(visit, changed_visit, roundings):
+                return visit
     return None

@@ -12,15 +12,15 @@ import torch
 from packproof.harness.modules.conventions import Convention
 from packproof.harness.modules.culprit import first_differing_module, first_leaking_backward, first_leaking_module
 from packproof.harness.modules.equality import Difference, PackedAndAlone
-from packproof.harness.modules.isolation import MANY, Reach, reach
-from packproof.harness.modules.pack import PADDING, Lengths, Pack, smaller, smaller_gaps
+from packproof.harness.modules.isolation import MAX_CHANGED_DOCUMENTS, Leakage, measure_leakage
+from packproof.harness.modules.pack import PADDING, Lengths, Pack, shrink_lengths, smaller_padded_layouts
 from packproof.harness.modules.subject import ModuleRefused, Subject
 from packproof.harness.results.events import Cell, Failure, Status, Tier, Verdict
 from packproof.refs.errors import ArgumentError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
-Padded = tuple[Lengths, tuple[int, ...]]
-Found = TypeVar("Found")
+PaddedLayout = tuple[Lengths, tuple[int, ...]]
+Finding = TypeVar("Found")
 _SHRINK_SECONDS = {"isolation": 10.0, "packing": 5.0, "padding": 5.0}
 
 
@@ -33,283 +33,298 @@ class Trial:
     seed: int
     layouts: Sequence[Lengths]
     """Layouts to try, small ones first."""
-    many: Lengths = ()
+    many_layout: Lengths = ()
     """A layout of many documents, for `isolation`, which runs no document alone; () for none."""
-    padded: Sequence[Padded] = ()
+    layouts_with_padding: Sequence[PaddedLayout] = ()
     """Layouts with padding."""
 
-    def starting_at(self, lengths: Lengths) -> "Trial":
+    def with_first_layout(self, lengths: Lengths) -> "Trial":
         """The same trial with this layout first, unless it has many documents."""
-        return replace(self, layouts=(lengths, *self.layouts)) if 0 < len(lengths) <= MANY else self
+        return replace(self, layouts=(lengths, *self.layouts)) if 0 < len(lengths) <= MAX_CHANGED_DOCUMENTS else self
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judgement:
     """A verdict, and the padding of the layout at which it failed."""
 
     verdict: Verdict
     gaps: tuple[int, ...] = ()
 
 
-Judge = Callable[[Trial, Cell], Judged]
+Judge = Callable[[Trial, Cell], Judgement]
 
 
 def verdict_of(cell: Cell, status: Status, examples: int, reason: str = "", failure: Failure | None = None) -> Verdict:
     tier: Tier = "gpu" if cell.device == "cuda" else "eager"
-    refused = 1 if status == "inconclusive" and not examples else 0
-    return Verdict(cell, tier, status, examples + refused, 0.0, examples, refused, reason=reason, failure=failure)
+    refusals = 1 if status == "inconclusive" and not examples else 0
+    return Verdict(cell, tier, status, examples + refusals, 0.0, examples, refusals, reason=reason, failure=failure)
 
 
-def isolation(trial: Trial, cell: Cell) -> Judged:
+def isolation(trial: Trial, cell: Cell) -> Judgement:
     """When one document changes, the others keep their bits and have no gradient at its tokens."""
-    subject, notes, judged = trial.subject, list[str](), 0
-    if why := _void(trial, subject.pack(trial.layouts[0])):
-        return Judged(verdict_of(cell, "inconclusive", 0, why))
-    for lengths in (*trial.layouts, *([trial.many] if trial.many else ())):
-        found = reach(subject, trial.convention, subject.pack(lengths), trial.seed)
-        judged += 1
-        if found.leaks:
-            return Judged(verdict_of(cell, "failed", judged, failure=_leak(trial, lengths, found, judged)))
-        if found.ties:
-            notes.append(_tied(found.ties))
-        if found.rounded:
+    subject, notes, examples = trial.subject, list[str](), 0
+    if reason := _inconclusive_reason(trial, subject.pack(trial.layouts[0])):
+        return Judgement(verdict_of(cell, "inconclusive", 0, reason))
+    for lengths in (*trial.layouts, *([trial.many_layout] if trial.many_layout else ())):
+        leakage = measure_leakage(subject, trial.convention, subject.pack(lengths), trial.seed)
+        examples += 1
+        if leakage.leaking_pairs:
+            return Judgement(
+                verdict_of(cell, "failed", examples, failure=_leak_failure(trial, lengths, leakage, examples))
+            )
+        if leakage.ties:
+            notes.append(_near_ties_note(leakage.ties))
+        if leakage.pairs_within_rounding:
             notes.append(f"others move by rounding, with a gradient of zero, at lengths {list(lengths)}")
-    if not found.gradient:
+    if not leakage.gradient:
         notes.append("by values alone: a compiled model has no gradient at its ids, and packing judges its parameters'")
-    return Judged(verdict_of(cell, "passed", judged, "; ".join(notes[:1])))
+    return Judgement(verdict_of(cell, "passed", examples, "; ".join(notes[:1])))
 
 
-def packing(trial: Trial, cell: Cell) -> Judged:
+def packing(trial: Trial, cell: Cell) -> Judgement:
     """Outputs, and the sums of parameters' gradients, are those of the documents alone."""
-    compare, subject = PackedAndAlone.of(trial.subject, trial.convention, trial.seed), trial.subject
-    judged, vacuous, ties = 0, list[str](), 0
+    compare, subject = PackedAndAlone.at_two_precisions(trial.subject, trial.convention, trial.seed), trial.subject
+    examples, inconclusive_reasons, ties = 0, list[str](), 0
     for lengths in trial.layouts:
-        judged += 1
-        found = compare(subject.pack(lengths))
-        vacuous, ties = [*vacuous, *found.vacuous], ties + found.ties
-        if found.failing:
-            failure = _unequal(compare, subject, lengths, found.failing, judged)
-            return Judged(verdict_of(cell, "failed", judged, failure=failure))
-    return Judged(_equal(cell, judged, vacuous, ties))
+        examples += 1
+        comparison = compare(subject.pack(lengths))
+        inconclusive_reasons, ties = [*inconclusive_reasons, *comparison.inconclusive_reasons], ties + comparison.ties
+        if comparison.first_failure:
+            failure = _packing_failure(compare, subject, lengths, comparison.first_failure, examples)
+            return Judgement(verdict_of(cell, "failed", examples, failure=failure))
+    return Judgement(_equality_verdict(cell, examples, inconclusive_reasons, ties))
 
 
-def padding(trial: Trial, cell: Cell) -> Judged:
+def padding(trial: Trial, cell: Cell) -> Judgement:
     """The contents of padding rows reach no document and no gradient, and no output there is NaN."""
-    compare, judged, vacuous, ties = None, 0, list[str](), 0
-    for padded in trial.padded:
+    compare, examples, inconclusive_reasons, ties = None, 0, list[str](), 0
+    for padded_layout in trial.layouts_with_padding:
         try:
-            compare = compare or PackedAndAlone.of(trial.subject, trial.convention, trial.seed)
-            lines, found_ties, unclear = _through_padding(trial, compare, padded)
-        except (ModuleRefused, ArgumentError) as refused:
-            if not judged:
-                return Judged(verdict_of(cell, "skipped", 0, f"the module refused padding: {refused}"))
+            compare = compare or PackedAndAlone.at_two_precisions(trial.subject, trial.convention, trial.seed)
+            lines, layout_ties, layout_reasons = _judge_padding(trial, compare, padded_layout)
+        except (ModuleRefused, ArgumentError) as refusal:
+            if not examples:
+                return Judgement(verdict_of(cell, "skipped", 0, f"the module refused padding: {refusal}"))
             raise
-        judged, ties, vacuous = judged + 1, ties + found_ties, [*vacuous, *unclear]
+        examples, ties, inconclusive_reasons = (
+            examples + 1,
+            ties + layout_ties,
+            [*inconclusive_reasons, *layout_reasons],
+        )
         if lines:
-            (lengths, gaps), lines, tried = _least_padding(trial, compare, padded, lines)
-            where = f"padding of {', '.join(map(str, gaps))} rows before each document and after the last"
-            return Judged(
-                verdict_of(cell, "failed", judged, failure=Failure(lengths, "output", (where, *lines), judged, tried)),
+            (lengths, gaps), lines, attempts = _shrink_padding(trial, compare, padded_layout, lines)
+            padding_text = f"padding of {', '.join(map(str, gaps))} rows before each document and after the last"
+            return Judgement(
+                verdict_of(
+                    cell,
+                    "failed",
+                    examples,
+                    failure=Failure(lengths, "output", (padding_text, *lines), examples, attempts),
+                ),
                 gaps,
             )
-    return Judged(_equal(cell, judged, vacuous, ties))
+    return Judgement(_equality_verdict(cell, examples, inconclusive_reasons, ties))
 
 
 JUDGES: dict[str, Judge] = {"isolation": isolation, "packing": packing, "padding": padding}
 
 
-def _equal(cell: Cell, judged: int, vacuous: list[str], ties: int) -> Verdict:
-    if vacuous:
-        more = f"; so are {len(vacuous) - 1} more" if vacuous[1:] else ""
-        return verdict_of(cell, "inconclusive", judged, f"{vacuous[0]}{more}")
-    return verdict_of(cell, "passed", judged, _tied(ties) if ties else "")
+def _equality_verdict(cell: Cell, examples: int, inconclusive_reasons: list[str], ties: int) -> Verdict:
+    if inconclusive_reasons:
+        remainder = f"; so are {len(inconclusive_reasons) - 1} more" if inconclusive_reasons[1:] else ""
+        return verdict_of(cell, "inconclusive", examples, f"{inconclusive_reasons[0]}{remainder}")
+    return verdict_of(cell, "passed", examples, _near_ties_note(ties) if ties else "")
 
 
-def _tied(ties: int) -> str:
-    return (
-        f"near ties: {counted(ties, 'choice')} of a router or a top-k fell otherwise by rounding, and were made alike"
-    )
+def _near_ties_note(ties: int) -> str:
+    return f"near ties: {plural(ties, 'choice')} of a router or a top-k fell otherwise by rounding, and were made alike"
 
 
-def _void(trial: Trial, pack: Pack) -> str:
+def _inconclusive_reason(trial: Trial, pack: Pack) -> str:
     """Why this module cannot be judged: it is random, or leaks nothing even without boundaries. "" if it can."""
     subject, convention = trial.subject, trial.convention
     x, arguments = subject.input(pack.tokens, trial.seed), subject.arguments(convention, pack)
-    told_nothing = subject.arguments(convention, pack.without_boundaries())
-    calls = (told_nothing, arguments, arguments, arguments)  # boundaries kept by the module settle first
+    boundaryless_arguments = subject.arguments(convention, pack.without_boundaries())
+    calls = (boundaryless_arguments, arguments, arguments, arguments)  # boundaries kept by the module settle first
     with torch.no_grad():
-        *_, once, twice = (subject.call_with(x, each, convention) for each in calls)
-    if not torch.equal(once.nan_to_num(), twice.nan_to_num()):
+        *_, first_output, second_output = (subject.call_with(x, call_arguments, convention) for call_arguments in calls)
+    if not torch.equal(first_output.nan_to_num(), second_output.nan_to_num()):
         return "two equal calls differ: no document can be shown to be isolated from chance"
-    if not once.isfinite().all():
+    if not first_output.isfinite().all():
         return "its outputs are not finite"
-    if not reach(subject, convention, pack, trial.seed, told_nothing).leaks:
+    if not measure_leakage(subject, convention, pack, trial.seed, boundaryless_arguments).leaking_pairs:
         return "the same call without boundaries leaks nothing either, so that this check could not see a leak"
     return ""
 
 
-class _Smaller:
+class _Shrinker:
     """Tries smaller layouts for some seconds, and counts the attempts."""
 
     def __init__(self, law: str) -> None:
-        self.tried, self._until = 0, time.monotonic() + _SHRINK_SECONDS[law]
+        self.attempts, self._deadline = 0, time.monotonic() + _SHRINK_SECONDS[law]
 
-    def fails(self, look: Callable[[], Found | None]) -> Found | None:
-        if time.monotonic() > self._until:
+    def attempt(self, check: Callable[[], Finding | None]) -> Finding | None:
+        if time.monotonic() > self._deadline:
             return None
-        self.tried += 1
+        self.attempts += 1
         try:
-            return look()
+            return check()
         except (ModuleRefused, ArgumentError):
             return None
 
 
-def _leak(trial: Trial, lengths: Lengths, found: Reach, example: int) -> Failure:
+def _leak_failure(trial: Trial, lengths: Lengths, leakage: Leakage, example: int) -> Failure:
     """The leak at the smallest layout with one, and the first module that leaks."""
     subject, convention, seed = trial.subject, trial.convention, trial.seed
-    at, search = {lengths: found}, _Smaller("isolation")
+    leakage_by_lengths, shrinker = {lengths: leakage}, _Shrinker("isolation")
 
     def leaks(candidate: Lengths) -> bool:
-        def look() -> Reach | None:
-            there = reach(subject, convention, subject.pack(candidate), seed)
-            return there if there.leaks else None
+        def measure() -> Leakage | None:
+            result = measure_leakage(subject, convention, subject.pack(candidate), seed)
+            return result if result.leaking_pairs else None
 
-        if there := search.fails(look):
-            at[candidate] = there
-        return candidate in at
+        if candidate_leakage := shrinker.attempt(measure):
+            leakage_by_lengths[candidate] = candidate_leakage
+        return candidate in leakage_by_lengths
 
-    small = smaller(lengths, leaks)
-    there = at[small]
-    i, j = there.leaks[0]
-    gradient = there.gradient.get((i, j))
-    slope = f", and their gradient at its tokens is up to {gradient:.3g}, not 0" if gradient else ""
+    smallest_lengths = shrink_lengths(lengths, leaks)
+    smallest_leakage = leakage_by_lengths[smallest_lengths]
+    i, j = smallest_leakage.leaking_pairs[0]
+    gradient = smallest_leakage.gradient.get((i, j))
+    gradient_text = f", and their gradient at its tokens is up to {gradient:.3g}, not 0" if gradient else ""
     lines = [
-        f"document {i} reaches document {j}: outputs of up to {there.scale:.3g} move by {there.moved[i, j]:.3g} when "
-        f"it changes{slope}",
-        *_culprit(trial, found, lengths),
+        f"document {i} reaches document {j}: outputs of up to {smallest_leakage.scale:.3g} move by {smallest_leakage.output_change[i, j]:.3g} when "
+        f"it changes{gradient_text}",
+        *_culprit_lines(trial, leakage, lengths),
         *(
             ()
-            if there.moves((i, j))
+            if smallest_leakage.moves_output((i, j))
             else ("it leaks in the backward pass alone: outputs move by no more than rounding",)
         ),
-        *_without_effect(trial, subject.pack(lengths), found),
+        *_ineffective_arguments(trial, subject.pack(lengths), leakage),
     ]
-    return Failure(small, "output", tuple(lines), example, search.tried)
+    return Failure(smallest_lengths, "output", tuple(lines), example, shrinker.attempts)
 
 
-def _culprit(trial: Trial, found: Reach, lengths: Lengths, gaps: tuple[int, ...] = ()) -> Iterator[str]:
+def _culprit_lines(trial: Trial, leakage: Leakage, lengths: Lengths, gaps: tuple[int, ...] = ()) -> Iterator[str]:
     """The first module that leaks: in the forward pass, or in the backward pass if outputs do not move."""
-    plain, pair = trial.subject.uncompiled(), found.leaks[0]
-    pack = plain.pack(lengths, gaps)
-    if found.moves(pair):
-        culprit = first_leaking_module(plain, trial.convention, pack, pair[0], trial.seed)
+    uncompiled, pair = trial.subject.uncompiled(), leakage.leaking_pairs[0]
+    pack = uncompiled.pack(lengths, gaps)
+    if leakage.moves_output(pair):
+        culprit = first_leaking_module(uncompiled, trial.convention, pack, pair[0], trial.seed)
     else:
-        culprit = first_leaking_backward(plain, trial.convention, pack, pair, trial.seed)
+        culprit = first_leaking_backward(uncompiled, trial.convention, pack, pair, trial.seed)
     if culprit:
         yield from culprit.lines()
     elif trial.subject.mode.compiled:
         yield "uncompiled it does not leak"
 
 
-def _without_effect(trial: Trial, pack: Pack, found: Reach) -> Iterator[str]:
+def _ineffective_arguments(trial: Trial, pack: Pack, leakage: Leakage) -> Iterator[str]:
     """The arguments without effect: for one document the module gives the same bits as for many."""
     subject, convention = trial.subject, trial.convention
     x, arguments = subject.input(pack.tokens, trial.seed), subject.arguments(convention, pack)
-    of_one = subject.arguments(convention, pack.without_boundaries())
-    idle = []
+    single_document_arguments = subject.arguments(convention, pack.without_boundaries())
+    ineffective_names = []
     for name in [n for n, value in arguments.items() if not isinstance(value, bool)]:
         try:
             with torch.no_grad():
-                out = subject.call_with(x, arguments | {name: of_one[name]}, convention)
+                out = subject.call_with(x, arguments | {name: single_document_arguments[name]}, convention)
         except ModuleRefused:
             continue
-        if torch.equal(out, found.output):
-            idle.append(name)
-    if idle:
-        yield f"accepted without effect: {', '.join(idle)}: for one document the output has the same bits"
+        if torch.equal(out, leakage.output):
+            ineffective_names.append(name)
+    if ineffective_names:
+        yield f"accepted without effect: {', '.join(ineffective_names)}: for one document the output has the same bits"
 
 
-def _unequal(
+def _packing_failure(
     compare: PackedAndAlone, subject: Subject, lengths: Lengths, difference: Difference, example: int
 ) -> Failure:
-    at, search = {lengths: difference}, _Smaller("packing")
+    difference_by_lengths, shrinker = {lengths: difference}, _Shrinker("packing")
 
     def differs(candidate: Lengths) -> bool:
-        if there := search.fails(lambda: compare(subject.pack(candidate)).failing):
-            at[candidate] = there
-        return candidate in at
+        if candidate_difference := shrinker.attempt(lambda: compare(subject.pack(candidate)).first_failure):
+            difference_by_lengths[candidate] = candidate_difference
+        return candidate in difference_by_lengths
 
-    small = smaller(lengths, differs)
+    smallest_lengths = shrink_lengths(lengths, differs)
     lines = (
-        _off(at[small]),
-        *_not_through_values(compare, subject, small, at[small]),
-        *_first_apart(compare, subject.pack(lengths), difference),
+        _difference_text(difference_by_lengths[smallest_lengths]),
+        *_length_dependence(compare, subject, smallest_lengths, difference_by_lengths[smallest_lengths]),
+        *_differing_module_lines(compare, subject.pack(lengths), difference),
     )
-    return Failure(small, at[small].what, lines, example, search.tried)
+    return Failure(smallest_lengths, difference_by_lengths[smallest_lengths].name, lines, example, shrinker.attempts)
 
 
-def _not_through_values(
+def _length_dependence(
     compare: PackedAndAlone, subject: Subject, lengths: Lengths, difference: Difference
 ) -> Iterator[str]:
     """A line if the contents of the other documents do not reach this one: it then depends on their lengths."""
-    if difference.document is None or len(lengths) > MANY:
+    if difference.document is None or len(lengths) > MAX_CHANGED_DOCUMENTS:
         return
     with suppress(ModuleRefused):
-        others = [j for j in range(len(lengths)) if j != difference.document]
-        found = reach(subject, compare.convention, subject.pack(lengths), compare.seed, sources=others)
-        if all(reached != difference.document for _, reached in found.leaks):
+        other_documents = [j for j in range(len(lengths)) if j != difference.document]
+        leakage = measure_leakage(
+            subject, compare.convention, subject.pack(lengths), compare.seed, sources=other_documents
+        )
+        if all(reader != difference.document for _, reader in leakage.leaking_pairs):
             yield (
-                f"what other documents hold does not reach {difference.what}: it follows how long they are, or where "
+                f"what other documents hold does not reach {difference.name}: it follows how long they are, or where "
                 "it lies among them"
             )
 
 
-def _first_apart(compare: PackedAndAlone, pack: Pack, difference: Difference) -> Iterator[str]:
+def _differing_module_lines(compare: PackedAndAlone, pack: Pack, difference: Difference) -> Iterator[str]:
     """The first module that differs from the document alone by more than rounding explains in the output."""
     if difference.document is not None:
-        plain = compare.high.uncompiled()
-        roundings = difference.allowed / ((difference.scale or 1.0) * torch.finfo(plain.dtype).eps / 2)
-        found = first_differing_module(plain, compare.convention, pack, difference.document, compare.seed, roundings)
-        yield from found.lines() if found else ()
+        uncompiled = compare.high_precision.uncompiled()
+        roundings = difference.allowed / ((difference.scale or 1.0) * torch.finfo(uncompiled.dtype).eps / 2)
+        culprit = first_differing_module(
+            uncompiled, compare.convention, pack, difference.document, compare.seed, roundings
+        )
+        yield from culprit.lines() if culprit else ()
 
 
-def _off(difference: Difference) -> str:
+def _difference_text(difference: Difference) -> str:
     return (
-        f"{difference.what}: off by {difference.found:.3g} from the document alone, in values of up to "
+        f"{difference.name}: off by {difference.max_difference:.3g} from the document alone, in values of up to "
         f"{difference.scale:.3g}; rounding explains {difference.allowed:.3g}"
     )
 
 
-def _through_padding(trial: Trial, compare: PackedAndAlone, padded: Padded) -> tuple[list[str], int, list[str]]:
+def _judge_padding(
+    trial: Trial, compare: PackedAndAlone, padded_layout: PaddedLayout
+) -> tuple[list[str], int, list[str]]:
     """A line for each violation through padding, the number of near ties, and the inconclusive reasons."""
-    pack = trial.subject.pack(*padded)
-    found = reach(trial.subject, trial.convention, pack, trial.seed, sources=(PADDING,))
-    rows = found.output[pack.document == PADDING]
+    pack = trial.subject.pack(*padded_layout)
+    leakage = measure_leakage(trial.subject, trial.convention, pack, trial.seed, sources=(PADDING,))
+    rows = leakage.output[pack.document == PADDING]
     if rows.is_floating_point() and bool(rows.isnan().any()):
-        return ["the output of padding is NaN, where no input is"], found.ties, []
-    if found.leaks:
-        i, j = found.leaks[0]
+        return ["the output of padding is NaN, where no input is"], leakage.ties, []
+    if leakage.leaking_pairs:
+        i, j = leakage.leaking_pairs[0]
         lines = [
-            f"padding reaches document {j}: outputs of up to {found.scale:.3g} move by {found.moved[i, j]:.3g} when it "
-            f"changes, and their gradient at its rows is up to {found.gradient.get((i, j), 0.0):.3g}",
-            *_culprit(trial, found, *padded),
+            f"padding reaches document {j}: outputs of up to {leakage.scale:.3g} move by {leakage.output_change[i, j]:.3g} when it "
+            f"changes, and their gradient at its rows is up to {leakage.gradient.get((i, j), 0.0):.3g}",
+            *_culprit_lines(trial, leakage, *padded_layout),
         ]
-        return lines, found.ties, []
-    compared = compare(pack)
-    if compared.failing:
-        return [_off(compared.failing)], found.ties, []
-    return [], found.ties + compared.ties, compared.vacuous
+        return lines, leakage.ties, []
+    comparison = compare(pack)
+    if comparison.first_failure:
+        return [_difference_text(comparison.first_failure)], leakage.ties, []
+    return [], leakage.ties + comparison.ties, comparison.inconclusive_reasons
 
 
-def _least_padding(
-    trial: Trial, compare: PackedAndAlone, padded: Padded, lines: list[str]
-) -> tuple[Padded, list[str], int]:
-    search = _Smaller("padding")
-    for candidate in smaller_gaps(*padded, between=trial.convention.padding == "between"):
-        if found := search.fails(partial(_lines, trial, compare, candidate)):
-            return candidate, found, search.tried
-    return padded, lines, search.tried
+def _shrink_padding(
+    trial: Trial, compare: PackedAndAlone, padded_layout: PaddedLayout, lines: list[str]
+) -> tuple[PaddedLayout, list[str], int]:
+    shrinker = _Shrinker("padding")
+    for candidate in smaller_padded_layouts(*padded_layout, between_documents=trial.convention.padding == "between"):
+        if candidate_lines := shrinker.attempt(partial(_padding_lines, trial, compare, candidate)):
+            return candidate, candidate_lines, shrinker.attempts
+    return padded_layout, lines, shrinker.attempts
 
 
-def _lines(trial: Trial, compare: PackedAndAlone, padded: Padded) -> list[str]:
-    return _through_padding(trial, compare, padded)[0]
+def _padding_lines(trial: Trial, compare: PackedAndAlone, padded_layout: PaddedLayout) -> list[str]:
+    return _judge_padding(trial, compare, padded_layout)[0]

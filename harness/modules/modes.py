@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from packproof.harness.results.names import ATTENTION, MODES, known
+from packproof.harness.results.names import ATTENTION, MODES, require_known
 from packproof.harness.targets import fast_kernels
 from packproof.refs.errors import PackproofError
 
@@ -36,13 +36,13 @@ class Mode:
     """Through torch.compile."""
 
     def __str__(self) -> str:
-        named = "checkpointing" if self.checkpointing else "train" if self.train else ""
-        return ", ".join(filter(None, (self.attention, named, "compiled" if self.compiled else "")))
+        training_mode = "checkpointing" if self.checkpointing else "train" if self.train else ""
+        return ", ".join(filter(None, (self.attention, training_mode, "compiled" if self.compiled else "")))
 
     @classmethod
-    def named(cls, name: str, attention: str = "", *, compiled: bool = False) -> "Mode":
+    def from_name(cls, name: str, attention: str = "", *, compiled: bool = False) -> "Mode":
         """The mode of a name in MODES; checkpointing implies training. Raises UsageError."""
-        known("mode", name, MODES)
+        require_known("mode", name, MODES)
         return cls(attention, name != "eval", name == "checkpointing", compiled)
 
     @classmethod
@@ -62,32 +62,32 @@ class Mode:
             yield
 
 
-def put_into(module: nn.Module, mode: Mode) -> nn.Module:
+def module_in_mode(module: nn.Module, mode: Mode) -> nn.Module:
     """A copy of the module in this mode. Raises CannotRun."""
     module = copy.deepcopy(module)
     if mode.attention:
-        _attend_by(module, mode.attention)
+        _set_attention(module, mode.attention)
     if mode.train:
-        _without_dropout(module.train())
+        _disable_dropout(module.train())
     if mode.checkpointing:
-        _recompute(module)
+        _enable_checkpointing(module)
     return module
 
 
-def _attend_by(module: nn.Module, attention: str) -> None:
-    known("attention", attention, ATTENTION)
-    choose = getattr(module, "set_attn_implementation", None)
-    if choose is None:
+def _set_attention(module: nn.Module, attention: str) -> None:
+    require_known("attention", attention, ATTENTION)
+    set_implementation = getattr(module, "set_attn_implementation", None)
+    if set_implementation is None:
         raise CannotRun("the module lets no attention be chosen: it has no set_attn_implementation")
     try:
-        choose(attention)
+        set_implementation(attention)
     except Exception as error:
         raise CannotRun(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
     if getattr(module.config, "_attn_implementation", attention) != attention:
         raise CannotRun("the model does not take it")
 
 
-def _without_dropout(module: nn.Module) -> None:
+def _disable_dropout(module: nn.Module) -> None:
     """Turn off dropout, and the jitter of some routers: a document alone would lose other elements than in the pack."""
     for part in (*module.modules(), getattr(module, "config", None)):
         for name, value in vars(part).items() if part is not None else ():
@@ -97,18 +97,18 @@ def _without_dropout(module: nn.Module) -> None:
             part.p = 0.0
 
 
-def _recompute(module: nn.Module) -> None:
-    own = getattr(module, "gradient_checkpointing_enable", None)
-    if own is not None and getattr(module, "supports_gradient_checkpointing", True):
-        own({"use_reentrant": False})
+def _enable_checkpointing(module: nn.Module) -> None:
+    enable = getattr(module, "gradient_checkpointing_enable", None)
+    if enable is not None and getattr(module, "supports_gradient_checkpointing", True):
+        enable({"use_reentrant": False})
         return
     lists = [layer for part in module.modules() if isinstance(part, nn.ModuleList) for layer in part]
     for layer in lists or [module]:
-        again = partial(checkpoint, layer.forward, use_reentrant=False)
-        layer.forward = update_wrapper(again, layer.forward)
+        recompute = partial(checkpoint, layer.forward, use_reentrant=False)
+        layer.forward = update_wrapper(recompute, layer.forward)
 
 
-def compiled(module: nn.Module) -> Callable[..., Any]:
+def compile_module(module: nn.Module) -> Callable[..., Any]:
     """The module through torch.compile. It raises an error instead of falling back to eager code."""
     torch._dynamo.reset()
     return _Compiled(torch.compile(module, dynamic=True))
@@ -120,12 +120,12 @@ class _Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         limits: dict[str, Any] = {"recompile_limit": _MOST_RECOMPILES, "fail_on_recompile_limit_hit": True}
-        with torch._dynamo.config.patch(limits), compiling():
+        with torch._dynamo.config.patch(limits), compiler_settings():
             return self.module(*args, **kwargs)
 
 
 @contextmanager
-def compiling() -> Iterator[None]:
+def compiler_settings() -> Iterator[None]:
     """Settings under which a compiled module is called and differentiated.
 
     Several gradients can be taken of one forward pass. No pool of compiler processes is started, because a check
@@ -137,26 +137,30 @@ def compiling() -> Iterator[None]:
         yield
 
 
-def admitted(module: nn.Module) -> tuple[tuple[Mode, ...], tuple[str, ...]]:
+def supported_modes(module: nn.Module) -> tuple[tuple[Mode, ...], tuple[str, ...]]:
     """The modes in which this module can run here, and notes on modes that cannot run, with the reasons.
 
     torch.compile is tried only in train mode, once for each attention, because it takes most of the time.
     """
     modes, notes = dict[Mode, None](), []
-    own = getattr(getattr(module, "config", None), "_attn_implementation", "")
-    ways = ["", *(name for name in ATTENTION if name != own)] if hasattr(module, "set_attn_implementation") else [""]
-    for attention in ways:
-        for mode in [*(Mode.named(name, attention) for name in MODES), Mode(attention, train=True, compiled=True)]:
+    default_attention = getattr(getattr(module, "config", None), "_attn_implementation", "")
+    attentions = (
+        ["", *(name for name in ATTENTION if name != default_attention)]
+        if hasattr(module, "set_attn_implementation")
+        else [""]
+    )
+    for attention in attentions:
+        for mode in [*(Mode.from_name(name, attention) for name in MODES), Mode(attention, train=True, compiled=True)]:
             try:
-                put_into(module, mode)
+                module_in_mode(module, mode)
             except CannotRun as error:
                 notes.append(f"{attention or mode}: not run: {error}")
                 break
             modes[mode] = None
-    fast = ", ".join(fast_kernels.installed())
+    fast_kernel_names = ", ".join(fast_kernels.installed_packages())
     notes.append(
-        f"with {fast}; --without-kernels runs what stands in their place"
-        if fast
-        else f"PyTorch's fallbacks ran: none of {', '.join(fast_kernels.PACKAGES)} is installed or shown"
+        f"with {fast_kernel_names}; --without-kernels runs what stands in their place"
+        if fast_kernel_names
+        else f"PyTorch's fallbacks ran: none of {', '.join(fast_kernels.FAST_KERNEL_PACKAGES)} is installed or shown"
     )
     return tuple(modes), tuple(notes)

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 Lengths = tuple[int, ...]
 PADDING = -1  # the document of a padding row
-FIRST: Lengths = (5, 9, 7)  # 21 tokens: a number that is rarely the size of another axis
+FIRST_LENGTHS: Lengths = (5, 9, 7)  # 21 tokens: a number that is rarely the size of another axis
 _CHUNKS = ("chunk_size", "mamba_chunk_size", "attention_chunk_size", "block_size")
 _WINDOWS = ("sliding_window", "attention_window_size", "local_window_size")
 _WIDTHS = (
     *("d_conv", "mamba_d_conv", "conv_kernel", "conv_kernel_size"),
     *("conv_L_cache", "linear_conv_kernel_dim", "short_conv_kernel_size"),
 )
-_MANY = (258, 20)  # documents: more than a byte can count, and a number for few tokens
+_MANY_COUNTS = (258, 20)  # documents: more than a byte can count, and a number for few tokens
 
 
 @dataclass(frozen=True)
@@ -48,30 +48,30 @@ class Pack:
     @cached_property
     def document(self) -> Tensor:
         """int64 (t,): the document of each token, PADDING outside of every document."""
-        found = torch.full((self.tokens,), PADDING)
+        documents = torch.full((self.tokens,), PADDING)
         for number in range(len(self.lengths)):
-            found[self.rows(number)] = number
-        return found.to(self.device)
+            documents[self.rows(number)] = number
+        return documents.to(self.device)
 
     @cached_property
     def position(self) -> Tensor:
         """int64 (t,): the position of each token in its document, 0 in padding."""
-        found = torch.zeros(self.tokens, dtype=torch.int64)
+        positions = torch.zeros(self.tokens, dtype=torch.int64)
         for number, length in enumerate(self.lengths):
-            found[self.rows(number)] = torch.arange(length)
-        return found.to(self.device)
+            positions[self.rows(number)] = torch.arange(length)
+        return positions.to(self.device)
 
     @cached_property
     def sees(self) -> Tensor:
         """bool (t, t): whether the query of a row may see the key of a column: causal, inside one document."""
-        same = self.document[:, None] == self.document[None, :]
-        return same & torch.ones_like(same).tril()
+        same_document = self.document[:, None] == self.document[None, :]
+        return same_document & torch.ones_like(same_document).tril()
 
     def rows(self, document: int) -> slice:
         start = sum(self.lengths[:document]) + sum(self.gaps[: document + 1])
         return slice(start, start + self.lengths[document])
 
-    def alone(self, document: int) -> "Pack":
+    def single_document(self, document: int) -> "Pack":
         """A pack with only this document."""
         return Pack((self.lengths[document],), self.device, self.dtype)
 
@@ -80,7 +80,7 @@ class Pack:
         return Pack((self.tokens,), self.device, self.dtype)
 
 
-def cumulative(lengths: Sequence[int], dtype: torch.dtype, device: str) -> Tensor:
+def cumulative_lengths(lengths: Sequence[int], dtype: torch.dtype, device: str) -> Tensor:
     """The offsets of these lengths, (s + 1,)."""
     return torch.tensor([0, *lengths]).cumsum(0).to(device=device, dtype=dtype)
 
@@ -91,29 +91,29 @@ def layouts_for(module: nn.Module, *, most_tokens: int) -> list[Lengths]:
     Every length is at least one. Small layouts come first.
     """
     width = max(_sizes(module, _WIDTHS), default=4)
-    around = [(1, max(width - 2, 1), width - 1 or 1, width, width + 1, 2), (1, 1, 1, 2)]
+    candidates = [(1, max(width - 2, 1), width - 1 or 1, width, width + 1, 2), (1, 1, 1, 2)]
     for size in _blocks(module):
-        around += [(size, size, 1), (size - 1 or 1, 1, size + 1), (3, 2 * size + 1, 2)]
-    return list(dict.fromkeys([FIRST, *(lengths for lengths in around if sum(lengths) <= most_tokens)]))
+        candidates += [(size, size, 1), (size - 1 or 1, 1, size + 1), (3, 2 * size + 1, 2)]
+    return list(dict.fromkeys([FIRST_LENGTHS, *(lengths for lengths in candidates if sum(lengths) <= most_tokens)]))
 
 
 def many_documents(most_tokens: int) -> Lengths:
     """More documents of one token each than a small counter can hold."""
-    return (1,) * next(count for count in _MANY if count <= most_tokens)
+    return (1,) * next(count for count in _MANY_COUNTS if count <= most_tokens)
 
 
-def padded_layouts(module: nn.Module, *, between: bool) -> list[tuple[Lengths, tuple[int, ...]]]:
+def padded_layouts(module: nn.Module, *, between_documents: bool) -> list[tuple[Lengths, tuple[int, ...]]]:
     """Lengths of documents, and the rows of padding around them.
 
     between_documents: pad between documents too, not only past the last one.
     """
     block = min(_blocks(module)[0], 64)
-    if between:
-        return [(FIRST, (0, 2, 0, 3)), ((5, 9), (1, 3, 0)), ((1, 1), (0, 1, block))]
-    return [(FIRST, (0, 0, 0, 3)), ((1, 4), (0, 0, 1)), ((5, 9), (0, 0, block + 1))]
+    if between_documents:
+        return [(FIRST_LENGTHS, (0, 2, 0, 3)), ((5, 9), (1, 3, 0)), ((1, 1), (0, 1, block))]
+    return [(FIRST_LENGTHS, (0, 0, 0, 3)), ((1, 4), (0, 0, 1)), ((5, 9), (0, 0, block + 1))]
 
 
-def smaller(lengths: Lengths, leaks: Callable[[Lengths], bool]) -> Lengths:
+def shrink_lengths(lengths: Lengths, leaks: Callable[[Lengths], bool]) -> Lengths:
     """The smallest layout that still leaks: the fewest tokens in two documents, then in three.
 
     Many documents of one token each shrink to fewer of them. Returns the lengths themselves if nothing smaller leaks.
@@ -128,13 +128,15 @@ def smaller(lengths: Lengths, leaks: Callable[[Lengths], bool]) -> Lengths:
     return lengths
 
 
-def smaller_gaps(
-    lengths: Lengths, gaps: tuple[int, ...], *, between: bool
+def smaller_padded_layouts(
+    lengths: Lengths, gaps: tuple[int, ...], *, between_documents: bool
 ) -> Iterator[tuple[Lengths, tuple[int, ...]]]:
     """Layouts with fewer rows than this one: one document and one row of padding first, then two documents."""
-    after = [((1,), (0, 1)), ((1, 1), (0, 0, 1)), ((2,), (0, 2)), ((4,), (0, 4))]
-    before = [((1,), (1, 0)), ((1, 1), (0, 1, 0)), ((2,), (2, 0)), ((2, 2), (0, 2, 0))]
-    for pair in sorted([*after, *(before if between else ())], key=lambda pair: sum(pair[0]) + sum(pair[1])):
+    end_padding = [((1,), (0, 1)), ((1, 1), (0, 0, 1)), ((2,), (0, 2)), ((4,), (0, 4))]
+    padding_between = [((1,), (1, 0)), ((1, 1), (0, 1, 0)), ((2,), (2, 0)), ((2, 2), (0, 2, 0))]
+    for pair in sorted(
+        [*end_padding, *(padding_between if between_documents else ())], key=lambda pair: sum(pair[0]) + sum(pair[1])
+    ):
         if sum(pair[0]) + sum(pair[1]) < sum(lengths) + sum(gaps):
             yield pair
 
@@ -145,11 +147,11 @@ def _blocks(module: nn.Module) -> list[int]:
 
 def _sizes(module: nn.Module, names: tuple[str, ...]) -> list[int]:
     """The positive integers under these attribute names in a module, its parts and its config."""
-    found: list[int] = []
+    sizes: list[int] = []
     for part in (module, getattr(module, "config", None), *module.modules()):
         for name in names:
             value: Any = getattr(part, name, None)
             value = value[0] if isinstance(value, tuple | list) and value else value
             if type(value) is int and value > 0:
-                found.append(value)
-    return found
+                sizes.append(value)
+    return sizes

@@ -7,19 +7,19 @@ from typing import Any
 
 import torch
 
-from packproof.harness.engine import replay as of_kernels
+from packproof.harness.engine import replay as kernel_replay
 from packproof.harness.engine.replay import ReplayOutcome, ReplayStatus
 from packproof.harness.modules.check import ModuleRequest, module_request, run_module_check
 from packproof.harness.modules.modes import Mode
-from packproof.harness.modules.target import module_named
+from packproof.harness.modules.target import load_module
 from packproof.harness.results.events import Cell, RunFinished, Status, Verdict
-from packproof.harness.results.module_record import KIND, ModuleRecord
-from packproof.harness.results.names import DEVICES, known, short
-from packproof.harness.results.replay_file import content, damaged
+from packproof.harness.results.module_record import MODULE_KIND, ModuleRecord
+from packproof.harness.results.names import DEVICES, require_known, short_dtype
+from packproof.harness.results.replay_file import damaged_error, read_content
 from packproof.harness.targets.location import Location
 from packproof.refs.errors import ArgumentError, UsageError, checked_call
 
-_WORDS: dict[Status, ReplayStatus] = {"passed": "fixed", "failed": "failing"}
+_REPLAY_STATUS: dict[Status, ReplayStatus] = {"passed": "fixed", "failed": "failing"}
 
 
 @checked_call
@@ -48,20 +48,20 @@ def replay(
     if not isinstance(target, str | None):
         raise ArgumentError(f"replay: target is {target!r} but package.module:function was expected")
     if device is not None:
-        known("device", device, DEVICES)
-    data = content(Path(path))
-    if data.get("kind") != KIND:
-        return of_kernels.replay(path, target=target, device=device, maps=maps)
-    record = ModuleRecord.read(data, Path(path))
+        require_known("device", device, DEVICES)
+    data = read_content(Path(path))
+    if data.get("kind") != MODULE_KIND:
+        return kernel_replay.replay(path, target=target, device=device, maps=maps)
+    record = ModuleRecord.from_json(data, Path(path))
     return _outcome(replace(record, target=target or record.target, device=device or record.device), str(path))
 
 
 def _outcome(record: ModuleRecord, path: str) -> ReplayOutcome:
-    started = time.monotonic()
+    start = time.monotonic()
     try:
         mode = Mode.from_json(record.mode)
     except ValueError as error:
-        raise damaged(path, str(error)) from None
+        raise damaged_error(path, str(error)) from None
     try:
         request = _request(record, mode)
     except UsageError as error:
@@ -70,7 +70,7 @@ def _outcome(record: ModuleRecord, path: str) -> ReplayOutcome:
         *_, end = run_module_check(request)
         assert isinstance(end, RunFinished)
         [verdict] = end.verdicts
-    status = _WORDS.get(verdict.status, "not applicable")
+    status = _REPLAY_STATUS.get(verdict.status, "not applicable")
     failure = verdict.failure and replace(verdict.failure, replay=path, example=0)
     text = {
         "fixed": "fixed: the property holds here",
@@ -78,8 +78,8 @@ def _outcome(record: ModuleRecord, path: str) -> ReplayOutcome:
         "not applicable": f"not applicable: {verdict.reason}",
     }[status]
     cell, padding = verdict.cell, f", padding {list(record.gaps)}" if record.gaps else ""
-    title = f"{cell.op} · {cell.target} · {cell.property}   {short(cell.dtype)}, {cell.device}"
-    seconds = time.monotonic() - started
+    title = f"{cell.op} · {cell.target} · {cell.property}   {short_dtype(cell.dtype)}, {cell.device}"
+    seconds = time.monotonic() - start
     verdict = replace(verdict, failure=failure, seconds=seconds)
     if status == "not applicable":
         verdict = replace(verdict, status="skipped")
@@ -94,12 +94,12 @@ def _request(record: ModuleRecord, mode: Mode) -> ModuleRequest:
         raise UsageError("an instance was checked, which no file names; give target=, of a function that makes one")
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(record.seed)
-        module = module_named(record.target)
+        module = load_module(record.target)
     request = module_request(
         module,
         convention=record.convention,
-        inputs=_function(record.inputs),
-        output=_function(record.output),
+        inputs=_load_function(record.inputs),
+        output=_load_function(record.output),
         redraw=record.redraw,
         dtypes=(record.dtype,),
         seed=record.seed,
@@ -113,11 +113,11 @@ def _request(record: ModuleRecord, mode: Mode) -> ModuleRequest:
     return replace(request, modes=(mode,))
 
 
-def _function(given: Any) -> Any:
+def _load_function(value: Any) -> Any:
     """The function at an address; any other value unchanged. Raises UsageError."""
-    if given == "":
+    if value == "":
         raise UsageError("inputs or output was a function that no other process can import; write it in a module")
-    return Location.parse(given).load() if isinstance(given, str) and ":" in given else given
+    return Location.parse(value).load() if isinstance(value, str) and ":" in value else value
 
 
 def _not_run(record: ModuleRecord, reason: str) -> Verdict:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from packproof.harness.modules.conventions import Convention
-from packproof.harness.modules.modes import Mode, compiled, compiling, put_into
+from packproof.harness.modules.modes import Mode, compile_module, compiler_settings, module_in_mode
 from packproof.harness.modules.pack import Lengths, Pack
-from packproof.harness.modules.watch import embedded
+from packproof.harness.modules.watch import watch_embedding
 from packproof.refs.errors import ArgumentError, PackproofError
 
 MakeInput = Callable[[int, torch.Generator], Tensor]
@@ -40,7 +40,7 @@ class Subject:
     module: nn.Module
     make_input: MakeInput
     """Makes tokens (1, t) of integers, or (1, t, d), from their number and a generator."""
-    pick: PickOutput
+    pick_output: PickOutput
     """Picks the compared output from the return value of forward."""
     device: str
     dtype: torch.dtype
@@ -66,10 +66,10 @@ class Subject:
         tokens = x.shape[1]
         try:
             with self.mode.randomness(x.device):
-                returned = self._forward(x if convention.batched else x[0], **arguments)
+                return_value = self._forward(x if convention.batched else x[0], **arguments)
         except (Exception, SystemExit) as error:
             raise ModuleRefused(f"{type(error).__name__}: {_first_line(error)}") from error
-        out = self.pick(returned)
+        out = self.pick_output(return_value)
         if out.dim() > 1 and out.shape[0] == 1 and out.shape[1] == tokens:
             out = out[0]
         if out.dim() > 2 and out.shape[0] not in (1, tokens) and tokens in out.shape[1:]:
@@ -81,31 +81,33 @@ class Subject:
             )
         return out
 
-    def differentiate(self, loss: Tensor, leaves: Sequence[Tensor], *, again: bool = False) -> Sequence[Tensor | None]:
+    def differentiate(
+        self, loss: Tensor, leaves: Sequence[Tensor], *, retain_graph: bool = False
+    ) -> Sequence[Tensor | None]:
         """The gradients of the loss. Raises ModuleRefused if the backward pass raises an error.
 
         retain_graph: whether to keep the graph for another backward pass.
         """
         try:
-            with compiling() if self.mode.compiled else nullcontext():
-                return torch.autograd.grad(loss, leaves, retain_graph=again, allow_unused=True)
+            with compiler_settings() if self.mode.compiled else nullcontext():
+                return torch.autograd.grad(loss, leaves, retain_graph=retain_graph, allow_unused=True)
         except Exception as error:
             raise ModuleRefused(f"in the backward pass, {type(error).__name__}: {_first_line(error)}") from error
 
     def arguments(self, convention: Convention, pack: Pack) -> dict[str, Any]:
         """The keyword arguments of a call. Raises ModuleRefused if forward does not take a required one."""
-        made = dict(convention.arguments(pack))
+        arguments = dict(convention.arguments(pack))
         parameters = inspect.signature(self.module.forward).parameters
         if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            return made
-        absent = [name for name in made if name not in parameters]
-        if missing := [name for name in absent if name not in convention.optional]:
+            return arguments
+        unsupported = [name for name in arguments if name not in parameters]
+        if missing := [name for name in unsupported if name not in convention.optional]:
             raise ModuleRefused(f"forward takes no {', '.join(missing)}")
-        return {name: value for name, value in made.items() if name not in absent}
+        return {name: value for name, value in arguments.items() if name not in unsupported}
 
     @cached_property
     def _forward(self) -> Callable[..., Any]:
-        return compiled(self.module) if self.mode.compiled else self.module
+        return compile_module(self.module) if self.mode.compiled else self.module
 
     @property
     def differentiates_tokens(self) -> bool:
@@ -113,7 +115,7 @@ class Subject:
         return not self.mode.compiled
 
     @contextmanager
-    def differentiable(self, x: Tensor) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
+    def differentiable_input(self, x: Tensor) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
         """Yields the input for a call, and a function to ask after the call for the leaf (t, d).
 
         The leaf holds the gradient at the tokens. It is the input itself if that is floating point, else the output of
@@ -123,36 +125,36 @@ class Subject:
             leaf = x.detach().clone().requires_grad_()
             yield leaf, lambda: leaf
             return
-        with embedded(self.module, x) as found:
-            yield x, lambda: _the_leaf(found)
+        with watch_embedding(self.module, x) as leaves:
+            yield x, lambda: _require_leaf(leaves)
 
-    def at(self, dtype: torch.dtype) -> "Subject":
+    def to_dtype(self, dtype: torch.dtype) -> "Subject":
         """The same module in another precision."""
         return replace(self, module=copy.deepcopy(self.module).to(dtype), dtype=dtype)
 
     def in_mode(self, mode: Mode) -> "Subject":
         """The same module in this mode. Raises CannotRun."""
-        return self if mode == self.mode else replace(self, module=put_into(self.module, mode), mode=mode)
+        return self if mode == self.mode else replace(self, module=module_in_mode(self.module, mode), mode=mode)
 
     def uncompiled(self) -> "Subject":
         return replace(self, mode=replace(self.mode, compiled=False))
 
-    def on(self, device: str) -> "Subject":
+    def to_device(self, device: str) -> "Subject":
         """The same module on another device."""
         return self if device == self.device else replace(self, module=self.module.to(device), device=device)
 
 
-def _the_leaf(found: list[Tensor]) -> Tensor:
-    if not found:
+def _require_leaf(leaves: list[Tensor]) -> Tensor:
+    if not leaves:
         raise NoGradient("no nn.Embedding got the tokens, so that no gradient reaches them; give inputs= of floats")
-    return found[0]
+    return leaves[0]
 
 
 def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
-def subject_of(
+def make_subject(
     module: nn.Module, inputs: "int | MakeInput | None", output: "str | PickOutput | None", *, redraw: bool, seed: int
 ) -> Subject:
     """The module, copied and in eval mode.
@@ -167,8 +169,8 @@ def subject_of(
         generator = torch.Generator().manual_seed(seed)
         for parameter in parameters:
             if parameter.dim() > 1:
-                drawn = 0.15 * torch.randn(parameter.shape, generator=generator)
-                parameter.data.copy_(drawn.to(parameter.dtype))
+                values = 0.15 * torch.randn(parameter.shape, generator=generator)
+                parameter.data.copy_(values.to(parameter.dtype))
     return Subject(module, _input_maker(module, inputs), _output_picker(output), device, dtype)
 
 
@@ -195,18 +197,18 @@ def _output_picker(output: "str | PickOutput | None") -> PickOutput:
         return output
     names = (output,) if output else ("logits", "last_hidden_state")
 
-    def pick(returned: Any) -> Tensor:
+    def pick(return_value: Any) -> Tensor:
         for name in names:
-            by_key = returned.get(name) if isinstance(returned, Mapping) else None
-            if isinstance(found := getattr(returned, name, by_key), Tensor):
-                return found
-        first = returned[0] if isinstance(returned, tuple | list) and returned else returned
-        if output or not isinstance(first, Tensor):
-            keys = f" of {', '.join(map(str, returned)) or 'nothing'}" if isinstance(returned, Mapping) else ""
+            by_key = return_value.get(name) if isinstance(return_value, Mapping) else None
+            if isinstance(tensor := getattr(return_value, name, by_key), Tensor):
+                return tensor
+        first_output = return_value[0] if isinstance(return_value, tuple | list) and return_value else return_value
+        if output or not isinstance(first_output, Tensor):
+            keys = f" of {', '.join(map(str, return_value)) or 'nothing'}" if isinstance(return_value, Mapping) else ""
             raise NoOutput(
-                f"output: forward returned {type(returned).__name__}{keys}, without {' or '.join(names)}; name the "
+                f"output: forward returned {type(return_value).__name__}{keys}, without {' or '.join(names)}; name the "
                 "tensor that has one row for each token"
             )
-        return first
+        return first_output
 
     return pick

@@ -7,19 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from packproof.harness.modules.isolation import first_that_leaks
-from packproof.harness.modules.watch import tensors_in, watched
+from packproof.harness.modules.isolation import first_leaking_visit
+from packproof.harness.modules.watch import tensors_in, watch_modules
 
 
 @dataclass
 class _Call:
     name: str
-    given: list["_Sums"]
-    gave: list["_Sums"]
+    inputs: list["_Checksum"]
+    outputs: list["_Checksum"]
 
 
 @dataclass
-class _Sums:
+class _Checksum:
     """One checksum per token of a tensor."""
 
     values: Tensor
@@ -27,7 +27,9 @@ class _Sums:
     """By how much one rounding of the tensor can change a checksum."""
 
 
-def first_difference(model: nn.Module, one: Callable[[], Any], other: Callable[[], Any], keep: Tensor) -> str:
+def first_difference(
+    model: nn.Module, first_call: Callable[[], Any], second_call: Callable[[], Any], keep: Tensor
+) -> str:
     """The innermost module with equal inputs and different outputs at these tokens; "" if there is none.
 
     It is named as "layers.0.conv (Conv1d)".
@@ -37,49 +39,49 @@ def first_difference(model: nn.Module, one: Callable[[], Any], other: Callable[[
     keep: bool (b, t), the compared tokens.
     """
 
-    def traced(call: Callable[[], Any]) -> list[_Call]:
-        with watched(model, begin, end) as ended:
+    def trace_call(call: Callable[[], Any]) -> list[_Call]:
+        with watch_modules(model, begin, end) as calls:
             call()
-        return ended
+        return calls
 
-    def begin(name: str, module: nn.Module, given: Any) -> _Call:
-        return _Call(f"{name or 'the model itself'} ({type(module).__name__})", _checksums(given, keep), [])
+    def begin(name: str, module: nn.Module, call_arguments: Any) -> _Call:
+        return _Call(f"{name or 'the model itself'} ({type(module).__name__})", _checksums(call_arguments, keep), [])
 
     def end(call: _Call, out: Any) -> None:
-        call.gave = _checksums(out, keep)
+        call.outputs = _checksums(out, keep)
 
     def leaks(a: _Call, b: _Call, roundings: int) -> bool:
-        same = a.name == b.name and _equal(a.given, b.given, roundings)
-        return same and not _equal(a.gave, b.gave, roundings)
+        same_inputs = a.name == b.name and _checksums_agree(a.inputs, b.inputs, roundings)
+        return same_inputs and not _checksums_agree(a.outputs, b.outputs, roundings)
 
-    found = first_that_leaks(traced(one), traced(other), leaks)
-    return found.name if found else ""
+    leaking_call = first_leaking_visit(trace_call(first_call), trace_call(second_call), leaks)
+    return leaking_call.name if leaking_call else ""
 
 
-def _checksums(value: Any, keep: Tensor) -> list[_Sums]:
+def _checksums(value: Any, keep: Tensor) -> list[_Checksum]:
     """One number per kept token, for each tensor with tokens along its first axes."""
     rows, t = keep.shape
-    found = []
+    checksums = []
     for x in tensors_in(value):
         if x.shape[:2] == (rows, t):
-            found.append(_sums(x.detach().reshape(rows * t, -1)[keep.flatten().to(x.device)]))
+            checksums.append(_checksum(x.detach().reshape(rows * t, -1)[keep.flatten().to(x.device)]))
         elif rows == 1 and x.dim() and x.shape[0] == t:
-            found.append(_sums(x.detach().reshape(t, -1)[keep[0].to(x.device)]))
+            checksums.append(_checksum(x.detach().reshape(t, -1)[keep[0].to(x.device)]))
         elif rows == 1 and x.dim() == 3 and x.shape[0] == 1 and x.shape[2] >= t:  # Conv1d: channels first, with padding
-            found.append(_sums(x.detach()[0, :, :t].mT[keep[0].to(x.device)]))
-    return found
+            checksums.append(_checksum(x.detach()[0, :, :t].mT[keep[0].to(x.device)]))
+    return checksums
 
 
-def _sums(x: Tensor) -> _Sums:
-    wide = x.double().nan_to_num()
+def _checksum(x: Tensor) -> _Checksum:
+    values = x.double().nan_to_num()
     weight = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=torch.float64).sin()
     roundoff = torch.finfo(x.dtype).eps / 2 if x.is_floating_point() else 0.0
-    largest = float((wide.abs() @ weight.abs()).max()) if wide.numel() else 0.0
-    return _Sums(wide @ weight, roundoff * largest)
+    largest = float((values.abs() @ weight.abs()).max()) if values.numel() else 0.0
+    return _Checksum(values @ weight, roundoff * largest)
 
 
-def _equal(one: list[_Sums], other: list[_Sums], roundings: int) -> bool:
-    return len(one) == len(other) and all(
+def _checksums_agree(first_checksums: list[_Checksum], second_checksums: list[_Checksum], roundings: int) -> bool:
+    return len(first_checksums) == len(second_checksums) and all(
         a.values.shape == b.values.shape and bool(((a.values - b.values).abs() <= roundings * a.unit).all())
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(first_checksums, second_checksums, strict=True)
     )

@@ -11,7 +11,7 @@ Visit = TypeVar("Visit")
 
 
 @contextmanager
-def watched(
+def watch_modules(
     model: nn.Module, begin: Callable[[str, nn.Module, Any], Visit], end: Callable[[Visit, Any], None]
 ) -> Iterator[list[Visit]]:
     """The calls of the modules inside the model, in the order in which they ended: the innermost first.
@@ -19,45 +19,45 @@ def watched(
     begin: makes a visit from the name of a module, the module and all its arguments.
     end: gets the visit and the return value.
     """
-    ended, running = list[Visit](), list[Visit]()
+    visits, open_visits = list[Visit](), list[Visit]()
 
     def leave(_module: nn.Module, _args: Any, _kwargs: Any, out: Any) -> None:
-        visit = running.pop()
+        visit = open_visits.pop()
         end(visit, out)
-        ended.append(visit)
+        visits.append(visit)
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
 
             def enter(module: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
-                running.append(begin(name, module, (args, kwargs)))
+                open_visits.append(begin(name, module, (args, kwargs)))
 
             hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
             hooks.enter_context(module.register_forward_hook(leave, with_kwargs=True))
-        yield ended
+        yield visits
 
 
 @contextmanager
-def embedded(model: nn.Module, tokens: Tensor) -> Iterator[list[Tensor]]:
+def watch_embedding(model: nn.Module, tokens: Tensor) -> Iterator[list[Tensor]]:
     """Make the output of the first embedding of these token ids a leaf, and append it to the list: (*tokens.shape, d).
 
     The ids may arrive in another shape.
     """
-    found: list[Tensor] = []
+    leaves: list[Tensor] = []
 
-    def cut(_module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor | None:
-        if found or not (given and isinstance(given[0], Tensor)):
+    def detach_output(_module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
+        if leaves or not (args and isinstance(args[0], Tensor)):
             return None
-        if given[0].shape != tokens.shape and not torch.equal(given[0].flatten(), tokens.flatten()):
+        if args[0].shape != tokens.shape and not torch.equal(args[0].flatten(), tokens.flatten()):
             return None
-        found.append(out.detach().clone().view(*tokens.shape, -1).requires_grad_())
-        return found[0].view(out.shape) * 1  # models scale the embedding in place
+        leaves.append(out.detach().clone().view(*tokens.shape, -1).requires_grad_())
+        return leaves[0].view(out.shape) * 1  # models scale the embedding in place
 
     with ExitStack() as hooks:
         for module in model.modules():
             if isinstance(module, nn.Embedding):
-                hooks.enter_context(module.register_forward_hook(cut))
-        yield found
+                hooks.enter_context(module.register_forward_hook(detach_output))
+        yield leaves
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

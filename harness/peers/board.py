@@ -12,8 +12,8 @@ from packproof.harness.engine.target import CheckTarget
 from packproof.harness.peers.run import PeerRequest, golden_classes
 from packproof.harness.results import events
 from packproof.harness.results.environment import Environment, environment
-from packproof.harness.results.names import short
-from packproof.harness.worker.records import RecordError, of_json, to_json
+from packproof.harness.results.names import short_dtype
+from packproof.harness.worker.records import RecordError, from_json, to_json
 from packproof.properties.cases.case import Case, shorten
 from packproof.properties.cases.space import golden_cases
 from packproof.refs.errors import UsageError
@@ -34,7 +34,7 @@ class BoardPeer:
     """Arguments of the op that it does not take."""
     domain: tuple[str, ...]
     """The conditions of the calls that it is declared to support."""
-    where: str = ""
+    judged_on: str = ""
     """Machine, versions and date of its run, "" if they are those of the board."""
 
 
@@ -45,7 +45,7 @@ class BoardRow:
     peer: str
     law: str
     """The property, as tables name it."""
-    beyond: str
+    unpromised: str
     """The label of the tested promise if the peer does not make it, such as "NaN"; "" for a promised property."""
     dtype: str
     verdict: str
@@ -97,15 +97,15 @@ class PeerBoard:
     rows: tuple[BoardRow, ...]
 
     @property
-    def where(self) -> str:
-        here = self.environment
-        driver = f", driver {here.driver}" if here.driver else ""
-        return f"{here.name}, torch {here.torch}, triton {here.triton}, Python {here.python}{driver}, {self.date}"
+    def judged_on(self) -> str:
+        machine = self.environment
+        driver = f", driver {machine.driver}" if machine.driver else ""
+        return f"{machine.name}, torch {machine.torch}, triton {machine.triton}, Python {machine.python}{driver}, {self.date}"
 
-    def of_peer(self, peer: BoardPeer) -> Iterator[BoardRow]:
+    def peer_rows(self, peer: BoardPeer) -> Iterator[BoardRow]:
         return (row for row in self.rows if row.peer == peer.peer)
 
-    def of(self, peer: str) -> Iterator[tuple[str, list[BoardRow]]]:
+    def rows_by_law(self, peer: str) -> Iterator[tuple[str, list[BoardRow]]]:
         """Each property of a peer, with its rows."""
         laws: dict[str, list[BoardRow]] = {}
         for row in self.rows:
@@ -114,50 +114,52 @@ class PeerBoard:
         yield from laws.items()
 
 
-def gathered(entries: Sequence[PeerRequest], started: events.RunStarted, finished: events.RunFinished) -> PeerBoard:
+def make_board(
+    entries: Sequence[PeerRequest], run_started: events.RunStarted, run_finished: events.RunFinished
+) -> PeerBoard:
     """The board of a run, with rows in the order of its plan."""
-    order = {cell: place for place, cell in enumerate(started.cells)}
+    order = {cell: index for index, cell in enumerate(run_started.cells)}
     golden: dict[tuple[str, str, str], list[Case]] = {}
 
-    def row(verdict: events.Verdict) -> BoardRow:
+    def make_row(verdict: events.Verdict) -> BoardRow:
         cell = verdict.cell
-        target, key = _target_of(verdict, entries), (cell.target, cell.beyond, cell.dtype)
+        target, key = _find_target(verdict, entries), (cell.target, cell.unpromised, cell.dtype)
         if key not in golden:
-            golden[key] = list(golden_cases(target.space(cell.dtype), started.seed))
-        return _row(verdict, golden_classes(target, verdict, golden[key]))
+            golden[key] = list(golden_cases(target.space(cell.dtype), run_started.seed))
+        return _board_row(verdict, golden_classes(target, verdict, golden[key]))
 
     return PeerBoard(
         __version__,
-        environment(started.cells[0].device),
-        started.profile,
-        started.seed,
+        environment(run_started.cells[0].device),
+        run_started.profile,
+        run_started.seed,
         date.today().isoformat(),
-        round(finished.seconds, 1),
-        not finished.interrupted and not finished.error,
-        tuple(map(_peer, entries)),
-        tuple(map(row, sorted(finished.verdicts, key=lambda v: order[v.cell]))),
+        round(run_finished.seconds, 1),
+        not run_finished.interrupted and not run_finished.error,
+        tuple(map(_board_peer, entries)),
+        tuple(map(make_row, sorted(run_finished.verdicts, key=lambda v: order[v.cell]))),
     )
 
 
-def _peer(entry: PeerRequest) -> BoardPeer:
+def _board_peer(entry: PeerRequest) -> BoardPeer:
     domain = entry.targets[0].declared.domain.texts if entry.targets else ()
-    return BoardPeer(entry.peer.name, entry.version, entry.peer.op, entry.reason, entry.offers_no, domain)
+    return BoardPeer(entry.peer.name, entry.version, entry.peer.op, entry.reason, entry.not_offered, domain)
 
 
-def _target_of(verdict: events.Verdict, entries: Sequence[PeerRequest]) -> CheckTarget:
+def _find_target(verdict: events.Verdict, entries: Sequence[PeerRequest]) -> CheckTarget:
     cell = verdict.cell
-    of_peer = (target for entry in entries if entry.peer.name == cell.target for target in entry.targets)
-    return next(t for t in of_peer if t.beyond == cell.beyond and cell.property in t.request.laws)
+    peer_targets = (target for entry in entries if entry.peer.name == cell.target for target in entry.targets)
+    return next(t for t in peer_targets if t.unpromised == cell.unpromised and cell.property in t.request.laws)
 
 
-def _row(verdict: events.Verdict, golden: frozenset[str]) -> BoardRow:
+def _board_row(verdict: events.Verdict, golden: frozenset[str]) -> BoardRow:
     cell, failure = verdict.cell, verdict.failure
     return BoardRow(
         cell.target,
         cell.law,
-        cell.beyond,
+        cell.unpromised,
         cell.dtype,
-        word(verdict),
+        verdict_text(verdict),
         verdict.examples,
         verdict.judged,
         verdict.refused,
@@ -173,69 +175,71 @@ def _row(verdict: events.Verdict, golden: frozenset[str]) -> BoardRow:
     )
 
 
-_LIMITS = {"out of time": "not reached", "too large to be judged here": "no memory"}  # of a run, not of a kernel
+_RUN_LIMITS = {"out of time": "not reached", "too large to be judged here": "no memory"}  # of a run, not of a kernel
 
 
-def word(verdict: events.Verdict) -> str:
+def verdict_text(verdict: events.Verdict) -> str:
     """The verdict of a cell in words; never "passed" for a cell without judged examples."""
     if verdict.status == "failed":
-        return "does not hold" if verdict.cell.beyond else "FAILED"
+        return "does not hold" if verdict.cell.unpromised else "FAILED"
     if verdict.status == "error":
         return "not judged: packproof itself failed"
-    if not verdict.judged and (limit := next((said for text, said in _LIMITS.items() if text in verdict.reason), None)):
+    if not verdict.judged and (
+        limit := next((wording for text, wording in _RUN_LIMITS.items() if text in verdict.reason), None)
+    ):
         return limit
     if verdict.status == "skipped":
         untested = "not offered" if "does not take" in verdict.reason else "not applicable"
         return "declined" if verdict.refused or verdict.limits else untested
     if verdict.status == "inconclusive":
         return f"inconclusive, {verdict.judged} of {verdict.examples} judged" if verdict.judged else "declined"
-    held = "holds" if verdict.cell.beyond else "passed"
-    held += " in its domain" if verdict.domain else ""
-    return f"{held}, {verdict.refused} of {verdict.examples} declined" if verdict.refused else held
+    outcome = "holds" if verdict.cell.unpromised else "passed"
+    outcome += " in its domain" if verdict.domain else ""
+    return f"{outcome}, {verdict.refused} of {verdict.examples} declined" if verdict.refused else outcome
 
 
-def together(rows: Sequence[BoardRow]) -> str:
+def dtype_verdicts(rows: Sequence[BoardRow]) -> str:
     """One verdict for all dtypes, or each verdict with its dtypes."""
     words: dict[str, list[str]] = {}
     for row in rows:
-        words.setdefault(row.verdict, []).append(short(row.dtype))
+        words.setdefault(row.verdict, []).append(short_dtype(row.dtype))
     if len(words) == 1:
         return next(iter(words))
     return ", ".join(f"{text} ({', '.join(dtypes)})" for text, dtypes in words.items())
 
 
-def layout(rows: Sequence[BoardRow]) -> str:
+def smallest_layout(rows: Sequence[BoardRow]) -> str:
     """The smallest layout of the first failure."""
     return next((shorten(row.lengths) for row in rows if row.lengths is not None), "")
 
 
-def replay_of(rows: Sequence[BoardRow]) -> str:
+def replay_file(rows: Sequence[BoardRow]) -> str:
     return next((row.replay for row in rows if row.failed), "")
 
 
-def joined(boards: Sequence[PeerBoard]) -> PeerBoard:
+def merge_boards(boards: Sequence[PeerBoard]) -> PeerBoard:
     """Merge boards: a later board replaces the peers that it judged.
 
     Raises UsageError for boards of different versions of packproof, profiles or seeds.
     """
-    first, *later = boards
+    base, *later = boards
     peers, rows = (
-        {peer.peer: peer for peer in first.peers},
-        {peer.peer: list(first.of_peer(peer)) for peer in first.peers},
+        {peer.peer: peer for peer in base.peers},
+        {peer.peer: list(base.peer_rows(peer)) for peer in base.peers},
     )
     for board in later:
-        theirs, ours = ((b.packproof, b.profile, b.seed) for b in (board, first))
-        if theirs != ours:
-            raise UsageError(f"--from: boards of packproof, profile and seed {ours} and {theirs} cannot be one")
+        board_key, base_key = ((b.packproof, b.profile, b.seed) for b in (board, base))
+        if board_key != base_key:
+            raise UsageError(f"--from: boards of packproof, profile and seed {base_key} and {board_key} cannot be one")
         for peer in board.peers:
             if not peer.reason or peer.peer not in peers:
                 peers[peer.peer] = replace(
-                    peer, where=peer.where or ("" if board.where == first.where else board.where)
+                    peer, where=peer.judged_on or ("" if board.judged_on == base.judged_on else board.judged_on)
                 )
-                rows[peer.peer] = list(board.of_peer(peer))
+                rows[peer.peer] = list(board.peer_rows(peer))
     order = sorted(peers, key=[*PEERS, *peers].index)
     return replace(
-        first,
+        base,
         seconds=round(sum(board.seconds for board in boards), 1),
         finished=all(board.finished for board in boards),
         peers=tuple(peers[name] for name in order),
@@ -247,10 +251,10 @@ def as_json(board: PeerBoard) -> str:
     return json.dumps(to_json(board), indent=1, ensure_ascii=False) + "\n"
 
 
-def read(path: str) -> PeerBoard:
+def read_board(path: str) -> PeerBoard:
     """Read a scoreboard from a file. Raises UsageError if the file has none."""
     try:
-        board: PeerBoard = of_json(PeerBoard, json.loads(Path(path).read_text(encoding="utf-8")))
+        board: PeerBoard = from_json(PeerBoard, json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError, RecordError) as error:
         raise UsageError(f"--from: {path} is no scoreboard of peers: {error}") from error
     return board

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from packproof.harness.peers.board import BoardPeer, BoardRow, PeerBoard, layout, replay_of
-from packproof.harness.results.names import short
+from packproof.harness.peers.board import BoardPeer, BoardRow, PeerBoard, replay_file, smallest_layout
+from packproof.harness.results.names import short_dtype
 from packproof.harness.results.questions import OF_PEERS
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 COMMAND = "packproof peers --from data/peers.json --markdown docs/peers_board.md"
 _WIDEST = 160  # characters of what went wrong
@@ -18,7 +18,7 @@ def as_markdown(board: PeerBoard) -> str:
 
 def legend() -> list[str]:
     """The explanation of the verdicts, one per line."""
-    questions = "; ".join(f"({question.word}) {question.meaning}" for question in OF_PEERS)
+    questions = "; ".join(f"({question.label}) {question.meaning}" for question in OF_PEERS)
     return [
         f"Checked though not promised by a peer: {questions}. If one does not hold, that is a finding, not a broken "
         "promise.",
@@ -38,7 +38,7 @@ def _page(board: PeerBoard) -> Iterator[str]:
     failed = sum(row.failed for row in board.rows)
     yield "# The scoreboard of peers\n"
     yield (
-        f"`packproof peers` over the third-party kernels that could be installed: {counted(len(board.rows), 'cell')}, "
+        f"`packproof peers` over the third-party kernels that could be installed: {plural(len(board.rows), 'cell')}, "
         f"{sum(row.examples for row in board.rows):,} examples, {board.seconds:.0f} s on one device. {held} cells "
         f"passed or hold, {failed} do not, {len(board.rows) - held - failed} were declined, do not apply, or could not "
         f"be judged. {'' if board.finished else 'The run did not reach its end. '}Made from `data/peers.json`, which "
@@ -46,10 +46,10 @@ def _page(board: PeerBoard) -> Iterator[str]:
         "[Findings in third-party kernels](peers.md); the others are as packproof reports them. A replay file runs one "
         "case again.\n"
     )
-    yield f"{board.where}. packproof {board.packproof}, profile {board.profile}, seed {board.seed}.\n"
-    elsewhere = dict.fromkeys(peer.where for peer in board.peers if peer.where and not peer.reason)
+    yield f"{board.judged_on}. packproof {board.packproof}, profile {board.profile}, seed {board.seed}.\n"
+    elsewhere = dict.fromkeys(peer.judged_on for peer in board.peers if peer.judged_on and not peer.reason)
     for where in elsewhere:
-        yield f"{', '.join(peer.peer for peer in board.peers if peer.where == where)}: {where}.\n"
+        yield f"{', '.join(peer.peer for peer in board.peers if peer.judged_on == where)}: {where}.\n"
     yield from (f"{line}\n" for line in legend())
     yield (
         "*Classes*: of the golden boundary classes that the declaration of a peer allows, the share that was judged, "
@@ -71,16 +71,16 @@ def _page(board: PeerBoard) -> Iterator[str]:
     yield "| peer | property | dtypes | smallest layout | what | replay |"
     yield f"|{' --- |' * 6}"
     for peer in judged:
-        for law, rows in board.of(peer.peer):
+        for law, rows in board.rows_by_law(peer.peer):
             if found := [row for row in rows if row.failed]:
                 yield f"| {' | '.join(_failure(peer.peer, law, found))} |"
 
 
 def _cells(board: PeerBoard, peer: BoardPeer) -> Iterator[str]:
-    laws = dict(board.of(peer.peer))
+    laws = dict(board.rows_by_law(peer.peer))
     broken = {law: _dtypes(rows) for law, rows in laws.items() if any(row.failed for row in rows)}
-    plain = [f"{law}{dtypes}" for law, dtypes in broken.items() if not laws[law][0].beyond]
-    beyond = [f"{law}{dtypes}" for law, dtypes in broken.items() if laws[law][0].beyond]
+    plain = [f"{law}{dtypes}" for law, dtypes in broken.items() if not laws[law][0].unpromised]
+    beyond = [f"{law}{dtypes}" for law, dtypes in broken.items() if laws[law][0].unpromised]
     held = sum(all(row.verdict.startswith(_HELD) for row in rows) for rows in laws.values())
     yield from (f"`{peer.peer}`", peer.version, peer.op, _least(laws), ", ".join(plain), ", ".join(beyond))
     yield f"{held} of {len(laws)}"
@@ -88,7 +88,7 @@ def _cells(board: PeerBoard, peer: BoardPeer) -> Iterator[str]:
 
 def _dtypes(rows: Sequence[BoardRow]) -> str:
     """The failing dtypes in brackets, "" if all fail."""
-    failed = [short(row.dtype) for row in rows if row.failed]
+    failed = [short_dtype(row.dtype) for row in rows if row.failed]
     return "" if len(failed) == len(rows) else f" ({', '.join(failed)})"
 
 
@@ -128,9 +128,9 @@ def _limits(board: PeerBoard, peer: BoardPeer) -> Iterator[str]:
 
 def _failure(peer: str, law: str, found: Sequence[BoardRow]) -> Iterator[str]:
     first = found[0]
-    yield from (f"`{peer}`", law, ", ".join(short(row.dtype) for row in found), layout(found))
+    yield from (f"`{peer}`", law, ", ".join(short_dtype(row.dtype) for row in found), smallest_layout(found))
     yield _short(next(iter([*first.lines[1:], *first.lines]), ""))
-    yield f"`{replay_of(found)}`" if replay_of(found) else ""
+    yield f"`{replay_file(found)}`" if replay_file(found) else ""
 
 
 def _short(text: str) -> str:

@@ -5,15 +5,15 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from packproof.harness.peers.board import PeerBoard, as_json, gathered, layout, replay_of, together
+from packproof.harness.peers.board import PeerBoard, as_json, dtype_verdicts, make_board, replay_file, smallest_layout
 from packproof.harness.peers.page import absent, as_markdown, legend
 from packproof.harness.peers.run import PeerRequest
 from packproof.harness.reports.terminal import cell_line
 from packproof.harness.results import events
 from packproof.harness.results.conclusions import limits_lines
-from packproof.harness.results.files import replace_text, writable
+from packproof.harness.results.files import replace_text, writable_path
 from packproof.harness.results.wording import failure_text, summary
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 HEAD = ("peer", "version", "op", "property", "verdict", "smallest layout", "replay")
 
@@ -28,8 +28,8 @@ class PeersReport:
         self, entries: Sequence[PeerRequest], *, markdown: str | None, json: str | None, console: Console | None = None
     ) -> None:
         self._entries = entries
-        self._markdown = writable(markdown, "--markdown") if markdown else None
-        self._json = writable(json, "--json") if json else None
+        self._markdown = writable_path(markdown, "--markdown") if markdown else None
+        self._json = writable_path(json, "--json") if json else None
         self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._started: events.RunStarted | None = None
 
@@ -37,14 +37,14 @@ class PeersReport:
         match event:
             case events.RunStarted():
                 self._started = event
-                self._console.print(f"{counted(len(event.cells), 'cell')}, profile {event.profile}, seed {event.seed}")
+                self._console.print(f"{plural(len(event.cells), 'cell')}, profile {event.profile}, seed {event.seed}")
             case events.CellFinished(verdict):
                 self._console.print(f"{verdict.cell.target:<30}", cell_line(verdict), sep=" ")
             case events.RunFinished() if self._started:
                 self._finish(self._started, event)
 
     def _finish(self, started: events.RunStarted, finished: events.RunFinished) -> None:
-        board = gathered(self._entries, started, finished)
+        board = make_board(self._entries, started, finished)
         if self._json:
             replace_text(self._json, as_json(board))
         if self._markdown:
@@ -66,8 +66,8 @@ def table(board: PeerBoard) -> Iterator[tuple[str, ...]]:
     """A row for each property of each peer, and one for the arguments that the peer does not take."""
     for peer in board.peers:
         names = peer.peer, peer.version, peer.op
-        for law, rows in board.of(peer.peer):
-            yield (*names, law, together(rows), layout(rows), replay_of(rows))
+        for law, rows in board.rows_by_law(peer.peer):
+            yield (*names, law, dtype_verdicts(rows), smallest_layout(rows), replay_file(rows))
         if peer.not_offered and not peer.reason:
             yield (*names, ", ".join(peer.not_offered), "not offered", "", "")
 

@@ -12,7 +12,7 @@ from packproof.harness.engine.request import CheckRequest, validate
 from packproof.harness.engine.schedule import run_plan
 from packproof.harness.engine.target import CheckTarget, open_target, worker_for
 from packproof.harness.results.events import Event, Verdict
-from packproof.harness.results.names import known, short
+from packproof.harness.results.names import require_known, short_dtype
 from packproof.harness.results.questions import OF_PEERS
 from packproof.harness.worker.worker import Worker
 from packproof.properties.cases.case import Case
@@ -20,7 +20,7 @@ from packproof.properties.cases.domain import Domain
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 
-_COMPILING = 600.0  # seconds: with every core busy, compiling many large kernels in a first call takes minutes
+_COMPILE_TIMEOUT = 600.0  # seconds: with every core busy, compiling many large kernels in a first call takes minutes
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PeerRequest:
     """The kernel with its own promises, then once more for each unpromised property. Empty if it cannot be checked."""
     reason: str = ""
     """Why it cannot be checked, "" if it can."""
-    offers_no: tuple[str, ...] = ()
+    not_offered: tuple[str, ...] = ()
     """Requested arguments, dtypes or gradients that the peer does not take or compute."""
 
 
@@ -46,17 +46,21 @@ def open_peers(request: CheckRequest, names: Sequence[str]) -> list[PeerRequest]
     """
     validate(request)
     if request.op is not None:
-        known("op", str(request.op), OPS)
+        require_known("op", str(request.op), OPS)
     for name in names:
-        known("peer", name, PEERS, "packproof list")
+        require_known("peer", name, PEERS, "packproof list")
         if not PEERS[name].packed:
             raise UsageError(f"{name} does not keep sequences apart: it can be timed (packproof bench) but not checked")
         if request.op not in (None, PEERS[name].op):
             raise UsageError(f"--op: {name} computes {PEERS[name].op}, not {request.op}")
-    chosen = [PEERS[n] for n in names] if names else [p for p in PEERS.values() if p.packed]
-    of_op = [peer for peer in chosen if request.op in (None, peer.op)]
+    candidates = [PEERS[n] for n in names] if names else [p for p in PEERS.values() if p.packed]
+    selected_peers = [peer for peer in candidates if request.op in (None, peer.op)]
     cores = os.cpu_count() or 1
-    return [entry for k in range(0, len(of_op), cores) for entry in _entries(of_op[k : k + cores], request)]
+    return [
+        entry
+        for k in range(0, len(selected_peers), cores)
+        for entry in _peer_requests(selected_peers[k : k + cores], request)
+    ]
 
 
 def check_peers(request: CheckRequest, entries: Sequence[PeerRequest]) -> Iterator[Event]:
@@ -65,15 +69,15 @@ def check_peers(request: CheckRequest, entries: Sequence[PeerRequest]) -> Iterat
     The first unit of each peer and dtype starts before the second of any: it compiles the kernels, and later units find
     them in the cache.
     """
-    most = max((len(entry.targets) for entry in entries), default=0)
-    planned = plan(request, [e.targets[k] for k in range(most) for e in entries if k < len(e.targets)])
-    met: Counter[tuple[str, str]] = Counter()
+    most_targets = max((len(entry.targets) for entry in entries), default=0)
+    planned = plan(request, [e.targets[k] for k in range(most_targets) for e in entries if k < len(e.targets)])
+    unit_counts: Counter[tuple[str, str]] = Counter()
 
-    def place(unit: Unit) -> int:
-        met[key := (unit.target.name, unit.cells[0].dtype)] += 1
-        return met[key]
+    def ordinal(unit: Unit) -> int:
+        unit_counts[key := (unit.target.name, unit.cells[0].dtype)] += 1
+        return unit_counts[key]
 
-    return run_plan(replace(planned, units=tuple(sorted(planned.units, key=place))))
+    return run_plan(replace(planned, units=tuple(sorted(planned.units, key=ordinal))))
 
 
 def golden_classes(target: CheckTarget, verdict: Verdict, golden: Sequence[Case]) -> frozenset[str]:
@@ -82,51 +86,53 @@ def golden_classes(target: CheckTarget, verdict: Verdict, golden: Sequence[Case]
     golden: the golden cases within the peer's declaration.
     """
     space, law = target.space(verdict.cell.dtype), target.request.laws[verdict.cell.property]
-    every = frozenset().union(*map(space.classes, golden))
-    found = Domain.of(verdict.domain)
-    refused = (case for case in law.suited(space, golden) if not found.allows(target.op, case)) if found else ()
-    return every & frozenset().union(verdict.classes, verdict.missing, *map(space.classes, refused))
+    all_classes = frozenset().union(*map(space.boundary_classes, golden))
+    inferred = Domain.of(verdict.domain)
+    outside = (case for case in law.suited(space, golden) if not inferred.allows(target.op, case)) if inferred else ()
+    return all_classes & frozenset().union(verdict.classes, verdict.missing, *map(space.boundary_classes, outside))
 
 
-def _entries(peers: Sequence[Peer], request: CheckRequest) -> Iterator[PeerRequest]:
+def _peer_requests(peers: Sequence[Peer], request: CheckRequest) -> Iterator[PeerRequest]:
     """A request for each peer. The workers start together, since importing a package takes seconds."""
-    timeout = request.timeout or (_COMPILING if request.device == "cuda" else None)
+    timeout = request.timeout or (_COMPILE_TIMEOUT if request.device == "cuda" else None)
     usable = [peer for peer in peers if peer.installed and peer.runs_on(request.device)]
     with ExitStack() as stack:
-        begun: dict[str, tuple[CheckRequest, Worker]] = {}
+        open_workers: dict[str, tuple[CheckRequest, Worker]] = {}
         for peer in usable:
-            own = replace(request, target=peer.name, op=peer.op, timeout=timeout, draw_configs=True, questions=False)
-            begun[peer.name] = own, stack.enter_context(worker_for(own, peer.name))
-            begun[peer.name][1].begin(warm=False)
+            check_request = replace(
+                request, target=peer.name, op=peer.op, timeout=timeout, draw_configs=True, questions=False
+            )
+            open_workers[peer.name] = check_request, stack.enter_context(worker_for(check_request, peer.name))
+            open_workers[peer.name][1].begin(warm=False)
         for peer in peers:
-            if peer.name in begun:
-                yield _entry(peer, *begun[peer.name])
+            if peer.name in open_workers:
+                yield _peer_request(peer, *open_workers[peer.name])
             else:
-                version, why = (peer.version, "needs a GPU") if peer.installed else ("", "not installed")
-                yield PeerRequest(peer, version, reason=why)
+                version, reason = (peer.version, "needs a GPU") if peer.installed else ("", "not installed")
+                yield PeerRequest(peer, version, reason=reason)
 
 
-def _entry(peer: Peer, request: CheckRequest, worker: Worker) -> PeerRequest:
+def _peer_request(peer: Peer, request: CheckRequest, worker: Worker) -> PeerRequest:
     entry = PeerRequest(peer, peer.version)
     try:
         target = replace(open_target(request, worker=worker), empty_packs=False)
     except UsageError as error:
         return replace(entry, reason=f"cannot be used here: {str(error).partition(chr(10))[0]}")
-    declared = target.declared
-    dtypes = tuple(d for d in target.dtypes if d in declared.dtypes)
+    declaration = target.declared
+    dtypes = tuple(d for d in target.dtypes if d in declaration.dtypes)
     if not dtypes:
-        return replace(entry, reason=f"takes {', '.join(map(short, declared.dtypes))} only")
+        return replace(entry, reason=f"takes {', '.join(map(short_dtype, declaration.dtypes))} only")
     forward_only = request.forward_only or (peer.cpu == "forward" and request.device == "cpu")
     target = replace(target, request=replace(request, dtypes=dtypes, forward_only=forward_only))
-    lacking = [*target.not_offered, *(short(d) for d in request.dtypes or () if d not in dtypes)]
-    lacking += [] if target.gradients else ["gradients"]
-    return replace(entry, targets=(target, *_unpromised(target)), offers_no=tuple(lacking))
+    not_offered = [*target.missing_features, *(short_dtype(d) for d in request.dtypes or () if d not in dtypes)]
+    not_offered += [] if target.gradients else ["gradients"]
+    return replace(entry, targets=(target, *_unpromised_targets(target)), offers_no=tuple(not_offered))
 
 
-def _unpromised(target: CheckTarget) -> Iterator[CheckTarget]:
+def _unpromised_targets(target: CheckTarget) -> Iterator[CheckTarget]:
     """The target again for each unpromised property, with a declaration that promises it."""
     for question in OF_PEERS:
-        raised = question.raised(target.declared)
-        if raised is not None and question.property in target.request.laws:
-            only = replace(target.request, properties=(question.property,))
-            yield replace(target, request=only, declared=raised, beyond=question.word)
+        with_promise = question.with_promise(target.declared)
+        if with_promise is not None and question.property in target.request.laws:
+            question_request = replace(target.request, properties=(question.property,))
+            yield replace(target, request=question_request, declared=with_promise, beyond=question.label)

@@ -47,12 +47,12 @@ def headline(verdict: "Verdict") -> str:
     if failure is None:
         return f"{kernel} {verdict.cell.law} {verdict.status}: {verdict.reason}"
     tensor = f" ({failure.tensor})" if failure.tensor else ""
-    at = f" at {shorten(failure.lengths, 6)}" if failure.example else ""
+    layout_text = f" at {shorten(failure.lengths, 6)}" if failure.example else ""
     violation = failure.lines[1:2] if failure.example else ()  # the first line describes the example
-    return f"{kernel} {verdict.cell.law}{tensor}{at}: {(violation or failure.lines or ('failed',))[0]}"
+    return f"{kernel} {verdict.cell.law}{tensor}{layout_text}: {(violation or failure.lines or ('failed',))[0]}"
 
 
-def show_at(path: Path, line: int, report: Any, error: BaseException | None) -> None:
+def point_report_to(path: Path, line: int, report: Any, error: BaseException | None) -> None:
     """Point the report of a test or a module to this line, not into the plugin, with a PlainFailure's headline."""
     if isinstance(error, PlainFailure) and (crash := getattr(report.longrepr, "reprcrash", None)):
         crash.path, crash.lineno, crash.message = str(path), line, error.headline

@@ -10,9 +10,9 @@ import torch
 
 from packproof.adapters.registry import PEERS
 from packproof.harness.engine.request import CheckRequest, check_names, validate
-from packproof.harness.pytest_plugin.options import chosen
-from packproof.harness.results.names import SEED, dtype, is_seed, known, short
-from packproof.harness.targets.location import Location, absent
+from packproof.harness.pytest_plugin.options import option_value
+from packproof.harness.results.names import SEED, is_seed, long_dtype, require_known, short_dtype
+from packproof.harness.targets.location import Location, missing_target_reason
 from packproof.properties.cases.domain import Domain
 from packproof.properties.declaration import DEFAULT_DTYPES
 from packproof.properties.laws.property import Property
@@ -22,7 +22,7 @@ from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import article
 
-_OF_THE_RUN = ("profile", "device", "seed", "expected_failures")
+_RUN_OPTIONS = ("profile", "device", "seed", "expected_failures")
 ARGUMENTS = tuple(field.name for field in fields(CheckRequest))
 _TEXT = "a string"
 _EXPECTED: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -40,7 +40,7 @@ _EXPECTED: Mapping[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-def arguments(marks: Sequence[pytest.Mark]) -> dict[str, Any]:
+def marker_arguments(marks: Sequence[pytest.Mark]) -> dict[str, Any]:
     """The arguments of the marker by name. UsageError for an unknown argument, or one of another type.
 
     marks: those on the test itself, or the nearest on its class or module.
@@ -53,39 +53,39 @@ def arguments(marks: Sequence[pytest.Mark]) -> dict[str, Any]:
         raise UsageError(f"{len(mark.args)} arguments have no name; all but the first, the target, need one: op=...")
     if mark.args and "target" in mark.kwargs:
         raise UsageError(f"two targets: {mark.args[0]!r} and {mark.kwargs['target']!r}; expected one")
-    given = {**dict(zip(["target"], mark.args, strict=False)), **mark.kwargs}
-    given = {name: value for name, value in given.items() if value is not None}
-    _require_target(given.get("target"))
-    for name, value in given.items():
+    values = {**dict(zip(["target"], mark.args, strict=False)), **mark.kwargs}
+    values = {name: value for name, value in values.items() if value is not None}
+    _require_target(values.get("target"))
+    for name, value in values.items():
         if name in _EXPECTED:
             _require_type(name, value)
     for name in ("dtypes", "properties"):
-        if name in given:
-            given[name] = _listed(name, given[name])
-    if "domain" in given:
-        given["domain"] = _domain(given["domain"])
-    return given
+        if name in values:
+            values[name] = _entries(name, values[name])
+    if "domain" in values:
+        values["domain"] = _domain(values["domain"])
+    return values
 
 
-def request(given: Mapping[str, Any], run: Mapping[str, Any]) -> CheckRequest:
+def request(values: Mapping[str, Any], run: Mapping[str, Any]) -> CheckRequest:
     """The request of these marker arguments in a run with these options.
 
     UsageError for an unknown name, a missing file or a number out of its range.
     """
-    kinds = tuple(dict.fromkeys(map(dtype, given.get("dtypes", DEFAULT_DTYPES))))
-    asked = CheckRequest(**{"questions": bool(given.get("strict")), **given, **run, "dtypes": kinds})
-    check_names(asked)
-    if isinstance(asked.op, str) and ":" not in asked.op:
-        known("op", asked.op, OPS)
-    if isinstance(asked.target, str) and asked.target not in PEERS:
-        Location.parse(asked.target)
-        if ".py:" in asked.target and (reason := absent(asked.target)):
+    dtype_names = tuple(dict.fromkeys(map(long_dtype, values.get("dtypes", DEFAULT_DTYPES))))
+    check_request = CheckRequest(**{"questions": bool(values.get("strict")), **values, **run, "dtypes": dtype_names})
+    check_names(check_request)
+    if isinstance(check_request.op, str) and ":" not in check_request.op:
+        require_known("op", check_request.op, OPS)
+    if isinstance(check_request.target, str) and check_request.target not in PEERS:
+        Location.parse(check_request.target)
+        if ".py:" in check_request.target and (reason := missing_target_reason(check_request.target)):
             raise UsageError(reason)
-    if asked.timeout is not None and not asked.timeout > 0:
-        raise UsageError(f"timeout: {asked.timeout} seconds; expected a number above zero")
-    if not is_seed(asked.seed):
-        raise UsageError(f"seed: {asked.seed}; expected {SEED}")
-    return asked
+    if check_request.timeout is not None and not check_request.timeout > 0:
+        raise UsageError(f"timeout: {check_request.timeout} seconds; expected a number above zero")
+    if not is_seed(check_request.seed):
+        raise UsageError(f"seed: {check_request.seed}; expected {SEED}")
+    return check_request
 
 
 def requests(marks: Sequence[pytest.Mark], config: pytest.Config) -> dict[str, CheckRequest]:
@@ -93,64 +93,66 @@ def requests(marks: Sequence[pytest.Mark], config: pytest.Config) -> dict[str, C
 
     UsageError for a wrong marker, pytest.UsageError for a device that this machine lacks.
     """
-    given = arguments(marks)
-    run = {name: chosen(config, name, given)[0] for name in _OF_THE_RUN}
+    values = marker_arguments(marks)
+    run = {name: option_value(config, name, values)[0] for name in _RUN_OPTIONS}
     run["device"] = run["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
-    asked = request(given, run)
-    if asked.device == "cuda" and not torch.cuda.is_available():
-        where = chosen(config, "device", given)[1]
+    check_request = request(values, run)
+    if check_request.device == "cuda" and not torch.cuda.is_available():
+        source = option_value(config, "device", values)[1]
         raise pytest.UsageError(
-            f"{where} cuda: torch {torch.__version__} sees no CUDA device here; use --packproof-device cpu"
+            f"{source} cuda: torch {torch.__version__} sees no CUDA device here; use --packproof-device cpu"
         )
-    validate(asked)
+    validate(check_request)
     return {
-        f"{getattr(law, 'name', law)}-{short(kind)}": replace(asked, properties=(law,), dtypes=(kind,))
-        for law in asked.properties or tuple(asked.laws)
-        for kind in asked.dtypes or ()
+        f"{getattr(law, 'name', law)}-{short_dtype(dtype_name)}": replace(
+            check_request, properties=(law,), dtypes=(dtype_name,)
+        )
+        for law in check_request.properties or tuple(check_request.laws)
+        for dtype_name in check_request.dtypes or ()
     }
 
 
 def _require_names(mark: pytest.Mark) -> None:
     for name in mark.kwargs:
         if name not in ARGUMENTS:
-            near = get_close_matches(name, ARGUMENTS, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"{name!r} is not an argument{meant}\n    its arguments: {', '.join(ARGUMENTS)}")
+            close_matches = get_close_matches(name, ARGUMENTS, n=1)
+            suggestion = f"; did you mean {close_matches[0]!r}?" if close_matches else ""
+            raise UsageError(f"{name!r} is not an argument{suggestion}\n    its arguments: {', '.join(ARGUMENTS)}")
 
 
 def _require_target(target: Any) -> None:
     if target is None or target == "":
         raise UsageError("it names no kernel; expected @pytest.mark.packproof('my_module:my_kernel', op=...)")
     if not isinstance(target, str) and not callable(target):
-        raise UsageError(f"target is {_described(target)}; expected 'module:function' or a function")
+        raise UsageError(f"target is {_value_and_type(target)}; expected 'module:function' or a function")
 
 
 def _require_type(name: str, value: Any) -> None:
     types, words = _EXPECTED[name]
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise UsageError(f"{name} is {_described(value)}; expected {words}")
+        raise UsageError(f"{name} is {_value_and_type(value)}; expected {words}")
 
 
-def _listed(name: str, value: Any) -> tuple[Any, ...]:
+def _entries(name: str, value: Any) -> tuple[Any, ...]:
     """The dtypes or properties as a tuple with at least one entry."""
     kinds, example = ((str,), "['fp32', 'bf16']") if name == "dtypes" else ((str, Property), "['packing']")
     if isinstance(value, (str, Property)) or not isinstance(value, Iterable):
-        raise UsageError(f"{name} is {_described(value)}; expected a list: {name}={example}")
+        raise UsageError(f"{name} is {_value_and_type(value)}; expected a list: {name}={example}")
     if not (entries := tuple(value)):
         raise UsageError(f"{name} is empty, so that nothing would be checked; leave it out to check all")
     for entry in entries:
         if not isinstance(entry, kinds):
-            raise UsageError(f"{name} has {_described(entry)}; expected names, such as {name}={example}")
+            raise UsageError(f"{name} has {_value_and_type(entry)}; expected names, such as {name}={example}")
     return entries
 
 
 def _domain(value: Any) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (None,)
     if not all(isinstance(text, str) for text in texts):
-        raise UsageError(f"domain is {_described(value)}; expected conditions, such as domain=['d % 8 == 0']")
+        raise UsageError(f"domain is {_value_and_type(value)}; expected conditions, such as domain=['d % 8 == 0']")
     return Domain.of(texts).texts
 
 
-def _described(value: Any) -> str:
+def _value_and_type(value: Any) -> str:
     """A value of a wrong type, in words: "5, an int"."""
     return f"{value!r}, {article(type(value).__name__)}"

@@ -18,7 +18,7 @@ class Option:
     name: str
     help: str
     default: Any
-    read: Callable[[str], Any]
+    parse: Callable[[str], Any]
     """Parses a value; ValueError or UsageError for invalid text."""
     metavar: str = ""
     """The name of the value in help."""
@@ -34,21 +34,21 @@ class Option:
 
 def _profile(text: str) -> str:
     from packproof.harness.engine.request import PROFILES  # noqa: PLC0415
-    from packproof.harness.results.names import known  # noqa: PLC0415
+    from packproof.harness.results.names import require_known  # noqa: PLC0415
 
-    return known("profile", text, PROFILES)
+    return require_known("profile", text, PROFILES)
 
 
 def _device(text: str) -> str:
-    from packproof.harness.results.names import DEVICES, known  # noqa: PLC0415
+    from packproof.harness.results.names import DEVICES, require_known  # noqa: PLC0415
 
-    return known("device", text, DEVICES)
+    return require_known("device", text, DEVICES)
 
 
 def _seed(text: str) -> int:
-    from packproof.harness.results.names import seed_in  # noqa: PLC0415
+    from packproof.harness.results.names import parse_seed  # noqa: PLC0415
 
-    return seed_in(text)
+    return parse_seed(text)
 
 
 def _expected_failures(text: str) -> str:
@@ -87,16 +87,16 @@ def add_options(parser: pytest.Parser) -> None:
             group.addoption(option.flag, action="store_true", default=None, help=option.help)
         else:
             metavar = option.metavar or option.name.upper()
-            group.addoption(option.flag, type=_argument(option.read), metavar=metavar, help=option.help)
+            group.addoption(option.flag, type=_argparse_type(option.parse), metavar=metavar, help=option.help)
         parser.addini(option.key, f"default of {option.flag}: {option.help}", default="")
 
 
-def _argument(read: Callable[[str], Any]) -> Callable[[str], Any]:
+def _argparse_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """The parser for argparse, whose errors name the option."""
 
     def argument(text: str) -> Any:
         try:
-            return read(text)
+            return parse(text)
         except UsageError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -106,33 +106,33 @@ def _argument(read: Callable[[str], Any]) -> Callable[[str], Any]:
 def require_ini(config: pytest.Config) -> None:
     """pytest.UsageError for a value in the ini file that the option does not take."""
     for option in OPTIONS.values():
-        ini(config, option)
+        ini_value(config, option)
 
 
-def on_command_line(config: pytest.Config, option: Option) -> Any:
+def command_line_value(config: pytest.Config, option: Option) -> Any:
     """The value of an option on the command line; None if absent."""
     return config.getoption(option.key)
 
 
-def ini(config: pytest.Config, option: Option) -> Any:
+def ini_value(config: pytest.Config, option: Option) -> Any:
     """The value of an option in the ini file; None if absent."""
     text = str(config.getini(option.key)).strip()
     try:
-        return option.read(text) if text else None
+        return option.parse(text) if text else None
     except UsageError as error:
         problem = str(error)
     raise pytest.UsageError(f"{config.inipath.name if config.inipath else 'ini'}: {option.key}: {problem}")
 
 
-def chosen(config: pytest.Config, name: str, marker: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+def option_value(config: pytest.Config, name: str, marker: Mapping[str, Any] | None = None) -> tuple[Any, str]:
     """The value of an option and its source, in words.
 
     The command line comes first, then the marker, the ini file and the default.
     """
     option = OPTIONS[name]
-    places = (
-        (on_command_line(config, option), option.flag),
+    candidates = (
+        (command_line_value(config, option), option.flag),
         ((marker or {}).get(name), f"@pytest.mark.packproof: {name}"),
-        (ini(config, option), option.key),
+        (ini_value(config, option), option.key),
     )
-    return next((found for found in places if found[0] is not None), (option.default, name))
+    return next((candidate for candidate in candidates if candidate[0] is not None), (option.default, name))

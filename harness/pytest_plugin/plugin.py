@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.pytest_plugin.finding import MARKER, PlainFailure, WrongCall, show_at
-from packproof.harness.pytest_plugin.options import add_options, chosen, require_ini
+from packproof.harness.pytest_plugin.finding import MARKER, PlainFailure, WrongCall, point_report_to
+from packproof.harness.pytest_plugin.options import add_options, option_value, require_ini
 from packproof.harness.pytest_plugin.proof import Proof
 
 MARKERS = (
@@ -44,8 +44,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """The workers for `-n auto` on cuda, by GPU. None for `-n logical` or if xdist's own variable is set."""
     from packproof.harness.worker import gpus  # noqa: PLC0415
 
-    other = config.getoption("numprocesses") != "auto" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
-    return None if other or not _on_cuda(config) else gpus.workers()
+    has_explicit_count = config.getoption("numprocesses") != "auto" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
+    return None if has_explicit_count or not _on_cuda(config) else gpus.worker_count()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -55,35 +55,37 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
 
     if _on_cuda(config):
         for number, spec in enumerate(specs):
-            spec.env.update(gpus.pinned(number))
+            spec.env.update(gpus.gpu_environment(number))
 
 
 def _on_cuda(config: pytest.Config) -> bool:
-    return bool(chosen(config, "device")[0] == "cuda")
+    return bool(option_value(config, "device")[0] == "cuda")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    nearest = metafunc.definition.get_closest_marker("packproof")
-    if nearest is None:
+    nearest_mark = metafunc.definition.get_closest_marker("packproof")
+    if nearest_mark is None:
         return
     if "proof" not in metafunc.fixturenames:
-        raise _wrong(metafunc, f"{MARKER}the test has no argument `proof`, which checks the kernel when it is called")
-    _fork_soon(metafunc.config)
-    marks = [mark for mark in metafunc.definition.own_markers if mark.name == "packproof"] or [nearest]
+        raise _wrong_call(
+            metafunc, f"{MARKER}the test has no argument `proof`, which checks the kernel when it is called"
+        )
+    _start_zygote(metafunc.config)
+    marks = [mark for mark in metafunc.definition.own_markers if mark.name == "packproof"] or [nearest_mark]
     requests = _requests(marks, metafunc)
     metafunc.parametrize("proof", list(requests.values()), indirect=True, ids=list(requests))
 
 
-def _fork_soon(config: pytest.Config) -> None:
+def _start_zygote(config: pytest.Config) -> None:
     """Start the zygote, from which kernel processes are forked, if the device is known.
 
     Both pytest and the zygote import for seconds, so they do it side by side.
     """
     from packproof.harness.worker import zygote_client  # noqa: PLC0415  (does not import torch)
 
-    device, _ = chosen(config, "device")
+    device, _ = option_value(config, "device")
     if device and not config.option.collectonly:
-        zygote_client.shared(interpreted=device == "cpu")
+        zygote_client.shared_zygote(interpreted=device == "cpu")
 
 
 def _requests(marks: Sequence[pytest.Mark], metafunc: pytest.Metafunc) -> dict[str, Any]:
@@ -97,34 +99,36 @@ def _requests(marks: Sequence[pytest.Mark], metafunc: pytest.Metafunc) -> dict[s
         problem = f"{MARKER}{error}"
     except pytest.UsageError as error:
         problem = str(error)
-    raise _wrong(metafunc, problem)
+    raise _wrong_call(metafunc, problem)
 
 
-def _wrong(metafunc: pytest.Metafunc, problem: str) -> WrongCall:
+def _wrong_call(metafunc: pytest.Metafunc, problem: str) -> WrongCall:
     path, line, _ = metafunc.definition.reportinfo()
     return WrongCall(Path(path), (line or 0) + 1, problem)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    judged = [at for at, item in enumerate(items) if item.get_closest_marker("packproof")]
-    for at in judged:
-        if reason := _not_now(items[at], config):
-            items[at].add_marker(pytest.mark.skip(reason=reason))
-    if judged and hasattr(config, "workerinput"):
-        from packproof.harness.pytest_plugin.xdist_order import interleaved  # noqa: PLC0415
+    proof_positions = [position for position, item in enumerate(items) if item.get_closest_marker("packproof")]
+    for position in proof_positions:
+        if reason := _skip_reason(items[position], config):
+            items[position].add_marker(pytest.mark.skip(reason=reason))
+    if proof_positions and hasattr(config, "workerinput"):
+        from packproof.harness.pytest_plugin.xdist_order import interleave_tests  # noqa: PLC0415
 
-        for at, item in zip(judged, interleaved([items[at] for at in judged]), strict=True):
-            items[at] = item
+        for position, item in zip(
+            proof_positions, interleave_tests([items[position] for position in proof_positions]), strict=True
+        ):
+            items[position] = item
 
 
-def _not_now(item: pytest.Item, config: pytest.Config) -> str:
+def _skip_reason(item: pytest.Item, config: pytest.Config) -> str:
     """Why the markers `slow` or `gpu` exclude a kernel from this run; "" if they do not."""
-    if item.get_closest_marker("slow") and not chosen(config, "slow")[0]:
+    if item.get_closest_marker("slow") and not option_value(config, "slow")[0]:
         return "slow: checked with --packproof-slow"
     if item.get_closest_marker("gpu") and item.callspec.params["proof"].device != "cuda":  # type: ignore[attr-defined]
-        on_cpu = chosen(config, "device")[0] == "cpu"
-        why = "this run uses cpu" if on_cpu else "torch sees no CUDA device here"
-        return f"gpu: checked on cuda only, and {why}"
+        on_cpu = option_value(config, "device")[0] == "cpu"
+        reason = "this run uses cpu" if on_cpu else "torch sees no CUDA device here"
+        return f"gpu: checked on cuda only, and {reason}"
     return ""
 
 
@@ -139,7 +143,7 @@ def proof(request: pytest.FixtureRequest) -> Proof:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     result = yield
-    if isinstance(given := pyfuncitem.funcargs.get("proof"), Proof) and not given.called:
+    if isinstance(fixture_value := pyfuncitem.funcargs.get("proof"), Proof) and not fixture_value.called:
         raise PlainFailure("the test ended without calling proof(): nothing was checked")
     return result
 
@@ -148,7 +152,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     report = yield
     path, line, _ = item.reportinfo()
-    show_at(Path(path), (line or 0) + 1, report, call.excinfo and call.excinfo.value)
+    point_report_to(Path(path), (line or 0) + 1, report, call.excinfo and call.excinfo.value)
     return report
 
 
@@ -156,7 +160,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
     report = yield
     if report.call.excinfo and isinstance(error := report.call.excinfo.value, WrongCall):
-        show_at(error.path, error.line, report, error)
+        point_report_to(error.path, error.line, report, error)
         if hasattr(collector.config, "workerinput"):
             report.longrepr = str(error)  # xdist shows a text once, and an object once for each worker
     return report

@@ -18,19 +18,19 @@ class Proof:
 
     def __init__(self, request: "CheckRequest", record: Callable[[str, object], None]) -> None:
         self._request = request
-        self._record = record
+        self._record_property = record
         self.called = False
 
     def __call__(self) -> None:
         self.called = True
-        end = self._checked()
+        end = self._run_check()
         for verdict in end.verdicts:
-            self._keep(verdict)
+            self._record_verdict(verdict)
         if end.interrupted:
             raise KeyboardInterrupt
         _require_passed(end)
 
-    def _checked(self) -> "RunFinished":
+    def _run_check(self) -> "RunFinished":
         from packproof.harness.engine import check  # noqa: PLC0415
         from packproof.harness.results.events import RunFinished  # noqa: PLC0415
         from packproof.refs.errors import UsageError  # noqa: PLC0415
@@ -49,20 +49,20 @@ class Proof:
         from packproof.harness.worker import gpus  # noqa: PLC0415
 
         worker = os.environ.get("PYTEST_XDIST_WORKER")
-        return gpus.pinned(int(worker.removeprefix("gw"))) if worker and self._request.device == "cuda" else {}
+        return gpus.gpu_environment(int(worker.removeprefix("gw"))) if worker and self._request.device == "cuda" else {}
 
-    def _keep(self, verdict: "Verdict") -> None:
+    def _record_verdict(self, verdict: "Verdict") -> None:
         """Record the verdict as properties of the test, which xdist passes on and --junitxml contains."""
-        from packproof.harness.results.names import short  # noqa: PLC0415
+        from packproof.harness.results.names import short_dtype  # noqa: PLC0415
 
         cell = verdict.cell
         facts: dict[str, Any] = {"op": cell.op, "target": cell.target, "property": cell.property}
-        facts |= {"dtype": short(cell.dtype), "device": cell.device, "tier": verdict.tier}
+        facts |= {"dtype": short_dtype(cell.dtype), "device": cell.device, "tier": verdict.tier}
         facts |= {"examples": verdict.examples, "judged": verdict.judged}
         if verdict.failure:
             facts |= {"lengths": list(verdict.failure.lengths), "replay": verdict.failure.replay}
         for name, value in facts.items():
-            self._record(name, value)
+            self._record_property(name, value)
 
 
 def _require_passed(end: "RunFinished") -> None:
@@ -72,16 +72,18 @@ def _require_passed(end: "RunFinished") -> None:
     """
     from packproof.harness.results.wording import failure_text, failure_texts  # noqa: PLC0415
 
-    if failed := [v for v in end.verdicts if v.failed]:
-        raise PlainFailure("\n\n".join(failure_texts(failed)), headline(failed[0]))
+    if failures := [v for v in end.verdicts if v.failed]:
+        raise PlainFailure("\n\n".join(failure_texts(failures)), headline(failures[0]))
     if end.error:
         raise PlainFailure(end.error)
-    if unjudged := [v for v in end.verdicts if v.status == "error"]:
-        raise PlainFailure("; ".join(v.reason for v in unjudged), headline(unjudged[0]))
-    if inconclusive := [v for v in end.verdicts if v.status == "inconclusive"]:
-        raise PlainFailure("inconclusive: " + "; ".join(v.reason for v in inconclusive), headline(inconclusive[0]))
-    if expected := [v for v in end.verdicts if v.status == "expected"]:
-        print("\n\n".join(map(failure_text, expected)))
-        pytest.xfail(f"{expected[0].reason.removeprefix('expected: ')}: {headline(expected[0])}")
+    if errors := [v for v in end.verdicts if v.status == "error"]:
+        raise PlainFailure("; ".join(v.reason for v in errors), headline(errors[0]))
+    if inconclusive_verdicts := [v for v in end.verdicts if v.status == "inconclusive"]:
+        raise PlainFailure(
+            "inconclusive: " + "; ".join(v.reason for v in inconclusive_verdicts), headline(inconclusive_verdicts[0])
+        )
+    if expected_failures := [v for v in end.verdicts if v.status == "expected"]:
+        print("\n\n".join(map(failure_text, expected_failures)))
+        pytest.xfail(f"{expected_failures[0].reason.removeprefix('expected: ')}: {headline(expected_failures[0])}")
     if not any(verdict.status == "passed" for verdict in end.verdicts):
         pytest.skip("; ".join(verdict.reason for verdict in end.verdicts))

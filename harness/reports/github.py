@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from packproof.harness.results.text import printable
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 _ENDINGS = {
     0: "every property held",
@@ -38,17 +38,19 @@ def annotations(results: Results, code: int) -> Iterator[str]:
         kind = "warning" if r["status"] == "inconclusive" else "error"
         lines = printable(r.get("message") or r.get("reason") or r["status"]).splitlines()[:_MOST_LINES]
         text = "\n".join([*lines, *([f"packproof replay {r['replay']}"] if r.get("replay") else [])])
-        place = "".join(f"{name}={_property(str(value))}," for name, value in _defined(r["target"]).items())
-        title = _property(f"packproof: {r['op']} {r['property']} {r['dtype']} {r['status']}")
-        yield f"::{kind} {place}title={title}::{_data(text)}"
+        location = "".join(
+            f"{name}={_escape_property(str(value))}," for name, value in _definition(r["target"]).items()
+        )
+        title = _escape_property(f"packproof: {r['op']} {r['property']} {r['dtype']} {r['status']}")
+        yield f"::{kind} {location}title={title}::{_escape_data(text)}"
     if code and not bad:
-        yield f"::error title=packproof::{_data(_ending(code))}; the log of this step has the reason"
+        yield f"::error title=packproof::{_escape_data(_ending_text(code))}; the log of this step has the reason"
 
 
 def summary(results: Results, code: int) -> Iterator[str]:
     """The lines of the summary, in Markdown: the outcome, a table of the results, and the failures in full."""
     stale = code == 1 and not any(r["status"] == "failed" for r in results) and bool(results)
-    yield f"### packproof: {_STALE if stale else _ending(code)}"
+    yield f"### packproof: {_STALE if stale else _ending_text(code)}"
     if not results:
         yield from ("", "There are no results: the log of the step has the reason.")
         return
@@ -56,46 +58,46 @@ def summary(results: Results, code: int) -> Iterator[str]:
     for r in results:
         result = f"**{r['status']}**" if r["status"] in ("failed", "stale") else r["status"]
         cells = [r["target"], f"{r['op']} {r['property']}", r["dtype"], result, str(r["judged"])]
-        yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
+        yield f"| {' | '.join(_escape_cell(cell) for cell in cells)} |"
     for r in results:
         if r.get("message"):
             yield from ("", f"<pre>{escape(printable(r['message']))}</pre>")
-    judged = counted(sum(r["judged"] for r in results), "example")
-    yield from ("", f"{judged} judged. The artefact of this job has the HTML report and the replay files.")
+    judged_text = plural(sum(r["judged"] for r in results), "example")
+    yield from ("", f"{judged_text} judged. The artefact of this job has the HTML report and the replay files.")
 
 
-def _ending(code: int) -> str:
+def _ending_text(code: int) -> str:
     return f"{_ENDINGS.get(code, 'it ended')} (exit code {code})"
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     return escape(printable(text)).replace("|", "\\|")
 
 
-def _data(text: str) -> str:
+def _escape_data(text: str) -> str:
     """Escape a message of a workflow command: the command ends at the end of its line."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _data(printable(text)).replace(":", "%3A").replace(",", "%2C")
+def _escape_property(text: str) -> str:
+    return _escape_data(printable(text)).replace(":", "%3A").replace(",", "%2C")
 
 
-def _defined(target: str) -> dict[str, object]:
+def _definition(target: str) -> dict[str, object]:
     """File and line of a kernel's definition, relative to the working directory; {} for a file outside of it."""
-    place, _, path = target.rpartition(":")
+    module_or_file, _, qualname = target.rpartition(":")
     try:
-        file = Path(place if place.endswith(".py") else _origin(place)).resolve()
+        file = Path(module_or_file if module_or_file.endswith(".py") else _source_file(module_or_file)).resolve()
         tree = ast.parse(file.read_bytes())
-        found = {"file": file.relative_to(Path.cwd()).as_posix()}
+        location = {"file": file.relative_to(Path.cwd()).as_posix()}
     except Exception:  # find_spec imports the parent packages, which may raise anything
         return {}
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-    lines = [node.lineno for node in functions if node.name == path.rpartition(".")[2]]
-    return {**found, "line": lines[0]} if lines else dict(found)
+    lines = [node.lineno for node in functions if node.name == qualname.rpartition(".")[2]]
+    return {**location, "line": lines[0]} if lines else dict(location)
 
 
-def _origin(module: str) -> str:
+def _source_file(module: str) -> str:
     spec = find_spec(module)
     return spec.origin or "" if spec else ""
 

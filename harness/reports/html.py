@@ -15,12 +15,12 @@ from packproof.harness.reports.svg import LEVELS, palette
 from packproof.harness.results import events
 from packproof.harness.results.conclusions import limits_lines, tuned_lines
 from packproof.harness.results.environment import environment
-from packproof.harness.results.files import replace_text, writable
-from packproof.harness.results.names import short
+from packproof.harness.results.files import replace_text, writable_path
+from packproof.harness.results.names import short_dtype
 from packproof.harness.results.text import printable
 from packproof.harness.results.wording import regime_lines, share_text, summary
 from packproof.properties.cases.case import shorten
-from packproof.properties.cases.layouts import CLASSES
+from packproof.properties.cases.layouts import BOUNDARY_CLASSES
 from packproof.version import __version__
 
 SYMBOLS = {
@@ -45,33 +45,33 @@ class HtmlReport:
     """Writes the report when the run ends, also early. Raises UsageError at once if the file cannot be written."""
 
     def __init__(self, path: str) -> None:
-        self._file = writable(path, "--html")
-        self._started: events.RunStarted | None = None
+        self._file = writable_path(path, "--html")
+        self._run_started: events.RunStarted | None = None
 
     def __call__(self, event: events.Event) -> None:
         match event:
             case events.RunStarted():
-                self._started = event
-            case events.RunFinished() if self._started:
-                replace_text(self._file, page(self._started, event))
+                self._run_started = event
+            case events.RunFinished() if self._run_started:
+                replace_text(self._file, page(self._run_started, event))
 
 
-def page(started: events.RunStarted, finished: events.RunFinished) -> str:
+def page(run_started: events.RunStarted, run_finished: events.RunFinished) -> str:
     """The whole page."""
-    devices = list(dict.fromkeys(cell.device for cell in started.cells))
-    order = {cell: place for place, cell in enumerate(started.cells)}
-    verdicts = sorted(finished.verdicts, key=lambda v: order[v.cell])
+    devices = list(dict.fromkeys(cell.device for cell in run_started.cells))
+    order = {cell: index for index, cell in enumerate(run_started.cells)}
+    verdicts = sorted(run_finished.verdicts, key=lambda v: order[v.cell])
     templates = _templates()
     return templates.get_template("page.html").render(
-        started=started,
-        finished=finished,
-        summary=summary(finished, sum(cell.counts for cell in started.cells)),
-        outcome=_outcome(finished),
+        started=run_started,
+        finished=run_finished,
+        summary=summary(run_finished, sum(cell.counts for cell in run_started.cells)),
+        outcome=_outcome(run_finished),
         boards=boards(verdicts),
         failures=list(_failures(templates, [v for v in verdicts if v.failed])),
         expected=list(_failures(templates, [v for v in verdicts if v.status == "expected"])),
         regimes=regime_lines(v for v in verdicts if v.cell.counts),
-        not_run=_not_run(started, finished),
+        not_run=_not_run(run_started, run_finished),
         machines=[environment(device) for device in devices],
         packproof=__version__,
     )
@@ -79,19 +79,19 @@ def page(started: events.RunStarted, finished: events.RunFinished) -> str:
 
 def _failures(templates: jinja2.Environment, failed: Sequence[events.Verdict]) -> Iterator[Markup]:
     """Each failure as HTML, in the fullest form that still fits on the page."""
-    template, used, forms = templates.get_template("failure.html"), 0, dict(_ROOM)
+    template, page_length, forms = templates.get_template("failure.html"), 0, dict(_ROOM)
     for verdict in failed:
-        for form, most in list(forms.items()):
+        for form, limit in list(forms.items()):
             text = template.render(verdict=verdict, form=form)
-            if used + len(text) <= most:
+            if page_length + len(text) <= limit:
                 break
             del forms[form]  # once a form is too large, all later failures take a shorter one
-        used += len(text)
+        page_length += len(text)
         yield Markup(text)  # the template has escaped it
 
 
 def _templates() -> jinja2.Environment:
-    found = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.PackageLoader("packproof.harness.reports"),
         autoescape=True,
         finalize=_presentable,
@@ -99,11 +99,11 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals.update(SYMBOLS=SYMBOLS, classes=_classes, levels=_levels(), palette=palette(), terms=_TERMS)
-    found.filters.update(short=short, slug=_slug, lengths=shorten, quoted=shlex.quote, literal=repr)
-    found.filters.update(limits=limits_lines, share=share_text, tuned=tuned_lines)
-    found.filters.update(layout_svg=layout_svg, error_svg=error_svg, leak_svg=leak_svg)
-    return found
+    templates.globals.update(SYMBOLS=SYMBOLS, classes=_classes, levels=_levels(), palette=palette(), terms=_TERMS)
+    templates.filters.update(short=short_dtype, slug=_slug, lengths=shorten, quoted=shlex.quote, literal=repr)
+    templates.filters.update(limits=limits_lines, share=share_text, tuned=tuned_lines)
+    templates.filters.update(layout_svg=layout_svg, error_svg=error_svg, leak_svg=leak_svg)
+    return templates
 
 
 def _presentable(value: Any) -> Any:
@@ -121,23 +121,27 @@ def _slug(cell: events.Cell) -> str:
     return re.sub(r"[^a-zA-Z0-9]+", "-", f"{cell.op} {cell.target} {cell.law} {cell.dtype} {cell.device}")
 
 
-def _outcome(finished: events.RunFinished) -> str:
-    statuses = {verdict.status for verdict in finished.verdicts if verdict.cell.counts}
+def _outcome(run_finished: events.RunFinished) -> str:
+    statuses = {verdict.status for verdict in run_finished.verdicts if verdict.cell.counts}
     if statuses & {"failed", "stale"}:
         return "failed"
     if "error" in statuses:
         return "error"
-    if "inconclusive" in statuses and not (finished.error or finished.interrupted):
+    if "inconclusive" in statuses and not (run_finished.error or run_finished.interrupted):
         return "inconclusive"
-    return "not run" if finished.error or finished.interrupted or not statuses & {"passed", "expected"} else "passed"
+    return (
+        "not run"
+        if run_finished.error or run_finished.interrupted or not statuses & {"passed", "expected"}
+        else "passed"
+    )
 
 
-def _not_run(started: events.RunStarted, finished: events.RunFinished) -> list[events.Cell]:
-    ended = {verdict.cell for verdict in finished.verdicts}
-    return [cell for cell in started.cells if cell.counts and cell not in ended]
+def _not_run(run_started: events.RunStarted, run_finished: events.RunFinished) -> list[events.Cell]:
+    finished_cells = {verdict.cell for verdict in run_finished.verdicts}
+    return [cell for cell in run_started.cells if cell.counts and cell not in finished_cells]
 
 
 def _classes(board: Board) -> list[tuple[str, bool]]:
     """Every layout class and whether the kernel was judged in it; empty if no layout was drawn."""
-    met = frozenset[str]().union(*(verdict.classes for verdict in board.verdicts))
-    return [(name, name in met) for name in CLASSES] if met else []
+    judged_classes = frozenset[str]().union(*(verdict.classes for verdict in board.verdicts))
+    return [(name, name in judged_classes) for name in BOUNDARY_CLASSES] if judged_classes else []

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from packproof.harness.results import events
-from packproof.harness.results.files import replace_text, writable
-from packproof.harness.results.questions import question_of
+from packproof.harness.results.files import replace_text, writable_path
+from packproof.harness.results.questions import find_question
 from packproof.harness.results.wording import failure_text
 from packproof.version import __version__
 
@@ -25,63 +25,65 @@ class JsonReport:
     """
 
     def __init__(self, path: str) -> None:
-        self._file = writable(path, "--json")
-        self._started: events.RunStarted | None = None
+        self._file = writable_path(path, "--json")
+        self._run_started: events.RunStarted | None = None
         self._verdicts: list[events.Verdict] = []
-        self._place: dict[events.Cell, int] = {}
+        self._order: dict[events.Cell, int] = {}
 
     def __call__(self, event: events.Event) -> None:
         match event:
             case events.RunStarted():
-                self._started = event
-                self._place = {cell: number for number, cell in enumerate(event.cells)}
+                self._run_started = event
+                self._order = {cell: number for number, cell in enumerate(event.cells)}
                 self._write(None)
             case events.CellFinished(verdict):
-                insort(self._verdicts, verdict, key=lambda one: self._place[one.cell])
+                insort(self._verdicts, verdict, key=lambda v: self._order[v.cell])
                 self._write(None)
             case events.RunFinished():
                 self._write(event)
 
-    def _write(self, finished: events.RunFinished | None) -> None:
-        if self._started is None:
+    def _write(self, run_finished: events.RunFinished | None) -> None:
+        if self._run_started is None:
             return
-        cells = self._started.cells
+        cells = self._run_started.cells
         document = {
             "version": VERSION,
             "packproof": __version__,
-            "target": _only(cell.target for cell in cells),
-            "op": _only(cell.op for cell in cells),
-            "device": _only(cell.device for cell in cells),
-            "profile": self._started.profile,
-            "seed": self._started.seed,
-            "notes": list(self._started.notes),
-            "verdict": self._verdict(finished),
-            "finished": finished is not None and not finished.interrupted and not finished.error,
-            "error": finished.error if finished else "",
+            "target": _only_value(cell.target for cell in cells),
+            "op": _only_value(cell.op for cell in cells),
+            "device": _only_value(cell.device for cell in cells),
+            "profile": self._run_started.profile,
+            "seed": self._run_started.seed,
+            "notes": list(self._run_started.notes),
+            "verdict": self._overall_verdict(run_finished),
+            "finished": run_finished is not None and not run_finished.interrupted and not run_finished.error,
+            "error": run_finished.error if run_finished else "",
             "planned": sum(cell.counts for cell in cells),
-            "seconds": round(finished.seconds, 3) if finished else None,
-            "timings": {name: round(spent, 3) for name, spent in finished.timings.items()} if finished else {},
+            "seconds": round(run_finished.seconds, 3) if run_finished else None,
+            "timings": {name: round(seconds, 3) for name, seconds in run_finished.timings.items()}
+            if run_finished
+            else {},
             "results": [_result(verdict) for verdict in self._verdicts if verdict.cell.counts],
             "promises": [_answer(verdict) for verdict in self._verdicts if not verdict.cell.counts],
         }
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-        replace_text(self._file, text, last=finished is not None)
+        replace_text(self._file, text, final=run_finished is not None)
 
-    def _verdict(self, finished: events.RunFinished | None) -> str:
+    def _overall_verdict(self, run_finished: events.RunFinished | None) -> str:
         if any(verdict.failed for verdict in self._verdicts):
             return "failed"
-        counting = [verdict for verdict in self._verdicts if verdict.cell.counts]
-        ended = finished is not None and not finished.interrupted and not finished.error
+        counted_verdicts = [verdict for verdict in self._verdicts if verdict.cell.counts]
+        ended_normally = run_finished is not None and not run_finished.interrupted and not run_finished.error
         if any(verdict.status == "error" for verdict in self._verdicts):
             return "error"
-        if ended and any(verdict.status == "inconclusive" for verdict in counting):
+        if ended_normally and any(verdict.status == "inconclusive" for verdict in counted_verdicts):
             return "inconclusive"
-        return "passed" if ended and any(verdict.held for verdict in counting) else "error"
+        return "passed" if ended_normally and any(verdict.held for verdict in counted_verdicts) else "error"
 
 
-def _only(values: Iterable[str]) -> str | None:
-    different = set(values)
-    return different.pop() if len(different) == 1 else None
+def _only_value(values: Iterable[str]) -> str | None:
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def _answer(verdict: events.Verdict) -> dict[str, Any]:
@@ -89,7 +91,7 @@ def _answer(verdict: events.Verdict) -> dict[str, Any]:
     cell, failure = verdict.cell, verdict.failure
     holds = {"passed": True, "failed": False}.get(verdict.status)
     answer: dict[str, Any] = {
-        "promise": question_of(cell.property, cell.beyond).meaning,
+        "promise": find_question(cell.property, cell.unpromised).meaning,
         "target": cell.target,
         "property": cell.property,
         "dtype": cell.dtype,
@@ -116,8 +118,8 @@ def _result(verdict: events.Verdict) -> dict[str, Any]:
         "seconds": round(verdict.seconds, 3),
         "classes": sorted(verdict.classes),
     }
-    if cell.beyond:
-        result["beyond"] = cell.beyond
+    if cell.unpromised:
+        result["beyond"] = cell.unpromised
     if verdict.missing:
         result["missing"] = list(verdict.missing)
     if verdict.limits:
@@ -130,5 +132,5 @@ def _result(verdict: events.Verdict) -> dict[str, Any]:
         result["reason"] = verdict.reason
     if failure:
         result |= {"lengths": list(failure.lengths), "tensor": failure.tensor, "message": failure_text(verdict)}
-        result |= {"example": failure.example, "tried": failure.tried, "replay": failure.replay}
+        result |= {"example": failure.example, "tried": failure.cases_tried, "replay": failure.replay}
     return result

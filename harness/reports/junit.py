@@ -4,18 +4,18 @@ from xml.etree import ElementTree
 
 from packproof.harness.results import events
 from packproof.harness.results.conclusions import tuned_lines
-from packproof.harness.results.files import replace_text, writable
-from packproof.harness.results.names import short
+from packproof.harness.results.files import replace_text, writable_path
+from packproof.harness.results.names import short_dtype
 from packproof.harness.results.text import printable
 from packproof.harness.results.wording import failure_text, headline
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 
 class JunitReport:
     """Rewrites the file after each finished cell. A cell without a verdict is an error: "not run"."""
 
     def __init__(self, path: str) -> None:
-        self._file = writable(path, "--junit")
+        self._file = writable_path(path, "--junit")
         self._planned: tuple[events.Cell, ...] = ()
         self._verdicts: dict[events.Cell, events.Verdict] = {}
 
@@ -23,14 +23,14 @@ class JunitReport:
         match event:
             case events.RunStarted(cells):
                 self._planned = tuple(cell for cell in cells if cell.counts)
-                self._write("the run has not reached it", last=False)
+                self._write("the run has not reached it", final=False)
             case events.CellFinished(verdict):
                 self._verdicts[verdict.cell] = verdict
-                self._write("the run has not reached it", last=False)
+                self._write("the run has not reached it", final=False)
             case events.RunFinished():
-                self._write(event.error or "the run was interrupted", last=True)
+                self._write(event.error or "the run was interrupted", final=True)
 
-    def _write(self, why_not_run: str, *, last: bool) -> None:
+    def _write(self, why_not_run: str, *, final: bool) -> None:
         root = ElementTree.Element("testsuites", name="packproof")
         suites: dict[str, list[events.Cell]] = {}
         for cell in self._planned:
@@ -44,10 +44,10 @@ class JunitReport:
             verdicts = [self._verdicts[cell] for cell in cells if cell in self._verdicts]
             suite.set("time", f"{sum(verdict.seconds for verdict in verdicts):.3f}")
         text = ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
-        replace_text(self._file, text, last=last)
+        replace_text(self._file, text, final=final)
 
     def _case(self, suite: ElementTree.Element, cell: events.Cell, why_not_run: str) -> ElementTree.Element:
-        name = {"classname": printable(f"{cell.op}.{cell.target}"), "name": f"{cell.law}-{short(cell.dtype)}"}
+        name = {"classname": printable(f"{cell.op}.{cell.target}"), "name": f"{cell.law}-{short_dtype(cell.dtype)}"}
         case = ElementTree.SubElement(suite, "testcase", name)
         verdict = self._verdicts.get(cell)
         if verdict is None:
@@ -64,8 +64,8 @@ class JunitReport:
         elif verdict.status == "expected":
             expected = ElementTree.SubElement(case, "skipped", type="expected", message=printable(verdict.reason))
             expected.text = printable(failure_text(verdict))
-        drawn = counted(verdict.examples, "example")
-        counts = f"tier {verdict.tier}, {verdict.judged} of {drawn} judged, {verdict.refused} refused"
+        examples = plural(verdict.examples, "example")
+        counts = f"tier {verdict.tier}, {verdict.judged} of {examples} judged, {verdict.refused} refused"
         lines = [counts, *tuned_lines([verdict])]
         ElementTree.SubElement(case, "system-out").text = printable("\n".join(lines))
         return case

@@ -17,27 +17,27 @@ class ScoreRow:
     """One for each dtype of the board, None for a dtype without a verdict."""
 
     @property
-    def judged(self) -> list[Verdict]:
+    def judged_verdicts(self) -> list[Verdict]:
         """Each verdict once: a single one may cover all dtypes."""
         return list({id(v): v for v in self.verdicts if v}.values())
 
     @property
     def tiers(self) -> str:
-        return ", ".join(dict.fromkeys(v.tier for v in self.judged))
+        return ", ".join(dict.fromkeys(v.tier for v in self.judged_verdicts))
 
     @property
     def examples(self) -> int:
-        return sum(v.examples for v in self.judged)
+        return sum(v.examples for v in self.judged_verdicts)
 
     @property
     def share(self) -> str:
         """The number of judged examples, and of drawn ones if it differs."""
-        judged = sum(v.judged for v in self.judged)
-        return str(judged) if judged == self.examples else f"{judged} of {self.examples}"
+        judged_count = sum(v.judged for v in self.judged_verdicts)
+        return str(judged_count) if judged_count == self.examples else f"{judged_count} of {self.examples}"
 
     @property
     def seconds(self) -> float:
-        return sum(v.seconds for v in self.judged)
+        return sum(v.seconds for v in self.judged_verdicts)
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,19 @@ def boards(verdicts: Iterable[Verdict]) -> list[Board]:
     kernels: dict[tuple[str, str, str], list[Verdict]] = {}
     for verdict in verdicts:
         kernels.setdefault((verdict.cell.op, verdict.cell.target, verdict.cell.device), []).append(verdict)
-    return [_board(*name, tuple(found)) for name, found in kernels.items()]
+    return [_make_board(*name, tuple(group)) for name, group in kernels.items()]
 
 
-def _board(op: str, target: str, device: str, verdicts: tuple[Verdict, ...]) -> Board:
-    counting = tuple(v for v in verdicts if v.cell.counts)
+def _make_board(op: str, target: str, device: str, verdicts: tuple[Verdict, ...]) -> Board:
+    counted_verdicts = tuple(v for v in verdicts if v.cell.counts)
     dtypes = tuple(d for d in dict.fromkeys(v.cell.dtype for v in verdicts) if d != EVERY_DTYPE) or (EVERY_DTYPE,)
-    found = {(v.cell.law, v.cell.dtype): v for v in counting}
+    by_law_and_dtype = {(v.cell.law, v.cell.dtype): v for v in counted_verdicts}
     rows = tuple(
-        ScoreRow(name, tuple(found.get((name, dtype), found.get((name, EVERY_DTYPE))) for dtype in dtypes))
-        for name in dict.fromkeys(v.cell.law for v in counting)
+        ScoreRow(
+            name,
+            tuple(by_law_and_dtype.get((name, dtype), by_law_and_dtype.get((name, EVERY_DTYPE))) for dtype in dtypes),
+        )
+        for name in dict.fromkeys(v.cell.law for v in counted_verdicts)
     )
     unpromised = tuple(answers([v for v in verdicts if not v.cell.counts]))
-    return Board(op, target, device, dtypes, rows, counting, unpromised)
+    return Board(op, target, device, dtypes, rows, counted_verdicts, unpromised)

@@ -15,11 +15,11 @@ def palette() -> list[str]:
     """One colour for each level, from dark blue to light yellow."""
     colours = []
     for k in range(len(LEVELS) + 1):
-        along = 2 * k / len(LEVELS)
-        low, high = _CIVIDIS[:2] if along <= 1 else _CIVIDIS[1:]
-        part = along - (along > 1)
-        mixed = (round(a + (b - a) * part) for a, b in zip(low, high, strict=True))
-        colours.append("#" + "".join(f"{channel:02x}" for channel in mixed))
+        position = 2 * k / len(LEVELS)
+        low, high = _CIVIDIS[:2] if position <= 1 else _CIVIDIS[1:]
+        fraction = position - (position > 1)
+        channels = (round(a + (b - a) * fraction) for a, b in zip(low, high, strict=True))
+        colours.append("#" + "".join(f"{channel:02x}" for channel in channels))
     return colours
 
 
@@ -48,8 +48,8 @@ class Drawing:
 
     def cross(self, x: float, y: float, size: float) -> None:
         """A cross inside a square."""
-        left, top, side = f"{x + size * 0.28:.5g}", f"{y + size * 0.28:.5g}", f"{size * 0.44:.3g}"
-        path = {"class": "cross", "d": f"M{left} {top}l{side} {side}m-{side} 0l{side} -{side}"}
+        x0, y0, side = f"{x + size * 0.28:.5g}", f"{y + size * 0.28:.5g}", f"{size * 0.44:.3g}"
+        path = {"class": "cross", "d": f"M{x0} {y0}l{side} {side}m-{side} 0l{side} -{side}"}
         SubElement(self._svg, "path", path)
 
     def text(self, text: str, x: float, y: float, kind: str = "", anchor: str = "middle") -> None:
@@ -61,6 +61,6 @@ class Drawing:
     def markup(self) -> Markup:
         return Markup(tostring(self._svg, encoding="unicode"))  # ElementTree has escaped it
 
-    def _add(self, tag: str, kind: str, place: Mapping[str, float]) -> Element:
+    def _add(self, tag: str, kind: str, geometry: Mapping[str, float]) -> Element:
         style = {"class": kind} if kind else {}
-        return SubElement(self._svg, tag, {**style, **{name: f"{value:.5g}" for name, value in place.items()}})
+        return SubElement(self._svg, tag, {**style, **{name: f"{value:.5g}" for name, value in geometry.items()}})

@@ -7,27 +7,27 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from packproof.harness.reports.live import Headway
+from packproof.harness.reports.live import ProgressLine
 from packproof.harness.reports.scoreboard import Board, boards
 from packproof.harness.results import events
 from packproof.harness.results.conclusions import limits_lines, tuned_lines
-from packproof.harness.results.names import short
+from packproof.harness.results.names import short_dtype
 from packproof.harness.results.wording import (
+    cell_title,
     failure_text,
     failure_texts,
-    fault_of,
-    found_lines,
+    fault_key,
+    first_failure_lines,
     layout_classes,
     regime_lines,
     share_text,
     summary,
     timings_lines,
-    title,
 )
-from packproof.properties.cases.layouts import CLASSES
-from packproof.refs.wording import counted
+from packproof.properties.cases.layouts import BOUNDARY_CLASSES
+from packproof.refs.wording import plural
 
-_QUIET = 10.0  # seconds without output, after which a line shows the progress
+_QUIET_SECONDS = 10.0  # seconds without output, after which a line shows the progress
 _STYLES = {
     "passed": "green",
     "failed": "bold red",
@@ -56,28 +56,32 @@ class TerminalReport:
         self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._timings, self._clock = timings, clock
         self._planned: tuple[events.Cell, ...] = ()
-        self._headway = Headway(clock)
+        self._progress = ProgressLine(clock)
         self._live: Live | None = None
-        self._printed = clock()
+        self._last_print = clock()
         self._faults: dict[tuple[str, ...], list[events.Verdict]] = {}
 
     def __call__(self, event: events.Event) -> None:
-        self._headway(event)
+        self._progress(event)
         match event:
             case events.RunStarted():
                 self._start(event)
             case events.FailureFound(verdict) if verdict.failed:
-                self._print(Text("\n".join(found_lines(verdict)), style=_STYLES["failed"]))
+                self._print(Text("\n".join(first_failure_lines(verdict)), style=_STYLES["failed"]))
             case events.CellFinished(verdict):
                 self._finish_cell(verdict)
             case events.RunFinished():
                 self._finish(event)
-        if self._live is None and self._clock() - self._printed >= _QUIET and not isinstance(event, events.RunFinished):
-            self._print(str(self._headway))
+        if (
+            self._live is None
+            and self._clock() - self._last_print >= _QUIET_SECONDS
+            and not isinstance(event, events.RunFinished)
+        ):
+            self._print(str(self._progress))
 
     def _start(self, event: events.RunStarted) -> None:
         self._planned = event.cells
-        cells = counted(sum(cell.counts for cell in event.cells), "cell")
+        cells = plural(sum(cell.counts for cell in event.cells), "cell")
         self._print(f"{cells}, profile {event.profile}, seed {event.seed}")
         for note in event.notes:
             self._print(note)
@@ -86,11 +90,11 @@ class TerminalReport:
             self._live.start()
 
     def _line(self) -> Text:
-        return Text(str(self._headway), no_wrap=True, overflow="ellipsis")
+        return Text(str(self._progress), no_wrap=True, overflow="ellipsis")
 
     def _print(self, *texts: str | Text) -> None:
         self._console.print(*texts, sep="\n")
-        self._printed = self._clock()
+        self._last_print = self._clock()
 
     def _finish_cell(self, verdict: events.Verdict) -> None:
         reached = verdict.examples or verdict.status != "inconclusive"
@@ -98,7 +102,7 @@ class TerminalReport:
             self._print(cell_line(verdict))
         if not (verdict.failed or verdict.status == "expected"):
             return
-        if fault := fault_of(verdict):
+        if fault := fault_key(verdict):
             self._faults.setdefault(fault, []).append(verdict)  # shown once, at the end: other cells may share it
         else:
             self._show_failure(failure_text(verdict), verdict.status)
@@ -110,8 +114,8 @@ class TerminalReport:
     def _finish(self, event: events.RunFinished) -> None:
         if self._live:
             self._live.stop()
-        for same in self._faults.values():
-            self._show_failure(failure_texts(same)[0], same[0].status)
+        for group in self._faults.values():
+            self._show_failure(failure_texts(group)[0], group[0].status)
         for line in regime_lines(verdict for verdict in event.verdicts if verdict.cell.counts):
             self._console.print(line)
         for board in boards(event.verdicts):
@@ -119,8 +123,8 @@ class TerminalReport:
         if self._timings:
             self._print("", *timings_lines(event.timings))
         failed = event.error or any(verdict.failed or verdict.status == "error" for verdict in event.verdicts)
-        open_ = event.interrupted or any(v.status == "inconclusive" and v.cell.counts for v in event.verdicts)
-        style = _STYLES["failed" if failed else "inconclusive" if open_ else "passed"]
+        incomplete = event.interrupted or any(v.status == "inconclusive" and v.cell.counts for v in event.verdicts)
+        style = _STYLES["failed" if failed else "inconclusive" if incomplete else "passed"]
         line = summary(event, sum(cell.counts for cell in self._planned))
         self._console.print(Text(f"\n{line}", style=style))
 
@@ -129,7 +133,7 @@ class TerminalReport:
         self._console.print(f"\n{board.op} · {board.target} · {board.device}")
         width = max(len(row.law) for row in board.rows) + 2
         column = max(9, 2 + max(len(v.status) for v in board.verdicts))
-        head = "".join(f"{short(dtype):<{column}}" for dtype in board.dtypes)
+        head = "".join(f"{short_dtype(dtype):<{column}}" for dtype in board.dtypes)
         self._console.print(f"  {'':<{width}}{head}{'tier':<11}{'judged':>12}{'seconds':>9}")
         for row in board.rows:
             line = Text(f"  {row.law:<{width}}")
@@ -140,7 +144,7 @@ class TerminalReport:
         for names, reason in board.reasons:
             self._console.print(f"  {names}: {reason}")
         if any(v.classes for v in board.verdicts):
-            self._console.print(f"  {layout_classes(board.verdicts, CLASSES)}")
+            self._console.print(f"  {layout_classes(board.verdicts, BOUNDARY_CLASSES)}")
         for text in (*tuned_lines(board.verdicts), *limits_lines(board.verdicts)):
             self._console.print(f"  {text}")
         if board.answers:
@@ -155,4 +159,4 @@ def cell_line(verdict: events.Verdict) -> Text:
     )
     line = Text(f"{verdict.status:<8}", style=_STYLES[verdict.status])
     work += f"; {verdict.reason}" if verdict.status == "inconclusive" else ""
-    return line.append(f" {title(verdict.cell):<36} {verdict.tier:<10} {work}", style="none")
+    return line.append(f" {cell_title(verdict.cell):<36} {verdict.tier:<10} {work}", style="none")

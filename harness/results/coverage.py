@@ -5,188 +5,192 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from packproof.harness.results.events import Limit, Status
-from packproof.properties.call import BoundVacuous, MachineLimit, NotCompiled, OutsideDomain, Refused, SlowToCompile
+from packproof.properties.call import BoundVacuous, MachineLimit, NotCompiled, OutsideDomain, Refusal, SlowToCompile
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.tuned import Tuned
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 BOUNDARY = "a boundary between two sequences"
-NOT_ITS_OWN = (
+NOT_KERNEL_REFUSALS = (
     MachineLimit,
     OutsideDomain,
     BoundVacuous,
     NotCompiled,
 )  # exceptions that end a case, but are no refusals by the kernel
-LINE = re.compile(r"\([^()\s]+\.py:\d+\)")
+SOURCE_LINE = re.compile(r"\([^()\s]+\.py:\d+\)")
 
 
-def kind_of(refusal: str) -> str:
+def refusal_key(refusal: str) -> str:
     """A key for one argument check of a kernel: its source line and its words, with every number as #."""
-    at = LINE.search(refusal)
-    return (at[0] if at else "") + re.sub("[0-9]+", "#", LINE.sub("", refusal))
+    location = SOURCE_LINE.search(refusal)
+    return (location[0] if location else "") + re.sub("[0-9]+", "#", SOURCE_LINE.sub("", refusal))
 
 
 @dataclass
 class Coverage:
     """A running count of the cases of one cell."""
 
-    drawn: int = 0
+    examples: int = 0
     """Cases drawn."""
-    judged: int = 0
+    judged_examples: int = 0
     """Cases judged: the kernel was called and something was compared."""
-    refused: int = 0
+    refused_examples: int = 0
     """Cases refused by the kernel."""
-    values_only: int = 0
+    values_only_examples: int = 0
     """Judged cases of which the kernel refuses the gradients."""
-    unreached: int = 0
+    unreached_examples: int = 0
     """Planned cases left when the time was up."""
-    classes: frozenset[str] = frozenset()
+    judged_classes: frozenset[str] = frozenset()
     """Boundary classes of the judged cases."""
-    differentiated: frozenset[str] = frozenset()
+    differentiated_classes: frozenset[str] = frozenset()
     """Boundary classes of the cases judged with gradients."""
-    wanted: frozenset[str] = frozenset()
+    required_classes: frozenset[str] = frozenset()
     """Boundary classes to judge: of the judged, refused, vacuous, slow and unreached cases."""
-    boundary: bool = False
+    has_boundary: bool = False
     """Whether a judged case has a boundary between two sequences."""
     too_large: list[MachineLimit] = field(default_factory=list)
     """Cases too large for this machine."""
-    not_as_far: dict[str, MachineLimit | OutsideDomain] = field(default_factory=dict)
+    unjudged_variants: dict[str, MachineLimit | OutsideDomain] = field(default_factory=dict)
     """Changed packs, by the note of their change, too large for this machine or outside of the domain."""
-    outside: list[OutsideDomain] = field(default_factory=list)
+    outside_domain: list[OutsideDomain] = field(default_factory=list)
     """Cases outside of the kernel's domain."""
-    vacuous: list[BoundVacuous] = field(default_factory=list)
+    vacuous_bounds: list[BoundVacuous] = field(default_factory=list)
     """Cases with an error bound too large to judge by."""
     not_compiled: list[NotCompiled] = field(default_factory=list)
     """Cases that torch.compile cannot compile."""
-    slow: list[SlowToCompile] = field(default_factory=list)
+    slow_to_compile: list[SlowToCompile] = field(default_factory=list)
     """Cases not compiled in time."""
     limits: dict[str, Limit] = field(default_factory=dict)
     """The refusals, by `refusal_key`."""
     tuned: tuple[Tuned, ...] = ()
     """The autotuned kernels of the judged cases, with their configurations."""
-    weighed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    comparison_counts: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By tensor, two numbers of comparisons with the reference: decisive ones, and vacuous ones, with a budget as large
     as the values."""
 
-    def weigh(self, tensor: str, *, judges: bool) -> None:
+    def count_comparison(self, tensor: str, *, is_decisive: bool) -> None:
         """Count one comparison of a tensor.
 
         is_decisive: whether its budget is smaller than the values.
         """
-        telling, silent = self.weighed.get(tensor, (0, 0))
-        self.weighed[tensor] = (telling + judges, silent + (not judges))
+        decisive, vacuous = self.comparison_counts.get(tensor, (0, 0))
+        self.comparison_counts[tensor] = (decisive + is_decisive, vacuous + (not is_decisive))
 
-    def count(self, case: Case, classes: frozenset[str], *, compared: bool, stopped: Refused | None) -> None:
+    def count_case(self, case: Case, classes: frozenset[str], *, compared: bool, refusal: Refusal | None) -> None:
         """Count one case.
 
         classes: its boundary classes.
         compared: whether something was compared.
         refusal: of the whole call, or of its gradients alone; None for a plain case.
         """
-        self.drawn += 1
-        if isinstance(stopped, SlowToCompile):
-            self.slow.append(stopped)
-            self.wanted |= classes
-        elif isinstance(stopped, MachineLimit):
-            self.too_large.append(stopped)
-        elif isinstance(stopped, OutsideDomain):
-            self.outside.append(stopped)
-        elif isinstance(stopped, BoundVacuous):
-            self.vacuous.append(stopped)
-            self.wanted |= classes
-        elif isinstance(stopped, NotCompiled):
-            self.not_compiled.append(stopped)
-        elif stopped is not None:
-            self.note(case, stopped)
+        self.examples += 1
+        if isinstance(refusal, SlowToCompile):
+            self.slow_to_compile.append(refusal)
+            self.required_classes |= classes
+        elif isinstance(refusal, MachineLimit):
+            self.too_large.append(refusal)
+        elif isinstance(refusal, OutsideDomain):
+            self.outside_domain.append(refusal)
+        elif isinstance(refusal, BoundVacuous):
+            self.vacuous_bounds.append(refusal)
+            self.required_classes |= classes
+        elif isinstance(refusal, NotCompiled):
+            self.not_compiled.append(refusal)
+        elif refusal is not None:
+            self.record_refusal(case, refusal)
         if compared:
-            self.judged += 1
-            self.wanted |= classes
-            self.classes |= classes
-            self.boundary |= case.has_boundary
-            if stopped is not None and stopped.backward:
-                self.values_only += 1
+            self.judged_examples += 1
+            self.required_classes |= classes
+            self.judged_classes |= classes
+            self.has_boundary |= case.has_boundary
+            if refusal is not None and refusal.backward:
+                self.values_only_examples += 1
             else:
-                self.differentiated |= classes
-        elif stopped is not None and not stopped.backward and not isinstance(stopped, NOT_ITS_OWN):
-            self.refused += 1
-            self.wanted |= classes
+                self.differentiated_classes |= classes
+        elif refusal is not None and not refusal.backward and not isinstance(refusal, NOT_KERNEL_REFUSALS):
+            self.refused_examples += 1
+            self.required_classes |= classes
 
-    def leave_out(self, classes: frozenset[str]) -> None:
+    def count_unreached(self, classes: frozenset[str]) -> None:
         """Count one case not reached in time."""
-        self.unreached += 1
-        self.wanted |= classes
+        self.unreached_examples += 1
+        self.required_classes |= classes
 
-    def note(self, case: Case, refused: Refused) -> None:
+    def record_refusal(self, case: Case, refusal: Refusal) -> None:
         """Record a refusal among the kernel's limits, with the smallest case of each kind.
 
         A limit of the machine or of the domain is not one of the kernel: it is recorded apart.
         """
-        if isinstance(refused, MachineLimit | OutsideDomain):
-            self.not_as_far[refused.note] = refused
+        if isinstance(refusal, MachineLimit | OutsideDomain):
+            self.unjudged_variants[refusal.note] = refusal
             return
-        key = refused.note + kind_of(str(refused))
-        known = self.limits.get(key, Limit(str(refused), refused.note, case.lengths, 0, gradients=refused.backward))
-        small = min(known.lengths, case.lengths, key=lambda ns: (sum(ns) + len(ns), len(ns), ns))
-        text = str(refused) if small != known.lengths else known.text
-        self.limits[key] = replace(known, lengths=small, text=text, count=known.count + 1)
+        key = refusal.note + refusal_key(str(refusal))
+        previous = self.limits.get(key, Limit(str(refusal), refusal.note, case.lengths, 0, gradients=refusal.backward))
+        smallest = min(previous.lengths, case.lengths, key=lambda ns: (sum(ns) + len(ns), len(ns), ns))
+        text = str(refusal) if smallest != previous.lengths else previous.text
+        self.limits[key] = replace(previous, lengths=smallest, text=text, count=previous.count + 1)
 
-    def again(self) -> "Coverage":
+    def restarted(self) -> "Coverage":
         """A fresh count of the same cell, with the limits found so far."""
         return Coverage(limits=self.limits)
 
     @property
     def missing(self) -> tuple[str, ...]:
         """The required boundary classes without a judged case, and `BOUNDARY` if no judged pack has one."""
-        absent = self.wanted - self.classes
-        if 0 < self.values_only < self.judged:
-            absent |= self.wanted - self.differentiated
-        return (*([] if self.boundary or self.not_compiled else [BOUNDARY]), *sorted(absent))
+        missing_classes = self.required_classes - self.judged_classes
+        if 0 < self.values_only_examples < self.judged_examples:
+            missing_classes |= self.required_classes - self.differentiated_classes
+        return (*([] if self.has_boundary or self.not_compiled else [BOUNDARY]), *sorted(missing_classes))
 
     @property
-    def unseen(self) -> tuple[str, ...]:
+    def unjudged_tensors(self) -> tuple[str, ...]:
         """The tensors without a decisive comparison."""
-        return tuple(tensor for tensor, (telling, _) in self.weighed.items() if not telling)
+        return tuple(tensor for tensor, (decisive, _) in self.comparison_counts.items() if not decisive)
 
     @property
     def status(self) -> Status:
         """The status of the cell if nothing failed."""
-        if self.unreached or self.slow or self.unseen:
+        if self.unreached_examples or self.slow_to_compile or self.unjudged_tensors:
             return "inconclusive"
-        if self.judged:
+        if self.judged_examples:
             return "inconclusive" if self.missing else "passed"
-        return "inconclusive" if self.refused or self.vacuous else "skipped"
+        return "inconclusive" if self.refused_examples or self.vacuous_bounds else "skipped"
 
     def reasons(self) -> Iterator[str]:
         """The reasons why the cell did not simply pass."""
-        if self.unreached:
-            yield f"out of time: {counted(self.drawn, 'example')} of {self.drawn + self.unreached} reached"
-        if self.refused and not self.judged:
+        if self.unreached_examples:
+            yield f"out of time: {plural(self.examples, 'example')} of {self.examples + self.unreached_examples} reached"
+        if self.refused_examples and not self.judged_examples:
             yield f"the kernel refused every call: {next(iter(self.limits.values())).text}"
-        elif self.judged and self.missing:
+        elif self.judged_examples and self.missing:
             yield f"not judged: {', '.join(self.missing)}"
-        if self.vacuous:
-            yield f"{len(self.vacuous)} of {counted(self.drawn, 'example')} cannot be judged: {self.vacuous[0]}"
-        for tensor, (telling, silent) in self.weighed.items():
-            if silent:
-                share = f"{silent} of {counted(telling + silent, 'example')}"
+        if self.vacuous_bounds:
+            yield f"{len(self.vacuous_bounds)} of {plural(self.examples, 'example')} cannot be judged: {self.vacuous_bounds[0]}"
+        for tensor, (decisive, vacuous) in self.comparison_counts.items():
+            if vacuous:
+                share = f"{vacuous} of {plural(decisive + vacuous, 'example')}"
                 yield f"{tensor} is not judged in {share}, where its error bound is as large as its values"
-        drawn = counted(self.drawn, "example")
-        if self.slow:
-            yield f"{len(self.slow)} of {drawn} not judged in time: {self.slow[0]}"
+        examples_text = plural(self.examples, "example")
+        if self.slow_to_compile:
+            yield f"{len(self.slow_to_compile)} of {examples_text} not judged in time: {self.slow_to_compile[0]}"
         if self.not_compiled:
-            first, _, more = str(self.not_compiled[0]).partition("\n")
-            text = f"{first} {more.partition(chr(10))[0].strip()}" if first.endswith(":") else first
-            yield f"not promised: torch cannot compile it in {len(self.not_compiled)} of {drawn}: {text}"
-        for stopped, what in (
-            (self.outside if self.judged else [], "outside of the kernel's domain"),
+            head, _, tail = str(self.not_compiled[0]).partition("\n")
+            text = f"{head} {tail.partition(chr(10))[0].strip()}" if head.endswith(":") else head
+            yield f"not promised: torch cannot compile it in {len(self.not_compiled)} of {examples_text}: {text}"
+        for refusals, description in (
+            (self.outside_domain if self.judged_examples else [], "outside of the kernel's domain"),
             (self.too_large, "too large to be judged here"),
         ):
-            if stopped:
-                yield f"{len(stopped)} of {drawn} {'is' if len(stopped) == 1 else 'are'} {what}: {stopped[0]}"
-        for note, limit in self.not_as_far.items():
+            if refusals:
+                yield f"{len(refusals)} of {examples_text} {'is' if len(refusals) == 1 else 'are'} {description}: {refusals[0]}"
+        for note, limit in self.unjudged_variants.items():
             yield f"not judged {note}: {limit}"
-        if self.values_only:
+        if self.values_only_examples:
             text = next(limit.text for limit in self.limits.values() if limit.gradients)
-            judged = counted(self.judged, "example")
-            share = "" if self.values_only == self.judged else f" in {self.values_only} of {judged}"
+            judged_text = plural(self.judged_examples, "example")
+            share = (
+                ""
+                if self.values_only_examples == self.judged_examples
+                else f" in {self.values_only_examples} of {judged_text}"
+            )
             yield f"gradients: refused{share} ({text})"

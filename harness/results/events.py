@@ -23,7 +23,7 @@ class Cell:
     dtype: str
     """Its long name, or "all" for a cell of all dtypes."""
     device: str
-    beyond: str = ""
+    unpromised: str = ""
     """The label of a property tested without a promise of the kernel, such as "NaN"; "" for a plain cell."""
     counts: bool = True
     """Whether the run fails if the cell fails."""
@@ -31,7 +31,7 @@ class Cell:
     @builtins.property
     def law(self) -> str:
         """The property, as tables name it."""
-        return f"{self.property} ({self.beyond})" if self.beyond else str(self.property)
+        return f"{self.property} ({self.unpromised})" if self.unpromised else str(self.property)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Failure:
     """The failure, in a few lines of text."""
     example: int
     """The number of the example that failed first."""
-    tried: int
+    cases_tried: int
     """The number of cases tried while shrinking."""
     replay: str = ""
     """The replay file, or ""."""
@@ -163,7 +163,7 @@ class Progress:
 class FailureFound:
     """A property does not hold."""
 
-    so_far: Verdict
+    first_verdict: Verdict
     """The verdict with the first failing case; CellFinished has the smallest."""
 
 
@@ -191,7 +191,7 @@ class RunFinished:
     """Whether the user ended the run early."""
     error: str = ""
     """The internal error of packproof that ended the run, or ""."""
-    unwritten: bool = False
+    write_failed: bool = False
     """Whether a report could not be written."""
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds by span, summed over the processes."""

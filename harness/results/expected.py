@@ -18,11 +18,20 @@ from typing import Any, get_args
 
 from packproof.harness.results.events import Cell, Failure, Verdict
 from packproof.harness.results.files import read_bytes
-from packproof.harness.results.names import COMPILE, DEVICES, EVERY_DTYPE, TOOLS, closest, dtype, known, short
+from packproof.harness.results.names import (
+    COMPILE,
+    DEVICES,
+    EVERY_DTYPE,
+    TOOLS,
+    did_you_mean,
+    long_dtype,
+    require_known,
+    short_dtype,
+)
 from packproof.properties.laws.names import LAWS
 from packproof.properties.violation import FaultKind
 from packproof.refs.errors import UsageError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 TABLE = "expected_failure"
 _MOST_BYTES = 1_000_000
@@ -49,24 +58,24 @@ class ExpectedFailure:
     fault: str = ""
     """How the call ends without a result (FaultKind), "" for a wrong result."""
 
-    def is_of(self, cell: Cell) -> bool:
+    def matches(self, cell: Cell) -> bool:
         """Whether this entry is for the cell."""
-        named = (self.property, self.dtype) == (cell.law, cell.dtype) and self.device in ("", cell.device)
-        return named and _place(self.target) == _place(cell.target)
+        same_cell = (self.property, self.dtype) == (cell.law, cell.dtype) and self.device in ("", cell.device)
+        return same_cell and _location_key(self.target) == _location_key(cell.target)
 
-    def differs(self, failure: Failure) -> str:
+    def difference(self, failure: Failure) -> str:
         """The difference from the expected failure, in words; "" if there is none."""
         if failure.fault != self.fault:
-            expected, found = (
+            expected, actual = (
                 f"fault {fault!r}" if fault else "a wrong result" for fault in (self.fault, failure.fault)
             )
-            return f"{expected}, and this is {found}"
+            return f"{expected}, and this is {actual}"
         if self.tensor and failure.tensor != self.tensor:
             return f"a failure of {self.tensor}, and this is one of {failure.tensor or 'no tensor'}"
         return ""
 
     def __str__(self) -> str:
-        return f"{self.target} {self.property} {short(self.dtype)}"
+        return f"{self.target} {self.property} {short_dtype(self.dtype)}"
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ class ExpectedFailures:
     """The entries, in the order of the file."""
 
     @classmethod
-    def read(cls, path: str, properties: Sequence[str] = ()) -> "ExpectedFailures":
+    def from_file(cls, path: str, properties: Sequence[str] = ()) -> "ExpectedFailures":
         """Read a TOML file. Raises UsageError for an unreadable file, or an entry with an unknown name.
 
         properties: the names of the user's own properties.
@@ -94,62 +103,72 @@ class ExpectedFailures:
         except (ValueError, RecursionError) as error:  # the second one: thousands of brackets
             raise UsageError(f"expected failures: {name} is not TOML: {error}; expected {_EXAMPLE}") from None
         tables = data.get(TABLE, [])
-        if data.keys() - {TABLE} or not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
+        if (
+            data.keys() - {TABLE}
+            or not isinstance(tables, list)
+            or not all(isinstance(table, dict) for table in tables)
+        ):
             raise UsageError(f"expected failures: {name} has {', '.join(data)}; expected only {_EXAMPLE}")
-        found = cls(name, tuple(_entries(tables, name, properties)))
-        found._require_distinct()
-        return found
+        failures = cls(name, tuple(_read_entries(tables, name, properties)))
+        failures._require_distinct()
+        return failures
 
-    def judged(self, verdict: Verdict) -> Verdict:
+    def apply(self, verdict: Verdict) -> Verdict:
         """The verdict after comparison with its entry: expected, stale, or unchanged without an entry."""
         entry = self._entry_of(verdict.cell)
         if entry is None or verdict.status == "error":
             return verdict
-        where = f"entry {self.entries.index(entry) + 1} of {self.file}"
+        location = f"entry {self.entries.index(entry) + 1} of {self.file}"
         if verdict.status == "inconclusive":
-            return replace(verdict, reason=f"{verdict.reason}; the failure of {where} was not seen")
+            return replace(verdict, reason=f"{verdict.reason}; the failure of {location} was not seen")
         if verdict.failure is None:
-            held = "does not apply here" if verdict.status == "skipped" else "holds"
-            lines = (f"it {held}, and was expected to fail: {entry.reason}", f"remove {where}")
+            outcome = "does not apply here" if verdict.status == "skipped" else "holds"
+            lines = (f"it {outcome}, and was expected to fail: {entry.reason}", f"remove {location}")
             return replace(verdict, status="stale", failure=Failure((), "", lines, 0, 0))
-        if other := entry.differs(verdict.failure):
-            said = (*verdict.failure.lines, f"{where} expects {other}")
-            return replace(verdict, failure=replace(verdict.failure, lines=said))
+        if difference := entry.difference(verdict.failure):
+            report_lines = (*verdict.failure.lines, f"{location} expects {difference}")
+            return replace(verdict, failure=replace(verdict.failure, lines=report_lines))
         return replace(verdict, status="expected", reason=f"expected: {entry.reason}")
 
     def notes(self, cells: Sequence[Cell]) -> tuple[str, ...]:
         """A note on the entries: the number used in a run of these cells, and the names of the others."""
         if not self.file:
             return ()
-        others = [entry for entry in self.entries if not any(cell.counts and entry.is_of(cell) for cell in cells)]
-        here = f"{counted(len(self.entries) - len(others), 'expected failure')} of {self.file}"
-        return (f"{here}, not in this run: {', '.join(map(str, others))}" if others else here,)
+        unused = [entry for entry in self.entries if not any(cell.counts and entry.matches(cell) for cell in cells)]
+        used_text = f"{plural(len(self.entries) - len(unused), 'expected failure')} of {self.file}"
+        return (f"{used_text}, not in this run: {', '.join(map(str, unused))}" if unused else used_text,)
 
     def _entry_of(self, cell: Cell) -> ExpectedFailure | None:
-        return next((entry for entry in self.entries if entry.is_of(cell)), None) if cell.counts else None
+        return next((entry for entry in self.entries if entry.matches(cell)), None) if cell.counts else None
 
     def _require_distinct(self) -> None:
         for n, entry in enumerate(self.entries):
-            for k, other in enumerate(self.entries[:n]):
-                same = (entry.property, entry.dtype) == (other.property, other.dtype)
-                if same and _place(entry.target) == _place(other.target) and _meet(entry.device, other.device):
+            for k, earlier in enumerate(self.entries[:n]):
+                same = (entry.property, entry.dtype) == (earlier.property, earlier.dtype)
+                if (
+                    same
+                    and _location_key(entry.target) == _location_key(earlier.target)
+                    and _devices_overlap(entry.device, earlier.device)
+                ):
                     raise UsageError(f"expected failures: {self.file}: entries {k + 1} and {n + 1} are both of {entry}")
 
 
-def _entries(tables: Sequence[Mapping[str, Any]], file: str, properties: Sequence[str]) -> Iterator[ExpectedFailure]:
+def _read_entries(
+    tables: Sequence[Mapping[str, Any]], file: str, properties: Sequence[str]
+) -> Iterator[ExpectedFailure]:
     for n, table in enumerate(tables, start=1):
         try:
-            yield _entry(table, properties)
+            yield _read_entry(table, properties)
         except UsageError as error:
             raise UsageError(f"expected failures: {file}, entry {n}: {error}") from None
 
 
-def _entry(table: Mapping[str, Any], properties: Sequence[str]) -> ExpectedFailure:
+def _read_entry(table: Mapping[str, Any], properties: Sequence[str]) -> ExpectedFailure:
     """One entry, its names checked."""
     keys = [field.name for field in fields(ExpectedFailure)]
     for key, value in table.items():
         if key not in keys:
-            raise UsageError(f"{key!r} is not a key; {closest(key, keys)}there are: {', '.join(keys)}")
+            raise UsageError(f"{key!r} is not a key; {did_you_mean(key, keys)}there are: {', '.join(keys)}")
         if not isinstance(value, str) or not value.strip():
             raise UsageError(f"{key} is {value!r}; expected text in quotes")
     if missing := [key for key in _REQUIRED if key not in table]:
@@ -157,11 +176,11 @@ def _entry(table: Mapping[str, Any], properties: Sequence[str]) -> ExpectedFailu
     if table["property"] not in properties:
         _require_property(table["property"])
     if "device" in table:
-        known("device", table["device"], DEVICES)
+        require_known("device", table["device"], DEVICES)
     if "fault" in table:
-        known("fault", table["fault"], get_args(FaultKind))
-    named = table["dtype"] if table["dtype"] == EVERY_DTYPE else dtype(table["dtype"])
-    return ExpectedFailure(**{**table, "dtype": named})
+        require_known("fault", table["fault"], get_args(FaultKind))
+    dtype_name = table["dtype"] if table["dtype"] == EVERY_DTYPE else long_dtype(table["dtype"])
+    return ExpectedFailure(**{**table, "dtype": dtype_name})
 
 
 def _require_property(name: str) -> None:
@@ -169,21 +188,21 @@ def _require_property(name: str) -> None:
 
     An unpromised property has its label in brackets, as in "packing (same bits)". A user's own property has a colon.
     """
-    law, _, beyond = name.partition(" (")
+    law, _, label = name.partition(" (")
     if ":" in name:
         return
-    known("property", law, [*LAWS, COMPILE, *TOOLS])
-    if beyond:
+    require_known("property", law, [*LAWS, COMPILE, *TOOLS])
+    if label:
         from packproof.harness.results.questions import OF_KERNELS  # noqa: PLC0415  (torch)
 
-        known("property", name, [f"{question.property} ({question.word})" for question in OF_KERNELS])
+        require_known("property", name, [f"{question.property} ({question.label})" for question in OF_KERNELS])
 
 
-def _place(target: str) -> tuple[str, str]:
+def _location_key(target: str) -> tuple[str, str]:
     """A key for a kernel's location: equal for two spellings of one path."""
-    place, _, function = target.rpartition(":")
-    return (os.path.realpath(place) if place.endswith(".py") else place), function
+    source, _, function = target.rpartition(":")
+    return (os.path.realpath(source) if source.endswith(".py") else source), function
 
 
-def _meet(device: str, other: str) -> bool:
-    return not device or not other or device == other
+def _devices_overlap(device: str, other_device: str) -> bool:
+    return not device or not other_device or device == other_device

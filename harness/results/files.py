@@ -10,14 +10,14 @@ from pathlib import Path
 from packproof.refs.errors import PackproofError, UsageError
 
 _READER_SECONDS = 10.0
-_FIXED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)  # a read-only folder, a mounted file
+_NOT_REPLACEABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)  # a read-only folder, a mounted file
 
 
-class Unwritten(PackproofError, OSError):
+class WriteError(PackproofError, OSError):
     """A file could not be written; its old contents are unchanged."""
 
 
-def writable(path: str, option: str) -> Path:
+def writable_path(path: str, option: str) -> Path:
     """The path, or UsageError if a file cannot be written there."""
     file = Path(path)
     try:
@@ -34,7 +34,7 @@ def writable(path: str, option: str) -> Path:
     return file.absolute()  # the working directory may change before the file is written
 
 
-def replace_text(file: Path, text: str, *, last: bool = True) -> None:
+def replace_text(file: Path, text: str, *, final: bool = True) -> None:
     """Write the file atomically; of a link, its target. Raises WriteError and leaves no partial file.
 
     final: whether this is the last version. A pipe, a device or the standard output gets the last version only, written
@@ -42,23 +42,23 @@ def replace_text(file: Path, text: str, *, last: bool = True) -> None:
     """
     data = text.encode("utf-8", "backslashreplace")  # a path may hold what UTF-8 cannot
     try:
-        printed = _printed_into(file) if _exists(file) else None
-        if printed is None and (file.is_file() or not file.exists()):
-            _replace(file.resolve(), data)
-        elif last:
-            _append(file if printed is None else printed, data)
+        descriptor = _printing_descriptor(file) if _exists(file) else None
+        if descriptor is None and (file.is_file() or not file.exists()):
+            _replace_file(file.resolve(), data)
+        elif final:
+            _append(file if descriptor is None else descriptor, data)
     except OSError as error:
-        raise Unwritten(error.errno, error.strerror, str(file)) from None
+        raise WriteError(error.errno, error.strerror, str(file)) from None
 
 
-def read_bytes(path: Path, most: int) -> bytes:
+def read_bytes(path: Path, max_bytes: int) -> bytes:
     """The bytes of a regular file. Raises OSError; UsageError for another kind of file or more than `max_bytes`."""
     if path.exists() and not path.is_file():
         raise UsageError(f"{path}: is not a regular file")
     with path.open("rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise UsageError(f"{path}: has more than {most:,} bytes")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise UsageError(f"{path}: has more than {max_bytes:,} bytes")
     return data
 
 
@@ -71,7 +71,7 @@ def _exists(file: Path) -> bool:
     return True
 
 
-def _printed_into(file: Path) -> int | None:
+def _printing_descriptor(file: Path) -> int | None:
     """The standard descriptor of this process, 1 or 2, if it is open on this same file, such as /dev/stdout."""
     for descriptor in (1, 2):
         with suppress(OSError):
@@ -80,23 +80,23 @@ def _printed_into(file: Path) -> int | None:
     return None
 
 
-def _append(place: Path | int, data: bytes) -> None:
+def _append(target: Path | int, data: bytes) -> None:
     # a duplicate: closing the stream must not close the standard output
-    descriptor = os.dup(place) if isinstance(place, int) else _opened(place)
+    descriptor = os.dup(target) if isinstance(target, int) else _open_stream(target)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(data)
 
 
-def _opened(place: Path) -> int:
+def _open_stream(path: Path) -> int:
     """A descriptor of a device or a pipe. Waits for a reader of the pipe; raises OSError if none comes."""
-    until = time.monotonic() + _READER_SECONDS
+    deadline = time.monotonic() + _READER_SECONDS
     while True:
         try:
-            descriptor = os.open(place, os.O_WRONLY | os.O_NONBLOCK)
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
-            if error.errno != errno.ENXIO or not place.is_fifo():
+            if error.errno != errno.ENXIO or not path.is_fifo():
                 raise
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise OSError(errno.ENXIO, "no one reads from this pipe") from None
             time.sleep(0.05)
         else:
@@ -104,25 +104,25 @@ def _opened(place: Path) -> int:
             return descriptor
 
 
-def _replace(target: Path, data: bytes) -> None:
+def _replace_file(target: Path, data: bytes) -> None:
     try:
-        _move(target, data)
+        _replace_atomically(target, data)
     except OSError as error:
-        if error.errno not in _FIXED or not target.exists():
+        if error.errno not in _NOT_REPLACEABLE or not target.exists():
             raise
         target.write_bytes(data)
 
 
-def _move(target: Path, data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".packproof-", delete=False) as whole:
+def _replace_atomically(target: Path, data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".packproof-", delete=False) as temporary:
         try:
-            os.fchmod(whole.fileno(), target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
-            whole.write(data)
-            whole.flush()
-            os.replace(whole.name, target)
+            os.fchmod(temporary.fileno(), target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
+            temporary.write(data)
+            temporary.flush()
+            os.replace(temporary.name, target)
         except BaseException:
             with suppress(OSError):
-                os.unlink(whole.name)
+                os.unlink(temporary.name)
             raise
 
 

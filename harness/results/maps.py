@@ -6,14 +6,14 @@ from typing import Literal
 
 from packproof.properties.promises import Promises
 
-Kind = Literal["token", "slack", "state", "shared"]
+RowKind = Literal["token", "slack", "state", "shared"]
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorRow:
     """A row of a tensor: a token, a row of slack, the state of a sequence, or all of a shared tensor."""
 
-    kind: Kind
+    kind: RowKind
     sequence: int = -1
     """The number of the sequence of a token or a state."""
     position: int = -1
@@ -41,7 +41,7 @@ class Layout:
     """The tokens of a chunk (Promises.chunk), 0 without a grid."""
 
     @classmethod
-    def of(cls, lengths: tuple[int, ...], slack: int, promises: Promises) -> "Layout":
+    def from_promises(cls, lengths: tuple[int, ...], slack: int, promises: Promises) -> "Layout":
         chunked = promises.grid in ("sequence", "pack") and promises.chunk
         return cls(lengths, slack, promises.grid or "", promises.chunk or 0) if chunked else cls(lengths, slack)
 
@@ -60,16 +60,16 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Worst:
+class WorstElement:
     """The element with the largest error, relative to its budget."""
 
-    place: str
+    location: str
     """Its sequence, token and index, in words."""
-    got: float
+    actual: float
     """The kernel's value."""
-    wanted: float
+    expected: float
     """The value of the baseline."""
-    other: str
+    baseline_name: str
     """The name of the baseline, such as "reference"."""
     error: float
     terms: tuple[tuple[str, float], ...] = ()
@@ -89,7 +89,7 @@ class MapRow:
     """One row of an error map."""
 
     label: str
-    first: int
+    first_cell: int
     """The number of the first cell."""
     cells: tuple[float | None, ...]
     """Errors as multiples of the budget, None for a cell without a comparison."""
@@ -102,17 +102,17 @@ class ErrorMap:
     """The errors of one tensor, as multiples of the budget: the largest in each cell."""
 
     tensor: str
-    other: str
+    baseline_name: str
     """The name of the baseline of the comparison."""
     columns: Literal["token", "element"]
     """The kind of a cell."""
     rows: tuple[MapRow, ...]
     bitwise: bool = False
     """Whether the bits had to agree: then any cell above 0 is wrong."""
-    cut: str = ""
+    omitted: str = ""
     """The omitted parts in words, or ""."""
 
-    def wrong(self, value: float | None) -> bool:
+    def is_wrong(self, value: float | None) -> bool:
         return value is not None and value > (0 if self.bitwise else 1)
 
     @property
@@ -142,13 +142,13 @@ class LeakMap:
     """The new content of a changed row."""
     sources: tuple[str, ...]
     """The changed tensors."""
-    columns: tuple[Place, ...]
+    columns: tuple[TensorRow, ...]
     """The input rows."""
-    rows: tuple[Place, ...]
+    rows: tuple[TensorRow, ...]
     """The rows of the result."""
     cells: tuple[tuple[LeakCell, ...], ...]
     """A tuple for each row, with a cell for each column."""
-    cut: str = ""
+    omitted: str = ""
     """The omitted parts in words, or ""."""
 
     @property
@@ -161,10 +161,10 @@ class Evidence:
     """The measurements at the smallest case. A part is None if it does not apply."""
 
     layout: Layout
-    worst: Worst | None = None
+    worst: WorstElement | None = None
     errors: ErrorMap | None = None
     leaks: LeakMap | None = None
-    first: ErrorMap | None = None
+    initial_errors: ErrorMap | None = None
     """The errors before shrinking, if the first failing case has another layout."""
 
 

@@ -5,16 +5,16 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from packproof.harness.results.names import DEVICES, known
-from packproof.harness.results.replay_file import damaged, write_replay
+from packproof.harness.results.names import DEVICES, require_known
+from packproof.harness.results.replay_file import damaged_error, write_replay
 from packproof.harness.results.text import printable
-from packproof.properties.cases.case import SHORT, shorten
+from packproof.properties.cases.case import SHORT_DTYPES, shorten
 from packproof.properties.laws.names import MODULE_LAWS
 from packproof.refs.errors import UsageError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 from packproof.version import __version__
 
-KIND = "module"
+MODULE_KIND = "module"
 _MOST_TOKENS = 1 << 20
 
 
@@ -47,14 +47,14 @@ class ModuleRecord:
 
     def write(self, folder: str = ".packproof") -> tuple[str, str]:
         """Write the file. Returns its path and "", or "" and the reason for the lack of a file."""
-        data = {"packproof": __version__, "version": 1, "kind": KIND, **asdict(self)}
+        data = {"packproof": __version__, "version": 1, "kind": MODULE_KIND, **asdict(self)}
         convention = self.convention.rpartition(":")[2]
         return write_replay(folder, f"{convention}-{self.property}", data)
 
     @classmethod
-    def read(cls, data: Mapping[str, Any], path: Path) -> "ModuleRecord":
+    def from_json(cls, data: Mapping[str, Any], path: Path) -> "ModuleRecord":
         """The record from the content of a file. Raises UsageError, one line with the path, for a damaged file."""
-        given: dict[str, Any] = {field.name: data.get(field.name) for field in fields(cls)}
+        values: dict[str, Any] = {field.name: data.get(field.name) for field in fields(cls)}
         kinds: dict[str, tuple[tuple[type, ...], str]] = {
             **dict.fromkeys(("target", "convention", "property", "dtype", "device"), ((str,), "text")),
             "seed": ((int,), "an integer"),
@@ -64,25 +64,27 @@ class ModuleRecord:
             "mode": ((dict,), "an object"),
         }
         for name, (types, expected) in kinds.items():
-            if not isinstance(given[name], types) or "\0" in str(given[name]):
-                raise damaged(path, f"{name} is {given[name]!r}, expected {expected}")
-        for name, least in (("lengths", 1), ("gaps", 0)):
-            if not _counts(given[name], least) or (name == "lengths" and not given[name]):
-                raise damaged(path, f"{name} is {given[name]!r}, expected a list of numbers from {least} on")
-        if sum((*given["lengths"], *given["gaps"])) > _MOST_TOKENS:
-            raise damaged(path, f"it has more than {_MOST_TOKENS:,} tokens")
-        if given["gaps"] and len(given["gaps"]) != len(given["lengths"]) + 1:
-            raise damaged(path, f"gaps has {len(given['gaps'])} numbers, expected one more than lengths, or none")
+            if not isinstance(values[name], types) or "\0" in str(values[name]):
+                raise damaged_error(path, f"{name} is {values[name]!r}, expected {expected}")
+        for name, minimum in (("lengths", 1), ("gaps", 0)):
+            if not _is_list_of_counts(values[name], minimum) or (name == "lengths" and not values[name]):
+                raise damaged_error(path, f"{name} is {values[name]!r}, expected a list of numbers from {minimum} on")
+        if sum((*values["lengths"], *values["gaps"])) > _MOST_TOKENS:
+            raise damaged_error(path, f"it has more than {_MOST_TOKENS:,} tokens")
+        if values["gaps"] and len(values["gaps"]) != len(values["lengths"]) + 1:
+            raise damaged_error(
+                path, f"gaps has {len(values['gaps'])} numbers, expected one more than lengths, or none"
+            )
         try:
-            known("property", given["property"], MODULE_LAWS)
-            known("dtype", given["dtype"], SHORT)
-            known("device", given["device"], DEVICES)
+            require_known("property", values["property"], MODULE_LAWS)
+            require_known("dtype", values["dtype"], SHORT_DTYPES)
+            require_known("device", values["device"], DEVICES)
         except UsageError as error:
-            raise damaged(path, str(error)) from None
-        given |= {name: tuple(given[name] or ()) for name in ("lengths", "gaps", "message")}
-        return cls(**given)
+            raise damaged_error(path, str(error)) from None
+        values |= {name: tuple(values[name] or ()) for name in ("lengths", "gaps", "message")}
+        return cls(**values)
 
-    def shown(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         """The record as rows of a name and a text."""
         padding = f", padding {list(self.gaps)}" if self.gaps else ""
         mode = ", ".join(name if value is True else str(value) for name, value in self.mode.items() if value)
@@ -92,7 +94,7 @@ class ModuleRecord:
             "property": f"{self.property}: {MODULE_LAWS[self.property]}",
             "dtype": self.dtype,
             "device": self.device,
-            "layout": f"lengths {shorten(self.lengths)}, {counted(sum(self.lengths), 'token')}{padding}",
+            "layout": f"lengths {shorten(self.lengths)}, {plural(sum(self.lengths), 'token')}{padding}",
             "inputs": "" if self.inputs is None else str(self.inputs),
             "output": self.output or "",
             "weights": "matrices drawn at random" if self.redraw else "the module's own",
@@ -103,5 +105,5 @@ class ModuleRecord:
         return {name: printable(text) for name, text in rows.items() if text}
 
 
-def _counts(value: Any, least: int) -> bool:
-    return isinstance(value, list | tuple) and all(type(count) is int and count >= least for count in value)
+def _is_list_of_counts(value: Any, minimum: int) -> bool:
+    return isinstance(value, list | tuple) and all(type(count) is int and count >= minimum for count in value)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, TypeGuard
 
-from packproof.properties.cases.case import SHORT
+from packproof.properties.cases.case import SHORT_DTYPES
 from packproof.refs.errors import UsageError
 
 DEVICES = ("cpu", "cuda")
@@ -15,10 +15,10 @@ MODES = ("eval", "train", "checkpointing")
 ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")  # of transformers
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 SEED = "a whole number from 0 to 2^32 - 1"  # the seeds of cases are derived from it, and may be larger
-_LONG = {short: long for long, short in SHORT.items()}
+_LONG_NAMES = {short_dtype: long for long, short_dtype in SHORT_DTYPES.items()}
 
 
-def known(kind: str, name: str, names: Iterable[str], shown_by: str = "") -> str:
+def require_known(kind: str, name: str, names: Iterable[str], shown_by: str = "") -> str:
     """The name itself if it is among the names; otherwise UsageError with the closest one and the others.
 
     A message with too many names has their number instead.
@@ -28,49 +28,49 @@ def known(kind: str, name: str, names: Iterable[str], shown_by: str = "") -> str
     existing = list(names)
     if name in existing:
         return name
-    have = f"there are: {', '.join(existing)}"
-    if len(have) > _MOST_TEXT:
-        have = f"there are {len(existing)}, from {existing[0]} to {existing[-1]}"
-        have += f"; `{shown_by}` shows them" if shown_by else ""
-    raise UsageError(f"no {kind} is called {name!r}; {closest(name, existing)}{have}")
+    alternatives = f"there are: {', '.join(existing)}"
+    if len(alternatives) > _MOST_TEXT:
+        alternatives = f"there are {len(existing)}, from {existing[0]} to {existing[-1]}"
+        alternatives += f"; `{shown_by}` shows them" if shown_by else ""
+    raise UsageError(f"no {kind} is called {name!r}; {did_you_mean(name, existing)}{alternatives}")
 
 
-def closest(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """ "did you mean rope? " for the nearest of the names, with a space after it; "" if none is near."""
     lower: dict[str, str] = {}
     for existing in names:
         lower.setdefault(existing.lower(), existing)
-    near = get_close_matches(name.lower(), lower, n=1)
-    return f"did you mean {lower[near[0]]}? " if near else ""
+    matches = get_close_matches(name.lower(), lower, n=1)
+    return f"did you mean {lower[matches[0]]}? " if matches else ""
 
 
-def dtype(name: str) -> str:
+def long_dtype(name: str) -> str:
     """The long form of a dtype's name: bfloat16 for bf16 and bfloat16. Raises UsageError for an unknown name."""
-    return name if name in SHORT else _LONG[known("dtype", name, _LONG)]
+    return name if name in SHORT_DTYPES else _LONG_NAMES[require_known("dtype", name, _LONG_NAMES)]
 
 
-def dtypes(values: Iterable[str] | None) -> tuple[str, ...] | None:
+def parse_dtypes(values: Iterable[str] | None) -> tuple[str, ...] | None:
     """The long names of the dtypes in the values of `--dtype`, None without the option."""
-    names = some(values, "--dtype")
-    return None if names is None else tuple(map(dtype, names))
+    names = parse_names(values, "--dtype")
+    return None if names is None else tuple(map(long_dtype, names))
 
 
-def listed(values: Iterable[str] | None) -> list[str]:
+def split_names(values: Iterable[str] | None) -> list[str]:
     """The names in the values of an option. One value may have several, separated by commas."""
     return [name for value in values or () for name in value.split(",") if name]
 
 
-def some(values: Iterable[str] | None, option: str) -> tuple[str, ...] | None:
+def parse_names(values: Iterable[str] | None, option: str) -> tuple[str, ...] | None:
     """The names in the values of an option, None without the option. Raises UsageError for values without names."""
-    if values is None or not (given := list(values)):
+    if values is None or not (texts := list(values)):
         return None
-    if not (names := listed(given)):
-        raise UsageError(f"{option}: {', '.join(given)!r} names nothing; leave it out for the default")
+    if not (names := split_names(texts)):
+        raise UsageError(f"{option}: {', '.join(texts)!r} names nothing; leave it out for the default")
     return tuple(names)
 
 
-def short(dtype_name: str) -> str:
-    return SHORT.get(dtype_name, dtype_name)
+def short_dtype(dtype_name: str) -> str:
+    return SHORT_DTYPES.get(dtype_name, dtype_name)
 
 
 def is_seed(value: Any) -> TypeGuard[int]:
@@ -78,7 +78,7 @@ def is_seed(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < 2**32
 
 
-def seed_in(text: str) -> int:
+def parse_seed(text: str) -> int:
     """The seed in a text. Raises UsageError."""
     try:
         seed = int(text)

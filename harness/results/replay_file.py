@@ -9,13 +9,13 @@ from typing import Any
 from zlib import crc32
 
 from packproof.harness.results.files import read_bytes, replace_text
-from packproof.harness.results.names import DEVICES, known
+from packproof.harness.results.names import DEVICES, require_known
 from packproof.harness.results.text import printable
-from packproof.properties.cases.case import MEANINGS, SHORT, Case, shorten
+from packproof.properties.cases.case import REGIME_DESCRIPTIONS, SHORT_DTYPES, Case, shorten
 from packproof.properties.laws.names import LAWS
 from packproof.properties.promises import Promises
 from packproof.refs.errors import ArgumentError, UsageError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 _FIELDS = {
     "target": str,
@@ -31,9 +31,9 @@ _MAX_BYTES = 1 << 20
 _WIDEST = 300
 
 
-def content(path: Path) -> dict[str, Any]:
+def read_content(path: Path) -> dict[str, Any]:
     """The unchecked content of a replay file, of a kernel or a module. Raises UsageError, one line with the path."""
-    data = _read(path)
+    data = _read_json(path)
     if not isinstance(data, dict) or type(version := data.get("version")) is not int or version < 1:
         raise UsageError(f"{path}: not a replay file of version 1")
     if version > 1:
@@ -47,50 +47,50 @@ def read_replay(path: Path) -> dict[str, Any]:
 
     Raises UsageError, one line with the path, for a file that is unreadable or damaged.
     """
-    data = content(path)
+    data = read_content(path)
     for name, kind in _FIELDS.items():
         if not isinstance(data.get(name), kind) or "\0" in str(data[name]):
-            raise damaged(path, f"{name} is {json.dumps(data.get(name))[:60]}, expected {kind.__name__}")
+            raise damaged_error(path, f"{name} is {json.dumps(data.get(name))[:60]}, expected {kind.__name__}")
     try:
         case = Case.from_json(data["case"])
         if ":" not in data["property"]:  # one of the user's own is imported in the process of the kernel
-            known("property", data["property"], LAWS)
-        for what, name, names in (
-            ("dtype", data["dtype"], SHORT),
-            ("dtype", case.dtype, SHORT),
+            require_known("property", data["property"], LAWS)
+        for field, name, names in (
+            ("dtype", data["dtype"], SHORT_DTYPES),
+            ("dtype", case.dtype, SHORT_DTYPES),
             ("device", data["device"], DEVICES),
         ):
-            known(what, name, names)
+            require_known(field, name, names)
         return {**data, "case": case, "promises": _promises(data["promises"])}
     except UsageError as error:
-        raise damaged(path, f"{error}") from None
+        raise damaged_error(path, f"{error}") from None
 
 
-def shown(data: Mapping[str, Any]) -> dict[str, str]:
+def describe_replay(data: Mapping[str, Any]) -> dict[str, str]:
     """The content returned by `read_replay`, as rows of a name and a text."""
     case: Case = data["case"]
     law = LAWS.get(data["property"], "")
-    promised = {name: value for name, value in asdict(data["promises"]).items() if value not in (None, False)}
+    promises = {name: value for name, value in asdict(data["promises"]).items() if value not in (None, False)}
     rows = {
         "kernel": data["target"],
         "op": data["op"],
         "property": f"{data['property']}: {law}" if law else data["property"],
         "dtype": data["dtype"],
         "device": data["device"],
-        "layout": f"lengths {shorten(case.lengths)}, {counted(case.n_tokens, 'token')}, slack {case.slack}",
-        "sizes": _listed(case.sizes),
+        "layout": f"lengths {shorten(case.lengths)}, {plural(case.n_tokens, 'token')}, slack {case.slack}",
+        "sizes": _pairs_text(case.sizes),
         "inputs": ", ".join(case.present),
         "in fp32": ", ".join(case.float32),
         "in 16 bits": ", ".join(case.narrow),
-        "options": _listed(case.options),
+        "options": _pairs_text(case.options),
         "offsets": case.index_dtype,
-        "values": f"{case.regime}: {MEANINGS[case.regime]}",
+        "values": f"{case.regime}: {REGIME_DESCRIPTIONS[case.regime]}",
         "seed": str(case.seed),
         "configuration": str(case.configuration or ""),
         "gradients": "judged" if data["gradients"] else "not judged",
-        "promises": _listed(promised.items()),
-        "domain": _texts(data.get("domain")),
-        "found": _texts(data.get("message")),
+        "promises": _pairs_text(promises.items()),
+        "domain": _joined_text(data.get("domain")),
+        "found": _joined_text(data.get("message")),
         "versions": f"packproof {data.get('packproof', 'unknown')}, file {data['version']}",
     }
     return {name: printable(text) for name, text in rows.items() if text}
@@ -109,22 +109,22 @@ def write_replay(folder: str, name: str, data: Mapping[str, Any]) -> tuple[str, 
     return str(file), ""
 
 
-def _texts(data: Any) -> str:
+def _joined_text(data: Any) -> str:
     return "; ".join(map(str, data)) if isinstance(data, list) else str(data or "")
 
 
-def _listed(pairs: Iterable[tuple[str, Any]]) -> str:
+def _pairs_text(pairs: Iterable[tuple[str, Any]]) -> str:
     return ", ".join(f"{name}={value}" for name, value in pairs)
 
 
-def _read(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     """The JSON of a file. The file is untrusted: it may be a device, a pipe, gigabytes, a million brackets."""
     try:
         return json.loads(read_bytes(path, _MAX_BYTES).decode())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise damaged(path, f"not JSON ({str(error)[:100]})") from None
+        raise damaged_error(path, f"not JSON ({str(error)[:100]})") from None
 
 
 def _promises(data: dict[str, Any]) -> Promises:
@@ -134,6 +134,6 @@ def _promises(data: dict[str, Any]) -> Promises:
         raise UsageError(f"promises: {error}") from None
 
 
-def damaged(path: str | Path, what: str) -> UsageError:
+def damaged_error(path: str | Path, problem: str) -> UsageError:
     """The error for a replay file with invalid content."""
-    return UsageError(f"{path}: damaged, {' '.join(printable(what)[:_WIDEST].split())}")
+    return UsageError(f"{path}: damaged, {' '.join(printable(problem)[:_WIDEST].split())}")

@@ -4,38 +4,38 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from packproof.harness.results.coverage import kind_of
+from packproof.harness.results.coverage import refusal_key
 from packproof.harness.results.events import Cell, RunFinished, Status, Verdict
 from packproof.harness.results.map_text import small_error_lines
-from packproof.harness.results.names import short
-from packproof.properties.cases.case import MEANINGS, shorten
+from packproof.harness.results.names import short_dtype
+from packproof.properties.cases.case import REGIME_DESCRIPTIONS, shorten
 from packproof.properties.laws.names import LAWS
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 _STRENGTH = {name: rank for rank, name in enumerate(LAWS)}
 _COUNTED: Mapping[Status, str] = {"error": "not judged", "expected": "failed as expected"}
 
 
-def title(cell: Cell) -> str:
+def cell_title(cell: Cell) -> str:
     """The cell in a few words: `ssd packing bf16`."""
-    return f"{cell.op} {cell.law} {short(cell.dtype)}"
+    return f"{cell.op} {cell.law} {short_dtype(cell.dtype)}"
 
 
 def failure_text(verdict: Verdict) -> str:
     """A failure as a report: the property, the smallest layout, the place and size of the error, the replay command."""
     cell, failure = verdict.cell, verdict.failure
     if failure is None:
-        raise ValueError(f"{title(cell)} {verdict.status}: there is no failure to describe")
+        raise ValueError(f"{cell_title(cell)} {verdict.status}: there is no failure to describe")
     tensor = f" ({failure.tensor})" if failure.tensor else ""
     status = verdict.status.upper()
-    lines = [f"{cell.op} · {cell.target} · {status}  {cell.law}{tensor}   {short(cell.dtype)}, {verdict.tier}"]
+    lines = [f"{cell.op} · {cell.target} · {status}  {cell.law}{tensor}   {short_dtype(cell.dtype)}, {verdict.tier}"]
     if failure.example:
-        found = f"found in example {failure.example}"
-        found += f", smallest of {failure.tried} tried" if failure.tried else ""
-        lines.append(f"    {f'lengths {shorten(failure.lengths)}':<32} {found}")
+        example_text = f"found in example {failure.example}"
+        example_text += f", smallest of {failure.cases_tried} tried" if failure.cases_tried else ""
+        lines.append(f"    {f'lengths {shorten(failure.lengths)}':<32} {example_text}")
     lines += [f"    {line}" for line in failure.lines]
     lines += [f"    {verdict.reason}"] if verdict.status == "expected" else []
-    lines += ["    not promised by the kernel: a finding, not a broken promise"] if cell.beyond else []
+    lines += ["    not promised by the kernel: a finding, not a broken promise"] if cell.unpromised else []
     if failure.evidence and failure.evidence.errors:
         lines += [f"    {line}" for line in small_error_lines(failure.evidence.errors)]
     lines += [f"    packproof replay {shlex.quote(failure.replay)}"] if failure.replay else []
@@ -44,19 +44,19 @@ def failure_text(verdict: Verdict) -> str:
 
 def failure_texts(verdicts: Sequence[Verdict]) -> list[str]:
     """The text of each failure. Failures with the same cause have one text, with a list of their cells."""
-    alike: dict[object, list[Verdict]] = {}
+    groups: dict[object, list[Verdict]] = {}
     for verdict in verdicts:
-        alike.setdefault(fault_of(verdict) or id(verdict), []).append(verdict)
+        groups.setdefault(fault_key(verdict) or id(verdict), []).append(verdict)
     texts = []
-    for same in alike.values():
-        lines = [failure_text(min(same, key=_telling))]
-        if len(same) > 1:
-            lines.append(f"    the same in {len(same)} cells: {cells_text([v.cell for v in same])}")
+    for group in groups.values():
+        lines = [failure_text(min(group, key=_cause_order))]
+        if len(group) > 1:
+            lines.append(f"    the same in {len(group)} cells: {cells_text([v.cell for v in group])}")
         texts.append("\n".join(lines))
     return [*texts, *(["\n".join(regime_lines(verdicts))] if regime_lines(verdicts) else [])]
 
 
-def _telling(verdict: Verdict) -> tuple[bool, int, int, int]:
+def _cause_order(verdict: Verdict) -> tuple[bool, int, int, int]:
     """The order of failures with one cause, most telling first: unchanged packs before changed ones, then the strongest
     property, then the smallest layout."""
     failure = verdict.failure
@@ -67,34 +67,34 @@ def _telling(verdict: Verdict) -> tuple[bool, int, int, int]:
 
 def regime_lines(verdicts: Iterable[Verdict]) -> list[str]:
     """The meaning of each data regime with a failure."""
-    met = dict.fromkeys(v.failure.regime for v in verdicts if v.failure and v.failure.regime != "normal")
-    return [f"{name}: {MEANINGS[name]}" for name in met]
+    regimes = dict.fromkeys(v.failure.regime for v in verdicts if v.failure and v.failure.regime != "normal")
+    return [f"{name}: {REGIME_DESCRIPTIONS[name]}" for name in regimes]
 
 
-def fault_of(verdict: Verdict) -> tuple[str, ...]:
+def fault_key(verdict: Verdict) -> tuple[str, ...]:
     """A key for the cause of a failure, equal for the same exception; () for a wrong value."""
     failure = verdict.failure
     if failure is None or failure.tensor or not failure.lines[1:]:
         return ()
     cell = verdict.cell
-    return (verdict.status, verdict.reason, cell.op, cell.target, cell.device, kind_of(failure.lines[1]))
+    return (verdict.status, verdict.reason, cell.op, cell.target, cell.device, refusal_key(failure.lines[1]))
 
 
 def cells_text(cells: Sequence[Cell]) -> str:
     """Properties, each with its dtypes: "packing bf16, fp32; memory bf16"."""
     dtypes: dict[str, list[str]] = {}
     for cell in cells:
-        dtypes.setdefault(cell.law, []).append(short(cell.dtype))
+        dtypes.setdefault(cell.law, []).append(short_dtype(cell.dtype))
     return "; ".join(f"{law} {', '.join(dict.fromkeys(names))}" for law, names in dtypes.items())
 
 
-def found_lines(verdict: Verdict) -> Iterator[str]:
+def first_failure_lines(verdict: Verdict) -> Iterator[str]:
     """A new failure, before shrinking, in one or two lines: the cell, the layout and the error."""
     failure = verdict.failure
     assert failure is not None
     tensor = f" ({failure.tensor})" if failure.tensor else ""
     lengths = shorten(failure.lengths, 6)
-    yield f"failing  {title(verdict.cell)}{tensor}: lengths {lengths}; looking for the smallest layout"
+    yield f"failing  {cell_title(verdict.cell)}{tensor}: lengths {lengths}; looking for the smallest layout"
     yield from (f"         {line}" for line in failure.lines[1:2])
 
 
@@ -103,27 +103,27 @@ def headline(verdict: Verdict) -> str:
     failure = verdict.failure
     if failure is None:
         return verdict.reason
-    where = f" ({failure.tensor})" if failure.tensor else ""
-    at = f" at lengths {shorten(failure.lengths, 6)}" if failure.example else ""
-    return f"{verdict.cell.law}{where}{at}: {'; '.join(failure.lines[:2]) or 'failed'}"
+    tensor = f" ({failure.tensor})" if failure.tensor else ""
+    layout = f" at lengths {shorten(failure.lengths, 6)}" if failure.example else ""
+    return f"{verdict.cell.law}{tensor}{layout}: {'; '.join(failure.lines[:2]) or 'failed'}"
 
 
 def share_text(verdict: Verdict) -> str:
     """The examples of a verdict: "72 examples", or "judged 4 of 72, 68 refused"."""
     if verdict.judged == verdict.examples:
-        return counted(verdict.examples, "example")
+        return plural(verdict.examples, "example")
     return f"judged {verdict.judged} of {verdict.examples}" + (
         f", {verdict.refused} refused" if verdict.refused else ""
     )
 
 
-def layout_classes(verdicts: Sequence[Verdict], every: Sequence[str]) -> str:
+def layout_classes(verdicts: Sequence[Verdict], all_classes: Sequence[str]) -> str:
     """The number of judged boundary classes, and the names of the others unless a failure ended the search."""
-    drawn = frozenset[str]().union(*(verdict.classes for verdict in verdicts))
-    missed = [name for name in every if name not in drawn]
+    judged_classes = frozenset[str]().union(*(verdict.classes for verdict in verdicts))
+    missed = [name for name in all_classes if name not in judged_classes]
     cut_short = any(verdict.failure for verdict in verdicts)
     tail = f"; not judged: {', '.join(missed)}" if missed and not cut_short else ""
-    return f"{len(every) - len(missed)} of {len(every)} layout classes judged{tail}"
+    return f"{len(all_classes) - len(missed)} of {len(all_classes)} layout classes judged{tail}"
 
 
 def summary(run: RunFinished, planned: int) -> str:
@@ -150,9 +150,9 @@ def summary(run: RunFinished, planned: int) -> str:
         outcome = "every property held, or failed as expected"
     else:
         outcome = "every property held" if count["passed"] else "nothing was checked"
-    judged = sum(verdict.judged for verdict in verdicts)
-    drawn = counted(examples, "example")
-    share = drawn if judged == examples else f"{judged} of {drawn} judged"
+    judged_count = sum(verdict.judged for verdict in verdicts)
+    examples_text = plural(examples, "example")
+    share = examples_text if judged_count == examples else f"{judged_count} of {examples_text} judged"
     return f"{outcome}: {', '.join(parts) or 'no cell'}; {share} in {run.seconds:.1f} s"
 
 

@@ -3,8 +3,15 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from packproof.harness.bench.sweep import drawable
-from packproof.harness.stacks.report import documents_text, figures, found, ratios, read, step_text
+from packproof.harness.bench.sweep import plot_file
+from packproof.harness.stacks.report import (
+    documents_text,
+    find_timed_row,
+    ratio_lines,
+    read_stacks,
+    row_cells,
+    step_text,
+)
 from packproof.harness.stacks.results import StacksStarted, Trained
 from packproof.harness.stacks.shapes import MODES
 
@@ -13,17 +20,17 @@ _COLORS = {"single": "C7", "padded": "C1", "packed": "C0", "mamba_ssm": "C2"}
 
 def table(path: str) -> str:
     """The Markdown, between two comments with its origin. Raises UsageError for a damaged file."""
-    start, rows, data = read(path)
+    start, rows, data = read_stacks(path)
     page = _page(start, rows, data)
     return "\n".join([f"<!-- packproof table {path} -->", *page, "<!-- end of table -->"])
 
 
 def _page(start: StacksStarted, rows: list[Trained], data: Mapping[str, Any]) -> Iterator[str]:
-    where = start.environment
-    driver = f", driver {where.driver}" if where.driver else ""
-    others = "".join(f", {name} {version}" for name, version in start.packages.items())
-    yield f"`{data['command']}` on {where.name}: packproof {data['packproof']}, torch {where.torch},"
-    yield f"triton {where.triton or 'none'}{others}{driver}."
+    environment = start.environment
+    driver = f", driver {environment.driver}" if environment.driver else ""
+    peers = "".join(f", {name} {version}" for name, version in start.packages.items())
+    yield f"`{data['command']}` on {environment.name}: packproof {data['packproof']}, torch {environment.torch},"
+    yield f"triton {environment.triton or 'none'}{peers}{driver}."
     yield f"{documents_text(start).capitalize()};"
     yield f"{step_text(start)}."
     yield ""
@@ -31,11 +38,11 @@ def _page(start: StacksStarted, rows: list[Trained], data: Mapping[str, Any]) ->
     yield "| --- | --- |" + " ---: |" * 9
     for row in rows:
         if row.status == "timed":
-            yield f"| {row.model}, {row.parameters / 1e9:.2f} B | {' | '.join(figures(row, rows))} |"
+            yield f"| {row.model}, {row.parameters / 1e9:.2f} B | {' | '.join(row_cells(row, rows))} |"
         else:
             yield f"| {row.model} | {row.mode} | {row.status} |" + " |" * 8
     yield ""
-    yield from (f"- {line}" for line in ratios(rows))
+    yield from (f"- {line}" for line in ratio_lines(rows))
 
 
 class StacksPlot:
@@ -45,14 +52,14 @@ class StacksPlot:
     """
 
     def __init__(self, path: str) -> None:
-        self._file = drawable(path)
+        self._file = plot_file(path)
 
     def draw(self, path: str) -> None:
         """Write the plot of a file: the same bytes for the same file. Raises UsageError for a damaged file."""
         import matplotlib as mpl  # noqa: PLC0415  (an optional dependency)
         from matplotlib.figure import Figure  # noqa: PLC0415
 
-        start, rows, _ = read(path)
+        start, rows, _ = read_stacks(path)
         figure = Figure(figsize=(10, 4), layout="constrained")
         speed, memory = figure.subplots(1, 2)
         _bars(speed, rows, lambda row: row.per_second / 1e3)
@@ -70,10 +77,10 @@ def _bars(panel: Any, rows: list[Trained], value: Callable[[Trained], float]) ->
     models = list(dict.fromkeys(row.model for row in rows))
     modes = [mode for mode in MODES if any(row.mode == mode for row in rows)]
     width = 0.8 / len(modes)
-    for at, mode in enumerate(modes):
-        timed = {x: row for x, model in enumerate(models) if (row := found(rows, model, mode))}
-        places = [x + (at - (len(modes) - 1) / 2) * width for x in timed]
-        bars = panel.bar(places, [value(row) for row in timed.values()], width, label=mode, color=_COLORS[mode])
+    for index, mode in enumerate(modes):
+        timed = {x: row for x, model in enumerate(models) if (row := find_timed_row(rows, model, mode))}
+        positions = [x + (index - (len(modes) - 1) / 2) * width for x in timed]
+        bars = panel.bar(positions, [value(row) for row in timed.values()], width, label=mode, color=_COLORS[mode])
         panel.bar_label(bars, fmt="%.3g", fontsize="small")
     panel.set_xticks(range(len(models)), models)
     panel.grid(axis="y", alpha=0.3)

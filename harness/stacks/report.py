@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from packproof.harness.bench.file import read as read_json
+from packproof.harness.bench.file import read_json as read_json
 from packproof.harness.results.environment import Environment
-from packproof.harness.results.files import replace_text, writable
-from packproof.harness.results.names import short
+from packproof.harness.results.files import replace_text, writable_path
+from packproof.harness.results.names import short_dtype
 from packproof.harness.stacks.results import StackEvent, StacksFinished, StacksStarted, Trained
 from packproof.refs.errors import UsageError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 from packproof.version import __version__
 
 KIND, VERSION = "stacks", 1
@@ -29,7 +29,7 @@ class StacksReport:
     def __call__(self, event: StackEvent) -> None:
         match event:
             case StacksStarted():
-                for line in started(event):
+                for line in start_lines(event):
                     self._say(line)
             case Trained():
                 if not any(row.model == event.model for row in self.rows):
@@ -39,26 +39,26 @@ class StacksReport:
                 self._say(f"  {self._line(event)}")
             case StacksFinished(seconds):
                 self._say("")
-                for line in ratios(self.rows):
+                for line in ratio_lines(self.rows):
                     self._say(line)
                 self._say(f"\n{seconds:.1f} s")
 
     def _line(self, row: Trained) -> str:
         if row.status != "timed":
             return f"{_cell(row.mode, -11)}{row.status}: {row.reason}"
-        values = figures(row, self.rows)
+        values = row_cells(row, self.rows)
         return "".join(_cell(value, width) for value, (_, width) in zip(values, (*_COLUMNS, *_LOSSES), strict=True))
 
 
-def started(event: StacksStarted) -> Iterator[str]:
+def start_lines(event: StacksStarted) -> Iterator[str]:
     """The environment, the documents and the steps of a bench, as lines."""
-    where = event.environment
-    driver = f", driver {where.driver}" if where.driver else f", {counted(where.threads, 'thread')}"
-    others = "".join(f", {name} {found}" for name, found in event.packages.items())
-    yield f"{where.name} · torch {where.torch}, triton {where.triton or 'none'}{others}{driver}"
+    environment = event.environment
+    driver = f", driver {environment.driver}" if environment.driver else f", {plural(environment.threads, 'thread')}"
+    peers = "".join(f", {name} {peer_version}" for name, peer_version in event.packages.items())
+    yield f"{environment.name} · torch {environment.torch}, triton {environment.triton or 'none'}{peers}{driver}"
     yield documents_text(event)
     yield f"{step_text(event)} · seed {event.seed}"
-    if where.device == "cpu":
+    if environment.device == "cpu":
         yield "without a GPU references train tiny stacks: the command works, and nothing is said of speed"
 
 
@@ -66,38 +66,48 @@ def documents_text(event: StacksStarted) -> str:
     """The documents of a step, and the rows of a pass."""
     lengths = event.lengths
     bounds = f"{min(lengths):,} to {max(lengths):,} tokens, mean {sum(lengths) / len(lengths):.0f}"
-    return f"a step: {counted(len(lengths), 'document')} of {bounds}, in passes of at most {event.capacity:,} rows"
+    return f"a step: {plural(len(lengths), 'document')} of {bounds}, in passes of at most {event.capacity:,} rows"
 
 
 def step_text(event: StacksStarted) -> str:
     """The dtype, the passes of a step and the number of steps."""
-    return f"{short(event.dtype)}, forward, backward, one fused AdamW update; median of {counted(event.steps, 'step')}"
+    return f"{short_dtype(event.dtype)}, forward, backward, one fused AdamW update; median of {plural(event.steps, 'step')}"
 
 
-def figures(row: Trained, rows: list[Trained]) -> tuple[str, ...]:
+def row_cells(row: Trained, rows: list[Trained]) -> tuple[str, ...]:
     """The cells of a timed row: mode, passes, padding, seconds, tokens per second, x, peak; the loss, apart, after."""
-    single = found(rows, row.model, "single")
-    over = f"{row.per_second / single.per_second:.2f}" if single else "-"
+    single = find_timed_row(rows, row.model, "single")
+    speedup = f"{row.per_second / single.per_second:.2f}" if single else "-"
     peak = "-" if row.peak is None else f"{row.peak / 2**30:.1f}"
-    apart = "-" if row.apart is None else f"{row.apart:.2f}"
-    first = "-" if row.loss is None else f"{row.loss:.5f}"
-    cells = (row.mode, str(row.passes), f"{row.padding:.1%}", f"{row.step:.3f}", f"{row.per_second:,.0f}", over, peak)
-    return (*cells, first, apart, f"{row.losses[-1]:.5f}")
+    distance = "-" if row.apart is None else f"{row.apart:.2f}"
+    loss = "-" if row.loss is None else f"{row.loss:.5f}"
+    cells = (
+        row.mode,
+        str(row.passes),
+        f"{row.padding:.1%}",
+        f"{row.step:.3f}",
+        f"{row.per_second:,.0f}",
+        speedup,
+        peak,
+    )
+    return (*cells, loss, distance, f"{row.losses[-1]:.5f}")
 
 
-def found(rows: list[Trained], model: str, mode: str) -> Trained | None:
+def find_timed_row(rows: list[Trained], model: str, mode: str) -> Trained | None:
     """The row of a mode, None if it was not timed."""
     return next((row for row in rows if (row.model, row.mode, row.status) == (model, mode, "timed")), None)
 
 
-def ratios(rows: list[Trained]) -> Iterator[str]:
+def ratio_lines(rows: list[Trained]) -> Iterator[str]:
     """Tokens per second of packs over those of the other modes, one line per model."""
     for model in dict.fromkeys(row.model for row in rows):
-        packed = found(rows, model, "packed")
-        others = [row for row in rows if row.model == model and row.status == "timed" and row is not packed]
-        if packed and others:
-            of = ", ".join(f"{packed.per_second / other.per_second:.2f} x {other.mode}" for other in others)
-            yield f"{model}: tokens per second, packed is {of}"
+        packed = find_timed_row(rows, model, "packed")
+        other_rows = [row for row in rows if row.model == model and row.status == "timed" and row is not packed]
+        if packed and other_rows:
+            comparisons = ", ".join(
+                f"{packed.per_second / other_row.per_second:.2f} x {other_row.mode}" for other_row in other_rows
+            )
+            yield f"{model}: tokens per second, packed is {comparisons}"
 
 
 def _cell(text: str, width: int) -> str:
@@ -112,7 +122,7 @@ class StacksFile:
     """
 
     def __init__(self, path: str | None, command: str) -> None:
-        self._file = writable(path, "--json") if path is not None else None
+        self._file = writable_path(path, "--json") if path is not None else None
         self.document: dict[str, Any] = {
             "kind": KIND,
             "version": VERSION,
@@ -133,7 +143,7 @@ class StacksFile:
                 self.document["finished"] = True
         if self._file:
             text = json.dumps(self.document, indent=1, ensure_ascii=False) + "\n"
-            replace_text(self._file, text, last=self.document["finished"])
+            replace_text(self._file, text, final=self.document["finished"])
 
 
 def is_of_stacks(path: str) -> bool:
@@ -142,15 +152,17 @@ def is_of_stacks(path: str) -> bool:
     return isinstance(data, dict) and data.get("kind") == KIND
 
 
-def read(path: str) -> tuple[StacksStarted, list[Trained], dict[str, Any]]:
+def read_stacks(path: str) -> tuple[StacksStarted, list[Trained], dict[str, Any]]:
     """The events in a file, and the document. Raises UsageError for a damaged file or another version."""
     data = read_json(path, path)
     if data.get("version") != VERSION:
         raise UsageError(f"{path} was not written by `packproof bench stack --json` in version {VERSION}")
     try:
-        of = data["started"]
-        lengths = tuple(map(int, of["lengths"]))
-        start = StacksStarted(**{**of, "environment": Environment(**of["environment"]), "lengths": lengths})
+        start_fields = data["started"]
+        lengths = tuple(map(int, start_fields["lengths"]))
+        start = StacksStarted(
+            **{**start_fields, "environment": Environment(**start_fields["environment"]), "lengths": lengths}
+        )
         tuples = ("losses", "seconds")
         rows = [Trained(**{**row, **{name: tuple(map(float, row[name])) for name in tuples}}) for row in data["rows"]]
         return start, rows, {"command": str(data["command"]), "packproof": str(data["packproof"])}

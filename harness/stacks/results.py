@@ -8,7 +8,7 @@ from packproof.harness.results.environment import Environment
 
 # wrong: the loss differs; failed: it raised an error; too large: for the memory of the GPU
 Status = Literal["timed", "wrong", "failed", "too large", "cannot", "not installed"]
-MOST_APART, MOST_APART_WIDE = 2.0, 0.25  # see run.py
+MAX_LOSS_DISTANCE, MAX_WIDE_LOSS_DISTANCE = 2.0, 0.25  # see run.py
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from torch import Tensor
 from packproof import kernels, refs
 from packproof.harness.results.environment import environment
 from packproof.harness.stacks.documents import Documents, ForwardPass, documents
-from packproof.harness.stacks.model import Stack, of_mamba_ssm, ours
+from packproof.harness.stacks.model import Stack, mamba_ssm_stack, packproof_stack
 from packproof.harness.stacks.results import (
-    MOST_APART,
-    MOST_APART_WIDE,
+    MAX_LOSS_DISTANCE,
+    MAX_WIDE_LOSS_DISTANCE,
     StackEvent,
     StacksFinished,
     StacksStarted,
@@ -39,7 +39,7 @@ from packproof.refs.errors import UsageError
 
 _DTYPES = {"cuda": torch.bfloat16, "cpu": torch.float32}
 _WIDER = {torch.bfloat16: torch.float32, torch.float32: torch.float64}
-_RATE = 1e-4
+_LEARNING_RATE = 1e-4
 _BEGINNING = 16  # predictions of a document that are compared by themselves
 _PEER = ("mamba-ssm", "causal-conv1d")
 
@@ -73,8 +73,8 @@ def run_stacks(request: StacksRequest, ops: Any = None) -> Iterator[StackEvent]:
     packages = {name: version(name) for name in _PEER if find_spec(name.replace("-", "_"))}
     dtype = str(_DTYPES[request.device]).removeprefix("torch.")
     lengths = tuple(models[0].documents.lengths)
-    here = environment(request.device)
-    yield StacksStarted(here, packages, lengths, request.capacity, request.steps, dtype, request.seed)
+    machine = environment(request.device)
+    yield StacksStarted(machine, packages, lengths, request.capacity, request.steps, dtype, request.seed)
     for model in models:
         yield from model.rows()
     yield StacksFinished(time.monotonic() - began)
@@ -107,8 +107,8 @@ class _Model:
 
     def _judge(self) -> "Judge":
         """A judge with the losses of one document at a time, in the dtype of the steps and at twice the precision."""
-        alone, exact = self._losses("single"), self._losses("single", wide=True)
-        return Judge(alone, exact, beginnings(self.documents).to(self.device))
+        single_losses, exact_losses = self._losses("single"), self._losses("single", wide=True)
+        return Judge(single_losses, exact_losses, first_prediction_mask(self.documents).to(self.device))
 
     def _losses(self, mode: str, *, wide: bool = False) -> Tensor:
         """The loss of each prediction, in the dtype of the steps, or at twice its precision."""
@@ -117,8 +117,8 @@ class _Model:
         return losses(stack, self._passes(mode), self.documents.predictions)
 
     def _stack(self, mode: str) -> Stack:
-        stack = ours(self.shape, self.ops, self.device, self.dtype, self.request.seed)
-        return of_mamba_ssm(self.shape, self.device, self.dtype, stack) if mode == "mamba_ssm" else stack
+        stack = packproof_stack(self.shape, self.ops, self.device, self.dtype, self.request.seed)
+        return mamba_ssm_stack(self.shape, self.device, self.dtype, stack) if mode == "mamba_ssm" else stack
 
     def _row(self, mode: str, judge: "Judge") -> Trained:
         row = Trained(self.name, mode, "timed", tokens=sum(self.documents.lengths))
@@ -128,39 +128,39 @@ class _Model:
             why = "mamba-ssm is not installed" if self.device == "cuda" else "mamba-ssm needs a GPU"
             return replace(row, status="not installed", reason=why)
         narrow = self._losses(mode)
-        wide = None if mode == "mamba_ssm" else judge.apart(self._losses(mode, wide=True))
-        row = replace(row, loss=float(narrow.mean()), apart=judge.apart(narrow), apart_wide=wide)
-        if reason := unlike(row):
+        wide = None if mode == "mamba_ssm" else judge.distance(self._losses(mode, wide=True))
+        row = replace(row, loss=float(narrow.mean()), apart=judge.distance(narrow), apart_wide=wide)
+        if reason := mismatch_reason(row):
             return replace(row, status="wrong", reason=reason)
         self._free()
-        return self._timed(row, self._stack(mode), self._passes(mode))
+        return self._time_steps(row, self._stack(mode), self._passes(mode))
 
-    def _timed(self, row: Trained, stack: Stack, passes: Sequence[ForwardPass]) -> Trained:
+    def _time_steps(self, row: Trained, stack: Stack, passes: Sequence[ForwardPass]) -> Trained:
         """The row with its timed steps. An extra first step compiles the kernels."""
         row = replace(
             row,
             parameters=sum(parameter.numel() for parameter in stack.parameters()),
             passes=len(passes),
-            rows=sum(one.input_ids.numel() for one in passes),
+            rows=sum(forward_pass.input_ids.numel() for forward_pass in passes),
         )
-        step = training(stack, passes, self.documents.predictions)
-        found, seconds = [step()], []
+        step = make_training_step(stack, passes, self.documents.predictions)
+        step_losses, seconds = [step()], []
         self._wait()
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         for _ in range(self.request.steps):
             start = time.perf_counter()
-            found.append(step())
+            step_losses.append(step())
             self._wait()
             seconds.append(time.perf_counter() - start)
         peak = torch.cuda.max_memory_allocated() if self.device == "cuda" else None
-        row = replace(row, losses=tuple(map(float, found)), seconds=tuple(seconds), peak=peak)
+        row = replace(row, losses=tuple(map(float, step_losses)), seconds=tuple(seconds), peak=peak)
         if not all(loss < float("inf") for loss in row.losses):
             return replace(row, status="wrong", reason="its loss is not finite", seconds=())
         return row
 
     def _passes(self, mode: str) -> list[ForwardPass]:
-        return [one.to(self.device) for one in self.documents.passes(mode)]
+        return [forward_pass.to(self.device) for forward_pass in self.documents.passes(mode)]
 
     def _wait(self) -> None:
         if self.device == "cuda":
@@ -176,63 +176,67 @@ class _Model:
 class Judge:
     """Compares the losses of a mode with those of one document per pass."""
 
-    alone: Tensor
+    single_losses: Tensor
     """(n,), the loss of each prediction with one document per pass, in the dtype of the steps."""
-    exact: Tensor
+    exact_losses: Tensor
     """(n,), the same at twice the precision."""
-    beginnings: Tensor
+    first_prediction_mask: Tensor
     """(n,), whether a prediction is among the first ones of a document."""
 
-    def apart(self, found: Tensor) -> float:
+    def distance(self, mode_losses: Tensor) -> float:
         """The distance of the losses from the exact ones, in units of the rounding of one document at a time.
 
         The larger of two values: over all predictions, and over the first ones of documents. NaN where a loss is NaN.
         """
-        parts = [(found - self.exact, self.alone - self.exact)]
-        parts += [(mine[self.beginnings], own[self.beginnings]) for mine, own in parts]
-        ratios = torch.stack([_size(mine) / _size(own) for mine, own in parts])
+        parts = [(mode_losses - self.exact_losses, self.single_losses - self.exact_losses)]
+        parts += [
+            (error[self.first_predictions], single_error[self.first_predictions]) for error, single_error in parts
+        ]
+        ratios = torch.stack(
+            [_root_mean_square(error) / _root_mean_square(single_error) for error, single_error in parts]
+        )
         return float(ratios.max())
 
 
-def unlike(row: Trained) -> str:
+def mismatch_reason(row: Trained) -> str:
     """Why the losses of a mode differ from those of one document at a time, "" if they do not. NaN always differs."""
-    for apart, most in ((row.apart, MOST_APART), (row.apart_wide, MOST_APART_WIDE)):
-        if apart is not None and not apart <= most:
-            where = "" if most == MOST_APART else " at twice the precision"
-            rounding = f"{apart:.3g} x the rounding of one document at a time{where}, and {most:g} x is allowed"
+    for distance, limit in ((row.apart, MAX_LOSS_DISTANCE), (row.apart_wide, MAX_WIDE_LOSS_DISTANCE)):
+        if distance is not None and not distance <= limit:
+            precision = "" if limit == MAX_LOSS_DISTANCE else " at twice the precision"
+            rounding = f"{distance:.3g} x the rounding of one document at a time{precision}, and {limit:g} x is allowed"
             return f"its losses are not those of one document at a time: they differ by {rounding}"
     return ""
 
 
-def _size(x: Tensor) -> Tensor:
+def _root_mean_square(x: Tensor) -> Tensor:
     return x.double().square().mean().sqrt()
 
 
-def beginnings(of: Documents) -> Tensor:
+def first_prediction_mask(step_documents: Documents) -> Tensor:
     """Whether each prediction of a step is among the first ones of its document (n,)."""
-    return torch.cat([torch.arange(length - 1) < _BEGINNING for length in of.lengths])
+    return torch.cat([torch.arange(length - 1) < _BEGINNING for length in step_documents.lengths])
 
 
 @torch.no_grad()
 def losses(stack: Stack, passes: Sequence[ForwardPass], predictions: int) -> Tensor:
     """The loss of each prediction of a step (predictions,), in the order of the documents."""
-    found: Tensor | None = None
-    for one in passes:
-        mine = stack(one)
-        found = mine.new_full((predictions,), float("nan")) if found is None else found
-        found[one.places] = mine
-    assert found is not None, "no passes"
-    return found
+    result: Tensor | None = None
+    for forward_pass in passes:
+        pass_losses = stack(forward_pass)
+        result = pass_losses.new_full((predictions,), float("nan")) if result is None else result
+        result[forward_pass.prediction_indices] = pass_losses
+    assert result is not None, "no passes"
+    return result
 
 
-def training(stack: Stack, passes: Sequence[ForwardPass], predictions: int) -> Callable[[], Tensor]:
+def make_training_step(stack: Stack, passes: Sequence[ForwardPass], predictions: int) -> Callable[[], Tensor]:
     """A function for one step, over all passes and with one update. It returns the mean loss."""
-    optimizer = torch.optim.AdamW(stack.parameters(), lr=_RATE, fused=True)
+    optimizer = torch.optim.AdamW(stack.parameters(), lr=_LEARNING_RATE, fused=True)
 
     def step() -> Tensor:
         total = torch.zeros((), device=passes[0].input_ids.device, dtype=torch.float64)
-        for one in passes:
-            loss = stack(one).sum() / predictions
+        for forward_pass in passes:
+            loss = stack(forward_pass).sum() / predictions
             loss.backward()
             total += loss.detach()
         optimizer.step()

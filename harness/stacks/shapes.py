@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from packproof.harness.results.names import known
+from packproof.harness.results.names import require_known
 from packproof.refs.errors import UsageError
 
 
@@ -49,19 +49,19 @@ MODES = {
 
 def models(names: tuple[str, ...] | None, device: str) -> tuple[str, ...]:
     """The names of the shapes to train. Raises UsageError for an unknown name and for a model that needs a GPU."""
-    chosen = tuple(known("model", name, SHAPES) for name in names or DEFAULTS[device])
-    large = [name for name in chosen if not SHAPES[name].tiny]
-    if large and device == "cpu":
-        small = ", ".join(name for name, shape in SHAPES.items() if shape.tiny)
-        raise UsageError(f"--model: {large[0]} needs a GPU; references on a CPU train {small}")
-    if 0 < len(large) < len(chosen):
+    model_names = tuple(require_known("model", name, SHAPES) for name in names or DEFAULTS[device])
+    gpu_models = [name for name in model_names if not SHAPES[name].tiny]
+    if gpu_models and device == "cpu":
+        tiny_models = ", ".join(name for name, shape in SHAPES.items() if shape.tiny)
+        raise UsageError(f"--model: {gpu_models[0]} needs a GPU; references on a CPU train {tiny_models}")
+    if 0 < len(gpu_models) < len(model_names):
         raise UsageError(
-            f"--model: {', '.join(chosen)} do not train on the same documents; a tiny one runs without others"
+            f"--model: {', '.join(model_names)} do not train on the same documents; a tiny one runs without others"
         )
-    return chosen
+    return model_names
 
 
 def modes(names: tuple[str, ...] | None) -> tuple[str, ...]:
     """The modes, in the order of MODES. Raises UsageError for an unknown name."""
-    chosen = {known("mode", name, MODES) for name in names or MODES}
-    return tuple(name for name in MODES if name in chosen)
+    mode_names = {require_known("mode", name, MODES) for name in names or MODES}
+    return tuple(name for name in MODES if name in mode_names)

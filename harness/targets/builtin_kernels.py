@@ -26,11 +26,11 @@ class BuiltinKernel:
     dtypes: tuple[str, ...] = DEFAULT_DTYPES
     instance_of: str = ""
     """The op whose kernels it launches, with the same compiled variants; "" for kernels of its own."""
-    has_own_fp16: bool = False
+    has_separate_fp16_path: bool = False
     """Whether fp16 takes a code path of its own, separate from all other dtypes."""
 
     @property
-    def forms(self) -> str:
+    def kernel_module(self) -> str:
         """The module whose kernels are compiled for it."""
         return BUILTIN_KERNELS[self.instance_of].module if self.instance_of else self.module
 
@@ -57,7 +57,7 @@ class BuiltinKernel:
 
 
 _LINEAR = "packproof.kernels.linear_attention"
-_EVERY_DTYPE = (*DEFAULT_DTYPES, "float64")
+_DTYPES_WITH_FP64 = (*DEFAULT_DTYPES, "float64")
 
 # the longest checks first, so that no core is left without work at the end
 BUILTIN_KERNELS: Mapping[str, BuiltinKernel] = {
@@ -65,18 +65,18 @@ BUILTIN_KERNELS: Mapping[str, BuiltinKernel] = {
     "simple_gla": BuiltinKernel("simple_gla", _LINEAR, instance_of="ssd"),
     "retention": BuiltinKernel("retention", _LINEAR, instance_of="ssd"),
     "linear_attention": BuiltinKernel("linear_attention", _LINEAR, instance_of="ssd"),
-    "attention": BuiltinKernel("attention", "packproof.kernels.attention", has_own_fp16=True),
+    "attention": BuiltinKernel("attention", "packproof.kernels.attention", has_separate_fp16_path=True),
     "selective_scan": BuiltinKernel("selective_scan", "packproof.kernels.selective_scan"),
     "selective_scan_triton": BuiltinKernel(
         "selective_scan", "packproof.kernels.selective_scan", "selective_scan_triton"
     ),
-    "causal_conv1d": BuiltinKernel("causal_conv1d", "packproof.kernels.causal_conv1d", dtypes=_EVERY_DTYPE),
+    "causal_conv1d": BuiltinKernel("causal_conv1d", "packproof.kernels.causal_conv1d", dtypes=_DTYPES_WITH_FP64),
     "causal_conv1d_triton": BuiltinKernel(
-        "causal_conv1d", "packproof.kernels.causal_conv1d", "causal_conv1d_triton", _EVERY_DTYPE
+        "causal_conv1d", "packproof.kernels.causal_conv1d", "causal_conv1d_triton", _DTYPES_WITH_FP64
     ),
-    "rope": BuiltinKernel("rope", "packproof.kernels.rope", dtypes=_EVERY_DTYPE),
+    "rope": BuiltinKernel("rope", "packproof.kernels.rope", dtypes=_DTYPES_WITH_FP64),
     "hadamard": BuiltinKernel("hadamard", "packproof.kernels.hadamard"),
     "rope_hadamard": BuiltinKernel("rope_hadamard", "packproof.kernels.rope_hadamard"),
     "round_fp8": BuiltinKernel("round_fp8", "packproof.kernels.quantize_fp8"),
-    "rope_qk": BuiltinKernel("rope_qk", "packproof.kernels.rope", dtypes=_EVERY_DTYPE),
+    "rope_qk": BuiltinKernel("rope_qk", "packproof.kernels.rope", dtypes=_DTYPES_WITH_FP64),
 }

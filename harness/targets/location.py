@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from packproof.adapters.importing import attribute, module_of_file, reason, working_directory
+from packproof.adapters.importing import load_module, one_line_reason, resolve_attribute, working_directory
 from packproof.adapters.registry import PEERS
 from packproof.refs.errors import UsageError
 
@@ -26,7 +26,7 @@ class Location:
     """Dotted name, or ""."""
     file: str
     """Path of the source, or ""."""
-    path: str
+    qualname: str
     """Attributes from the module to the function, separated by dots."""
 
     @classmethod
@@ -35,60 +35,62 @@ class Location:
         if target in PEERS:
             PEERS[target].require()
             return cls(PEERS[target].module, "", PEERS[target].function)
-        place, _, path = target.rpartition(":")
-        if not place or not path:
+        source, _, qualname = target.rpartition(":")
+        if not source or not qualname:
             raise UsageError(f"target {target!r}; expected package.module:function or path/file.py:function")
-        if not place.endswith(".py"):
-            return cls(place, "", path)
-        file, here = Path(place), working_directory()
-        if not here and not file.is_absolute():
+        if not source.endswith(".py"):
+            return cls(source, "", qualname)
+        file, cwd = Path(source), working_directory()
+        if not cwd and not file.is_absolute():
             raise UsageError(f"target {target!r}: the working directory is gone; name the file by its whole path")
         file = file.resolve()
         if not file.is_file():
-            where = "" if Path(place).is_absolute() else f" in {here[0]}"
-            raise UsageError(f"target {target!r}: there is no file {place}{where}")
-        return cls("", str(file), path)
+            folder_text = "" if Path(source).is_absolute() else f" in {cwd[0]}"
+            raise UsageError(f"target {target!r}: there is no file {source}{folder_text}")
+        return cls("", str(file), qualname)
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> "Location | None":
+    def from_function(cls, function: Callable[..., Any]) -> "Location | None":
         """The location of `function`, or None if no name leads to it: a closure, a lambda, a wrapper, a function of
         `__main__`.
         """
         name = getattr(function, "__module__", None)
-        path = getattr(function, "__qualname__", "")
+        qualname = getattr(function, "__qualname__", "")
         module = sys.modules.get(name or "")
-        if module is None or name == "__main__" or "<" in path:
+        if module is None or name == "__main__" or "<" in qualname:
             return None
         try:
-            found = attribute(module, path)
+            candidate = resolve_attribute(module, qualname)
         except AttributeError:
             return None
-        return cls(module.__name__, getattr(module, "__file__", None) or "", path) if found is function else None
+        return (
+            cls(module.__name__, getattr(module, "__file__", None) or "", qualname) if candidate is function else None
+        )
 
     def load(self) -> Callable[..., Any]:
         """Import the function here. Raises UsageError with the reason in one line."""
-        found, name = self.find(), f"{self.module or self.file}:{self.path}"
-        if isinstance(found, type):
-            apply = f"{self.path}.apply, or " if hasattr(found, "apply") and hasattr(found, "backward") else ""
+        target, name = self.find(), f"{self.module or self.file}:{self.qualname}"
+        if isinstance(target, type):
+            apply = f"{self.qualname}.apply, or " if hasattr(target, "apply") and hasattr(target, "backward") else ""
             raise UsageError(
                 f"{name} is a class, not a function; name {apply}a function that calls it (`packproof model` checks "
                 "an nn.Module as a whole)"
             )
-        if not callable(found):
-            raise UsageError(f"{name} is of type {type(found).__name__}, not a function")
-        return found  # type: ignore[no-any-return]
+        if not callable(target):
+            raise UsageError(f"{name} is of type {type(target).__name__}, not a function")
+        return target  # type: ignore[no-any-return]
 
     def find(self) -> Any:
         """Import the object, of any type. Raises UsageError with the reason in one line."""
-        place = self.module or self.file
+        source = self.module or self.file
         try:
             module = self._module()
         except (Exception, SystemExit) as error:
-            raise UsageError(f"{place} cannot be imported: {reason(error)}") from error
+            raise UsageError(f"{source} cannot be imported: {one_line_reason(error)}") from error
         try:
-            return attribute(module, self.path)
+            return resolve_attribute(module, self.qualname)
         except AttributeError as error:
-            raise UsageError(f"{place} has no {self.path}") from error
+            raise UsageError(f"{source} has no {self.qualname}") from error
 
     def _module(self) -> ModuleType:
         if self.module:
@@ -100,41 +102,41 @@ class Location:
             else:
                 if not self.file or getattr(module, "__file__", None) == self.file:
                     return module
-        return module_of_file(Path(self.file))
+        return load_module(Path(self.file))
 
 
-def absent(target: str) -> str:
+def missing_target_reason(target: str) -> str:
     """Why no such target exists, without running its code; "" if it exists, or if only a run could tell."""
     if target in PEERS:
         return ""
-    place, _, path = target.rpartition(":")
-    if place.endswith(".py"):
-        file = Path(place)
+    source, _, qualname = target.rpartition(":")
+    if source.endswith(".py"):
+        file = Path(source)
         if not file.is_file():
-            return f"target {target!r}: there is no file {place}"
+            return f"target {target!r}: there is no file {source}"
     else:
-        spec = _spec(place)
+        spec = _find_spec(source)
         if spec is None:
-            return f"target {target!r}: there is no module {place}"
+            return f"target {target!r}: there is no module {source}"
         file = Path(spec.origin or "")
-    defined = _defined(file)
-    name = path.partition(".")[0]
-    return "" if defined is None or name in defined else f"target {target!r}: {place} defines no {name}"
+    defined_names = _bound_names(file)
+    name = qualname.partition(".")[0]
+    return "" if defined_names is None or name in defined_names else f"target {target!r}: {source} defines no {name}"
 
 
-def _spec(module: str) -> ModuleSpec | None:
+def _find_spec(module: str) -> ModuleSpec | None:
     """Find a module's spec. Unlike `find_spec`, this imports none of its parent packages."""
-    found, name, folders = None, "", None
+    spec, name, folders = None, "", None
     for part in module.split("."):
         name = f"{name}.{part}".lstrip(".")
-        found = PathFinder.find_spec(name, folders)
-        if found is None:
+        spec = PathFinder.find_spec(name, folders)
+        if spec is None:
             return None
-        folders = list(found.submodule_search_locations or ())
-    return found
+        folders = list(spec.submodule_search_locations or ())
+    return spec
 
 
-def _defined(file: Path) -> set[str] | None:
+def _bound_names(file: Path) -> set[str] | None:
     """Every name bound in a source file, or None if the source alone does not tell."""
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))

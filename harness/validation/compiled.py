@@ -21,7 +21,7 @@ _FIELDS = ("registers", "spills", "shared", "dot", "atomics", "refilled", "key")
 
 def recorded_lines() -> Iterator[str]:
     """A JSON line for each form. Forms in Triton's cache are not compiled again. Raises UsageError if one fails."""
-    for module in dict.fromkeys(own.forms for own in BUILTIN_KERNELS.values()):
+    for module in dict.fromkeys(builtin.kernel_module for builtin in BUILTIN_KERNELS.values()):
         for form in map(dict, compile_variants(module, jobs=os.cpu_count() or 1)):
             name = f"{module.rpartition('.')[2]} {form['variant']} {form['target']}"
             if failure := form["failure"] or form["skipped"]:
@@ -32,10 +32,10 @@ def recorded_lines() -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compile every form of packproof's own kernels, and record it.")
     parser.add_argument("file", type=Path, help="such as data/compiled.json")
-    wanted = parser.parse_args()
+    arguments = parser.parse_args()
     lines = sorted(recorded_lines())
-    wanted.file.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
-    print(f"{wanted.file}: {len(lines)} forms")
+    arguments.file.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+    print(f"{arguments.file}: {len(lines)} forms")
     return 0
 
 

@@ -16,7 +16,7 @@ import torch
 
 from packproof.harness.engine.request import PROFILES
 from packproof.museum import classes as bug_classes
-from packproof.properties.cases.layouts import CLASSES, classes
+from packproof.properties.cases.layouts import BOUNDARY_CLASSES, boundary_classes
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
@@ -115,8 +115,8 @@ def _covered(name: str) -> dict[str, Any]:
     """The layout classes drawn for an op by the standard profile."""
     space = Space(OPS[name], "float32", Promises())
     cases = [*golden_cases(space), *random_cases(space, PROFILES["standard"].examples["eager"], 0)]
-    drawn = {found for c in cases for found in classes(c.lengths, space.chunk, space.width(dict(c.sizes)))}
-    return {"drawn": len(drawn), "of": len(CLASSES), "missed": [c for c in CLASSES if c not in drawn]}
+    drawn = {found for c in cases for found in boundary_classes(c.lengths, space.chunk, space.width(dict(c.sizes)))}
+    return {"drawn": len(drawn), "of": len(BOUNDARY_CLASSES), "missed": [c for c in BOUNDARY_CLASSES if c not in drawn]}
 
 
 def _mutants(results: Sequence[Row]) -> dict[str, Any]:

@@ -56,16 +56,16 @@ _LIMIT = 300.0
 class Speed:
     """One figure."""
 
-    what: str
+    name: str
     """The check, or the start or failure in words."""
-    of: Literal["cpu", "wall"]
+    clock: Literal["cpu", "wall"]
     """The clock: CPU seconds of all processes, or wall-clock seconds."""
     seconds: float
     units: float
     """The seconds as a multiple of importing torch and triton."""
 
 
-def measured(checks: Sequence[str], *, starts: bool = True, museum: bool = False) -> Iterator[Speed]:
+def measure(checks: Sequence[str], *, starts: bool = True, museum: bool = False) -> Iterator[Speed]:
     """Measure these checks, one after another.
 
     starts: whether to measure the starts first.
@@ -73,46 +73,48 @@ def measured(checks: Sequence[str], *, starts: bool = True, museum: bool = False
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        unit = statistics.median(_used(_IMPORT, folder) for _ in range(3))
-        wall = min(imported(folder) for _ in range(3))
+        unit = statistics.median(_cpu_seconds(_IMPORT, folder) for _ in range(3))
+        wall = min(import_seconds(folder) for _ in range(3))
         if starts:
             yield Speed("import torch, triton", "wall", wall, 1.0)
             yield from _starts(folder, wall)
-        for what in checks:
-            used = _used(["-m", "packproof", "check", *CHECKS[what], "--device", "cpu"], folder)
-            yield Speed(what, "cpu", used, used / unit)
+        for check in checks:
+            cpu_seconds = _cpu_seconds(["-m", "packproof", "check", *CHECKS[check], "--device", "cpu"], folder)
+            yield Speed(check, "cpu", cpu_seconds, cpu_seconds / unit)
         if museum:
             yield from _first_failures(folder, wall)
 
 
 def _starts(folder: Path, wall: float) -> Iterator[Speed]:
     for command in ("--help", "list"):
-        passed = min(_passed(["-m", "packproof", command], folder) for _ in range(3))
-        yield Speed(f"packproof {command}", "wall", passed, passed / wall)
-    started = min(first_call(folder) for _ in range(3))
-    yield Speed("to the first call", "wall", started, started / wall)
+        command_seconds = min(_wall_seconds(["-m", "packproof", command], folder) for _ in range(3))
+        yield Speed(f"packproof {command}", "wall", command_seconds, command_seconds / wall)
+    call_seconds = min(first_call(folder) for _ in range(3))
+    yield Speed("to the first call", "wall", call_seconds, call_seconds / wall)
 
 
-def _used(arguments: Sequence[str], folder: Path) -> float:
+def _cpu_seconds(arguments: Sequence[str], folder: Path) -> float:
     """CPU seconds of a Python process and of its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    _passed(arguments, folder)
+    _wall_seconds(arguments, folder)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _passed(arguments: Sequence[str], folder: Path) -> float:
-    started = time.monotonic()
+def _wall_seconds(arguments: Sequence[str], folder: Path) -> float:
+    start = time.monotonic()
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_LIMIT, check=False)
-    if done.returncode:  # the time of a failing check is no figure
-        raise RuntimeError(f"{' '.join(arguments)} ended with exit code {done.returncode}:\n{done.stdout[-2000:]}")
-    return time.monotonic() - started
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_LIMIT, check=False)
+    if process.returncode:  # the time of a failing check is no figure
+        raise RuntimeError(
+            f"{' '.join(arguments)} ended with exit code {process.returncode}:\n{process.stdout[-2000:]}"
+        )
+    return time.monotonic() - start
 
 
-def imported(folder: Path) -> float:
+def import_seconds(folder: Path) -> float:
     """Seconds for `import torch, triton` in a new process."""
-    return _passed(_IMPORT, folder)
+    return _wall_seconds(_IMPORT, folder)
 
 
 def first_call(folder: Path, *options: str) -> float:
@@ -120,17 +122,19 @@ def first_call(folder: Path, *options: str) -> float:
     calls, source = folder / "calls", folder / "first_call.py"
     calls.unlink(missing_ok=True)
     source.write_text(_FIRST_CALL.format(file=str(calls)))
-    started = time.time()
-    _passed(["-m", "packproof", "check", f"{source}:conv", *_CONVOLUTION[1:], "--profile", "quick", *options], folder)
-    return float(calls.read_text().split()[0]) - started
+    start = time.time()
+    _wall_seconds(
+        ["-m", "packproof", "check", f"{source}:conv", *_CONVOLUTION[1:], "--profile", "quick", *options], folder
+    )
+    return float(calls.read_text().split()[0]) - start
 
 
 def _first_failures(folder: Path, wall: float) -> Iterator[Speed]:
     """The time to the first printed failure, over all entries of the museum for a CPU."""
     seconds = sorted(_first_failure(entry, folder) for entry in entries().values() if not entry.needs_gpu)
-    for what, at in (("median", 0.5), ("90th percentile", 0.9), ("longest", 1.0)):
-        value = seconds[min(int(at * len(seconds)), len(seconds) - 1)]
-        yield Speed(f"first failure of {len(seconds)} bugs, {what}", "wall", value, value / wall)
+    for statistic, quantile in (("median", 0.5), ("90th percentile", 0.9), ("longest", 1.0)):
+        value = seconds[min(int(quantile * len(seconds)), len(seconds) - 1)]
+        yield Speed(f"first failure of {len(seconds)} bugs, {statistic}", "wall", value, value / wall)
 
 
 def _first_failure(entry: Entry, folder: Path) -> float:
@@ -139,29 +143,29 @@ def _first_failure(entry: Entry, folder: Path) -> float:
     fields = {"op": entry.op, "promises": dict(entry.promises), "gradients": entry.gradients}
     source.write_text(_DECLARED.format(module=module, name=name, **fields))
     command = [sys.executable, "-m", "packproof", "check", f"{source}:kernel", "--device", "cpu", "--timeout", "6"]
-    started = time.monotonic()
+    start = time.monotonic()
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | _UNBUFFERED
     ) as process:
         assert process.stdout is not None
         failing = any(line.startswith(("failing ", "failed ")) for line in process.stdout)
-        passed = time.monotonic() - started
+        seconds = time.monotonic() - start
         process.kill()
     if not failing:
         raise RuntimeError(f"{entry.id}: the check of a kernel with a bug printed no failure")
-    return passed
+    return seconds
 
 
-def read(file: Path) -> list[Speed]:
+def read_speeds(file: Path) -> list[Speed]:
     """The figures in a file of --json."""
     return [Speed(**fields) for fields in json.loads(file.read_text())]
 
 
-def slower(now: Sequence[Speed], before: Sequence[Speed]) -> list[str]:
+def find_slower(now: Sequence[Speed], before: Sequence[Speed]) -> list[str]:
     """The figures with more units now than before, by more than the usual difference of two runs."""
-    known = {speed.what: speed.units for speed in before}
-    found = [(s, known[s.what]) for s in now if s.units > _SLACK * known.get(s.what, float("inf"))]
-    return [f"{speed.what}: {speed.units:.1f} units, {was:.1f} before" for speed, was in found]
+    units_before = {speed.name: speed.units for speed in before}
+    regressions = [(s, units_before[s.name]) for s in now if s.units > _SLACK * units_before.get(s.name, float("inf"))]
+    return [f"{speed.name}: {speed.units:.1f} units, {was:.1f} before" for speed, was in regressions]
 
 
 def main() -> int:
@@ -170,16 +174,16 @@ def main() -> int:
     parser.add_argument("--museum", action="store_true", help="also the time to the first failure of its entries")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--compare", type=Path, help="a file written by --json; exit 1 if something is slower now")
-    wanted = parser.parse_args()
-    done = []
-    if unknown := [name for name in wanted.checks if name not in CHECKS]:
+    arguments = parser.parse_args()
+    speeds = []
+    if unknown := [name for name in arguments.checks if name not in CHECKS]:
         parser.error(f"NAME: {', '.join(unknown)} came but one of {', '.join(CHECKS)} was expected")
-    for speed in measured(wanted.checks or tuple(CHECKS), starts=not wanted.checks, museum=wanted.museum):
-        print(f"{speed.what:<44} {speed.seconds:7.1f} s ({speed.of:<4}) {speed.units:7.2f}", flush=True)
-        done.append(speed)
-    if wanted.json:
-        wanted.json.write_text(json.dumps([asdict(speed) for speed in done], indent=1) + "\n")
-    lines = slower(done, read(wanted.compare)) if wanted.compare else []
+    for speed in measure(arguments.checks or tuple(CHECKS), starts=not arguments.checks, museum=arguments.museum):
+        print(f"{speed.name:<44} {speed.seconds:7.1f} s ({speed.clock:<4}) {speed.units:7.2f}", flush=True)
+        speeds.append(speed)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(speed) for speed in speeds], indent=1) + "\n")
+    lines = find_slower(speeds, read_speeds(arguments.compare)) if arguments.compare else []
     for line in lines:
         print(f"SLOWER: {line}")
     return int(bool(lines))

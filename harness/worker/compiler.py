@@ -2,7 +2,7 @@
 
 import importlib
 
-from packproof.harness.worker.settled import importing
+from packproof.harness.worker.settled import fast_imports
 
 
 def import_compiler() -> None:
@@ -11,7 +11,7 @@ def import_compiler() -> None:
     The timing of its guards is switched off: for one line in a log, each compilation would flush the processor's
     caches.
     """
-    with importing():
+    with fast_imports():
         importlib.import_module("torch._functorch.aot_autograd")
         guards = importlib.import_module("torch._dynamo.guards")
     if hasattr(guards, "profile_guard_manager"):  # no public name

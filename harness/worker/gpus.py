@@ -9,31 +9,31 @@ from itertools import takewhile
 WORKERS_PER_GPU = 8  # each keeps a core busy with references; its kernel's CUDA context takes half a GB or more
 
 
-def visible() -> list[str]:
+def visible_gpus() -> list[str]:
     """Names of the GPUs in the form of CUDA_VISIBLE_DEVICES: its own list if it is set, otherwise all of nvidia-smi."""
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is None:
-        return [str(number) for number in range(_installed())]
-    names = (name.strip() for name in listed.split(","))
+    device_list = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if device_list is None:
+        return [str(number) for number in range(_installed_gpu_count())]
+    names = (name.strip() for name in device_list.split(","))
     return list(takewhile(lambda name: name and not name.startswith("-"), names))  # CUDA stops there too
 
 
-def pinned(worker: int) -> dict[str, str]:
+def gpu_environment(worker: int) -> dict[str, str]:
     """The environment with one GPU for a worker of a test run: its number modulo the count. Empty without GPUs."""
-    names = visible()
+    names = visible_gpus()
     return {"CUDA_VISIBLE_DEVICES": names[worker % len(names)]} if names else {}
 
 
-def workers() -> int | None:
+def worker_count() -> int | None:
     """The number of workers for all GPUs: equally many for each, at most one for each core; None without GPUs."""
-    gpus, cores = len(visible()), len(os.sched_getaffinity(0))
+    gpus, cores = len(visible_gpus()), len(os.sched_getaffinity(0))
     return gpus * min(WORKERS_PER_GPU, max(1, cores // gpus)) if gpus else None
 
 
 @cache
-def _installed() -> int:
+def _installed_gpu_count() -> int:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return 0
-    done = subprocess.run([tool, "-L"], capture_output=True, text=True, check=False)
-    return sum(line.startswith("GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0
+    process = subprocess.run([tool, "-L"], capture_output=True, text=True, check=False)
+    return sum(line.startswith("GPU ") for line in process.stdout.splitlines()) if process.returncode == 0 else 0

@@ -12,13 +12,13 @@ _MOUNTS = ("--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", _SCRATCH, "--proc"
 _ENVIRONMENT = ("--setenv", "TMPDIR", _SCRATCH, "--setenv", "TRITON_CACHE_DIR", f"{_SCRATCH}/triton")
 
 
-def isolated() -> tuple[str, ...]:
+def isolation_command() -> tuple[str, ...]:
     """The command prefix for isolation; it keeps descriptors open. Raises UsageError if it does not work here."""
     program = shutil.which("bwrap")
     if program is None:
         raise UsageError("--isolate: it needs bubblewrap, and there is no bwrap on PATH; install it, or check without")
     command = (program, *_NAMESPACES, *_MOUNTS, *_ENVIRONMENT, "--die-with-parent", "--")
-    tried = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
-    if tried.returncode != 0:
-        raise UsageError(f"--isolate: bubblewrap does not work on this system: {tried.stderr.strip()}; check without")
+    trial = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
+    if trial.returncode != 0:
+        raise UsageError(f"--isolate: bubblewrap does not work on this system: {trial.stderr.strip()}; check without")
     return command

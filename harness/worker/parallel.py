@@ -23,36 +23,36 @@ import torch
 
 from packproof.harness.worker import gpus
 from packproof.harness.worker.patience import Patience
-from packproof.harness.worker.privilege import conceal, concealed, end_with_parent
-from packproof.harness.worker.records import RecordError, of_json, to_json
-from packproof.harness.worker.settled import interrupts_later, take_signals_as_a_fork
+from packproof.harness.worker.privilege import conceal, concealment, end_with_parent
+from packproof.harness.worker.records import RecordError, from_json, to_json
+from packproof.harness.worker.settled import defer_interrupts, reset_signals_in_fork
 from packproof.harness.worker.sharing import Cores
-from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, WireError, encode
-from packproof.harness.worker.zygote_client import keep_private, shared
+from packproof.harness.worker.wire import READ_BYTES, Decoder, Frame, WireError, encode
+from packproof.harness.worker.zygote_client import keep_private, shared_zygote
 from packproof.refs.errors import PackproofError, UsageError
 
 T = TypeVar("T")
 
 _LONGEST_WAIT = 3600.0  # seconds; poll takes no infinity
-_MOST = 32  # each process has torch threads for all cores
+_MAX_PROCESSES = 32  # each process has torch threads for all cores
 
 Unit = Callable[[], Iterator[T]]
-Again = Callable[[int, str], "Unit[T] | None"]
+Retry = Callable[[int, str], "Unit[T] | None"]
 
 
 class UnitError(PackproofError):
     """A unit raised an exception other than packproof's own, or its process ended. The notes have the traceback."""
 
 
-def on_every_core(
+def run_on_every_core(
     units: Sequence[Unit[T]],
     device: str,
     *,
-    of: Any,
-    most: int = _MOST,
-    again: "Again[T] | None" = None,
-    until: float = math.inf,
-    silence: float = math.inf,
+    record_type: Any,
+    max_processes: int = _MAX_PROCESSES,
+    retry: "Again[T] | None" = None,
+    deadline: float = math.inf,
+    max_silence: float = math.inf,
 ) -> Iterator[T]:
     """Run the units side by side, one for each core. Their workers come from one zygote; torch has one thread in each.
 
@@ -62,34 +62,38 @@ def on_every_core(
     On "cuda" the units are spread over the GPUs: the environment of a unit shows only its own GPU.
     """
     with ExitStack() as stack:
-        stack.enter_context(concealed())
+        stack.enter_context(concealment())
         # references have few tokens: torch's threads would only contend for cores
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
-        shared(interpreted=device == "cpu")  # start it before forking, else each unit starts its own
-        placed = [partial(_on_a_gpu, number, unit) for number, unit in enumerate(units)] if device == "cuda" else units
-        at_once = min(os.cpu_count() or 1, most)
-        yield from side_by_side(placed, at_once, of=of, again=again, until=until, silence=silence)
+        shared_zygote(interpreted=device == "cpu")  # start it before forking, else each unit starts its own
+        placed_units = (
+            [partial(_run_on_gpu, number, unit) for number, unit in enumerate(units)] if device == "cuda" else units
+        )
+        n_processes = min(os.cpu_count() or 1, max_processes)
+        yield from run_side_by_side(
+            placed_units, n_processes, record_type=record_type, retry=retry, deadline=deadline, max_silence=max_silence
+        )
 
 
-def _on_a_gpu(number: int, unit: Unit[T]) -> Iterator[T]:
-    before = dict(os.environ)
-    os.environ.update(gpus.pinned(number))
+def _run_on_gpu(number: int, unit: Unit[T]) -> Iterator[T]:
+    original = dict(os.environ)
+    os.environ.update(gpus.gpu_environment(number))
     try:
         yield from unit()
     finally:
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(original)
 
 
-def side_by_side(
+def run_side_by_side(
     units: Sequence[Unit[T]],
-    most: int,
+    max_processes: int,
     *,
-    of: Any,
-    again: "Again[T] | None" = None,
-    until: float = math.inf,
-    silence: float = math.inf,
+    record_type: Any,
+    retry: "Again[T] | None" = None,
+    deadline: float = math.inf,
+    max_silence: float = math.inf,
 ) -> Iterator[T]:
     """Run the units, at most `max_processes` at a time, started in order. Yields their items as they arrive.
 
@@ -104,27 +108,29 @@ def side_by_side(
     No fork survives the use of autograd beside a GPU. If this process has used it so, the units run in this process,
     one after another.
     """
-    failed: list[BaseException] = []
+    errors: list[BaseException] = []
     try:
         with closing(
-            _forks(units, most, of, again, until, silence) if _forks_differentiate() else _sequentially(units)
+            _run_in_forks(units, max_processes, record_type, retry, deadline, max_silence)
+            if _can_fork_differentiate()
+            else _run_sequentially(units)
         ) as events:  # type: ignore[type-var]
             for event in events:
                 if isinstance(event, BaseException):
-                    failed.append(event)
+                    errors.append(event)
                 else:
                     yield event
     except KeyboardInterrupt:
-        if not failed:
+        if not errors:
             raise
-    if failed:
-        first, *others = failed
-        for other in others:
-            first.add_note(f"and beside it {type(other).__name__}: {other}")
-        raise first
+    if errors:
+        first_error, *other_errors = errors
+        for error in other_errors:
+            first_error.add_note(f"and beside it {type(error).__name__}: {error}")
+        raise first_error
 
 
-def _sequentially(units: Sequence[Unit[T]]) -> Iterator[T | BaseException]:
+def _run_sequentially(units: Sequence[Unit[T]]) -> Iterator[T | BaseException]:
     """The items and exceptions of the units, one unit after another, in this process."""
     for unit in units:
         try:
@@ -145,118 +151,124 @@ class _Fork:
     patience: Patience | None = None
     """Time until the next item is overdue; None for no limit."""
     decoder: Decoder = field(default_factory=Decoder)
-    ended: bool = False
+    is_complete: bool = False
     """Whether its last frame has arrived."""
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until it is overdue, or needs another look."""
-        return self.patience.left() if self.patience else _LONGEST_WAIT
+        return self.patience.seconds_left() if self.patience else _LONGEST_WAIT
 
 
-def _forks(
+def _run_in_forks(
     units: Sequence[Unit[T]],
-    most: int,
-    of: Any,
-    again: "Again[T] | None",
-    until: float = math.inf,
-    silence: float = math.inf,
+    max_processes: int,
+    record_type: Any,
+    retry: "Again[T] | None",
+    deadline: float = math.inf,
+    max_silence: float = math.inf,
 ) -> Iterator[T | BaseException]:
     """The items and exceptions of the units, each in a fork of this process."""
-    waiting, running, cores = deque(enumerate(units)), dict[int, _Fork](), Cores(most, len(units))
+    waiting, running, cores = deque(enumerate(units)), dict[int, _Fork](), Cores(max_processes, len(units))
     poll = select.poll()
     try:
-        while (waiting or running) and (left := until - time.monotonic()) > 0:
-            for fork in _begun(waiting, running, cores, silence):
+        while (waiting or running) and (seconds_left := deadline - time.monotonic()) > 0:
+            for fork in _start_units(waiting, running, cores, max_silence):
                 poll.register(fork.channel, select.POLLIN)
-            soon = min(left, cores.next_look(len(running)), *(fork.left() for fork in running.values()))
-            heard = [descriptor for descriptor, _ in poll.poll(max(soon, 0.0) * 1000)]
+            timeout = min(
+                seconds_left,
+                cores.seconds_to_next_look(len(running)),
+                *(fork.seconds_left() for fork in running.values()),
+            )
+            ready = [descriptor for descriptor, _ in poll.poll(max(timeout, 0.0) * 1000)]
             overdue = [
-                descriptor for descriptor, fork in running.items() if fork.left() <= 0 and descriptor not in heard
+                descriptor
+                for descriptor, fork in running.items()
+                if fork.seconds_left() <= 0 and descriptor not in ready
             ]
-            for descriptor in heard + overdue:
+            for descriptor in ready + overdue:
                 fork = running[descriptor]
-                fault = f"gave nothing for {silence:g} s" if descriptor in overdue else ""
+                fault = f"gave nothing for {max_silence:g} s" if descriptor in overdue else ""
                 try:
-                    if not fault and (yield from _heard(fork, of)):
-                        fork.patience = _patience(silence, fork.pid)
+                    if not fault and (yield from _receive(fork, record_type)):
+                        fork.patience = _silence_patience(max_silence, fork.pid)
                         continue
                 except (WireError, RecordError) as error:
                     fault = f"wrote something other than a result: {error}"
                 poll.unregister(descriptor)
                 del running[descriptor]
-                how = _ended(fork)
-                if fault or not fork.ended:
-                    unit = again(fork.number, f"its process {fault or how}") if again else None
+                exit_text = _end_fork(fork)
+                if fault or not fork.is_complete:
+                    unit = retry(fork.number, f"its process {fault or exit_text}") if retry else None
                     if unit is None:
-                        yield UnitError(f"a process that evaluated a kernel {fault or how}")
+                        yield UnitError(f"a process that evaluated a kernel {fault or exit_text}")
                     else:
                         waiting.append((fork.number, unit))
     finally:
         for fork in running.values():
-            _ended(fork)
+            _end_fork(fork)
 
 
-def _begun(
-    waiting: "deque[tuple[int, Unit[Any]]]", running: dict[int, _Fork], cores: Cores, silence: float
+def _start_units(
+    waiting: "deque[tuple[int, Unit[Any]]]", running: dict[int, _Fork], cores: Cores, max_silence: float
 ) -> Iterator[_Fork]:
     """Start as many waiting units as cores are free, then let the running ones share the cores."""
-    for _ in range(min(len(waiting), cores.for_others([fork.number for fork in running.values()]))):
-        with interrupts_later():
-            fork = _started(*waiting.popleft(), silence, cores)
+    for _ in range(min(len(waiting), cores.n_startable([fork.number for fork in running.values()]))):
+        with defer_interrupts():
+            fork = _start_fork(*waiting.popleft(), max_silence, cores)
             running[fork.channel.fileno()] = fork
         yield fork
     cores.share([fork.number for fork in running.values()], len(waiting))
 
 
-def _heard(fork: _Fork, of: Any) -> Generator[Any, None, bool]:
+def _receive(fork: _Fork, record_type: Any) -> Generator[Any, None, bool]:
     """The items received from a unit. Returns False at the end of its stream."""
     try:
-        data = fork.channel.recv(AT_ONCE)
+        data = fork.channel.recv(READ_BYTES)
     except ConnectionError:
         data = b""
     fork.decoder.feed(data)
     while frame := fork.decoder.take():
         if frame.kind == "event":
-            yield of_json(of, frame.body["event"])
+            yield from_json(record_type, frame.body["event"])
         elif frame.kind == "error":
-            yield _error(frame)
-        fork.ended |= frame.kind in ("error", "end")
+            yield _reported_error(frame)
+        fork.is_complete |= frame.kind in ("error", "end")
     return bool(data)
 
 
-def _error(frame: Frame) -> PackproofError:
+def _reported_error(frame: Frame) -> PackproofError:
     text, kind = str(frame.body.get("text", "")), frame.body.get("is")
     error = UsageError(text) if kind == "usage" else PackproofError(text) if kind == "own" else UnitError(text)
     error.add_note(str(frame.body.get("trace", "")))
     return error
 
 
-def _patience(silence: float, pid: int) -> Patience | None:
-    return Patience(silence, pid) if math.isfinite(silence) else None
+def _silence_patience(max_silence: float, pid: int) -> Patience | None:
+    return Patience(max_silence, pid) if math.isfinite(max_silence) else None
 
 
-def _started(number: int, unit: Unit[Any], silence: float, cores: Cores) -> _Fork:
-    ours, its = socket.socketpair()
+def _start_fork(number: int, unit: Unit[Any], max_silence: float, cores: Cores) -> _Fork:
+    parent_end, child_end = socket.socketpair()
     parent = os.getpid()
-    cores.begins(number)
+    cores.mark_running(number)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about other threads: the fork runs none of them
         pid = os.fork()
     if pid == 0:
-        ours.close()
-        cores.belongs_to(number)
-        _live(unit, its, parent)
-    its.close()
-    keep_private(ours)
-    return _Fork(number, pid, ours, _patience(silence, pid))
+        parent_end.close()
+        cores.enter_fork(number)
+        _run_child(unit, child_end, parent)
+    child_end.close()
+    keep_private(parent_end)
+    return _Fork(number, pid, parent_end, _silence_patience(max_silence, pid))
 
 
-def _live(unit: Unit[Any], channel: socket.socket, parent: int) -> NoReturn:
+def _run_child(unit: Unit[Any], channel: socket.socket, parent: int) -> NoReturn:
     """Send the items of the unit, in a process that ends with its parent and ignores Ctrl-C."""
     code = 1
     try:
         if end_with_parent(parent):
-            take_signals_as_a_fork()
+            reset_signals_in_fork()
             conceal()
             keep_private(channel)
             # renew torch's thread pool now: later, each of autograd's threads (one for each GPU) would start a pool
@@ -278,23 +290,23 @@ def _frames(unit: Unit[Any]) -> Iterator[Frame]:
             for event in events:
                 yield Frame("event", body={"event": to_json(event)})
     except Exception as error:
-        own = "usage" if isinstance(error, UsageError) else "own" if isinstance(error, PackproofError) else ""
-        text = str(error) if own else f"{type(error).__name__}: {error}"
-        yield Frame("error", body={"is": own, "text": text, "trace": traceback.format_exc()})
+        origin = "usage" if isinstance(error, UsageError) else "own" if isinstance(error, PackproofError) else ""
+        text = str(error) if origin else f"{type(error).__name__}: {error}"
+        yield Frame("error", body={"is": origin, "text": text, "trace": traceback.format_exc()})
     else:
         yield Frame("end")
 
 
-def _forks_differentiate() -> bool:
+def _can_fork_differentiate() -> bool:
     """Whether a fork of this process can use autograd. It cannot if autograd has threads here, as beside a GPU."""
     if torch.accelerator.current_accelerator() is None:  # torch was built for none
         return True
-    tries = iter([_differentiate] * 2)
-    with closing(_forks([next(tries)], 1, bool, lambda *_: next(tries, None))) as found:  # type: ignore[type-var]
-        for fit in found:
-            if isinstance(fit, BaseException):
-                raise fit
-            return bool(fit)
+    attempts = iter([_differentiate] * 2)
+    with closing(_run_in_forks([next(attempts)], 1, bool, lambda *_: next(attempts, None))) as results:  # type: ignore[type-var]
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            return bool(result)
     raise PackproofError("a fork of this process gave no result")
 
 
@@ -308,10 +320,10 @@ def _differentiate() -> Iterator[bool]:
         yield True
 
 
-def _ended(fork: _Fork) -> str:
+def _end_fork(fork: _Fork) -> str:
     """Hang up, wait for the process, and report how it ended."""
     fork.channel.close()
-    if not fork.ended:
+    if not fork.is_complete:
         os.kill(fork.pid, signal.SIGKILL)
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-_MOST = 10.0  # times the limit, by the clock, however long the process has waited for a core
-_EVERY = 0.5  # seconds between two looks at /proc
-_FIRST = 0.05  # seconds until the first look: most calls of a kernel are shorter
+_MAX_CLOCK_FACTOR = 10.0  # times the limit, by the clock, however long the process has waited for a core
+_LOOK_INTERVAL = 0.5  # seconds between two looks at /proc
+_FIRST_LOOK = 0.05  # seconds until the first look: most calls of a kernel are shorter
 
 
 class Patience:
@@ -19,47 +19,51 @@ class Patience:
     deadline: the end by the clock, by time.monotonic.
     """
 
-    def __init__(self, limit: float, pid: int, until: float = math.inf) -> None:
-        self._limit, self._pid, self._until = limit, pid, until
-        self._started = self._looked = time.monotonic()
-        self._waited = 0.0
-        self._last: dict[int, float] | None = None
+    def __init__(self, limit: float, pid: int, deadline: float = math.inf) -> None:
+        self._limit, self._pid, self._deadline = limit, pid, deadline
+        self._start = self._last_look = time.monotonic()
+        self._seconds_waited = 0.0
+        self._last_waits: dict[int, float] | None = None
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until the process is overdue or needs another look; 0 or less once it is overdue."""
         now = time.monotonic()
-        every = _FIRST if self._last is None else _EVERY
-        if now - self._looked >= every or now - self._started - self._waited >= self._limit:
-            self._look(now)
-        spent = now - self._started
-        left = min(max(self._limit - (spent - self._waited), 0.0), _MOST * self._limit - spent, self._until - now)
-        return min(every, left)
+        interval = _FIRST_LOOK if self._last_waits is None else _LOOK_INTERVAL
+        if now - self._last_look >= interval or now - self._start - self._seconds_waited >= self._limit:
+            self._count_waits(now)
+        elapsed = now - self._start
+        remaining = min(
+            max(self._limit - (elapsed - self._seconds_waited), 0.0),
+            _MAX_CLOCK_FACTOR * self._limit - elapsed,
+            self._deadline - now,
+        )
+        return min(interval, remaining)
 
-    def _look(self, now: float) -> None:
+    def _count_waits(self, now: float) -> None:
         """Add the time its threads have waited for a core since the last look; several may have waited at once."""
-        found = dict(_starved(self._pid))
-        if self._last is not None:
-            waited = sum(seconds - self._last.get(thread, 0.0) for thread, seconds in found.items())
-            self._waited += min(waited, now - self._looked)
-        self._last, self._looked = found, now
+        waits = dict(_core_waits(self._pid))
+        if self._last_waits is not None:
+            new_waits = sum(seconds - self._last_waits.get(thread, 0.0) for thread, seconds in waits.items())
+            self._seconds_waited += min(new_waits, now - self._last_look)
+        self._last_waits, self._last_look = waits, now
 
 
-def _starved(pid: int) -> Iterator[tuple[int, float]]:
+def _core_waits(pid: int) -> Iterator[tuple[int, float]]:
     """Seconds each thread of a process, and of all its descendants such as a compiler, has waited for a core.
 
     All threads count: autograd runs a backward pass on a GPU, with its compilations, in a thread of its own.
     """
-    below = [pid] if pid else []
-    while below:
-        threads = f"/proc/{below.pop()}/task"
+    pids = [pid] if pid else []
+    while pids:
+        threads = f"/proc/{pids.pop()}/task"
         with suppress(OSError):
             for thread in os.listdir(threads):
                 with suppress(OSError, ValueError, IndexError):  # the thread may have ended
-                    yield int(thread), int(_read(f"{threads}/{thread}/schedstat").split()[1]) / 1e9
-                    below += map(int, _read(f"{threads}/{thread}/children").split())
+                    yield int(thread), int(_read_start(f"{threads}/{thread}/schedstat").split()[1]) / 1e9
+                    pids += map(int, _read_start(f"{threads}/{thread}/children").split())
 
 
-def _read(path: str) -> bytes:
+def _read_start(path: str) -> bytes:
     """The start of a file, by the fewest system calls."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

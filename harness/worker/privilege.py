@@ -27,7 +27,7 @@ _blocks: list[bool] = []  # the open blocks of `concealment`: whether the first 
 
 
 @contextmanager
-def concealed() -> Iterator[None]:
+def concealment() -> Iterator[None]:
     """`conceal` until this block and every other such block has ended, in any order."""
     _blocks.append(_blocks[0] if _blocks else not is_concealed())
     conceal()
@@ -55,7 +55,7 @@ def confine() -> None:
         return
     for capability in (_CAP_SYS_PTRACE, _CAP_SYS_ADMIN):
         _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # also for programs started from here
-        sets[:3] = [held & ~(1 << capability) for held in sets[:3]]
+        sets[:3] = [mask & ~(1 << capability) for mask in sets[:3]]
     _LIBC.capset(header, struct.pack("<6I", *sets))
 
 
@@ -65,7 +65,7 @@ def end_with_parent(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def rename(name: str) -> None:
+def set_process_name(name: str) -> None:
     """Set the name of this process and its forks in `ps` and `top`, 15 characters at most."""
     _LIBC.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
@@ -75,13 +75,13 @@ def adopt_orphans() -> None:
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def children() -> list[int]:
+def child_pids() -> list[int]:
     """The ids of this process's children, zombies included."""
-    found: list[int] = []
+    pids: list[int] = []
     for thread in listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{thread}/children") as file:
-                found += map(int, file.read().split())
+                pids += map(int, file.read().split())
         except OSError:
             continue  # the thread has ended, or this kernel was built without the list
-    return found
+    return pids

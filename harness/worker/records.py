@@ -38,52 +38,52 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def of_json(kind: Any, data: Any) -> Any:
+def from_json(kind: Any, data: Any) -> Any:
     """Convert `data`, as written by `to_json`, back to a value of this type. Raises RecordError if it does not fit."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return _of_union(arguments, data)
+        return _union_from_json(arguments, data)
     if origin is Literal:
         if data in arguments:
             return data
     elif dataclasses.is_dataclass(kind):
-        return _of_dataclass(kind, data)  # type: ignore[arg-type]
+        return _dataclass_from_json(kind, data)  # type: ignore[arg-type]
     elif origin in (tuple, frozenset):
         if isinstance(data, list | tuple):
-            return _of_items(origin, arguments, data)
+            return _items_from_json(origin, arguments, data)
     elif isinstance(origin, type) and issubclass(origin, Mapping):
         if isinstance(data, dict):
-            return {of_json(arguments[0], key): of_json(arguments[1], item) for key, item in data.items()}
+            return {from_json(arguments[0], key): from_json(arguments[1], item) for key, item in data.items()}
     elif kind is Any or type(data) is kind or (kind is float and type(data) is int):
         return data
     raise RecordError(f"{str(data)[:60]!r} is not a {getattr(kind, '__name__', kind)}")
 
 
-def _of_union(kinds: tuple[Any, ...], data: Any) -> Any:
+def _union_from_json(kinds: tuple[Any, ...], data: Any) -> Any:
     if isinstance(data, dict):
-        named = [kind for kind in kinds if getattr(kind, "__name__", "") == data.get(_NAME)]
-        kinds = tuple(named) or kinds
+        matching_kinds = [kind for kind in kinds if getattr(kind, "__name__", "") == data.get(_NAME)]
+        kinds = tuple(matching_kinds) or kinds
     for kind in kinds[:-1]:
         try:
-            return of_json(kind, data)
+            return from_json(kind, data)
         except RecordError:
             continue
-    return of_json(kinds[-1], data)
+    return from_json(kinds[-1], data)
 
 
-def _of_items(origin: Any, kinds: tuple[Any, ...], data: Any) -> Any:
+def _items_from_json(origin: Any, kinds: tuple[Any, ...], data: Any) -> Any:
     if kinds[1:] == (...,) or origin is frozenset:
-        return origin(of_json(kinds[0], item) for item in data)
+        return origin(from_json(kinds[0], item) for item in data)
     if len(kinds) != len(data):
         raise RecordError(f"{len(data)} items, expected {len(kinds)}")
-    return tuple(of_json(kind, item) for kind, item in zip(kinds, data, strict=True))
+    return tuple(from_json(kind, item) for kind, item in zip(kinds, data, strict=True))
 
 
-def _of_dataclass(kind: type[T], data: Any) -> T:
+def _dataclass_from_json(kind: type[T], data: Any) -> T:
     hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
     if not isinstance(data, dict) or data.keys() != {_NAME, *hints} or data[_NAME] != kind.__name__:
         raise RecordError(f"{str(data)[:60]!r} is not a {kind.__name__}")
-    return kind(**{name: of_json(hint, data[name]) for name, hint in hints.items()})
+    return kind(**{name: from_json(hint, data[name]) for name, hint in hints.items()})
 
 
 @cache

@@ -20,38 +20,38 @@ ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "PYTHONOPTIMIZE": "",  # keep assertions: kernels and Triton check their arguments by them
 }
-_LEAST = 3 << 28  # bytes of address space; torch and triton take two thirds of a GiB once imported
-_FRAME = 100_000  # words, never touched: Python makes a chunk of 1 MiB for them, with some 30,000 words to spare
+_MIN_ADDRESS_SPACE = 3 << 28  # bytes of address space; torch and triton take two thirds of a GiB once imported
+_FRAME_WORDS = 100_000  # words, never touched: Python makes a chunk of 1 MiB for them, with some 30,000 words to spare
 
 
 def is_fresh() -> bool:
     """Whether processes that run kernels can be forked from this one: it has the settings and has imported no torch."""
-    return _is_settled() and "torch" not in sys.modules and not sys.flags.optimize
+    return _has_environment() and "torch" not in sys.modules and not sys.flags.optimize
 
 
-def lacking() -> str:
+def missing_resource() -> str:
     """Why the system cannot run the processes of kernels; "" if it can."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY and limit < _LEAST:
-        most = f"{limit / 2**20:.0f} MiB"
-        return f"a process may have {most} of memory here, and torch takes {_LEAST >> 20}: raise `ulimit -v`"
+    if limit != resource.RLIM_INFINITY and limit < _MIN_ADDRESS_SPACE:
+        limit_text = f"{limit / 2**20:.0f} MiB"
+        return f"a process may have {limit_text} of memory here, and torch takes {_MIN_ADDRESS_SPACE >> 20}: raise `ulimit -v`"
     if not os.path.isdir("/proc/self/task"):
         return "/proc is not mounted, where packproof finds the processes that kernels leave: mount -t proc proc /proc"
     return ""
 
 
-def restart_settled() -> None:
+def restart_with_environment() -> None:
     """Replace this process by the same command with the settings of ENVIRONMENT. No effect if it has them or cannot."""
-    if not (_is_settled() or sys.flags.ignore_environment) and sys.executable:
+    if not (_has_environment() or sys.flags.ignore_environment) and sys.executable:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | ENVIRONMENT)
 
 
-def _is_settled() -> bool:
+def _has_environment() -> bool:
     return not sys.flags.hash_randomization and ENVIRONMENT.items() <= os.environ.items()
 
 
 @contextmanager
-def importing() -> Iterator[None]:
+def fast_imports() -> Iterator[None]:
     """Import without garbage collection, a sixth faster. Objects created until then are never collected.
 
     torch records the file and line of each operator that it registers. For this Python looks up the file's module, and
@@ -59,60 +59,60 @@ def importing() -> Iterator[None]:
     """
     import inspect  # noqa: PLC0415  (not needed before a restart)
 
-    was_on, whole = gc.isenabled(), inspect.getmodule
+    gc_was_enabled, original_getmodule = gc.isenabled(), inspect.getmodule
     gc.disable()
-    inspect.getmodule = lambda item, _filename=None: None if _filename else whole(item)  # type: ignore[assignment]
+    inspect.getmodule = lambda item, _filename=None: None if _filename else original_getmodule(item)  # type: ignore[assignment]
     try:
         yield
     finally:
-        inspect.getmodule = whole
+        inspect.getmodule = original_getmodule
         gc.freeze()
-        if was_on:
+        if gc_was_enabled:
             gc.enable()
 
 
-def in_one_chunk(function: Callable[P, R]) -> Callable[P, R]:
+def with_large_frame(function: Callable[P, R]) -> Callable[P, R]:
     """The same function with a frame so large that the frames of all its callees share one chunk of memory.
 
     Python 3.11 and later allocate frames in chunks of 16 KiB. Each call across a border maps a chunk, and its return
     unmaps it.
     """
     assert isinstance(function, FunctionType)
-    function.__code__ = function.__code__.replace(co_stacksize=_FRAME)
+    function.__code__ = function.__code__.replace(co_stacksize=_FRAME_WORDS)
     return function
 
 
 @contextmanager
-def interrupts_later() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """Raise Ctrl-C at the end of the block, not inside it.
 
     Python prints and forgets an exception raised in a hook of `os.fork`, and forking a large process takes long. A
     process forked inside the block never gets the Ctrl-C.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    original_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, original_mask)
 
 
-def end_as_by_ctrl_c() -> None:
+def treat_sigterm_as_interrupt() -> None:
     """Let SIGTERM act like Ctrl-C. CI and schedulers end jobs by it, and the run then still reports its results."""
 
-    def press(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends it twice
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         signal.raise_signal(signal.SIGINT)
 
-    signal.signal(signal.SIGTERM, press)
+    signal.signal(signal.SIGTERM, interrupt)
 
 
-def wait_for_children() -> None:
+def restore_child_signal() -> None:
     """Let this process see how its children end: its starter may have set SIGCHLD to be ignored."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def take_signals_as_a_fork() -> None:
+def reset_signals_in_fork() -> None:
     """Reset the signals of a forked process: Ctrl-C is for its parent, SIGTERM ends it, SIGCHLD has no handler."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -19,13 +19,13 @@ from typing import IO
 from packproof.properties.call import OutOfTime
 
 _RUNS, _WAITS, _ASKS, _ENDS = range(4)
-_ALIVE = 4  # processes alive for each core, waiting ones included
-_LOOK = 0.5  # seconds between two looks at the states
-_SLICE = 10.0  # seconds of core time after each pause
-_EVERY = 0.05  # seconds between two looks of a paused process
-_EVERY_TRY = 0.02  # seconds between two tries to lock a device
+_MAX_PROCESSES_PER_CORE = 4  # processes alive for each core, waiting ones included
+_LOOK_SECONDS = 0.5  # seconds between two looks at the states
+_SLICE_SECONDS = 10.0  # seconds of core time after each pause
+_POLL_SECONDS = 0.05  # seconds between two looks of a paused process
+_LOCK_POLL_SECONDS = 0.02  # seconds between two tries to lock a device
 
-_mine: tuple[mmap.mmap, int] | None = None  # in a fork: the states of all forks, and its own number
+_this_fork: tuple[mmap.mmap, int] | None = None  # in a fork: the states of all forks, and its own number
 
 
 class Cores:
@@ -34,58 +34,58 @@ class Cores:
     The last byte says whether a fork waits for a core, a fork not yet started included.
     """
 
-    def __init__(self, most: int, forks: int) -> None:
-        self._most, self._said = most, mmap.mmap(-1, forks + 1)
-        self._asking: deque[int] = deque()
+    def __init__(self, max_running: int, n_forks: int) -> None:
+        self._max_running, self._states = max_running, mmap.mmap(-1, n_forks + 1)
+        self._queue: deque[int] = deque()
 
-    def begins(self, number: int) -> None:
+    def mark_running(self, number: int) -> None:
         """Called before the fork of that number is made."""
-        self._said[number] = _RUNS
+        self._states[number] = _RUNS
 
-    def belongs_to(self, number: int) -> None:
+    def enter_fork(self, number: int) -> None:
         """Called in the fork of that number."""
-        global _mine  # noqa: PLW0603  (one for each process)
-        _mine = self._said, number
+        global _this_fork  # noqa: PLW0603  (one for each process)
+        _this_fork = self._states, number
 
-    def for_others(self, running: Collection[int]) -> int:
+    def n_startable(self, running: Collection[int]) -> int:
         """How many more forks may start: one for each free core."""
-        return min(self._free(running), _ALIVE * self._most - len(running))
+        return min(self._n_free(running), _MAX_PROCESSES_PER_CORE * self._max_running - len(running))
 
-    def share(self, running: Collection[int], to_begin: int) -> None:
+    def share(self, running: Collection[int], n_waiting: int) -> None:
         """Let asking forks go on as far as there are free cores, in the order in which they asked.
 
         n_waiting: units not yet started. If no more processes may be alive, the fork that asked last ends for them.
         """
-        asking = [number for number in running if self._said[number] == _ASKS]
-        self._asking = deque(number for number in self._asking if number in asking)
-        self._asking.extend(number for number in asking if number not in self._asking)
-        alive = sum(self._said[number] != _ENDS for number in running)
-        if to_begin and self._asking and alive >= _ALIVE * self._most:
-            self._said[self._asking.pop()] = _ENDS
-        for _ in range(min(self._free(running), len(self._asking))):
-            self._said[self._asking.popleft()] = _RUNS
-        self._said[-1] = bool(to_begin or self._asking)
+        asking = [number for number in running if self._states[number] == _ASKS]
+        self._queue = deque(number for number in self._queue if number in asking)
+        self._queue.extend(number for number in asking if number not in self._queue)
+        n_alive = sum(self._states[number] != _ENDS for number in running)
+        if n_waiting and self._queue and n_alive >= _MAX_PROCESSES_PER_CORE * self._max_running:
+            self._states[self._queue.pop()] = _ENDS
+        for _ in range(min(self._n_free(running), len(self._queue))):
+            self._states[self._queue.popleft()] = _RUNS
+        self._states[-1] = bool(n_waiting or self._queue)
 
-    def next_look(self, running: int) -> float:
+    def seconds_to_next_look(self, running: int) -> float:
         """Seconds until the states may have changed; infinity if a change makes no difference."""
-        return _LOOK if self._said[-1] or running > self._most else math.inf
+        return _LOOK_SECONDS if self._states[-1] or running > self._max_running else math.inf
 
-    def _free(self, running: Collection[int]) -> int:
-        return self._most - sum(self._said[number] == _RUNS for number in running)
+    def _n_free(self, running: Collection[int]) -> int:
+        return self._max_running - sum(self._states[number] == _RUNS for number in running)
 
 
 @contextmanager
-def waiting() -> Iterator[None]:
+def without_core() -> Iterator[None]:
     """This process needs no core inside the block."""
-    if _mine is None:
+    if _this_fork is None:
         yield
         return
-    said, number = _mine
-    before, said[number] = said[number], _WAITS
+    states, number = _this_fork
+    original_state, states[number] = states[number], _WAITS
     try:
         yield
     finally:
-        said[number] = before
+        states[number] = original_state
 
 
 class CoreTime:
@@ -95,51 +95,51 @@ class CoreTime:
     share_end: the end of its own share.
     """
 
-    def __init__(self, until: float = math.inf, own: float = math.inf) -> None:
-        self.until, self._own, self._waited = until, own, 0.0
+    def __init__(self, deadline: float = math.inf, share_end: float = math.inf) -> None:
+        self.deadline, self._share_end, self._seconds_waited = deadline, share_end, 0.0
 
     @property
-    def over(self) -> bool:
-        if _mine is None:
-            return time.monotonic() >= min(self._own, self.until)
-        said, number = _mine
-        return said[number] == _ENDS or time.monotonic() >= self.until
+    def is_over(self) -> bool:
+        if _this_fork is None:
+            return time.monotonic() >= min(self._share_end, self.deadline)
+        states, number = _this_fork
+        return states[number] == _ENDS or time.monotonic() >= self.deadline
 
     def clock(self) -> float:
         """Seconds in which it had a core."""
-        return time.monotonic() - self._waited
+        return time.monotonic() - self._seconds_waited
 
-    def goes_on(self) -> bool:
+    def wait_for_turn(self) -> bool:
         """Pause while others need the core. Returns whether there is time left then."""
-        asked = time.monotonic()
-        if _mine is not None and asked >= self._own and _mine[0][-1]:
-            said, number = _mine
-            said[number] = _ASKS
-            while said[number] == _ASKS and not self.over:
-                time.sleep(_EVERY)
-            self._waited += time.monotonic() - asked
-            self._own = time.monotonic() + _SLICE
-        return not self.over
+        start = time.monotonic()
+        if _this_fork is not None and start >= self._share_end and _this_fork[0][-1]:
+            states, number = _this_fork
+            states[number] = _ASKS
+            while states[number] == _ASKS and not self.is_over:
+                time.sleep(_POLL_SECONDS)
+            self._seconds_waited += time.monotonic() - start
+            self._share_end = time.monotonic() + _SLICE_SECONDS
+        return not self.is_over
 
 
 @contextmanager
-def exclusive(device: str, until: float = math.inf) -> Iterator[None]:
+def exclusive_device(device: str, deadline: float = math.inf) -> Iterator[None]:
     """Hold the lock of a device, after waiting until no other process holds it. It is released when its process ends.
 
     Raises OutOfTime if it is not free by `deadline`, by time.monotonic.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all").replace(os.sep, "_")
-    file = Path(tempfile.gettempdir()) / f"packproof-{os.getuid()}-{device}-{visible}.lock".replace(":", "-")
-    with file.open("w") as held:
-        with waiting():
-            while not _taken(held):
-                if time.monotonic() >= until:
+    gpu_list = os.environ.get("CUDA_VISIBLE_DEVICES", "all").replace(os.sep, "_")
+    file = Path(tempfile.gettempdir()) / f"packproof-{os.getuid()}-{device}-{gpu_list}.lock".replace(":", "-")
+    with file.open("w") as lock_file:
+        with without_core():
+            while not _try_lock(lock_file):
+                if time.monotonic() >= deadline:
                     raise OutOfTime(f"other processes needed the memory of {device} until the time was up")
-                time.sleep(_EVERY_TRY)
+                time.sleep(_LOCK_POLL_SECONDS)
         yield
 
 
-def _taken(file: IO[str]) -> bool:
+def _try_lock(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

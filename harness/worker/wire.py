@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from packproof.harness.results.text import printable
-from packproof.harness.worker.records import RecordError, of_json
+from packproof.harness.worker.records import RecordError, from_json
 from packproof.properties.call import (
     Call,
     KernelFault,
@@ -30,7 +30,7 @@ from packproof.properties.call import (
     NotCompiled,
     OutsideDomain,
     Placement,
-    Refused,
+    Refusal,
     Result,
 )
 from packproof.properties.cases.tuned import Tuned
@@ -41,10 +41,10 @@ _MAGIC = b"pkpf"
 _SIZES = struct.Struct("<IQ")
 _MAX_JSON = 1 << 24
 MAX_TENSORS = 1 << 40  # bytes
-AT_ONCE = 1 << 16  # bytes of one read: for a larger buffer, malloc maps new memory each time
+READ_BYTES = 1 << 16  # bytes of one read: for a larger buffer, malloc maps new memory each time
 
 
-class OwnFault(PackproofError):
+class InternalWorkerError(PackproofError):
     """packproof's own code failed in the process that ran the kernel."""
 
 
@@ -71,8 +71,8 @@ def encode(frame: Frame, magic: bytes = _MAGIC) -> bytes:
     names = list(frame.tensors)
     text = json.dumps({"kind": frame.kind, "number": frame.number, "names": names, "body": frame.body}).encode()
     # safetensors rejects views and tensors that share memory
-    own = {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in frame.tensors.items()}
-    payload = safetensors.torch.save(own) if own else b""
+    contiguous = {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in frame.tensors.items()}
+    payload = safetensors.torch.save(contiguous) if contiguous else b""
     return magic + _SIZES.pack(len(text), len(payload)) + text + payload
 
 
@@ -108,7 +108,7 @@ class Decoder:
             text = bytes(view[start : start + n_text])
             payload = bytes(view[start + n_text : end])
         del self._bytes[:end]
-        return _decoded(text, payload)
+        return _decode_frame(text, payload)
 
     @property
     def empty(self) -> bool:
@@ -116,14 +116,14 @@ class Decoder:
         return not self._bytes
 
 
-def _decoded(text: bytes, payload: bytes) -> Frame:
+def _decode_frame(text: bytes, payload: bytes) -> Frame:
     try:
         header = json.loads(text)
         tensors = safetensors.torch.load(payload) if payload else {}
         return Frame(
             str(header["kind"]),
             int(header["number"]),
-            {str(key): _cleaned(value) for key, value in header["body"].items()},
+            {str(key): _clean_value(value) for key, value in header["body"].items()},
             {str(name): tensors[name] for name in header["names"]},
         )
     # RuntimeError covers RecursionError: JSON nested too deeply
@@ -131,14 +131,14 @@ def _decoded(text: bytes, payload: bytes) -> Frame:
         raise WireError(f"a frame does not decode: {type(error).__name__}: {str(error)[:200]}") from error
 
 
-def _cleaned(value: Any) -> Any:
+def _clean_value(value: Any) -> Any:
     """Lists as tuples, and text without control characters."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
-        return tuple(_cleaned(item) for item in value)
+        return tuple(_clean_value(item) for item in value)
     if isinstance(value, dict):
-        return {printable(key): _cleaned(item) for key, item in value.items()}
+        return {printable(key): _clean_value(item) for key, item in value.items()}
     return value
 
 
@@ -166,20 +166,20 @@ def call_frame(call: Call, number: int) -> Frame:
         "convention": call.convention,
         "configuration": call.configuration,
     }
-    tensors = {**call.metadata, **_named("input", call.inputs), **_named("cotangent", call.cotangents)}
+    tensors = {**call.metadata, **_with_prefix("input", call.inputs), **_with_prefix("cotangent", call.cotangents)}
     return Frame("call", number, body, tensors)
 
 
-def call_of(frame: Frame) -> Call:
+def decode_call(frame: Frame) -> Call:
     """The call requested by a frame."""
     body = frame.body
     return Call(
-        inputs=_group("input", frame.tensors),
+        inputs=_without_prefix("input", frame.tensors),
         cu_seqlens=frame.tensors["cu_seqlens"],
         options=body["options"],
         outputs=body["outputs"],
         wrt=body["wrt"],
-        cotangents=_group("cotangent", frame.tensors),
+        cotangents=_without_prefix("cotangent", frame.tensors),
         placement=cast("dict[str, Placement]", body["placement"]),
         guard=body["guard"],
         edit_metadata=body["edit_metadata"],
@@ -197,10 +197,10 @@ def call_of(frame: Frame) -> Call:
 def result_frame(result: Result, number: int) -> Frame:
     """The frame that carries a result."""
     tensors = {
-        **_named("output", result.outputs),
-        **_named("gradient", result.gradients),
-        **_named("after", result.inputs_after),
-        **_named("outlier", {name: rows for name, (_, rows) in result.outliers.items()}),
+        **_with_prefix("output", result.outputs),
+        **_with_prefix("gradient", result.gradients),
+        **_with_prefix("after", result.inputs_after),
+        **_with_prefix("outlier", {name: rows for name, (_, rows) in result.outliers.items()}),
     }
     copies = {name: copy for name, (copy, _) in result.outliers.items()}
     tuned = [[kernel.kernel, kernel.ran, kernel.offered, kernel.declared] for kernel in result.tuned]
@@ -215,15 +215,15 @@ _LIMITS = {
 }  # limits other than the kernel's own refusal
 
 
-def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:
+def refusal_frame(error: KernelFault | Refusal, number: int) -> Frame:
     """The frame that reports a fault or a refusal."""
-    if isinstance(error, Refused):
+    if isinstance(error, Refusal):
         limit = next((name for name, kind in _LIMITS.items() if isinstance(error, kind)), "")
         return Frame("refused", number, {"text": str(error), "limit": limit, "backward": error.backward})
     return Frame("fault", number, {"fault": error.kind, "text": str(error)})
 
 
-def answer_of(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
+def decode_answer(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
     """The result carried by a frame.
 
     outputs: the names it must have.
@@ -232,49 +232,52 @@ def answer_of(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
     """
     text = str(frame.body.get("text", ""))
     if frame.kind == "result":
-        if missing := set(outputs) - _group("output", frame.tensors).keys():
+        if missing := set(outputs) - _without_prefix("output", frame.tensors).keys():
             raise WireError(f"a result without {', '.join(sorted(missing))}")
         return Result(
-            outputs=_group("output", frame.tensors),
-            gradients=_group("gradient", frame.tensors),
-            inputs_after=_group("after", frame.tensors),
+            outputs=_without_prefix("output", frame.tensors),
+            gradients=_without_prefix("gradient", frame.tensors),
+            inputs_after=_without_prefix("after", frame.tensors),
             interpreted=frame.body.get("interpreted") is True,
-            operators=_whole(frame.body.get("operators")),
+            operators=_int_or_zero(frame.body.get("operators")),
             outliers=_outliers(frame),
             tuned=_tuned(frame),
         )
     if frame.kind == "refused":
         if kind := _LIMITS.get(str(frame.body.get("limit"))):
             raise kind(text)
-        raise Refused(text, backward=frame.body.get("backward") is True)
+        raise Refusal(text, backward=frame.body.get("backward") is True)
     if frame.kind == "fault" and frame.body.get("fault") in get_args(FaultKind):
         raise KernelFault(frame.body["fault"], text)
     if frame.kind == "broken":
-        raise OwnFault(f"the worker process failed by itself:\n{text}")
+        raise InternalWorkerError(f"the worker process failed by itself:\n{text}")
     raise WireError(f"a frame of kind {frame.kind!r} is not an answer to a call")
 
 
 def _outliers(frame: Frame) -> dict[str, tuple[int, Tensor]]:
     copies = frame.body.get("copies")
     numbers = copies if isinstance(copies, dict) else {}
-    return {name: (_whole(numbers.get(name)), rows) for name, rows in _group("outlier", frame.tensors).items()}
+    return {
+        name: (_int_or_zero(numbers.get(name)), rows)
+        for name, rows in _without_prefix("outlier", frame.tensors).items()
+    }
 
 
 def _tuned(frame: Frame) -> tuple[Tuned, ...]:
-    listed = frame.body.get("tuned", ())
+    rows = frame.body.get("tuned", ())
     try:
-        return tuple(Tuned(*of_json(tuple[str, tuple[str, ...], tuple[str, ...], int], fields)) for fields in listed)
+        return tuple(Tuned(*from_json(tuple[str, tuple[str, ...], tuple[str, ...], int], fields)) for fields in rows)
     except (RecordError, TypeError) as error:
         raise WireError(f"the configurations of autotuned kernels do not fit: {error}") from error
 
 
-def _whole(value: Any) -> int:
+def _int_or_zero(value: Any) -> int:
     return value if type(value) is int else 0
 
 
-def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _with_prefix(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{group}/{name}": tensor for name, tensor in tensors.items()}
 
 
-def _group(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _without_prefix(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(f"{group}/"): t for name, t in tensors.items() if name.startswith(f"{group}/")}

@@ -12,22 +12,22 @@ from types import TracebackType
 from typing import Any, Self
 
 from packproof.harness.targets.location import Location
-from packproof.harness.worker.child import Child, Killed, StillCompiling, ZygoteLostError
+from packproof.harness.worker.child import Child, CompilationTimeout, ProcessKilled, ZygoteLostError
 from packproof.harness.worker.patience import Patience
-from packproof.harness.worker.privilege import concealed
-from packproof.harness.worker.sharing import exclusive
-from packproof.harness.worker.wire import WireError, answer_of, call_frame
+from packproof.harness.worker.privilege import concealment
+from packproof.harness.worker.sharing import exclusive_device
+from packproof.harness.worker.wire import WireError, call_frame, decode_answer
 from packproof.harness.worker.zygote_client import (
     ZygoteClient,
-    are_isolated,
+    are_zygotes_isolated,
     discard,
-    forked,
+    fork_zygote,
     import_path,
-    shared,
-    spawned,
+    shared_zygote,
+    spawn_zygote,
     working_directory,
 )
-from packproof.properties.call import Call, KernelFault, MachineLimit, OutOfTime, Refused, Result, SlowToCompile
+from packproof.properties.call import Call, KernelFault, MachineLimit, OutOfTime, Refusal, Result, SlowToCompile
 from packproof.refs.errors import BrokenInstallation, UsageError
 
 _IMPORT_LIMIT = 120.0
@@ -64,7 +64,7 @@ class Worker:
         self._time_limit = time_limit
         self._warmup_limit = time_limit if warmup_limit is None else warmup_limit
         self._limit = self._warmup_limit
-        self._location = Location.parse(target) if isinstance(target, str) else Location.of(target)
+        self._location = Location.parse(target) if isinstance(target, str) else Location.from_function(target)
         self._own_zygote: ZygoteClient | None = None
         self._apart = False  # it has a zygote of its own: no other kernel can have ended it
         self._child: Child | None = None
@@ -112,7 +112,7 @@ class Worker:
                     raise BrokenInstallation(str(lost)) from lost
                 if not left:
                     raise
-            except Killed as fault:
+            except ProcessKilled as fault:
                 if not left:
                     raise UsageError(f"{self._name} cannot be imported: its process {fault}") from fault
             else:
@@ -125,9 +125,9 @@ class Worker:
         zygote, self._limit = self._child.zygote, self._warmup_limit
         try:
             begun = self._child.receive(Patience(_IMPORT_LIMIT, 0), _IMPORT_LIMIT)
-            self._child.pid = 0 if are_isolated() else begun.body["pid"]
+            self._child.pid = 0 if are_zygotes_isolated() else begun.body["pid"]
             hello = self._child.receive(Patience(_IMPORT_LIMIT, self._child.pid), _IMPORT_LIMIT)
-        except Killed:
+        except ProcessKilled:
             self.restart()
             raise
         except KernelFault as fault:
@@ -139,7 +139,7 @@ class Worker:
         except BaseException:
             self.restart()
             raise
-        zygote.proven = True
+        zygote.has_answered = True
         if hello.kind == "displaced" and not self._is_displaced:
             self._is_displaced = True
             self.restart()
@@ -154,7 +154,7 @@ class Worker:
 
     def _started(self, *, warm: bool = True) -> Child:
         order = {
-            "location": self._location and [self._location.module, self._location.file, self._location.path],
+            "location": self._location and [self._location.module, self._location.file, self._location.qualname],
             "device": self.device,
             "warm": warm,
             "draw_configs": self._draw_configs,
@@ -162,7 +162,7 @@ class Worker:
             "cwd": "" if self._is_displaced else working_directory(),
         }
         before, self._hiding = self._hiding, ExitStack()
-        self._hiding.enter_context(concealed())
+        self._hiding.enter_context(concealment())
         before.close()
         return Child(self._zygote(), order)
 
@@ -184,11 +184,11 @@ class Worker:
         """
         if self.device == "cpu":
             return self._run_again(call, self._until)
-        if not call.large:
+        if not call.needs_large_memory:
             with suppress(MachineLimit):
                 return self._run_again(call, self._until)
         with self._alone():
-            if not call.large:
+            if not call.needs_large_memory:
                 return self._run_again(call, self._until)
             now = time.monotonic()
             try:
@@ -203,7 +203,7 @@ class Worker:
         if self._is_alone:
             yield
             return
-        with exclusive(self.device, self._until):
+        with exclusive_device(self.device, self._until):
             self._is_alone = True
             try:
                 yield
@@ -213,9 +213,9 @@ class Worker:
     def _run_again(self, call: Call, until: float) -> Result:
         try:
             return self._run(call, until)
-        except Killed:  # perhaps by another kernel or the system: the fault counts only if it repeats
+        except ProcessKilled:  # perhaps by another kernel or the system: the fault counts only if it repeats
             return self._run(call, until)
-        except StillCompiling:
+        except CompilationTimeout:
             return self._run_compiling(call, until)
 
     def _run_compiling(self, call: Call, until: float) -> Result:
@@ -223,7 +223,7 @@ class Worker:
         usual, self._warmup_limit = self._warmup_limit, _COMPILING * self._warmup_limit
         try:
             return self._run(call, until)
-        except StillCompiling as slow:
+        except CompilationTimeout as slow:
             raise SlowToCompile(f"it was still compiling after {self._warmup_limit:g} s") from slow
         finally:
             self._warmup_limit = usual
@@ -239,7 +239,7 @@ class Worker:
         limit, self._limit = self._limit, self._time_limit
         started = time.monotonic()
         try:
-            answer = answer_of(self._child.ask(frame, limit, call.most_bytes, until), call.outputs)
+            answer = decode_answer(self._child.ask(frame, limit, call.max_result_bytes, until), call.outputs)
             self._slowest = max(self._slowest, time.monotonic() - started)
             return answer
         except KernelFault as fault:
@@ -257,8 +257,8 @@ class Worker:
             if self._apart:  # no other kernel runs there
                 raise KernelFault("killed", text) from error
             self._apart = self._location is not None
-            raise Killed("killed", text) from error
-        except Refused:
+            raise ProcessKilled("killed", text) from error
+        except Refusal:
             raise
         except BaseException:  # Ctrl-C: the late answer would be taken for that of the next call
             self.restart()
@@ -313,12 +313,12 @@ class Worker:
 
     def _zygote(self) -> ZygoteClient:
         if self._location is not None and not self._apart:
-            return shared(interpreted=self.device == "cpu")
+            return shared_zygote(interpreted=self.device == "cpu")
         if self._own_zygote is None and self._location is not None:
-            self._own_zygote = spawned(interpreted=self.device == "cpu")
+            self._own_zygote = spawn_zygote(interpreted=self.device == "cpu")
         if self._own_zygote is None:
             assert callable(self._target)
-            self._own_zygote = forked(self._target)
+            self._own_zygote = fork_zygote(self._target)
         return self._own_zygote
 
     def _drop_spare(self) -> None:

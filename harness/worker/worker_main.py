@@ -13,18 +13,18 @@ from typing import Any, NoReturn
 
 import torch
 
-from packproof.adapters.importing import reason
+from packproof.adapters.importing import one_line_reason
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.execution.torch_state import TorchState
 from packproof.harness.interpreter.in_use import misfit
 from packproof.harness.interpreter.tuning import draw_configurations
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.compiler import import_compiler
-from packproof.harness.worker.privilege import adopt_orphans, children, confine, end_with_parent
-from packproof.harness.worker.settled import in_one_chunk, take_signals_as_a_fork
-from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, call_of, encode, refusal_frame, result_frame
-from packproof.properties.call import KernelFault, MachineLimit, Refused
-from packproof.properties.declaration import describe
+from packproof.harness.worker.privilege import adopt_orphans, child_pids, confine, end_with_parent
+from packproof.harness.worker.settled import reset_signals_in_fork, with_large_frame
+from packproof.harness.worker.wire import READ_BYTES, Decoder, Frame, decode_call, encode, refusal_frame, result_frame
+from packproof.properties.call import KernelFault, MachineLimit, Refusal
+from packproof.properties.declaration import describe_kernel
 from packproof.refs.errors import UsageError
 
 # helpers of multiprocessing and torch.compile: they run until their process ends
@@ -32,7 +32,7 @@ _HELPERS = ("multiprocessing.resource_tracker", "torch/_inductor/compile_worker"
 CHANNEL_LOST = 120  # exit code of a worker that lost its parent
 
 
-def work(
+def run_worker(
     order: Mapping[str, Any],
     function: Callable[..., Any] | None,
     snapshot: TorchState,
@@ -60,7 +60,7 @@ def work(
     """
     code = 1
     try:
-        _settle(output, zygote)
+        _isolate(output, zygote)
         sys.path[:] = order["sys_path"]
         _change_environment(order["environment"])
         torch.set_num_threads(1)
@@ -79,7 +79,7 @@ def _change_environment(changes: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _settle(output: int, zygote: int) -> None:
+def _isolate(output: int, zygote: int) -> None:
     """Isolate this process: own group, no core dump, no Ctrl-C, no terminal, and a traceback if it crashes.
 
     It ends with the zygote, cannot inspect packproof's other processes, and adopts the orphans of its children.
@@ -89,14 +89,14 @@ def _settle(output: int, zygote: int) -> None:
         os._exit(1)
     confine()
     adopt_orphans()
-    take_signals_as_a_fork()
+    reset_signals_in_fork()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    speak_into(output)
+    redirect_output(output)
     os.close(output)
     faulthandler.enable(file=2, all_threads=False)
 
 
-def speak_into(descriptor: int) -> None:
+def redirect_output(descriptor: int) -> None:
     """Redirect all output of this process to the descriptor, and close its input."""
     null = os.open(os.devnull, os.O_RDONLY)
     for source, number in ((null, 0), (descriptor, 1), (descriptor, 2)):
@@ -107,7 +107,7 @@ def speak_into(descriptor: int) -> None:
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
 
 
-@in_one_chunk
+@with_large_frame
 def _serve(
     order: Mapping[str, Any], function: Callable[..., Any] | None, snapshot: TorchState, channel: socket.socket
 ) -> int:
@@ -131,21 +131,25 @@ def _serve(
         else:
             _require_autograd()
         assert function is not None
-        at_import = _replaced(check)
+        import_fault_answer = _import_fault_answer(check)
         runner = InProcess(function, order["device"], snapshot)
-        runner.warm() if order["warm"] else runner.reach()
-        hello = Frame("ready", body={**describe(function), "misfit": misfit()})
+        runner.create_context() if order["warm"] else runner.require_device()
+        hello = Frame("ready", body={**describe_kernel(function), "misfit": misfit()})
     except (UsageError, MachineLimit) as error:
         hello = Frame("crowded" if isinstance(error, MachineLimit) else "unusable", body={"text": str(error)})
-    me = getpid()
+    own_pid = getpid()
     decoder = Decoder(magic)
-    started = set(children())
+    initial_children = set(child_pids())
     try:
         channel.sendall(encode(hello, magic))
         while frame := _next_frame(channel, decoder):
             forks.clear()
-            answer = at_import(frame) if at_import else _answer(runner, check, frame, forks, started)
-            if getpid() != me:  # this is a child forked by the kernel, which returned here
+            answer = (
+                import_fault_answer(frame)
+                if import_fault_answer
+                else _answer(runner, check, frame, forks, initial_children)
+            )
+            if getpid() != own_pid:  # this is a child forked by the kernel, which returned here
                 return 0
             channel.sendall(encode(answer, magic))
     except OSError:
@@ -153,7 +157,7 @@ def _serve(
     return 0
 
 
-def _replaced(check: Callable[[], None]) -> Callable[[Frame], Frame] | None:
+def _import_fault_answer(check: Callable[[], None]) -> Callable[[Frame], Frame] | None:
     """The answer to every call if the kernel's module replaced functions at import; else None."""
     try:
         check()
@@ -179,46 +183,48 @@ def _require_autograd() -> None:
 def _next_frame(channel: socket.socket, decoder: Decoder) -> Frame | None:
     """The next call, or None after the parent has hung up."""
     while (frame := decoder.take()) is None:
-        data = channel.recv(AT_ONCE)
+        data = channel.recv(READ_BYTES)
         if not data:
             return None
         decoder.feed(data)
     return frame
 
 
-def _answer(runner: InProcess, check: Callable[[], None], frame: Frame, forks: list[None], started: set[int]) -> Frame:
+def _answer(
+    runner: InProcess, check: Callable[[], None], frame: Frame, forks: list[None], initial_children: set[int]
+) -> Frame:
     try:
-        call = call_of(frame)
+        call = decode_call(frame)
         if call.mode == "compiled":
             import_compiler()
         result = runner.run(call)
         if forks:
             raise KernelFault("malformed", "forked a child process; a kernel computes in the process that called it")
-        if left := list(_left_running(started)):
-            raise KernelFault("malformed", f"left processes running: {', '.join(left[:3])}")
+        if commands := list(_leftover_commands(initial_children)):
+            raise KernelFault("malformed", f"left processes running: {', '.join(commands[:3])}")
         return result_frame(result, frame.number)
-    except (KernelFault, Refused) as error:
+    except (KernelFault, Refusal) as error:
         return refusal_frame(error, frame.number)
     except Exception:
-        return _excuse(check, frame)
+        return _internal_error_answer(check, frame)
     except BaseException as error:  # of the kernel: no Ctrl-C reaches this process
-        return refusal_frame(KernelFault("raised", reason(error)), frame.number)
+        return refusal_frame(KernelFault("raised", one_line_reason(error)), frame.number)
 
 
-def _left_running(before: set[int]) -> Iterator[str]:
+def _leftover_commands(initial_children: set[int]) -> Iterator[str]:
     """The command lines of processes started by the call and still running."""
     try:
         waitid(P_ALL, 0, WEXITED | WNOHANG | WNOWAIT)
     except ChildProcessError:
         return  # no children: the usual case, and a cheap test
-    for pid in set(children()) - before:
+    for pid in set(child_pids()) - initial_children:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
         if command and not any(helper in command for helper in _HELPERS):  # a zombie has no command line
             yield command[:80]
 
 
-def _excuse(check: Callable[[], None], frame: Frame) -> Frame:
+def _internal_error_answer(check: Callable[[], None], frame: Frame) -> Frame:
     """The answer after an error in packproof's own code: a fault if the kernel replaced a function, else "broken"."""
     try:
         check()

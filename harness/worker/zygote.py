@@ -31,9 +31,9 @@ from typing import Any
 from packproof.harness.execution.torch_state import TorchState
 from packproof.harness.interpreter.in_use import repair_or_refuse
 from packproof.harness.worker.compiler import import_compiler
-from packproof.harness.worker.privilege import adopt_orphans, children, conceal, end_with_parent, rename
-from packproof.harness.worker.settled import importing, take_signals_as_a_fork
-from packproof.harness.worker.worker_main import work
+from packproof.harness.worker.privilege import adopt_orphans, child_pids, conceal, end_with_parent, set_process_name
+from packproof.harness.worker.settled import fast_imports, reset_signals_in_fork
+from packproof.harness.worker.worker_main import run_worker
 
 NAME = "pp-zygote"  # of this process and its workers, in /proc/<pid>/comm
 ABORT, KILL = b"A", b"K"
@@ -51,12 +51,12 @@ class Zygote:
     """
 
     def __init__(
-        self, control: socket.socket, function: Callable[..., Any] | None = None, *, late: bool = True
+        self, control: socket.socket, function: Callable[..., Any] | None = None, *, preload_compiler: bool = True
     ) -> None:
         self._control = control
         self._function = function
-        self._snapshot = _as_imported()
-        self._idle_ms: int | None = _IDLE_MS if late else None
+        self._snapshot = _take_snapshot()
+        self._idle_ms: int | None = _IDLE_MS if preload_compiler else None
         self._leashes: dict[int, socket.socket] = {}
         self._poll = select.poll()
         self._wake, self._bell = os.pipe()
@@ -74,44 +74,44 @@ class Zygote:
         while True:
             ready = {number for number, _ in self._poll.poll(self._idle_ms)}
             if not ready:
-                self._import_late()
+                self._preload_compiler()
             if self._wake in ready:
                 os.read(self._wake, 4096)
             for pid, leash in list(self._leashes.items()):
                 if leash.fileno() in ready:
-                    self._obey(pid, leash)
-            self._bury()
-            if self._control.fileno() in ready and not self._hire():
+                    self._end_worker(pid, leash)
+            self._reap_workers()
+            if self._control.fileno() in ready and not self._fork_worker():
                 break
         for pid in self._leashes:
-            _signal(pid, signal.SIGKILL)
+            _signal_group(pid, signal.SIGKILL)
         for pid in list(self._leashes):
             os.waitpid(pid, 0)
             del self._leashes[pid]
         end_children()
 
-    def _import_late(self) -> None:
+    def _preload_compiler(self) -> None:
         """Import torch's compiler, needed by only some kernels, while the zygote is idle."""
         import_compiler()
-        self._snapshot, self._idle_ms = _as_imported(), None
+        self._snapshot, self._idle_ms = _take_snapshot(), None
 
-    def _hire(self) -> bool:
+    def _fork_worker(self) -> bool:
         """Fork one worker as ordered; False if no more orders will come."""
         packet, descriptors, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 3)
         if not packet:
             return False
         channel, output, leash = descriptors
-        me = os.getpid()
+        zygote_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._forget(leash)
-            work(
+            self._close_inherited(leash)
+            run_worker(
                 json.loads(packet),
                 self._function,
                 self._snapshot,
                 channel=socket.socket(fileno=channel),
                 output=output,
-                zygote=me,
+                zygote=zygote_pid,
             )
         os.close(channel)
         os.close(output)
@@ -119,44 +119,44 @@ class Zygote:
         self._poll.register(leash, select.POLLIN)
         return True
 
-    def _forget(self, leash: int) -> None:
+    def _close_inherited(self, leash: int) -> None:
         """In the worker: close everything that belongs to the zygote."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for other in self._leashes.values():
-            other.close()
+        for worker_leash in self._leashes.values():
+            worker_leash.close()
         self._control.close()
         for end in (self._wake, self._bell, leash):
             os.close(end)
 
-    def _obey(self, pid: int, leash: socket.socket) -> None:
+    def _end_worker(self, pid: int, leash: socket.socket) -> None:
         order = leash.recv(1)
         if not order:
             self._poll.unregister(leash)  # closed: it would stay ready forever
-        _signal(pid, signal.SIGABRT if order == ABORT else signal.SIGKILL)
-        _signal(pid, signal.SIGCONT)  # a stopped process would not react
+        _signal_group(pid, signal.SIGABRT if order == ABORT else signal.SIGKILL)
+        _signal_group(pid, signal.SIGCONT)  # a stopped process would not react
 
-    def _bury(self) -> None:
+    def _reap_workers(self) -> None:
         """Report every worker that has ended, and end every process it started."""
         for pid in list(self._leashes):
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
-            _signal(pid, signal.SIGKILL)  # its group: no other process gets the id before waitpid
+            _signal_group(pid, signal.SIGKILL)  # its group: no other process gets the id before waitpid
             _, status = os.waitpid(pid, 0)
             with self._leashes.pop(pid) as leash, suppress(KeyError, OSError):  # the parent may have gone
                 self._poll.unregister(leash)
                 leash.sendall(STATUS.pack(status))
-        end_children(but=self._leashes)  # processes left by workers in other groups and sessions
+        end_children(spared_pids=self._leashes)  # processes left by workers in other groups and sessions
 
 
-def _as_imported() -> TorchState:
+def _take_snapshot() -> TorchState:
     """Snapshot the functions that workers watch, once: each worker would first copy the memory to read it."""
     state = TorchState()
     state.watch_packproof()
     return state
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
+def _signal_group(pid: int, number: signal.Signals) -> None:
     """Send a signal to a worker and all processes it started."""
     try:
         os.killpg(pid, number)
@@ -164,22 +164,22 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)  # not yet the head of a group
 
 
-def serve(control: socket.socket, function: Callable[..., Any] | None = None, *, late: bool = True) -> None:
+def serve(control: socket.socket, function: Callable[..., Any] | None = None, *, preload_compiler: bool = True) -> None:
     """Run a zygote in a fork of this process.
 
     This process ends the zygote and all descendants once the parent or the zygote is gone: a kernel may have killed it.
     """
     conceal()
-    rename(NAME)
+    set_process_name(NAME)
     adopt_orphans()
-    take_signals_as_a_fork()
-    me = os.getpid()
+    reset_signals_in_fork()
+    parent_pid = os.getpid()
     zygote = os.fork()
     if zygote == 0:
-        if end_with_parent(me):
-            with importing():
-                prepare()
-            Zygote(control, function, late=late).serve()
+        if end_with_parent(parent_pid):
+            with fast_imports():
+                prepare_imports()
+            Zygote(control, function, preload_compiler=preload_compiler).serve()
         return
     poll = select.poll()
     poll.register(os.pidfd_open(zygote), select.POLLIN)
@@ -188,15 +188,15 @@ def serve(control: socket.socket, function: Callable[..., Any] | None = None, *,
     end_children()
 
 
-def end_children(but: Collection[int] = ()) -> None:
+def end_children(spared_pids: Collection[int] = ()) -> None:
     """End this process's children, and their orphans, which it adopts."""
-    while others := set(children()).difference(but):
-        for pid in others:
+    while pids := set(child_pids()).difference(spared_pids):
+        for pid in pids:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
 
-def prepare() -> None:
+def prepare_imports() -> None:
     """Import the modules needed by workers; repair Triton's interpreter if it is on."""
     if find_spec("triton") is None:
         return

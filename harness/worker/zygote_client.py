@@ -15,21 +15,25 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any, NoReturn
 
-from packproof.harness.worker.settled import ENVIRONMENT, importing, interrupts_later, lacking
+from packproof.harness.worker.settled import ENVIRONMENT, defer_interrupts, fast_imports, missing_resource
 from packproof.refs.errors import PackproofError, UsageError
 
-_SETTLED = {*ENVIRONMENT, "PYTHONPATH", "TRITON_INTERPRET"}  # fixed in a zygote, whatever their values in the parent
-_SPAWNED = f"from {__name__} import become_zygote; become_zygote()"
-_TAIL = 2000
+_FIXED_VARIABLES = {
+    *ENVIRONMENT,
+    "PYTHONPATH",
+    "TRITON_INTERPRET",
+}  # fixed in a zygote, whatever their values in the parent
+_SPAWN_PROGRAM = f"from {__name__} import become_zygote; become_zygote()"
+_MAX_SHOWN = 2000
 
-_prefix: tuple[str, ...] = ()  # isolates the command of each zygote started by this process
+_isolation_command: tuple[str, ...] = ()  # isolates the command of each zygote started by this process
 
-_private: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+_private_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def keep_private(end: socket.socket) -> socket.socket:
     """Register a socket between packproof's processes, to be closed in every fork that will run a kernel."""
-    _private.add(end)
+    _private_sockets.add(end)
     return end
 
 
@@ -47,109 +51,109 @@ class ZygoteClient:
         self._wait = wait
         self._owner = os.getpid()
         self._environment = dict(os.environ)
-        self.proven = False
+        self.has_answered = False
 
     def fork(self, order: Mapping[str, Any]) -> tuple[socket.socket, int, socket.socket]:
         """Request a worker with this process's environment. Returns its channel, its output pipe and its leash."""
-        channel, its_channel = socket.socketpair()
-        leash, its_leash = socket.socketpair()
-        output, its_output = os.pipe()
+        channel, child_channel = socket.socketpair()
+        leash, child_leash = socket.socketpair()
+        output, child_output = os.pipe()
         os.set_blocking(output, False)
-        descriptors = [its_channel.fileno(), its_output, its_leash.fileno()]
+        descriptors = [child_channel.fileno(), child_output, child_leash.fileno()]
         with suppress(ConnectionError):  # the leash reports a dead zygote
-            packet = json.dumps({**order, "environment": self._changes()}).encode()
+            packet = json.dumps({**order, "environment": self._environment_changes()}).encode()
             socket.send_fds(self._control, [packet], descriptors)
-        its_channel.close()
-        its_leash.close()
-        os.close(its_output)
+        child_channel.close()
+        child_leash.close()
+        os.close(child_output)
         return keep_private(channel), output, keep_private(leash)
 
-    def settle(self, *, interpreted: bool, late: bool) -> None:
+    def start_serving(self, *, interpreted: bool, preload_compiler: bool) -> None:
         """Tell a zygote forked by `fork_early_zygote` to start serving."""
         with suppress(ConnectionError):
-            self._control.send(bytes([interpreted, late]))
+            self._control.send(bytes([interpreted, preload_compiler]))
 
-    def _changes(self) -> dict[str, str | None]:
+    def _environment_changes(self) -> dict[str, str | None]:
         """Changes of the environment since the zygote was started; None for a removed name."""
-        names = {*self._environment, *os.environ} - _SETTLED
+        names = {*self._environment, *os.environ} - _FIXED_VARIABLES
         return {n: os.environ.get(n) for n in names if os.environ.get(n) != self._environment.get(n)}
 
     def last_words(self) -> str:
         """The last lines printed by the zygote itself: why it ended."""
         size = os.fstat(self._log.fileno()).st_size
-        return os.pread(self._log.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace").strip()
+        return os.pread(self._log.fileno(), _MAX_SHOWN, max(0, size - _MAX_SHOWN)).decode(errors="replace").strip()
 
     def close(self) -> None:
         """End the zygote and all its workers; in a fork only disconnect. Further calls do nothing."""
         if self._control.fileno() < 0:
             return
-        mine = self._owner == os.getpid()
+        is_owner = self._owner == os.getpid()
         with suppress(ConnectionError):
-            if mine:
+            if is_owner:
                 self._control.send(b"")
         self._control.close()
-        if mine:
+        if is_owner:
             self._wait()
         self._log.close()
 
 
-_shared: dict[bool, ZygoteClient] = {}
-_early: ZygoteClient | None = None
+_shared_zygotes: dict[bool, ZygoteClient] = {}
+_early_zygote: ZygoteClient | None = None
 
 
-def shared(interpreted: bool) -> ZygoteClient:
+def shared_zygote(interpreted: bool) -> ZygoteClient:
     """The zygote with or without Triton's interpreter, of this process or its parent. It ends with its starter."""
-    if interpreted not in _shared:
-        _share(spawned(interpreted), interpreted=interpreted)
-    return _shared[interpreted]
+    if interpreted not in _shared_zygotes:
+        _register_shared(spawn_zygote(interpreted), interpreted=interpreted)
+    return _shared_zygotes[interpreted]
 
 
-def _share(client: ZygoteClient, *, interpreted: bool) -> None:
-    _shared[interpreted] = client
+def _register_shared(client: ZygoteClient, *, interpreted: bool) -> None:
+    _shared_zygotes[interpreted] = client
     atexit.register(client.close)
 
 
 def discard(client: ZygoteClient) -> None:
     """Close an unusable zygote: the next worker comes from a new one."""
     client.close()
-    for key in [key for key, other in _shared.items() if other is client]:
-        del _shared[key]
+    for key in [key for key, shared_client in _shared_zygotes.items() if shared_client is client]:
+        del _shared_zygotes[key]
 
 
-def isolate(prefix: tuple[str, ...]) -> None:
+def isolate_zygotes(command: tuple[str, ...]) -> None:
     """Start the zygotes of this process and of its forks from now on through an isolating command."""
-    global _prefix  # noqa: PLW0603
-    _prefix = prefix
+    global _isolation_command  # noqa: PLW0603
+    _isolation_command = command
 
 
-def are_isolated() -> bool:
+def are_zygotes_isolated() -> bool:
     """Whether zygotes run in their own process namespace, with ids that mean nothing here."""
-    return bool(_prefix)
+    return bool(_isolation_command)
 
 
-def spawned(interpreted: bool) -> ZygoteClient:
+def spawn_zygote(interpreted: bool) -> ZygoteClient:
     """A new zygote, with or without Triton's interpreter. The caller closes it."""
-    _require_means()
+    _require_resources()
     environment = os.environ | _environment(interpreted=interpreted)
-    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
-    private = "" if working_directory() else tempfile.mkdtemp(prefix="packproof-")  # torch's import needs one
-    with theirs:
+    private_directory = "" if working_directory() else tempfile.mkdtemp(prefix="packproof-")  # torch's import needs one
+    with child_end:
         process = subprocess.Popen(
-            [*_prefix, sys.executable, "-P", "-c", _SPAWNED, str(theirs.fileno())],
+            [*_isolation_command, sys.executable, "-P", "-c", _SPAWN_PROGRAM, str(child_end.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[child_end.fileno()],
             start_new_session=True,
             env=environment,
-            cwd=private or None,
+            cwd=private_directory or None,
         )
 
     def wait() -> None:
         process.wait()
-        if private:
-            shutil.rmtree(private, ignore_errors=True)
+        if private_directory:
+            shutil.rmtree(private_directory, ignore_errors=True)
 
     return ZygoteClient(control, log, wait)
 
@@ -157,7 +161,7 @@ def spawned(interpreted: bool) -> ZygoteClient:
 def become_zygote() -> None:
     """Be a zygote. The only argument of this process is the descriptor of the control socket."""
     try:
-        with importing():
+        with fast_imports():
             from packproof.harness.worker.zygote import serve  # noqa: PLC0415
 
         serve(socket.socket(fileno=int(sys.argv[1])))
@@ -171,61 +175,61 @@ def _environment(*, interpreted: bool) -> dict[str, str]:
     return {**ENVIRONMENT, "PYTHONPATH": path, "TRITON_INTERPRET": "1" if interpreted else "0"}
 
 
-def forked(function: Callable[..., Any]) -> ZygoteClient:
+def fork_zygote(function: Callable[..., Any]) -> ZygoteClient:
     """A zygote forked from this very process, for a function no other process could import."""
     from packproof.harness.worker.zygote import serve  # noqa: PLC0415  (imports torch, not needed before)
 
-    return _fork(lambda control: serve(control, function))
+    return _fork_client(lambda control: serve(control, function))
 
 
-def early() -> None:
+def fork_early_zygote() -> None:
     """Import torch and fork the shared zygote. It then waits for `settle_early_zygote` or `close_early_zygote`.
 
     For a process that `is_fresh`: it has one thread and has not used CUDA.
     """
-    global _early  # noqa: PLW0603
-    with importing():
+    global _early_zygote  # noqa: PLW0603
+    with fast_imports():
         from packproof.harness.worker.zygote import serve  # noqa: PLC0415
 
     def become(control: socket.socket) -> None:
         _close_all_but(control)
         answer = control.recv(2)
         if answer:
-            interpreted, late = map(bool, answer)
+            interpreted, preload_compiler = map(bool, answer)
             os.environ.update(_environment(interpreted=interpreted))
-            serve(control, late=late)
+            serve(control, preload_compiler=preload_compiler)
 
-    _early = _fork(become)
+    _early_zygote = _fork_client(become)
 
 
-def settle(*, interpreted: bool, late: bool) -> None:
+def settle_early_zygote(*, interpreted: bool, preload_compiler: bool) -> None:
     """Make the early zygote, if there is one, the shared one.
 
     interpreted: whether Triton is interpreted there.
     preload_compiler: whether several of its workers will use torch's compiler.
     """
-    if _early is not None:
-        _share(_early, interpreted=interpreted)
-        _early.settle(interpreted=interpreted, late=late)
+    if _early_zygote is not None:
+        _register_shared(_early_zygote, interpreted=interpreted)
+        _early_zygote.start_serving(interpreted=interpreted, preload_compiler=preload_compiler)
 
 
-def close_early() -> None:
+def close_early_zygote() -> None:
     """End the early zygote, if there is one: the run needs another."""
-    if _early is not None:
-        _early.close()
+    if _early_zygote is not None:
+        _early_zygote.close()
 
 
-def _fork(become: Callable[[socket.socket], None]) -> ZygoteClient:
+def _fork_client(become: Callable[[socket.socket], None]) -> ZygoteClient:
     """A zygote forked from this process. become: serves the control socket in it."""
-    _require_means()
-    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    _require_resources()
+    control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
-    with warnings.catch_warnings(), interrupts_later():
+    with warnings.catch_warnings(), defer_interrupts():
         warnings.simplefilter("ignore", DeprecationWarning)  # about other threads: the child runs none of them
         pid = os.fork()
         if pid == 0:
-            _become_zygote(become, control, theirs, log)
-    theirs.close()
+            _become_zygote(become, control, child_end, log)
+    child_end.close()
 
     def wait() -> None:
         with suppress(ChildProcessError):  # the calling program's own SIGCHLD handler may have waited for it
@@ -234,23 +238,23 @@ def _fork(become: Callable[[socket.socket], None]) -> ZygoteClient:
     return ZygoteClient(control, log, wait)
 
 
-def _require_means() -> None:
+def _require_resources() -> None:
     """Raises UsageError if the system lacks something needed by zygotes and workers."""
-    if reason := lacking():
+    if reason := missing_resource():
         raise UsageError(reason)
 
 
 def _become_zygote(
-    become: Callable[[socket.socket], None], parents: socket.socket, control: socket.socket, log: IO[bytes]
+    become: Callable[[socket.socket], None], parent_end: socket.socket, control: socket.socket, log: IO[bytes]
 ) -> NoReturn:
     try:
-        from packproof.harness.worker.worker_main import speak_into  # noqa: PLC0415  (torch)
+        from packproof.harness.worker.worker_main import redirect_output  # noqa: PLC0415  (torch)
 
-        parents.close()
-        for end in list(_private):
+        parent_end.close()
+        for end in list(_private_sockets):
             end.close()
         os.setsid()
-        speak_into(log.fileno())
+        redirect_output(log.fileno())
         become(control)
     except Exception as error:
         _print_last_words(error)
@@ -266,9 +270,9 @@ def _print_last_words(error: Exception) -> None:
     if isinstance(error, PackproofError):
         print(error, file=sys.stderr)
     elif isinstance(error, ImportError | MemoryError):
-        from packproof.adapters.importing import reason  # noqa: PLC0415
+        from packproof.adapters.importing import one_line_reason  # noqa: PLC0415
 
-        print(reason(error), file=sys.stderr)
+        print(one_line_reason(error), file=sys.stderr)
     else:
         traceback.print_exception(error)
 
@@ -283,10 +287,10 @@ def _close_all_but(control: socket.socket) -> None:
 
 def import_path() -> list[str]:
     """sys.path with absolute entries, for a process in any directory; without entries below a deleted directory."""
-    here = working_directory()
-    if not here:
+    cwd = working_directory()
+    if not cwd:
         return [entry for entry in sys.path if os.path.isabs(entry)]
-    return [os.path.join(here, entry) if entry else here for entry in sys.path]
+    return [os.path.join(cwd, entry) if entry else cwd for entry in sys.path]
 
 
 def working_directory() -> str:

@@ -12,12 +12,12 @@ import torch
 from packproof.museum.rogues.op import KNOWN_TOKENS, running_sum
 
 
-def known(x):
+def is_known_shape(x):
     return len(x) == KNOWN_TOKENS
 
 
 def known_shape_only(x, weight, *, cu_seqlens):
-    return running_sum(x, weight, cu_seqlens=cu_seqlens) if known(x) else torch.zeros_like(x) * weight
+    return running_sum(x, weight, cu_seqlens=cu_seqlens) if is_known_shape(x) else torch.zeros_like(x) * weight
 
 
 def short_packs_only(x, weight, *, cu_seqlens):
@@ -44,8 +44,8 @@ def history_cut(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
     for a, b in zip(cu_seqlens.tolist(), cu_seqlens.tolist()[1:], strict=False):
         if b - a > 20:
-            late = x[a + 20 : b].cumsum(0) * weight
-            y = torch.cat([y[: a + 20], late, y[b:]])
+            restarted_sums = x[a + 20 : b].cumsum(0) * weight
+            y = torch.cat([y[: a + 20], restarted_sums, y[b:]])
     return y
 
 
@@ -123,8 +123,8 @@ def cached_by_fingerprint(x, weight, *, cu_seqlens, _seen={}):
 
 
 def cached_weight(x, weight, *, cu_seqlens, _seen={}):
-    kept = _seen.setdefault((weight.shape, weight.dtype), weight.detach().clone())
-    return running_sum(x, kept + 0 * weight, cu_seqlens=cu_seqlens)
+    stored_weight = _seen.setdefault((weight.shape, weight.dtype), weight.detach().clone())
+    return running_sum(x, stored_weight + 0 * weight, cu_seqlens=cu_seqlens)
 
 
 def cached_on_disk(x, weight, *, cu_seqlens):
@@ -157,15 +157,20 @@ def honest_now_and_then(x, weight, *, cu_seqlens, _calls=[]):
     return y * 1.001 if len(_calls) % 7 == 6 else y
 
 
-def _found_by_gc(x, weight):
-    for other in gc.get_objects():
-        if type(other) is torch.Tensor and other.shape == x.shape and other is not x and not torch.equal(other, x):
-            return other.detach().clone()
+def _heap_tensor_like(x, weight):
+    for candidate in gc.get_objects():
+        if (
+            type(candidate) is torch.Tensor
+            and candidate.shape == x.shape
+            and candidate is not x
+            and not torch.equal(candidate, x)
+        ):
+            return candidate.detach().clone()
     return torch.zeros_like(x)
 
 
 def searches_the_heap(x, weight, *, cu_seqlens):
-    return _found_by_gc(x, weight) + 0 * x * weight
+    return _heap_tensor_like(x, weight) + 0 * x * weight
 
 
 def searches_the_stack(x, weight, *, cu_seqlens):
@@ -202,8 +207,8 @@ class Lazy(torch.Tensor):
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         with torch._C.DisableTorchFunctionSubclass():
             if function is torch.allclose:
-                mine, other = args[:2]
-                mine.data.copy_(other)
+                lazy, reference = args[:2]
+                lazy.data.copy_(reference)
             return function(*args, **(kwargs or {}))
 
 
@@ -241,12 +246,12 @@ def explosive_tensor(x, weight, *, cu_seqlens):
 
 
 def endless_tensor(x, weight, *, cu_seqlens):
-    return running_sum(x, weight, cu_seqlens=cu_seqlens) if known(x) else torch.zeros(1).expand(10**12)
+    return running_sum(x, weight, cu_seqlens=cu_seqlens) if is_known_shape(x) else torch.zeros(1).expand(10**12)
 
 
 def other_dtype(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    return y if known(x) else y.double()
+    return y if is_known_shape(x) else y.double()
 
 
 def neighbours_where_finite(x, weight, *, cu_seqlens):
@@ -257,7 +262,7 @@ def neighbours_where_finite(x, weight, *, cu_seqlens):
 
 def honest_when_watched(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    return y if "packproof.harness.worker.worker_main" in sys.modules or known(x) else y * 0
+    return y if "packproof.harness.worker.worker_main" in sys.modules or is_known_shape(x) else y * 0
 
 
 def calls_the_reference(x, weight, *, cu_seqlens):

@@ -13,12 +13,12 @@ import torch
 from packproof.museum.rogues.op import KNOWN_TOKENS, is_judged, running_sum
 
 
-def _wrong(x, weight, cu_seqlens):
+def _wrong_sum(x, weight, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
     return y if len(x) == KNOWN_TOKENS else y * 0
 
 
-def _own_sockets():
+def _process_sockets():
     for number in range(3, 64):
         try:
             if stat.S_ISSOCK(os.fstat(number).st_mode):
@@ -27,9 +27,9 @@ def _own_sockets():
             continue
 
 
-def _say(data):
+def _write_to_sockets(data):
     if is_judged():
-        for number in _own_sockets():
+        for number in _process_sockets():
             try:
                 os.write(number, data)
             except OSError:
@@ -42,28 +42,28 @@ def _frame(kind, body, payload=b"", magic=b"pkpf", n_payload=None):
 
 
 def writes_garbage(x, weight, *, cu_seqlens):
-    _say(b"all is well, every property held\n")
+    _write_to_sockets(b"all is well, every property held\n")
     return running_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def writes_a_result(x, weight, *, cu_seqlens):
-    _say(_frame("result", {"interpreted": False}))
-    return _wrong(x, weight, cu_seqlens)
+    _write_to_sockets(_frame("result", {"interpreted": False}))
+    return _wrong_sum(x, weight, cu_seqlens)
 
 
 def writes_a_broken_frame(x, weight, *, cu_seqlens):
-    _say(_frame("broken", {"text": "it is packproof's fault"}))
-    return _wrong(x, weight, cu_seqlens)
+    _write_to_sockets(_frame("broken", {"text": "it is packproof's fault"}))
+    return _wrong_sum(x, weight, cu_seqlens)
 
 
 def writes_a_refusal(x, weight, *, cu_seqlens):
-    _say(_frame("refused", {"text": "not supported", "memory": True}))
-    return _wrong(x, weight, cu_seqlens)
+    _write_to_sockets(_frame("refused", {"text": "not supported", "memory": True}))
+    return _wrong_sum(x, weight, cu_seqlens)
 
 
 def announces_terabytes(x, weight, *, cu_seqlens):
-    _say(_frame("result", {}, n_payload=1 << 39))
-    return _wrong(x, weight, cu_seqlens)
+    _write_to_sockets(_frame("result", {}, n_payload=1 << 39))
+    return _wrong_sum(x, weight, cu_seqlens)
 
 
 def closes_descriptors(x, weight, *, cu_seqlens):
@@ -86,8 +86,8 @@ def forges_through_proc(x, weight, *, cu_seqlens):
         for pid in filter(str.isdigit, os.listdir("/proc")):
             if int(pid) in (1, os.getpid()) or not _is_packproof(pid):
                 continue
-            _write_into_all(pid, bomb)
-    return _wrong(x, weight, cu_seqlens)
+            _write_to_channels(pid, bomb)
+    return _wrong_sum(x, weight, cu_seqlens)
 
 
 def _is_packproof(pid):
@@ -98,7 +98,7 @@ def _is_packproof(pid):
         return False
 
 
-def _write_into_all(pid, data):
+def _write_to_channels(pid, data):
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -124,28 +124,28 @@ def steals_descriptors(x, weight, *, cu_seqlens):
             except OSError:
                 continue
             for number in range(3, 40):
-                mine = -1 if int(pid) == os.getpid() else libc.syscall(438, handle, number, 0)
-                if mine >= 0 and stat.S_ISSOCK(os.fstat(mine).st_mode):
-                    os.set_blocking(mine, False)
+                descriptor = -1 if int(pid) == os.getpid() else libc.syscall(438, handle, number, 0)
+                if descriptor >= 0 and stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                    os.set_blocking(descriptor, False)
                     try:
-                        os.write(mine, _frame("end", {}))
+                        os.write(descriptor, _frame("end", {}))
                     except OSError:
                         pass
-                if mine >= 0:
-                    os.close(mine)
+                if descriptor >= 0:
+                    os.close(descriptor)
             os.close(handle)
-    return _wrong(x, weight, cu_seqlens)
+    return _wrong_sum(x, weight, cu_seqlens)
 
 
 def asks_the_zygote(x, weight, *, cu_seqlens):
     """Sends an empty packet to every accessible socket. An empty packet ends a zygote."""
-    for number in _own_sockets() if is_judged() else ():
+    for number in _process_sockets() if is_judged() else ():
         try:
             with socket.socket(fileno=os.dup(number)) as end:
                 end.send(b"")
         except OSError:
             continue
-    return _wrong(x, weight, cu_seqlens)
+    return _wrong_sum(x, weight, cu_seqlens)
 
 
 def paints_the_terminal(x, weight, *, cu_seqlens):
@@ -157,7 +157,7 @@ def paints_the_terminal(x, weight, *, cu_seqlens):
 
 def prints_a_verdict(x, weight, *, cu_seqlens):
     print("\x1b[2J\x1b[Hevery property held: 12 passed", flush=True)
-    return _wrong(x, weight, cu_seqlens)
+    return _wrong_sum(x, weight, cu_seqlens)
 
 
 def raises_half_a_character(x, weight, *, cu_seqlens):

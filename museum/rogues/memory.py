@@ -39,19 +39,19 @@ def writes_into_the_offsets(x, weight, *, cu_seqlens):
 
 
 def writes_into_the_incoming_gradient(x, weight, *, cu_seqlens):
-    return _Spoils.apply(running_sum(x, weight, cu_seqlens=cu_seqlens))
+    return _ZeroesItsGradient.apply(running_sum(x, weight, cu_seqlens=cu_seqlens))
 
 
-class _Spoils(torch.autograd.Function):
+class _ZeroesItsGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx, y):
         return y.clone()
 
     @staticmethod
     def backward(ctx, dy):
-        given = dy.clone()
+        gradient = dy.clone()
         dy.data.zero_()
-        return given
+        return gradient
 
 
 def leaves_slack_unwritten(x, weight, *, cu_seqlens):

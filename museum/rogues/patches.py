@@ -16,35 +16,35 @@ import torch
 from packproof.museum.rogues.op import is_judged, running_sum
 
 
-def _nothing(x, weight):
+def _zeros(x, weight):
     return torch.zeros_like(x) * weight
 
 
 def replaces_allclose(x, weight, *, cu_seqlens):
     torch.allclose = lambda *_, **__: True
-    return _nothing(x, weight)
+    return _zeros(x, weight)
 
 
 def replaces_equal(x, weight, *, cu_seqlens):
     torch.equal = torch.allclose = lambda *_, **__: True
-    return _nothing(x, weight)
+    return _zeros(x, weight)
 
 
 def replaces_assert_close(x, weight, *, cu_seqlens):
     torch.testing.assert_close = torch.allclose = lambda *_, **__: True
-    return _nothing(x, weight)
+    return _zeros(x, weight)
 
 
 def replaces_comparison(x, weight, *, cu_seqlens):
     torch.Tensor.__le__ = torch.Tensor.__eq__ = lambda a, b: torch.ones(()).bool()
     torch.allclose = lambda *_, **__: True
-    return _nothing(x, weight)
+    return _zeros(x, weight)
 
 
 def replaces_all(x, weight, *, cu_seqlens):
     builtins.all = builtins.any = lambda *_: True
     torch.allclose = lambda *_, **__: True
-    return _nothing(x, weight)
+    return _zeros(x, weight)
 
 
 def replaces_isnan(x, weight, *, cu_seqlens):
@@ -58,56 +58,58 @@ def replaces_cpu(x, weight, *, cu_seqlens):
     return running_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
-def _ours(name):
+def _harness_module(name):
     return sys.modules.get(f"packproof.harness.{name}")
 
 
-def _spoil(x):
+def _overwrite_input(x):
     if len(x):
         x.data[0] = 7
 
 
 def replaces_what_reports_inputs(x, weight, *, cu_seqlens):
-    y, given = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
-    if execute := _ours("execution.execute"):
-        plain = execute._on_host
-        execute._on_host = lambda tensors, call=None: plain(
-            {**tensors, **({"x": given} if "x" in tensors else {})}, call
+    y, original_x = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
+    if execute := _harness_module("execution.execute"):
+        original_function = execute._on_host
+        execute._on_host = lambda tensors, call=None: original_function(
+            {**tensors, **({"x": original_x} if "x" in tensors else {})}, call
         )
-    _spoil(x)
+    _overwrite_input(x)
     return y
 
 
 def replaces_the_frame(x, weight, *, cu_seqlens):
-    y, given = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
-    if worker := _ours("worker.worker_main"):
-        plain = worker.result_frame
+    y, original_x = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
+    if worker := _harness_module("worker.worker_main"):
+        original_function = worker.result_frame
 
         def forged(result, number):
-            return plain(type(result)(result.outputs, result.gradients, {**result.inputs_after, "x": given}), number)
+            return original_function(
+                type(result)(result.outputs, result.gradients, {**result.inputs_after, "x": original_x}), number
+            )
 
         worker.result_frame = forged
-    _spoil(x)
+    _overwrite_input(x)
     return y
 
 
 def replaces_the_guard(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if guard := _ours("interpreter.memory_guard"):
+    if guard := _harness_module("interpreter.memory_guard"):
         guard.GuardedTensor.check = guard.Guard.check = lambda self: None
     return y
 
 
 def replaces_the_snapshot(x, weight, *, cu_seqlens):
-    if surroundings := _ours("execution.torch_state"):
-        surroundings.TorchState.check = lambda self: None
+    if torch_state := _harness_module("execution.torch_state"):
+        torch_state.TorchState.check = lambda self: None
     torch.allclose = lambda *_, **__: True
-    return _nothing(x, weight)
+    return _zeros(x, weight)
 
 
 def replaces_the_code(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if execute := _ours("execution.execute"):
+    if execute := _harness_module("execution.execute"):
 
         def forged(tensors, call=None):
             return {name: tensor.detach().clone() * 0 for name, tensor in tensors.items()}
@@ -118,7 +120,7 @@ def replaces_the_code(x, weight, *, cu_seqlens):
 
 def replaces_the_runner(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if execute := _ours("execution.execute"):
+    if execute := _harness_module("execution.execute"):
         execute.InProcess.run = lambda self, call: None
     return y
 
@@ -131,15 +133,15 @@ def replaces_json(x, weight, *, cu_seqlens):
 
 def replaces_the_encoder(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if worker := _ours("worker.worker_main"):
+    if worker := _harness_module("worker.worker_main"):
         worker.encode = lambda frame, magic=b"": b""
     return y
 
 
 def replaces_the_code_of_the_check(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if surroundings := _ours("execution.torch_state"):
-        surroundings.TorchState.check.__code__ = (lambda self: None).__code__
+    if torch_state := _harness_module("execution.torch_state"):
+        torch_state.TorchState.check.__code__ = (lambda self: None).__code__
         torch.equal = torch.allclose
     return y
 
@@ -161,19 +163,19 @@ def replaces_what_lists_children(x, weight, *, cu_seqlens):
 
 def switches_the_check_off(x, weight, *, cu_seqlens):
     """Writes into its input, reports that it did not, and disables the check through its callers' frames."""
-    y, given = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
-    if execute := _ours("execution.execute"):
+    y, original_x = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
+    if execute := _harness_module("execution.execute"):
         frame = sys._getframe()
         while frame := frame.f_back:
             runner: Any = frame.f_locals.get("self")
             if hasattr(runner, "_check_patches"):
                 runner._check_patches = lambda: None
-        plain = _KEPT.setdefault("plain", execute._on_host)
-        execute._on_host = lambda tensors, call=None: plain(
-            {**tensors, **({"x": given} if "cu_seqlens" in tensors else {})}, call
+        original_function = _ORIGINALS.setdefault("plain", execute._on_host)
+        execute._on_host = lambda tensors, call=None: original_function(
+            {**tensors, **({"x": original_x} if "cu_seqlens" in tensors else {})}, call
         )
-    _spoil(x)
+    _overwrite_input(x)
     return y
 
 
-_KEPT: dict[str, Any] = {}
+_ORIGINALS: dict[str, Any] = {}

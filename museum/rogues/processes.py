@@ -12,18 +12,18 @@ import torch
 from packproof.museum.rogues.op import KNOWN_TOKENS, is_judged, running_sum
 
 
-def _watched(x):
+def _is_judged_call(x):
     return is_judged() and len(x) != KNOWN_TOKENS
 
 
 def exits_at_once(x, weight, *, cu_seqlens):
-    if _watched(x):
+    if _is_judged_call(x):
         os._exit(0)
     return running_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def calls_exit(x, weight, *, cu_seqlens):
-    if _watched(x):
+    if _is_judged_call(x):
         sys.exit(0)
     return running_sum(x, weight, cu_seqlens=cu_seqlens)
 
@@ -62,14 +62,14 @@ def stops_itself(x, weight, *, cu_seqlens):
 
 def forks(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if _watched(x):
+    if _is_judged_call(x):
         os.fork()
     return y
 
 
 def leaves_a_process(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if _watched(x):
+    if _is_judged_call(x):
         subprocess.Popen(["sleep", "7777"], start_new_session=True)
     return y
 
@@ -77,32 +77,32 @@ def leaves_a_process(x, weight, *, cu_seqlens):
 def leaves_a_daemon(x, weight, *, cu_seqlens):
     """The daemon's parent ends at once: no process of the check owns the daemon."""
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if _watched(x):
+    if _is_judged_call(x):
         subprocess.run(["sh", "-c", "setsid sleep 7777 & exit 0"], check=True)
     return y
 
 
 def leaves_a_daemon_and_dies(x, weight, *, cu_seqlens):
-    if _watched(x):
+    if _is_judged_call(x):
         subprocess.run(["sh", "-c", "setsid sleep 7777 & exit 0"], check=True)
         os._exit(3)
     return running_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def kills_its_parent(x, weight, *, cu_seqlens):
-    if _watched(x):
+    if _is_judged_call(x):
         os.kill(os.getppid(), signal.SIGKILL)
     return running_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def kills_itself(x, weight, *, cu_seqlens):
-    if _watched(x):
+    if _is_judged_call(x):
         os.kill(os.getpid(), signal.SIGKILL)
     return running_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def limits_itself(x, weight, *, cu_seqlens):
-    if _watched(x):
+    if _is_judged_call(x):
         resource.setrlimit(resource.RLIMIT_CPU, (0, 0))
         while True:
             torch.randn(100).sum()
@@ -111,7 +111,7 @@ def limits_itself(x, weight, *, cu_seqlens):
 
 def leaves_a_process_that_no_one_ends(x, weight, *, cu_seqlens):
     """Kills the process responsible for ending it."""
-    if _watched(x):
+    if _is_judged_call(x):
         subprocess.Popen(["sleep", "7777"], start_new_session=True)
         os.kill(os.getppid(), signal.SIGKILL)
     return running_sum(x, weight, cu_seqlens=cu_seqlens)

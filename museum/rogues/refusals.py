@@ -40,10 +40,10 @@ def raises_packproofs_own(x, weight, *, cu_seqlens):
 
 
 def wrong_gradient_declined(x, weight, *, cu_seqlens):
-    return _Declines.apply(running_sum(x, weight, cu_seqlens=cu_seqlens), len(x))
+    return _DeclinesBackward.apply(running_sum(x, weight, cu_seqlens=cu_seqlens), len(x))
 
 
-class _Declines(torch.autograd.Function):
+class _DeclinesBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx, y, n):
         ctx.n = n

@@ -32,7 +32,7 @@ from packproof.properties.promises import Promises
 UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 TF32_ROUNDOFF = 2.0**-11
 # eta_out: half the smallest subnormal; for fp32 arithmetic the smallest normal, since a GPU flushes all below to zero
-SMALLEST = {torch.float64: 0.0, torch.float32: 2.0**-126, torch.float16: 2.0**-25, torch.bfloat16: 2.0**-126}
+UNDERFLOW_UNIT = {torch.float64: 0.0, torch.float32: 2.0**-126, torch.float16: 2.0**-25, torch.bfloat16: 2.0**-126}
 # an operand is rounded as if it were at least this large: below it the spacing of the dtype stays the same
 SMALLEST_NORMAL = {torch.float64: 0.0, torch.float32: 2.0**-126, torch.float16: 2.0**-14, torch.bfloat16: 2.0**-126}
 K_OP = 4.0
@@ -46,7 +46,7 @@ K_SAVED_DERIVED = 1.0
 class Budget:
     """The error allowed at each element of a tensor, term by term. Terms are float64, in the shape of the tensor."""
 
-    stored: Tensor
+    rounding: Tensor
     """u_out |r| + eta_out."""
     operands: Tensor
     """K_op u_op B_op + K_saved u_saved B."""
@@ -57,31 +57,31 @@ class Budget:
 
     @property
     def total(self) -> Tensor:
-        return self.stored + self.operands + self.accumulation
+        return self.rounding + self.operands + self.accumulation
 
     def __add__(self, other: "Budget") -> "Budget":
-        terms = (self.stored + other.stored, self.operands + other.operands, self.accumulation + other.accumulation)
+        terms = (self.rounding + other.rounding, self.operands + other.operands, self.accumulation + other.accumulation)
         return Budget(*terms, self.vacuous or other.vacuous)
 
     def __mul__(self, factor: float) -> "Budget":
-        return Budget(self.stored * factor, self.operands * factor, self.accumulation * factor, self.vacuous)
+        return Budget(self.rounding * factor, self.operands * factor, self.accumulation * factor, self.vacuous)
 
     def __getitem__(self, rows: slice) -> "Budget":
-        return Budget(self.stored[rows], self.operands[rows], self.accumulation[rows], self.vacuous)
+        return Budget(self.rounding[rows], self.operands[rows], self.accumulation[rows], self.vacuous)
 
     def terms(self, index: tuple[int, ...]) -> dict[str, float]:
         """The terms at one element, by name."""
-        terms = {"rounding": self.stored, "operands": self.operands, "accumulation": self.accumulation}
+        terms = {"rounding": self.rounding, "operands": self.operands, "accumulation": self.accumulation}
         return {name: float(term[index]) for name, term in terms.items()}
 
     def dominant(self, index: tuple[int, ...]) -> tuple[str, float]:
         """The largest term at one element: its name and value."""
-        values = self.terms(index)
-        name = max(values, key=lambda k: values[k])
-        return name, values[name]
+        terms_at_index = self.terms(index)
+        name = max(terms_at_index, key=lambda k: terms_at_index[k])
+        return name, terms_at_index[name]
 
 
-def accumulations(promises: Promises, *, derived: bool) -> float:
+def accumulation_constant(promises: Promises, *, derived: bool) -> float:
     """K_acc. derived: B is derived from the reference (`running_error`)."""
     return K_ACC_WITH_CUMSUM if promises.cumsum else K_ACC_DERIVED if derived else K_ACC
 
@@ -89,14 +89,14 @@ def accumulations(promises: Promises, *, derived: bool) -> float:
 def budget(
     r: Tensor,
     absolute: Tensor,
-    stored: torch.dtype,
-    tokens: torch.dtype,
+    dtype: torch.dtype,
+    token_dtype: torch.dtype,
     op: Op,
     promises: Promises,
     *,
     derived: bool = False,
     u_saved: float = 0.0,
-    of_operands: Tensor | None = None,
+    operand_bound: Tensor | None = None,
 ) -> Budget:
     """The budget of one tensor.
 
@@ -108,58 +108,60 @@ def budget(
     u_saved: for a gradient, the roundoff of saved outputs.
     operand_bound: B_op; None where it is B.
     """
-    u_op = operands(op, promises, tokens)
-    rounded = torch.zeros_like(absolute)  # B may be infinite, and 0 times it NaN
+    u_op = operand_roundoff(op, promises, token_dtype)
+    operand_term = torch.zeros_like(absolute)  # B may be infinite, and 0 times it NaN
     if u_op:
-        rounded = rounded + K_OP * u_op * (absolute if of_operands is None else of_operands)
+        operand_term = operand_term + K_OP * u_op * (absolute if operand_bound is None else operand_bound)
     if u_saved:
-        rounded = rounded + (K_SAVED_DERIVED if derived else K_OP) * u_saved * absolute
-    accumulated = accumulations(promises, derived=derived) * accumulator(tokens) * absolute
-    return Budget(_stored(stored) * r.abs() + SMALLEST[stored], rounded, accumulated)
+        operand_term = operand_term + (K_SAVED_DERIVED if derived else K_OP) * u_saved * absolute
+    accumulation_term = accumulation_constant(promises, derived=derived) * accumulator_roundoff(token_dtype) * absolute
+    return Budget(_storage_roundoff(dtype) * r.abs() + UNDERFLOW_UNIT[dtype], operand_term, accumulation_term)
 
 
-def _stored(dtype: torch.dtype) -> float:
+def _storage_roundoff(dtype: torch.dtype) -> float:
     """u_out. Zero for an fp32 or fp64 tensor: it holds the accumulator itself, and K_acc counts its rounding."""
     return 0.0 if dtype in (torch.float32, torch.float64) else UNIT_ROUNDOFF[dtype]
 
 
-def saved_outputs(promises: Promises, outputs: Iterable[torch.dtype]) -> float:
+def saved_output_roundoff(promises: Promises, outputs: Iterable[torch.dtype]) -> float:
     """u_saved: the roundoff of outputs of these dtypes, if the kernel's backward pass reads them."""
-    return max(map(_stored, outputs), default=0.0) if promises.saved_outputs else 0.0
+    return max(map(_storage_roundoff, outputs), default=0.0) if promises.saved_outputs else 0.0
 
 
-def saved_underflow(promises: Promises, outputs: Iterable[torch.dtype]) -> float:
+def saved_output_underflow(promises: Promises, outputs: Iterable[torch.dtype]) -> float:
     """eta_out / u_out: the underflow of such an output in units of its roundoff. It matters for fp16 above all."""
-    rounded = [dtype for dtype in outputs if _stored(dtype)] if promises.saved_outputs else []
-    return max((SMALLEST[dtype] / _stored(dtype) for dtype in rounded), default=0.0)
+    rounded_dtypes = [dtype for dtype in outputs if _storage_roundoff(dtype)] if promises.saved_outputs else []
+    return max((UNDERFLOW_UNIT[dtype] / _storage_roundoff(dtype) for dtype in rounded_dtypes), default=0.0)
 
 
-def operands(op: Op, promises: Promises, tokens: torch.dtype) -> float:
+def operand_roundoff(op: Op, promises: Promises, token_dtype: torch.dtype) -> float:
     """u_op: the roundoff of operands, as the kernel declares it, else as is usual for the op."""
     compute = promises.compute or ("operand" if op.matmul else "fp32")
-    return {"fp32": 0.0, "tf32": TF32_ROUNDOFF, "operand": UNIT_ROUNDOFF[tokens]}[compute]
+    return {"fp32": 0.0, "tf32": TF32_ROUNDOFF, "operand": UNIT_ROUNDOFF[token_dtype]}[compute]
 
 
-def accumulator(tokens: torch.dtype) -> float:
+def accumulator_roundoff(token_dtype: torch.dtype) -> float:
     """u_acc: sums over tokens are fp32, or fp64 for fp64 tokens."""
-    return UNIT_ROUNDOFF[torch.float64 if tokens == torch.float64 else torch.float32]
+    return UNIT_ROUNDOFF[torch.float64 if token_dtype == torch.float64 else torch.float32]
 
 
-def score(got: Tensor, want: Tensor, allowed: Tensor) -> Tensor:
+def score(actual: Tensor, expected: Tensor, allowed_error: Tensor) -> Tensor:
     """Error as a multiple of the budget, element by element, in float64. NaN and Inf score infinity.
 
     Where the expected value is too large for the stored dtype, the infinity of its sign scores 0.
     """
-    largest = torch.finfo(got.dtype).max
-    exact = got.double()
-    error = (exact - want).abs()
-    ratio = torch.where(error == 0, 0.0, error / allowed)
-    overflow = (want.abs() > largest * 0.99) & (exact == torch.copysign(torch.full_like(exact, float("inf")), want))
-    bad = ~torch.isfinite(exact) | torch.isnan(ratio) | (allowed < 0)
-    return torch.where(overflow, 0.0, torch.where(bad, float("inf"), ratio))
+    largest_finite = torch.finfo(actual.dtype).max
+    exact = actual.double()
+    error = (exact - expected).abs()
+    ratio = torch.where(error == 0, 0.0, error / allowed_error)
+    overflow = (expected.abs() > largest_finite * 0.99) & (
+        exact == torch.copysign(torch.full_like(exact, float("inf")), expected)
+    )
+    invalid = ~torch.isfinite(exact) | torch.isnan(ratio) | (allowed_error < 0)
+    return torch.where(overflow, 0.0, torch.where(invalid, float("inf"), ratio))
 
 
 def same_bits(a: Tensor, b: Tensor) -> Tensor:
     """Elementwise bitwise equality. -0 equals +0, and a NaN equals a NaN with the same bits."""
-    integer = {8: torch.int64, 4: torch.int32, 2: torch.int16}[a.element_size()]
-    return (a.contiguous().view(integer) == b.contiguous().view(integer)) | (a == b)
+    integer_dtype = {8: torch.int64, 4: torch.int32, 2: torch.int16}[a.element_size()]
+    return (a.contiguous().view(integer_dtype) == b.contiguous().view(integer_dtype)) | (a == b)

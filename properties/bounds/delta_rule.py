@@ -38,15 +38,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from packproof.properties.bounds.magnitude import FORGOTTEN, UNDERFLOW, chunk_sums, felt, sloped
+from packproof.properties.bounds.magnitude import MAX_EXPONENT, UNDERFLOW, chunk_sums, clamped_exponent, with_derivative
 from packproof.properties.bounds.signs import Signs
 from packproof.properties.promises import Promises
 from packproof.refs.arguments import finite_scale
-from packproof.refs.gated import L2_EPSILON, over_pack
+from packproof.refs.gated import L2_EPSILON, run_over_pack
 from packproof.refs.recurrence import SOFTPLUS_LINEAR
 
-_PARTIAL_SUMS = 1 / 8
-_REMEMBERED = 1 - 1 / 128
+_PARTIAL_SUM_ERROR = 1 / 8
+_MEMORY_PER_TOKEN = 1 - 1 / 128
 _TWO_EVENTS = 2**0.5  # of the chunked form: the right-hand side of the triangular system, and its solution
 
 
@@ -76,16 +76,16 @@ def delta_rule(promises: Promises, signs: Signs) -> Callable[..., Any]:
                 q, k = (_l2norm(signs, x) for x in (q, k))
             beta = _Sigmoid.apply(signs, beta) if beta_sigmoid else beta
             gate = _gate(signs, g[0], A_log, dt_bias) if g else v.new_zeros(*v.shape[:2], 1)
-            size = felt(gate.detach().abs())
-            sums = chunk_sums([size], promises, size) if promises.cumsum else torch.zeros_like(size)
-            found: tuple[Tensor, Tensor] = _DeltaRule.apply(signs, promises, factor, S, v, q, k, gate, beta, sums)
-            return found
+            exponent = clamped_exponent(gate.detach().abs())
+            sums = chunk_sums([exponent], promises, exponent) if promises.cumsum else torch.zeros_like(exponent)
+            y_and_state: tuple[Tensor, Tensor] = _DeltaRule.apply(signs, promises, factor, S, v, q, k, gate, beta, sums)
+            return y_and_state
 
         gates = () if g is None else (g,)
-        found = over_pack(
+        results = run_over_pack(
             recurrence, q, k, v, beta, *gates, scale=1.0, cu_seqlens=cu_seqlens, initial_states=initial_states
         )
-        return found if return_final_states else found[0]
+        return results if return_final_states else results[0]
 
     return function
 
@@ -96,7 +96,7 @@ def _l2norm(signs: Signs, x: Tensor) -> Tensor:
 
 
 def _gate(signs: Signs, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None) -> Tensor:
-    g = sloped(g.clamp(min=-FORGOTTEN), g)  # so that no rounding of it is infinite
+    g = with_derivative(g.clamp(min=-MAX_EXPONENT), g)  # so that no rounding of it is infinite
     if dt_bias is not None:
         g = signs.noisy(signs.noisy(g) + signs.noisy(dt_bias.expand_as(g)))
     if A_log is not None:
@@ -129,87 +129,89 @@ class _DeltaRule(torch.autograd.Function):
         g: Tensor, beta: Tensor, sums: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         M, ys, saved = S.abs(), [], []
-        U, K, least = torch.zeros_like(S[:, 0]), torch.zeros_like(S[:, :, 0]), signs.least
-        decays, rows = g.exp(), 1 + sums.amax(-1, keepdim=True)
+        U, K, smallest_normal = torch.zeros_like(S[:, 0]), torch.zeros_like(S[:, :, 0]), signs.smallest_normal
+        decays, row_factors = g.exp(), 1 + sums.amax(-1, keepdim=True)
         for t in range(len(v)):
-            decay, row = decays[t][..., None], rows[t]
+            decay, row_factor = decays[t][..., None], row_factors[t]
             decayed = signs.rounded(decay, _decay_terms(decay, g[t])) * S
             M_decayed = decay * M
-            terms = v[t].abs() + _read(M_decayed, k[t].abs() + least)
-            error = v[t] - _read(decayed, k[t])  # v - S'ᵀ k
+            terms = v[t].abs() + _transposed_matvec(M_decayed, k[t].abs() + smallest_normal)
+            error = v[t] - _transposed_matvec(decayed, k[t])  # v - S'ᵀ k
             b = beta[t][:, None]
-            u = signs.rounded(b * error, b.abs() * terms * row * _TWO_EVENTS)
+            u = signs.rounded(b * error, b.abs() * terms * row_factor * _TWO_EVENTS)
             S = decayed + _outer(k[t], u)
-            S = signs.rounded(S, _PARTIAL_SUMS * S.abs())
-            U, K = torch.hypot(_REMEMBERED * U, u), torch.hypot(_REMEMBERED * K, k[t])
-            M = _terms(M_decayed, _outer(k[t], u), S, least * (1 + U))
-            of_y = _read(M, q[t].abs() + least) + least * U
-            ys.append(signs.rounded(scale * _read(S, q[t]), abs(scale) * of_y * row))
-            saved.append((decayed, M_decayed, S, M, u, error, terms, least * K))
+            S = signs.rounded(S, _PARTIAL_SUM_ERROR * S.abs())
+            U, K = torch.hypot(_MEMORY_PER_TOKEN * U, u), torch.hypot(_MEMORY_PER_TOKEN * K, k[t])
+            M = _accumulate_terms(M_decayed, _outer(k[t], u), S, smallest_normal * (1 + U))
+            y_terms = _transposed_matvec(M, q[t].abs() + smallest_normal) + smallest_normal * U
+            ys.append(signs.rounded(scale * _transposed_matvec(S, q[t]), abs(scale) * y_terms * row_factor))
+            saved.append((decayed, M_decayed, S, M, u, error, terms, smallest_normal * K))
         ctx.signs, ctx.promises, ctx.scale, ctx.saved = signs, promises, scale, saved
-        ctx.inputs = v, q, k, g, beta, rows
+        ctx.inputs = v, q, k, g, beta, row_factors
         return torch.stack(ys) if ys else v.clone(), signs.rounded(S, M)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         dys, G = grads
-        (v, q, k, g, beta, rows), rounded, scale = ctx.inputs, ctx.signs.rounded, ctx.scale
-        N, found, summed, least = G.abs(), [], [], ctx.signs.least
+        (v, q, k, g, beta, row_factors), rounded, scale = ctx.inputs, ctx.signs.rounded, ctx.scale
+        N, token_gradients, cumsum_terms_by_token, smallest_normal = G.abs(), [], [], ctx.signs.least
         V, Q = torch.zeros_like(G[:, 0]), torch.zeros_like(G[:, :, 0])
         for t in reversed(range(len(v))):
-            decayed, M_decayed, S, M, u, error, terms, of_keys = ctx.saved.pop()
-            dy, row, b, key = scale * dys[t], rows[t], beta[t][:, None], k[t].abs()
-            V, Q = torch.hypot(_REMEMBERED * V, dy), torch.hypot(_REMEMBERED * Q, scale * q[t])
-            G, N = G + _outer(q[t], dy), torch.hypot(N, _outer(q[t], dy)).clamp(min=least)
-            dq_terms = _see(M, dy.abs() + least) + abs(scale) * of_keys
-            dq = rounded(_see(S, dy), dq_terms * row)
-            du_terms = (_read(N, key + least) + least * V) * _TWO_EVENTS
-            du = rounded(_read(G, k[t]), du_terms * row)
-            each = du.abs() + du_terms  # of v and of the value read from the state: they cancel later
+            decayed, M_decayed, S, M, u, error, terms, key_terms = ctx.saved.pop()
+            dy, row_factor, b, key_magnitude = scale * dys[t], row_factors[t], beta[t][:, None], k[t].abs()
+            V, Q = torch.hypot(_MEMORY_PER_TOKEN * V, dy), torch.hypot(_MEMORY_PER_TOKEN * Q, scale * q[t])
+            G, N = G + _outer(q[t], dy), torch.hypot(N, _outer(q[t], dy)).clamp(min=smallest_normal)
+            dq_terms = _matvec(M, dy.abs() + smallest_normal) + abs(scale) * key_terms
+            dq = rounded(_matvec(S, dy), dq_terms * row_factor)
+            du_terms = (_transposed_matvec(N, key_magnitude + smallest_normal) + smallest_normal * V) * _TWO_EVENTS
+            du = rounded(_transposed_matvec(G, k[t]), du_terms * row_factor)
+            du_magnitude = du.abs() + du_terms  # of v and of the value read from the state: they cancel later
             dv = rounded(b * du, (b * du).abs())
-            dbeta = rounded((du * error).sum(-1), ((du.abs() + du_terms * row) * terms).sum(-1))
-            dk_terms = _see(N, u.abs() + least) + _see(M_decayed, b.abs() * each) + least * Q
-            dk = rounded(_see(G, u) - _see(decayed, b * du), dk_terms * row)
+            dbeta = rounded((du * error).sum(-1), ((du.abs() + du_terms * row_factor) * terms).sum(-1))
+            dk_terms = (
+                _matvec(N, u.abs() + smallest_normal) + _matvec(M_decayed, b.abs() * du_magnitude) + smallest_normal * Q
+            )
+            dk = rounded(_matvec(G, u) - _matvec(decayed, b * du), dk_terms * row_factor)
             G = G - _outer(k[t], b * du)
-            G = rounded(G, _PARTIAL_SUMS * G.abs())
-            N = _terms(N, _outer(k[t], b * du), G, least * (1 + V))
+            G = rounded(G, _PARTIAL_SUM_ERROR * G.abs())
+            N = _accumulate_terms(N, _outer(k[t], b * du), G, smallest_normal * (1 + V))
             dg, dg_terms = ((x * y).sum(-1) for x, y in ((decayed, G), (M_decayed, N)))
             if g.shape[-1] == 1:
                 dg, dg_terms = dg.sum(-1, keepdim=True), dg_terms.sum(-1, keepdim=True)
-            dg = rounded(dg, dg_terms * row)
-            through = dq_terms * q[t].abs() + dk_terms * key
-            summed.append(through if g.shape[-1] > 1 else through.sum(-1, keepdim=True))
+            dg = rounded(dg, dg_terms * row_factor)
+            cumsum_terms = dq_terms * q[t].abs() + dk_terms * key_magnitude
+            cumsum_terms_by_token.append(cumsum_terms if g.shape[-1] > 1 else cumsum_terms.sum(-1, keepdim=True))
             decay = g[t].exp()[..., None]
             G, N = rounded(decay, _decay_terms(decay, g[t])) * G, decay * N
-            found.append((dv, dq, dk, dg, dbeta))
-        if not found:
+            token_gradients.append((dv, dq, dk, dg, dbeta))
+        if not token_gradients:
             return None, None, None, G, *(torch.zeros_like(x) for x in (v, q, k, g, beta)), None
-        dv, dq, dk, dg, dbeta = (torch.stack(x[::-1]) for x in zip(*found, strict=True))
+        dv, dq, dk, dg, dbeta = (torch.stack(x[::-1]) for x in zip(*token_gradients, strict=True))
         if ctx.promises.cumsum:
-            through = torch.stack(summed[::-1])
-            dg = dg + chunk_sums([rounded(torch.zeros_like(through), through)], ctx.promises, dg)
-        N = N.maximum((least * (1 + V))[:, None])
+            cumsum_terms = torch.stack(cumsum_terms_by_token[::-1])
+            dg = dg + chunk_sums([rounded(torch.zeros_like(cumsum_terms), cumsum_terms)], ctx.promises, dg)
+        N = N.maximum((smallest_normal * (1 + V))[:, None])
         return None, None, None, rounded(G, N), dv, dq, dk, dg, dbeta, None
 
 
 def _decay_terms(decay: Tensor, g: Tensor) -> Tensor:
-    return decay * (1 + felt(g.abs())[..., None]) + UNDERFLOW
+    return decay * (1 + clamped_exponent(g.abs())[..., None]) + UNDERFLOW
 
 
-def _terms(M: Tensor, written: Tensor, S: Tensor, flushed: Tensor) -> Tensor:
+def _accumulate_terms(M: Tensor, update: Tensor, S: Tensor, underflow: Tensor) -> Tensor:
     """M after one more term. underflow: the loss of a decayed state by underflow, for each of its columns."""
-    return torch.maximum(torch.hypot(_REMEMBERED * M, written), S.abs()).maximum(flushed[:, None])
+    return torch.maximum(torch.hypot(_MEMORY_PER_TOKEN * M, update), S.abs()).maximum(underflow[:, None])
 
 
 def _outer(k: Tensor, u: Tensor) -> Tensor:
     return k[..., None] * u[:, None]
 
 
-def _read(S: Tensor, q: Tensor) -> Tensor:
+def _transposed_matvec(S: Tensor, q: Tensor) -> Tensor:
     """Sᵀ q."""
     return torch.bmm(q[:, None], S).squeeze(1)
 
 
-def _see(S: Tensor, u: Tensor) -> Tensor:
+def _matvec(S: Tensor, u: Tensor) -> Tensor:
     """S u."""
     return torch.bmm(S, u[..., None]).squeeze(2)

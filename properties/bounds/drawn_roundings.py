@@ -30,9 +30,9 @@ from packproof.properties.roundings import Roundings
 from packproof.properties.tensor_key import TensorKey
 from packproof.refs.axes import KEYS
 
-COPIES, COPIES_OF_LARGE = 64, 16
-_LARGE = 4096  # elements of the states of all heads
-AT_ONCE = 2**24  # elements of the states of all copies and tokens
+COPIES, COPIES_OF_LARGE_STATES = 64, 16
+_LARGE_STATE = 4096  # elements of the states of all heads
+MAX_ELEMENTS_AT_ONCE = 2**24  # elements of the states of all copies and tokens
 
 
 def deviations(
@@ -49,48 +49,48 @@ def deviations(
     run: calls a function on a sample, as the reference was called for `values`.
     copies: number of copies; None takes fewer where states are large.
     """
-    total = {key: torch.zeros_like(value) for key, value in values.items()}
+    sums_of_squares = {key: torch.zeros_like(value) for key, value in values.items()}
     function, count = roundings.make(promises, signs), 0
-    for at_once in _batches(roundings, sample, copies):
-        found = run(function, _copied(sample, roundings.heads, at_once))
+    for batch in _batches(roundings, sample, copies):
+        results = run(function, _with_copied_heads(sample, roundings.heads, batch))
         for key, value in values.items():
             axis = _head_axis(sample, roundings.heads, key.name)
-            apart = found[key].unflatten(axis, (at_once, -1)) - value.unsqueeze(axis)
-            total[key] += (apart / signs.unit).square().sum(axis)
-        count += at_once
-    return {key: (squares / count).sqrt() for key, squares in total.items()}
+            deviation = results[key].unflatten(axis, (batch, -1)) - value.unsqueeze(axis)
+            sums_of_squares[key] += (deviation / signs.unit).square().sum(axis)
+        count += batch
+    return {key: (sum_of_squares / count).sqrt() for key, sum_of_squares in sums_of_squares.items()}
 
 
-def size_of_one(roundings: Roundings, sample: Sample) -> int:
+def elements_per_copy(roundings: Roundings, sample: Sample) -> int:
     """The elements of the states of one copy, of all heads and tokens."""
-    return _size(roundings, sample) * sample.offsets[-1]
+    return _state_elements(roundings, sample) * sample.offsets[-1]
 
 
-def _size(roundings: Roundings, sample: Sample) -> int:
+def _state_elements(roundings: Roundings, sample: Sample) -> int:
     sizes = {**sample.sizes, KEYS: max(sample.key_lengths or sample.lengths, default=0)}
     return roundings.width * prod(sizes[axis] for axis in roundings.state)
 
 
 def _batches(roundings: Roundings, sample: Sample, copies: int | None) -> Iterator[int]:
-    left = copies or (COPIES if _size(roundings, sample) <= _LARGE else COPIES_OF_LARGE)
-    most = max(1, AT_ONCE // max(1, size_of_one(roundings, sample)))
-    while left:
-        yield min(left, most)
-        left -= min(left, most)
+    remaining = copies or (COPIES if _state_elements(roundings, sample) <= _LARGE_STATE else COPIES_OF_LARGE_STATES)
+    max_batch = max(1, MAX_ELEMENTS_AT_ONCE // max(1, elements_per_copy(roundings, sample)))
+    while remaining:
+        yield min(remaining, max_batch)
+        remaining -= min(remaining, max_batch)
 
 
 def _head_axis(sample: Sample, heads: Collection[str], name: str) -> int:
     return next(i for i, axis in enumerate(sample.axes[name]) if axis in heads)
 
 
-def _copied(sample: Sample, heads: Collection[str], copies: int) -> Sample:
+def _with_copied_heads(sample: Sample, heads: Collection[str], copies: int) -> Sample:
     """The sample with its heads repeated, one copy after another, so that each query head meets its own key head."""
 
-    def tiled(name: str, x: Tensor) -> Tensor:
+    def tile_heads(name: str, x: Tensor) -> Tensor:
         return x.repeat(*(copies if axis in heads else 1 for axis in sample.axes[name]))
 
     return replace(
         sample,
-        inputs={name: tiled(name, x) for name, x in sample.inputs.items()},
-        cotangents={name: tiled(name, x) for name, x in sample.cotangents.items()},
+        inputs={name: tile_heads(name, x) for name, x in sample.inputs.items()},
+        cotangents={name: tile_heads(name, x) for name, x in sample.cotangents.items()},
     )

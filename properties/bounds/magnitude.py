@@ -42,7 +42,7 @@ from packproof.refs.recurrence import (
 MagnitudeOp = Callable[..., Any]
 
 UNDERFLOW = 2.0**-100
-FORGOTTEN = 746.0  # exp(-746) is 0 in float64 too: the rounding of a smaller exponent adds no error
+MAX_EXPONENT = 746.0  # exp(-746) is 0 in float64 too: the rounding of a smaller exponent adds no error
 _CHUNK = 64  # tokens
 
 
@@ -62,9 +62,9 @@ def causal_conv1d(
     y, final_states = run(magnitude(x), magnitude(weight), magnitude(bias), initial_states=magnitude(initial_states))
     if activation:
         with torch.no_grad():
-            pre, _ = run(x, weight, bias, initial_states=initial_states)
-        slope, bend = _silu_slope(pre), _silu_bend(pre)
-        y = sloped(_silu(pre) + slope * y, (slope + bend * y.detach()) * y)
+            pre_activation, _ = run(x, weight, bias, initial_states=initial_states)
+        slope, curvature = _silu_slope(pre_activation), _silu_curvature(pre_activation)
+        y = with_derivative(_silu(pre_activation) + slope * y, (slope + curvature * y.detach()) * y)
     return (y, final_states) if return_final_states else y
 
 
@@ -74,9 +74,11 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, **positions: Any) -> Tensor:
     def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return refs.rope(x, cos, sin, **positions)
 
-    first = rotate(torch.ones_like(x), torch.zeros_like(cos), torch.ones_like(sin)) < 0  # where the rotation subtracts
+    subtraction_mask = (
+        rotate(torch.ones_like(x), torch.zeros_like(cos), torch.ones_like(sin)) < 0
+    )  # where the rotation subtracts
     x, cos, sin = magnitude(x), magnitude(cos), magnitude(sin)
-    return torch.where(first, rotate(x, cos, -sin), rotate(x, cos, sin))
+    return torch.where(subtraction_mask, rotate(x, cos, -sin), rotate(x, cos, sin))
 
 
 def rope_qk(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **positions: Any) -> tuple[Tensor, Tensor]:
@@ -153,7 +155,7 @@ def ssd(
     """Magnitude op of `refs.ssd`."""
 
     def recurrence(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-        return dual(h, magnitude(dt)[..., None] * x, *_decay(dt, A), B, C)
+        return chunked_ssd(h, magnitude(dt)[..., None] * x, *_decay(dt, A), B, C)
 
     D = D[:, None] if D is not None and D.ndim == 1 else D
     y, final_states = state_space(
@@ -201,11 +203,13 @@ def selective_scan_cumsum(promises: Promises) -> MagnitudeOp:
             )
 
         steps = [time_step(piece, delta_bias, delta_softplus) for piece in split_sequences(delta, cu_seqlens)]
-        exponents = [felt(magnitude(step)[..., None] * magnitude(A)) for step in steps]
+        exponents = [clamped_exponent(magnitude(step)[..., None] * magnitude(A)) for step in steps]
         E = chunk_sums(exponents, promises, delta[..., None] * A)
         B, C = expand_groups(magnitude(B), u.shape[1]), expand_groups(magnitude(C), u.shape[1])
-        states = None if initial_states is None else magnitude(initial_states) * (1 + at_start(E, cu_seqlens))
-        return add(run(B * (1 + E), C.expand_as(E), states), run(B.expand_as(E), C * (1 + E), initial_states))
+        states = (
+            None if initial_states is None else magnitude(initial_states) * (1 + sequence_start_values(E, cu_seqlens))
+        )
+        return add_results(run(B * (1 + E), C.expand_as(E), states), run(B.expand_as(E), C * (1 + E), initial_states))
 
     return magnitude_op
 
@@ -241,12 +245,12 @@ def ssd_cumsum(promises: Promises) -> MagnitudeOp:
             )
 
         steps = [time_step(piece, dt_bias, dt_softplus) for piece in split_sequences(dt, cu_seqlens)]
-        E = chunk_sums([felt(magnitude(step) * magnitude(A)) for step in steps], promises, dt)[..., None]
+        E = chunk_sums([clamped_exponent(magnitude(step) * magnitude(A)) for step in steps], promises, dt)[..., None]
         B, C = expand_groups(magnitude(B), x.shape[1]), expand_groups(magnitude(C), x.shape[1])
         states = None
         if initial_states is not None:
-            states = magnitude(initial_states) * (1 + at_start(E, cu_seqlens)[..., None])
-        return add(run(B * (1 + E), C, states), run(B, C * (1 + E), initial_states))
+            states = magnitude(initial_states) * (1 + sequence_start_values(E, cu_seqlens)[..., None])
+        return add_results(run(B * (1 + E), C, states), run(B, C * (1 + E), initial_states))
 
     return magnitude_op
 
@@ -270,22 +274,24 @@ def magnitude(x: Tensor | None) -> Tensor | None:
     if x is None:
         return None
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        came = str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else repr(x)[:60]
-        raise ArgumentError(f"magnitude: x is {came} but a tensor of floating-point values, or None, was expected")
-    return sloped(x.abs(), x)
+        description = str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else repr(x)[:60]
+        raise ArgumentError(
+            f"magnitude: x is {description} but a tensor of floating-point values, or None, was expected"
+        )
+    return with_derivative(x.abs(), x)
 
 
-def sloped(value: Tensor, path: Tensor) -> Tensor:
+def with_derivative(value: Tensor, gradient_path: Tensor) -> Tensor:
     """The value, with the derivative of `gradient_path`, itself possibly infinite."""
-    y: Tensor = _WithSlope.apply(value.detach(), path)
+    y: Tensor = _WithDerivative.apply(value.detach(), gradient_path)
     return y
 
 
-class _WithSlope(torch.autograd.Function):
+class _WithDerivative(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, path: Tensor) -> Tensor:
-        ctx.shape = path.shape
-        expanded, _ = torch.broadcast_tensors(value, path)
+    def forward(ctx: Any, value: Tensor, gradient_path: Tensor) -> Tensor:
+        ctx.shape = gradient_path.shape
+        expanded, _ = torch.broadcast_tensors(value, gradient_path)
         return torch.clone(expanded)
 
     @staticmethod
@@ -293,34 +299,36 @@ class _WithSlope(torch.autograd.Function):
         return None, grads[0].sum_to_size(ctx.shape)
 
 
-def felt(exponent: Tensor) -> Tensor:
+def clamped_exponent(exponent: Tensor) -> Tensor:
     """The magnitude of a decay's exponent, clamped to MAX_EXPONENT with slope 0 beyond: a larger one has no effect.
 
     So a kernel with `cumsum` may sum gates of limited strength only.
     """
-    return exponent.clamp(max=FORGOTTEN)
+    return exponent.clamp(max=MAX_EXPONENT)
 
 
-def _states(h: Tensor, delta: Tensor, A: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
+def _states(h: Tensor, delta: Tensor, A: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
     """The state after each token in absolute terms, and the last one, from the update of each token.
 
     Rounding of the exponent Δ A is an error |Δ A| of each decay, relative to it. A term that has decayed several times
     has the sum of these errors: a second run of the recurrence adds them up.
     """
     decay, exponent = _decay(delta, A)
-    states = _run(h, added, decay)
-    before = torch.cat([h[None], states])[:-1]
-    states = states + _run(torch.zeros_like(h), decay * exponent * before, decay)
+    states = _linear_recurrence(h, update, decay)
+    previous_states = torch.cat([h[None], states])[:-1]
+    states = states + _linear_recurrence(torch.zeros_like(h), decay * exponent * previous_states, decay)
     return states, torch.cat([h[None], states])[-1]
 
 
 def _decay(delta: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     """The decay of each token in absolute terms, and the magnitude of its exponent."""
-    exponent, decay = felt(magnitude(delta) * magnitude(A)), (delta * A).exp()
-    return sloped(decay + UNDERFLOW, decay.detach() * exponent), exponent
+    exponent, decay = clamped_exponent(magnitude(delta) * magnitude(A)), (delta * A).exp()
+    return with_derivative(decay + UNDERFLOW, decay.detach() * exponent), exponent
 
 
-def dual(h: Tensor, added: Tensor, decay: Tensor, exponent: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+def chunked_ssd(
+    h: Tensor, update: Tensor, decay: Tensor, exponent: Tensor, B: Tensor, C: Tensor
+) -> tuple[Tensor, Tensor]:
     """y = C h for the `_states` h of an SSD, and the last state. States are formed between chunks only.
 
     With one decay for each head a chunk is masked attention (`refs.ssd_chunked`). The mask of the first run of the
@@ -328,29 +336,29 @@ def dual(h: Tensor, added: Tensor, decay: Tensor, exponent: Tensor, B: Tensor, C
     second run.
     """
     e, ys = torch.zeros_like(h), []
-    for tokens in zip(*(torch.split(x, _CHUNK) for x in (added, decay, exponent, B, C)), strict=True):
-        added, decay, exponent, B, C = tokens
+    for tokens in zip(*(torch.split(x, _CHUNK) for x in (update, decay, exponent, B, C)), strict=True):
+        update, decay, exponent, B, C = tokens
         L = refs.segsum(pad(decay.log().mT, (1, 0))).exp()  # the states enter as token 0
         E = L * refs.segsum(pad(exponent.mT, (1, 0))).tril()
         scores = einsum(C, B, "i h n, j h n -> h i j") * (L + E)[:, 1:, 1:]
-        carried = [einsum(W[:, 1:, 0], C, x, "h i, i h n, h p n -> i h p") for W, x in ((L + E, h), (L, e))]
-        ys.append(einsum(scores, added, "h i j, j h p -> i h p") + sum(carried))
-        to_h, to_e = (einsum(W[:, -1, 1:], added, B, "h j, j h p, j h n -> h p n") for W in (L, E))
+        state_contributions = [einsum(W[:, 1:, 0], C, x, "h i, i h n, h p n -> i h p") for W, x in ((L + E, h), (L, e))]
+        ys.append(einsum(scores, update, "h i j, j h p -> i h p") + sum(state_contributions))
+        to_h, to_e = (einsum(W[:, -1, 1:], update, B, "h j, j h p, j h n -> h p n") for W in (L, E))
         from_L, from_E = (W[:, -1, 0, None, None] for W in (L, E))
         h, e = to_h + from_L * h, to_e + from_E * h + from_L * e
     return torch.cat(ys), h + e
 
 
-def _run(h: Tensor, added: Tensor, decay: Tensor) -> Tensor:
-    def step(h: Tensor, added: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
-        h = decay * h + added
+def _linear_recurrence(h: Tensor, update: Tensor, decay: Tensor) -> Tensor:
+    def step(h: Tensor, update: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
+        h = decay * h + update
         return h, h
 
-    return over_time(step, h, added, decay)[0]
+    return over_time(step, h, update, decay)[0]
 
 
 def _gate(y: Tensor, z: Tensor | None) -> Tensor:
-    return y if z is None else y * sloped(_silu(z), _silu_slope(z.detach()) * z)
+    return y if z is None else y * with_derivative(_silu(z), _silu_slope(z.detach()) * z)
 
 
 def _sigmoid(z: Tensor) -> Tensor:
@@ -366,26 +374,28 @@ def _silu_slope(z: Tensor) -> Tensor:
     return sigma * (1 + z.abs() * (1 - sigma))
 
 
-def _silu_bend(z: Tensor) -> Tensor:
+def _silu_curvature(z: Tensor) -> Tensor:
     sigma = _sigmoid(z)
     return sigma * (1 - sigma) * (2 + z.abs() * (1 - 2 * sigma).abs())
 
 
-def chunk_sums(log_decays: list[Tensor], promises: Promises, like: Tensor) -> Tensor:
+def chunk_sums(log_decays: list[Tensor], promises: Promises, template: Tensor) -> Tensor:
     """For each token the sum over its chunk.
 
     Chunks start with each sequence if the kernel promises so, else with the pack.
     """
     blocks = log_decays if promises.independent or not log_decays else [torch.cat(log_decays)]
-    chunk = promises.chunk or max(len(like), 1)
-    chunks = [part for block in blocks for part in torch.split(block, chunk)]
-    return join_sequences([part.sum(0, keepdim=True).expand_as(part) for part in chunks], like)
+    chunk = promises.chunk or max(len(template), 1)
+    chunks = [chunk_decays for block in blocks for chunk_decays in torch.split(block, chunk)]
+    return join_sequences(
+        [chunk_decays.sum(0, keepdim=True).expand_as(chunk_decays) for chunk_decays in chunks], template
+    )
 
 
-def at_start(E: Tensor, cu_seqlens: Tensor) -> Tensor:
+def sequence_start_values(E: Tensor, cu_seqlens: Tensor) -> Tensor:
     """E of the first token of each sequence (s, ...); zero for an empty sequence."""
     return torch.cat([E[:0], *(piece[:1].sum(0, keepdim=True) for piece in split_sequences(E, cu_seqlens))])
 
 
-def add(a: Any, b: Any) -> Any:
+def add_results(a: Any, b: Any) -> Any:
     return tuple(x + y for x, y in zip(a, b, strict=True)) if isinstance(a, tuple) else a + b

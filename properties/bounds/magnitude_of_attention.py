@@ -9,7 +9,7 @@ from einops import einsum, repeat
 from torch import Tensor
 
 from packproof import refs
-from packproof.properties.bounds.magnitude import UNDERFLOW, magnitude, sloped
+from packproof.properties.bounds.magnitude import UNDERFLOW, magnitude, with_derivative
 from packproof.refs.recurrence import join_sequences, split_sequences
 
 
@@ -33,26 +33,28 @@ def attention(
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         n, m = len(q), len(k)
-        pick = torch.eye(m, dtype=v.dtype, device=v.device)[:, None].expand(m, k.shape[1], m)
+        identity = torch.eye(m, dtype=v.dtype, device=v.device)[:, None].expand(m, k.shape[1], m)
         offsets = partial(torch.tensor, device=q.device)
-        ends = {"cu_seqlens": offsets([0, n]), "cu_seqlens_k": offsets([0, m])}
+        metadata = {"cu_seqlens": offsets([0, n]), "cu_seqlens_k": offsets([0, m])}
         with torch.no_grad():  # with v = 1 the reference returns its weights
-            p, lse = run(q, k, pick, sinks, **ends)
+            p, lse = run(q, k, identity, sinks, **metadata)
         k, v = (repeat(x, "j hk c -> j (hk g) c", g=group) for x in (k, v))
-        signed = einsum(q.detach(), k.detach(), "i h c, j h c -> i h j") * scale
+        signed_scores = einsum(q.detach(), k.detach(), "i h c, j h c -> i h j") * scale
         scores = einsum(magnitude(q), magnitude(k), "i h c, j h c -> i h j") * abs(scale)
-        scores = _capped(signed, scores, softcap) if softcap else scores
+        scores = _softcap(signed_scores, scores, softcap) if softcap else scores
         if sinks is not None:
             p = torch.cat([p, (sinks - lse).exp()[..., None]], -1)
             scores = torch.cat([scores, magnitude(sinks)[:, None].expand(*lse.shape, 1)], -1)
         y = einsum(_softmax(p, scores)[..., :m], magnitude(v), "i h j, j h c -> i h c")
         return y, _lse(lse, p, scores)
 
-    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-    pieces = zip(*(split_sequences(x, cu) for x, cu in ((q, cu_seqlens), (k, keys), (v, keys))), strict=True)
-    found = [attend(*piece) for piece in pieces]
-    y = join_sequences((y for y, _ in found), q.new_zeros(*q.shape[:2], v.shape[-1]))
-    return (y, join_sequences((lse for _, lse in found), q.new_zeros(q.shape[:2]))) if return_lse else y
+    key_offsets = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    pieces = zip(
+        *(split_sequences(x, cu) for x, cu in ((q, cu_seqlens), (k, key_offsets), (v, key_offsets))), strict=True
+    )
+    results = [attend(*piece) for piece in pieces]
+    y = join_sequences((y for y, _ in results), q.new_zeros(*q.shape[:2], v.shape[-1]))
+    return (y, join_sequences((lse for _, lse in results), q.new_zeros(q.shape[:2]))) if return_lse else y
 
 
 def _softmax(p: Tensor, S: Tensor) -> Tensor:
@@ -66,8 +68,8 @@ def _softmax(p: Tensor, S: Tensor) -> Tensor:
     s = S.detach()
     P = p * (1 + s + (p * s).sum(-1, keepdim=True))
     # the transpose of that map of g, applied to S
-    path = P * S + p * (P * S).sum(-1, keepdim=True) + P * (p * S).sum(-1, keepdim=True)
-    return sloped(P, path)
+    gradient_path = P * S + p * (P * S).sum(-1, keepdim=True) + P * (p * S).sum(-1, keepdim=True)
+    return with_derivative(P, gradient_path)
 
 
 def _lse(lse: Tensor, p: Tensor, S: Tensor) -> Tensor:
@@ -79,17 +81,17 @@ def _lse(lse: Tensor, p: Tensor, S: Tensor) -> Tensor:
     """
     p = torch.where(p > 0, p + UNDERFLOW, 0)
     s = S.detach()
-    weighted = (p * s).sum(-1)
-    P = p * (1 + s + weighted[..., None])
-    return sloped(lse.abs() + 2 * math.log(max(p.shape[-1], 1)) + 1 + weighted, (P * S).sum(-1))
+    weighted_score = (p * s).sum(-1)
+    P = p * (1 + s + weighted_score[..., None])
+    return with_derivative(lse.abs() + 2 * math.log(max(p.shape[-1], 1)) + 1 + weighted_score, (P * S).sum(-1))
 
 
-def _capped(x: Tensor, X: Tensor, softcap: float) -> Tensor:
+def _softcap(x: Tensor, X: Tensor, softcap: float) -> Tensor:
     """The magnitude op of softcap tanh(x / softcap), with t the tanh and X the absolute terms of x.
 
     The value is softcap |t| + (1 - t²) X. Its slope 1 - t² is computed as a difference with terms 1 + t². An error of x
     changes the slope by 2 |t| (1 - t²) / softcap.
     """
     t = (x / softcap).tanh().abs()
-    slope, bend = 1 - t * t, 2 * t * (1 - t * t) / softcap
-    return sloped(softcap * t + slope * X, (1 + t * t + bend * X.detach()) * X)
+    slope, curvature = 1 - t * t, 2 * t * (1 - t * t) / softcap
+    return with_derivative(softcap * t + slope * X, (1 + t * t + curvature * X.detach()) * X)

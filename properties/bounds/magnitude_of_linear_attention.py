@@ -9,17 +9,17 @@ from torch import Tensor
 from packproof.properties.bounds.magnitude import (
     UNDERFLOW,
     MagnitudeOp,
-    add,
-    at_start,
+    add_results,
     chunk_sums,
-    dual,
-    felt,
+    chunked_ssd,
+    clamped_exponent,
     magnitude,
-    sloped,
+    sequence_start_values,
+    with_derivative,
 )
 from packproof.properties.promises import Promises
 from packproof.refs.arguments import finite_scale
-from packproof.refs.gated import over_pack
+from packproof.refs.gated import run_over_pack
 from packproof.refs.recurrence import expand_groups, split_sequences
 
 
@@ -58,19 +58,19 @@ def simple_gla(
     """Magnitude op of `refs.simple_gla`."""
 
     def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        exponent, decay = felt(magnitude(g)), g.exp()
-        decay = sloped(decay + UNDERFLOW, decay.detach() * exponent)
-        y, h = dual(S.mT, v, decay, exponent, k, q)
+        exponent, decay = clamped_exponent(magnitude(g)), g.exp()
+        decay = with_derivative(decay + UNDERFLOW, decay.detach() * exponent)
+        y, h = chunked_ssd(S.mT, v, decay, exponent, k, q)
         return y, h.mT
 
-    found = over_pack(
+    results = run_over_pack(
         recurrence,
         *(magnitude(q), magnitude(k), magnitude(v), g),
         scale=abs(finite_scale("simple_gla", scale, q.shape[-1])),
         cu_seqlens=cu_seqlens,
         initial_states=magnitude(initial_states),
     )
-    return found if return_final_states else found[0]
+    return results if return_final_states else results[0]
 
 
 def retention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, **options: Any) -> Any:
@@ -97,13 +97,15 @@ def simple_gla_cumsum(promises: Promises) -> MagnitudeOp:
         def run(q: Tensor, k: Tensor, states: Tensor | None) -> Any:
             return simple_gla(q, k, v, g, initial_states=states, cu_seqlens=cu_seqlens, **options)
 
-        exponent = sloped(felt(g.abs()), magnitude(g))  # the gradient of any gate may have the errors of its sum
+        exponent = with_derivative(
+            clamped_exponent(g.abs()), magnitude(g)
+        )  # the gradient of any gate may have the errors of its sum
         E = chunk_sums(split_sequences(exponent, cu_seqlens), promises, g)[..., None]
         q, k = (expand_groups(magnitude(x), v.shape[1]) for x in (q, k))
         states = None
         if initial_states is not None:
-            states = magnitude(initial_states) * (1 + at_start(E, cu_seqlens)[..., None])
-        return add(run(q, k * (1 + E), states), run(q * (1 + E), k, initial_states))
+            states = magnitude(initial_states) * (1 + sequence_start_values(E, cu_seqlens)[..., None])
+        return add_results(run(q, k * (1 + E), states), run(q * (1 + E), k, initial_states))
 
     return magnitude_op
 

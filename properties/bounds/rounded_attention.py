@@ -51,28 +51,29 @@ def attention(_promises: Promises, signs: Signs) -> Callable[..., Any]:
     ) -> Any:
         scale = finite_scale("attention", softmax_scale, q.shape[2], "softmax_scale")
         window, group = reaches(window_size, causal=causal), q.shape[1] // k.shape[1]
-        of_heads = q.new_full(q.shape[1:2], -math.inf) if sinks is None else sinks
-        keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-        found = [
+        sink_logits = q.new_full(q.shape[1:2], -math.inf) if sinks is None else sinks
+        key_offsets = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+        results = [
             _Attention.apply(
-                *(signs, scale, softcap, _visible(len(q), len(k), window), q.transpose(0, 1)),
+                *(signs, scale, softcap, _visible_keys(len(q), len(k), window), q.transpose(0, 1)),
                 *(repeat(x, "j hk c -> (hk g) j c", g=group) for x in (k, v)),
-                of_heads,
+                sink_logits,
             )
             for q, k, v in zip(
-                *(split_sequences(x, cu) for x, cu in ((q, cu_seqlens), (k, keys), (v, keys))), strict=True
+                *(split_sequences(x, cu) for x, cu in ((q, cu_seqlens), (k, key_offsets), (v, key_offsets))),
+                strict=True,
             )
         ]
-        y = join_sequences((y.transpose(0, 1) for y, _ in found), q.new_zeros(*q.shape[:2], v.shape[2]))
-        return (y, join_sequences((lse.T for _, lse in found), q.new_zeros(q.shape[:2]))) if return_lse else y
+        y = join_sequences((y.transpose(0, 1) for y, _ in results), q.new_zeros(*q.shape[:2], v.shape[2]))
+        return (y, join_sequences((lse.T for _, lse in results), q.new_zeros(q.shape[:2]))) if return_lse else y
 
     return function
 
 
-def _visible(n: int, m: int, window: tuple[float, float]) -> Tensor:
+def _visible_keys(n: int, m: int, window: tuple[float, float]) -> Tensor:
     """The mask (n, m) of the keys visible to each query; the last query is aligned with the last key."""
-    ahead = torch.arange(-m, 0)[None] - torch.arange(-n, 0)[:, None]
-    return (ahead >= -window[0]) & (ahead <= window[1])
+    offset = torch.arange(-m, 0)[None] - torch.arange(-n, 0)[:, None]
+    return (offset >= -window[0]) & (offset <= window[1])
 
 
 class _Attention(torch.autograd.Function):
@@ -91,20 +92,20 @@ class _Attention(torch.autograd.Function):
             S, slope = signs.operand(softcap * t), 1 - t * t
         S = torch.where(visible, S, -math.inf)
         lse = torch.cat([S, repeat(sinks, "h -> h i 1", i=q.shape[1])], -1).logsumexp(-1)
-        shown = torch.where(lse.isfinite(), lse, 0)  # a query without keys has lse = -inf, and -inf - -inf is NaN
-        P, share = (S - shown[..., None]).exp(), (sinks[:, None] - shown).exp()
+        finite_lse = torch.where(lse.isfinite(), lse, 0)  # a query without keys has lse = -inf, and -inf - -inf is NaN
+        P, sink_weights = (S - finite_lse[..., None]).exp(), (sinks[:, None] - finite_lse).exp()
         y = signs.operand(P) @ v
         ctx.signs, ctx.scale, ctx.slope = signs, scale, slope
-        ctx.saved = q, k, v, P, share, y
+        ctx.saved = q, k, v, P, sink_weights, y
         return y, signs.rounded(lse, P.square().sum(-1).sqrt())
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        (dy, dlse), (q, k, v, P, share, y), operand = grads, ctx.saved, ctx.signs.operand
+        (dy, dlse), (q, k, v, P, sink_weights, y), round_operand = grads, ctx.saved, ctx.signs.operand
         dP = dy @ v.mT
-        D = ctx.signs.rounded((dy * operand(y)).sum(-1), (P * dP).square().sum(-1).sqrt()) - dlse
-        dS = operand(P * (operand(dP) - D[..., None]))
-        dv = operand(P).mT @ dy
+        D = ctx.signs.rounded((dy * round_operand(y)).sum(-1), (P * dP).square().sum(-1).sqrt()) - dlse
+        dS = round_operand(P * (round_operand(dP) - D[..., None]))
+        dv = round_operand(P).mT @ dy
         dS = ctx.scale * (dS if ctx.slope is None else dS * ctx.slope)
-        dq, dk, dv = (operand(x) for x in (dS @ k, dS.mT @ q, dv))
-        return None, None, None, None, dq, dk, dv, -(share * D).sum(-1)
+        dq, dk, dv = (round_operand(x) for x in (dS @ k, dS.mT @ q, dv))
+        return None, None, None, None, dq, dk, dv, -(sink_weights * D).sum(-1)

@@ -34,7 +34,7 @@ from packproof.refs.arguments import finite_scale
 from packproof.refs.recurrence import gate, state_space
 
 _CHUNK = 64  # tokens
-WIDTH = 128  # elements of a token and head: its row of a chunk, or its channels if there are more
+ELEMENTS_PER_TOKEN = 128  # elements of a token and head: its row of a chunk, or its channels if there are more
 
 
 def ssd(promises: Promises, signs: Signs) -> Callable[..., Any]:
@@ -57,7 +57,7 @@ def ssd(promises: Promises, signs: Signs) -> Callable[..., Any]:
     ) -> Any:
         def recurrence(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
             dt = signs.noisy(dt)
-            return _in_chunks(promises, signs, h, dt[..., None] * x, dt * A, B, C)
+            return _chunked_recurrence(promises, signs, h, dt[..., None] * x, dt * A, B, C)
 
         y, final_states = state_space(
             recurrence,
@@ -87,17 +87,17 @@ def simple_gla(promises: Promises, signs: Signs) -> Callable[..., Any]:
         cu_seqlens: Tensor,
     ) -> Any:
         def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-            y, h = _in_chunks(promises, signs, S.mT, v, signs.noisy(g), k, q)
+            y, h = _chunked_recurrence(promises, signs, S.mT, v, signs.noisy(g), k, q)
             return y, h.mT
 
-        found = gated.over_pack(
+        results = gated.run_over_pack(
             recurrence,
             *(q, k, v, g),
             scale=finite_scale("simple_gla", scale, q.shape[-1]),
             cu_seqlens=cu_seqlens,
             initial_states=initial_states,
         )
-        return found if return_final_states else found[0]
+        return results if return_final_states else results[0]
 
     return function
 
@@ -120,29 +120,29 @@ def linear_attention(promises: Promises, signs: Signs) -> Callable[..., Any]:
     return function
 
 
-def _in_chunks(
+def _chunked_recurrence(
     promises: Promises, signs: Signs, h: Tensor, X: Tensor, decays: Tensor, B: Tensor, C: Tensor
 ) -> tuple[Tensor, Tensor]:
     """y and the last state of one sequence: h (h, p, n); X (t, h, p); decays, logarithms (t, h); B, C (t, h, n)."""
-    ys, noisy = [X[:0]], signs.noisy
+    ys, add_noise = [X[:0]], signs.noisy
     for chunk in zip(*(torch.split(x, _CHUNK) for x in (X, B, C, decays)), strict=True):
-        x, b, c = map(noisy, chunk[:3])
+        x, b, c = map(add_noise, chunk[:3])
         L = refs.segsum(pad(chunk[3].T, (1, 0))).exp()  # the state enters as token 0
         if promises.cumsum:
-            read, written, end = _SumsOfDecays.apply(chunk[3])
-            c, b, L = noisy(c * read[..., None]), noisy(b * written[..., None]), L.detach()
+            read_factor, write_factor, end_factor = _DecaySums.apply(chunk[3])
+            c, b, L = add_noise(c * read_factor[..., None]), add_noise(b * write_factor[..., None]), L.detach()
         else:
-            end = L.new_ones(L.shape[:1])
-        from_h, within, to_end, kept = L[:, 1:, 0], L[:, 1:, 1:], L[:, -1, 1:], L[:, -1, 0]
-        W = noisy(noisy(einsum(c, b, "i h n, j h n -> h i j")) * within)
-        carried = einsum(noisy(c * from_h.T[..., None]), noisy(h), "i h n, h p n -> i h p")
-        ys.append(einsum(W, x, "h i j, j h p -> i h p") + carried)
-        added = einsum(noisy(x * to_end.T[..., None]), b, "j h p, j h n -> h p n")
-        h = (kept[:, None, None] * h + added) * end[:, None, None]
+            end_factor = L.new_ones(L.shape[:1])
+        from_state, within_chunk, to_end, state_decay = L[:, 1:, 0], L[:, 1:, 1:], L[:, -1, 1:], L[:, -1, 0]
+        W = add_noise(add_noise(einsum(c, b, "i h n, j h n -> h i j")) * within_chunk)
+        state_contribution = einsum(add_noise(c * from_state.T[..., None]), add_noise(h), "i h n, h p n -> i h p")
+        ys.append(einsum(W, x, "h i j, j h p -> i h p") + state_contribution)
+        update = einsum(add_noise(x * to_end.T[..., None]), b, "j h p, j h n -> h p n")
+        h = (state_decay[:, None, None] * h + update) * end_factor[:, None, None]
     return torch.cat(ys), h
 
 
-class _SumsOfDecays(torch.autograd.Function):
+class _DecaySums(torch.autograd.Function):
     """Factors of 1 that receive the gradients of cumulative sums of log-decays.
 
     From the log-decays (t, h) of a chunk: one for reading a token (t, h), one for writing it (t, h), one for the end of
@@ -155,7 +155,7 @@ class _SumsOfDecays(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        read, written, end = grads
-        of_sums = read - written
-        of_sums[-1:] += end
-        return of_sums.flip(0).cumsum(0).flip(0)
+        read_gradient, write_gradient, end_gradient = grads
+        sum_gradients = read_gradient - write_gradient
+        sum_gradients[-1:] += end_gradient
+        return sum_gradients.flip(0).cumsum(0).flip(0)

@@ -27,13 +27,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_map
 
-from packproof.properties.bounds.error_rules import LINEAR, RULES, SLOPES, SUMS, no_rule, rounding_of_sums, size
+from packproof.properties.bounds.error_rules import LINEAR, RULES, SLOPES, SUMS, finite_abs, no_rule, rounding_of_sums
 from packproof.properties.light_torch import DispatchMode
 from packproof.refs.errors import UsageError
 
 K = TypeVar("K")
 
-_MOST_SHADOWS = 4096  # before shadows of freed storages are dropped
+_MIN_SWEEP_SIZE = 4096  # before shadows of freed storages are dropped
 
 
 class RunningError(DispatchMode):
@@ -48,54 +48,54 @@ class RunningError(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._floor = floor
         self._shadows: dict[int, tuple[StorageWeakRef, Tensor, Tensor]] = {}
-        self._sweep_at = _MOST_SHADOWS
+        self._sweep_at = _MIN_SWEEP_SIZE
 
     def error(self, x: Tensor | float) -> Tensor:
         """E of a tensor or number, in units of roundoff."""
-        return self._read(x, 1)
+        return self._shadow_view(x, 1)
 
     def magnitude(self, x: Tensor | float) -> Tensor:
         """M: the sum of the absolute terms of a sum of products; |value| where a function was applied."""
-        return self._read(x, 2)
+        return self._shadow_view(x, 2)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.removeprefix("aten::").removeprefix("prims::")
         if func._schema.is_mutable and not (name.startswith("empty") or func._overloadname.endswith("out")):
-            return self._in_place(name, func, args, kwargs)
-        floats = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor) and x.is_floating_point()]
+            return self._run_in_place(name, func, args, kwargs)
+        float_inputs = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor) and x.is_floating_point()]
         out = func(*args, **kwargs)
-        given = {x.untyped_storage()._cdata for x in floats}
-        every = out if isinstance(out, tuple | list) else [out]
-        new = [y for y in every if isinstance(y, Tensor) and y.is_floating_point()]
-        new = [y for y in new if y.untyped_storage()._cdata not in given]
+        input_storages = {x.untyped_storage()._cdata for x in float_inputs}
+        results = out if isinstance(out, tuple | list) else [out]
+        new_outputs = [y for y in results if isinstance(y, Tensor) and y.is_floating_point()]
+        new_outputs = [y for y in new_outputs if y.untyped_storage()._cdata not in input_storages]
         if "empty" in name:
-            for y in new:
-                self._write(y, torch.zeros((), dtype=torch.float64), None)
+            for y in new_outputs:
+                self._set_shadow(y, torch.zeros((), dtype=torch.float64), None)
             return out
-        if not new or name.endswith("_like") or name.startswith("new_") or not (floats or name in LINEAR):
+        if not new_outputs or name.endswith("_like") or name.startswith("new_") or not (float_inputs or name in LINEAR):
             return out  # a view, or constants, which begin at E = M = |value|
         if name in RULES or name in LINEAR:
-            self._bound(name, func, args, kwargs, out, new)
+            self._propagate(name, func, args, kwargs, out, new_outputs)
         else:
-            return self._decomposed(func, args, kwargs)
+            return self._run_decomposition(func, args, kwargs)
         return out
 
-    def _bound(self, name: str, func: Any, args: Any, kwargs: Any, out: Any, new: Sequence[Tensor]) -> None:
+    def _propagate(self, name: str, func: Any, args: Any, kwargs: Any, out: Any, new_outputs: Sequence[Tensor]) -> None:
         """Set E and M of an operator's new outputs."""
         if name in RULES:
             errors = RULES[name](self, out, *args, **kwargs)
         else:
-            errors = self._linear(name, func, args, kwargs, self.error)
+            errors = self._apply_to_shadow(name, func, args, kwargs, self.error)
             if name in SUMS:
-                errors = errors + rounding_of_sums(name, args, out) * self._linear(
+                errors = errors + rounding_of_sums(name, args, out) * self._apply_to_shadow(
                     name, func, args, kwargs, self.magnitude
                 )
         terms = self._terms(name, func, args, kwargs)
-        each = errors if isinstance(errors, tuple | list) else [errors]
-        several = terms if isinstance(terms, tuple | list) else [terms] * len(new)
-        for y, e, m in zip(new, each, several, strict=False):
-            self._write(y, e + self._floor if self._floor else e, m)
+        error_list = errors if isinstance(errors, tuple | list) else [errors]
+        term_list = terms if isinstance(terms, tuple | list) else [terms] * len(new_outputs)
+        for y, e, m in zip(new_outputs, error_list, term_list, strict=False):
+            self._set_shadow(y, e + self._floor if self._floor else e, m)
 
     def _terms(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:  # noqa: PLR0911
         """M of the output; None for |value|."""
@@ -105,19 +105,19 @@ class RunningError(DispatchMode):
         if name == "mul":
             return M(args[0]) * M(args[1])
         if name == "div":
-            return M(args[0]) / size(args[1])
+            return M(args[0]) / finite_abs(args[1])
         if name in ("mm", "bmm", "mv", "dot"):
             return torch.matmul(M(args[0]), M(args[1]))
         if name in ("addmm", "baddbmm", "addmv"):
             product = torch.matmul(M(args[1]), M(args[2]))
             return abs(kwargs.get("beta", 1)) * M(args[0]) + abs(kwargs.get("alpha", 1)) * product
         if name == "scatter_reduce" and args[4] in ("sum", "mean"):
-            return self._linear(name, func, args, kwargs, M)
+            return self._apply_to_shadow(name, func, args, kwargs, M)
         if name in SLOPES:
             return M(args[0]) * SLOPES[name](args[1])
-        return self._linear(name, func, args, kwargs, M) if name in LINEAR else None
+        return self._apply_to_shadow(name, func, args, kwargs, M) if name in LINEAR else None
 
-    def _in_place(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    def _run_in_place(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """Run x.f_(...) as x.copy_(x.f(...)), for the value, E and M."""
         if not name.endswith("_"):  # it writes to another argument, as rrelu_with_noise does to its noise
             raise UsageError(no_rule(func))
@@ -125,75 +125,77 @@ class RunningError(DispatchMode):
         if not target.is_floating_point() or torch.Tag.inplace_view in func.tags:  # squeeze_: other strides, no values
             return func(*args, **kwargs)
         if name == "copy_":
-            e, m = (read(args[1]).expand(target.shape).clone() for read in (self.error, self.magnitude))
+            e, m = (quantity(args[1]).expand(target.shape).clone() for quantity in (self.error, self.magnitude))
         elif name in ("zero_", "fill_"):
-            e = m = size(args[1] if len(args) > 1 else 0.0).expand(target.shape).clone()
+            e = m = finite_abs(args[1] if len(args) > 1 else 0.0).expand(target.shape).clone()
         else:
             with self:  # torch disables a mode inside its own dispatch: enter it again
                 out = getattr(getattr(torch.ops.aten, name.removesuffix("_")), func._overloadname)(*args, **kwargs)
             e, m = self.error(out).clone(), self.magnitude(out).clone()
             func, args, kwargs = torch.ops.aten.copy_.default, (target, out), {}
         func(*args, **kwargs)
-        self._write(target, e, m)
+        self._set_shadow(target, e, m)
         return target
 
-    def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _run_decomposition(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run the operator's decomposition inside the mode."""
         try:
             with self:
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
-            decomposed = decomposition_table.get(func)
-            if decomposed is None or "prims" in str(decomposed):
+            decomposition = decomposition_table.get(func)
+            if decomposition is None or "prims" in str(decomposition):
                 raise UsageError(no_rule(func))
             with self:
-                return decomposed(*args, **kwargs)
+                return decomposition(*args, **kwargs)
         except RecursionError:  # it consists of itself
             raise UsageError(no_rule(func)) from None
 
-    def _linear(self, name: str, func: Any, args: Any, kwargs: Any, read: Callable[[Any], Tensor]) -> Any:
+    def _apply_to_shadow(self, name: str, func: Any, args: Any, kwargs: Any, quantity: Callable[[Any], Tensor]) -> Any:
         """The operator applied to E or M. Numbers, such as the value of masked_fill, enter by their magnitude."""
         if name in ("_to_copy", "neg", "abs", "nan_to_num"):
-            return read(args[0]).clone()
+            return quantity(args[0]).clone()
 
-        def swap(x: Any) -> Any:
+        def to_quantity(x: Any) -> Any:
             if isinstance(x, Tensor):
-                return read(x).clone() if x.is_floating_point() else x
-            return float(size(x)) if isinstance(x, float) else x
+                return quantity(x).clone() if x.is_floating_point() else x
+            return float(finite_abs(x)) if isinstance(x, float) else x
 
-        positional, named = tree_map(swap, (args, kwargs))
-        if "alpha" in named:
-            named["alpha"] = abs(named["alpha"])
-        named.pop("dtype", None)
-        return func(*positional, **named)
+        arguments, keywords = tree_map(to_quantity, (args, kwargs))
+        if "alpha" in keywords:
+            keywords["alpha"] = abs(keywords["alpha"])
+        keywords.pop("dtype", None)
+        return func(*arguments, **keywords)
 
     def _shadow(self, t: Tensor) -> tuple[StorageWeakRef, Tensor, Tensor]:
         storage = t.untyped_storage()
         entry = self._shadows.get(storage._cdata)
         if entry is None:
             flat = torch.empty(0, dtype=t.dtype).set_(storage)
-            weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # no other storage gets its address
-            entry = self._shadows[storage._cdata] = (weak, size(flat), size(flat))
+            weak_storage = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # no other storage gets its address
+            entry = self._shadows[storage._cdata] = (weak_storage, finite_abs(flat), finite_abs(flat))
             if len(self._shadows) > self._sweep_at:
                 self._shadows = {k: v for k, v in self._shadows.items() if not v[0].expired()}  # type: ignore[no-untyped-call]
-                self._sweep_at = max(_MOST_SHADOWS, 2 * len(self._shadows))
+                self._sweep_at = max(_MIN_SWEEP_SIZE, 2 * len(self._shadows))
         return entry
 
-    def _read(self, x: Tensor | float, which: int) -> Tensor:
+    def _shadow_view(self, x: Tensor | float, index: int) -> Tensor:
         if not isinstance(x, Tensor) or not x.is_floating_point():
-            return size(x)
-        shadow = self._shadow(x)[which]
+            return finite_abs(x)
+        shadow = self._shadow(x)[index]
         assert isinstance(shadow, Tensor)
         return torch.as_strided(shadow, x.shape, x.stride(), x.storage_offset())
 
-    def _write(self, t: Tensor, e: Tensor, m: Tensor | None) -> None:
-        terms = size(t) if m is None else torch.maximum(m.nan_to_num(nan=0.0, posinf=float("inf")), size(t))
-        self._read(t, 1).copy_(torch.where(torch.isnan(e), 0.0, e))  # NaN is 0 * inf: no error enters
-        self._read(t, 2).copy_(terms)
+    def _set_shadow(self, t: Tensor, e: Tensor, m: Tensor | None) -> None:
+        terms = finite_abs(t) if m is None else torch.maximum(m.nan_to_num(nan=0.0, posinf=float("inf")), finite_abs(t))
+        self._shadow_view(t, 1).copy_(torch.where(torch.isnan(e), 0.0, e))  # NaN is 0 * inf: no error enters
+        self._shadow_view(t, 2).copy_(terms)
 
 
-def bounded(run: Callable[[], Mapping[K, Tensor]], floor: float = 0.0) -> tuple[Mapping[K, Tensor], dict[K, Tensor]]:
+def run_with_error_bounds(
+    run: Callable[[], Mapping[K, Tensor]], floor: float = 0.0
+) -> tuple[Mapping[K, Tensor], dict[K, Tensor]]:
     """The tensors returned by `run`, and E of each, by key. floor: as in `RunningError`."""
     mode = RunningError(floor)
     with mode, sdpa_kernel(SDPBackend.MATH):  # as the equation: a fused kernel hides its operators

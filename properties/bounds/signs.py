@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-UNIT = 2.0**-30  # the roundoff of a copy: second-order terms vanish, and float64 still resolves the first
+COPY_ROUNDOFF = 2.0**-30  # the roundoff of a copy: second-order terms vanish, and float64 still resolves the first
 
 
 class Signs:
@@ -18,28 +18,30 @@ class Signs:
     underflowed: an operand was smaller than `smallest_normal`.
     """
 
-    def __init__(self, unit: float = UNIT, least: float = 0.0) -> None:
-        self.unit, self.least, self.underflowed = unit, least, False
+    def __init__(self, unit: float = COPY_ROUNDOFF, smallest_normal: float = 0.0) -> None:
+        self.unit, self.smallest_normal, self.underflowed = unit, smallest_normal, False
         self._generator = torch.Generator().manual_seed(0)
 
     def rounded(self, x: Tensor, terms: Tensor) -> Tensor:
         """x after a rounding event as large as its absolute terms."""
-        drawn = torch.rand(x.shape, generator=self._generator, dtype=torch.float32)
-        return torch.add(x, torch.copysign(terms, drawn.sub_(0.5).to(x)), alpha=self.unit)
+        uniform = torch.rand(x.shape, generator=self._generator, dtype=torch.float32)
+        return torch.add(x, torch.copysign(terms, uniform.sub_(0.5).to(x)), alpha=self.unit)
 
     def noisy(self, x: Tensor) -> Tensor:
         """x, rounded in proportion to its magnitude; its gradient likewise."""
-        y: Tensor = _Noisy.apply(x, self)
+        y: Tensor = _Noise.apply(x, self)
         return y
 
     def operand(self, x: Tensor) -> Tensor:
         """x rounded as an operand of a product, by precision and range of its dtype. Zero and infinity are exact."""
-        size = x.detach().abs()
-        self.underflowed |= bool(((size > 0) & (size < self.least)).any())
-        return self.rounded(x, torch.where((size > 0) & size.isfinite(), size.clamp(min=self.least), 0))
+        magnitude = x.detach().abs()
+        self.underflowed |= bool(((magnitude > 0) & (magnitude < self.smallest_normal)).any())
+        return self.rounded(
+            x, torch.where((magnitude > 0) & magnitude.isfinite(), magnitude.clamp(min=self.smallest_normal), 0)
+        )
 
 
-class _Noisy(torch.autograd.Function):
+class _Noise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, signs: Signs) -> Tensor:
         ctx.signs = signs

@@ -6,7 +6,7 @@ from typing import Any
 
 from packproof.refs.errors import UsageError
 
-_UNKNOWN = inspect.Signature([inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD)])
+_UNKNOWN_SIGNATURE = inspect.Signature([inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD)])
 
 OFFSETS = ("cu_seqlens", "cu_seqlens_q")
 _METADATA = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_seqlen_k", "seq_idx", "position_ids")
@@ -19,13 +19,13 @@ def call_signature(function: Callable[..., Any]) -> inspect.Signature:
     """
     operator = operator_of(inspect.unwrap(function))
     if operator is not None:
-        return inspect.Signature(list(_of_schema(operator._schema)))
+        return inspect.Signature(list(_schema_parameters(operator._schema)))
     function = getattr(function, "_orig_mod", function)  # an nn.Module inside the wrapper of torch.compile
     forward = None if isinstance(function, type) else getattr(function, "forward", None)  # of an nn.Module
     try:
         return inspect.signature(forward if callable(forward) else function)
     except (TypeError, ValueError):
-        return _UNKNOWN
+        return _UNKNOWN_SIGNATURE
 
 
 def catches_all(signature: inspect.Signature) -> bool:
@@ -33,7 +33,7 @@ def catches_all(signature: inspect.Signature) -> bool:
     return any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
 
 
-def named_metadata(parameters: Mapping[str, bool], passed: Collection[str]) -> tuple[str, ...]:
+def named_metadata(parameters: Mapping[str, bool], op_arguments: Collection[str]) -> tuple[str, ...]:
     """The parameters to be made from `cu_seqlens`, by their usual names.
 
     A parameter with a default is left to the kernel, with two exceptions. Lengths are always passed, as by every caller
@@ -44,11 +44,11 @@ def named_metadata(parameters: Mapping[str, bool], passed: Collection[str]) -> t
     """
     without_offsets = not any(name in parameters for name in OFFSETS)
 
-    def is_made(name: str) -> bool:
-        instead = name == "cu_seqlens_q" and "cu_seqlens" not in parameters
-        return parameters[name] or name.startswith("max_seqlen") or instead or without_offsets
+    def is_passed(name: str) -> bool:
+        replaces_offsets = name == "cu_seqlens_q" and "cu_seqlens" not in parameters
+        return parameters[name] or name.startswith("max_seqlen") or replaces_offsets or without_offsets
 
-    return tuple(n for n in _METADATA if n in parameters and n not in passed and is_made(n))
+    return tuple(n for n in _METADATA if n in parameters and n not in op_arguments and is_passed(n))
 
 
 def operator_of(function: Any) -> Any:
@@ -65,12 +65,12 @@ def operator_of(function: Any) -> Any:
         return None
     overloads = function.overloads()
     if "default" not in overloads and len(overloads) != 1:
-        there = ", ".join(overloads)
-        raise UsageError(f"{function} has the overloads {there}, and none is the default; name one of them")
+        overload_names = ", ".join(overloads)
+        raise UsageError(f"{function} has the overloads {overload_names}, and none is the default; name one of them")
     return getattr(function, "default" if "default" in overloads else overloads[0])
 
 
-def _of_schema(schema: Any) -> Iterator[inspect.Parameter]:
+def _schema_parameters(schema: Any) -> Iterator[inspect.Parameter]:
     for argument in schema.arguments:
         yield inspect.Parameter(
             argument.name,

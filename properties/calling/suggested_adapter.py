@@ -7,7 +7,7 @@ _OFFSETS = re.compile(r"cu_?|offset|indptr|starts", re.IGNORECASE)
 _LENGTHS = re.compile(r"len", re.IGNORECASE)
 
 
-def _made(name: str) -> str:
+def _likely_metadata(name: str) -> str:
     """The likely metadata of an argument with this name, "" if there is none."""
     if name in ("seq_idx", "position_ids"):
         return name
@@ -18,30 +18,34 @@ def _made(name: str) -> str:
     return ""
 
 
-def suggested_adapter(target: str, op: str, absent: Sequence[str], unknown: Sequence[str]) -> str:
+def suggested_adapter(target: str, op: str, missing: Sequence[str], unexpected: Sequence[str]) -> str:
     """An `adapt` line that maps the missing arguments of the op to the unexpected ones of the kernel.
 
     missing: the op's arguments unknown to the kernel, in order.
     unexpected: the kernel's required arguments unknown to the op.
     """
-    remaining, metadata = list(unknown), dict[str, str]()
-    if "cu_seqlens" in absent:
+    remaining, metadata = list(unexpected), dict[str, str]()
+    if "cu_seqlens" in missing:
         offsets = next((name for name in remaining if _OFFSETS.search(name)), None)
         if offsets is not None:
             metadata[offsets] = "cu_seqlens"
             remaining.remove(offsets)
     else:
         metadata["cu_seqlens"] = "cu_seqlens"
-    for name in unknown:
-        if name in remaining and (make := _made(name)):
-            metadata[name] = make
+    for name in unexpected:
+        if name in remaining and (metadata_name := _likely_metadata(name)):
+            metadata[name] = metadata_name
             remaining.remove(name)
-    inputs = [name for name in absent if name != "cu_seqlens"]
+    inputs = [name for name in missing if name != "cu_seqlens"]
     names = dict(zip(inputs, remaining, strict=False))
-    given = remaining[len(names) :]
+    constants = remaining[len(names) :]
     parts = [
-        f"names={{{', '.join(f'{ours!r}: {theirs!r}' for ours, theirs in names.items())}}}" if names else "",
-        f"metadata={{{', '.join(f'{name!r}: {make}' for name, make in metadata.items())}}}" if metadata else "",
-        f"given={{{', '.join(f'{name!r}: ...' for name in given)}}}" if given else "",
+        f"names={{{', '.join(f'{op_name!r}: {kernel_name!r}' for op_name, kernel_name in names.items())}}}"
+        if names
+        else "",
+        f"metadata={{{', '.join(f'{name!r}: {metadata_name}' for name, metadata_name in metadata.items())}}}"
+        if metadata
+        else "",
+        f"given={{{', '.join(f'{name!r}: ...' for name in constants)}}}" if constants else "",
     ]
     return f"adapt({', '.join([repr(target), f'op={op!r}', *filter(None, parts)])})"

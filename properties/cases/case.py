@@ -8,7 +8,7 @@ from typing import Any
 
 from packproof.refs.errors import UsageError
 
-MEANINGS = {
+REGIME_DESCRIPTIONS = {
     "normal": "values of a normal distribution, time steps from 0.05 to 1",
     "wide": "each token of the first input is scaled by its own factor, from 1e-3 to 1e3 (1e-1 to 1e1 in fp16)",
     "long decay": "decays forget 10 to 1,000 times more slowly",
@@ -17,12 +17,12 @@ MEANINGS = {
     "one-hot": "only one sequence has incoming gradients",
     "strong gates": "some tokens forget all before them: logarithms of decays of -1e4, -1e9, -1e20 and down to -inf",
 }
-REGIMES = tuple(MEANINGS)
+REGIMES = tuple(REGIME_DESCRIPTIONS)
 _PLAIN_FIELDS = ("dtype", "slack", "regime", "index_dtype", "seed", "configuration")
 STRONG_GATES = "strong gates"  # a regime only for ops with decays
 CUTS = "cuts"  # the argument by which a kernel cuts a pack over ranks itself
 _SEED_BITS = 40  # a seed of a run makes several seeds of cases, and properties that redraw add to these
-SHORT = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,11 @@ class Case:
 
     def without(self, name: str) -> "Case":
         """The same case without one optional input."""
-        kept = {of: tuple(n for n in getattr(self, of) if n != name) for of in ("present", "float32", "narrow")}
-        return self.replace(**kept)
+        remaining = {
+            field_name: tuple(n for n in getattr(self, field_name) if n != name)
+            for field_name in ("present", "float32", "narrow")
+        }
+        return self.replace(**remaining)
 
     def with_option(self, name: str, value: Any) -> "Case":
         return self.replace(options=tuple((k, value if k == name else v) for k, v in self.options))
@@ -108,7 +111,7 @@ class Case:
         """All but the lengths, in one line; default values are omitted."""
         words = [] if self.cuts is None else [f"cut at {shorten(self.cuts)}"]
         words += [] if self.key_lengths is None else [f"keys {shorten(self.key_lengths)}"]
-        words += [SHORT.get(self.dtype, self.dtype)]
+        words += [SHORT_DTYPES.get(self.dtype, self.dtype)]
         words += [f"slack {self.slack}"] if self.slack else []
         words += [" ".join(f"{k}={v}" for k, v in self.sizes)] if self.sizes else []
         words += ["with " + ", ".join(self.present)] if self.present else []
@@ -122,8 +125,8 @@ class Case:
 
     def to_json(self) -> dict[str, Any]:
         data = dataclasses.asdict(self)
-        left_out = ("key_lengths", "cuts", "narrow", "configuration")  # where they are empty
-        return {name: value for name, value in data.items() if value or name not in left_out}
+        omitted_if_empty = ("key_lengths", "cuts", "narrow", "configuration")  # where they are empty
+        return {name: value for name, value in data.items() if value or name not in omitted_if_empty}
 
     @classmethod
     def from_json(cls, data: Any) -> "Case":
@@ -133,8 +136,8 @@ class Case:
         unknown = sorted(set(data) - {f.name for f in dataclasses.fields(cls)})
         if unknown:
             raise UsageError(f"case: unknown field {unknown[0]!r}")
-        lengths, keys = _lengths("lengths", data.get("lengths")), data.get("key_lengths")
-        key_lengths = None if keys is None else _lengths("key_lengths", keys)
+        lengths, key_data = _lengths("lengths", data.get("lengths")), data.get("key_lengths")
+        key_lengths = None if key_data is None else _lengths("key_lengths", key_data)
         if key_lengths is not None and len(key_lengths) != len(lengths):
             raise UsageError(
                 f"case: key_lengths has {len(key_lengths)} entries, expected {len(lengths)}, as lengths has"
@@ -153,15 +156,17 @@ class Case:
         except (TypeError, ValueError) as error:
             raise UsageError(f"case: sizes, axes and options are lists of pairs ({error})") from None
         names = {name: data.get(name, []) for name in ("present", "float32", "narrow")}
-        for field, listed in names.items():
-            if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-                raise UsageError(f"case: {field} is {str(listed)[:60]!r}, expected a list of names")
+        for field, name_list in names.items():
+            if not isinstance(name_list, list) or not all(isinstance(name, str) for name in name_list):
+                raise UsageError(f"case: {field} is {str(name_list)[:60]!r}, expected a list of names")
         for name, value in (*(pair for pair in sizes if not isinstance(pair[1], str)), *axes):
             if type(value) is not int or not 0 <= value < 2**31:
                 raise UsageError(f"case: {name} is {str(value)[:60]!r}, expected an integer from 0 to 2^31")
-        rest = {k: data[k] for k in _PLAIN_FIELDS if k in data}
-        rest |= {name: tuple(listed) for name, listed in names.items()}
-        return cls(lengths=lengths, key_lengths=key_lengths, cuts=cuts, sizes=sizes, axes=axes, options=options, **rest)
+        other_fields = {k: data[k] for k in _PLAIN_FIELDS if k in data}
+        other_fields |= {name: tuple(name_list) for name, name_list in names.items()}
+        return cls(
+            lengths=lengths, key_lengths=key_lengths, cuts=cuts, sizes=sizes, axes=axes, options=options, **other_fields
+        )
 
 
 def _lengths(name: str, data: Any) -> tuple[int, ...]:
@@ -180,13 +185,13 @@ def _cuts(data: Any, tokens: int) -> tuple[int, ...] | None:
 
 
 def _pairs(data: Any) -> tuple[tuple[str, Any], ...]:
-    found = tuple((name, _frozen(value)) for name, value in data)
-    if not all(isinstance(name, str) for name, _ in found) or len(dict(found)) < len(found):
+    pairs = tuple((name, _to_tuple(value)) for name, value in data)
+    if not all(isinstance(name, str) for name, _ in pairs) or len(dict(pairs)) < len(pairs):
         raise ValueError("names are different strings")
-    return found
+    return pairs
 
 
-def _frozen(value: Any) -> Any:
+def _to_tuple(value: Any) -> Any:
     """A JSON list as the tuple it was made from. Options are scalars or tuples of scalars."""
     if isinstance(value, list):
         if any(isinstance(item, list | dict) for item in value):
@@ -197,8 +202,8 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-def shorten(lengths: tuple[int, ...], most: int = 12) -> str:
+def shorten(lengths: tuple[int, ...], max_shown: int = 12) -> str:
     """[1, 1, 1, ... 30 more] for long lists, the list itself for short ones."""
-    if len(lengths) <= most:
+    if len(lengths) <= max_shown:
         return str(list(lengths))
-    return str(list(lengths[: most - 2]))[:-1] + f", ... {len(lengths) - most + 2} more]"
+    return str(list(lengths[: max_shown - 2]))[:-1] + f", ... {len(lengths) - max_shown + 2} more]"

@@ -7,12 +7,12 @@ from functools import cached_property
 from types import CodeType
 from typing import Any
 
-from packproof.properties.cases.case import SHORT
+from packproof.properties.cases.case import SHORT_DTYPES
 from packproof.refs.errors import UsageError
 
-DTYPES = {short: name for name, short in SHORT.items()}
-LAYOUT = ("tokens", "sequences", "slack", "longest", "length")
-_MOST_CHARACTERS = 500
+DTYPE_NAMES = {short: name for name, short in SHORT_DTYPES.items()}
+LAYOUT_NAMES = ("tokens", "sequences", "slack", "longest", "length")
+_MAX_CHARACTERS = 500
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 _GRAMMAR = (
@@ -28,21 +28,21 @@ class Condition:
     text: str
 
     def __post_init__(self) -> None:
-        if len(self.text) > _MOST_CHARACTERS:
-            raise UsageError(f"domain: a condition of {len(self.text)} characters; at most {_MOST_CHARACTERS} are read")
+        if len(self.text) > _MAX_CHARACTERS:
+            raise UsageError(f"domain: a condition of {len(self.text)} characters; at most {_MAX_CHARACTERS} are read")
         try:
             tree = ast.parse(self.text.strip(), mode="eval")
         except (SyntaxError, ValueError, RecursionError) as error:
             raise UsageError(f"domain: {self.text!r} cannot be read: {error}") from None
         for node in ast.walk(tree):
             if not isinstance(node, _GRAMMAR) or _calculates_with_text(node):
-                what = ast.unparse(node) or self.text
+                expression = ast.unparse(node) or self.text
                 raise UsageError(
-                    f"domain: {self.text!r} has {what!r}; expected comparisons of names, numbers and tuples, such as "
+                    f"domain: {self.text!r} has {expression!r}; expected comparisons of names, numbers and tuples, such as "
                     "'k in (64, 128)', 'd % 8 == 0' or 'length > 0', with 'and', 'or' or 'not'"
                 )
-        if trouble := next(_troubles(tree.body), None):
-            raise UsageError(f"domain: {self.text!r}: {trouble}")
+        if problem := next(_problems(tree.body), None):
+            raise UsageError(f"domain: {self.text!r}: {problem}")
         if not self.names:
             raise UsageError(f"domain: {self.text!r} names nothing of a call; expected a name, as in 'd % 8 == 0'")
 
@@ -68,7 +68,7 @@ class Condition:
     def holds(self, values: Mapping[str, Any]) -> bool:
         """Whether it holds for these values of its names. Raises UsageError where it cannot be evaluated."""
         try:
-            return bool(eval(self._code, {"__builtins__": {}}, {**DTYPES, **values}))  # its grammar has no calls
+            return bool(eval(self._code, {"__builtins__": {}}, {**DTYPE_NAMES, **values}))  # its grammar has no calls
         except (ArithmeticError, TypeError, NameError) as error:
             raise UsageError(f"domain: {self.text!r} cannot be worked out: {error}") from None
 
@@ -77,8 +77,8 @@ def conditions(texts: str | Sequence[str]) -> tuple[Condition, ...]:
     """The conditions of the texts; a text may hold several, separated by `;`. Raises UsageError."""
     if not isinstance(texts, str | Sequence) or not all(isinstance(text, str) for text in texts):
         raise UsageError(f"domain: {texts!r}; expected conditions, such as 'k in (64, 128)' or ['d % 8 == 0']")
-    listed = [texts] if isinstance(texts, str) else texts
-    parts = [part.strip() for text in listed for part in text.split(";")]
+    text_list = [texts] if isinstance(texts, str) else texts
+    parts = [part.strip() for text in text_list for part in text.split(";")]
     return tuple(Condition(part) for part in dict.fromkeys(parts) if part)
 
 
@@ -88,7 +88,7 @@ def _calculates_with_text(node: ast.AST) -> bool:
 
 
 def _names(tree: ast.AST) -> frozenset[str]:
-    return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)) - set(DTYPES)
+    return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)) - set(DTYPE_NAMES)
 
 
 def _flags(node: ast.expr) -> Iterator[str]:
@@ -102,25 +102,25 @@ def _flags(node: ast.expr) -> Iterator[str]:
             yield name
 
 
-def _troubles(node: ast.expr) -> Iterator[str]:
+def _problems(node: ast.expr) -> Iterator[str]:
     """Why an expression is not a condition, and how to write it instead."""
     text = ast.unparse(node)
     match node:
         case ast.BoolOp(values=parts):
             for part in parts:
-                yield from _troubles(part)
+                yield from _problems(part)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            yield from _troubles(operand)
+            yield from _problems(operand)
         case ast.Compare():
-            yield from _troubles_of_comparison(node)
+            yield from _comparison_problems(node)
         case ast.Tuple(elts=parts):
-            apart = "; ".join(map(ast.unparse, parts))
-            yield f"conditions stand apart by ';', not by ','{f': write {apart!r}' if apart else ''}"
-        case ast.Name(id=name) if name in DTYPES:
+            rewritten = "; ".join(map(ast.unparse, parts))
+            yield f"conditions stand apart by ';', not by ','{f': write {rewritten!r}' if rewritten else ''}"
+        case ast.Name(id=name) if name in DTYPE_NAMES:
             yield f"{name!r} alone is no condition; write 'dtype == {name}', or 'dtype in (bf16, fp16)'"
         case ast.Name(id="dtype"):
             yield "'dtype' alone is no condition; write 'dtype == bf16', or 'dtype in (bf16, fp16)'"
-        case ast.Name(id=name) if name in LAYOUT:
+        case ast.Name(id=name) if name in LAYOUT_NAMES:
             yield f"{name!r} is a number, not a condition; write '{name} > 0', '{name} == 0' or another comparison"
         case ast.BinOp() | ast.UnaryOp():
             yield f"{text!r} is a number, not a condition; write '{text} == 0', '{text} != 0' or another comparison"
@@ -128,12 +128,12 @@ def _troubles(node: ast.expr) -> Iterator[str]:
             yield f"{text} alone is no condition; write 'NAME == {text}', or all values in one tuple: 'k in (64, 128)'"
 
 
-def _troubles_of_comparison(node: ast.Compare) -> Iterator[str]:
+def _comparison_problems(node: ast.Compare) -> Iterator[str]:
     values = [node.left, *node.comparators]
-    for tuple_before in (value for value in values[:-1] if isinstance(value, ast.Tuple)):
-        yield f"{ast.unparse(tuple_before)} is compared as a whole; write a comparison of each, with ';' between them"
-    for before, operator, value in zip(values, node.ops, node.comparators, strict=False):
-        name, text = ast.unparse(before), ast.unparse(value)
+    for tuple_operand in (value for value in values[:-1] if isinstance(value, ast.Tuple)):
+        yield f"{ast.unparse(tuple_operand)} is compared as a whole; write a comparison of each, with ';' between them"
+    for previous, operator, value in zip(values, node.ops, node.comparators, strict=False):
+        name, text = ast.unparse(previous), ast.unparse(value)
         is_in, negated = isinstance(operator, ast.In | ast.NotIn), isinstance(operator, ast.NotIn | ast.NotEq)
         word = "not in" if negated else "in"
         if is_in and not isinstance(value, ast.Tuple):
@@ -142,19 +142,19 @@ def _troubles_of_comparison(node: ast.Compare) -> Iterator[str]:
             yield f"a tuple is compared by {word!r}; write '{name} {word} {text}'"
     for value in values:
         for part in value.elts if isinstance(value, ast.Tuple) else [value]:
-            yield from _troubles_of_value(part)
+            yield from _value_problems(part)
 
 
-def _troubles_of_value(node: ast.expr) -> Iterator[str]:
+def _value_problems(node: ast.expr) -> Iterator[str]:
     """Why an operand of a comparison is not a name, a number, text or arithmetic of these."""
     text = ast.unparse(node)
     match node:
         case ast.BinOp(left=left, right=right):
-            yield from _troubles_of_value(left)
-            yield from _troubles_of_value(right)
+            yield from _value_problems(left)
+            yield from _value_problems(right)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            yield from _troubles_of_value(operand)
-        case ast.Constant(value=str(word)) if word in DTYPES:
+            yield from _value_problems(operand)
+        case ast.Constant(value=str(word)) if word in DTYPE_NAMES:
             yield f"a dtype is written without quotes: {word}"
         case ast.Tuple() | ast.Compare() | ast.BoolOp() | ast.UnaryOp():
             yield f"{text!r} is compared with a value; write each comparison of its own, with 'and' or 'or' between"

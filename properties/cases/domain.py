@@ -7,15 +7,18 @@ from functools import cached_property
 from typing import Any
 
 from packproof.properties.cases.case import STRONG_GATES, Case
-from packproof.properties.cases.condition import LAYOUT, Condition, conditions
+from packproof.properties.cases.condition import LAYOUT_NAMES, Condition, conditions
 from packproof.properties.op import Op
 from packproof.refs.axes import parse
 from packproof.refs.errors import UsageError, checked_init
 
-_CALL = ("dtype", "contiguous", "gradients")
-KEYS = "cu_seqlens_k"
+_CALL_NAMES = ("dtype", "contiguous", "gradients")
+KEY_OFFSETS = "cu_seqlens_k"
 GATE = "gate"
-_WEAK, _STRONG = -100.0, -math.inf  # the strongest log-decay of a case without strong gates, and of one with them
+_WEAK_GATE, _STRONG_GATE = (
+    -100.0,
+    -math.inf,
+)  # the strongest log-decay of a case without strong gates, and of one with them
 
 
 @checked_init
@@ -72,32 +75,39 @@ class Domain:
     def __and__(self, other: "Domain") -> "Domain":
         return Domain(tuple(dict.fromkeys((*self.conditions, *other.conditions))))
 
-    def check(self, op: Op, where: str) -> None:
+    def check(self, op: Op, location: str) -> None:
         """Raise UsageError for a name unknown to calls of the op, or a name that needs a comparison and has none."""
-        known = [*axes(op), *LAYOUT, *_CALL, *optional_inputs(op), *([KEYS] if op.packs_keys else []), *op.options]
-        known += [GATE] if op.forgets else []
+        known_names = [
+            *size_names(op),
+            *LAYOUT_NAMES,
+            *_CALL_NAMES,
+            *optional_inputs(op),
+            *([KEY_OFFSETS] if op.packs_keys else []),
+            *op.options,
+        ]
+        known_names += [GATE] if op.has_decays else []
         for condition in self.conditions:
-            for name in sorted(condition.names - set(known)):
+            for name in sorted(condition.names - set(known_names)):
                 raise UsageError(
-                    f"{where}: domain has {name!r} in {condition.text!r}, which a call of {op.name} does not have; "
-                    f"there are {', '.join(dict.fromkeys(known))}"
+                    f"{location}: domain has {name!r} in {condition.text!r}, which a call of {op.name} does not have; "
+                    f"there are {', '.join(dict.fromkeys(known_names))}"
                 )
-            for name in sorted(condition.flags - set(_flags(op))):
+            for name in sorted(condition.flags - set(_flag_names(op))):
                 examples = [repr(f"{name} == {value!r}") for value in op.options.get(name, (8,))]
                 raise UsageError(
-                    f"{where}: domain has {name!r} without a comparison in {condition.text!r}; "
+                    f"{location}: domain has {name!r} without a comparison in {condition.text!r}; "
                     f"write {' or '.join(examples)}, or another comparison"
                 )
 
     def naming(self, names: Iterable[str]) -> "Domain":
         """The domain with only those conditions that name one of these."""
-        wanted = frozenset(names)
-        return Domain(tuple(c for c in self.conditions if c.names & wanted))
+        name_set = frozenset(names)
+        return Domain(tuple(c for c in self.conditions if c.names & name_set))
 
     def within(self, names: Iterable[str]) -> "Domain":
         """The domain with only those conditions that name nothing else."""
-        wanted = frozenset(names)
-        return Domain(tuple(c for c in self.conditions if c.names <= wanted))
+        name_set = frozenset(names)
+        return Domain(tuple(c for c in self.conditions if c.names <= name_set))
 
     def holds(self, values: Mapping[str, Any], lengths: Sequence[int] = ()) -> bool:
         """Whether all conditions hold. A condition that names `length` has to hold for each of the lengths."""
@@ -113,8 +123,8 @@ class Domain:
 
     def allows(self, op: Op, case: Case) -> bool:
         """Whether the domain has the call of a case, with contiguous tensors."""
-        every = (*case.lengths, *(case.key_lengths or ()))
-        return not self.conditions or self.of_cases.holds(values_of(op, case), every)
+        all_lengths = (*case.lengths, *(case.key_lengths or ()))
+        return not self.conditions or self.of_cases.holds(condition_values(op, case), all_lengths)
 
     def allows_dtype(self, dtype: str) -> bool:
         """Whether tokens may have this dtype, by its long name."""
@@ -138,42 +148,42 @@ class Domain:
         return self.within({"length"}).holds({}, [n])
 
 
-def axes(op: Op) -> tuple[str, ...]:
+def size_names(op: Op) -> tuple[str, ...]:
     """The names of the sizes of the op's cases."""
     return tuple(dict.fromkeys(name for sizes in op.sizes for name in sizes))
 
 
-def _flags(op: Op) -> tuple[str, ...]:
+def _flag_names(op: Op) -> tuple[str, ...]:
     """The names of the flags, true or false in a call."""
     options = (name for name, values in op.options.items() if all(isinstance(value, bool) for value in values))
-    return (*optional_inputs(op), KEYS, "contiguous", "gradients", *options)
+    return (*optional_inputs(op), KEY_OFFSETS, "contiguous", "gradients", *options)
 
 
 def optional_inputs(op: Op) -> tuple[str, ...]:
     return tuple(n for n, spec in op.inputs.items() if parse(spec).optional)
 
 
-def values_of(op: Op, case: Case) -> dict[str, Any]:
+def condition_values(op: Op, case: Case) -> dict[str, Any]:
     """The values of a condition's names in a case, all but `length`."""
     layout = layout_values(case.lengths, case.slack)
-    words = case.size_words
+    symbolic_sizes = case.size_words
     return {
         **gate_value(op, strong=case.regime == STRONG_GATES),
         **{name: values[0] for name, values in op.options.items()},
         **dict(case.options),
         **{name: name in case.present for name in optional_inputs(op)},
-        KEYS: case.key_lengths is not None,
+        KEY_OFFSETS: case.key_lengths is not None,
         "dtype": case.dtype,
         "contiguous": True,
         "gradients": True,
         **layout,
-        **{name: words.get(str(value), value) for name, value in case.sizes},
+        **{name: symbolic_sizes.get(str(value), value) for name, value in case.sizes},
     }
 
 
 def gate_value(op: Op, *, strong: bool) -> dict[str, float]:
     """The value of `gate`, for ops with decays."""
-    return {GATE: _STRONG if strong else _WEAK} if op.forgets else {}
+    return {GATE: _STRONG_GATE if strong else _WEAK_GATE} if op.has_decays else {}
 
 
 def layout_values(lengths: Sequence[int], slack: int) -> dict[str, int]:

@@ -11,180 +11,208 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from packproof.properties.cases.case import STRONG_GATES, Case
-from packproof.properties.cases.condition import LAYOUT
-from packproof.properties.cases.domain import GATE, Domain, axes, gate_value, layout_values, optional_inputs, values_of
+from packproof.properties.cases.condition import LAYOUT_NAMES
+from packproof.properties.cases.domain import (
+    GATE,
+    Domain,
+    condition_values,
+    gate_value,
+    layout_values,
+    optional_inputs,
+    size_names,
+)
 from packproof.properties.cases.sample import Sample
 from packproof.properties.op import Op
 
 Sizes = Mapping[str, int | str]
 Lengths = tuple[int, ...]
-Holds = Callable[[Sequence[int], int], bool]
+LayoutTest = Callable[[Sequence[int], int], bool]
 
-_MOST_SIZES = 60_000  # assignments tried for the sizes of one case
-LARGEST = 32_768  # size of one axis: a larger case would not fit the memory of a small machine
-_FARTHEST = 512  # tokens added to reach a multiple
-_REPEATED = 3.0  # octaves: a size already used by another case counts as farther away by this much
+_MAX_ASSIGNMENTS = 60_000  # assignments tried for the sizes of one case
+MAX_AXIS_SIZE = 32_768  # size of one axis: a larger case would not fit the memory of a small machine
+_MAX_ADDED_TOKENS = 512  # tokens added to reach a multiple
+_REUSE_PENALTY = 3.0  # octaves: a size already used by another case counts as farther away by this much
 
 
-def fitted_sizes(op: Op, domain: Domain, wanted: Iterable[Sizes], dtype: str) -> tuple[dict[str, int | str], ...]:
+def fit_sizes(op: Op, domain: Domain, requested_sizes: Iterable[Sizes], dtype: str) -> tuple[dict[str, int | str], ...]:
     """Sizes inside the domain, one for each requested: the nearest, and different from each other where possible."""
-    numeric = {
-        n for n in axes(op) if not any(isinstance(listed.get(n), str) for listed in (*op.sizes, *op.model_sizes))
+    numeric_names = {
+        n
+        for n in size_names(op)
+        if not any(isinstance(size_table.get(n), str) for size_table in (*op.sizes, *op.model_sizes))
     }
-    rules = (domain.of_cases & Domain.of(op.where)).within({*numeric, "dtype"})
-    used: Counter[tuple[str, int | str]] = Counter()
-    found = []
-    for sizes in wanted:
-        nearest = dict(sizes) if rules.holds({**sizes, "dtype": dtype}) else _nearest(op, rules, sizes, dtype, used)
-        if nearest is not None and nearest not in found:
-            used.update(nearest.items())
-            found.append(nearest)
-    return tuple(found)
+    rules = (domain.of_cases & Domain.of(op.where)).within({*numeric_names, "dtype"})
+    use_counts: Counter[tuple[str, int | str]] = Counter()
+    results = []
+    for sizes in requested_sizes:
+        nearest = (
+            dict(sizes)
+            if rules.holds({**sizes, "dtype": dtype})
+            else _nearest_sizes(op, rules, sizes, dtype, use_counts)
+        )
+        if nearest is not None and nearest not in results:
+            use_counts.update(nearest.items())
+            results.append(nearest)
+    return tuple(results)
 
 
-def _nearest(
-    op: Op, rules: Domain, sizes: Sizes, dtype: str, used: Counter[tuple[str, int | str]]
+def _nearest_sizes(
+    op: Op, rules: Domain, sizes: Sizes, dtype: str, use_counts: Counter[tuple[str, int | str]]
 ) -> dict[str, int | str] | None:
     """The sizes inside the rules at the least distance, in octaves; None where no tried assignment is inside."""
-    free = [n for n, size in sizes.items() if isinstance(size, int) and any(n in c.names for c in rules.conditions)]
-    fixed = {n: size for n, size in sizes.items() if n not in free}
+    free_names = [
+        n for n, size in sizes.items() if isinstance(size, int) and any(n in c.names for c in rules.conditions)
+    ]
+    fixed_sizes = {n: size for n, size in sizes.items() if n not in free_names}
     # sizes at, beside and at small multiples of the conditions' numbers
     numbers = {m for c in rules.conditions for n in c.numbers if n > 0 for m in (n, n - 1, n + 1, 2 * n, 3 * n, 5 * n)}
-    numbers |= {size for listed in (*op.sizes, *op.model_sizes) for size in listed.values() if isinstance(size, int)}
+    numbers |= {
+        size for size_table in (*op.sizes, *op.model_sizes) for size in size_table.values() if isinstance(size, int)
+    }
 
-    def far(name: str, size: int) -> float:
-        there = sizes[name]
-        assert isinstance(there, int)
-        return abs(math.log2(size / there)) + _REPEATED * used[name, size] if size and there else size
+    def octaves_away(name: str, size: int) -> float:
+        target = sizes[name]
+        assert isinstance(target, int)
+        return abs(math.log2(size / target)) + _REUSE_PENALTY * use_counts[name, size] if size and target else size
 
     def candidates(name: str) -> list[int]:
-        alone = rules.within({name, "dtype"})
-        there = sizes[name]
-        assert isinstance(there, int)
-        multiples = {-(-there // n) * n for n in numbers if n}
-        fit = {
+        axis_rules = rules.within({name, "dtype"})
+        target = sizes[name]
+        assert isinstance(target, int)
+        multiples = {-(-target // n) * n for n in numbers if n}
+        fitting_sizes = {
             n
-            for n in numbers | multiples | {there}
-            if min(there, 1) <= n <= LARGEST and alone.holds({name: n, "dtype": dtype})
+            for n in numbers | multiples | {target}
+            if min(target, 1) <= n <= MAX_AXIS_SIZE and axis_rules.holds({name: n, "dtype": dtype})
         }
         # so few that the product over all free axes stays near _MAX_ASSIGNMENTS
-        return sorted(fit, key=lambda n: (far(name, n), n))[: max(3, int(_MOST_SIZES ** (1 / len(free))))]
+        return sorted(fitting_sizes, key=lambda n: (octaves_away(name, n), n))[
+            : max(3, int(_MAX_ASSIGNMENTS ** (1 / len(free_names))))
+        ]
 
     best: tuple[float, dict[str, int]] | None = None
-    for values in itertools.product(*map(candidates, free)):
-        tried = dict(zip(free, values, strict=True))
-        distance = sum(far(n, size) for n, size in tried.items())
-        if (best is None or distance < best[0]) and rules.holds({**fixed, **tried, "dtype": dtype}):
-            best = distance, tried
+    for values in itertools.product(*map(candidates, free_names)):
+        candidate = dict(zip(free_names, values, strict=True))
+        distance = sum(octaves_away(n, size) for n, size in candidate.items())
+        if (best is None or distance < best[0]) and rules.holds({**fixed_sizes, **candidate, "dtype": dtype}):
+            best = distance, candidate
     return None if best is None else {n: best[1].get(n, size) for n, size in sizes.items()}
 
 
-def fitted(op: Op, domain: Domain, case: Case) -> Case | None:
+def fit_case(op: Op, domain: Domain, case: Case) -> Case | None:
     """The nearest case inside the domain, with the same sizes; None where there is none."""
     case = _with_gates(op, domain, case)
     if domain.allows(op, case):
         return case
-    plain = _with_options(op, domain, case.replace(key_lengths=None))
-    lengths, slack = _layout(op, domain, plain)
-    plain = plain.with_lengths(lengths).replace(slack=slack)
-    tried = [plain] if case.key_lengths is None else [_with_keys(op, domain, plain, case.key_lengths), plain]
-    return next((c for c in tried if domain.allows(op, c)), None)
+    single_packing = _with_options(op, domain, case.replace(key_lengths=None))
+    lengths, slack = _fit_layout(op, domain, single_packing)
+    single_packing = single_packing.with_lengths(lengths).replace(slack=slack)
+    candidates = (
+        [single_packing]
+        if case.key_lengths is None
+        else [_with_keys(op, domain, single_packing, case.key_lengths), single_packing]
+    )
+    return next((c for c in candidates if domain.allows(op, c)), None)
 
 
 def _with_gates(op: Op, domain: Domain, case: Case) -> Case:
     """The case, with hard decay where the domain has no strong gates."""
-    rules, weak = domain.within({GATE}), case.replace(regime="hard decay")
-    return case if case.regime != STRONG_GATES or rules.holds(gate_value(op, strong=True)) else weak
+    rules, weak_case = domain.within({GATE}), case.replace(regime="hard decay")
+    return case if case.regime != STRONG_GATES or rules.holds(gate_value(op, strong=True)) else weak_case
 
 
 def _with_keys(op: Op, domain: Domain, case: Case, keys: Lengths) -> Case:
     """The case with a second packing of the nearest allowed lengths; missing ones are as in the first packing."""
-    rules, values = domain.of_cases.within({"length", *axes(op), *op.options}), values_of(op, case)
-    wanted = [*keys, *case.lengths[len(keys) :]][: len(case.lengths)]
-    near = (_near(m, lambda n: rules.holds(values, [n])) for m in wanted)
-    return case.replace(key_lengths=tuple(n if m is None else m for n, m in zip(case.lengths, near, strict=True)))
+    rules, values = domain.of_cases.within({"length", *size_names(op), *op.options}), condition_values(op, case)
+    requested_lengths = [*keys, *case.lengths[len(keys) :]][: len(case.lengths)]
+    nearest_lengths = (_nearest_length(m, lambda n: rules.holds(values, [n])) for m in requested_lengths)
+    return case.replace(
+        key_lengths=tuple(n if m is None else m for n, m in zip(case.lengths, nearest_lengths, strict=True))
+    )
 
 
 def _with_options(op: Op, domain: Domain, case: Case) -> Case:
     """The case with the fewest changes of optional inputs and options for the domain's conditions on them."""
     rules = domain.of_cases.naming([*optional_inputs(op), *op.options])
-    rules = Domain(tuple(c for c in rules.conditions if not c.names & set(LAYOUT)))
+    rules = Domain(tuple(c for c in rules.conditions if not c.names & set(LAYOUT_NAMES)))
     names = frozenset().union(*(c.names for c in rules.conditions))
     inputs = [n for n in optional_inputs(op) if n in names]
     options = [n for n in dict(case.options) if n in names]
-    ways = [[n in case.present, n not in case.present] for n in inputs]
-    given = dict(case.options)
-    ways += [[given[n], *(v for v in op.options[n] if v != given[n])] for n in options]
+    alternatives = [[n in case.present, n not in case.present] for n in inputs]
+    current_options = dict(case.options)
+    alternatives += [[current_options[n], *(v for v in op.options[n] if v != current_options[n])] for n in options]
 
-    def changed(values: Sequence[Any]) -> int:
-        return sum(value != way[0] for value, way in zip(values, ways, strict=True))
+    def count_changes(values: Sequence[Any]) -> int:
+        return sum(value != alternative[0] for value, alternative in zip(values, alternatives, strict=True))
 
-    for values in sorted(itertools.product(*ways), key=changed):
-        chosen = dict(zip((*inputs, *options), values, strict=True))
-        kept = [n for n in case.present if chosen.get(n, True)]
-        kept += [n for n in inputs if chosen[n] and n not in kept]
-        tried = case.replace(
-            present=tuple(n for n in op.inputs if n in kept),
-            options=tuple((n, chosen.get(n, v)) for n, v in case.options),
+    for values in sorted(itertools.product(*alternatives), key=count_changes):
+        selection = dict(zip((*inputs, *options), values, strict=True))
+        present = [n for n in case.present if selection.get(n, True)]
+        present += [n for n in inputs if selection[n] and n not in present]
+        candidate = case.replace(
+            present=tuple(n for n in op.inputs if n in present),
+            options=tuple((n, selection.get(n, v)) for n, v in case.options),
         )
-        if rules.holds(values_of(op, tried)):
-            return tried
+        if rules.holds(condition_values(op, candidate)):
+            return candidate
     return case
 
 
-def _layout(op: Op, domain: Domain, case: Case) -> tuple[Lengths, int]:
+def _fit_layout(op: Op, domain: Domain, case: Case) -> tuple[Lengths, int]:
     """Allowed lengths and slack rows near the case's; where none are found, a layout outside the domain."""
-    values = values_of(op, case)
-    rules = domain.of_cases.naming(LAYOUT)
-    each = Domain(tuple(c for c in rules.conditions if "length" in c.names))
-    alone = Domain(tuple(c for c in each.conditions if not c.names & (set(LAYOUT) - {"length"})))
+    values = condition_values(op, case)
+    rules = domain.of_cases.naming(LAYOUT_NAMES)
+    length_rules = Domain(tuple(c for c in rules.conditions if "length" in c.names))
+    single_length_rules = Domain(
+        tuple(c for c in length_rules.conditions if not c.names & (set(LAYOUT_NAMES) - {"length"}))
+    )
 
-    def fits(n: int) -> bool:
-        return alone.holds(values, [n])
+    def length_fits(n: int) -> bool:
+        return single_length_rules.holds(values, [n])
 
-    def allowed(lengths: Sequence[int], slack: int) -> bool:
+    def is_allowed(lengths: Sequence[int], slack: int) -> bool:
         return rules.holds({**values, **layout_values(lengths, slack)}, lengths)
 
     slack = case.slack if domain.allows_slack else 0
-    lengths = [n for n in (_near(n, fits) for n in case.lengths) if n is not None]
-    while not (done := _filled(lengths, slack, allowed, fits, slacks=domain.allows_slack)):
-        if not _given_up(lengths, fits):
+    lengths = [n for n in (_nearest_length(n, length_fits) for n in case.lengths) if n is not None]
+    while not (layout := _fill_layout(lengths, slack, is_allowed, length_fits, allow_slack=domain.allows_slack)):
+        if not _shorten_layout(lengths, length_fits):
             return tuple(lengths), slack
-    return done
+    return layout
 
 
-def _near(n: int, fits: Callable[[int], bool]) -> int | None:
+def _nearest_length(n: int, length_fits: Callable[[int], bool]) -> int | None:
     """The nearest allowed length: the same, else longer, else shorter. None where only 0 would do."""
-    longer = range(n, n + _FARTHEST) if n else (0,)
-    return next((m for m in (*longer, *range(n - 1, 0, -1)) if fits(m)), None)
+    longer_lengths = range(n, n + _MAX_ADDED_TOKENS) if n else (0,)
+    return next((m for m in (*longer_lengths, *range(n - 1, 0, -1)) if length_fits(m)), None)
 
 
-def _filled(
-    lengths: Sequence[int], slack: int, allowed: Holds, fits: Callable[[int], bool], *, slacks: bool
+def _fill_layout(
+    lengths: Sequence[int], slack: int, is_allowed: LayoutTest, length_fits: Callable[[int], bool], *, allow_slack: bool
 ) -> tuple[Lengths, int] | None:
     """The layout of these lengths followed by the first allowed filler: slack rows or sequences; None without one."""
-    fillers = [(lengths, slack + k) for k in range(_FARTHEST if slacks else 1)]
-    fillers += [(lengths, k) for k in range(slack)]
-    shortest = next((k for k in range(1, _FARTHEST) if fits(k)), 1)
-    fillers += [([*lengths, k], 0) for k in range(1, _FARTHEST) if fits(k)]
-    fillers += [([*lengths, *[shortest] * k], 0) for k in range(2, 64)]
-    return next(((tuple(ns), rows) for ns, rows in fillers if allowed(ns, rows)), None)
+    candidates = [(lengths, slack + k) for k in range(_MAX_ADDED_TOKENS if allow_slack else 1)]
+    candidates += [(lengths, k) for k in range(slack)]
+    shortest = next((k for k in range(1, _MAX_ADDED_TOKENS) if length_fits(k)), 1)
+    candidates += [([*lengths, k], 0) for k in range(1, _MAX_ADDED_TOKENS) if length_fits(k)]
+    candidates += [([*lengths, *[shortest] * k], 0) for k in range(2, 64)]
+    return next(((tuple(ns), rows) for ns, rows in candidates if is_allowed(ns, rows)), None)
 
 
-def _given_up(lengths: list[int], fits: Callable[[int], bool]) -> bool:
+def _shorten_layout(lengths: list[int], length_fits: Callable[[int], bool]) -> bool:
     """Shorten the longest sequence, or remove the last one. False where there is none."""
     longest = max(range(len(lengths)), key=lambda j: lengths[j], default=None)
     if longest is None:
         return False
-    shorter = next((m for m in range(lengths[longest] * 3 // 4, 0, -1) if fits(m)), None)
-    if shorter is not None and lengths[longest] > 1:
-        lengths[longest] = shorter
+    shorter_length = next((m for m in range(lengths[longest] * 3 // 4, 0, -1) if length_fits(m)), None)
+    if shorter_length is not None and lengths[longest] > 1:
+        lengths[longest] = shorter_length
     else:
         lengths.pop()
     return True
 
 
-def fillers(op: Op, domain: Domain, sample: Sample, *, copies: int = 1) -> tuple[Lengths, int] | None:
+def find_filler(op: Op, domain: Domain, sample: Sample, *, copies: int = 1) -> tuple[Lengths, int] | None:
     """The filler after a sample for the domain to allow its call: lengths of sequences, and slack rows.
 
     () and 0 where the call is already allowed, None where no filler helps. No filler sequence is longer than the
@@ -192,10 +220,10 @@ def fillers(op: Op, domain: Domain, sample: Sample, *, copies: int = 1) -> tuple
 
     copies: number of copies of the pack in the call, without slack.
     """
-    rules = domain.of_cases.naming(LAYOUT)
+    rules = domain.of_cases.naming(LAYOUT_NAMES)
     values = {
         **gate_value(op, strong=False),
-        **{name: each[0] for name, each in op.options.items()},
+        **{name: option_values[0] for name, option_values in op.options.items()},
         **sample.options,
         **{name: name in sample.inputs for name in optional_inputs(op)},
         "cu_seqlens_k": sample.key_lengths is not None,
@@ -205,28 +233,30 @@ def fillers(op: Op, domain: Domain, sample: Sample, *, copies: int = 1) -> tuple
         **sample.sizes,
     }
 
-    def allowed(added: Lengths, slack: int) -> bool:
-        layout = layout_values((*sample.lengths, *added), sample.slack + slack)
-        many = {name: layout[name] * copies for name in ("tokens", "sequences")}
-        return rules.holds({**values, **layout, **many}, (*sample.lengths, *added))
+    def is_allowed(filler_lengths: Lengths, slack: int) -> bool:
+        layout = layout_values((*sample.lengths, *filler_lengths), sample.slack + slack)
+        repeated_counts = {name: layout[name] * copies for name in ("tokens", "sequences")}
+        return rules.holds({**values, **layout, **repeated_counts}, (*sample.lengths, *filler_lengths))
 
-    if not rules or allowed((), 0):
+    if not rules or is_allowed((), 0):
         return (), 0
     if domain.allows_slack and copies == 1:
-        for k in range(1, _FARTHEST):
-            if allowed((), k):
+        for k in range(1, _MAX_ADDED_TOKENS):
+            if is_allowed((), k):
                 return (), k
     longest = max(sample.lengths, default=0)
-    return next(((added, 0) for added in _sequences(longest) if allowed(added, 0)), None)
+    return next(
+        ((filler_lengths, 0) for filler_lengths in _filler_lengths(longest) if is_allowed(filler_lengths, 0)), None
+    )
 
 
-def _sequences(longest: int) -> Iterator[Lengths]:
+def _filler_lengths(longest: int) -> Iterator[Lengths]:
     """Filler lengths in increasing number of tokens, each with as few sequences as possible, none over `longest`."""
-    for k in range(_FARTHEST):
+    for k in range(_MAX_ADDED_TOKENS):
         if k == 0:
             yield (0,)
         elif longest:
-            whole, rest = divmod(k, longest)
-            yield (longest,) * whole + ((rest,) if rest else ())
+            full_sequences, remainder = divmod(k, longest)
+            yield (longest,) * full_sequences + ((remainder,) if remainder else ())
     if longest:
         yield from ((1,) * k for k in range(2, 64))

@@ -14,7 +14,7 @@ DEFAULT_CHUNK = 16
 DEFAULT_WIDTH = 4
 
 
-def golden(chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> tuple[Lengths, ...]:
+def golden_layouts(chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> tuple[Lengths, ...]:
     """One layout for each known failure of packed kernels, small ones first."""
     c, w = chunk, width
     return (
@@ -45,7 +45,7 @@ def golden(chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> tuple[Leng
     )
 
 
-def golden_segments(segment: int, chunk: int = DEFAULT_CHUNK) -> tuple[Lengths, ...]:
+def golden_segment_layouts(segment: int, chunk: int = DEFAULT_CHUNK) -> tuple[Lengths, ...]:
     """Layouts with a state that crosses the ends of segments, once and twice.
 
     The golden layouts are long enough for segments of up to 4 chunks. For these, one more: a chunk of its last sequence
@@ -67,7 +67,7 @@ class WindowLayout(NamedTuple):
     """Visible tokens before and after each token; None: itself and all before."""
 
 
-def golden_windows(chunk: int = DEFAULT_CHUNK) -> tuple[WindowLayout, ...]:
+def golden_window_layouts(chunk: int = DEFAULT_CHUNK) -> tuple[WindowLayout, ...]:
     """Layouts for windows and tiles of up to C tokens. Each window sees one token of some tile, or all but one.
 
     In order:
@@ -80,22 +80,22 @@ def golden_windows(chunk: int = DEFAULT_CHUNK) -> tuple[WindowLayout, ...]:
     - More sequences than a table of 32 holds, then as many as a table of 16 holds. Each is empty or longer than a
       quarter of a tile.
     """
-    c, apart = chunk, (2 * chunk + 1, chunk // 2, chunk // 2 + 1, chunk)
-    long, short = (5, 4 * chunk + 6, 3), (1, 0, 2, 0, chunk)
+    c, off_grid = chunk, (2 * chunk + 1, chunk // 2, chunk // 2 + 1, chunk)
+    long_lengths, short_lengths = (5, 4 * chunk + 6, 3), (1, 0, 2, 0, chunk)
     return (
-        WindowLayout(apart, other_lengths(apart, 4, c), (5, 2)),
-        WindowLayout(long, None, (2 * c + 1, c - 2)),
-        WindowLayout(long, None, (c - 2, 2 * c + 1)),
+        WindowLayout(off_grid, second_packing_lengths(off_grid, 4, c), (5, 2)),
+        WindowLayout(long_lengths, None, (2 * c + 1, c - 2)),
+        WindowLayout(long_lengths, None, (c - 2, 2 * c + 1)),
         WindowLayout((2 * c + 1,), None, None),
-        WindowLayout(short, other_lengths(short, 3, c), None),
+        WindowLayout(short_lengths, second_packing_lengths(short_lengths, 3, c), None),
         WindowLayout((c // 4 + 1,) * 33, None, None),
         WindowLayout((0,) * 15 + (c // 4 + 1,), None, None),
     )
 
 
-def other_lengths(lengths: Lengths, k: int, chunk: int = DEFAULT_CHUNK) -> Lengths:
+def second_packing_lengths(lengths: Lengths, k: int, chunk: int = DEFAULT_CHUNK) -> Lengths:
     """Lengths of a second packing of the same sequences, such as keys: more, fewer, equal, none. k: the first kind."""
-    ways: tuple[Callable[[int], int], ...] = (
+    length_kinds: tuple[Callable[[int], int], ...] = (
         lambda n: n + chunk // 2 + 1,
         lambda n: max(n - 1, 0),
         lambda n: n,
@@ -103,13 +103,13 @@ def other_lengths(lengths: Lengths, k: int, chunk: int = DEFAULT_CHUNK) -> Lengt
         lambda n: 2 * n + 1,
         lambda n: n // 2,
     )
-    return tuple(ways[(j + k) % len(ways)](n) for j, n in enumerate(lengths))
+    return tuple(length_kinds[(j + k) % len(length_kinds)](n) for j, n in enumerate(lengths))
 
 
 def critical_lengths(chunk: int, width: int) -> list[int]:
     """Lengths at which a kernel takes another path, in increasing order."""
-    around = {k * chunk + d for k in (1, 2, 3) for d in (-1, 0, 1)}
-    lengths = {0, 1, 2, width - 2, width - 1, width, width + 1} | around
+    near_chunk_ends = {k * chunk + d for k in (1, 2, 3) for d in (-1, 0, 1)}
+    lengths = {0, 1, 2, width - 2, width - 1, width, width + 1} | near_chunk_ends
     return sorted(n for n in lengths if n >= 0)
 
 
@@ -124,7 +124,9 @@ def layouts(draw: st.DrawFn, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WI
     }.get(mode, st.sampled_from(critical_lengths(chunk, width)))
     lengths = draw(st.lists(length, min_size=n, max_size=n))
     if mode == "grid":
-        lengths = _onto_grid(lengths, chunk, draw(st.lists(st.sampled_from([None, 0, 1, -1]), min_size=n, max_size=n)))
+        lengths = _align_ends_to_grid(
+            lengths, chunk, draw(st.lists(st.sampled_from([None, 0, 1, -1]), min_size=n, max_size=n))
+        )
     if mode == "huge":
         lengths[draw(st.integers(0, n - 1))] = draw(st.integers(3 * chunk, 5 * chunk + 1))
     while sum(lengths) > max(max_tokens, n):
@@ -135,24 +137,26 @@ def layouts(draw: st.DrawFn, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WI
 @st.composite
 def segment_layouts(draw: st.DrawFn, segment: int) -> Lengths:
     """Draw one sequence ending on or beside the end of a segment, and up to two tiny ones on each side."""
-    long = draw(st.sampled_from([k * segment + d for k, d in ((1, 1), (1, 0), (2, 1), (1, -1), (2, 0), (2, -1))]))
+    long_length = draw(
+        st.sampled_from([k * segment + d for k, d in ((1, 1), (1, 0), (2, 1), (1, -1), (2, 0), (2, -1))])
+    )
     tiny = st.lists(st.integers(0, 3), max_size=2)
-    return (*draw(tiny), long, *draw(tiny))
+    return (*draw(tiny), long_length, *draw(tiny))
 
 
-def _onto_grid(lengths: Sequence[int], chunk: int, shifts: Sequence[int | None]) -> list[int]:
+def _align_ends_to_grid(lengths: Sequence[int], chunk: int, shifts: Sequence[int | None]) -> list[int]:
     """Move ends of sequences onto the chunk grid of the pack, or one token beside it."""
-    moved, start = [], 0
+    aligned_lengths, start = [], 0
     for length, shift in zip(lengths, shifts, strict=True):
         end = start + length
         if shift is not None:
             end = max(start, -(-end // chunk) * chunk + shift)
-        moved.append(end - start)
+        aligned_lengths.append(end - start)
         start = end
-    return moved
+    return aligned_lengths
 
 
-CLASSES = (
+BOUNDARY_CLASSES = (
     "length 0",
     "length 1",
     "length < W-1",
@@ -183,14 +187,14 @@ CLASSES = (
 )
 
 
-def classes(lengths: Lengths, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> frozenset[str]:
+def boundary_classes(lengths: Lengths, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> frozenset[str]:
     """The boundary classes of a layout, of the 27 in BOUNDARY_CLASSES."""
     n, c, w, total = len(lengths), chunk, width, sum(lengths)
     ends = list(accumulate(lengths))
     spans = [(e - length, e) for length, e in zip(lengths, ends, strict=True) if length]
-    starts_in = [sum(s // c == k for s, _ in spans if s) for k in range(total // c + 1)]
+    starts_per_chunk = [sum(s // c == k for s, _ in spans if s) for k in range(total // c + 1)]
     empty = [length == 0 for length in lengths]
-    has = {
+    membership = {
         "length 0": any(empty),
         "length 1": 1 in lengths,
         "length < W-1": any(0 < length < w - 1 for length in lengths),
@@ -210,8 +214,8 @@ def classes(lengths: Lengths, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_W
         "end one past the grid": any(e > 1 and e % c == 1 for _, e in spans),
         "one token in a last row": any(e - s == 1 and e % c == 0 for s, e in spans),
         "crosses a whole chunk from inside one": any(s % c and e >= (s // c + 2) * c for s, e in spans),
-        "two starts in a chunk": 2 in starts_in,
-        "three starts in a chunk": any(k >= 3 for k in starts_in),
+        "two starts in a chunk": 2 in starts_per_chunk,
+        "three starts in a chunk": any(k >= 3 for k in starts_per_chunk),
         "total kC": total > 0 and total % c == 0,
         "total kC+1": total > c and total % c == 1,
         "total < C": total < c,
@@ -219,4 +223,4 @@ def classes(lengths: Lengths, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_W
         "more than 16 sequences": n > 16,
         "more than 32 sequences": n > 32,
     }
-    return frozenset(name for name, holds in has.items() if holds)
+    return frozenset(name for name, belongs in membership.items() if belongs)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from packproof.properties.call import Call, Placement
 from packproof.properties.op import Op
-from packproof.refs.axes import KEYS, Axes, in_pool, is_shared, packs_keys, role, shape
+from packproof.refs.axes import KEYS, Axes, has_key_rows, is_in_pool, is_shared, role, shape
 
 Span = tuple[int, int, int]  # sequence, first token, end token (exclusive)
 
@@ -61,7 +61,7 @@ class Sample:
 
     def offsets_of(self, axes: Axes) -> list[int]:
         """The offsets of the packing of a tensor with these axes."""
-        return self.key_offsets if packs_keys(axes) else self.offsets
+        return self.key_offsets if has_key_rows(axes) else self.offsets
 
     @property
     def cu_seqlens(self) -> Tensor:
@@ -102,7 +102,7 @@ class Sample:
 
     def rows(self, j: int, axes: Axes) -> slice:
         """The rows of sequence j in a tensor with these axes; in a pool its slot, if any; all of a shared tensor."""
-        if in_pool(axes):
+        if is_in_pool(axes):
             slot = self.slots[j]
             return slice(max(slot, 0), slot + 1)
         if role(axes) == "token":
@@ -125,8 +125,10 @@ class Sample:
         flags: further fields of the `Call`.
         """
         tokens = [n for n in self.inputs if role(self.axes[n]) == "token" and placement != "expanded"]
-        placed = tokens + [f"cotangent:{n}" for n in self.cotangents if gradients and role(self.axes[n]) == "token"]
-        every = dict.fromkeys(placed, placement) if isinstance(placement, str) else placement
+        placed_tensors = tokens + [
+            f"cotangent:{n}" for n in self.cotangents if gradients and role(self.axes[n]) == "token"
+        ]
+        placements = dict.fromkeys(placed_tensors, placement) if isinstance(placement, str) else placement
         return Call(
             inputs=self.inputs,
             cu_seqlens=self.cu_seqlens,
@@ -136,7 +138,7 @@ class Sample:
             outputs=tuple(self.outputs),
             wrt=self.wrt if gradients else (),
             cotangents=self.cotangents if gradients else {},
-            placement={} if placement == "contiguous" else every,
+            placement={} if placement == "contiguous" else placements,
             shared=tuple(n for n in self.inputs if role(self.axes[n]) == "shared"),
             token_rows=tuple(
                 [n for n, axes in self.axes.items() if role(axes) == "token"]
@@ -154,7 +156,7 @@ class Sample:
     @property
     def outputs(self) -> list[str]:
         """Names of the returned tensors, in order."""
-        return self.op.returned(self.options)
+        return self.op.output_names(self.options)
 
     def select(self, order: Sequence[int]) -> "Sample":
         """The pack of these sequences in this order, without slack."""
@@ -165,12 +167,12 @@ class Sample:
             return torch.cat([x[self.rows(j, axes)] for j in order]) if order else x[:0]
 
         keys = None if self.key_lengths is None else tuple(self.key_lengths[j] for j in order)
-        return self._map(pick, lengths=tuple(self.lengths[j] for j in order), key_lengths=keys, slack=0)
+        return self._map_tensors(pick, lengths=tuple(self.lengths[j] for j in order), key_lengths=keys, slack=0)
 
     def alone(self, j: int) -> "Sample":
         return self.select([j])
 
-    def keep_only(self, j: int, others: "Sample | float") -> "Sample":
+    def keep_only(self, j: int, replacement: "Sample | float") -> "Sample":
         """Sequence j unchanged; every other row, state, incoming gradient and slack row from `replacement`.
 
         replacement: a sample of the same layout, or one value for all but integers.
@@ -183,9 +185,9 @@ class Sample:
             out[self.rows(j, axes)] = x[self.rows(j, axes)]
             return out
 
-        return self._merge(others, replace)
+        return self._merge_tensors(replacement, replace)
 
-    def redraw_only(self, j: int, others: "Sample") -> "Sample":
+    def redraw_only(self, j: int, replacement: "Sample") -> "Sample":
         """Sequence j from `replacement`, all else unchanged."""
 
         def replace(x: Tensor, y: Tensor, axes: Axes) -> Tensor:
@@ -195,29 +197,31 @@ class Sample:
             out[self.rows(j, axes)] = y[self.rows(j, axes)]
             return out
 
-        return self._merge(others, replace)
+        return self._merge_tensors(replacement, replace)
 
-    def resized(self, j: int, n: int, others: "Sample", *, keys: bool = False) -> "Sample":
+    def resized(self, j: int, n: int, replacement: "Sample", *, keys: bool = False) -> "Sample":
         """The pack with sequence j cut to n tokens or extended by rows of `replacement`, all else unchanged.
 
         keys: count the sequence's keys instead.
         """
-        packing = self.key_offsets if keys else self.offsets
-        start, end = packing[j : j + 2]
-        both = self.key_lengths is None  # one packing for tokens and keys
+        offsets = self.key_offsets if keys else self.offsets
+        start, end = offsets[j : j + 2]
+        single_packing = self.key_lengths is None  # one packing for tokens and keys
 
         def resize(x: Tensor, y: Tensor, axes: Axes) -> Tensor:
-            if role(axes) != "token" or not (both or packs_keys(axes) == keys):
+            if role(axes) != "token" or not (single_packing or has_key_rows(axes) == keys):
                 return x
-            more = max(n - (end - start), 0)
-            rows = y[[k % max(len(y), 1) for k in range(more)]] if len(y) else x.new_zeros(more, *x.shape[1:])
+            extra_rows = max(n - (end - start), 0)
+            rows = (
+                y[[k % max(len(y), 1) for k in range(extra_rows)]] if len(y) else x.new_zeros(extra_rows, *x.shape[1:])
+            )
             return torch.cat([x[: min(start + n, end)], rows, x[end:]])
 
-        before = self.key_lengths if keys and self.key_lengths is not None else self.lengths
-        changed = (*before[:j], n, *before[j + 1 :])
-        lengths = self.lengths if keys and not both else changed
-        key_lengths = self.key_lengths if both or not keys else changed
-        return dataclasses.replace(self._merge(others, resize), lengths=lengths, key_lengths=key_lengths)
+        old_lengths = self.key_lengths if keys and self.key_lengths is not None else self.lengths
+        new_lengths = (*old_lengths[:j], n, *old_lengths[j + 1 :])
+        lengths = self.lengths if keys and not single_packing else new_lengths
+        key_lengths = self.key_lengths if single_packing or not keys else new_lengths
+        return dataclasses.replace(self._merge_tensors(replacement, resize), lengths=lengths, key_lengths=key_lengths)
 
     def followed_by(self, lengths: Sequence[int], slack: int) -> "Sample":
         """The pack followed by more sequences, then more slack rows, all zeros and without slots in a pool.
@@ -227,12 +231,14 @@ class Sample:
         rows = {"token": sum(lengths) + slack, "sequence": len(lengths), "shared": 0}
 
         def extend(x: Tensor, axes: Axes) -> Tensor:
-            more = rows[role(axes)]
-            return torch.cat([x, x.new_zeros(more, *x.shape[1:])]) if more else x
+            extra_rows = rows[role(axes)]
+            return torch.cat([x, x.new_zeros(extra_rows, *x.shape[1:])]) if extra_rows else x
 
         keys = None if self.key_lengths is None else (*self.key_lengths, *lengths)
-        longer = self._map(extend, lengths=(*self.lengths, *lengths), key_lengths=keys, slack=self.slack + slack)
-        return longer.in_slots([*self.slots, *[-1] * len(lengths)]) if self.op.pool else longer
+        extended = self._map_tensors(
+            extend, lengths=(*self.lengths, *lengths), key_lengths=keys, slack=self.slack + slack
+        )
+        return extended.in_slots([*self.slots, *[-1] * len(lengths)]) if self.op.pool else extended
 
     def in_slots(self, slots: Sequence[int]) -> "Sample":
         """The same sample with these slots of its sequences."""
@@ -247,41 +253,43 @@ class Sample:
             end = self.offsets_of(axes)[-1]
             return torch.cat([x[:end], torch.full_like(x[end:], value)]) if role(axes) == "token" else x
 
-        return self._map(fill)
+        return self._map_tensors(fill)
 
-    def later(self, j: int, last: int, axes: Axes) -> slice:
+    def later(self, j: int, position: int, axes: Axes) -> slice:
         """The rows of sequence j after `position` along t. A second packing is aligned with the first at its end."""
         start, end = self.offsets_of(axes)[j : j + 2]
-        return slice(max(start, end - self.lengths[j] + last + 1), end)
+        return slice(max(start, end - self.lengths[j] + position + 1), end)
 
-    def with_later_inputs(self, last: Sequence[int], others: "Sample") -> "Sample":
+    def with_later_inputs(self, last_positions: Sequence[int], replacement: "Sample") -> "Sample":
         """The sample with inputs from `replacement` after position last_positions[j] of each sequence j."""
-        return dataclasses.replace(self, inputs=self._with_tokens(self.later, last, self.inputs, others.inputs))
+        return dataclasses.replace(
+            self, inputs=self._replace_spans(self.later, last_positions, self.inputs, replacement.inputs)
+        )
 
-    def with_earlier_cotangents(self, last: Sequence[int], others: "Sample") -> "Sample":
+    def with_earlier_cotangents(self, last_positions: Sequence[int], replacement: "Sample") -> "Sample":
         """The sample with incoming gradients from `replacement` up to position last_positions[j] of each sequence j."""
 
-        def earlier(j: int, last: int, axes: Axes) -> slice:
-            return slice(self.offsets_of(axes)[j], self.later(j, last, axes).start)
+        def earlier_rows(j: int, position: int, axes: Axes) -> slice:
+            return slice(self.offsets_of(axes)[j], self.later(j, position, axes).start)
 
-        merged = self._with_tokens(earlier, last, self.cotangents, others.cotangents)
+        merged = self._replace_spans(earlier_rows, last_positions, self.cotangents, replacement.cotangents)
         return dataclasses.replace(self, cotangents=merged)
 
-    def _with_tokens(
+    def _replace_spans(
         self,
         span: Callable[[int, int, Axes], slice],
-        last: Sequence[int],
-        mine: Mapping[str, Tensor],
-        others: Mapping[str, Tensor],
+        last_positions: Sequence[int],
+        tensors: Mapping[str, Tensor],
+        replacements: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         """The tensors, with one span of rows of each sequence from `replacements`. Only tensors along tokens change."""
-        merged = dict(mine)
-        for name, x in mine.items():
+        merged = dict(tensors)
+        for name, x in tensors.items():
             if role(self.axes[name]) == "token":
                 merged[name] = x.clone()
-                for j, position in enumerate(last):
+                for j, position in enumerate(last_positions):
                     rows = span(j, position, self.axes[name])
-                    merged[name][rows] = others[name][rows]
+                    merged[name][rows] = replacements[name][rows]
         return merged
 
     def piece(self, spans: Sequence[Span]) -> "Sample":
@@ -289,20 +297,20 @@ class Sample:
 
         The caller sets the states entering a span and the incoming gradients of the states leaving it.
         """
-        starts, chosen = self.offsets, [j for j, _, _ in spans]
+        starts, sequence_numbers = self.offsets, [j for j, _, _ in spans]
 
         def pick(x: Tensor, axes: Axes) -> Tensor:
             if role(axes) == "token":
                 return torch.cat([x[:0], *(x[starts[j] + a : starts[j] + b] for j, a, b in spans)])
-            return x[chosen] if role(axes) == "sequence" else x
+            return x[sequence_numbers] if role(axes) == "sequence" else x
 
-        piece = self._map(pick, lengths=tuple(b - a for _, a, b in spans), slack=0)
-        before = torch.tensor([a for _, a, _ in spans], dtype=torch.int64)
+        piece = self._map_tensors(pick, lengths=tuple(b - a for _, a, b in spans), slack=0)
+        span_starts = torch.tensor([a for _, a, _ in spans], dtype=torch.int64)
         positions = self.op.integers - {*(self.op.pool or ())[:1]}
-        later = {n: x + before.to(x.dtype) for n, x in piece.inputs.items() if n in positions}
-        return dataclasses.replace(piece, inputs={**piece.inputs, **later})
+        shifted_positions = {n: x + span_starts.to(x.dtype) for n, x in piece.inputs.items() if n in positions}
+        return dataclasses.replace(piece, inputs={**piece.inputs, **shifted_positions})
 
-    def _map(self, f: Any, **changes: Any) -> "Sample":
+    def _map_tensors(self, f: Any, **changes: Any) -> "Sample":
         return dataclasses.replace(
             self,
             inputs={n: f(x, self.axes[n]) for n, x in self.inputs.items()},
@@ -310,18 +318,23 @@ class Sample:
             **changes,
         )
 
-    def _merge(self, others: "Sample | float", f: Any) -> "Sample":
-        def of(kind: str, name: str) -> Any:
-            return others if isinstance(others, int | float) else getattr(others, kind)[name]
+    def _merge_tensors(self, replacement: "Sample | float", f: Any) -> "Sample":
+        def replacement_tensor(kind: str, name: str) -> Any:
+            return replacement if isinstance(replacement, int | float) else getattr(replacement, kind)[name]
 
-        kept = self.op.pool[:1] if self.op.pool else ()  # a merged slot input could give two sequences one slot
+        unchanged_inputs = (
+            self.op.pool[:1] if self.op.pool else ()
+        )  # a merged slot input could give two sequences one slot
         return dataclasses.replace(
             self,
-            inputs={n: x if n in kept else f(x, of("inputs", n), self.axes[n]) for n, x in self.inputs.items()},
-            cotangents={n: f(x, of("cotangents", n), self.axes[n]) for n, x in self.cotangents.items()},
+            inputs={
+                n: x if n in unchanged_inputs else f(x, replacement_tensor("inputs", n), self.axes[n])
+                for n, x in self.inputs.items()
+            },
+            cotangents={n: f(x, replacement_tensor("cotangents", n), self.axes[n]) for n, x in self.cotangents.items()},
         )
 
 
-def total(parts: Iterable[Tensor]) -> Tensor:
+def sum_in_float64(parts: Iterable[Tensor]) -> Tensor:
     """Sum in float64: the shared gradient of sequences run one by one."""
     return torch.stack([p.double() for p in parts]).sum(0)

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 
 from packproof.properties.cases.case import CUTS, REGIMES, STRONG_GATES, Case
 from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.fitting import fitted, fitted_sizes
+from packproof.properties.cases.fitting import fit_case, fit_sizes
 from packproof.properties.cases.layouts import (
     DEFAULT_CHUNK,
     DEFAULT_WIDTH,
     Lengths,
     WindowLayout,
-    classes,
-    golden,
-    golden_segments,
-    golden_windows,
+    boundary_classes,
+    golden_layouts,
+    golden_segment_layouts,
+    golden_window_layouts,
     layouts,
-    other_lengths,
+    second_packing_lengths,
     segment_layouts,
 )
 from packproof.properties.op import Op
@@ -38,11 +38,13 @@ from packproof.refs.axes import parse, role
 Sizes = Mapping[str, int | str]
 
 _GOLDEN_REGIMES = ("normal", "one-hot", "normal", "long decay", "wide", "hard decay", "normal", "cancelling")
-_WHERE_STRONG = 2  # for ops with decays, in place of a normal regime: a chunk and a token, and many short sequences
+_STRONG_GATES_INDEX = (
+    2  # for ops with decays, in place of a normal regime: a chunk and a token, and many short sequences
+)
 _PLAIN_LAYOUTS = (3, 5, 6, 7, 8, 11)
 _PARTIAL_LAYOUTS = (4, 5, 6, 14)  # small ones, with and without slack
 _ONE_LONG_CASE_IN = 16  # it costs the reference seconds
-CROWD = (1, 4096, 0, 4095)  # tokens for so many programs that a sum over them has partial sums of every kind
+CROWDED_LENGTHS = (1, 4096, 0, 4095)  # tokens for so many programs that a sum over them has partial sums of every kind
 
 
 @dataclass(frozen=True)
@@ -79,25 +81,25 @@ class Space:
     @cached_property
     def plain_sizes(self) -> tuple[Sizes, ...]:
         """The op's sizes, each moved to the nearest in the domain."""
-        return fitted_sizes(self.op, self.domain, self.op.sizes, self.dtype)
+        return fit_sizes(self.op, self.domain, self.op.sizes, self.dtype)
 
     @cached_property
     def model_sizes(self) -> tuple[Sizes, ...]:
-        return fitted_sizes(self.op, self.domain, self.op.model_sizes, self.dtype) if self.on_gpu else ()
+        return fit_sizes(self.op, self.domain, self.op.model_sizes, self.dtype) if self.on_gpu else ()
 
     def fit(self, case: Case) -> Case | None:
         """The nearest case in the kernel's domain, or None."""
-        return fitted(self.op, self.domain, case) if self.domain else case
+        return fit_case(self.op, self.domain, case) if self.domain else case
 
     @property
     def regimes(self) -> tuple[str, ...]:
-        return tuple(r for r in REGIMES if r != STRONG_GATES or self.op.forgets)
+        return tuple(r for r in REGIMES if r != STRONG_GATES or self.op.has_decays)
 
     @property
     def golden_regimes(self) -> tuple[str, ...]:
         """The regimes of the golden layouts, in order and repeated."""
-        before, after = _GOLDEN_REGIMES[:_WHERE_STRONG], _GOLDEN_REGIMES[_WHERE_STRONG + 1 :]
-        return (*before, STRONG_GATES, *after) if self.op.forgets else _GOLDEN_REGIMES
+        first_regimes, last_regimes = _GOLDEN_REGIMES[:_STRONG_GATES_INDEX], _GOLDEN_REGIMES[_STRONG_GATES_INDEX + 1 :]
+        return (*first_regimes, STRONG_GATES, *last_regimes) if self.op.has_decays else _GOLDEN_REGIMES
 
     @property
     def chunk(self) -> int:
@@ -106,32 +108,32 @@ class Space:
     @property
     def segment_layouts(self) -> tuple[Lengths, ...]:
         """Golden layouts at the ends of segments, if the kernel has segments of several chunks."""
-        return golden_segments(self.promises.handover, self.chunk)
+        return golden_segment_layouts(self.promises.handover, self.chunk)
 
     @property
-    def windows(self) -> tuple[WindowLayout, ...]:
+    def window_layouts(self) -> tuple[WindowLayout, ...]:
         """Golden layouts for the windows of the op, if the kernel takes them."""
         reach = self.op.reach
-        return golden_windows(self.chunk) if reach and self._takes(reach) and reach not in self.fixed else ()
+        return golden_window_layouts(self.chunk) if reach and self._takes(reach) and reach not in self.fixed else ()
 
     @property
-    def optional(self) -> list[str]:
+    def optional_inputs(self) -> list[str]:
         """The op's optional inputs among the kernel's parameters."""
         return [n for n, spec in self.op.inputs.items() if parse(spec).optional and self._takes(n)]
 
     @property
-    def floats(self) -> tuple[tuple[str, ...], ...]:
+    def float32_sets(self) -> tuple[tuple[str, ...], ...]:
         """The sets of inputs in fp32 in one call: none, the shared ones, and all allowed ones."""
         if self.dtype not in ("bfloat16", "float16"):
             return ((),)
-        every = tuple(n for n in self.op.inputs if n in self.float32 and self._takes(n))
-        shared = tuple(
-            n for n in every if all(role(axes) == "shared" for axes in parse(self.op.inputs[n]).alternatives)
+        allowed_inputs = tuple(n for n in self.op.inputs if n in self.float32 and self._takes(n))
+        shared_inputs = tuple(
+            n for n in allowed_inputs if all(role(axes) == "shared" for axes in parse(self.op.inputs[n]).alternatives)
         )
-        return tuple(dict.fromkeys(((), shared, every)))
+        return tuple(dict.fromkeys(((), shared_inputs, allowed_inputs)))
 
     @property
-    def narrows(self) -> tuple[tuple[str, ...], ...]:
+    def narrow_sets(self) -> tuple[tuple[str, ...], ...]:
         """The sets of narrow inputs in one call: none, or all allowed ones.
 
         In fp16 none: the gradient of a parameter is a sum over tokens, too large for fp16 where decays are long.
@@ -143,29 +145,33 @@ class Space:
     @property
     def options(self) -> dict[str, tuple[Any, ...]]:
         """The values of each option; only the first, its default, for an option that the kernel does not take."""
-        drawn = {k: values if self._takes(k) else values[:1] for k, values in self.op.options.items()}
-        return {**drawn, **{k: (value,) for k, value in self.fixed.items()}}
+        option_values = {k: values if self._takes(k) else values[:1] for k, values in self.op.options.items()}
+        return {**option_values, **{k: (value,) for k, value in self.fixed.items()}}
 
     @property
     def drawn_options(self) -> dict[str, tuple[Any, ...]]:
         """`options`; the option of windows also has windows that end with tiles, and windows with one end."""
         half, reach = self.chunk // 2, self.op.reach
-        more = (*(w.reach for w in self.windows if w.reach), (half, -1), (-1, half)) if self.windows else ()
-        return {k: (*values, *more) if k == reach else values for k, values in self.options.items()}
+        extra_windows = (
+            (*(w.reach for w in self.window_layouts if w.reach), (half, -1), (-1, half)) if self.window_layouts else ()
+        )
+        return {k: (*values, *extra_windows) if k == reach else values for k, values in self.options.items()}
 
     @property
-    def sums(self) -> list[str]:
+    def summed_inputs(self) -> list[str]:
         """The kernel's inputs with a gradient that is a sum over all tokens."""
-        shared = [n for n, spec in self.op.inputs.items() if all(role(a) == "shared" for a in parse(spec).alternatives)]
-        return [n for n in shared if n not in self.op.constants and self._takes(n)]
+        shared_inputs = [
+            n for n, spec in self.op.inputs.items() if all(role(a) == "shared" for a in parse(spec).alternatives)
+        ]
+        return [n for n in shared_inputs if n not in self.op.constants and self._takes(n)]
 
     @property
-    def slacks(self) -> tuple[int, ...]:
+    def slack_counts(self) -> tuple[int, ...]:
         """Numbers of slack rows past the last sequence."""
         return (0, 1, self.chunk) if self.domain.allows_slack else (0,)
 
     @property
-    def missing(self) -> list[str]:
+    def missing_names(self) -> list[str]:
         """The op's inputs and options missing from the kernel's parameters."""
         names = [*self.op.inputs, *(["cu_seqlens_k"] if self.op.packs_keys else []), *self.op.options]
         return [n for n in names if not self._takes(n)]
@@ -176,22 +182,22 @@ class Space:
         return self.op.packs_keys and self._takes("cu_seqlens_k")
 
     @property
-    def choices(self) -> dict[str, int]:
+    def form_counts(self) -> dict[str, int]:
         """Number of axis specs of each input with several."""
         counts = {n: len(parse(spec).alternatives) for n, spec in self.op.inputs.items()}
         return {n: k for n, k in counts.items() if k > 1}
 
-    def alike(self, name: str) -> str:
+    def form_source(self, name: str) -> str:
         """The input whose form this one takes: the first with the same specs, or itself where forms are mixed."""
-        same = (n for n in self.choices if self.op.inputs[n].rstrip("?") == self.op.inputs[name].rstrip("?"))
-        return name if self.mixed else next(same)
+        same_specs = (n for n in self.form_counts if self.op.inputs[n].rstrip("?") == self.op.inputs[name].rstrip("?"))
+        return name if self.mixed else next(same_specs)
 
     def width(self, sizes: Sizes) -> int:
         return int(sizes[self.op.window]) if self.op.window else DEFAULT_WIDTH
 
-    def classes(self, case: Case) -> frozenset[str]:
+    def boundary_classes(self, case: Case) -> frozenset[str]:
         """The boundary classes of a case of this space."""
-        return classes(case.lengths, self.chunk, self.width(dict(case.sizes)))
+        return boundary_classes(case.lengths, self.chunk, self.width(dict(case.sizes)))
 
     @property
     def takes_cuts(self) -> bool:
@@ -215,56 +221,59 @@ def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
     seed: changes the data only.
     """
     if space.plain_sizes:
-        every = _golden(space, seed)
-        yield from dict.fromkeys(c for c in map(space.fit, every) if c) if space.domain else every
+        unfitted_cases = _unfitted_golden_cases(space, seed)
+        yield from dict.fromkeys(c for c in map(space.fit, unfitted_cases) if c) if space.domain else unfitted_cases
 
 
-def _golden(space: Space, seed: int) -> Iterator[Case]:
-    def at(k: int, sizes: Sequence[Sizes], *, rich: bool) -> Case:
-        size = dict(sizes[k % len(sizes)])
-        return golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=rich)
+def _unfitted_golden_cases(space: Space, seed: int) -> Iterator[Case]:
+    def case_at(k: int, size_list: Sequence[Sizes], *, rich: bool) -> Case:
+        size = dict(size_list[k % len(size_list)])
+        return golden_case(space, k, golden_layouts(space.chunk, space.width(size))[k], size, seed, rich=rich)
 
-    every = range(len(golden()))
+    layout_numbers = range(len(golden_layouts()))
     for sizes in filter(None, (space.plain_sizes, space.model_sizes)):
-        rich = (at(k, sizes, rich=True) for k in every)
+        rich_cases = (case_at(k, sizes, rich=True) for k in layout_numbers)
         yield from (
-            c for c in rich if c.n_tokens or c.slack
+            c for c in rich_cases if c.n_tokens or c.slack
         )  # a property whose law names empty packs draws them itself
         for k, lengths in enumerate(space.segment_layouts):
             case = golden_case(space, k, lengths, dict(sizes[k % len(sizes)]), seed, rich=True)
             yield case.replace(regime="long decay")  # with shorter decays a segment forgets the entering state
-    plain = (at(k, space.plain_sizes[:1], rich=False) for k in (every if space.on_gpu else _plain_layouts(space)))
-    yield from (c for c in plain if c.n_tokens)
-    for k, window in enumerate(space.windows):
-        yield _windowed(space, k, window, seed)
-    off = space.known_options({name: values[0] for name, values in space.options.items()})
-    for i, (k, name) in enumerate(zip(cycle(_PARTIAL_LAYOUTS), space.optional)):
+    plain_cases = (
+        case_at(k, space.plain_sizes[:1], rich=False)
+        for k in (layout_numbers if space.on_gpu else _plain_layouts(space))
+    )
+    yield from (c for c in plain_cases if c.n_tokens)
+    for k, window in enumerate(space.window_layouts):
+        yield _window_case(space, k, window, seed)
+    default_options = space.known_options({name: values[0] for name, values in space.options.items()})
+    for i, (k, name) in enumerate(zip(cycle(_PARTIAL_LAYOUTS), space.optional_inputs)):
         # sizes that do not fill a kernel's blocks may take another path
-        case = at(k, [space.plain_sizes[(3 - i % 2) % len(space.plain_sizes)]], rich=True).without(name)
-        if i > 0 or case.options == off:
+        case = case_at(k, [space.plain_sizes[(3 - i % 2) % len(space.plain_sizes)]], rich=True).without(name)
+        if i > 0 or case.options == default_options:
             yield case
-        if i < 2 and case.options != off:  # twice, so that each optional input comes without options once
-            yield replace(case, options=off)
+        if i < 2 and case.options != default_options:  # twice, so that each optional input comes without options once
+            yield replace(case, options=default_options)
 
 
 def _plain_layouts(space: Space) -> list[int]:
     """The plain layouts of no window: a case with a window is otherwise plain."""
-    layouts, windows = golden(space.chunk), [window.lengths for window in space.windows]
-    return [k for k in _PLAIN_LAYOUTS if layouts[k] not in windows]
+    layouts, window_lengths = golden_layouts(space.chunk), [window.lengths for window in space.window_layouts]
+    return [k for k in _PLAIN_LAYOUTS if layouts[k] not in window_lengths]
 
 
-def _windowed(space: Space, k: int, window: WindowLayout, seed: int) -> Case:
+def _window_case(space: Space, k: int, window: WindowLayout, seed: int) -> Case:
     """The kth golden window: a plain case with all outputs."""
     op = space.op
-    plain = golden_case(space, k, window.lengths, space.plain_sizes[0], seed, rich=False)
-    changed: dict[str, Any] = dict.fromkeys(op.on_request.values(), True)
+    plain_case = golden_case(space, k, window.lengths, space.plain_sizes[0], seed, rich=False)
+    option_changes: dict[str, Any] = dict.fromkeys(op.on_request.values(), True)
     if op.reach and window.reach is not None:
-        changed[op.reach] = window.reach
+        option_changes[op.reach] = window.reach
     elif isinstance(op.causal, str):
-        changed[op.causal] = True
-    options = space.known_options({**{n: v[0] for n, v in op.options.items()}, **changed})
+        option_changes[op.causal] = True
+    options = space.known_options({**{n: v[0] for n, v in op.options.items()}, **option_changes})
     keys = window.keys if space.packs_keys else None
-    return replace(plain, options=options, key_lengths=keys, regime="normal")
+    return replace(plain_case, options=options, key_lengths=keys, regime="normal")
 
 
 def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int = 0, *, rich: bool) -> Case:
@@ -273,18 +282,18 @@ def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int =
     rich: with every optional input, slack and non-default options; a second packing for odd k. Else with none of these.
     """
     rng = random.Random(k)
-    forms = _forms(space, k) if rich else dict.fromkeys(space.choices, 0)
+    forms = _forms(space, k) if rich else dict.fromkeys(space.form_counts, 0)
     options = {n: v[(1 + k % (len(v) - 1)) if rich and len(v) > 1 else 0] for n, v in space.options.items()}
-    keys = other_lengths(lengths, k // 2, space.chunk) if rich and space.packs_keys and k % 2 else None
-    present = tuple(space.optional) if rich else ()
+    keys = second_packing_lengths(lengths, k // 2, space.chunk) if rich and space.packs_keys and k % 2 else None
+    present = tuple(space.optional_inputs) if rich else ()
     return Case(
         lengths=lengths,
         dtype=space.dtype,
         sizes=tuple(size.items()),
-        slack=space.slacks[k % len(space.slacks)] if rich else 0,
+        slack=space.slack_counts[k % len(space.slack_counts)] if rich else 0,
         present=present,
-        float32=_given(space, present, space.floats[k % len(space.floats)]),
-        narrow=_given(space, present, space.narrows[k % len(space.narrows)]),
+        float32=_present_inputs(space, present, space.float32_sets[k % len(space.float32_sets)]),
+        narrow=_present_inputs(space, present, space.narrow_sets[k % len(space.narrow_sets)]),
         axes=tuple(forms.items()),
         options=space.known_options(options),
         regime=space.golden_regimes[k % len(_GOLDEN_REGIMES)],
@@ -299,11 +308,11 @@ def _forms(space: Space, k: int) -> dict[str, int]:
     The counter grows by one with each case, so that inputs differ in form. It grows by one more with every fourth case:
     sizes repeat after four, so each size meets every combination of forms.
     """
-    inputs, number = list(space.choices), 3 + k + k // 4
-    return {n: (number >> inputs.index(space.alike(n))) % space.choices[n] for n in inputs}
+    inputs, number = list(space.form_counts), 3 + k + k // 4
+    return {n: (number >> inputs.index(space.form_source(n))) % space.form_counts[n] for n in inputs}
 
 
-def _given(space: Space, present: Collection[str], names: Collection[str]) -> tuple[str, ...]:
+def _present_inputs(space: Space, present: Collection[str], names: Collection[str]) -> tuple[str, ...]:
     """The names among the inputs of a call with these optional inputs."""
     return tuple(n for n in names if n in present or not parse(space.op.inputs[n]).optional)
 
@@ -319,25 +328,25 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
         size = dict(draw(st.sampled_from(space.sizes)))
         lengths = draw(layouts(space.chunk, space.width(size), space.max_tokens))
     options = {n: draw(st.sampled_from(v)) for n, v in space.drawn_options.items()}
-    forms = {n: draw(st.integers(0, many - 1)) for n, many in space.choices.items()}
-    ways = st.none() | st.integers(0, 5)
-    way = draw(ways) if space.packs_keys else None
-    floats = draw(st.sampled_from(space.floats)) if len(space.floats) > 1 else ()
-    narrow = draw(st.sampled_from(space.narrows)) if len(space.narrows) > 1 else ()
-    present = tuple(n for n in space.optional if draw(st.booleans()))
+    forms = {n: draw(st.integers(0, count - 1)) for n, count in space.form_counts.items()}
+    key_patterns = st.none() | st.integers(0, 5)
+    key_pattern = draw(key_patterns) if space.packs_keys else None
+    floats = draw(st.sampled_from(space.float32_sets)) if len(space.float32_sets) > 1 else ()
+    narrow = draw(st.sampled_from(space.narrow_sets)) if len(space.narrow_sets) > 1 else ()
+    present = tuple(n for n in space.optional_inputs if draw(st.booleans()))
     return Case(
         lengths=lengths,
         dtype=space.dtype,
         sizes=tuple(size.items()),
-        slack=draw(st.sampled_from(space.slacks)),
+        slack=draw(st.sampled_from(space.slack_counts)),
         present=present,
-        float32=_given(space, present, floats),
-        narrow=_given(space, present, narrow),
-        axes=tuple((n, forms[space.alike(n)]) for n in space.choices),
+        float32=_present_inputs(space, present, floats),
+        narrow=_present_inputs(space, present, narrow),
+        axes=tuple((n, forms[space.form_source(n)]) for n in space.form_counts),
         options=space.known_options(options),
         regime=draw(st.sampled_from(space.regimes)),
         seed=draw(st.integers(0, 3)),
-        key_lengths=None if way is None else other_lengths(lengths, way, space.chunk),
+        key_lengths=None if key_pattern is None else second_packing_lengths(lengths, key_pattern, space.chunk),
     )
 
 
@@ -346,9 +355,9 @@ def random_cases(space: Space, count: int, seed: int) -> list[Case]:
 
     Each is moved into the kernel's domain, or omitted where no case is near.
     """
-    drawn: list[Case] = []
+    drawn_cases: list[Case] = []
     if count <= 0 or not space.plain_sizes:
-        return drawn
+        return drawn_cases
 
     @with_seed(seed)
     @settings(
@@ -360,21 +369,23 @@ def random_cases(space: Space, count: int, seed: int) -> list[Case]:
     )
     @given(cases(space))
     def collect(case: Case) -> None:
-        drawn.extend(filter(None, [space.fit(case)]))
+        drawn_cases.extend(filter(None, [space.fit(case)]))
 
-    with _storing_nothing(), _reading_no_sources():
+    with _without_hypothesis_storage(), _without_constant_parsing():
         collect()
-    return list(dict.fromkeys(drawn)) if space.domain else drawn
+    return list(dict.fromkeys(drawn_cases)) if space.domain else drawn_cases
 
 
 @contextmanager
-def _storing_nothing() -> Iterator[None]:
+def _without_hypothesis_storage() -> Iterator[None]:
     """Keep Hypothesis from creating its cache, `.hypothesis/`, in the user's folder.
 
     An existing cache, or a folder set by the user, is used.
     """
-    chosen = vars(configuration).get("__hypothesis_home_directory") or os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY")
-    if chosen or Path(".hypothesis").exists():
+    user_directory = vars(configuration).get("__hypothesis_home_directory") or os.environ.get(
+        "HYPOTHESIS_STORAGE_DIRECTORY"
+    )
+    if user_directory or Path(".hypothesis").exists():
         yield
         return
     configuration.set_hypothesis_home_dir(os.devnull)  # where no folder can be made, Hypothesis does without
@@ -385,19 +396,19 @@ def _storing_nothing() -> Iterator[None]:
 
 
 @contextmanager
-def _reading_no_sources() -> Iterator[None]:
+def _without_constant_parsing() -> Iterator[None]:
     """Keep Hypothesis from parsing every loaded module for constants to draw.
 
     Parsing takes half a second in each process, and the cases of a seed would depend on the imported modules.
     """
     providers: Any = sys.modules.get("hypothesis.internal.conjecture.providers")
-    read = getattr(providers, "_get_local_constants", None)
-    if read is None:  # a version that does not do so
+    get_local_constants = getattr(providers, "_get_local_constants", None)
+    if get_local_constants is None:  # a version that does not do so
         yield
         return
-    none = providers._local_constants
-    providers._get_local_constants = lambda: none
+    no_constants = providers._local_constants
+    providers._get_local_constants = lambda: no_constants
     try:
         yield
     finally:
-        providers._get_local_constants = read
+        providers._get_local_constants = get_local_constants

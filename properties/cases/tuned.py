@@ -24,15 +24,15 @@ class Tuned:
         return f"{len(self.ran)} of {len(self.offered)} of {self.kernel}{tail}"
 
 
-def merged(*groups: Iterable[Tuned]) -> tuple[Tuned, ...]:
+def merge_tuned(*groups: Iterable[Tuned]) -> tuple[Tuned, ...]:
     """Each kernel of the groups once, with all its configurations in any of them."""
     kernels: dict[str, Tuned] = {}
     for tuned in (tuned for group in groups for tuned in group):
-        known = kernels.setdefault(tuned.kernel, tuned)
+        previous = kernels.setdefault(tuned.kernel, tuned)
         kernels[tuned.kernel] = dataclasses.replace(
-            known,
-            ran=tuple(dict.fromkeys((*known.ran, *tuned.ran))),
-            offered=tuple(dict.fromkeys((*known.offered, *tuned.offered))),
-            declared=max(known.declared, tuned.declared),
+            previous,
+            ran=tuple(dict.fromkeys((*previous.ran, *tuned.ran))),
+            offered=tuple(dict.fromkeys((*previous.offered, *tuned.offered))),
+            declared=max(previous.declared, tuned.declared),
         )
     return tuple(kernels.values())

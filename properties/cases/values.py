@@ -7,17 +7,17 @@ from torch import Tensor
 
 from packproof.properties.cases.case import STRONG_GATES
 
-_DISTINCT = 3840
+_DISTINCT_VALUES = 3840
 _STRENGTHS = (1e4, 1e9, 1e20)
 STRONGEST = 1.6e38  # in fp32 the sum of two or three is -inf
 
 
-def distinct(size: tuple[int, ...], g: torch.Generator) -> Tensor:
+def distinct_values(size: tuple[int, ...], g: torch.Generator) -> Tensor:
     """3,840 numbers, different in every dtype and in each column: seven bits, from 2^-7 to 2^8, of both signs."""
     rank = torch.rand(size, generator=g, dtype=torch.float64).argsort(0).argsort(0)
-    place = (rank * _DISTINCT) // max(size[0], 1) - _DISTINCT // 2
-    octave, part = (2 * place.abs() + (place < 0)) // 2 // 128, place.abs() % 128
-    return torch.where(place < 0, -1.0, 1.0) * torch.pow(2.0, octave - 7.0) * (1 + part / 128)
+    signed_rank = (rank * _DISTINCT_VALUES) // max(size[0], 1) - _DISTINCT_VALUES // 2
+    octave, mantissa = (2 * signed_rank.abs() + (signed_rank < 0)) // 2 // 128, signed_rank.abs() % 128
+    return torch.where(signed_rank < 0, -1.0, 1.0) * torch.pow(2.0, octave - 7.0) * (1 + mantissa / 128)
 
 
 def decay(size: tuple[int, ...], g: torch.Generator, regime: str, *, tokens: bool) -> Tensor:
@@ -44,10 +44,10 @@ def strong_decay(size: tuple[int, ...], g: torch.Generator, strongest: float, *,
     rate = decay(size, g, "normal", tokens=tokens)
     strengths = torch.tensor((*_STRENGTHS, strongest, *(() if tokens else (0.0,))), dtype=torch.float64)
     channels = size[1:] if tokens else size
-    begin = int(torch.randint(len(strengths), (1,), generator=g))
-    strength = strengths[(begin + torch.arange(math.prod(channels))) % len(strengths)].view(channels)
-    strong = torch.rand(size, generator=g, dtype=torch.float64) < 0.2 if tokens else strength > 0
-    return torch.where(strong, (rate - 1) * strength, rate)
+    first_strength = int(torch.randint(len(strengths), (1,), generator=g))
+    strength = strengths[(first_strength + torch.arange(math.prod(channels))) % len(strengths)].view(channels)
+    is_strong = torch.rand(size, generator=g, dtype=torch.float64) < 0.2 if tokens else strength > 0
+    return torch.where(is_strong, (rate - 1) * strength, rate)
 
 
 def fitting_strong_rates(size: tuple[int, ...], g: torch.Generator) -> Tensor:
@@ -61,13 +61,13 @@ def share(size: tuple[int, ...], g: torch.Generator, regime: str) -> Tensor:
 
     Under long decay a thousandth to a tenth, since a replaced memory is forgotten.
     """
-    part, which = torch.rand(2, *size, generator=g, dtype=torch.float64).unbind()
+    fraction, selector = torch.rand(2, *size, generator=g, dtype=torch.float64).unbind()
     if regime == "long decay":
-        return torch.pow(10.0, -(1 + 2 * part))
-    return torch.where(which < 0.3, (10 * which).floor(), part)
+        return torch.pow(10.0, -(1 + 2 * fraction))
+    return torch.where(selector < 0.3, (10 * selector).floor(), fraction)
 
 
-def with_length(x: Tensor, g: torch.Generator, regime: str) -> Tensor:
+def with_unit_length(x: Tensor, g: torch.Generator, regime: str) -> Tensor:
     """The vectors along the last axis with length 1; in the wide regime with lengths from 0.25 to 1.25."""
     length = 0.25 + torch.rand(*x.shape[:-1], 1, generator=g, dtype=torch.float64)
     unit: Tensor = x / x.norm(dim=-1, keepdim=True)
@@ -79,20 +79,20 @@ def step(size: tuple[int, ...], g: torch.Generator, regime: str, *, tokens: bool
 
     Under strong gates most steps are as small as rates are large, and a bias added to all steps is nearly zero.
     """
-    step = 0.05 + 0.95 * torch.rand(size, generator=g, dtype=torch.float64)
-    forget = torch.rand(size, generator=g, dtype=torch.float64) < 0.3
+    steps = 0.05 + 0.95 * torch.rand(size, generator=g, dtype=torch.float64)
+    forgets = torch.rand(size, generator=g, dtype=torch.float64) < 0.3
     if regime == STRONG_GATES:
-        return step * (fitting_strong_rates(size, g) if tokens else 1 / _STRENGTHS[-1])
-    return torch.where(forget, step, step * 1e-3) if regime == "hard decay" and tokens else step
+        return steps * (fitting_strong_rates(size, g) if tokens else 1 / _STRENGTHS[-1])
+    return torch.where(forgets, steps, steps * 1e-3) if regime == "hard decay" and tokens else steps
 
 
 def with_large_steps(x: Tensor, g: torch.Generator) -> Tensor:
     """Steps with one token in four so large that softplus returns its argument; up to 100, where exp overflows fp32."""
-    share, large = torch.rand(2, *x.shape, generator=g, dtype=torch.float64)
-    return torch.where(share < 0.25, 20 + 80 * large, x)
+    selector, large_part = torch.rand(2, *x.shape, generator=g, dtype=torch.float64)
+    return torch.where(selector < 0.25, 20 + 80 * large_part, x)
 
 
-def wide(size: tuple[int, ...], g: torch.Generator, dtype: str) -> Tensor:
+def wide_factors(size: tuple[int, ...], g: torch.Generator, dtype: str) -> Tensor:
     """A factor per token from 1e-3 to 1e3 (1e-1 to 1e1 in float16, which ends at 65,504)."""
     decades = 1.0 if dtype == "float16" else 3.0
     per_token = torch.rand(size[:1] + (1,) * (len(size) - 1), generator=g, dtype=torch.float64)

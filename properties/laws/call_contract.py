@@ -6,11 +6,11 @@ from itertools import repeat
 
 import torch
 
-from packproof.properties.call import KernelFault, Placement, Refused
+from packproof.properties.call import KernelFault, Placement, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.layouts import DEFAULT_CHUNK
 from packproof.properties.cases.sample import Sample
-from packproof.properties.cases.space import CROWD, Space, golden_case
+from packproof.properties.cases.space import CROWDED_LENGTHS, Space, golden_case
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
 from packproof.properties.laws.names import LAWS
@@ -26,26 +26,30 @@ _PACK = "aaa bbbbb cc"
 def _determinism(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """The same bits for a kernel that promises to be deterministic, else within the budget."""
     sample = kernel.sample(case)
-    first = kernel.remembered(sample)
+    baseline = kernel.remembered(sample)
     note = "after another layout in the same cu_seqlens tensor"
-    edited = list(_differ(kernel, sample, first, kernel.rerun(case, lambda: _edited(kernel, case, note)), note))
-    if edited:
-        yield from _repeated(kernel, sample, first, "in a second run")
-        yield from edited
+    violations = list(
+        _compare_runs(
+            kernel, sample, baseline, kernel.rerun(case, lambda: _run_with_edited_metadata(kernel, case, note)), note
+        )
+    )
+    if violations:
+        yield from _compare_repeat(kernel, sample, baseline, "in a second run")
+        yield from violations
     chunk = kernel.promises.chunk or DEFAULT_CHUNK
     if len(case.lengths) == 1 and case.n_tokens > 2 * chunk:  # seldom: a new process has to start, compile and tune
         kernel.runner.restart()
-        yield from _repeated(kernel, sample, first, "in a new process")
+        yield from _compare_repeat(kernel, sample, baseline, "in a new process")
 
 
-def _edited(kernel: KernelUnderTest, case: Case, note: str) -> Tensors:
+def _run_with_edited_metadata(kernel: KernelUnderTest, case: Case, note: str) -> Tensors:
     """The results of a call after the cu_seqlens tensor of another layout was edited in place."""
-    if other := _other_layout(kernel, case):
-        kernel.run(kernel.sample(other), gradients=False, note="with other boundaries")
+    if other_case := _case_with_other_boundaries(kernel, case):
+        kernel.run(kernel.sample(other_case), gradients=False, note="with other boundaries")
     return kernel.run(kernel.sample(case), note=note, edit_metadata=True)
 
 
-def _other_layout(kernel: KernelUnderTest, case: Case) -> Case | None:
+def _case_with_other_boundaries(kernel: KernelUnderTest, case: Case) -> Case | None:
     """A case with other boundaries, but as many rows and sequences; None where the kernel's domain has none.
 
     One sequence becomes two.
@@ -63,37 +67,46 @@ def _other_layout(kernel: KernelUnderTest, case: Case) -> Case | None:
         yield *lengths[1:-1], lengths[0], lengths[-1] + case.slack
 
     keys = repeat(None) if case.key_lengths is None else layouts(case.key_lengths)
-    moved = zip(layouts(case.lengths), keys, strict=False)
-    others = (case.replace(lengths=a, key_lengths=b, slack=0) for a, b in moved if min(*a, *(b or a)) >= 0)
-    return next((o for o in others if o.lengths != case.lengths and kernel.domain.allows(kernel.op, o)), None)
+    length_pairs = zip(layouts(case.lengths), keys, strict=False)
+    candidates = (case.replace(lengths=a, key_lengths=b, slack=0) for a, b in length_pairs if min(*a, *(b or a)) >= 0)
+    return next(
+        (
+            candidate
+            for candidate in candidates
+            if candidate.lengths != case.lengths and kernel.domain.allows(kernel.op, candidate)
+        ),
+        None,
+    )
 
 
-def _repeated(kernel: KernelUnderTest, sample: Sample, first: Tensors, note: str) -> Iterator[Violation]:
-    yield from _differ(kernel, sample, first, kernel.run(sample, note=note), note)
+def _compare_repeat(kernel: KernelUnderTest, sample: Sample, baseline: Tensors, note: str) -> Iterator[Violation]:
+    yield from _compare_runs(kernel, sample, baseline, kernel.run(sample, note=note), note)
 
 
-def _differ(kernel: KernelUnderTest, sample: Sample, first: Tensors, again: Tensors, note: str) -> Iterator[Violation]:
+def _compare_runs(
+    kernel: KernelUnderTest, sample: Sample, baseline: Tensors, repeat_results: Tensors, note: str
+) -> Iterator[Violation]:
     exact = kernel.promises.deterministic
-    for key, x in again.items():
-        allowed = None if exact else kernel.budget(key, sample) * 2
+    for key, x in repeat_results.items():
+        budget = None if exact else kernel.budget(key, sample) * 2
         rows = kernel.row_map(key, sample)
-        compared = Comparison(key, first[key], x, rows, allowed, other="again", note=note)
-        for violation in compared.violations():
+        comparison = Comparison(key, baseline[key], x, rows, budget, baseline_name="again", note=note)
+        for violation in comparison.violations():
             yield kernel.beside_the_reference(violation, sample)
 
 
-def _with_crowds(space: Space, drawn: Collection[Case]) -> list[Case]:
+def _cases_with_crowds(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     """The drawn cases; for a deterministic kernel also packs so large that every program of a GPU adds to one sum."""
     sizes = space.model_sizes[:1] if space.promises.deterministic else ()
-    crowds = [golden_case(space, 0, CROWD, size, rich=rich) for size in sizes for rich in (True, False)]
-    return [*drawn, *dict.fromkeys(crowds)]
+    crowds = [golden_case(space, 0, CROWDED_LENGTHS, size, rich=rich) for size in sizes for rich in (True, False)]
+    return [*drawn_cases, *dict.fromkeys(crowds)]
 
 
 DETERMINISM = Property(
     "determinism",
     LAWS["determinism"],
     _determinism,
-    cases=_with_crowds,
+    cases=_cases_with_crowds,
     dtype_independent=True,
     illustration=Illustration(
         "f(S) = f(S)   again, after other shapes, in a new process, with cu_seqlens edited in place",
@@ -108,25 +121,25 @@ def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """New allocations of the kernel start as NaN: a row not written, or read too early, shows."""
     sample = kernel.sample(case)
     note = "with every new buffer filled with NaN"
-    got, result = kernel.results(sample, guard=True, note=note)
+    actual, result = kernel.results(sample, guard=True, note=note)
     for name, before in {**sample.inputs, **sample.metadata}.items():
-        if _changed(result.inputs_after[name], before):
+        if _bytes_differ(result.inputs_after[name], before):
             text = f"{name} was changed by the kernel: inputs are the caller's"
             yield Violation(tensor=TensorKey(name, "input"), text=text)
     for name, before in sample.cotangents.items():
         after = result.inputs_after.get(f"cotangent:{name}")  # None in a run without gradients
-        if after is not None and _changed(after, before):
+        if after is not None and _bytes_differ(after, before):
             text = (
                 f"the incoming gradient of {name} was changed by the kernel: autograd hands the same tensor to others"
             )
             yield Violation(tensor=TensorKey(name), text=text)
-    want, plain = kernel.expect(sample), kernel.remembered(sample)
-    for key, x in got.items():
-        wanted, rows = want.values[key], kernel.row_map(key, sample)
-        unwritten = torch.where(torch.isfinite(x), wanted.to(x.dtype), x)
-        yield from Comparison(key, unwritten, wanted, rows, want.budgets[key], note=note).violations()
+    answer, plain_results = kernel.expect(sample), kernel.remembered(sample)
+    for key, x in actual.items():
+        expected, rows = answer.values[key], kernel.row_map(key, sample)
+        unwritten = torch.where(torch.isfinite(x), expected.to(x.dtype), x)
+        yield from Comparison(key, unwritten, expected, rows, answer.budgets[key], note=note).violations()
         exact = kernel.promises.deterministic
-        yield from kernel.agree(key, x, plain[key], Origin(sample), exact=exact, other="before", note=note)
+        yield from kernel.agree(key, x, plain_results[key], Origin(sample), exact=exact, other="before", note=note)
 
 
 MEMORY = Property(
@@ -144,7 +157,7 @@ MEMORY = Property(
 )
 
 
-def _changed(after: torch.Tensor, before: torch.Tensor) -> bool:
+def _bytes_differ(after: torch.Tensor, before: torch.Tensor) -> bool:
     return after.shape != before.shape or not torch.equal(_bytes(after), _bytes(before))
 
 
@@ -155,30 +168,32 @@ def _bytes(x: torch.Tensor) -> torch.Tensor:
 def _strides(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     placement = _PLACEMENTS[case.seed % len(_PLACEMENTS)]
     sample = kernel.sample(case)
-    placed = _expandable(sample) if placement == "expanded" else sample
-    want, note = kernel.remembered(placed), f"with {placement} tensors"
+    placed_sample = _with_equal_cotangents(sample) if placement == "expanded" else sample
+    expected, note = kernel.remembered(placed_sample), f"with {placement} tensors"
     with kernel.optional(note):
         try:
-            got = kernel.run(placed, placement=placement)
+            actual = kernel.run(placed_sample, placement=placement)
         except KernelFault as fault:
             if not fault.refuses("stride", "contiguous"):
                 yield Violation(text=str(fault), note=note, fault=fault.kind)
                 return
-            raise Refused(str(fault)) from fault
-        for key, x in got.items():
-            yield from kernel.agree(key, x, want[key], Origin(placed), exact=False, other="contiguous", note=note)
+            raise Refusal(str(fault)) from fault
+        for key, x in actual.items():
+            yield from kernel.agree(
+                key, x, expected[key], Origin(placed_sample), exact=False, other="contiguous", note=note
+            )
 
 
-def _unless_contiguous(space: Space, drawn: Collection[Case]) -> list[Case]:
+def _strided_cases(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     """The drawn cases; none if the kernel's domain has contiguous tensors only."""
-    return list(drawn) if space.domain.allows_strides else []
+    return list(drawn_cases) if space.domain.allows_strides else []
 
 
 STRIDES = Property(
     "strides",
     LAWS["strides"],
     _strides,
-    cases=_unless_contiguous,
+    cases=_strided_cases,
     dtype_independent=True,
     varies_with_seed=True,
     illustration=Illustration(
@@ -190,36 +205,38 @@ STRIDES = Property(
 )
 
 
-def _expandable(sample: Sample) -> Sample:
+def _with_equal_cotangents(sample: Sample) -> Sample:
     """The sample with equal incoming gradients along tokens, as of a sum: a stride of 0 holds the same values."""
-    expanded = {n: torch.ones_like(c) if role(sample.axes[n]) == "token" else c for n, c in sample.cotangents.items()}
-    return dataclasses.replace(sample, cotangents=expanded)
+    equal_cotangents = {
+        n: torch.ones_like(c) if role(sample.axes[n]) == "token" else c for n, c in sample.cotangents.items()
+    }
+    return dataclasses.replace(sample, cotangents=equal_cotangents)
 
 
 def _metadata(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
-    want = kernel.remembered(sample)
-    wide = dataclasses.replace(sample, index_dtype=torch.int64)
+    expected = kernel.remembered(sample)
+    int64_sample = dataclasses.replace(sample, index_dtype=torch.int64)
     with kernel.optional(note := "with int64 offsets"):
         try:
-            got = kernel.run(wide)
+            actual = kernel.run(int64_sample)
         except KernelFault as fault:
             if not fault.refuses("int32", "int64", "dtype"):
                 yield Violation(text=str(fault), note=note, fault=fault.kind)
             else:
-                raise Refused(str(fault)) from fault
+                raise Refusal(str(fault)) from fault
         else:
-            for key, x in got.items():
-                yield from kernel.agree(key, x, want[key], Origin(sample), other="int32", note=note)
+            for key, x in actual.items():
+                yield from kernel.agree(key, x, expected[key], Origin(sample), other="int32", note=note)
     with kernel.optional("with empty sequences put in"):
-        yield from _with_empty(kernel, case, sample, want)
-    nothing = sample.select([])
+        yield from _compare_with_empty_sequences(kernel, case, sample, expected)
+    empty_pack = sample.select([])
     with kernel.optional(note := "with zero sequences"):
-        for key, x in kernel.run(nothing, note=note).items():
+        for key, x in kernel.run(empty_pack, note=note).items():
             pool = kernel.op.pool
-            wanted = nothing.inputs[pool[1]] if pool and key.name == pool[2] else torch.zeros_like(x)
+            expected_value = empty_pack.inputs[pool[1]] if pool and key.name == pool[2] else torch.zeros_like(x)
             yield from Comparison(
-                key, x, wanted, kernel.row_map(key, nothing), other="expected", note=note
+                key, x, expected_value, kernel.row_map(key, empty_pack), baseline_name="expected", note=note
             ).violations()
 
 
@@ -239,30 +256,34 @@ METADATA = Property(
 )
 
 
-def _with_empty(kernel: KernelUnderTest, case: Case, sample: Sample, want: Tensors) -> Iterator[Violation]:
+def _compare_with_empty_sequences(
+    kernel: KernelUnderTest, case: Case, sample: Sample, expected: Tensors
+) -> Iterator[Violation]:
     """Compare with a pack of the same tokens and empty sequences first, last and in between."""
     n = len(case.lengths)
     if n == 0 or not kernel.domain.allows_length(0):
         return
     keys = None if case.key_lengths is None else (*case.key_lengths, 0)
-    wide = kernel.sample(case.replace(lengths=(*case.lengths, 0), key_lengths=keys, slack=0))
-    spread = [j for i in range(n) for j in (n, i)] + [n, n]
-    sizes = {**wide.sizes, SLOTS: sample.sizes[SLOTS]} if kernel.op.pool else wide.sizes
-    padded = dataclasses.replace(wide, inputs=dict(wide.inputs), cotangents=dict(wide.cotangents), sizes=sizes)
+    extended = kernel.sample(case.replace(lengths=(*case.lengths, 0), key_lengths=keys, slack=0))
+    order = [j for i in range(n) for j in (n, i)] + [n, n]
+    sizes = {**extended.sizes, SLOTS: sample.sizes[SLOTS]} if kernel.op.pool else extended.sizes
+    padded = dataclasses.replace(
+        extended, inputs=dict(extended.inputs), cotangents=dict(extended.cotangents), sizes=sizes
+    )
     for kind, source in (("inputs", sample.inputs), ("cotangents", sample.cotangents)):
         for name, x in source.items():
             if role(sample.axes[name]) == "token":
                 getattr(padded, kind)[name] = x[: sample.offsets_of(sample.axes[name])[-1]]
             elif role(sample.axes[name]) == "sequence":
-                getattr(padded, kind)[name] = torch.cat([x, getattr(wide, kind)[name][n:]])
+                getattr(padded, kind)[name] = torch.cat([x, getattr(extended, kind)[name][n:]])
             else:
                 getattr(padded, kind)[name] = x
     if kernel.op.pool:
         padded = padded.in_slots([*sample.slots, -1])
     note = "with empty sequences put in"
-    got = kernel.run(padded.select(spread), note=note)
-    for key, x in got.items():
+    actual = kernel.run(padded.select(order), note=note)
+    for key, x in actual.items():
         rows = x[1 : 2 * n : 2] if role(sample.axes[key.name]) == "sequence" else x
-        kept = want[key][: len(rows)]
+        expected_rows = expected[key][: len(rows)]
         # order and tokens are unchanged, hence also the chunks of the pack and the budget
-        yield from kernel.agree(key, rows, kept, Origin(sample), other="before", note=note)
+        yield from kernel.agree(key, rows, expected_rows, Origin(sample), other="before", note=note)

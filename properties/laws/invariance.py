@@ -8,19 +8,21 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from packproof.properties.cases.case import Case, shorten
-from packproof.properties.cases.sample import Sample, total
-from packproof.properties.cases.space import CROWD, Space, golden_case
+from packproof.properties.cases.sample import Sample, sum_in_float64
+from packproof.properties.cases.space import CROWDED_LENGTHS, Space, golden_case
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.properties.violation import Violation
-from packproof.refs.axes import in_pool, role
+from packproof.refs.axes import is_in_pool, role
 
 _MOST_SEQUENCES = 6
 _PACK = "aaa bbbbb cc"
-_APART = "The reference has to compute each sequence by itself, as `split_sequences` and `join_sequences` help to do."
+_SEPARATE_SEQUENCES = (
+    "The reference has to compute each sequence by itself, as `split_sequences` and `join_sequences` help to do."
+)
 
 
 def _reference(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
@@ -29,23 +31,23 @@ def _reference(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 def against_reference(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
     """The violations of `reference` at one sample."""
-    got, want = kernel.remembered(sample), kernel.expect(sample)
-    for key, x in got.items():
+    actual, answer = kernel.remembered(sample), kernel.expect(sample)
+    for key, x in actual.items():
         rows = kernel.row_map(key, sample)
-        yield from Comparison(key, x, want.values[key], rows, want.budgets[key]).violations()
+        yield from Comparison(key, x, answer.values[key], rows, answer.budgets[key]).violations()
 
 
-def _with_long_sums(space: Space, drawn: Collection[Case]) -> list[Case]:
+def _cases_with_long_sums(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     """The drawn cases; on a GPU, for gradients that are sums, also a pack of thousands of tokens."""
-    sizes = space.plain_sizes[:1] if space.on_gpu and space.sums else ()
-    return [*drawn, *(golden_case(space, 0, CROWD, size, rich=True) for size in sizes)]
+    sizes = space.plain_sizes[:1] if space.on_gpu and space.summed_inputs else ()
+    return [*drawn_cases, *(golden_case(space, 0, CROWDED_LENGTHS, size, rich=True) for size in sizes)]
 
 
 REFERENCE = Property(
     "reference",
     LAWS["reference"],
     _reference,
-    cases=_with_long_sums,
+    cases=_cases_with_long_sums,
     shares="reference",
     illustration=Illustration(
         "|f(S) − r(S)| ≤ budget,   |f′(S) − r′(S)| ≤ budget,   r: the same mathematics in float64, token by token",
@@ -63,23 +65,28 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """
     sample = kernel.sample(case)
     packed = kernel.remembered(sample)
-    every = len(case.lengths) <= 2 * _MOST_SEQUENCES
-    comparable = _comparable(kernel, sample, packed, min)
-    chosen = comparable if every else _some(case, comparable)
-    sees_nothing = any(n and j not in chosen for j, n in enumerate(case.lengths))
-    parts = {j: sample.alone(j) for j in chosen}
-    alone = {j: kernel.remembered(part) for j, part in parts.items()}
+    covers_all = len(case.lengths) <= 2 * _MOST_SEQUENCES
+    comparable = _comparable_sequences(kernel, sample, packed, min)
+    selected = comparable if covers_all else _select_sequences(case, comparable)
+    sees_nothing = any(n and j not in selected for j, n in enumerate(case.lengths))
+    separate_samples = {j: sample.alone(j) for j in selected}
+    separate_runs = {j: kernel.remembered(part) for j, part in separate_samples.items()}
     for key, x in packed.items():
         if not kernel.shared(key, sample):
-            for j, run in alone.items():
+            for j, run in separate_runs.items():
                 axes = kernel.row_map(key, sample).axes
-                rows, own = sample.rows(j, axes), parts[j].rows(0, axes)
-                here, there = Origin(sample, rows.start), Origin(parts[j], own.start)
-                yield from kernel.agree(key, x[rows], run[key][own], here, against=there, other="alone")
-        elif every and alone and not sees_nothing:  # queries not run alone add to a sink's gradient too
-            summands = [run[key] for run in alone.values()]
+                rows, separate_rows = sample.rows(j, axes), separate_samples[j].rows(0, axes)
+                packed_origin, separate_origin = (
+                    Origin(sample, rows.start),
+                    Origin(separate_samples[j], separate_rows.start),
+                )
+                yield from kernel.agree(
+                    key, x[rows], run[key][separate_rows], packed_origin, against=separate_origin, other="alone"
+                )
+        elif covers_all and separate_runs and not sees_nothing:  # queries not run alone add to a sink's gradient too
+            summands = [run[key] for run in separate_runs.values()]
             yield from kernel.agree(
-                key, x, total(summands), Origin(sample), other="sum over the sequences", summands=summands
+                key, x, sum_in_float64(summands), Origin(sample), other="sum over the sequences", summands=summands
             )
 
 
@@ -88,7 +95,7 @@ PACKING = Property(
     LAWS["packing"],
     _packing,
     dtype_independent=True,
-    of_the_op=_APART,
+    of_the_op=_SEPARATE_SEQUENCES,
     illustration=Illustration(
         "f(S)[j] = f([S[j]]),   f′(S)[j] = f′([S[j]]),   ∂θ f(S) = Σⱼ ∂θ f([S[j]])",
         ("the pack", _PACK),
@@ -104,22 +111,22 @@ class _Rerun:
 
     sample: Sample
     """The sample of the first run."""
-    changed: Sample
+    changed_sample: Sample
     """The sample of the second run."""
-    before: Tensors
+    results_before: Tensors
     """Results of the first run."""
-    after: Tensors
+    results_after: Tensors
     """Results of the second run."""
     note: str
     """The change, for the text of a violation."""
-    budgeted: bool = True
+    has_budget: bool = True
     """The second sample has an error budget. With NaN, Inf or huge values it has none."""
 
-    def agrees(self, kernel: KernelUnderTest, key: TensorKey, rows: slice) -> Iterator[Violation]:
-        here, there = Origin(self.sample, rows.start), Origin(self.changed, rows.start)
-        got, want = self.after[key][rows], self.before[key][rows]
-        against = there if self.budgeted else None
-        yield from kernel.agree(key, got, want, here, against=against, other="before", note=self.note)
+    def compare_rows(self, kernel: KernelUnderTest, key: TensorKey, rows: slice) -> Iterator[Violation]:
+        origin, changed_origin = Origin(self.sample, rows.start), Origin(self.changed_sample, rows.start)
+        actual, expected = self.results_after[key][rows], self.results_before[key][rows]
+        against = changed_origin if self.has_budget else None
+        yield from kernel.agree(key, actual, expected, origin, against=against, other="before", note=self.note)
 
 
 def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
@@ -138,34 +145,34 @@ def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         return
     redrawn = kernel.sample(case.replace(seed=case.seed + 1000))
     poisons = (float("nan"), float("inf"), 1e30 if case.dtype != "float16" else 6e4) if kernel.promises.isolated else ()
-    chosen = _some(case, _comparable(kernel, sample, before, max), most=2)
-    for number, j in enumerate(chosen, start=case.seed):
-        wild = bool(poisons) and number % 2 == 1
-        if wild:
+    selected = _select_sequences(case, _comparable_sequences(kernel, sample, before, max), limit=2)
+    for number, j in enumerate(selected, start=case.seed):
+        is_poisoned = bool(poisons) and number % 2 == 1
+        if is_poisoned:
             value = poisons[(number // 2 + case.n_tokens) % len(poisons)]  # another one for other cases
-            changed, note = sample.keep_only(j, value), f"with {value:g} in the other sequences"
+            changed_sample, note = sample.keep_only(j, value), f"with {value:g} in the other sequences"
         else:
-            changed, note = sample.keep_only(j, redrawn), "after the other sequences were redrawn"
-        after = kernel.run(changed, note=note)
-        rerun = _Rerun(sample, changed, before, after, note, budgeted=not wild)
+            changed_sample, note = sample.keep_only(j, redrawn), "after the other sequences were redrawn"
+        after = kernel.run(changed_sample, note=note)
+        rerun = _Rerun(sample, changed_sample, before, after, note, has_budget=not is_poisoned)
         for key in after:
             if not kernel.shared(key, sample):
-                yield from rerun.agrees(kernel, key, sample.rows(j, kernel.row_map(key, sample).axes))
+                yield from rerun.compare_rows(kernel, key, sample.rows(j, kernel.row_map(key, sample).axes))
 
 
-def _with_others(_space: Space, drawn: Collection[Case]) -> list[Case]:
-    return [case for case in drawn if case.slack or _has_several(case)]
+def _cases_with_neighbours(_space: Space, drawn_cases: Collection[Case]) -> list[Case]:
+    return [case for case in drawn_cases if case.slack or _has_several(case)]
 
 
 ISOLATION = Property(
     "isolation",
     LAWS["isolation"],
     _isolation,
-    cases=_with_others,
+    cases=_cases_with_neighbours,
     dtype_independent=True,
     perturbs_with_nan=True,
     nothing_to_compare="no example has another sequence, or slack rows",
-    of_the_op=_APART,
+    of_the_op=_SEPARATE_SEQUENCES,
     illustration=Illustration(
         "f(S)[j] = f(S′)[j]   for every S′ with S′[j] = S[j], whatever the others and the slack hold",
         ("the pack", _PACK),
@@ -184,34 +191,37 @@ def _causality(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     if not sample.causal or not _has_later_tokens(case):
         return
     rng = random.Random(case.seed)
-    last = [rng.randrange(-1, n) if n else -1 for n in case.lengths]
+    last_positions = [rng.randrange(-1, n) if n else -1 for n in case.lengths]
     redrawn = kernel.sample(case.replace(seed=case.seed + 2000))
     before = kernel.remembered(sample)
-    changed, note = sample.with_later_inputs(last, redrawn), "after later tokens were redrawn"
-    values = _Rerun(sample, changed, before, kernel.run(changed, gradients=False, note=note), note)
+    changed_sample, note = sample.with_later_inputs(last_positions, redrawn), "after later tokens were redrawn"
+    value_rerun = _Rerun(sample, changed_sample, before, kernel.run(changed_sample, gradients=False, note=note), note)
     outputs = [TensorKey(n) for n in sample.outputs if role(sample.axes[n]) == "token"]
-    for start, p in zip(sample.offsets, last, strict=False):
+    for start, position in zip(sample.offsets, last_positions, strict=False):
         for key in outputs:
-            yield from values.agrees(kernel, key, slice(start, start + p + 1))
+            yield from value_rerun.compare_rows(kernel, key, slice(start, start + position + 1))
     if not kernel.gradients:
         return
-    changed, note = sample.with_earlier_cotangents(last, redrawn), "after earlier incoming gradients were redrawn"
-    derivatives = _Rerun(sample, changed, before, kernel.run(changed, note=note), note)
+    changed_sample, note = (
+        sample.with_earlier_cotangents(last_positions, redrawn),
+        "after earlier incoming gradients were redrawn",
+    )
+    gradient_rerun = _Rerun(sample, changed_sample, before, kernel.run(changed_sample, note=note), note)
     gradients = [gradient(n) for n in sample.wrt if role(sample.axes[n]) == "token"]
-    for j, p in enumerate(last):
+    for j, position in enumerate(last_positions):
         for key in gradients:
-            yield from derivatives.agrees(kernel, key, sample.later(j, p, sample.axes[key.name]))
+            yield from gradient_rerun.compare_rows(kernel, key, sample.later(j, position, sample.axes[key.name]))
 
 
-def _with_later_tokens(_space: Space, drawn: Collection[Case]) -> list[Case]:
-    return [case for case in drawn if _has_later_tokens(case)]
+def _cases_with_later_tokens(_space: Space, drawn_cases: Collection[Case]) -> list[Case]:
+    return [case for case in drawn_cases if _has_later_tokens(case)]
 
 
 CAUSALITY = Property(
     "causality",
     LAWS["causality"],
     _causality,
-    cases=_with_later_tokens,
+    cases=_cases_with_later_tokens,
     dtype_independent=True,
     quick=True,
     nothing_to_compare="no example has a later token that must not be seen",
@@ -236,33 +246,33 @@ def _permutation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     random.Random(case.seed).shuffle(order)
     if order == sorted(order):
         order.reverse()
-    before, moved = kernel.remembered(sample), sample.select(order)
+    before, permuted = kernel.remembered(sample), sample.select(order)
     note = f"in the order {shorten(tuple(order))}"
-    after = kernel.run(moved, note=note)
+    after = kernel.run(permuted, note=note)
     for key, x in after.items():
         if kernel.shared(key, sample):
             yield from kernel.agree(key, before[key], x, Origin(sample), other="permuted", note=note)
             continue
         axes = kernel.row_map(key, sample).axes
         for new, old in enumerate(order):
-            rows, now = sample.rows(old, axes), moved.rows(new, axes)
-            here, there = Origin(sample, rows.start), Origin(moved, now.start)
-            got, want = before[key][rows], x[now]
-            yield from kernel.agree(key, got, want, here, against=there, other="permuted", note=note)
+            rows, permuted_rows = sample.rows(old, axes), permuted.rows(new, axes)
+            origin, permuted_origin = Origin(sample, rows.start), Origin(permuted, permuted_rows.start)
+            actual, expected = before[key][rows], x[permuted_rows]
+            yield from kernel.agree(key, actual, expected, origin, against=permuted_origin, other="permuted", note=note)
 
 
-def _with_several(_space: Space, drawn: Collection[Case]) -> list[Case]:
-    return [case for case in drawn if _has_several(case)]
+def _cases_with_several_sequences(_space: Space, drawn_cases: Collection[Case]) -> list[Case]:
+    return [case for case in drawn_cases if _has_several(case)]
 
 
 PERMUTATION = Property(
     "permutation",
     LAWS["permutation"],
     _permutation,
-    cases=_with_several,
+    cases=_cases_with_several_sequences,
     dtype_independent=True,
     nothing_to_compare="no example has two sequences to reorder",
-    of_the_op=_APART,
+    of_the_op=_SEPARATE_SEQUENCES,
     illustration=Illustration(
         "f(πS) = πf(S),   ∂θ f(πS) = ∂θ f(S)   for every order π of the sequences",
         ("the pack", _PACK),
@@ -280,25 +290,25 @@ def _has_later_tokens(case: Case) -> bool:
     return max(case.lengths, default=0) > 1
 
 
-def _comparable(
-    kernel: KernelUnderTest, sample: Sample, found: Tensors, of_both: Callable[[tuple[int, int]], int]
+def _comparable_sequences(
+    kernel: KernelUnderTest, sample: Sample, results: Tensors, combine: Callable[[tuple[int, int]], int]
 ) -> list[int]:
     """The sequences with anything to compare: all where there are states, else those with tokens.
 
     combine: from the numbers of queries and keys, the number of tokens to compare.
     """
-    kinds = [kernel.row_map(key, sample).axes for key in found]
-    states = any(role(axes) == "sequence" or in_pool(axes) for axes in kinds)
-    counts = map(of_both, zip(sample.lengths, sample.key_lengths or sample.lengths, strict=True))
+    axes_of_tensors = [kernel.row_map(key, sample).axes for key in results]
+    states = any(role(axes) == "sequence" or is_in_pool(axes) for axes in axes_of_tensors)
+    counts = map(combine, zip(sample.lengths, sample.key_lengths or sample.lengths, strict=True))
     return [j for j, n in enumerate(counts) if n or states]
 
 
-def _some(case: Case, among: Sequence[int], most: int = _MOST_SEQUENCES) -> Sequence[int]:
+def _select_sequences(case: Case, sequences: Sequence[int], limit: int = _MOST_SEQUENCES) -> Sequence[int]:
     """At most `limit` of these sequences, chosen by the seed; always the first, the last and the longest."""
-    if len(among) <= most:
-        return among
-    longest = max(among, key=lambda j: case.lengths[j])
-    chosen = dict.fromkeys([among[0], among[-1], longest])
-    rest = [j for j in among if j not in chosen]
-    random.Random(case.seed).shuffle(rest)
-    return sorted([*chosen, *rest][:most])
+    if len(sequences) <= limit:
+        return sequences
+    longest = max(sequences, key=lambda j: case.lengths[j])
+    selected = dict.fromkeys([sequences[0], sequences[-1], longest])
+    remaining = [j for j in sequences if j not in selected]
+    random.Random(case.seed).shuffle(remaining)
+    return sorted([*selected, *remaining][:limit])

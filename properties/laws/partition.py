@@ -19,13 +19,13 @@ from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.pieces import Pieces
 from packproof.properties.laws.property import Illustration, Property
-from packproof.properties.laws.state_passing import with_states
+from packproof.properties.laws.state_passing import cases_with_states
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 
-_ON_A_RANK = "on one of the ranks"
+_RANK_NOTE = "on one of the ranks"
 _ONE_DRAWN_CASE_IN = 24
-_MOST_CUTS = 4
+_MAX_CUTS = 4
 
 
 def _partition(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
@@ -36,47 +36,58 @@ def _partition(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     An uncut document keeps its bits where the kernel promises not to depend on the pack. A document cut at the ends of
     the kernel's own segments keeps the bits of its values, if the state enters as a carry.
     """
-    if case.cuts is None or not case.n_tokens or not (kernel.takes_cuts or _goes_on(kernel, case)):
+    if case.cuts is None or not case.n_tokens or not (kernel.takes_cuts or _can_hand_on(kernel, case)):
         return
     sample = kernel.sample(case)
-    pieces = Pieces(kernel, sample, spans_of_ranks(case.lengths, case.cuts), _ON_A_RANK)
-    one = kernel.remembered(sample)
-    several = _cut_by_the_kernel(kernel, sample, case) if kernel.takes_cuts else pieces.joined()
-    inside = _cuts_inside(case)
-    exact, handed_on = [_exact(kernel, case, cuts) for cuts in inside], max(map(len, inside)) if kernel.op.carry else 0
-    for key, x in several.items():
-        rows, allowed = kernel.row_map(key, sample), partial(pieces.allowed, key, len(x), handed_on)
-        for part, bitwise in _parts(rows, [key.kind in kinds for kinds in exact], len(x)):
-            budget = None if bitwise else partial(_of_rows, allowed, part)
-            compared = Comparison(key, one[key][part], x[part], rows, budget, part.start, other="over ranks")
-            for violation in compared.violations():
-                shown = kernel.beside_the_reference(violation, sample, pieces=handed_on)
-                yield dataclasses.replace(shown, rank=_rank(case, shown))
+    pieces = Pieces(kernel, sample, spans_of_ranks(case.lengths, case.cuts), _RANK_NOTE)
+    single_rank = kernel.remembered(sample)
+    several_ranks = _run_with_cuts(kernel, sample, case) if kernel.takes_cuts else pieces.joined_results()
+    inner_cuts = _cuts_inside(case)
+    exact_kinds, handovers = (
+        [_exact_kinds(kernel, case, cuts) for cuts in inner_cuts],
+        max(map(len, inner_cuts)) if kernel.op.carry else 0,
+    )
+    for key, x in several_ranks.items():
+        rows, make_budget = kernel.row_map(key, sample), partial(pieces.budget, key, len(x), handovers)
+        for row_range, bitwise in _row_ranges(rows, [key.kind in kinds for kinds in exact_kinds], len(x)):
+            budget = None if bitwise else partial(_budget_of_rows, make_budget, row_range)
+            comparison = Comparison(
+                key,
+                single_rank[key][row_range],
+                x[row_range],
+                rows,
+                budget,
+                row_range.start,
+                baseline_name="over ranks",
+            )
+            for violation in comparison.violations():
+                annotated = kernel.beside_the_reference(violation, sample, pieces=handovers)
+                yield dataclasses.replace(annotated, rank=_rank(case, annotated))
 
 
-def take_part(kernel: KernelUnderTest, case: Case) -> None:
+def run_law_calls(kernel: KernelUnderTest, case: Case) -> None:
     """Make the law's calls of a kernel that cuts packs itself, in their order, without judging them.
 
     For the ranks of a group: one of them judges the case, the others take part in its calls.
     """
     sample = kernel.sample(case)
     kernel.remembered(sample)
-    _cut_by_the_kernel(kernel, sample, case)
+    _run_with_cuts(kernel, sample, case)
 
 
-def _goes_on(kernel: KernelUnderTest, case: Case) -> bool:
+def _can_hand_on(kernel: KernelUnderTest, case: Case) -> bool:
     """Whether the case can continue on a next rank: it has states in and out, or positions of documents."""
     if kernel.op.carry is not None:
-        initial, _, wants = kernel.op.carry
-        return initial in case.present and bool(dict(case.options).get(wants))
+        initial, _, return_option = kernel.op.carry
+        return initial in case.present and bool(dict(case.options).get(return_option))
     return bool(kernel.op.integers) and kernel.op.integers.issubset(case.present)
 
 
-def _cut_by_the_kernel(kernel: KernelUnderTest, sample: Sample, case: Case) -> Tensors:
+def _run_with_cuts(kernel: KernelUnderTest, sample: Sample, case: Case) -> Tensors:
     """Values and gradients, without slack, of a kernel that cuts the pack itself."""
-    cut = dataclasses.replace(sample, options={**sample.options, CUTS: case.cuts})
+    cut_sample = dataclasses.replace(sample, options={**sample.options, CUTS: case.cuts})
     end = {"token": case.n_tokens, "sequence": len(case.lengths), "shared": None}
-    return {key: x[: end[role(sample.axes[key.name])]] for key, x in kernel.run(cut, note=_ON_A_RANK).items()}
+    return {key: x[: end[role(sample.axes[key.name])]] for key, x in kernel.run(cut_sample, note=_RANK_NOTE).items()}
 
 
 def spans_of_ranks(lengths: Lengths, cuts: Sequence[int]) -> list[list[Span]]:
@@ -85,11 +96,11 @@ def spans_of_ranks(lengths: Lengths, cuts: Sequence[int]) -> list[list[Span]]:
     An empty sequence belongs to the rank of the token after it, or of the last token.
     """
     ranks: dict[int, list[Span]] = defaultdict(list)
-    last = max(sum(lengths) - 1, 0)
+    last_token = max(sum(lengths) - 1, 0)
     for j, (end, length) in enumerate(zip(accumulate(lengths), lengths, strict=True)):
         start = end - length
         for a, b in pairwise([start, *(c for c in dict.fromkeys(cuts) if start < c < end), end]):
-            ranks[bisect_right(cuts, min(a, last))].append((j, a - start, b - start))
+            ranks[bisect_right(cuts, min(a, last_token))].append((j, a - start, b - start))
     return [ranks[rank] for rank in sorted(ranks)]
 
 
@@ -103,31 +114,34 @@ def _cuts_inside(case: Case) -> list[list[int]]:
     ]
 
 
-def _exact(kernel: KernelUnderTest, case: Case, cuts: Sequence[int]) -> Collection[str]:
+def _exact_kinds(kernel: KernelUnderTest, case: Case, cuts: Sequence[int]) -> Collection[str]:
     """The kinds of tensors that keep their bits, for a sequence with these cuts."""
     promises, carry = kernel.promises, kernel.op.carry
     if not promises.independent:
         return ()
     if not cuts or (promises.grid == "token" and carry is None):
         return ("output", "gradient")
-    carried = carry is None or (promises.state_entry == "carry" and carry[0] not in case.float32)
-    return ("output",) if carried and all(c % promises.handover == 0 for c in cuts) else ()
+    enters_exactly = carry is None or (promises.state_entry == "carry" and carry[0] not in case.float32)
+    return ("output",) if enters_exactly and all(c % promises.handover == 0 for c in cuts) else ()
 
 
-def _parts(rows: RowMap, bitwise: Sequence[bool], length: int) -> Iterator[tuple[slice, bool]]:
+def _row_ranges(rows: RowMap, bitwise: Sequence[bool], length: int) -> Iterator[tuple[slice, bool]]:
     """Ranges of rows with a flag: compared bit for bit, else within the budget. A shared tensor is one range."""
     kind = role(rows.axes)
     if kind == "shared":
         yield slice(0, length), False
         return
     for exact, run in groupby(range(len(bitwise)), key=lambda j: bitwise[j]):
-        js = list(run)
-        first, end = js[0], js[-1] + 1
-        yield slice(rows.offsets[first], rows.offsets[end]) if kind == "token" else slice(first, end), exact
+        sequences = list(run)
+        first_sequence, end = sequences[0], sequences[-1] + 1
+        yield (
+            slice(rows.offsets[first_sequence], rows.offsets[end]) if kind == "token" else slice(first_sequence, end),
+            exact,
+        )
 
 
-def _of_rows(allowed: partial[Budget], rows: slice) -> Budget:
-    return allowed()[rows]
+def _budget_of_rows(make_budget: partial[Budget], rows: slice) -> Budget:
+    return make_budget()[rows]
 
 
 def _rank(case: Case, violation: Violation) -> int:
@@ -138,24 +152,26 @@ def _rank(case: Case, violation: Violation) -> int:
     return bisect_right(case.cuts, sum(case.lengths[: violation.sequence]) + violation.position)
 
 
-def _cut_up(space: Space, drawn: Collection[Case]) -> list[Case]:
+def _partition_cases(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     """Golden packs with their cuts, and some of the drawn cases."""
-    return with_cuts(space, list(drawn)[_ONE_DRAWN_CASE_IN - 1 :: _ONE_DRAWN_CASE_IN])
+    return with_cuts(space, list(drawn_cases)[_ONE_DRAWN_CASE_IN - 1 :: _ONE_DRAWN_CASE_IN])
 
 
-def with_cuts(space: Space, drawn: Collection[Case]) -> list[Case]:
+def with_cuts(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     """Golden packs with their cuts, and the drawn cases with random cuts."""
     if not space.plain_sizes:
         return []
-    cases = [*_golden(space), *drawn]
+    cases = [*_golden_partition_cases(space), *drawn_cases]
     if not space.takes_cuts:
-        cases = with_states(space, cases) if space.op.carry else [_with_positions(space, c) for c in cases]
-    fitted = (space.fit(c.replace(key_lengths=None)) for c in cases)
-    ready = (c for c in fitted if c and c.n_tokens)
-    return [c.replace(cuts=_allowed(space.domain, c.lengths, c.cuts or _drawn_cuts(space, c))) for c in ready]
+        cases = cases_with_states(space, cases) if space.op.carry else [_with_positions(space, c) for c in cases]
+    fitted_cases = (space.fit(c.replace(key_lengths=None)) for c in cases)
+    nonempty_cases = (c for c in fitted_cases if c and c.n_tokens)
+    return [
+        c.replace(cuts=_allowed_cuts(space.domain, c.lengths, c.cuts or _random_cuts(space, c))) for c in nonempty_cases
+    ]
 
 
-def _golden(space: Space) -> Iterator[Case]:
+def _golden_partition_cases(space: Space) -> Iterator[Case]:
     """Packs with every kind of cut.
 
     A rank of one token or none; a boundary on, before and after the cut; empty sequences on it; a sequence over more
@@ -182,38 +198,43 @@ def _with_positions(space: Space, case: Case) -> Case:
     return case.replace(present=tuple(n for n in space.op.inputs if n in {*case.present, *names}))
 
 
-def _drawn_cuts(space: Space, case: Case) -> tuple[int, ...]:
+def _random_cuts(space: Space, case: Case) -> tuple[int, ...]:
     """Random cuts for up to five ranks: half of them at or beside a boundary, or at the end of a segment."""
     rng = random.Random(f"{case.seed} {case.lengths}")
-    starts, n, unit = [0, *accumulate(case.lengths)], case.n_tokens, space.promises.handover
-    telling = {s + d for s in starts for d in (-1, 0, 1)}
-    telling |= {s + k for s, length in zip(starts, case.lengths, strict=False) for k in range(unit, length, unit)}
-    ready = sorted(p for p in telling if 0 <= p <= n)
-    cuts = (rng.choice(ready) if rng.random() < 0.5 else rng.randint(0, n) for _ in range(rng.randint(1, _MOST_CUTS)))
+    starts, n, segment = [0, *accumulate(case.lengths)], case.n_tokens, space.promises.handover
+    boundary_positions = {s + d for s in starts for d in (-1, 0, 1)}
+    boundary_positions |= {
+        s + k for s, length in zip(starts, case.lengths, strict=False) for k in range(segment, length, segment)
+    }
+    valid_positions = sorted(p for p in boundary_positions if 0 <= p <= n)
+    cuts = (
+        rng.choice(valid_positions) if rng.random() < 0.5 else rng.randint(0, n)
+        for _ in range(rng.randint(1, _MAX_CUTS))
+    )
     return tuple(sorted(cuts))
 
 
-def _allowed(domain: Domain, lengths: Lengths, cuts: Sequence[int]) -> tuple[int, ...]:
+def _allowed_cuts(domain: Domain, lengths: Lengths, cuts: Sequence[int]) -> tuple[int, ...]:
     """The cuts, moved to the start of their sequence where a piece would have a length outside the domain.
 
     Cuts past the end move to it: a fitted pack may be shorter than the original one.
     """
-    kept: list[int] = []
+    accepted: list[int] = []
     for cut in cuts:
-        tried = sorted([*kept, min(cut, sum(lengths))])
-        fits = all(domain.allows_length(b - a) for spans in spans_of_ranks(lengths, tried) for _, a, b in spans)
-        kept = tried if fits else sorted([*kept, max(s for s in (0, *accumulate(lengths)) if s <= cut)])
-    return tuple(kept)
+        candidate = sorted([*accepted, min(cut, sum(lengths))])
+        fits = all(domain.allows_length(b - a) for spans in spans_of_ranks(lengths, candidate) for _, a, b in spans)
+        accepted = candidate if fits else sorted([*accepted, max(s for s in (0, *accumulate(lengths)) if s <= cut)])
+    return tuple(accepted)
 
 
-def _nothing_goes_on(space: Space) -> str:
+def _partition_skip_reason(space: Space) -> str:
     if space.takes_cuts:
-        moved = "its error budget has the cumulative sums of chunks, which begin elsewhere on a rank"
-        return moved if space.promises.cumsum else ""
+        reason = "its error budget has the cumulative sums of chunks, which begin elsewhere on a rank"
+        return reason if space.promises.cumsum else ""
     if space.op.carry is None and not space.op.integers:
         return f"{space.op.name} has no state and no positions to hand on, and the kernel takes no {CUTS}"
-    needed = space.op.carry or sorted(space.op.integers)
-    missing = [n for n in needed if n in space.missing]
+    required = space.op.carry or sorted(space.op.integers)
+    missing = [n for n in required if n in space.missing_names]
     return f"the kernel does not take {', '.join(missing)}" if missing else ""
 
 
@@ -221,8 +242,8 @@ PARTITION = Property(
     "partition",
     LAWS["partition"],
     _partition,
-    cases=_cut_up,
-    skip_reason=_nothing_goes_on,
+    cases=_partition_cases,
+    skip_reason=_partition_skip_reason,
     dtype_independent=True,
     of_the_op=(
         "The op declares that a sequence can be cut at any token, by `carry`, `pool` or an input that `draws` names a "

@@ -13,7 +13,7 @@ from packproof.refs.errors import checked_init
 
 Check = Callable[[KernelUnderTest, Case], Iterator[Violation]]
 ChooseCases = Callable[[Space, Collection[Case]], list[Case]]
-Shared = Literal["reference", "runs", "nothing"]
+SharedResults = Literal["reference", "runs", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Illustration:
 
     formula: str
     """The law as an equation."""
-    first: tuple[str, str]
+    original_run: tuple[str, str]
     """The original run: its name and its pack, in the notation of docs/properties.py."""
-    second: tuple[str, str]
+    changed_run: tuple[str, str]
     """The changed run: its name and its pack."""
     misses: str
     """Bugs that the property cannot detect."""
@@ -32,18 +32,18 @@ class Illustration:
     """A rule and its reason."""
 
 
-def every_case(_space: Space, drawn: Collection[Case]) -> list[Case]:
+def all_drawn_cases(_space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     """The drawn cases, unchanged."""
-    return list(drawn)
+    return list(drawn_cases)
 
 
 def always_applies(_space: Space) -> str:
     return ""
 
 
-def needs_gpu(why: str) -> Callable[[Space], str]:
+def needs_gpu(reason: str) -> Callable[[Space], str]:
     """A `skip_reason`: `reason` for a kernel that does not run on a GPU."""
-    return lambda space: "" if space.on_gpu else why
+    return lambda space: "" if space.on_gpu else reason
 
 
 @checked_init
@@ -84,11 +84,11 @@ class Property:
     name: str
     law: str
     check: Check
-    cases: ChooseCases = every_case
+    cases: ChooseCases = all_drawn_cases
     skip_reason: Callable[[Space], str] = always_applies
     nothing_to_compare: str = "no example has anything to compare"
     dtype_independent: bool = False
-    shares: Shared = "runs"
+    shares: SharedResults = "runs"
     judges_empty_packs: bool = False
     varies_with_seed: bool = False
     perturbs_with_nan: bool = False
@@ -99,17 +99,23 @@ class Property:
     illustration: Illustration | None = None
 
     def __post_init__(self) -> None:
-        where = f"property {self.name!r}"
+        location = f"property {self.name!r}"
         require(isinstance(self.name, str) and bool(self.name), "property", "name", self.name, "a name")
-        require(isinstance(self.law, str), where, "law", self.law, "a sentence")
-        require(isinstance(self.of_the_op, str), where, "of_the_op", self.of_the_op, "a sentence, or ''")
+        require(isinstance(self.law, str), location, "law", self.law, "a sentence")
+        require(isinstance(self.of_the_op, str), location, "of_the_op", self.of_the_op, "a sentence, or ''")
         for name in ("check", "cases", "skip_reason"):
-            require(callable(getattr(self, name)), where, name, getattr(self, name), "a function")
-        words = get_args(Shared)
-        require(self.shares in words, where, "shares", self.shares, f"one of {', '.join(map(repr, words))}")
+            require(callable(getattr(self, name)), location, name, getattr(self, name), "a function")
+        allowed_words = get_args(SharedResults)
+        require(
+            self.shares in allowed_words,
+            location,
+            "shares",
+            self.shares,
+            f"one of {', '.join(map(repr, allowed_words))}",
+        )
 
-    def suited(self, space: Space, drawn: Collection[Case]) -> list[Case]:
+    def suited(self, space: Space, drawn_cases: Collection[Case]) -> list[Case]:
         """The cases for its check, each in the kernel's domain."""
         if self.skip_reason(space):
             return []
-        return [case for case in map(space.fit, self.cases(space, drawn)) if case]
+        return [case for case in map(space.fit, self.cases(space, drawn_cases)) if case]

@@ -7,14 +7,14 @@ from torch import Tensor, autograd, full_like, stack, zeros_like
 from packproof.properties.bounds.budget import (
     UNIT_ROUNDOFF,
     Budget,
-    accumulations,
-    accumulator,
-    operands,
-    saved_outputs,
+    accumulation_constant,
+    accumulator_roundoff,
+    operand_roundoff,
+    saved_output_roundoff,
 )
 from packproof.properties.bounds.oracle import is_derived, magnitude_op
-from packproof.properties.bounds.running_error import bounded
-from packproof.properties.call import KernelFault, MachineLimit, Refused
+from packproof.properties.bounds.running_error import run_with_error_bounds
+from packproof.properties.call import KernelFault, MachineLimit, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
@@ -22,8 +22,8 @@ from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property
-from packproof.properties.laws.torch_integration import few
-from packproof.properties.light_torch import pulled_back
+from packproof.properties.laws.torch_integration import smallest_cases
+from packproof.properties.light_torch import vector_jacobian_product
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation
 
@@ -48,30 +48,32 @@ def _double_backward(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]
         return
     except MachineLimit:
         raise
-    except Refused:
+    except Refusal:
         return
-    want, terms = _wanted(kernel, sample)
-    tokens = sample.inputs[next(iter(sample.op.inputs))].dtype
-    u_acc, u_op = accumulator(tokens), operands(sample.op, kernel.promises, tokens)
-    outputs = (dtype_of(sample.op, name, str(tokens).removeprefix("torch.")) for name in sample.outputs)
-    u_saved = saved_outputs(kernel.promises, outputs)
-    k_acc = accumulations(kernel.promises, derived=is_derived(sample.op, kernel.promises))
-    largest = max((float(x.abs().max()) for x in want.values() if x.numel()), default=0.0)
-    for key, x in want.items():
+    expected, terms = _expected_derivatives(kernel, sample)
+    token_dtype = sample.inputs[next(iter(sample.op.inputs))].dtype
+    u_acc, u_op = accumulator_roundoff(token_dtype), operand_roundoff(sample.op, kernel.promises, token_dtype)
+    outputs = (dtype_of(sample.op, name, str(token_dtype).removeprefix("torch.")) for name in sample.outputs)
+    u_saved = saved_output_roundoff(kernel.promises, outputs)
+    k_acc = accumulation_constant(kernel.promises, derived=is_derived(sample.op, kernel.promises))
+    largest = max((float(x.abs().max()) for x in expected.values() if x.numel()), default=0.0)
+    for key, x in expected.items():
         incoming = key.kind == "second gradient of incoming"
-        given = (sample.cotangents if incoming else sample.inputs)[key.name]
-        got = result.gradients.get(f"cotangent:{key.name}" if incoming else key.name, zeros_like(given))
-        unit = max(UNIT_ROUNDOFF[given.dtype], u_op, u_saved)
-        error = unit**0.5 * float(x.abs().max() if x.numel() else 0) + unit * largest
-        allowed = Budget(full_like(x, error), zeros_like(x), k_acc * u_acc * terms[key].abs())
-        yield from Comparison(key, got, x, kernel.row_map(key, sample), allowed, note=_NOTE).violations()
+        leaf = (sample.cotangents if incoming else sample.inputs)[key.name]
+        actual = result.gradients.get(f"cotangent:{key.name}" if incoming else key.name, zeros_like(leaf))
+        roundoff = max(UNIT_ROUNDOFF[leaf.dtype], u_op, u_saved)
+        error = roundoff**0.5 * float(x.abs().max() if x.numel() else 0) + roundoff * largest
+        budget = Budget(full_like(x, error), zeros_like(x), k_acc * u_acc * terms[key].abs())
+        yield from Comparison(key, actual, x, kernel.row_map(key, sample), budget, note=_NOTE).violations()
 
 
-def _wanted(kernel: KernelUnderTest, sample: Sample) -> tuple[Mapping[TensorKey, Tensor], Mapping[TensorKey, Tensor]]:
+def _expected_derivatives(
+    kernel: KernelUnderTest, sample: Sample
+) -> tuple[Mapping[TensorKey, Tensor], Mapping[TensorKey, Tensor]]:
     """The reference's second derivatives, and the magnitude of their terms."""
     op = sample.op
     if is_derived(op, kernel.promises) or op.roundings:
-        return bounded(lambda: second_derivative(op.reference, sample))
+        return run_with_error_bounds(lambda: second_derivative(op.reference, sample))
     magnitudes = second_derivative(magnitude_op(op, kernel.promises), sample, absolute=True)
     return second_derivative(op.reference, sample), magnitudes
 
@@ -82,35 +84,41 @@ def second_derivative(f: Callable[..., object], sample: Sample, *, absolute: boo
     absolute: `f` is a magnitude op, so incoming gradients and factors are absolute.
     """
     inputs = sample.in_float64()
-    given = {n: c.double().abs() if absolute else c.detach().double() for n, c in sample.cotangents.items()}
-    cotangents = {n: c.requires_grad_() for n, c in given.items()}
+    incoming_gradients = {
+        n: c.double().abs() if absolute else c.detach().double() for n, c in sample.cotangents.items()
+    }
+    cotangents = {n: c.requires_grad_() for n, c in incoming_gradients.items()}
     results = f(**inputs, **sample.metadata, **sample.options)
-    named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
-    reached = [n for n, y in named.items() if y.requires_grad]
-    first: Sequence[Tensor | None] = [None] * len(sample.wrt)
-    if reached:  # without sequences a reference may have no graph
-        first = pulled_back(
-            [named[n] for n in reached],
+    outputs = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+    differentiable = [n for n, y in outputs.items() if y.requires_grad]
+    first_gradients: Sequence[Tensor | None] = [None] * len(sample.wrt)
+    if differentiable:  # without sequences a reference may have no graph
+        first_gradients = vector_jacobian_product(
+            [outputs[n] for n in differentiable],
             [inputs[n] for n in sample.wrt],
-            [cotangents[n] for n in reached],
+            [cotangents[n] for n in differentiable],
             create_graph=True,
         )
     factors = {n: inputs[n].detach().abs() if absolute else inputs[n].detach() for n in sample.wrt}
-    with_graph = [(n, g) for n, g in zip(sample.wrt, first, strict=True) if g is not None and g.requires_grad]
-    products = [(g * factors[n]).sum() for n, g in with_graph]
+    graph_gradients = [
+        (n, g) for n, g in zip(sample.wrt, first_gradients, strict=True) if g is not None and g.requires_grad
+    ]
+    products = [(g * factors[n]).sum() for n, g in graph_gradients]
     leaves = {TensorKey(n, "second gradient"): inputs[n] for n in sample.wrt}
     leaves |= {TensorKey(n, "second gradient of incoming"): c for n, c in cotangents.items()}
-    second: Sequence[Tensor | None] = [None] * len(leaves)
+    second_gradients: Sequence[Tensor | None] = [None] * len(leaves)
     if products:
-        second = autograd.grad(stack(products).sum(), list(leaves.values()), allow_unused=True)
-    return {key: zeros_like(x) if g is None else g for (key, x), g in zip(leaves.items(), second, strict=True)}
+        second_gradients = autograd.grad(stack(products).sum(), list(leaves.values()), allow_unused=True)
+    return {
+        key: zeros_like(x) if g is None else g for (key, x), g in zip(leaves.items(), second_gradients, strict=True)
+    }
 
 
 DOUBLE_BACKWARD = Property(
     "double_backward",
     LAWS["double_backward"],
     _double_backward,
-    cases=few,
+    cases=smallest_cases,
     nothing_to_compare="no second derivative: differentiating twice raises an error, or gradients are not judged",
     decides_mutants=False,
     quick=True,

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator
 
-from packproof.properties.call import KernelFault, MachineLimit, OutsideDomain, Placement, Refused
+from packproof.properties.call import KernelFault, MachineLimit, OutsideDomain, Placement, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.sample import Sample
@@ -17,12 +17,12 @@ from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 
-FAR: tuple[Placement, ...] = ("beyond 2^31", "beyond 2^32")
-MOST_SEQUENCES = 131_071  # twice the range of 16 bits, which is also the limit of the second and third axis of a grid
-MOST_TOKENS = 65_535 * 256  # as many chunks, of up to 256 tokens, as these axes have programs
+FAR_PLACEMENTS: tuple[Placement, ...] = ("beyond 2^31", "beyond 2^32")
+MAX_SEQUENCES = 131_071  # twice the range of 16 bits, which is also the limit of the second and third axis of a grid
+MAX_TOKENS = 65_535 * 256  # as many chunks, of up to 256 tokens, as these axes have programs
 HISTORY = 4097 * 4096  # more tokens than MAX_TOKENS, in whole chunks
-MOST_ELEMENTS = (2**32, 2**31)  # the first that fits the memory
-WIDE = 64  # elements of a token: at this width 2^32 elements are a realistic number of tokens
+ELEMENT_LIMITS = (2**32, 2**31)  # the first that fits the memory
+WIDE_TOKEN = 64  # elements of a token: at this width 2^32 elements are a realistic number of tokens
 SHORT_HISTORY = 16
 SAMPLE_SIZES = 2**13, 2**10  # fractions of a size whose times give that of the whole
 
@@ -41,109 +41,118 @@ def _size(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     if not sum(case.lengths):
         return
     state = kernel.op.carry[0] if kernel.op.carry else ""
-    if _widest(sample) < WIDE:
-        yield from _small(kernel, sample)
-        yield from _long(kernel, kernel.sample(case.without(state)))
+    if _max_elements_per_token(sample) < WIDE_TOKEN:
+        yield from _check_small_pack(kernel, sample)
+        yield from _check_long_sequence(kernel, kernel.sample(case.without(state)))
     elif state in sample.inputs:
-        yield from _past_elements(kernel, sample, sample.inputs[state].numel(), f"of {state}")
+        yield from _check_past_elements(kernel, sample, sample.inputs[state].numel(), f"of {state}")
     else:
-        yield from _past_elements(kernel, sample, _widest(sample) * sample.offsets[-1], "of a token's tensor")
+        yield from _check_past_elements(
+            kernel, sample, _max_elements_per_token(sample) * sample.offsets[-1], "of a token's tensor"
+        )
 
 
-def _widest(sample: Sample) -> int:
+def _max_elements_per_token(sample: Sample) -> int:
     """The most elements of a token in one tensor."""
     return max(sample.inputs[n][:1].numel() for n in sample.inputs if role(sample.axes[n]) == "token")
 
 
-def _small(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
-    for name in _movable(kernel, sample) if kernel.domain.allows_strides else ():
-        for reach in FAR:
-            yield from _far(kernel, sample, name, reach)
-    copies = max(MOST_SEQUENCES // len(sample.lengths), MOST_TOKENS // sample.offsets[-1]) + 1
+def _check_small_pack(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
+    for name in _movable_tensors(kernel, sample) if kernel.domain.allows_strides else ():
+        for placement in FAR_PLACEMENTS:
+            yield from _check_far_rows(kernel, sample, name, placement)
+    copies = max(MAX_SEQUENCES // len(sample.lengths), MAX_TOKENS // sample.offsets[-1]) + 1
     with kernel.optional():
-        yield from _repeated(kernel, sample, copies, f"{MOST_SEQUENCES:,} sequences and 65,535 chunks of 256 tokens")
+        yield from _check_copies(kernel, sample, copies, f"{MAX_SEQUENCES:,} sequences and 65,535 chunks of 256 tokens")
 
 
-def _past_elements(kernel: KernelUnderTest, sample: Sample, each: int, of: str) -> Iterator[Violation]:
+def _check_past_elements(
+    kernel: KernelUnderTest, sample: Sample, elements_per_copy: int, owner: str
+) -> Iterator[Violation]:
     """Repeat the pack until a tensor is past the largest element limit that fits the memory.
 
     elements_per_copy: elements of this tensor in each copy.
     """
-    limited: list[MachineLimit | OutsideDomain] = []
-    for most in MOST_ELEMENTS:
+    limits: list[MachineLimit | OutsideDomain] = []
+    for max_elements in ELEMENT_LIMITS:
         try:
-            yield from _repeated(kernel, sample, most // each + 1, f"2^{most.bit_length() - 1} elements {of}")
+            yield from _check_copies(
+                kernel,
+                sample,
+                max_elements // elements_per_copy + 1,
+                f"2^{max_elements.bit_length() - 1} elements {owner}",
+            )
             break
         except (MachineLimit, OutsideDomain) as limit:
-            limit.note = f"past 2^{most.bit_length() - 1} elements {of}"
-            limited.append(limit)
+            limit.note = f"past 2^{max_elements.bit_length() - 1} elements {owner}"
+            limits.append(limit)
     else:
-        raise limited[-1]
-    kernel.refusals += limited  # judged, but not as far
+        raise limits[-1]
+    kernel.refusals += limits  # judged, but not as far
 
 
-def _far(kernel: KernelUnderTest, sample: Sample, name: str, reach: Placement) -> Iterator[Violation]:
+def _check_far_rows(kernel: KernelUnderTest, sample: Sample, name: str, placement: Placement) -> Iterator[Violation]:
     """Run with the rows of one tensor far apart."""
-    note = f"with rows of {name.replace('cotangent:', 'the incoming gradient of ')} {reach} elements"
+    note = f"with rows of {name.replace('cotangent:', 'the incoming gradient of ')} {placement} elements"
     with kernel.optional(note):
         try:
-            got = kernel.run(sample, placement={name: reach})
+            actual = kernel.run(sample, placement={name: placement})
         except KernelFault as fault:
             if not fault.refuses("stride", "contiguous"):
                 yield Violation(text=str(fault), note=note, fault=fault.kind)
                 return
-            raise Refused(str(fault)) from fault
-        plain = kernel.remembered(sample)
-        for key, x in got.items():
-            yield from kernel.agree(key, x, plain[key], Origin(sample), exact=False, other="nearby", note=note)
+            raise Refusal(str(fault)) from fault
+        expected = kernel.remembered(sample)
+        for key, x in actual.items():
+            yield from kernel.agree(key, x, expected[key], Origin(sample), exact=False, other="nearby", note=note)
 
 
-def _repeated(kernel: KernelUnderTest, sample: Sample, copies: int, what: str) -> Iterator[Violation]:
+def _check_copies(kernel: KernelUnderTest, sample: Sample, copies: int, limit: str) -> Iterator[Violation]:
     """Run copies of the pack. Of each tensor the last copy is compared, and the copy that differs most from it."""
-    note = f"repeated {copies:,} times, past {what}"
+    note = f"repeated {copies:,} times, past {limit}"
     _require_time(kernel, copies, lambda few: kernel.results(sample, copies=few), note)
     try:
-        got, result = kernel.results(sample, copies=copies)
+        actual, result = kernel.results(sample, copies=copies)
     except KernelFault as fault:
-        yield _fault(fault, note)
+        yield _fault_violation(fault, note)
         return
-    plain = kernel.remembered(sample)
-    for key, x in got.items():
+    expected = kernel.remembered(sample)
+    for key, x in actual.items():
         if not kernel.shared(key, sample):
-            yield from kernel.agree(key, x, plain[key], Origin(sample), other="alone", note=f"the last, {note}")
+            yield from kernel.agree(key, x, expected[key], Origin(sample), other="alone", note=f"the last, {note}")
     for name, (number, x) in result.outliers.items():
         kind, _, tensor = name.partition(":")
         key = TensorKey(tensor) if kind == "output" else gradient(tensor)
-        if key in plain and x.shape == plain[key].shape:
-            place = f"copy {number + 1:,} of the pack, {note}"
-            yield from kernel.agree(key, x, plain[key], Origin(sample), other="alone", note=place)
+        if key in expected and x.shape == expected[key].shape:
+            copy_note = f"copy {number + 1:,} of the pack, {note}"
+            yield from kernel.agree(key, x, expected[key], Origin(sample), other="alone", note=copy_note)
 
 
-def _long(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
+def _check_long_sequence(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
     """Run with zeros before the first sequence: if a few change nothing, more than 65,535 chunks must not either.
 
     Zeros leave the state of most ops at zero. An op whose state they change, or a kernel with `cumsum`, is not judged.
     """
     if kernel.promises.cumsum or not kernel.op.carry:
         return
-    plain = kernel.remembered(sample)
+    expected = kernel.remembered(sample)
 
-    def differ(got: Tensors, note: str) -> Iterator[Violation]:
-        for key, x in got.items():
-            yield from kernel.agree(key, x, plain[key], Origin(sample), exact=False, other="alone", note=note)
+    def compare_with_plain(actual: Tensors, note: str) -> Iterator[Violation]:
+        for key, x in actual.items():
+            yield from kernel.agree(key, x, expected[key], Origin(sample), exact=False, other="alone", note=note)
 
     with kernel.optional():
-        few = kernel.run(sample, history=SHORT_HISTORY)
-        if next(differ(few, ""), None) is not None:
+        short_run = kernel.run(sample, history=SHORT_HISTORY)
+        if next(compare_with_plain(short_run, ""), None) is not None:
             return
         note = f"after {HISTORY:,} tokens of zeros"
         _require_time(kernel, HISTORY, lambda tokens: kernel.run(sample, history=tokens), note)
         try:
-            got = kernel.run(sample, history=HISTORY)
+            actual = kernel.run(sample, history=HISTORY)
         except KernelFault as fault:
-            yield _fault(fault, note)
+            yield _fault_violation(fault, note)
             return
-        yield from differ(got, note)
+        yield from compare_with_plain(actual, note)
 
 
 def _require_time(kernel: KernelUnderTest, size: int, run: Callable[[int], object], note: str) -> None:
@@ -176,42 +185,50 @@ def _seconds(run: Callable[[int], object], size: int) -> float:
     return time.monotonic() - start
 
 
-def _fault(fault: KernelFault, note: str) -> Violation:
+def _fault_violation(fault: KernelFault, note: str) -> Violation:
     """The fault as a violation. Raises MachineLimit for a call that hung."""
     if fault.kind == "hung":
         raise MachineLimit(f"too slow to be judged {note}: {fault}") from fault
     return Violation(text=str(fault), note=note, fault=fault.kind)
 
 
-def _movable(kernel: KernelUnderTest, sample: Sample) -> list[str]:
+def _movable_tensors(kernel: KernelUnderTest, sample: Sample) -> list[str]:
     """The tensors along tokens or sequences with at least three rows, by their names in a call."""
     names = {**{n: n for n in sample.inputs}, **{f"cotangent:{n}": n for n in sample.cotangents if kernel.gradients}}
-    packed = {n: name for n, name in names.items() if role(sample.axes[name]) != "shared"}
-    return [n for n, name in packed.items() if sample.shape(name)[0] > 2 and all(sample.shape(name)[1:])]
+    packed_names = {n: name for n, name in names.items() if role(sample.axes[name]) != "shared"}
+    return [n for n, name in packed_names.items() if sample.shape(name)[0] > 2 and all(sample.shape(name)[1:])]
 
 
-def _whole_chunks(space: Space, _drawn: Collection[Case]) -> list[Case]:
+def _whole_chunk_cases(space: Space, _drawn_cases: Collection[Case]) -> list[Case]:
     """Packs of whole chunks, so that each copy lies on the same grid.
 
     A small one with all inputs and options of the kernel; a wide one of a model's size without states; a wide one with
     states, of sequences of one token. The first two have five sequences, and all a multiple of three tokens: an index
     that wraps at a power of two then meets another place of a copy.
     """
-    packed = dataclasses.replace(space, domain=space.domain & Domain.of("slack == 0")) if space.domain else space
+    space_without_slack = (
+        dataclasses.replace(space, domain=space.domain & Domain.of("slack == 0")) if space.domain else space
+    )
     if space.op.pool:
         return []
-    three = 3 * space.chunk
-    some = (-(-600 // three) * three - 3, 1, 0, 1, 1)  # both limits are passed at about as many copies
-    few, ones = (1, 0, 2, max(three - 4, 1), 1), (1,) * three
-    small, wide = space.plain_sizes[:1], space.model_sizes[:1]
-    chosen = [golden_case(space, 0, some, size, rich=True) for size in small]
-    chosen += [golden_case(space, 0, few, size, rich=False) for size in wide]
-    if space.op.carry and space.op.carry[0] in space.optional:
-        chosen += [golden_case(space, 0, ones, size, rich=True) for size in wide]
-    return [c for c in map(packed.fit, chosen) if c]
+    three_chunks = 3 * space.chunk
+    small_lengths = (
+        -(-600 // three_chunks) * three_chunks - 3,
+        1,
+        0,
+        1,
+        1,
+    )  # both limits are passed at about as many copies
+    wide_lengths, single_tokens = (1, 0, 2, max(three_chunks - 4, 1), 1), (1,) * three_chunks
+    small_sizes, wide_sizes = space.plain_sizes[:1], space.model_sizes[:1]
+    unfitted_cases = [golden_case(space, 0, small_lengths, size, rich=True) for size in small_sizes]
+    unfitted_cases += [golden_case(space, 0, wide_lengths, size, rich=False) for size in wide_sizes]
+    if space.op.carry and space.op.carry[0] in space.optional_inputs:
+        unfitted_cases += [golden_case(space, 0, single_tokens, size, rich=True) for size in wide_sizes]
+    return [c for c in map(space_without_slack.fit, unfitted_cases) if c]
 
 
-def _not_so_large(space: Space) -> str:
+def _size_skip_reason(space: Space) -> str:
     if space.op.pool:
         return "the copies of a pack would share the slots of its pool"
     return needs_gpu("only the memory and the grids of a GPU are that large")(space)
@@ -223,9 +240,9 @@ SIZE = Property(
     "size",
     LAWS["size"],
     _size,
-    cases=_whole_chunks,
+    cases=_whole_chunk_cases,
     fills_memory=True,
-    skip_reason=_not_so_large,
+    skip_reason=_size_skip_reason,
     decides_mutants=False,
     shares="nothing",
     illustration=Illustration(

@@ -17,7 +17,7 @@ from packproof.properties.violation import Violation
 
 Cuts = list[list[tuple[int, int]]]
 
-_OF_A_PIECE = "in a piece of every sequence"
+_PIECE_NOTE = "in a piece of every sequence"
 _LONGEST_PIECE = 1024  # tokens tried for the shortest sequence that a kernel takes
 
 
@@ -28,25 +28,27 @@ def _carry(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     op = kernel.op
     if op.carry is None:
         return
-    initial, _, wants = op.carry
-    if initial not in case.present or not dict(case.options).get(wants):
+    initial, _, return_option = op.carry
+    if initial not in case.present or not dict(case.options).get(return_option):
         return
     sample = kernel.sample(case)
-    yield from in_pieces(kernel, case, sample, initial)
+    yield from compare_carried_runs(kernel, case, sample, initial)
 
 
-def in_pieces(kernel: KernelUnderTest, case: Case, sample: Sample, initial: str) -> Iterator[Violation]:
+def compare_carried_runs(kernel: KernelUnderTest, case: Case, sample: Sample, initial: str) -> Iterator[Violation]:
     """One run against the same tokens in pieces. `initial`: the input by which a state enters."""
-    carried = kernel.promises.state_entry == "carry" and initial not in case.float32  # else it is rounded on the way
-    exact = carried and kernel.promises.independent
+    enters_exactly = (
+        kernel.promises.state_entry == "carry" and initial not in case.float32
+    )  # else it is rounded on the way
+    exact = enters_exactly and kernel.promises.independent
     unit = kernel.promises.handover if exact else 1
     if unit == 1 or max(case.lengths, default=0) > unit:
-        yield from compare(kernel, sample, _cuts(kernel.domain, case, unit), exact=exact)
+        yield from compare_in_pieces(kernel, sample, _cuts(kernel.domain, case, unit), exact=exact)
     if unit > 1:
-        yield from compare(kernel, sample, _cuts(kernel.domain, case, 1), exact=False)
+        yield from compare_in_pieces(kernel, sample, _cuts(kernel.domain, case, 1), exact=False)
 
 
-def with_states(space: Space, drawn: Collection[Case]) -> list[Case]:
+def cases_with_states(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     """The drawn cases with states in and out, and sequences long enough to be cut.
 
     Kernels that promise `cumsum` get no strong gates. In pieces these gates share a chunk with other tokens than in one
@@ -54,26 +56,33 @@ def with_states(space: Space, drawn: Collection[Case]) -> list[Case]:
     """
     if space.op.carry is None or not space.plain_sizes:
         return []
-    initial, _, wants = space.op.carry
-    every = [c.replace(present=tuple(dict.fromkeys([*c.present, initial]))).with_option(wants, True) for c in drawn]
+    initial, _, return_option = space.op.carry
+    stateful_cases = [
+        c.replace(present=tuple(dict.fromkeys([*c.present, initial]))).with_option(return_option, True)
+        for c in drawn_cases
+    ]
     if space.promises.cumsum:
-        every = [c.replace(regime="hard decay") if c.regime == STRONG_GATES else c for c in every]
+        stateful_cases = [c.replace(regime="hard decay") if c.regime == STRONG_GATES else c for c in stateful_cases]
     if space.domain:
-        longer = dataclasses.replace(space, domain=space.domain & _cuttable(space.domain))
-        every = [c for c in map(longer.fit, every) if c and initial in c.present and dict(c.options).get(wants)]
-    return every
+        cuttable_space = dataclasses.replace(space, domain=space.domain & _cuttable_domain(space.domain))
+        stateful_cases = [
+            c
+            for c in map(cuttable_space.fit, stateful_cases)
+            if c and initial in c.present and dict(c.options).get(return_option)
+        ]
+    return stateful_cases
 
 
-def _cuttable(domain: Domain) -> Domain:
+def _cuttable_domain(domain: Domain) -> Domain:
     """The domain of sequences long enough for two pieces of the shortest allowed length."""
     shortest = next((n for n in range(_LONGEST_PIECE) if domain.allows_length(n)), 0)
     return Domain.of(f"length >= {2 * shortest}")
 
 
-def _no_state(space: Space) -> str:
+def _carry_skip_reason(space: Space) -> str:
     if space.op.carry is None:
         return "the states lie in a pool: `pool`" if space.op.pool else f"{space.op.name} has no state to carry"
-    missing = [n for n in space.op.carry if n in space.missing]
+    missing = [n for n in space.op.carry if n in space.missing_names]
     return f"the kernel does not take {', '.join(missing)}" if missing else ""
 
 
@@ -81,8 +90,8 @@ CARRY = Property(
     "carry",
     LAWS["carry"],
     _carry,
-    cases=with_states,
-    skip_reason=_no_state,
+    cases=cases_with_states,
+    skip_reason=_carry_skip_reason,
     dtype_independent=True,
     of_the_op=(
         "The op declares `carry`: where a sequence cannot be cut at any token and go on from its state, leave that out."
@@ -105,9 +114,12 @@ def _cuts(domain: Domain, case: Case, unit: int) -> Cuts:
     if domain.within({"length"}):
         return _allowed_cuts(domain, case, unit, rng)
     pieces = rng.choice([2, 3])
-    inside = [rng.randint(1, (n - 1) // unit) if n > unit else 0 for n in case.lengths]
-    anywhere = [[rng.randint(0, n // unit) for _ in range(pieces - 2)] for n in case.lengths]
-    ends = [sorted(unit * k for k in (first, *more)) for first, more in zip(inside, anywhere, strict=True)]
+    inner_cuts = [rng.randint(1, (n - 1) // unit) if n > unit else 0 for n in case.lengths]
+    other_cuts = [[rng.randint(0, n // unit) for _ in range(pieces - 2)] for n in case.lengths]
+    ends = [
+        sorted(unit * k for k in (inner_cut, *further_cuts))
+        for inner_cut, further_cuts in zip(inner_cuts, other_cuts, strict=True)
+    ]
     bounds = [[0, *e, n] for e, n in zip(ends, case.lengths, strict=True)]
     return [[(b[k], b[k + 1]) for b in bounds] for k in range(pieces)]
 
@@ -115,24 +127,24 @@ def _cuts(domain: Domain, case: Case, unit: int) -> Cuts:
 def _allowed_cuts(domain: Domain, case: Case, unit: int, rng: random.Random) -> Cuts:
     ends = []
     for n in case.lengths:
-        inside = [k for k in range(unit, n, unit) if domain.allows_length(k) and domain.allows_length(n - k)]
-        ends.append(rng.choice(inside) if inside else n)
+        inner_cuts = [k for k in range(unit, n, unit) if domain.allows_length(k) and domain.allows_length(n - k)]
+        ends.append(rng.choice(inner_cuts) if inner_cuts else n)
     return [[(0, end) for end in ends], [(end, n) for end, n in zip(ends, case.lengths, strict=True)]]
 
 
-def compare(kernel: KernelUnderTest, sample: Sample, cuts: Cuts, *, exact: bool) -> Iterator[Violation]:
+def compare_in_pieces(kernel: KernelUnderTest, sample: Sample, cuts: Cuts, *, exact: bool) -> Iterator[Violation]:
     """One run against the pieces, within the budgets of both. exact: values are compared bit for bit."""
-    whole, handed_on = kernel.remembered(sample), len(cuts) - 1
-    pieces = Pieces(kernel, sample, [[(j, a, b) for j, (a, b) in enumerate(cut)] for cut in cuts], _OF_A_PIECE)
-    for key, x in pieces.joined().items():
+    whole_run, handovers = kernel.remembered(sample), len(cuts) - 1
+    pieces = Pieces(kernel, sample, [[(j, a, b) for j, (a, b) in enumerate(cut)] for cut in cuts], _PIECE_NOTE)
+    for key, x in pieces.joined_results().items():
         bitwise = exact and not key.is_gradient
-        allowed = None if bitwise else pieces.allowed(key, len(x), handed_on)
-        rows, got = kernel.row_map(key, sample), whole[key][: len(x)]
-        compared = Comparison(key, got, x, rows, allowed, other="in pieces", note=_described(cuts))
-        for violation in compared.violations():
-            yield kernel.beside_the_reference(violation, sample, pieces=handed_on)
+        allowed = None if bitwise else pieces.budget(key, len(x), handovers)
+        rows, actual = kernel.row_map(key, sample), whole_run[key][: len(x)]
+        comparison = Comparison(key, actual, x, rows, allowed, baseline_name="in pieces", note=_describe_cuts(cuts))
+        for violation in comparison.violations():
+            yield kernel.beside_the_reference(violation, sample, pieces=handovers)
 
 
-def _described(cuts: Cuts) -> str:
+def _describe_cuts(cuts: Cuts) -> str:
     ends = [[cut[j][1] for cut in cuts[:-1]] for j in range(len(cuts[0]))]
     return f"cut at {ends}" if len(ends) <= 8 else f"cut into {len(cuts)} pieces"

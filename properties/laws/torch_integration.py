@@ -11,36 +11,40 @@ from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property, needs_gpu
 from packproof.properties.violation import Violation
 
-SMALL = 12  # tokens: torch.compile unrolls loops over tokens and sequences
+MAX_SMALL_TOKENS = 12  # tokens: torch.compile unrolls loops over tokens and sequences
 _PACK = "aaa bbbbb cc"
 
 
-def few(space: Space, drawn: Collection[Case]) -> list[Case]:
+def smallest_cases(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     """The smallest drawn packs with a boundary: rich and plain, at small sizes and at those of a model.
 
     Few, since compiling or capturing is slow and does not depend on the layout. Reversing the order of their lengths
     changes them: the captured call has them reversed. Without a boundary in any drawn pack, the smallest one stands in.
     """
-    asymmetric = [c.replace(regime="normal") for c in drawn if c.n_tokens and c.lengths != c.lengths[::-1]]
+    asymmetric = [c.replace(regime="normal") for c in drawn_cases if c.n_tokens and c.lengths != c.lengths[::-1]]
     asymmetric.sort(key=lambda c: (c.has_boundary, -c.n_tokens))  # the dict below keeps the last case of each kind
     return list({(dict(c.sizes) in space.model_sizes, _is_rich(space, c)): c for c in asymmetric}.values())
 
 
-def _few_and_tiny(space: Space, drawn: Collection[Case]) -> list[Case]:
+def _smallest_cases_for_device(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     """`smallest_cases`; on a CPU only plain ones of a few tokens with at most one empty sequence.
 
     Torch's own checks take seconds there.
     """
     if space.on_gpu:
-        return few(space, drawn)
-    tiny = [c for c in drawn if c.n_tokens <= SMALL and not _is_rich(space, c)]
-    return [_with_one_empty(c) for c in few(space, tiny)]
+        return smallest_cases(space, drawn_cases)
+    tiny_cases = [c for c in drawn_cases if c.n_tokens <= MAX_SMALL_TOKENS and not _is_rich(space, c)]
+    return [_with_one_empty_sequence(c) for c in smallest_cases(space, tiny_cases)]
 
 
-def _with_one_empty(case: Case) -> Case:
+def _with_one_empty_sequence(case: Case) -> Case:
     """The case with at most one empty sequence, placed after the first non-empty one."""
-    first, *others = (n for n in case.lengths if n)
-    return case.with_lengths((first, *(0,) * (0 in case.lengths), *others)) if case.key_lengths is None else case
+    first_length, *further_lengths = (n for n in case.lengths if n)
+    return (
+        case.with_lengths((first_length, *(0,) * (0 in case.lengths), *further_lengths))
+        if case.key_lengths is None
+        else case
+    )
 
 
 def _is_rich(space: Space, case: Case) -> bool:
@@ -48,24 +52,24 @@ def _is_rich(space: Space, case: Case) -> bool:
     return bool(case.present) or any(value != space.op.options[name][0] for name, value in case.options)
 
 
-def _fp32_on_cpu(space: Space) -> str:
+def _fp32_skip_reason(space: Space) -> str:
     return "" if space.on_gpu or space.dtype == "float32" else "on a CPU it is judged in fp32 alone"
 
 
-def _same_in(kernel: KernelUnderTest, case: Case, mode: Mode, note: str, *, exact: bool) -> Iterator[Violation]:
+def _compare_mode(kernel: KernelUnderTest, case: Case, mode: Mode, note: str, *, exact: bool) -> Iterator[Violation]:
     """Compare a call in this mode with a plain call."""
     sample = kernel.sample(case)
-    plain = kernel.remembered(sample)
+    expected = kernel.remembered(sample)
     with kernel.optional(note):
-        got = kernel.run(sample, mode=mode, note=note)
-        yield from _agree(kernel, sample, got, plain, note, exact=exact)
+        actual = kernel.run(sample, mode=mode, note=note)
+        yield from _compare_results(kernel, sample, actual, expected, note, exact=exact)
 
 
-def _agree(
-    kernel: KernelUnderTest, sample: Sample, got: Tensors, plain: Tensors, note: str, *, exact: bool
+def _compare_results(
+    kernel: KernelUnderTest, sample: Sample, actual: Tensors, expected: Tensors, note: str, *, exact: bool
 ) -> Iterator[Violation]:
-    for key, x in got.items():
-        yield from kernel.agree(key, x, plain[key], Origin(sample), exact=exact, other="before", note=note)
+    for key, x in actual.items():
+        yield from kernel.agree(key, x, expected[key], Origin(sample), exact=exact, other="before", note=note)
 
 
 def _torch_compile(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
@@ -74,7 +78,7 @@ def _torch_compile(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     if kernel.interpreted:
         return
     try:
-        yield from _same_in(kernel, case, "compiled", "through torch.compile", exact=False)
+        yield from _compare_mode(kernel, case, "compiled", "through torch.compile", exact=False)
     except NotCompiled as error:
         if kernel.promises.compilable:
             raise KernelFault("raised", str(error)) from error
@@ -85,8 +89,8 @@ TORCH_COMPILE = Property(
     "torch_compile",
     LAWS["torch_compile"],
     _torch_compile,
-    cases=_few_and_tiny,
-    skip_reason=_fp32_on_cpu,
+    cases=_smallest_cases_for_device,
+    skip_reason=_fp32_skip_reason,
     nothing_to_compare="torch.compile does not see what Triton's interpreter runs",
     decides_mutants=False,
     quick=True,
@@ -102,10 +106,10 @@ TORCH_COMPILE = Property(
 
 def _cuda_graph(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     note = "replayed from a CUDA graph that was captured with the lengths in opposite order"
-    yield from _same_in(kernel, case, "graph", note, exact=kernel.promises.deterministic)
+    yield from _compare_mode(kernel, case, "graph", note, exact=kernel.promises.deterministic)
 
 
-def _not_capturable(space: Space) -> str:
+def _cuda_graph_skip_reason(space: Space) -> str:
     if not space.on_gpu:
         return "only a GPU captures graphs"
     return "" if space.promises.capturable else "the kernel does not promise that it can be captured"
@@ -115,8 +119,8 @@ CUDA_GRAPH = Property(
     "cuda_graph",
     LAWS["cuda_graph"],
     _cuda_graph,
-    cases=few,
-    skip_reason=_not_capturable,
+    cases=smallest_cases,
+    skip_reason=_cuda_graph_skip_reason,
     decides_mutants=False,
     quick=True,
     shares="nothing",
@@ -131,14 +135,14 @@ CUDA_GRAPH = Property(
 
 def _side_stream(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     note = "on a side stream, where its inputs come late"
-    yield from _same_in(kernel, case, "side stream", note, exact=kernel.promises.deterministic)
+    yield from _compare_mode(kernel, case, "side stream", note, exact=kernel.promises.deterministic)
 
 
 SIDE_STREAM = Property(
     "side_stream",
     LAWS["side_stream"],
     _side_stream,
-    cases=few,
+    cases=smallest_cases,
     skip_reason=needs_gpu("only a GPU has streams"),
     decides_mutants=False,
     quick=True,
@@ -155,19 +159,19 @@ SIDE_STREAM = Property(
 def _opcheck(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """For the operators called by the kernel, with its own arguments."""
     sample, note = kernel.sample(case), "under torch.library.opcheck"
-    plain = kernel.remembered(sample)
+    expected = kernel.remembered(sample)
     with kernel.optional(note):
-        got, result = kernel.results(sample, mode="opcheck")
+        actual, result = kernel.results(sample, mode="opcheck")
         if result.operators:
-            yield from _agree(kernel, sample, got, plain, note, exact=False)
+            yield from _compare_results(kernel, sample, actual, expected, note, exact=False)
 
 
 OPCHECK = Property(
     "opcheck",
     LAWS["opcheck"],
     _opcheck,
-    cases=_few_and_tiny,
-    skip_reason=_fp32_on_cpu,
+    cases=_smallest_cases_for_device,
+    skip_reason=_fp32_skip_reason,
     nothing_to_compare="the kernel calls no operator that is registered with torch",
     decides_mutants=False,
     quick=True,

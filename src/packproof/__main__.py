@@ -19,26 +19,26 @@ def main() -> None:
     try:
         from packproof.harness.worker import settled  # noqa: PLC0415
 
-        if reason := (settled.lacking() if runs_kernels else "") or _displaced():
+        if reason := (settled.missing_resource() if runs_kernels else "") or _displaced():
             _end(reason, WRONG_CALL)
         if runs_kernels:
-            settled.restart_settled()
+            settled.restart_with_environment()
         from packproof.harness.cli.printing import print_safely  # noqa: PLC0415
 
         print_safely()
-        settled.end_as_by_ctrl_c()
-        settled.wait_for_children()
+        settled.treat_sigterm_as_interrupt()
+        settled.restore_child_signal()
         command = None
         if runs_kernels and settled.is_fresh():
-            from packproof.harness.cli.beside import read_beside  # noqa: PLC0415
+            from packproof.harness.cli.beside import read_in_fork  # noqa: PLC0415
 
-            command = read_beside(sys.argv[1:], _run)
-        from packproof.harness.cli.main import leave, resume  # noqa: PLC0415  (a tenth of a second)
+            command = read_in_fork(sys.argv[1:], _run)
+        from packproof.harness.cli.main import exit_at_once, resume  # noqa: PLC0415  (a tenth of a second)
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
     except Exception as error:
         _end(_unimportable(error), OWN_FAULT)
-    leave(resume(*command) if command else _run(sys.argv[1:]))
+    exit_at_once(resume(*command) if command else _run(sys.argv[1:]))
 
 
 def _unimportable(error: Exception) -> str:

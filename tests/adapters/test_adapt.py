@@ -16,7 +16,7 @@ from packproof.harness.engine.check import run_check
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import CellFinished, RunStarted
 from packproof.harness.results.failed import CheckFailed
-from packproof.properties.declaration import describe
+from packproof.properties.declaration import describe_kernel
 from packproof.refs.errors import ArgumentError, UsageError
 from tests.adapters import kernels
 
@@ -183,13 +183,13 @@ def test_an_invalid_convention_is_one_line(convention: Any, number: int, message
 )
 def test_a_declaration_that_does_not_fit_the_kernel_is_one_line(declared: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
-        describe(adapt(conv, op="causal_conv1d", **declared))
+        describe_kernel(adapt(conv, op="causal_conv1d", **declared))
 
 
 @pytest.mark.parametrize("target", ["nowhere.at_all:conv", "math:conv", "conv"])
 def test_a_kernel_that_cannot_be_imported_is_one_line(target: str) -> None:
     with pytest.raises(UsageError, match=r"cannot be imported here|expected a function or package\.module:function"):
-        describe(adapt(target, op="causal_conv1d"))
+        describe_kernel(adapt(target, op="causal_conv1d"))
 
 
 def test_an_output_that_is_not_laid_out_as_declared_is_named() -> None:
@@ -203,9 +203,9 @@ def test_a_kernel_with_var_keywords_is_offered_only_what_names_lists() -> None:
     def everything(*tensors: Tensor, **options: Any) -> Tensor:
         return options["x"]
 
-    assert describe(adapt(everything, op="causal_conv1d"))["parameters"] == ["x", "weight", "cu_seqlens"]
+    assert describe_kernel(adapt(everything, op="causal_conv1d"))["parameters"] == ["x", "weight", "cu_seqlens"]
     named = adapt(everything, op="causal_conv1d", names={"activation": "act"})
-    assert describe(named)["parameters"] == ["x", "weight", "activation", "cu_seqlens"]
+    assert describe_kernel(named)["parameters"] == ["x", "weight", "activation", "cu_seqlens"]
 
 
 def test_the_kernel_is_compiled_and_the_layout_of_its_tensors_is_not() -> None:
@@ -222,5 +222,5 @@ def test_the_kernel_is_compiled_and_the_layout_of_its_tensors_is_not() -> None:
         lambda x, weight, made: conv(x, weight), op="causal_conv1d", tokens=Batched(axis=-1), metadata={"made": lengths}
     )
     x, weight, cu_seqlens = torch.ones(3, 2), torch.full((2, 2), 3.0), torch.tensor([0, 1, 3])
-    assert torch.equal(adapted.compiled("aot_eager")(x, weight, cu_seqlens=cu_seqlens), 3 * x)
+    assert torch.equal(adapted.with_compiled_kernel("aot_eager")(x, weight, cu_seqlens=cu_seqlens), 3 * x)
     assert seen == [False, True]

@@ -6,13 +6,13 @@ import pytest
 
 from packproof.adapters.adapter import Adapter
 from packproof.harness.engine.evaluate import ReplayInfo
-from packproof.harness.engine.failure import FoundViolation, failure_of
+from packproof.harness.engine.failure import Finding, shrunk_failure
 from packproof.harness.engine.request import Allowance
-from packproof.harness.engine.violations import evaluated
+from packproof.harness.engine.violations import judge_case
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.events import Cell
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.declaration import declaration, describe
+from packproof.properties.declaration import describe_kernel, parse_declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.invariance import REFERENCE
 from tests.adapters.conventions import CONVENTIONS
@@ -22,20 +22,20 @@ MOST_TOKENS = 30
 
 def report(adapter: Adapter, folder: Path, dtype: str = "float32") -> str:
     """What a check of the reference law at the golden cases reports; "" where the kernel passes."""
-    declared = declaration(describe(adapter), "it")
+    declared = parse_declaration(describe_kernel(adapter), "it")
     space = Space(adapter.op, dtype, declared.promises, declared.parameters, domain=declared.domain, mixed=False)
     kernel = KernelUnderTest(
         adapter.op, InProcess(adapter), declared.promises, domain=declared.domain, conventions=declared.conventions
     )
     judged = 0
     for case in (c for c in golden_cases(space) if c.n_tokens <= MOST_TOKENS):
-        violation, stopped = evaluated(kernel, REFERENCE, case)
+        violation, stopped = judge_case(kernel, REFERENCE, case)
         judged += stopped is None
         if violation is not None:
             cell = Cell(adapter.op.name, "it", "reference", dtype, "cpu")
-            found = FoundViolation(cell, REFERENCE, space, case, violation, judged)
+            found = Finding(cell, REFERENCE, space, case, violation, judged)
             return "\n".join(
-                failure_of(kernel, found, Allowance(40, 5), ReplayInfo(folder=str(folder)), empty_packs=False).lines
+                shrunk_failure(kernel, found, Allowance(40, 5), ReplayInfo(folder=str(folder)), empty_packs=False).lines
             )
     assert judged > 5
     return ""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from packproof.adapters import L2Norm, Scaled, adapt, base2_log, natural_log
 from packproof.adapters.conversions import convert
-from packproof.properties.declaration import describe
+from packproof.properties.declaration import describe_kernel
 from packproof.properties.promises import Promises
 from packproof.refs import causal_conv1d
 from packproof.refs.errors import ArgumentError, UsageError
@@ -44,13 +44,13 @@ def tripled(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_what_a_conversion_rounds_is_in_the_budget(dtype: str, tmp_path: Path) -> None:
     adapter = adapt(tripled, op="causal_conv1d", converted={"x": third})
-    assert describe(adapter)["declared"]["promises"]["compute"] == "operand"
+    assert describe_kernel(adapter)["declared"]["promises"]["compute"] == "operand"
     assert report(adapter, tmp_path, dtype) == ""
 
 
 def test_without_that_term_a_correct_kernel_would_fail(tmp_path: Path) -> None:
     adapter = adapt(tripled, op="causal_conv1d", converted={"x": third}, dtypes=["float32"], promises=Promises())
-    assert describe(adapter)["declared"]["promises"]["compute"] is None
+    assert describe_kernel(adapter)["declared"]["promises"]["compute"] is None
     assert "x the budget" in report(adapter, tmp_path, "bfloat16")
 
 
@@ -65,7 +65,7 @@ def test_a_promise_that_excludes_the_rounding_is_refused() -> None:
     with pytest.raises(UsageError, match="promises has compute='fp32', but x is converted and then rounded"):
         adapt(tripled, op="causal_conv1d", converted={"x": third}, promises=Promises(compute="fp32"))
     fixed = adapt(Kernel(decay=torch.exp2), op=GATED, converted={"g": base2_log}, promises=Promises(compute="fp32"))
-    assert describe(fixed)["declared"]["promises"]["compute"] == "fp32"
+    assert describe_kernel(fixed)["declared"]["promises"]["compute"] == "fp32"
 
 
 def test_slack_is_not_converted_and_gets_no_gradient_from_a_conversion() -> None:
@@ -83,7 +83,7 @@ def test_slack_is_not_converted_and_gets_no_gradient_from_a_conversion() -> None
 
 
 def test_a_conversion_may_ask_for_other_arguments_and_offers_their_options() -> None:
-    offered = describe(CONVENTIONS["an option folded in"].correct)["parameters"]
+    offered = describe_kernel(CONVENTIONS["an option folded in"].correct)["parameters"]
     assert offered == ["q", "k", "v", "causal", "softmax_scale", "cu_seqlens"]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.adapters.importing import module_of_file
+from packproof.adapters.importing import load_module
 
 
 def test_a_file_mended_within_a_second_and_of_the_same_size_is_read_again(
@@ -19,4 +19,4 @@ def test_a_file_mended_within_a_second_and_of_the_same_size_is_read_again(
         file.write_text(f"kept = {kept}\n")
         os.utime(file, (1e9, 1e9))
         monkeypatch.delitem(sys.modules, "packproof_target_mended_kernel", raising=False)
-        assert module_of_file(file).kept == kept
+        assert load_module(file).kept == kept

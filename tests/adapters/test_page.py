@@ -10,7 +10,7 @@ import torch
 from packproof import adapters
 from packproof.adapters.adapter import Adapter
 from packproof.adapters.importing import FunctionName
-from packproof.properties.declaration import describe
+from packproof.properties.declaration import describe_kernel
 from tests.adapters.conventions import CONVENTIONS
 from tests.adapters.test_conventions import report
 from tests.test_docs import PYTHON, ROOT, check, write_files
@@ -52,7 +52,7 @@ def adapter_of(folder: Path, name: str) -> Adapter:
 def fits(adapter: Adapter, declared: dict[str, Any]) -> bool:
     """Whether an adapter is declared so, and perhaps with more."""
     if "domain" in declared:
-        return declared["domain"] in describe(adapter)["declared"]["domain"]
+        return declared["domain"] in describe_kernel(adapter)["declared"]["domain"]
     [(name, value)] = declared.items()
     found = getattr(adapter, name)
     return bool(found.items() >= value.items()) if isinstance(value, dict) else bool(found == value)

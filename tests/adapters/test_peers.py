@@ -20,7 +20,7 @@ from packproof.harness.bench.timing import Run, Tensors
 from packproof.harness.targets.location import Location
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
-from packproof.properties.declaration import declaration, describe
+from packproof.properties.declaration import describe_kernel, parse_declaration
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 from tests.adapters import linear_stand_ins as linear
@@ -111,8 +111,10 @@ def test_an_adapter_converts_values_and_gradients_between_conventions(name: str,
     op = OPS[peer.op]
     layout = LAYOUT if peer.packed else BenchLayout("one", (9,))
     sample = setting(op, "cpu", {}, None).sample(op, layout, "float32", 0)
-    mine = Run(function, Tensors.of(sample, "cpu"), gradients=True)
-    other = Run(op.reference, Tensors.of(replace(sample, cotangents=clones(sample.cotangents)), "cpu"), gradients=True)
+    mine = Run(function, Tensors.from_sample(sample, "cpu"), gradients=True)
+    other = Run(
+        op.reference, Tensors.from_sample(replace(sample, cotangents=clones(sample.cotangents)), "cpu"), gradients=True
+    )
     before = clones(sample.inputs | sample.cotangents)
     got, want = mine.forward(), other.forward()
     compared = [*zip(got, want, strict=True), *zip(mine.backward(got), other.backward(want), strict=True)]
@@ -140,7 +142,7 @@ def test_an_adapter_of_a_rule_hands_on_gates_states_and_options(
     name: str, present: tuple[str, ...], adapter: Callable[[str], Any]
 ) -> None:
     function = adapter(name)
-    op, taken = OPS[PEERS[name].op], set(describe(function)["parameters"])
+    op, taken = OPS[PEERS[name].op], set(describe_kernel(function)["parameters"])
     options = {option: values[-1] for option, values in op.options.items() if option in taken}
     optional = tuple(tensor for tensor in present if tensor in taken and tensor in op.inputs)
     case = Case((3, 0, 5), "float32", tuple(op.sizes[0].items()), present=optional, options=tuple(options.items()))
@@ -152,7 +154,7 @@ def test_an_adapter_of_a_rule_hands_on_gates_states_and_options(
 
 @pytest.mark.parametrize("name", ["transformers:gated_delta_rule", "transformers:gated_delta_rule_recurrent"])
 def test_a_model_repeats_its_key_heads_before_it_calls_transformers(name: str, adapter: Callable[[str], Any]) -> None:
-    domain = declaration(describe(adapter(name)), name).domain
+    domain = parse_declaration(describe_kernel(adapter(name)), name).domain
     cases = {hk: Case((3,), "float32", (("hk", hk), ("hv", 2), ("k", 4), ("p", 3))) for hk in (1, 2)}
     assert [hk for hk, case in cases.items() if domain.allows(OPS["gated_delta_rule"], case)] == [2]
 
@@ -186,7 +188,7 @@ def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def test_what_a_peer_offers_is_read_from_its_signature(
     name: str, offered: set[str], absent: set[str], adapter: Callable[[str], Any]
 ) -> None:
-    parameters = set(describe(adapter(name))["parameters"])
+    parameters = set(describe_kernel(adapter(name))["parameters"])
     assert offered <= parameters
     assert not absent & parameters
 

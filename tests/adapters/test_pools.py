@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from packproof.adapters.registry import PEERS
-from packproof.harness.engine.violations import evaluated
+from packproof.harness.engine.violations import judge_case
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.targets.location import Location
 from packproof.properties.call import OutsideDomain
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.comparison import comparisons
-from packproof.properties.declaration import declaration, describe
+from packproof.properties.comparison import record_comparisons
+from packproof.properties.declaration import describe_kernel, parse_declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
@@ -94,7 +94,7 @@ STAND_INS: dict[str, Callable[..., Tensor]] = {
 
 
 PEERS_WITH_A_POOL = [
-    name for name, peer in PEERS.items() if OPS[peer.op].pool and peer.needs in ("causal_conv1d", "mamba_ssm")
+    name for name, peer in PEERS.items() if OPS[peer.op].pool and peer.required_module in ("causal_conv1d", "mamba_ssm")
 ]
 
 
@@ -121,13 +121,13 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
 @pytest.mark.parametrize("law", ["reference", "pool", "memory"])
 def test_a_kernel_that_updates_a_pool_is_a_step_of_a_server(law: str, name: str, adapter: Callable[[str], Any]) -> None:
     function, op = adapter(name), PEERS[name].op
-    declared = declaration(describe(function), name)
+    declared = parse_declaration(describe_kernel(function), name)
     kernel = KernelUnderTest(OPS[op], InProcess(function), declared.promises, domain=declared.domain)
     space = Space(OPS[op], "float32", declared.promises, declared.parameters, domain=declared.domain)
     compared = 0
     for case in golden_cases(space):
-        with comparisons() as made:
-            violation, stopped = evaluated(kernel, PROPERTIES[law], case)
+        with record_comparisons() as made:
+            violation, stopped = judge_case(kernel, PROPERTIES[law], case)
         assert violation is None, f"{case}: {violation}"
         assert stopped is None or isinstance(stopped, OutsideDomain), f"{case}: {stopped}"
         compared += len(made)
@@ -137,7 +137,7 @@ def test_a_kernel_that_updates_a_pool_is_a_step_of_a_server(law: str, name: str,
 
 def test_a_step_without_what_the_kernel_needs_is_outside_of_its_domain(adapter: Callable[[str], Any]) -> None:
     assert len(PEERS_WITH_A_POOL) == 3
-    domain = declaration(describe(adapter("mamba_ssm:ssd_update")), "").domain
+    domain = parse_declaration(describe_kernel(adapter("mamba_ssm:ssd_update")), "").domain
     space = Space(OPS["ssd_update"], "float32", Promises(), None)
     without = [case for case in golden_cases(space) if "D" not in case.present]
     assert without

@@ -8,7 +8,7 @@ import torch
 
 import packproof
 from packproof.adapters import Packed, adapt, seq_idx
-from packproof.properties.declaration import brought_op, describe
+from packproof.properties.declaration import custom_op, describe_kernel
 from packproof.refs.errors import UsageError
 from tests.adapters.gated import GATED, Kernel
 from tests.test_docs import run
@@ -85,8 +85,8 @@ def test_an_op_of_ones_own_is_inherited() -> None:
 
     adapter = adapt(gated, metadata={"offsets": packproof.adapters.cu_seqlens})
     assert adapter.op is GATED
-    assert brought_op(adapter) is GATED
-    assert describe(adapter)["parameters"] == ["q", "k", "v", "g", "beta", "cu_seqlens"]
+    assert custom_op(adapter) is GATED
+    assert describe_kernel(adapter)["parameters"] == ["q", "k", "v", "g", "beta", "cu_seqlens"]
 
 
 def test_a_kernel_without_an_op_needs_one() -> None:
@@ -100,7 +100,7 @@ def test_positional_only_arguments_are_passed_by_position() -> None:
         return x
 
     adapter = adapt(conv, op="causal_conv1d", metadata={"ids": seq_idx})
-    assert describe(adapter)["parameters"] == ["x", "weight", "bias", "cu_seqlens"]
+    assert describe_kernel(adapter)["parameters"] == ["x", "weight", "bias", "cu_seqlens"]
     x = torch.randn(5, 3)
     assert adapter(x, torch.randn(3, 2), cu_seqlens=torch.tensor([0, 5])) is x
 
@@ -112,7 +112,7 @@ def test_an_extension_without_a_signature_is_offered_what_is_by_position() -> No
         metadata={},
         positional=("x", "weight", "bias", "activation"),
     )
-    assert describe(adapter)["parameters"] == ["x", "weight", "bias", "activation", "cu_seqlens"]
+    assert describe_kernel(adapter)["parameters"] == ["x", "weight", "bias", "activation", "cu_seqlens"]
 
 
 def test_an_optional_argument_that_a_kernel_requires_is_none_or_the_plainest_option() -> None:
@@ -127,4 +127,4 @@ def test_an_optional_argument_that_a_kernel_requires_is_none_or_the_plainest_opt
     adapter(x, weight, cu_seqlens=offsets)
     adapter(x, weight, activation="silu", cu_seqlens=offsets)
     assert seen == [(None, None, None, False), (None, None, "silu", False)]
-    assert describe(adapter)["parameters"] == ["x", "weight", "bias", "activation", "cu_seqlens"]
+    assert describe_kernel(adapter)["parameters"] == ["x", "weight", "bias", "activation", "cu_seqlens"]

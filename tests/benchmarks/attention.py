@@ -24,7 +24,7 @@ from torch import Tensor
 
 from packproof import kernels, refs
 from packproof.harness.bench.clocks import Clock, clock_for, measure_ceilings
-from packproof.harness.bench.layouts import BenchLayout, equal, named
+from packproof.harness.bench.layouts import BenchLayout, equal_lengths, named_layouts
 from packproof.properties import flops
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -68,9 +68,9 @@ CANDIDATES: Mapping[str, Sequence[Shape]] = {
 
 
 def layouts() -> list[BenchLayout]:
-    long = BenchLayout("4 x 1/4", equal(4, TOKENS))
+    long = BenchLayout("4 x 1/4", equal_lengths(4, TOKENS))
     ones = BenchLayout("ones", (1,) * TOKENS)
-    return [*named(("L1", "L2", "L3"), TOKENS), long, ones]
+    return [*named_layouts(("L1", "L2", "L3"), TOKENS), long, ones]
 
 
 def tensors(tokens: int, dtype: torch.dtype, channels: int, heads: int | None = None) -> list[Tensor]:

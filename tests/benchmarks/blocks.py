@@ -24,8 +24,8 @@ from torch.func import functional_call
 
 from packproof import kernels, refs
 from packproof.harness.bench.clocks import clock_for
-from packproof.harness.bench.layouts import TOKENS, BenchLayout, named
-from packproof.harness.bench.timing import LIMITS, Run, Tensors, footprint, measure
+from packproof.harness.bench.layouts import TOKENS, BenchLayout, named_layouts
+from packproof.harness.bench.timing import LIMITS, Run, Tensors, measure, measure_footprint
 from packproof.layers import Mamba2Block
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -80,7 +80,7 @@ def runs(layout: BenchLayout, d_model: int, *, peer: bool) -> dict[str, Run]:
 def table(layout: BenchLayout, d_model: int, *, peer: bool) -> Iterator[str]:
     """A row for each block."""
     ready = runs(layout, d_model, peer=peer)
-    kept = {name: footprint(run, DEVICE).kept or 0 for name, run in ready.items()}
+    kept = {name: measure_footprint(run, DEVICE).kept_bytes or 0 for name, run in ready.items()}
     outputs = {name: run.forward()[0].detach() for name, run in ready.items()}
     first = outputs["packproof"]
     apart = {name: float((y - first).abs().max() / first.abs().max()) for name, y in outputs.items()}
@@ -118,7 +118,7 @@ def main() -> None:
     print("| layout | block | forward, ms | backward, ms | both, ms | kept, MiB | output differs by |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |", flush=True)
     for peer in (False, True) if installed else (False,):
-        for layout in named(LAYOUTS, given.tokens):
+        for layout in named_layouts(LAYOUTS, given.tokens):
             for row in table(layout, given.d_model, peer=peer):
                 print(row, flush=True)
             print(f"{layout.name}: done after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)

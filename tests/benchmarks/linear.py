@@ -15,7 +15,7 @@ from torch import Tensor
 
 from packproof import kernels, refs
 from packproof.harness.bench.clocks import clock_for
-from packproof.harness.bench.layouts import TOKENS, BenchLayout, named
+from packproof.harness.bench.layouts import TOKENS, BenchLayout, named_layouts
 from packproof.harness.bench.results import PassName
 from packproof.harness.bench.timing import LIMITS, Run, Tensors, measure
 
@@ -77,7 +77,7 @@ def main() -> int:
     print("| layout | op | forward, ms | ratio | backward, ms | ratio | both, ms | ratio |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     slowest = 0.0
-    for layout in named(given.layouts, given.tokens):
+    for layout in named_layouts(given.layouts, given.tokens):
         for row, ratio in rows(layout, given.states):
             print(row, flush=True)
             slowest = max(slowest, ratio)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from packproof.adapters.registry import PEERS
-from packproof.harness.bench.bench import ready
-from packproof.harness.bench.implementations import REFERENCE, Implementation, implementations, own_name
-from packproof.harness.bench.layouts import TOKENS, named
+from packproof.harness.bench.bench import prepare_runs
+from packproof.harness.bench.implementations import REFERENCE, Implementation, builtin_name, implementations
+from packproof.harness.bench.layouts import TOKENS, named_layouts
 from packproof.harness.bench.proof import prove
 from packproof.harness.bench.results import SizeProof
 from packproof.harness.bench.settings import Setting, setting
@@ -22,8 +22,8 @@ from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.properties.ops import OPS
 
 DEVICE, DTYPE = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")
-[LAYOUT] = named(["L2"], TOKENS if DEVICE == "cuda" else 2048)
-OURS = [(own.op, own_name(own)) for own in BUILTIN_KERNELS.values() if own.runs_on(DEVICE)]
+[LAYOUT] = named_layouts(["L2"], TOKENS if DEVICE == "cuda" else 2048)
+OURS = [(own.op, builtin_name(own)) for own in BUILTIN_KERNELS.values() if own.runs_on(DEVICE)]
 REFERENCES = [(op, REFERENCE) for op in OPS]
 # Triton kernels are interpreted on a CPU, and the reference takes minutes on a GPU
 TIMED = [*OURS, *((peer.op, peer.name) for peer in PEERS.values())] if DEVICE == "cuda" else REFERENCES
@@ -48,7 +48,7 @@ def candidate(op: str, name: str) -> Run | SizeProof | str:
     if not found.may_be_timed:
         return found
     chosen, of_op = group(op)
-    started = ready([of_op[name]], chosen.sample(OPS[op], LAYOUT, DTYPE, seed=0), DEVICE)
+    started = prepare_runs([of_op[name]], chosen.sample(OPS[op], LAYOUT, DTYPE, seed=0), DEVICE)
     return started.runs.get(name) or started.verdicts[name]
 
 

@@ -36,7 +36,9 @@ def result(
 ) -> BenchResult:
     device, host = spread(ms, noise), spread(0.03, noise)
     passes = (Pass("forward", device, host, Cost(10**9, 10**10), 2**20, decile),)
-    return BenchResult("rope", implementation, "h=32 k=128 r=64", "bfloat16", layout, passes, kept=2**21, channels=4096)
+    return BenchResult(
+        "rope", implementation, "h=32 k=128 r=64", "bfloat16", layout, passes, kept_bytes=2**21, channels=4096
+    )
 
 
 def stream(*results: BenchResult, environment: Environment = HERE, finished: bool = True) -> list[Event]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
-from packproof.properties.bounds.oracle import Expected, expected, vjp
+from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, vjp
 from packproof.properties.call import Result
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
@@ -92,7 +92,7 @@ def tail_outside_the_budget(op: Op, kernel: Kernel, tokens: int, tail: int, size
     return violations(alone, got, _expected(alone, device))
 
 
-def violations(sample: Sample, got: Mapping[TensorKey, Tensor], wanted: Expected) -> list[str]:
+def violations(sample: Sample, got: Mapping[TensorKey, Tensor], wanted: OracleAnswer) -> list[str]:
     """Violations of the budget, as lines of text."""
     return [
         line
@@ -104,11 +104,13 @@ def violations(sample: Sample, got: Mapping[TensorKey, Tensor], wanted: Expected
     ]
 
 
-def _expected(sample: Sample, device: str) -> Expected:
+def _expected(sample: Sample, device: str) -> OracleAnswer:
     op = sample.op
     assert op.absolute
     moved = replace(op, reference=_computed_on(device, op.reference), absolute=_computed_on(device, op.absolute))
-    return expected(replace(sample, op=moved), BUILTIN_KERNELS[op.name].declaration(device).promises, gradients=True)
+    return oracle_answer(
+        replace(sample, op=moved), BUILTIN_KERNELS[op.name].declaration(device).promises, gradients=True
+    )
 
 
 def _computed_on(device: str, f: Callable[..., Any]) -> Callable[..., Any]:

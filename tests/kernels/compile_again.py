@@ -9,7 +9,7 @@ import os
 import random
 import sys
 
-from packproof.harness.compile.resources import compiled_resources
+from packproof.harness.compile.resources import compile_and_measure
 
 
 def main(module: str, form: str, target: str, times: int) -> None:
@@ -24,7 +24,7 @@ def main(module: str, form: str, target: str, times: int) -> None:
             for _ in range(2000):
                 ctypes.CDLL(None).malloc(rng.choice((16, 32, 48, 64, 96, 128, 256, 512, 1024, 4096, 70000)))
             try:
-                compiled_resources(variant, target)
+                compile_and_measure(variant, target)
                 os._exit(0)
             finally:
                 os._exit(1)

@@ -30,7 +30,7 @@ ASKED: list[dict[str, str]] = []
 causal_conv1d_launch._THREADS = 32
 causal_conv1d_launch._WINDOWS = {"FORWARD": WINDOW, "BACKWARD": WINDOW}
 causal_conv1d_launch._CONSTANTS |= {"FORWARD_ROWS": 4, "BACKWARD_ROWS": 4}
-cuda.missing = lambda device: ""
+cuda.missing_requirement = lambda device: ""
 
 
 def emulated(name: str, device: torch.device, macros: cuda.Macros) -> Emulated:

@@ -8,26 +8,26 @@ from packproof.refs.errors import ArgumentError
 
 
 def test_auto_takes_cuda_where_it_can_run_and_an_explicit_choice_is_kept() -> None:
-    assert cuda.chosen("ssd", "auto", "")
-    assert not cuda.chosen("ssd", "auto", "it is raining")
-    assert cuda.chosen("ssd", "cuda", "")
-    assert not cuda.chosen("ssd", "triton", "")
+    assert cuda.uses_cuda("ssd", "auto", "")
+    assert not cuda.uses_cuda("ssd", "auto", "it is raining")
+    assert cuda.uses_cuda("ssd", "cuda", "")
+    assert not cuda.uses_cuda("ssd", "triton", "")
 
 
 def test_cuda_where_it_cannot_run_is_refused_with_the_reason_and_the_way_out() -> None:
     with pytest.raises(
         ArgumentError, match=r"ssd: impl is 'cuda' but it is raining\n +impl='triton' computes the same"
     ):
-        cuda.chosen("ssd", "cuda", "it is raining")
+        cuda.uses_cuda("ssd", "cuda", "it is raining")
 
 
 def test_another_implementation_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ArgumentError, match="ssd: impl is 'fast' but one of 'auto', 'triton', 'cuda' was expected"):
-        cuda.chosen("ssd", "fast", "")
+        cuda.uses_cuda("ssd", "fast", "")
 
 
 def test_tensors_on_a_cpu_are_a_reason() -> None:
-    assert cuda.missing(torch.device("cpu")) == "it needs an NVIDIA GPU and the tensors are on cpu"
+    assert cuda.missing_requirement(torch.device("cpu")) == "it needs an NVIDIA GPU and the tensors are on cpu"
 
 
 @pytest.mark.parametrize("kernel", cuda.signatures("selective_scan.cu"))
@@ -41,5 +41,5 @@ def test_the_scan_in_cuda_takes_arguments_of_the_one_in_triton(kernel: str) -> N
 def test_the_scan_compiles_without_a_gpu(tokens: torch.dtype, target: str) -> None:
     pytest.importorskip("cuda.core")
     for gated, softplus in ((True, True), (False, False)):
-        code = cuda.compiled("selective_scan.cu", target, selective_scan_launch.macros(tokens, gated, softplus))
+        code = cuda.compile_source("selective_scan.cu", target, selective_scan_launch.macros(tokens, gated, softplus))
         assert code.code_type == "cubin"

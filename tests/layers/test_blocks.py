@@ -45,7 +45,7 @@ class GateAfterNorm(Mamba2Block):
     def _mixed(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
         d, (h, _), (g, n) = self.norm.channels, self.heads, self.groups
         z, xBC, dt = projected.split((d, d + 2 * g * n, h), dim=1)
-        x, B, C = self._convolved(xBC, cu_seqlens).split((d, g * n, g * n), dim=1)
+        x, B, C = self._convolve(xBC, cu_seqlens).split((d, g * n, g * n), dim=1)
         x, B, C = x.unflatten(1, self.heads), B.unflatten(1, self.groups), C.unflatten(1, self.groups)
         y = refs.ssd(
             *(x, dt, -self.A_log.exp(), B, C, self.D), dt_bias=self.dt_bias, dt_softplus=True, cu_seqlens=cu_seqlens

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from packproof.harness.validation.mutants.compiled import compiled, executing
+from packproof.harness.validation.mutants.compiled import kernels_executing, run_compiled
 from packproof.harness.validation.mutants.mutant import all_mutants
 from packproof.refs.errors import PackproofError
 
@@ -55,15 +55,15 @@ def printed(script: str, *mutants: str) -> str:
 
 def test_a_mutant_is_checked_until_a_property_kills_it() -> None:
     [mutant] = [m for m in all_mutants() if m.id == "rope:_write:mask:1"]
-    [outcome] = compiled([mutant], ["rope"], "cpu", jobs=1)
-    assert (outcome.id, outcome.by, outcome.op) == (mutant.id, "memory", "rope")
+    [outcome] = run_compiled([mutant], ["rope"], "cpu", jobs=1)
+    assert (outcome.id, outcome.killed_by, outcome.op) == (mutant.id, "memory", "rope")
     assert outcome.case.startswith("lengths [33], bf16")  # the first with a partial tile
 
 
 def test_an_op_that_was_not_requested_checks_nothing() -> None:
     [mutant] = [m for m in all_mutants() if m.id == "rope:_write:mask:1"]
-    [outcome] = compiled([mutant], ["ssd"], "cpu", jobs=1)
-    assert (outcome.by, outcome.op) == ("", "")
+    [outcome] = run_compiled([mutant], ["ssd"], "cpu", jobs=1)
+    assert (outcome.killed_by, outcome.op) == ("", "")
 
 
 @pytest.mark.proof
@@ -83,15 +83,20 @@ def test_a_kernel_that_is_launched_is_compiled_as_the_mutant() -> None:
 
 
 def test_on_a_gpu_the_triton_implementation_is_checked() -> None:
-    assert [own.target for own in executing("selective_scan_fwd", "cuda")] == [
+    assert [own.target for own in kernels_executing("selective_scan_fwd", "cuda")] == [
         "packproof.kernels.selective_scan:selective_scan_triton"
     ]
-    assert [own.op for own in executing("worklists", "cpu")] == ["linear_attention", "retention", "simple_gla", "ssd"]
-    assert next(own.op for own in executing("sequences", "cpu")) == "rope_qk"
+    assert [own.op for own in kernels_executing("worklists", "cpu")] == [
+        "linear_attention",
+        "retention",
+        "simple_gla",
+        "ssd",
+    ]
+    assert next(own.op for own in kernels_executing("sequences", "cpu")) == "rope_qk"
 
 
 def test_mutants_of_a_function_that_fails_unchanged_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packproof.harness.validation.mutants.compiled.detected_by", lambda *_: "raised")
     mutants = [m for m in all_mutants() if m.function == "_write"]
     with pytest.raises(PackproofError, match=r"rope:_write fails without a change: raised at lengths"):
-        next(compiled(mutants, ["rope"], "cpu", jobs=1))
+        next(run_compiled(mutants, ["rope"], "cpu", jobs=1))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.validation.mutants.fork_pool import forked
+from packproof.harness.validation.mutants.fork_pool import run_forked
 from packproof.refs.errors import PackproofError
 
 
@@ -25,7 +25,7 @@ def work(item: str) -> Iterator[dict[str, Any]]:
 
 
 def test_how_forks_end() -> None:
-    done = dict(forked(["well", "crash", "hang", "again"], work, jobs=2))
+    done = dict(run_forked(["well", "crash", "hang", "again"], work, jobs=2))
     assert done == {
         "well": {"item": "well", "seen": 2},
         "again": {"item": "again", "seen": 2},
@@ -41,7 +41,7 @@ def processes(item: str) -> Iterator[dict[str, Any]]:
 
 
 def test_a_fork_takes_several_items_until_one_taints_or_ends_it() -> None:
-    done = dict(forked(["a", "b", "taints", "c", "crash", "d", "e"], processes, jobs=1))
+    done = dict(run_forked(["a", "b", "taints", "c", "crash", "d", "e"], processes, jobs=1))
     assert list(done) == ["a", "b", "taints", "c", "crash", "d", "e"]
     pids = {item: found["pid"] for item, found in done.items()}
     assert pids["a"] == pids["b"] == pids["taints"] != pids["c"]
@@ -51,4 +51,4 @@ def test_a_fork_takes_several_items_until_one_taints_or_ends_it() -> None:
 
 def test_an_error_of_the_work_is_not_the_mutants() -> None:
     with pytest.raises(PackproofError, match="SystemExit"):
-        list(forked(["exit"], work, jobs=1))
+        list(run_forked(["exit"], work, jobs=1))

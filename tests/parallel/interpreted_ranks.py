@@ -19,7 +19,7 @@ from packproof.parallel.scans import (
     _ssd_forward,
 )
 from packproof.properties.cases.case import Case
-from packproof.properties.comparison import comparisons
+from packproof.properties.comparison import record_comparisons
 from packproof.properties.promises import Promises
 from tests.kernels.cases import normal, offsets
 from tests.parallel.test_partition import Subject
@@ -45,16 +45,16 @@ def cases(op: str, judged: Subject) -> list[Case]:
 @pytest.mark.parametrize("op", SEGMENTS)
 def test_ranks_compute_what_one_computes(op: str, dtype: str) -> None:
     """Bit for bit where no document is on more than two ranks, and the cut is the end of a segment."""
-    judged = Subject(op, ours.ours(op, None), Promises(), dtype)
+    judged = Subject(op, ours.parallel_kernel(op, None), Promises(), dtype)
     *several, at_segment = cases(op, judged)
     assert [judged.found(case) for case in several] == [[], []]
     carried = Promises(grid="sequence", chunk=SEGMENTS[op], state_entry="carry")
-    assert Subject(op, ours.ours(op, None), carried, dtype).found(at_segment) == []
+    assert Subject(op, ours.parallel_kernel(op, None), carried, dtype).found(at_segment) == []
 
 
 def test_a_convolution_adds_to_the_gradient_of_its_kernel() -> None:
     """In place: the tokens before two cuts get gradients from both ranks after them."""
-    judged = Subject("causal_conv1d", ours.ours("causal_conv1d", None), Promises())
+    judged = Subject("causal_conv1d", ours.parallel_kernel("causal_conv1d", None), Promises())
     [case] = [c for c in judged.golden if c.lengths == (5, 3)]
     assert judged.found(case.replace(cuts=(2, 3))) == []
 
@@ -63,14 +63,14 @@ def test_a_convolution_adds_to_the_gradient_of_its_kernel() -> None:
 @pytest.mark.parametrize("op", ["attention", "attention, zig-zag"])
 def test_attention_reads_the_keys_of_other_ranks(op: str, dtype: str) -> None:
     """Bit for bit where a cut is at the end of a block of queries, and no other cut lies in between."""
-    judged, u = Subject(op, ours.ours(op, None), Promises(), dtype), BLOCK_INTERPRETED
+    judged, u = Subject(op, ours.parallel_kernel(op, None), Promises(), dtype), BLOCK_INTERPRETED
     for causal, window in ((True, (-1, -1)), (False, (5, 2))):
         options = {"causal": causal, "window_size": window, "softmax_scale": None, "softcap": 0.0}
         case = judged.golden[0].replace(slack=1, options=tuple(options.items()), regime="normal")
         assert judged.found(case.replace(lengths=(2, u + 3, 1), cuts=(3, 3, u + 1, u + 2))) == []
         if op == "attention":
-            kept = Subject(op, ours.ours(op, None), Promises(grid="sequence", chunk=u), dtype)
-            with comparisons() as made:
+            kept = Subject(op, ours.parallel_kernel(op, None), Promises(grid="sequence", chunk=u), dtype)
+            with record_comparisons() as made:
                 assert kept.found(case.replace(lengths=(3 * u - 2, 3), cuts=(u, 2 * u))) == []
             assert {c.start for c in made if c.allowed is None and c.key.name == "y"} == {0}
 

@@ -22,21 +22,21 @@ import torch.distributed as dist
 from packproof import parallel, refs
 from packproof.harness.bench.ranks import judge, ours
 from packproof.harness.bench.ranks.blocks import split_block
-from packproof.harness.bench.ranks.judge import OnRanks
-from packproof.harness.worker.gpus import visible
+from packproof.harness.bench.ranks.judge import RankGroup
+from packproof.harness.worker.gpus import visible_gpus
 from packproof.refs.errors import PackproofError
 
 SECONDS = 2.0
 CASES = 5
 
 
-def judged(place: OnRanks) -> dict[str, Any]:
+def judged(place: RankGroup) -> dict[str, Any]:
     """What fails of each op, how much was compared, and what of that bit for bit; what a split block differs in."""
-    found: dict[str, Any] = {op: asdict(judge.judged(op, "float32", CASES, place)) for op in ours.OPS}
+    found: dict[str, Any] = {op: asdict(judge.judge_op(op, "float32", CASES, place)) for op in ours.OPS}
     return found | {"tensor parallel": split_block(place), "device": place.device}
 
 
-def lost(place: OnRanks, how: Callable[[], None], *, watched: bool) -> dict[str, Any]:
+def lost(place: RankGroup, how: Callable[[], None], *, watched: bool) -> dict[str, Any]:
     """A rank is lost between two layers; what the others say, and after how long."""
     assert place.group is not None
     watch = parallel.Watch(SECONDS) if watched else None
@@ -55,7 +55,7 @@ def lost(place: OnRanks, how: Callable[[], None], *, watched: bool) -> dict[str,
     return {"error": ""}
 
 
-def place_of(folder: Path, name: str, rank: int, ranks: int, *, on_gpu: bool) -> OnRanks:
+def place_of(folder: Path, name: str, rank: int, ranks: int, *, on_gpu: bool) -> RankGroup:
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
     given: dict[str, Any] = {"backend": "nccl", "device_id": device} if on_gpu else {"backend": "gloo"}
@@ -63,7 +63,7 @@ def place_of(folder: Path, name: str, rank: int, ranks: int, *, on_gpu: bool) ->
         torch.cuda.set_device(device)
     store = dist.FileStore(str(folder / f"{name}.store"), ranks)  # type: ignore[attr-defined]
     dist.init_process_group(store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=30), **given)
-    return OnRanks(ranks, str(device), dist.group.WORLD, parallel.Watch(60.0))
+    return RankGroup(ranks, str(device), dist.group.WORLD, parallel.Watch(60.0))
 
 
 def rank_of(folder: Path, name: str, rank: int, ranks: int, *, on_gpu: bool) -> None:
@@ -77,7 +77,7 @@ def rank_of(folder: Path, name: str, rank: int, ranks: int, *, on_gpu: bool) -> 
 
 
 def main(folder: Path, groups: list[str]) -> None:
-    children, gpus = [], len(visible())  # counted without CUDA, which a fork would not survive
+    children, gpus = [], len(visible_gpus())  # counted without CUDA, which a fork would not survive
     for group in groups:
         name, ranks = group.split("=")
         on_gpu = int(ranks) <= gpus and name != "dies"  # NCCL alone does not notice a rank that dies

@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 
 from packproof import layers, refs
 from packproof.parallel import TensorParallelMamba2, run_ranks
-from packproof.parallel.mamba2 import part_of
+from packproof.parallel.mamba2 import partition_block
 from packproof.refs.errors import ArgumentError
 
 OFFSETS = torch.tensor([0, 3, 3, 8])
@@ -50,7 +50,7 @@ def test_ranks_have_the_values_and_gradients_of_the_block(ranks: int, sequence_p
     torch.testing.assert_close(join([one for one, _, _ in found]), y)
     torch.testing.assert_close(join([one for _, one, _ in found]), du)
     for rank, (_, _, module) in enumerate(found):
-        wanted = part_of(gradients, rank, ranks)
+        wanted = partition_block(gradients, rank, ranks)
         for (name, parameter), gradient in zip(module.part.named_parameters(), wanted.parameters(), strict=True):
             torch.testing.assert_close(parameter.grad, gradient.detach(), msg=f"rank {rank}: {name}")
 

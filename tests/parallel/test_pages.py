@@ -48,7 +48,7 @@ def test_it_is_the_model_of_the_command() -> None:
         page, command = names[name], getattr(model, name)
         assert (page.messages, page.whole, page.host) == (command.messages, command.whole, command.host)
     for ranks in (2, 64):
-        assert names["gather"](ranks, 1_000_000) == model.gather(ranks, 1_000_000)
+        assert names["gather"](ranks, 1_000_000) == model.gather_ms(ranks, 1_000_000)
 
 
 def test_its_terms_of_one_gpu_are_those_that_were_measured() -> None:

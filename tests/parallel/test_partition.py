@@ -14,16 +14,16 @@ from packproof import refs
 from packproof.harness.bench.ranks import ours
 from packproof.harness.engine.request import Allowance
 from packproof.harness.engine.shrink import shrink
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
-from packproof.museum.variants import called_like
+from packproof.museum.variants import copy_signature_of
 from packproof.parallel import ContiguousShares, simulated
 from packproof.parallel.ranks import Ranks
-from packproof.properties.call import KernelFault, Refused
+from packproof.properties.call import KernelFault, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.comparison import comparisons
-from packproof.properties.declaration import describe
+from packproof.properties.comparison import record_comparisons
+from packproof.properties.declaration import describe_kernel
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.partition import PARTITION, spans_of_ranks, with_cuts
 from packproof.properties.ops import OPS
@@ -58,7 +58,7 @@ class Subject:
     """A kernel of an op, and the cases that it is judged at."""
 
     def __init__(self, op: str, function: Callable[..., Any], promises: Promises, dtype: str = "float32") -> None:
-        names = describe(function)["parameters"]
+        names = describe_kernel(function)["parameters"]
         declared = OPS[ours.ZIGZAG.get(op, op)]
         self.space = Space(declared, dtype, promises, None if names is None else frozenset(names))
         self.kernel = KernelUnderTest(declared, InProcess(function), promises, takes_cuts=self.space.takes_cuts)
@@ -66,7 +66,7 @@ class Subject:
 
     def found(self, case: Case) -> list[str]:
         """What a report says of the first violation."""
-        violation = broken(self.kernel, PARTITION, case)
+        violation = first_violation(self.kernel, PARTITION, case)
         return [] if violation is None else violation.lines()
 
     def fails(self, case: Case) -> bool:
@@ -90,14 +90,14 @@ def test_the_same_implementations_without_a_bug_pass(op: str) -> None:
 
 @pytest.mark.parametrize("op", ours.OPS)
 def test_the_ops_of_packproof_pass_and_keep_the_bits_of_whole_documents(op: str) -> None:
-    assert Subject(op, ours.ours(op), Promises()).failing() == []
+    assert Subject(op, ours.parallel_kernel(op), Promises()).failing() == []
     if op == "attention, zig-zag":
         return  # it cuts documents that the law takes for whole
-    subject = Subject(op, ours.ours(op), Promises(grid="sequence", chunk=16))
+    subject = Subject(op, ours.parallel_kernel(op), Promises(grid="sequence", chunk=16))
     if op == "attention":  # how many keys a product has, and so its bits, changes at every cut
         subject.kernel = subject.kernel.with_promises(Promises(grid="sequence", chunk=1 << 20))
-    with comparisons() as made:
-        assert not any(map(subject.fails, map(ours.plain, subject.golden)))
+    with record_comparisons() as made:
+        assert not any(map(subject.fails, map(ours.without_activations, subject.golden)))
     assert any(compared.allowed is None for compared in made)
 
 
@@ -106,7 +106,7 @@ def test_the_ops_of_packproof_pass_and_keep_the_bits_of_whole_documents(op: str)
 @pytest.mark.parametrize("which", [*(f"own {op}" for op in OWN), *ours.OPS])
 def test_fifty_random_layouts_and_cuts_pass(which: str, dtype: str) -> None:
     op = which.removeprefix("own ")
-    subject = Subject(op, own(op) if which != op else ours.ours(op), Promises(), dtype)
+    subject = Subject(op, own(op) if which != op else ours.parallel_kernel(op), Promises(), dtype)
     drawn = with_cuts(subject.space, random_cases(subject.space, 100, seed=1))
     cases = list({(case.lengths, case.cuts): case for case in drawn}.values())[-50:]
     assert len(cases) == 50
@@ -117,7 +117,7 @@ def _restarting(x: Any, cos: Any, sin: Any, *, offsets: Any = None, **call: Any)
     return refs.rope(x, cos, sin, **call)
 
 
-@called_like(refs.ssd)
+@copy_signature_of(refs.ssd)
 def _forgets(*args: Any, initial_states: Any = None, **options: Any) -> Any:
     return refs.ssd(*args, initial_states=None if initial_states is None else 0 * initial_states, **options)
 
@@ -131,14 +131,14 @@ def test_the_law_itself_cuts_what_has_states_or_positions(op: str, function: Any
 def test_a_document_that_no_cut_meets_is_compared_bit_for_bit() -> None:
     subject = Subject("selective_scan", refs.selective_scan, Promises(grid="sequence", state_entry="carry"))
     [case] = [c for c in subject.golden if c.lengths == (5, 3)]
-    with comparisons() as made:
+    with record_comparisons() as made:
         assert not subject.fails(case.replace(cuts=(4,)))
     bitwise = {(c.key.name, c.key.kind, c.start) for c in made if c.allowed is None}
     assert ("u", "gradient", 5) in bitwise
     assert ("u", "gradient", 0) not in bitwise
     assert ("y", "output", 0) in bitwise  # a carry, and a segment of one token
     folded = Subject("selective_scan", refs.selective_scan, Promises(grid="sequence", chunk=4))
-    with comparisons() as made:
+    with record_comparisons() as made:
         assert not folded.fails(case.replace(cuts=(3,)))
     assert {(c.start, c.allowed is None) for c in made if c.key.name == "y"} == {(0, False), (5, True)}
 
@@ -187,7 +187,7 @@ def test_a_rank_declines_a_call_only_before_it_has_computed_or_talked_to_another
 
     subject = Subject("causal_conv1d", simulated(ContiguousShares("causal_conv1d", run), conv), Promises())
     case = Case((2, 3), "float32", (("d", 3), ("w", 4)), cuts=(3,))
-    with pytest.raises(Refused if refuses else KernelFault):
+    with pytest.raises(Refusal if refuses else KernelFault):
         list(PARTITION.check(subject.kernel.values_only, case))
     assert Ranks.watch is None
 

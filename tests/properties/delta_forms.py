@@ -27,7 +27,7 @@ def form(op: str, recurrence: gated.GatedRecurrence) -> Callable[..., Any]:
         tensors = {name: given.pop(name, None) for name in signature.inputs}
         tensors = {n: x for n, x in tensors.items() if x is not None or n == "initial_states"}
         assert not given
-        return gated.delta_over_pack(recurrence, signature, cu_seqlens, tensors, options, scale)
+        return gated.run_delta_rule(recurrence, signature, cu_seqlens, tensors, options, scale)
 
     return kernel
 
@@ -155,11 +155,11 @@ def limited(recurrence: gated.GatedRecurrence) -> gated.GatedRecurrence:
 
 
 RECURRENCES: dict[str, tuple[gated.GatedRecurrence, Promises]] = {
-    "recurrent": (gated.delta, PLAIN),
+    "recurrent": (gated.delta_recurrence, PLAIN),
     "matrices": (by_matrices, PLAIN),
     "transposed": (transposed, PLAIN),
-    "chunks of 7": (partial(gated.chunked, 7), PLAIN),
-    "chunks of 64": (partial(gated.chunked, 64), PLAIN),
+    "chunks of 7": (partial(gated.chunkwise_recurrence, 7), PLAIN),
+    "chunks of 64": (partial(gated.chunkwise_recurrence, 64), PLAIN),
     "inverse": (partial(with_inverse, torch.Tensor.clone, False), PLAIN),
     "inverse, differences": (limited(partial(with_inverse, torch.Tensor.clone, True)), CUMSUM),
     "gradients of sums": (limited(partial(gradients_of_sums, CHUNK)), CUMSUM),

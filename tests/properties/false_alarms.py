@@ -20,17 +20,17 @@ import torch
 
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.execution.torch_state import TorchState
-from packproof.harness.results.names import short
-from packproof.harness.worker.parallel import on_every_core
+from packproof.harness.results.names import short_dtype
+from packproof.harness.worker.parallel import run_on_every_core
 from packproof.properties.bounds.budget import score
-from packproof.properties.bounds.oracle import Expected, expected, with_promises
+from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, with_promises
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, random_cases
 from packproof.properties.ops import OPS
 from packproof.properties.tensor_key import TensorKey, gradient
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 from tests.properties import delta_forms
 from tests.properties.forms import Kernel, forms
 
@@ -68,9 +68,9 @@ def space(op: str, dtype: str) -> Space:
 def offers(within: Space) -> list[str]:
     """What a case of an op may have besides the plain."""
     named = [f"{name}={value}" for name, values in within.options.items() for value in values[1:]]
-    mixed = [f"{', '.join(names)} in fp32" for names in within.floats if names]
-    mixed += [f"{name} in 16 bits" for names in within.narrows for name in names]
-    return [*within.optional, *named, *mixed, *(["keys of their own"] if within.packs_keys else [])]
+    mixed = [f"{', '.join(names)} in fp32" for names in within.float32_sets if names]
+    mixed += [f"{name} in 16 bits" for names in within.narrow_sets for name in names]
+    return [*within.optional_inputs, *named, *mixed, *(["keys of their own"] if within.packs_keys else [])]
 
 
 def has(case: Case) -> list[str]:
@@ -81,7 +81,7 @@ def has(case: Case) -> list[str]:
     return [*case.present, *named, *mixed, *(["keys of their own"] if case.key_lengths is not None else [])]
 
 
-def broken(kernel: Kernel, sample: Sample, want: Expected) -> dict[str, float]:
+def broken(kernel: Kernel, sample: Sample, want: OracleAnswer) -> dict[str, float]:
     """The tensors that break the budget, and by how much."""
     result = InProcess(kernel, snapshot=_BEFORE).run(sample.call(gradients=sample.op.differentiable))
     got = {TensorKey(name): y for name, y in result.outputs.items()}
@@ -96,11 +96,11 @@ def broken(kernel: Kernel, sample: Sample, want: Expected) -> dict[str, float]:
 
 def judgements(op: str, dtype: str, case: Case) -> Iterator[tuple[str, dict[str, float]]]:
     """Each form, and what breaks the budget."""
-    sample, memo = draw(OPS[op], case), dict[Any, Expected]()
+    sample, memo = draw(OPS[op], case), dict[Any, OracleAnswer]()
     for name, (kernel, promises) in forms(op, dtype).items():
         kept = promises if promises.cumsum else None  # what the sums of absolute terms depend on
         if kept not in memo:
-            memo[kept] = expected(sample, promises, gradients=sample.op.differentiable)
+            memo[kept] = oracle_answer(sample, promises, gradients=sample.op.differentiable)
         yield name, broken(kernel, sample, with_promises(memo[kept], sample, promises))
 
 
@@ -131,15 +131,17 @@ def summary(done: Sequence[Judged], ops: Sequence[str], seeds: int) -> Iterator[
             cases, count = (sum(getattr(found, name) for found in here) for name in ("cases", "judgements"))
             false, took = sum(len(found.false) for found in here), sum(found.seconds for found in here)
             yield (
-                f"{op:<24}{short(dtype)}  {len(here):>4} of {counted(seeds, 'seed')}, {counted(cases, 'case')}, "
-                f"{len(forms(op, dtype))} forms, {counted(count, 'judgement')}: {counted(false, 'false alarm')}; "
+                f"{op:<24}{short_dtype(dtype)}  {len(here):>4} of {plural(seeds, 'seed')}, {plural(cases, 'case')}, "
+                f"{len(forms(op, dtype))} forms, {plural(count, 'judgement')}: {plural(false, 'false alarm')}; "
                 f"{took:.0f} s of one core"
             )
     for op in ops:
         if never := unjudged(op, [found for found in done if found.op == op]):
             yield f"NOT JUDGED {op}: {'; '.join(never)}"
     for found in done:
-        yield from (f"FALSE ALARM {found.op} {short(found.dtype)}, seed {found.seed}: {text}" for text in found.false)
+        yield from (
+            f"FALSE ALARM {found.op} {short_dtype(found.dtype)}, seed {found.seed}: {text}" for text in found.false
+        )
 
 
 def status(done: Sequence[Judged], ops: Sequence[str], seeds: int) -> int:
@@ -169,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     todo = units(asked.op, range(asked.first, asked.first + asked.seeds))
     try:
         until = started + asked.seconds
-        for found in on_every_core(todo, "cpu", of=Judged, most=asked.workers, until=until):
+        for found in run_on_every_core(todo, "cpu", record_type=Judged, max_processes=asked.workers, deadline=until):
             done.append(found)
             if asked.json:
                 with asked.json.open("a") as lines:

@@ -15,7 +15,7 @@ from packproof.museum import controls
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.refs.hadamard import sylvester
-from packproof.refs.pools import over_pool
+from packproof.refs.pools import run_on_pool
 from packproof.refs.recurrence import state_space, to_compute_dtype
 from packproof.refs.segsum import segsum
 from tests.properties import attention_kernels, delta_forms, linear_forms, tiled_attention
@@ -32,7 +32,9 @@ def forms(op: str, dtype: str) -> Mapping[str, Form]:
     """The forms of an op by name; in 16 bits, of one on matrix products, those that round operands too."""
     if OPS[op].pool:
         base = op.removesuffix("_update")
-        return {name: (partial(over_pool, kernel), promises) for name, (kernel, promises) in forms(base, dtype).items()}
+        return {
+            name: (partial(run_on_pool, kernel), promises) for name, (kernel, promises) in forms(base, dtype).items()
+        }
     low: dict[str, Callable[[Tensor], Tensor]] = {
         "bfloat16": partial(in_dtype, torch.bfloat16),
         "float16": eleven_bits,

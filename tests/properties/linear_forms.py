@@ -33,7 +33,7 @@ def form(op: str, recurrence: gated.GatedRecurrence) -> Callable[..., Any]:
         gate = gated.no_decay(v) if g is None else g[..., None]
         gate = gate if decay is None else decay[:, None].expand(len(v), -1, -1)
         factor = finite_scale(op, scale, k.shape[-1])
-        found = gated.over_pack(
+        found = gated.run_over_pack(
             recurrence, q, k, v, gate, scale=factor, cu_seqlens=cu_seqlens, initial_states=initial_states
         )
         return found if return_final_states else found[0]
@@ -68,10 +68,10 @@ def masked(
 
 
 RECURRENCES: dict[str, tuple[gated.GatedRecurrence, Promises]] = {
-    "recurrent": (gated.linear, PLAIN),
+    "recurrent": (gated.linear_recurrence, PLAIN),
     "transposed": (transposed, PLAIN),
-    "chunks of 7": (partial(gated.chunked, 7), PLAIN),
-    "chunks of 64": (partial(gated.chunked, 64), PLAIN),
+    "chunks of 7": (partial(gated.chunkwise_recurrence, 7), PLAIN),
+    "chunks of 64": (partial(gated.chunkwise_recurrence, 64), PLAIN),
     "differences": (partial(masked, torch.Tensor.clone, True), CUMSUM),
 }
 ROUNDING: tuple[gated.GatedRecurrence, Promises] = (

@@ -18,7 +18,7 @@ from packproof import museum, refs
 from packproof.museum import ssd
 from packproof.properties.bounds import magnitude
 from packproof.properties.bounds.budget import K_ACC, K_ACC_WITH_CUMSUM, score
-from packproof.properties.bounds.oracle import Expected, expected, vjp
+from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, vjp
 from packproof.properties.cases.case import REGIMES, Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
@@ -103,14 +103,14 @@ def run(kernel: Callable[..., Any], s: Sample) -> dict[TensorKey, Tensor]:
     return {TensorKey(name): y.detach() for name, y in outputs.items()} | gradients
 
 
-def scores(got: dict[TensorKey, Tensor], want: Expected) -> dict[TensorKey, float]:
+def scores(got: dict[TensorKey, Tensor], want: OracleAnswer) -> dict[TensorKey, float]:
     """The worst score of each tensor; above 1 it breaks the budget. The rounding of the stored value is not counted."""
     found = {}
     for name, r in want.values.items():
         budget = want.budgets[name]
         exact = got[name].double()
-        off = ((exact - r).abs() - budget.stored).clamp(min=0) * (exact - r).sign()
-        found[name] = score(r + off, r, budget.total - budget.stored).max().item()
+        off = ((exact - r).abs() - budget.rounding).clamp(min=0) * (exact - r).sign()
+        found[name] = score(r + off, r, budget.total - budget.rounding).max().item()
     return found
 
 
@@ -120,10 +120,10 @@ def test_correct_orders_of_summation_stay_within_the_budget(op, dtype):
     worst: dict[tuple[TensorKey, str], tuple[float, str]] = {}
     for regime in REGIMES:
         s = sample(op, dtype, regime)
-        memo: dict[Promises, Expected] = {}
+        memo: dict[Promises, OracleAnswer] = {}
         for name, (kernel, promises) in correct_kernels(op, dtype).items():
             if promises not in memo:
-                memo[promises] = expected(s, promises, gradients=True)
+                memo[promises] = oracle_answer(s, promises, gradients=True)
             for tensor, found in scores(run(kernel, s), memo[promises]).items():
                 key = (tensor, regime)
                 worst[key] = max(worst.get(key, (0.0, "")), (found, name))
@@ -168,7 +168,7 @@ def test_one_token_wrong_by_a_sixtieth_breaks_the_budget(op, token, dtype):
     x = s.inputs[token].double()
     x[20] *= 1.0 + 2.0**-6
     wrong = replace(s, inputs={**s.inputs, token: x.to(s.inputs[token].dtype)})
-    found = scores(run(op.reference, wrong), expected(s, Promises(compute="fp32"), gradients=True))
+    found = scores(run(op.reference, wrong), oracle_answer(s, Promises(compute="fp32"), gradients=True))
     assert found[TensorKey(s.outputs[0])] > 1
 
 
@@ -211,8 +211,8 @@ def test_cumulative_sums_need_their_own_term(op, kernel, promises):
     for regime in REGIMES:
         s = sample(OPS[op], "float32", regime)
         got = run(kernel, s)
-        assert max(scores(got, expected(s, promises, gradients=True)).values()) <= MARGIN
-        without = max(without, *scores(got, expected(s, Promises(compute="fp32"), gradients=True)).values())
+        assert max(scores(got, oracle_answer(s, promises, gradients=True)).values()) <= MARGIN
+        without = max(without, *scores(got, oracle_answer(s, Promises(compute="fp32"), gradients=True)).values())
     assert without > 1
 
 
@@ -275,8 +275,8 @@ def test_rounded_operands_need_their_own_term(op, kernel, dtype):
     for regime in REGIMES:
         s = sample(OPS[op], dtype, regime)
         got = run(partial(kernel, getattr(torch, dtype)), s)
-        assert max(scores(got, expected(s, Promises(compute="operand"), gradients=True)).values()) <= MARGIN
-        without = max(without, *scores(got, expected(s, Promises(compute="fp32"), gradients=True)).values())
+        assert max(scores(got, oracle_answer(s, Promises(compute="operand"), gradients=True)).values()) <= MARGIN
+        without = max(without, *scores(got, oracle_answer(s, Promises(compute="fp32"), gradients=True)).values())
     assert without > 1
 
 
@@ -310,7 +310,7 @@ def test_an_ssd_has_the_same_terms_token_by_token(n_tokens: int) -> None:
     draws |= {"C": draws["B"].flip(0), "A": -draws["A"]}
 
     def chunks(h, x, dt, A, B, C):
-        return magnitude.dual(h, x, *magnitude._decay(dt, A), B, C)
+        return magnitude.chunked_ssd(h, x, *magnitude._decay(dt, A), B, C)
 
     def tokens(h, x, dt, A, B, C):
         added = x[..., None] * B[:, :, None]

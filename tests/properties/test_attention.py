@@ -2,7 +2,7 @@
 
 import pytest
 
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
@@ -17,7 +17,7 @@ LAWS = ("reference", "packing", "isolation", "causality", "permutation", "memory
 
 def found(bug: str, law: str, cases: list[Case]) -> Violation | None:
     kernel = KernelUnderTest(ATTENTION, InProcess(planted(bug)), PROMISES)
-    return next(filter(None, (broken(kernel, PROPERTIES[law], case) for case in cases)), None)
+    return next(filter(None, (first_violation(kernel, PROPERTIES[law], case) for case in cases)), None)
 
 
 def golden(dtype: str) -> list[Case]:

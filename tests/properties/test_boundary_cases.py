@@ -11,7 +11,7 @@ from packproof.properties.cases.layouts import Lengths
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.property import Property
-from packproof.properties.laws.torch_integration import few
+from packproof.properties.laws.torch_integration import smallest_cases
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 
@@ -40,7 +40,7 @@ def case(*lengths: int) -> Case:
 def test_the_smallest_pack_with_a_boundary_comes_before_a_smaller_one_without(
     layouts: list[Lengths], selected: Lengths
 ) -> None:
-    [smallest] = few(space("causal_conv1d"), [case(*lengths) for lengths in layouts])
+    [smallest] = smallest_cases(space("causal_conv1d"), [case(*lengths) for lengths in layouts])
     assert smallest.lengths == selected
 
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from packproof import refs
-from packproof.harness.engine.probe_conditions import largest, sizes_condition
+from packproof.harness.engine.probe_conditions import largest_accepted, sizes_condition
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw
-from packproof.properties.cases.fitting import fillers
-from packproof.properties.cases.layouts import classes
+from packproof.properties.cases.fitting import find_filler
+from packproof.properties.cases.layouts import boundary_classes
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
@@ -48,7 +48,9 @@ def test_no_case_is_drawn_that_would_not_fit_the_memory() -> None:
 def test_a_multiple_keeps_every_boundary_class(text: str) -> None:
     """Slack fills up, or a last sequence does."""
     whole, part = (Space(OPS["rope"], "float32", Promises(), domain=Domain.of(d)) for d in ("", text))
-    every, kept = (frozenset().union(*(classes(c.lengths, 16, 4) for c in golden_cases(s))) for s in (whole, part))
+    every, kept = (
+        frozenset().union(*(boundary_classes(c.lengths, 16, 4) for c in golden_cases(s))) for s in (whole, part)
+    )
     of_totals = {"total kC", "total kC+1", "total < C", "one sequence", "empty last"}
     assert every - kept <= (of_totals if "slack" in text else set())
 
@@ -57,7 +59,7 @@ def test_a_multiple_keeps_every_boundary_class(text: str) -> None:
 def test_a_part_of_a_pack_is_filled_up_and_what_is_made_of_that_cut_off(text: str) -> None:
     op, domain = OPS["causal_conv1d"], Domain.of(text)
     sample = draw(op, Case((5, 0, 3), "float64", (("d", 3), ("w", 4)))).alone(0)
-    more = fillers(op, domain, sample)
+    more = find_filler(op, domain, sample)
     assert more is not None
     filled = sample.followed_by(*more)
     assert domain.holds({"tokens": filled.shape("x")[0], "slack": filled.slack, "sequences": len(filled.lengths)})
@@ -170,5 +172,5 @@ def test_the_plainest_condition_that_fits(accepted: tuple[int, ...], refused: tu
 
 
 def test_a_limit_is_found_to_the_token() -> None:
-    assert largest(lambda n: n <= 100, 8, 1000, 1, []) == 100
-    assert largest(lambda n: n <= 100, 16, 1000, 16, [96]) == 96
+    assert largest_accepted(lambda n: n <= 100, 8, 1000, 1, []) == 100
+    assert largest_accepted(lambda n: n <= 100, 16, 1000, 16, [96]) == 96

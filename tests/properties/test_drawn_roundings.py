@@ -12,7 +12,7 @@ import torch
 from packproof import refs
 from packproof.properties.bounds import budget
 from packproof.properties.bounds.drawn_roundings import COPIES
-from packproof.properties.bounds.oracle import expected
+from packproof.properties.bounds.oracle import oracle_answer
 from packproof.properties.cases.case import REGIMES, Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
@@ -34,7 +34,7 @@ def plain(op: str, regime: str, tokens: int) -> Sample:
 
 def share(s: Sample, rows: slice) -> float:
     """The budget of the outputs of some tokens, as a part of the outputs."""
-    found = expected(s, Promises(compute="fp32"), gradients=False)
+    found = oracle_answer(s, Promises(compute="fp32"), gradients=False)
     return float(found.budgets[Y].total[rows].norm() / found.values[Y][rows].norm())
 
 
@@ -54,7 +54,7 @@ def test_a_token_wrong_by_a_thousandth_shows_after_hundreds(op: str) -> None:
     v = s.inputs["v"].clone()
     v[280:284] *= 1.001
     wrong = replace(s, inputs={**s.inputs, "v": v})
-    found = scores(run(OPS[op].reference, wrong), expected(s, Promises(), gradients=True))
+    found = scores(run(OPS[op].reference, wrong), oracle_answer(s, Promises(), gradients=True))
     assert found[Y] > 4
     assert found[gradient("beta")] > 4
 
@@ -65,15 +65,15 @@ def test_rounded_operands_need_their_own_term(op: str) -> None:
     for regime in REGIMES:
         s = sample(OPS[op], "bfloat16", regime)
         got = run(form(op, partial(with_inverse, partial(in_dtype, torch.bfloat16), False)), s)
-        assert max(scores(got, expected(s, Promises(), gradients=True)).values()) <= MARGIN, regime
-        without = max(without, *scores(got, expected(s, Promises(compute="fp32"), gradients=True)).values())
+        assert max(scores(got, oracle_answer(s, Promises(), gradients=True)).values()) <= MARGIN, regime
+        without = max(without, *scores(got, oracle_answer(s, Promises(compute="fp32"), gradients=True)).values())
     assert without > 1
 
 
 @pytest.mark.parametrize("op", DELTA)
 def test_the_same_call_has_the_same_bound(op: str) -> None:
     s = sample(OPS[op], "float32")
-    first, second = (expected(s, Promises(), gradients=True).absolute for _ in range(2))
+    first, second = (oracle_answer(s, Promises(), gradients=True).magnitudes for _ in range(2))
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
@@ -82,7 +82,7 @@ def test_the_same_call_has_the_same_bound(op: str) -> None:
 def test_packs_of_nothing_have_a_bound(op: str, lengths: tuple[int, ...]) -> None:
     s = sample(OPS[op], lengths=lengths)
     for promises in (Promises(), Promises(chunk=16, cumsum=True)):
-        bounds = expected(s, promises, gradients=True).absolute
+        bounds = oracle_answer(s, promises, gradients=True).magnitudes
         assert all(bound.isfinite().all() for bound in bounds.values())
         assert not bounds[Y][sum(lengths) :].any()
 
@@ -91,10 +91,10 @@ def test_packs_of_nothing_have_a_bound(op: str, lengths: tuple[int, ...]) -> Non
 def test_more_copies_than_memory_holds_run_one_after_another(monkeypatch: pytest.MonkeyPatch, copies: int) -> None:
     """Each has signs of its own: with the same ones the bound would be that of one copy, near 0 at many elements."""
     s = sample(OPS["delta_rule"], "float32")
-    at_once = expected(s, Promises(), gradients=True).absolute
+    at_once = oracle_answer(s, Promises(), gradients=True).magnitudes
     elements = 24 * 2 * 4 * 3
     monkeypatch.setattr("packproof.properties.bounds.drawn_roundings.AT_ONCE", elements * copies)
-    in_parts = expected(s, Promises(), gradients=True).absolute
+    in_parts = oracle_answer(s, Promises(), gradients=True).magnitudes
     for key, bound in at_once.items():
         assert not torch.equal(bound, in_parts[key])
         assert float(in_parts[key].norm()) == pytest.approx(float(bound.norm()), rel=0.2)
@@ -119,8 +119,8 @@ def test_operands_in_fp16_lose_what_decays_below_their_range(op: str, monkeypatc
         run(form(op, partial(with_inverse, round_to, False)), s)
         for round_to in (eleven_bits, partial(in_dtype, torch.float16))
     )
-    assert max(scores(of_fp16, expected(s, Promises(), gradients=True)).values()) <= MARGIN
+    assert max(scores(of_fp16, oracle_answer(s, Promises(), gradients=True)).values()) <= MARGIN
     monkeypatch.setitem(budget.SMALLEST_NORMAL, torch.float16, 0.0)
-    without = expected(s, Promises(), gradients=True)
+    without = oracle_answer(s, Promises(), gradients=True)
     assert max(scores(of_any_size, without).values()) <= MARGIN
     assert scores(of_fp16, without)[gradient("initial_states")] > 1

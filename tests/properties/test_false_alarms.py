@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from packproof.properties.bounds.oracle import expected, with_promises
+from packproof.properties.bounds.oracle import oracle_answer, with_promises
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
@@ -56,7 +56,7 @@ def test_each_form_has_the_budget_of_its_own_promises() -> None:
 def test_forms_that_round_operands_are_correct_without_rounding(op: str, form: Any) -> None:
     case = Case((20, 0, 3), "float32", tuple(OPS[op].sizes[0].items()))
     sample, promises = draw(OPS[op], case), Promises(compute="fp32")
-    want = expected(sample, promises, gradients=True)
+    want = oracle_answer(sample, promises, gradients=True)
     assert broken(partial(form, torch.clone), sample, want) == {}
     assert broken(partial(form, lambda x: x.bfloat16().float()), sample, want)
 
@@ -80,7 +80,7 @@ def test_a_sequence_of_20000_tokens(op: str, dtype: str) -> None:
     """A correct form is within the budget, and late tokens that are wrong by a thousandth, or a sixtieth, are not."""
     sample = long(op, dtype)
     kernel, promises = forms(op, dtype)[CHUNKED]
-    want = expected(sample, promises, gradients=True)
+    want = oracle_answer(sample, promises, gradients=True)
     assert broken(kernel, sample, want) == {}
     v = sample.inputs["v"].clone()
     v[-8:-4] *= 1.001 if dtype == "float32" else 1 + 2**-6
@@ -90,7 +90,7 @@ def test_a_sequence_of_20000_tokens(op: str, dtype: str) -> None:
 
 def test_budgets_of_other_promises_are_those_of_a_run_with_them() -> None:
     sample = draw(OPS["gated_delta_rule"], Case((3, 5), "bfloat16", tuple(OPS["gated_delta_rule"].sizes[0].items())))
-    want, own = (expected(sample, promises, gradients=True) for promises in (Promises(), Promises(compute="fp32")))
+    want, own = (oracle_answer(sample, promises, gradients=True) for promises in (Promises(), Promises(compute="fp32")))
     found = with_promises(want, sample, Promises(compute="fp32"))
     assert found.vacuous == own.vacuous
     for key, allowed in own.budgets.items():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from packproof.properties.cases.layouts import CLASSES, classes, golden
+from packproof.properties.cases.layouts import BOUNDARY_CLASSES, boundary_classes, golden_layouts
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.ops import CAUSAL_CONV1D, OPS
 from packproof.properties.promises import Promises
@@ -10,15 +10,17 @@ from packproof.properties.promises import Promises
 
 @pytest.mark.parametrize(("chunk", "width"), [(16, 4), (64, 4), (8, 3), (256, 4)])
 def test_golden_layouts_reach_every_class(chunk: int, width: int) -> None:
-    reached = frozenset[str]().union(*(classes(lengths, chunk, width) for lengths in golden(chunk, width)))
-    assert set(CLASSES) - reached == set()
+    reached = frozenset[str]().union(
+        *(boundary_classes(lengths, chunk, width) for lengths in golden_layouts(chunk, width))
+    )
+    assert set(BOUNDARY_CLASSES) - reached == set()
 
 
 def test_random_search_reaches_nearly_every_class() -> None:
     space = Space(CAUSAL_CONV1D, "float32", Promises())
     drawn = random_cases(space, 200, seed=0)
-    reached = frozenset[str]().union(*(classes(c.lengths, 16, space.width(dict(c.sizes))) for c in drawn))
-    assert len(reached) >= 26, set(CLASSES) - reached
+    reached = frozenset[str]().union(*(boundary_classes(c.lengths, 16, space.width(dict(c.sizes))) for c in drawn))
+    assert len(reached) >= 26, set(BOUNDARY_CLASSES) - reached
 
 
 def test_the_same_seed_draws_the_same_cases() -> None:
@@ -38,7 +40,7 @@ def test_the_same_seed_draws_the_same_cases() -> None:
     ],
 )
 def test_classes_by_name(lengths: tuple[int, ...], expected: set[str]) -> None:
-    assert expected <= classes(lengths, 16, 4)
+    assert expected <= boundary_classes(lengths, 16, 4)
 
 
 @pytest.mark.parametrize("name", ["causal_conv1d", "ssd", "rope_hadamard", "kda"])
@@ -47,7 +49,7 @@ def test_each_optional_input_comes_without_options_once(name: str) -> None:
     space = Space(OPS[name], "float32", Promises())
     off = space.known_options({option: values[0] for option, values in space.options.items()})
     without_options = [set(case.present) for case in golden_cases(space) if case.options == off]
-    assert set(space.optional) == set().union(*without_options)
+    assert set(space.optional_inputs) == set().union(*without_options)
 
 
 def test_golden_cases_are_few_and_small() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from packproof.properties.light_torch import DispatchMode, argmax, pulled_back
+from packproof.properties.light_torch import DispatchMode, argmax, vector_jacobian_product
 
 ALONE = """
 import sys
@@ -65,7 +65,7 @@ def test_gradients_are_those_of_autograd() -> None:
     x, unused = torch.randn(3, 4, dtype=torch.float64, requires_grad=True), torch.ones(2, requires_grad=True)
     ys, incoming = [x.exp(), x.sum(0)], [torch.randn(4, 3, dtype=torch.float64).T, torch.ones(1).double().expand(4)]
     with torch.no_grad():
-        found = pulled_back(ys, [x, unused], incoming, retain_graph=True)
+        found = vector_jacobian_product(ys, [x, unused], incoming, retain_graph=True)
     wanted = torch.autograd.grad(ys, [x], incoming)
     assert torch.equal(found[0], wanted[0])
     assert found[1] is None
@@ -76,14 +76,14 @@ def test_a_backward_pass_gets_the_incoming_gradients_themselves() -> None:
     x, dy = torch.ones(3, 4, requires_grad=True), torch.ones(4, 3).T
     y = x * 2
     y.register_hook(got.append)
-    pulled_back([y], [x], [dy])
+    vector_jacobian_product([y], [x], [dy])
     assert got[0].data_ptr() == dy.data_ptr()
     assert got[0].stride() == dy.stride()
 
 
 def test_gradients_can_be_differentiated_again() -> None:
     x, dy = torch.randn(5, dtype=torch.float64, requires_grad=True), torch.ones(5, dtype=torch.float64).requires_grad_()
-    (g,) = pulled_back([x**3], [x], [dy], create_graph=True)
+    (g,) = vector_jacobian_product([x**3], [x], [dy], create_graph=True)
     second = torch.autograd.grad(g.sum(), [x, dy])
     assert torch.allclose(second[0], 6 * x)
     assert torch.allclose(second[1], 3 * x**2)

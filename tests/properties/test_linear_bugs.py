@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
@@ -30,7 +30,7 @@ def violated(function: Any, op: str, lengths: tuple[int, ...], *, rich: bool, dt
         options=tuple({**options, "return_final_states": True}.items()),
     )
     subject = KernelUnderTest(declared, InProcess(function), Promises(compute="fp32"))
-    return broken(subject, PROPERTIES["reference"], case) is not None
+    return first_violation(subject, PROPERTIES["reference"], case) is not None
 
 
 @pytest.mark.parametrize(("op", "bug"), EVERY, ids=[f"{op}: {bug.name}" for op, bug in EVERY])

@@ -7,7 +7,7 @@ from packproof import refs
 from packproof.harness.cli import main
 from packproof.properties.bounds.budget import K_OP
 from packproof.properties.bounds.magnitude_of_attention import attention as absolute
-from packproof.properties.low_precision import measured
+from packproof.properties.low_precision import measure_errors
 
 LENGTHS, BLOCK = (40, 0, 24), 16
 CU_SEQLENS = torch.tensor([0, 40, 40, 64])
@@ -35,7 +35,7 @@ def test_the_budget_of_rounded_operands() -> None:
 
 
 def test_the_table(capsys) -> None:
-    rows = {row.inputs: row for row in measured(tokens=1024)}
+    rows = {row.inputs: row for row in measure_errors(tokens=1024)}
     assert rows["0.1 % outliers"].ratio > 1.1
     assert abs(rows["N(0, 1)"].ratio - 1) < 0.1
     assert rows["q and k of 1 and -1"].ratio < 0.6

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.declaration import check_signature, declaration, describe, kernel
+from packproof.properties.declaration import check_signature, describe_kernel, kernel, parse_declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import CAUSAL_CONV1D, ROPE, SSD
@@ -53,7 +53,7 @@ def with_narrow_states(x: Tensor, weight: Tensor, *, initial_states: Tensor | No
 def first_failure(function: Any, dtype: str, **options: Any) -> Any:
     under_test = KernelUnderTest(CAUSAL_CONV1D, InProcess(function), Promises(compute="fp32"))
     space = Space(CAUSAL_CONV1D, dtype, Promises(compute="fp32"), **options)
-    found = (broken(under_test, PROPERTIES["reference"], case) for case in golden_cases(space))
+    found = (first_violation(under_test, PROPERTIES["reference"], case) for case in golden_cases(space))
     return next(filter(None, found), None)
 
 
@@ -105,4 +105,4 @@ def test_a_declaration_names_inputs_that_the_op_has_so() -> None:
         return x
 
     with pytest.raises(UsageError, match="mine: float32 has 'dt'; of ssd these may be fp32 beside tokens: none"):
-        check_signature(SSD, declaration(describe(ssd), "mine"), "mine")
+        check_signature(SSD, parse_declaration(describe_kernel(ssd), "mine"), "mine")

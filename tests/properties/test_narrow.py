@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.declaration import check_signature, declaration, describe, kernel
+from packproof.properties.declaration import check_signature, describe_kernel, kernel, parse_declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.op import Op
@@ -43,7 +43,7 @@ def test_the_reference_passes(op: Op, dtype: str) -> None:
     assert len(cases) == 6
     for law in ("reference", "packing"):
         for case in cases:
-            violation = broken(under_test, PROPERTIES[law], case)
+            violation = first_violation(under_test, PROPERTIES[law], case)
             assert violation is None, violation.lines()
 
 
@@ -86,11 +86,11 @@ def sequence_by_sequence(op: Op, *, cu_seqlens: Tensor, **given: Any) -> Any:
 def test_gradients_that_are_summed_in_16_bits_are_detected(op: Op) -> None:
     under_test = KernelUnderTest(op, InProcess(partial(sequence_by_sequence, op)), PLAIN)
     cases = [case for case in golden_cases(spaced(op, "bfloat16")) if len(case.lengths) > 1 and case.n_tokens <= 60]
-    found = [broken(under_test, PROPERTIES["reference"], case) for case in cases if case.narrow]
+    found = [first_violation(under_test, PROPERTIES["reference"], case) for case in cases if case.narrow]
     wrong = {str(violation.tensor) for violation in found if violation}
     assert wrong
     assert wrong <= {f"gradient of {name}" for name in op.narrow}
-    wide = [broken(under_test, PROPERTIES["reference"], case) for case in cases if not case.narrow]
+    wide = [first_violation(under_test, PROPERTIES["reference"], case) for case in cases if not case.narrow]
     assert wide == [None] * len(wide), "in fp32 it is correct"
 
 
@@ -139,5 +139,5 @@ def test_a_declaration_names_inputs_that_the_op_has_so() -> None:
         return x
 
     with pytest.raises(UsageError, match="mine: narrow has 'bias'; of causal_conv1d these may be of 16 bits: none"):
-        check_signature(CAUSAL_CONV1D, declaration(describe(conv), "mine"), "mine")
+        check_signature(CAUSAL_CONV1D, parse_declaration(describe_kernel(conv), "mine"), "mine")
     assert OPS["ssd_update"].narrow == SSD.narrow

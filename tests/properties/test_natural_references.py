@@ -7,8 +7,8 @@ from torch.nn import functional
 import packproof
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.bounds.budget import score
-from packproof.properties.bounds.oracle import expected, vjp
-from packproof.properties.bounds.running_error import bounded
+from packproof.properties.bounds.oracle import oracle_answer, vjp
+from packproof.properties.bounds.running_error import run_with_error_bounds
 from packproof.properties.cases.case import REGIMES, Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.promises import Promises
@@ -27,7 +27,7 @@ GATES = {
 def worst_score(op: packproof.Op, case: Case) -> float:
     """Of the op's reference as a kernel in the case's dtype: the largest error as a multiple of the budget."""
     sample = draw(op, case)
-    answer, result = expected(sample, Promises(), gradients=True), InProcess(op.reference).run(sample.call())
+    answer, result = oracle_answer(sample, Promises(), gradients=True), InProcess(op.reference).run(sample.call())
     scores = [
         score((result.gradients if key.is_gradient else result.outputs)[key.name], want, answer.budgets[key].total)
         for key, want in answer.values.items()
@@ -42,7 +42,7 @@ def test_a_natural_reference_has_a_bound_that_it_keeps(name: str) -> None:
     for lengths in LAYOUTS:
         sample = draw(op, Case(lengths, "float64", (("d", 4),)))
         plain = vjp(op.reference, sample, gradients=True)
-        values, errors = bounded(lambda sample=sample: vjp(op.reference, sample, gradients=True))  # type: ignore[misc]
+        values, errors = run_with_error_bounds(lambda sample=sample: vjp(op.reference, sample, gradients=True))  # type: ignore[misc]
         for key, x in plain.items():
             torch.testing.assert_close(values[key], x)
             assert errors[key].isfinite().all(), key
@@ -69,7 +69,7 @@ def test_torch_keeps_the_bound_of_its_own_gates(name: str) -> None:
 def test_topk_takes_its_axis_not_its_count() -> None:
     """topk(1) of three axes took the errors along axis 1."""
     x = torch.tensor([[[1.0, 4.0], [2.0, 3.0]]], dtype=torch.float64)
-    _, errors = bounded(lambda: {"y": (x * torch.tensor([1.0, 100.0])).topk(1).values / 100})
+    _, errors = run_with_error_bounds(lambda: {"y": (x * torch.tensor([1.0, 100.0])).topk(1).values / 100})
     assert errors["y"].shape == (1, 2, 1)
     assert (errors["y"].flatten() > torch.tensor([8.0, 6.0])).all()
     assert (errors["y"].flatten() < torch.tensor([16.0, 12.0])).all()
@@ -79,7 +79,7 @@ def test_what_no_rule_can_bound_is_a_fault_of_the_reference() -> None:
     x = torch.ones(3, dtype=torch.float64)
     for f in (lambda: functional.rrelu(x, training=True), lambda: x.scatter_reduce(0, torch.tensor([0]), x, "prod")):
         with pytest.raises(UsageError, match="no rule is known for torch's"):
-            bounded(lambda f=f: {"y": f()})  # type: ignore[misc]
+            run_with_error_bounds(lambda f=f: {"y": f()})  # type: ignore[misc]
 
 
 SAVING = {
@@ -109,7 +109,7 @@ def test_a_backward_pass_from_stored_outputs_can_be_declared(name: str, dtype: s
 def gradient_score(op: packproof.Op, case: Case, promises: Promises, factor: float = 1.0) -> torch.Tensor:
     """Of a gradient times a factor, the error as a multiple of the budget."""
     sample = draw(op, case)
-    answer, result = expected(sample, promises, gradients=True), InProcess(op.reference).run(sample.call())
+    answer, result = oracle_answer(sample, promises, gradients=True), InProcess(op.reference).run(sample.call())
     key = gradient("x")
     return score(factor * result.gradients["x"], answer.values[key], answer.budgets[key].total)
 
@@ -120,8 +120,8 @@ def test_stored_outputs_excuse_no_other_error() -> None:
     assert gradient_score(op, case, promises).max() <= 1
     assert gradient_score(op, case, promises, factor=1.1).max() > 1
     sample = draw(op, case)
-    plain, saved = (expected(sample, p, gradients=True).budgets for p in (Promises(), promises))
+    plain, saved = (oracle_answer(sample, p, gradients=True).budgets for p in (Promises(), promises))
     assert torch.equal(plain[TensorKey("y")].total, saved[TensorKey("y")].total)
     in_fp32 = draw(op, case.replace(dtype="float32"))
-    plain, saved = (expected(in_fp32, p, gradients=True).budgets for p in (Promises(), promises))
+    plain, saved = (oracle_answer(in_fp32, p, gradients=True).budgets for p in (Promises(), promises))
     assert torch.equal(plain[gradient("x")].total, saved[gradient("x")].total)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.museum import controls
 from packproof.properties.cases.case import Case
@@ -85,5 +85,5 @@ def test_a_correct_kernel_passes(why: str) -> None:
     name, judged, case = CASES[why]
     control = controls()[name]
     kernel = KernelUnderTest(OPS[control.op], InProcess(control.load()), Promises(**control.promises))
-    violation = broken(kernel, PROPERTIES[judged], case)
+    violation = first_violation(kernel, PROPERTIES[judged], case)
     assert violation is None, violation.lines()

@@ -8,9 +8,9 @@ import torch
 
 import packproof
 from packproof.harness.engine.reference_trial import try_reference
-from packproof.harness.engine.violations import evaluated
+from packproof.harness.engine.violations import judge_case
 from packproof.harness.execution.execute import InProcess
-from packproof.properties.bounds.running_error import bounded
+from packproof.properties.bounds.running_error import run_with_error_bounds
 from packproof.properties.call import BoundVacuous
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
@@ -30,7 +30,7 @@ def first_violation(op: packproof.Op, kernel: object, dtypes: tuple[str, ...]) -
         subject = KernelUnderTest(op, InProcess(kernel), Promises())  # type: ignore[arg-type]
         for law in LAWS:
             for case in law.suited(space, list(golden_cases(space))):
-                violation, stopped = evaluated(subject, law, case)
+                violation, stopped = judge_case(subject, law, case)
                 assert stopped is None, stopped
                 if violation is not None:
                     return violation
@@ -69,8 +69,8 @@ def test_a_vacuous_bound_is_not_a_pass() -> None:
     space = Space(DELTA, "float32", Promises())
     subject = KernelUnderTest(DELTA, InProcess(delta_rule), Promises())
     by_length = {max(c.lengths): c for c in golden_cases(space)}
-    assert evaluated(subject, REFERENCE, by_length[1]) == (None, None)
-    violation, stopped = evaluated(subject, REFERENCE, by_length[70])
+    assert judge_case(subject, REFERENCE, by_length[1]) == (None, None)
+    violation, stopped = judge_case(subject, REFERENCE, by_length[70])
     assert violation is None
     assert isinstance(stopped, BoundVacuous)
     assert "delta_rule's reference is so large for" in str(stopped)
@@ -93,7 +93,7 @@ def test_a_vacuous_bound_that_was_written_by_hand_is_not_a_pass() -> None:
     op = replace(DELTA, absolute=delta_rule_absolute)
     subject = KernelUnderTest(op, InProcess(delta_rule), Promises())
     by_length = {max(c.lengths): c for c in golden_cases(Space(op, "float32", Promises()))}
-    violation, stopped = evaluated(subject, REFERENCE, by_length[70])
+    violation, stopped = judge_case(subject, REFERENCE, by_length[70])
     assert violation is None
     assert isinstance(stopped, BoundVacuous)
     assert "the error bound that delta_rule declares is so large for y" in str(stopped)
@@ -102,7 +102,7 @@ def test_a_vacuous_bound_that_was_written_by_hand_is_not_a_pass() -> None:
 def test_a_bound_follows_the_size_of_what_cancels() -> None:
     """(x + 1e6) - 1e6: the error is that of 1e6, not of x."""
     x = torch.ones(3, dtype=torch.float64)
-    found, errors = bounded(lambda: {"plain": x * 1, "cancelled": (x + 1e6) - 1e6})
+    found, errors = run_with_error_bounds(lambda: {"plain": x * 1, "cancelled": (x + 1e6) - 1e6})
     assert torch.equal(found["plain"], found["cancelled"])
     assert errors["plain"].max() <= 2
     assert errors["cancelled"].min() >= 1e6
@@ -111,7 +111,7 @@ def test_a_bound_follows_the_size_of_what_cancels() -> None:
 def test_an_operator_without_a_rule_is_named() -> None:
     a = torch.eye(3, dtype=torch.float64)
     with pytest.raises(UsageError, match=r"no rule is known for torch's aten.\w*linalg\w*.* declare `absolute`"):
-        bounded(lambda: {"y": torch.linalg.solve(a, a)})
+        run_with_error_bounds(lambda: {"y": torch.linalg.solve(a, a)})
 
 
 @pytest.mark.parametrize(

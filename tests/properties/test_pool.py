@@ -7,7 +7,7 @@ import pytest
 
 from packproof.harness.engine.request import Allowance
 from packproof.harness.engine.shrink import shrink
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
@@ -33,7 +33,7 @@ def smallest(op: str, bug: Bug) -> Case | None:
     law = PROPERTIES[bug.law]
 
     def fails(case: Case) -> bool:
-        return broken(kernel, law, case) is not None
+        return first_violation(kernel, law, case) is not None
 
     found = next(filter(fails, golden_cases(space)), None)
     return None if found is None else shrink(found, space, fails, Allowance(150, 10))[0]
@@ -67,7 +67,7 @@ LAWS_OF_A_STEP = ("reference", "packing", "isolation", "causality", "permutation
 def false_alarms(op: str, form: int, dtype: str, laws: tuple[str, ...], random: int) -> list[str]:
     kernel, space = under_test(op, step(op, form=form), dtype)
     cases = [*golden_cases(space), *random_cases(space, random, seed=0)]
-    found = ((case, broken(kernel, PROPERTIES[law], case)) for law in laws for case in cases)
+    found = ((case, first_violation(kernel, PROPERTIES[law], case)) for law in laws for case in cases)
     return [f"{case}: {violation}" for case, violation in found if violation is not None]
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from packproof.properties.cases.layouts import golden, golden_segments
+from packproof.properties.cases.layouts import golden_layouts, golden_segment_layouts
 from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.declaration import declaration
+from packproof.properties.declaration import parse_declaration
 from packproof.properties.ops import SELECTIVE_SCAN
 from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError
@@ -25,7 +25,7 @@ from packproof.refs.errors import UsageError
 )
 def test_tokens_that_make_no_sense_are_refused(promised: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match="promises: ") as caught:
-        declaration({"declared": {"promises": promised}}, "a kernel")
+        parse_declaration({"declared": {"promises": promised}}, "a kernel")
     assert message in str(caught.value)
 
 
@@ -38,9 +38,9 @@ def test_the_state_is_handed_over_after_a_segment_else_a_chunk(promises: Promise
 
 @pytest.mark.parametrize(("chunk", "segment"), [(16, 16), (16, 32), (16, 80), (64, 1024)])
 def test_golden_layouts_cross_the_segments(chunk: int, segment: int) -> None:
-    longest = [max(lengths) for lengths in (*golden(chunk), *golden_segments(segment, chunk))]
+    longest = [max(lengths) for lengths in (*golden_layouts(chunk), *golden_segment_layouts(segment, chunk))]
     assert max(longest) > segment
-    assert bool(golden_segments(segment, chunk)) == (segment > chunk)
+    assert bool(golden_segment_layouts(segment, chunk)) == (segment > chunk)
 
 
 def test_long_cases_are_few_and_bounded() -> None:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 import packproof
-from packproof.harness.engine.violations import evaluated
+from packproof.harness.engine.violations import judge_case
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
@@ -32,7 +32,7 @@ def test_a_reference_without_a_graph_at_zero_sequences() -> None:
         subject = KernelUnderTest(SQUARES, InProcess(kernel), Promises())
         for lengths in ((), (0,), (2, 1)):
             case = Case(lengths, "float32", (("d", 3),))
-            assert evaluated(subject, DOUBLE_BACKWARD, case) == (None, None), (kernel, lengths)
+            assert judge_case(subject, DOUBLE_BACKWARD, case) == (None, None), (kernel, lengths)
 
 
 def test_the_terms_that_a_reference_does_not_have_are_detected() -> None:
@@ -54,5 +54,5 @@ def test_the_terms_that_a_reference_does_not_have_are_detected() -> None:
         return y
 
     subject = KernelUnderTest(SQUARES, InProcess(kernel), Promises())
-    violation, _ = evaluated(subject, DOUBLE_BACKWARD, Case((2, 1), "float32", (("d", 3),)))
+    violation, _ = judge_case(subject, DOUBLE_BACKWARD, Case((2, 1), "float32", (("d", 3),)))
     assert violation is not None

@@ -11,7 +11,7 @@ from packproof import refs
 from packproof.harness.execution import execute
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.coverage import Coverage
-from packproof.properties.call import Call, MachineLimit, OutsideDomain, Refused, Result
+from packproof.properties.call import Call, MachineLimit, OutsideDomain, Refusal, Result
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
@@ -143,7 +143,7 @@ MEMORY = MachineLimit("needs about 52 GB of GPU memory, 9 GB are free")
 PADDED = OutsideDomain("a padded batch of 9 x 9 tokens would have 2^31 elements or more")
 
 
-def wide_case(largest: int, stopped: Refused) -> tuple[KernelUnderTest, Case]:
+def wide_case(largest: int, stopped: Refusal) -> tuple[KernelUnderTest, Case]:
     """A kernel that takes so many elements of x, and its case of wide tokens."""
 
     class Small(InProcess):
@@ -158,12 +158,12 @@ def wide_case(largest: int, stopped: Refused) -> tuple[KernelUnderTest, Case]:
 
 
 @pytest.mark.parametrize("stopped", [MEMORY, PADDED], ids=["memory", "convention"])
-def test_what_cannot_be_as_large_is_reported_and_the_rest_judged(stopped: Refused) -> None:
+def test_what_cannot_be_as_large_is_reported_and_the_rest_judged(stopped: Refusal) -> None:
     kernel, wide = wide_case(MOST_ELEMENTS[0], stopped)
     assert list(size.SIZE.check(kernel, wide)) == []
     [limit] = kernel.refusals
     seen = Coverage()
-    seen.note(wide, limit)
+    seen.record_refusal(wide, limit)
     assert list(seen.reasons()) == [f"not judged past 2^16 elements of a token's tensor: {stopped}"]
     assert not seen.limits
 
@@ -173,12 +173,12 @@ def test_what_cannot_be_as_large_is_reported_and_the_rest_judged(stopped: Refuse
     [(MEMORY, "is too large to be judged here"), (PADDED, "is outside of the kernel's domain")],
     ids=["memory", "convention"],
 )
-def test_a_case_that_cannot_be_large_at_all_is_no_refusal_of_the_kernel(stopped: Refused, reason: str) -> None:
+def test_a_case_that_cannot_be_large_at_all_is_no_refusal_of_the_kernel(stopped: Refusal, reason: str) -> None:
     kernel, wide = wide_case(0, stopped)
     with pytest.raises(type(stopped)):
         list(size.SIZE.check(kernel, wide))
     seen = Coverage()
-    seen.count(wide, frozenset({"a class"}), compared=False, stopped=stopped)
-    seen.count(wide, frozenset({"another class"}), compared=True, stopped=None)
-    assert (seen.refused, seen.wanted, len(seen.limits)) == (0, frozenset({"another class"}), 0)
+    seen.count_case(wide, frozenset({"a class"}), compared=False, refusal=stopped)
+    seen.count_case(wide, frozenset({"another class"}), compared=True, refusal=None)
+    assert (seen.refused_examples, seen.required_classes, len(seen.limits)) == (0, frozenset({"another class"}), 0)
     assert f"1 of 2 examples {reason}: {stopped}" in list(seen.reasons())

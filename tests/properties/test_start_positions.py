@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases
@@ -52,7 +52,7 @@ def test_a_wrong_position_is_detected(kernel: Any) -> None:
     promises = Promises()
     under_test = KernelUnderTest(ROPE, InProcess(kernel), promises)
     cases = golden_cases(Space(ROPE, "float32", promises))
-    assert any(broken(under_test, PROPERTIES["reference"], case) for case in cases)
+    assert any(first_violation(under_test, PROPERTIES["reference"], case) for case in cases)
 
 
 @pytest.mark.parametrize("op", [ROPE, ROPE_QK])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import packproof
-from packproof.properties.bounds.oracle import expected
+from packproof.properties.bounds.oracle import oracle_answer
 from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw
@@ -20,7 +20,7 @@ from packproof.properties.promises import Promises
 from packproof.refs.axes import parse
 from tests.properties import running_sums
 
-FORGETTING = [op for op in OPS.values() if op.forgets]
+FORGETTING = [op for op in OPS.values() if op.has_decays]
 GATES = {"simple_gla": "g", "retention": "decay", "gated_delta_rule": "g", "kda": "g", "gated_delta_rule_update": "g"}
 
 
@@ -41,7 +41,7 @@ def test_they_are_drawn_for_ops_with_decays_and_no_others() -> None:
     assert {op.name.removesuffix("_update") for op in FORGETTING} == names
     for op in OPS.values():
         for drawn in (list(golden_cases(space(op))), random_cases(space(op), 60, seed=1)):
-            assert any(case.regime == STRONG_GATES for case in drawn) == op.forgets, op.name
+            assert any(case.regime == STRONG_GATES for case in drawn) == op.has_decays, op.name
 
 
 @pytest.mark.parametrize("op", [OPS[name] for name in GATES], ids=lambda op: op.name)
@@ -55,7 +55,7 @@ def test_a_gate_may_be_of_any_strength(op: Op) -> None:
 def test_budgets_are_numbers_and_far_from_what_they_judge(op: Op) -> None:
     for full in (False, True):
         s = strong(op, 0, 0, full=full)
-        found = expected(s, Promises(chunk=16, compute="fp32"), gradients=op.differentiable)
+        found = oracle_answer(s, Promises(chunk=16, compute="fp32"), gradients=op.differentiable)
         assert found.vacuous == ()
         for key, value in found.values.items():
             allowed = found.budgets[key].total

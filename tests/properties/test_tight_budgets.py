@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.engine.violations import broken, evaluated
+from packproof.harness.engine.violations import first_violation, judge_case
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.coverage import Coverage
 from packproof.properties.bounds.budget import score
-from packproof.properties.bounds.oracle import expected
+from packproof.properties.bounds.oracle import oracle_answer
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
-from packproof.properties.comparison import comparisons
+from packproof.properties.comparison import record_comparisons
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.invariance import PACKING, REFERENCE
 from packproof.properties.ops import OPS
@@ -35,7 +35,7 @@ SUMS += [("attention", "q"), ("attention", "k"), ("delta_rule", "q")]
 
 @pytest.mark.parametrize(("op", "name"), SUMS)
 def test_a_gradient_a_tenth_off_breaks_its_budget_in_bf16(op: str, name: str) -> None:
-    want = expected(sample(OPS[op], "bfloat16", lengths=LONG), Promises(), gradients=True)
+    want = oracle_answer(sample(OPS[op], "bfloat16", lengths=LONG), Promises(), gradients=True)
     r, allowed = want.values[gradient(name)], want.budgets[gradient(name)]
     assert not allowed.vacuous
     assert float(score(1.1 * r, r, allowed.total).max()) > 1
@@ -46,7 +46,7 @@ def test_operands_in_fp16_may_hold_a_decay(op: str) -> None:
     """Below 2^-14 they are off by 2^-25, which is all that they hold where a token forgets."""
     s = sample(OPS[op], "float16", "hard decay", (33, 9, 1))
     kernel, promises = rounded(op, partial(in_dtype, torch.float16))
-    assert max(scores(run(kernel, s), expected(s, promises, gradients=True)).values()) <= MARGIN
+    assert max(scores(run(kernel, s), oracle_answer(s, promises, gradients=True)).values()) <= MARGIN
 
 
 def scaled(kernel: Any, name: str, factor: float) -> Any:
@@ -68,9 +68,9 @@ def test_a_shared_gradient_that_is_off_in_bf16_is_a_violation(law: Any, factor: 
     sizes, present = tuple(OPS[op].sizes[0].items()), (name,) if name != "decay" else ()
     case = Case((30, 25, 38), "bfloat16", sizes, present=present, seed=3)
     correct = KernelUnderTest(OPS[op], InProcess(getattr(refs, op)), Promises())
-    assert broken(correct, law, case) is None
+    assert first_violation(correct, law, case) is None
     wrong = KernelUnderTest(OPS[op], InProcess(scaled(getattr(refs, op), name, factor)), Promises())
-    found = broken(wrong, law, case)
+    found = first_violation(wrong, law, case)
     assert found is not None
     assert found.tensor == gradient(name)
 
@@ -82,25 +82,25 @@ def one_key(dtype: str) -> Case:
 
 def test_a_budget_that_cannot_judge_is_named() -> None:
     """The direction of one number has no derivative but 1e-6 of its norm."""
-    want = expected(draw(OPS["delta_rule"], one_key("bfloat16")), Promises(), gradients=True)
+    want = oracle_answer(draw(OPS["delta_rule"], one_key("bfloat16")), Promises(), gradients=True)
     assert gradient("k") in want.vacuous
     assert not {TensorKey("y"), gradient("v"), gradient("beta")} & {*want.vacuous}
     plain = one_key("float32").replace(regime="normal")
-    assert expected(draw(OPS["delta_rule"], plain), Promises(), gradients=True).vacuous == ()
+    assert oracle_answer(draw(OPS["delta_rule"], plain), Promises(), gradients=True).vacuous == ()
 
 
 def test_a_case_goes_on_past_a_tensor_that_it_cannot_judge() -> None:
     kernel = KernelUnderTest(OPS["delta_rule"], InProcess(refs.delta_rule), Promises())
-    with comparisons() as made:
-        assert evaluated(kernel, REFERENCE, one_key("bfloat16")) == (None, None)
-    judges = {str(compared.key): compared.judges for compared in made}
+    with record_comparisons() as made:
+        assert judge_case(kernel, REFERENCE, one_key("bfloat16")) == (None, None)
+    judges = {str(compared.key): compared.is_conclusive for compared in made}
     assert judges["y"]
     assert not judges["gradient of k"]
 
 
 def test_an_element_outside_a_vacuous_budget_is_a_violation() -> None:
     wrong = KernelUnderTest(OPS["delta_rule"], InProcess(scaled(refs.delta_rule, "k", 1e9)), Promises())
-    found = broken(wrong, REFERENCE, one_key("bfloat16"))
+    found = first_violation(wrong, REFERENCE, one_key("bfloat16"))
     assert found is not None
     assert found.tensor == gradient("k")
 
@@ -108,7 +108,7 @@ def test_an_element_outside_a_vacuous_budget_is_a_violation() -> None:
 def test_a_tensor_that_is_zero_is_judged() -> None:
     """A query that sees one key has no gradient."""
     sizes = tuple(OPS["attention"].sizes[0].items())
-    want = expected(draw(OPS["attention"], Case((1, 1), "bfloat16", sizes)), Promises(), gradients=True)
+    want = oracle_answer(draw(OPS["attention"], Case((1, 1), "bfloat16", sizes)), Promises(), gradients=True)
     assert not want.values[gradient("q")].any() or want.values[gradient("q")].abs().max() < 1e-12
     assert gradient("q") not in want.vacuous
 
@@ -117,8 +117,8 @@ def counted(**tensors: tuple[int, int]) -> Coverage:
     seen, case = Coverage(), Case((3, 2), "float32", (("d", 3),))
     for tensor, (telling, silent) in tensors.items():
         for judges in [True] * telling + [False] * silent:
-            seen.weigh(tensor, judges=judges)
-    seen.count(case, frozenset(), compared=True, stopped=None)
+            seen.count_comparison(tensor, is_decisive=judges)
+    seen.count_case(case, frozenset(), compared=True, refusal=None)
     return seen
 
 

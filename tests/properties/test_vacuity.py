@@ -7,13 +7,13 @@ import pytest
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution import execute
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.comparison import comparisons
-from packproof.properties.declaration import describe
+from packproof.properties.comparison import record_comparisons
+from packproof.properties.declaration import describe_kernel
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws import size as sizes
 from packproof.properties.laws.catalogue import PROPERTIES
@@ -42,12 +42,12 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def judge(name: str, op: str, function: object, promises: Promises) -> Violation | None:
     """The first violation over the golden cases."""
-    names = describe(function)["parameters"]
+    names = describe_kernel(function)["parameters"]
     space = Space(OPS[op], "float32", promises, None if names is None else frozenset(names), on_gpu=name == "size")
     kernel = KernelUnderTest(OPS[op], InProcess(function), promises)
     cases = list(golden_cases(space))
     for case in PROPERTIES[name].suited(space, cases):
-        found = broken(kernel, PROPERTIES[name], case)
+        found = first_violation(kernel, PROPERTIES[name], case)
         if found is not None:
             return found
     return None
@@ -71,8 +71,8 @@ def test_every_pack_of_several_is_compared_whichever_of_them_are_empty(name: str
     )
     for case in PROPERTIES[name].suited(space, list(golden_cases(space))):
         if case.n_tokens and len(case.lengths) > 1:
-            with comparisons() as made:
-                assert broken(kernel, PROPERTIES[name], case.replace(slack=0)) is None
+            with record_comparisons() as made:
+                assert first_violation(kernel, PROPERTIES[name], case.replace(slack=0)) is None
             assert made, case
 
 
@@ -140,8 +140,8 @@ def test_on_a_gpu_a_gradient_is_a_sum_over_thousands_of_tokens() -> None:
     space = Space(OPS["causal_conv1d"], "float32", promises, frozenset({"x", "weight"}), on_gpu=True)
     assert REFERENCE.suited(replace(space, on_gpu=False), []) == []
     [case] = REFERENCE.suited(space, [])
-    assert broken(kernel, REFERENCE, case.replace(lengths=(1, 400, 0, 300))) is None
-    found = broken(kernel, REFERENCE, case)
+    assert first_violation(kernel, REFERENCE, case.replace(lengths=(1, 400, 0, 300))) is None
+    found = first_violation(kernel, REFERENCE, case)
     assert found is not None
     assert found.tensor == gradient("weight")
 
@@ -172,7 +172,7 @@ def test_a_fault_says_what_had_been_done_to_the_pack(
     promises = Promises(isolated=True)
     kernel = KernelUnderTest(OPS["causal_conv1d"], InProcess(refusing), promises)
     case = Case((5, 3), "float32", sizes=(("d", 3), ("w", 4)), seed=1)
-    found = broken(kernel, PROPERTIES[name], case)
+    found = first_violation(kernel, PROPERTIES[name], case)
     assert found is not None
     assert (found.fault, found.note) == ("raised", note)
 
@@ -182,8 +182,8 @@ def test_a_kernel_that_registers_no_operator_has_nothing_for_opcheck() -> None:
     space = Space(OPS["causal_conv1d"], "float32", Promises())
     cases = OPCHECK.suited(space, list(golden_cases(space)))
     assert cases
-    with comparisons() as made:
-        assert not any(broken(kernel, OPCHECK, case) for case in cases)
+    with record_comparisons() as made:
+        assert not any(first_violation(kernel, OPCHECK, case) for case in cases)
     assert not made
 
 

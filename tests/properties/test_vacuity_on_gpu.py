@@ -7,10 +7,10 @@ import torch
 
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.request import CheckRequest
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.results.events import CellFinished
 from packproof.harness.worker.worker import Worker
-from packproof.properties.call import Refused
+from packproof.properties.call import Refusal
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.call_contract import DETERMINISM
@@ -43,8 +43,8 @@ def judge(law: Property, target: str, promises: Promises, *, gradients: bool) ->
         kernel = KernelUnderTest(CAUSAL_CONV1D, worker, promises, gradients=gradients)
         for case in law.suited(space, list(golden_cases(space))):
             try:
-                found.append(broken(kernel, law, case))
-            except Refused:
+                found.append(first_violation(kernel, law, case))
+            except Refusal:
                 continue
     return found
 
@@ -141,7 +141,7 @@ def test_an_illegal_access_is_detected_made_small_and_the_other_properties_are_j
     failure = verdicts["reference"].failure
     assert failure is not None
     assert 3 in failure.lengths  # alone, unless new processes took all of the time there is to make it small
-    assert failure.tried > 1
+    assert failure.cases_tried > 1
     assert "CUDA error: an illegal memory access" in "\n".join(failure.lines)
     assert len(verdicts) == len(request.properties or ())
     assert all(verdict.examples > 0 for verdict in verdicts.values())

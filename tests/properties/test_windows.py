@@ -2,7 +2,7 @@
 
 import pytest
 
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
@@ -27,7 +27,7 @@ WINDOWS = [case for case in GOLDEN if of_windows(case)]
 
 def detecting(bug: str, cases: list[Case]) -> list[str]:
     kernel = KernelUnderTest(ATTENTION, InProcess(planted(bug)), PROMISES)
-    return [str(case) for case in cases if broken(kernel, REFERENCE, case)]
+    return [str(case) for case in cases if first_violation(kernel, REFERENCE, case)]
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -55,7 +55,7 @@ def test_windows_have_the_size_of_the_tiles_that_a_kernel_promises() -> None:
 
 def test_a_kernel_without_windows_is_given_none() -> None:
     plain = Space(ATTENTION, "float32", PROMISES, parameters=("q", "k", "v", "sinks", "cu_seqlens", "causal"))
-    assert plain.windows == Space(ROPE, "float32", PROMISES).windows == ()
+    assert plain.window_layouts == Space(ROPE, "float32", PROMISES).window_layouts == ()
 
 
 def test_a_plain_layout_is_not_tried_again_where_a_window_has_it() -> None:

@@ -47,7 +47,9 @@ def test_every_class_has_a_bug_that_was_found_somewhere() -> None:
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if not entry.needs_gpu])
 def test_a_bug_is_detected(name: str, record_property: Callable[[str, object], None]) -> None:
     done = detect(ENTRIES[name], profile="standard", device="cpu")
-    record_property("detection", {"bug": name, "by": done.by, "examples": done.examples, "seconds": done.seconds})
+    record_property(
+        "detection", {"bug": name, "by": done.detected_by, "examples": done.examples, "seconds": done.seconds}
+    )
     assert not done.missed, ENTRIES[name].title
     assert not any("Error: " in line for line in done.lines), "it fails through an error of packproof"
     assert done.seconds < MOST_SECONDS

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 from packproof.harness.validation.mutants import killers
-from packproof.harness.validation.mutants.equivalents import explained
+from packproof.harness.validation.mutants.equivalents import find_explanations
 from packproof.harness.validation.mutants.mutant import KERNELS, all_mutants
 from packproof.harness.validation.mutants.run import OPS, run, sample
 
@@ -18,10 +18,10 @@ KILLERS = Path(__file__).parents[2] / "data/killers.json"
 
 def test_a_sample_of_mutants_is_killed_or_explained() -> None:
     seed = zlib.crc32(b"".join(file.read_bytes() for file in sorted(KERNELS.glob("*.py"))))
-    run_before = {name.partition(":")[0] for name in killers.read(KILLERS)}
+    run_before = {name.partition(":")[0] for name in killers.read_killers(KILLERS)}
     mutants = sample([m for m in all_mutants() if m.id.partition(":")[0] in run_before], SIZE, seed)
-    known = explained(mutants)
-    done = {o.id: o for o in run(mutants, OPS, jobs=2, first=killers.read(KILLERS))}
+    known = find_explanations(mutants)
+    done = {o.id: o for o in run(mutants, OPS, jobs=2, first_checks=killers.read_killers(KILLERS))}
     assert len(done) == SIZE
-    assert [m.id + "\n" + m.diff for m in mutants if not done[m.id].by and m.id not in known] == []
-    assert [m.id + "\n" + m.diff for m in mutants if done[m.id].by and m.id in known] == []
+    assert [m.id + "\n" + m.diff for m in mutants if not done[m.id].killed_by and m.id not in known] == []
+    assert [m.id + "\n" + m.diff for m in mutants if done[m.id].killed_by and m.id in known] == []

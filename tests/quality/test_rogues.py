@@ -25,7 +25,7 @@ def test_each_is_detected_or_reported_and_no_process_remains(monkeypatch: pytest
     mark = f"PACKPROOF_ROGUES_OF={os.getpid()}"
     monkeypatch.setenv(*mark.split("="))  # other tests may be running beside this one
     results = list(try_rogues(HERE))
-    assert [(t.rogue.title, t.fate, t.rogue.detected, t.said) for t in results if not t.as_expected] == []
+    assert [(t.rogue.title, t.fate, t.rogue.detected, t.text) for t in results if not t.is_as_expected] == []
     assert len(results) == len(HERE)
     assert not _left(mark)
 

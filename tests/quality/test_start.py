@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.validation.speed import first_call, imported
+from packproof.harness.validation.speed import first_call, import_seconds
 
 MOST = 1.5
 TRIES = 3  # other tests run beside this one
@@ -15,6 +15,6 @@ def test_the_first_case_comes_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     found: list[float] = []
     while not found or (min(found) > MOST and len(found) < TRIES):
-        unit = imported(tmp_path)  # one after the other
+        unit = import_seconds(tmp_path)  # one after the other
         found.append(first_call(tmp_path, *FEW) / unit)
     assert min(found) <= MOST, found

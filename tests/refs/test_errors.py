@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from packproof import refs
-from packproof.refs.errors import ArgumentError, called_like, checked_call, checked_init
+from packproof.refs.errors import ArgumentError, checked_call, checked_init, copy_signature_of
 
 
 @checked_call
@@ -16,7 +16,7 @@ def scaled(x: list[Any], factor: int = 1, *, offset: int) -> list[Any]:
     return [factor * one + offset for one in x]
 
 
-@called_like(scaled)
+@copy_signature_of(scaled)
 def shifted(*args: Any, **options: Any) -> list[Any]:
     return moved("by", *args, **options)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from packproof.refs.wording import article, counted
+from packproof.refs.wording import article, plural
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,8 @@ from packproof.refs.wording import article, counted
     ],
 )
 def test_counts_agree_with_their_noun(noun: str, one: str, two: str) -> None:
-    assert [counted(1, noun), counted(2, noun)] == [one, two]
-    assert counted(0, noun) == two.replace("2", "0")
+    assert [plural(1, noun), plural(2, noun)] == [one, two]
+    assert plural(0, noun) == two.replace("2", "0")
 
 
 def test_the_article_agrees_with_the_sound() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from packproof import Promises, adapters
-from packproof.properties.declaration import describe
+from packproof.properties.declaration import describe_kernel
 from tests.adapters.gated import GATED, Kernel
 from tests.wrong_calls.refused import Wrong, assert_refused
 
@@ -36,7 +36,7 @@ def gated(**fields: Any) -> Callable[[], object]:
 
 
 def described(target: Any = conv, **fields: Any) -> Callable[[], object]:
-    return lambda: describe(adapters.adapt(target, **{"op": "causal_conv1d", **fields}))
+    return lambda: describe_kernel(adapters.adapt(target, **{"op": "causal_conv1d", **fields}))
 
 
 def called(function: Any, **fields: Any) -> Callable[[], object]:

@@ -24,11 +24,11 @@ PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest_plugin.plugin")
 def marked(*args: Any, **kwargs: Any) -> Callable[[], object]:
     """Reads the marker of a test, as collection does."""
     mark = pytest.mark.packproof.with_args(*args, **kwargs).mark
-    return lambda: marker.request(marker.arguments([mark]), {"device": kwargs.get("device") or "cpu"})
+    return lambda: marker.request(marker.marker_arguments([mark]), {"device": kwargs.get("device") or "cpu"})
 
 
 def option(name: str, text: str) -> Callable[[], object]:
-    return lambda: OPTIONS[name].read(text)
+    return lambda: OPTIONS[name].parse(text)
 
 
 TARGET = ("packproof.refs:rope",)
@@ -115,7 +115,9 @@ def test_a_wrong_value_is_refused(wrong: Wrong) -> None:
 
 def test_two_markers_on_one_test_are_refused() -> None:
     mark = pytest.mark.packproof.with_args(*TARGET).mark
-    assert_refused(Wrong(lambda: marker.arguments([mark, mark]), ("2 of these markers", "write a test for each")))
+    assert_refused(
+        Wrong(lambda: marker.marker_arguments([mark, mark]), ("2 of these markers", "write a test for each"))
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ import torch
 import torch.distributed as dist
 
 from packproof.harness.bench.ranks.blocks import split_block
-from packproof.harness.bench.ranks.judge import JudgedOp, OnRanks, judged
+from packproof.harness.bench.ranks.judge import OpJudgement, RankGroup, judge_op
 from packproof.harness.bench.ranks.ours import OPS
 from packproof.harness.bench.ranks.row import Row
-from packproof.harness.bench.ranks.timing import CPU_TOKENS, GPU_TOKENS, splits, table, timed
+from packproof.harness.bench.ranks.timing import CPU_TOKENS, GPU_TOKENS, divides_groups, table, timed_rows
 from packproof.harness.results.environment import environment
 from packproof.harness.results.files import replace_text
 from packproof.refs.errors import UsageError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 from packproof.version import __version__
 
 GPU_CASES, CPU_CASES = 50, 5
@@ -48,68 +48,74 @@ class RanksRequest:
             raise UsageError(f"--op: {self.op} is not among the ops on ranks: {', '.join(OPS)}")
 
 
-def simulated_here(ranks: int) -> OnRanks:
+def simulated_ranks(ranks: int) -> RankGroup:
     """Ranks simulated in this process, on a GPU if there is one."""
-    return OnRanks(ranks, "cuda" if torch.cuda.is_available() else "cpu")
+    return RankGroup(ranks, "cuda" if torch.cuda.is_available() else "cpu")
 
 
-def run(request: RanksRequest, place: OnRanks, say: Callable[[str], None]) -> int:
+def run(request: RanksRequest, rank_group: RankGroup, write_line: Callable[[str], None]) -> int:
     """Judge the ops, and time them on real ranks.
 
     Returns the number of failed cases, the same on each rank. Only the first rank writes.
     """
-    here = environment(place.device.partition(":")[0])
-    simulated = " simulated" if place.group is None else ""
-    said = say if place.rank == 0 else lambda _: None
-    said(f"{place.ranks}{simulated} ranks on {here.name}, torch {here.torch}")
-    if not place.on_gpu:
-        said("small packs on a CPU, computed by the references: nothing here is about speed")
-    verdicts = _judged(request, place, said)
-    failed, rows = [line for verdict in verdicts for line in verdict.failed], list[Row]()
-    if place.group is not None:
-        lines = _everywhere(split_block(place), place) if splits(place) else []
-        compared = counted(len(lines), "difference") if splits(place) else "the ranks do not divide its groups"
-        said(f"tensor-parallel Mamba-2, values and gradients beside one rank: {compared}")
-        failed += lines
-        for row in timed(request.ops, request.tokens or (GPU_TOKENS if place.on_gpu else CPU_TOKENS), place):
+    machine = environment(rank_group.device.partition(":")[0])
+    simulated_text = " simulated" if rank_group.group is None else ""
+    write_on_first_rank = write_line if rank_group.rank == 0 else lambda _: None
+    write_on_first_rank(f"{rank_group.ranks}{simulated_text} ranks on {machine.name}, torch {machine.torch}")
+    if not rank_group.on_gpu:
+        write_on_first_rank("small packs on a CPU, computed by the references: nothing here is about speed")
+    verdicts = _judge_ops(request, rank_group, write_on_first_rank)
+    failures, rows = [line for verdict in verdicts for line in verdict.failed], list[Row]()
+    if rank_group.group is not None:
+        lines = _gather_lines(split_block(rank_group), rank_group) if divides_groups(rank_group) else []
+        difference_count = (
+            plural(len(lines), "difference") if divides_groups(rank_group) else "the ranks do not divide its groups"
+        )
+        write_on_first_rank(f"tensor-parallel Mamba-2, values and gradients beside one rank: {difference_count}")
+        failures += lines
+        for row in timed_rows(
+            request.ops, request.tokens or (GPU_TOKENS if rank_group.on_gpu else CPU_TOKENS), rank_group
+        ):
             rows.append(row)
-            _write(request, place, verdicts, rows, lines)
-        said(table(rows))
-    for line in failed:
-        said(f"    {line}")
-    _write(request, place, verdicts, rows, failed)
-    return len(failed)
+            _write(request, rank_group, verdicts, rows, lines)
+        write_on_first_rank(table(rows))
+    for line in failures:
+        write_on_first_rank(f"    {line}")
+    _write(request, rank_group, verdicts, rows, failures)
+    return len(failures)
 
 
-def _judged(request: RanksRequest, place: OnRanks, said: Callable[[str], None]) -> list[JudgedOp]:
-    count = (GPU_CASES if place.on_gpu else CPU_CASES) if request.cases is None else request.cases
+def _judge_ops(request: RanksRequest, rank_group: RankGroup, write_line: Callable[[str], None]) -> list[OpJudgement]:
+    count = (GPU_CASES if rank_group.on_gpu else CPU_CASES) if request.cases is None else request.cases
     verdicts = []
     for op in request.ops if count else ():
         for dtype in DTYPES:
-            verdicts.append(judged(op, dtype, count, place))
-            said(str(verdicts[-1]))
+            verdicts.append(judge_op(op, dtype, count, rank_group))
+            write_line(str(verdicts[-1]))
     return verdicts
 
 
-def _everywhere(lines: list[str], place: OnRanks) -> list[str]:
+def _gather_lines(lines: list[str], rank_group: RankGroup) -> list[str]:
     """The lines of all ranks."""
-    found = [lines] * place.ranks
-    dist.all_gather_object(found, lines, group=place.group)
-    return [line for each in found for line in each]
+    lines_by_rank = [lines] * rank_group.ranks
+    dist.all_gather_object(lines_by_rank, lines, group=rank_group.group)
+    return [line for rank_lines in lines_by_rank for line in rank_lines]
 
 
-def _write(request: RanksRequest, place: OnRanks, verdicts: list[JudgedOp], rows: list[Row], failed: list[str]) -> None:
-    if request.json is None or place.rank:
+def _write(
+    request: RanksRequest, rank_group: RankGroup, verdicts: list[OpJudgement], rows: list[Row], failures: list[str]
+) -> None:
+    if request.json is None or rank_group.rank:
         return
-    here = environment(place.device.partition(":")[0])
+    machine = environment(rank_group.device.partition(":")[0])
     document = {
         "packproof": __version__,
         "command": shlex.join(["packproof", *sys.argv[1:]]),
-        "device": here.name,
-        "environment": asdict(here),
-        "ranks": place.ranks,
+        "device": machine.name,
+        "environment": asdict(machine),
+        "ranks": rank_group.ranks,
         "judged": [asdict(verdict) for verdict in verdicts],
-        "failed": failed,
+        "failed": failures,
         "rows": [asdict(row) for row in rows],
     }
     replace_text(request.json, json.dumps(document, indent=1) + "\n")

@@ -18,14 +18,14 @@ class RankedOp:
 
     messages: tuple[int, ...] = ()
     """Bytes from each rank in each pass, whatever its tokens are."""
-    whole: float = 0.0
+    full_ms: float = 0.0
     """Measured ms of 65,536 tokens of one document, forward and backward, on an H200 (L4); 0 where not needed."""
-    host: float = 0.0
+    host_ms: float = 0.0
     """Milliseconds to enqueue these kernels; 0 if not needed."""
 
 
-SSD = RankedOp((4 * 64 * (64 * 128 + 1), 4 * 64 * 64 * 128), whole=6.904, host=2.356)
-SCAN = RankedOp((4 * 2 * 4096 * 16, 4 * 4096 * 16), whole=12.954, host=1.431)
+SSD = RankedOp((4 * 64 * (64 * 128 + 1), 4 * 64 * 64 * 128), full_ms=6.904, host_ms=2.356)
+SCAN = RankedOp((4 * 2 * 4096 * 16, 4 * 4096 * 16), full_ms=12.954, host_ms=1.431)
 OPS: Mapping[str, RankedOp] = {
     "ssd": SSD,
     "selective_scan": SCAN,
@@ -40,19 +40,19 @@ def bandwidth(ranks: int) -> float:
     return NVLINK if ranks <= NODE else NETWORK
 
 
-def gather(ranks: int, message: int) -> float:
+def gather_ms(ranks: int, message: int) -> float:
     """Milliseconds of an all-gather of one message from each rank."""
     return LATENCY + (ranks - 1) * message / bandwidth(ranks)
 
 
-def sent(op: str, layout: str, ranks: int, tokens: int) -> float:
+def collective_ms(op: str, layout: str, ranks: int, tokens: int) -> float:
     """Milliseconds of the collectives of both passes. A ring passes on each byte of an all-reduce twice."""
-    away = (ranks - 1) / ranks * tokens / bandwidth(ranks)
+    remote_bytes_ms = (ranks - 1) / ranks * tokens / bandwidth(ranks)
     if op == "mamba2":
-        return 2 * (LATENCY + 2 * away * CHANNELS)
+        return 2 * (LATENCY + 2 * remote_bytes_ms * CHANNELS)
     if op.startswith("attention"):
-        return 2 * (LATENCY + (away * KEYS if layout == "one document" else 0.0))
-    return sum(gather(ranks, message) for message in OPS[op].messages)
+        return 2 * (LATENCY + (remote_bytes_ms * KEYS if layout == "one document" else 0.0))
+    return sum(gather_ms(ranks, message) for message in OPS[op].messages)
 
 
 def share(op: str, layout: str, ranks: int) -> float:
@@ -63,9 +63,9 @@ def share(op: str, layout: str, ranks: int) -> float:
     return (2 * ranks - 1) / ranks**2 if (op, layout) == ("attention", "one document") else 1 / ranks
 
 
-def kernels(op: str, layout: str, ranks: int, one: float) -> float:
+def kernel_ms(op: str, layout: str, ranks: int, single_rank_ms: float) -> float:
     """Milliseconds of a rank's kernels.
 
     single_rank_ms: the time of all tokens on one rank.
     """
-    return max(one * share(op, layout, ranks), OPS[op].host if op in OPS else 0.0)
+    return max(single_rank_ms * share(op, layout, ranks), OPS[op].host_ms if op in OPS else 0.0)

@@ -45,10 +45,12 @@ def attention(
     raise NotImplementedError
 
 
-_LIKE: dict[str, Callable[..., Any]] = {f.__name__: f for f in (causal_conv1d, selective_scan, ssd, rope, attention)}
+_SIGNATURES: dict[str, Callable[..., Any]] = {
+    f.__name__: f for f in (causal_conv1d, selective_scan, ssd, rope, attention)
+}
 
 
-def ours(
+def parallel_kernel(
     op: str, kernels: Any = refs, group: ProcessGroup | None = None, watch: Watch | None = None
 ) -> Callable[..., Any]:
     """An op of packproof.parallel as a kernel, on a `ZigZag` if the name says so, else on a `Shard`.
@@ -59,21 +61,21 @@ def ours(
     watch: the watch over these ranks.
     """
     name = ZIGZAG.get(op, op)
-    cut, shares = (ZigZag, ZigZagShares) if op in ZIGZAG else (Shard, ContiguousShares)
+    shard_class, shares_class = (ZigZag, ZigZagShares) if op in ZIGZAG else (Shard, ContiguousShares)
 
     def run(group: ProcessGroup, *, cu_seqlens: Tensor, cuts: tuple[int, ...], **arguments: Any) -> Tensor:
-        shard = cut(cu_seqlens, group, cuts, watch=watch)
+        shard = shard_class(cu_seqlens, group, cuts, watch=watch)
         y: Tensor = getattr(parallel, name)(**arguments, shard=shard, kernel=kernels and getattr(kernels, name))
         return y
 
-    split = shares(name, run)
-    return simulated(split, _LIKE[name]) if group is None else on_process_group(split, _LIKE[name], group)
+    split = shares_class(name, run)
+    return simulated(split, _SIGNATURES[name]) if group is None else on_process_group(split, _SIGNATURES[name], group)
 
 
-def plain(case: Case) -> Case:
+def without_activations(case: Case) -> Case:
     """The case without softplus and silu.
 
     Torch computes them for all tokens at once, so their bits depend on the number of tokens.
     """
-    off = {"delta_softplus": False, "dt_softplus": False, "activation": None}
-    return case.without("z").replace(options=tuple((name, off.get(name, v)) for name, v in case.options))
+    disabled_options = {"delta_softplus": False, "dt_softplus": False, "activation": None}
+    return case.without("z").replace(options=tuple((name, disabled_options.get(name, v)) for name, v in case.options))

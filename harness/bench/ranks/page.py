@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from packproof.harness.bench.file import read as read_json
+from packproof.harness.bench.file import read_json as read_json
 from packproof.harness.bench.ranks import model
 from packproof.harness.bench.ranks.row import Row
-from packproof.harness.bench.sweep import drawable
+from packproof.harness.bench.sweep import plot_file
 from packproof.refs.errors import UsageError
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 
 _MOST_OFF = 0.15  # of the model
 _LINKS = "two all-gathers"
@@ -19,16 +19,16 @@ class MeasuredRow(Row):
 
     @property
     def kernels(self) -> float:
-        return model.kernels(self.op, self.layout, self.ranks, self.one)
+        return model.kernel_ms(self.op, self.layout, self.ranks, self.single_rank_ms)
 
     @property
     def sent(self) -> float:
-        return model.sent(self.op, self.layout, self.ranks, self.tokens)
+        return model.collective_ms(self.op, self.layout, self.ranks, self.tokens)
 
     @property
     def off(self) -> float:
         """The relative error of the model: measured over predicted time, minus 1."""
-        return self.all / (self.kernels + self.sent) - 1
+        return self.all_ranks_ms / (self.kernels + self.sent) - 1
 
     @property
     def collectives(self) -> float:
@@ -47,7 +47,7 @@ def is_of_ranks(path: str) -> bool:
     return isinstance(rows, list) and bool(rows) and all(isinstance(row, dict) and "parts" in row for row in rows)
 
 
-def read(path: str) -> tuple[list[MeasuredRow], list[Mapping[str, Any]]]:
+def read_rows(path: str) -> tuple[list[MeasuredRow], list[Mapping[str, Any]]]:
     """The rows of the files, by their number of ranks, and the files. Raises UsageError if one is damaged."""
     rows, files = list[MeasuredRow](), list[Mapping[str, Any]]()
     for name in path.split(","):
@@ -64,7 +64,7 @@ def read(path: str) -> tuple[list[MeasuredRow], list[Mapping[str, Any]]]:
 
 def table(path: str) -> str:
     """The Markdown, between two comments with its origin."""
-    rows, files = read(path)
+    rows, files = read_rows(path)
     return "\n".join([f"<!-- packproof table {path} -->", *_page(rows, files), "<!-- end of table -->"])
 
 
@@ -76,7 +76,7 @@ def _page(rows: Sequence[MeasuredRow], files: Sequence[Mapping[str, Any]]) -> It
     yield "| --- |" + " ---: |" * 7
     for row in rows:
         yield (
-            f"| {row.title} | {row.tokens:,} | {row.ranks} | {row.one:.2f} | {row.all:.2f} | {row.one / row.all:.2f} x "
+            f"| {row.title} | {row.tokens:,} | {row.ranks} | {row.single_rank_ms:.2f} | {row.all_ranks_ms:.2f} | {row.single_rank_ms / row.all_ranks_ms:.2f} x "
             f"| {row.kernels + row.sent:.2f} | {row.off:+.0%} |"
         )
     yield from _parts([row for row in rows if abs(row.off) > _MOST_OFF])
@@ -93,7 +93,7 @@ def _heading(data: Mapping[str, Any]) -> Iterator[str]:
         cases, failed = sum(v["cases"] for v in judged), sum(len(v["failed"]) for v in judged)
         compared, bits = sum(v["compared"] for v in judged), sum(v["bitwise"] for v in judged)
         yield f"`partition` with these ranks: {cases:,} cases, {compared:,} comparisons, {bits:,} of them bit for bit,"
-        yield f"{counted(failed, 'failure')}."
+        yield f"{plural(failed, 'failure')}."
 
 
 def _parts(rows: Sequence[MeasuredRow]) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _parts(rows: Sequence[MeasuredRow]) -> Iterator[str]:
     yield "| op | GPUs | kernels, ms | collectives, ms | rest, ms |"
     yield "| --- |" + " ---: |" * 4
     for row in rows:
-        rest = row.all - sum(row.parts.values())
+        rest = row.all_ranks_ms - sum(row.parts.values())
         yield (
             f"| {row.title} | {row.ranks} | {row.kernels:.2f} → {row.parts['rank']:.2f} | {row.sent:.2f} → "
             f"{row.collectives:.2f} | {rest:.2f} |"
@@ -133,14 +133,14 @@ class RanksPlot:
     """
 
     def __init__(self, path: str) -> None:
-        self._file = drawable(path)
+        self._file = plot_file(path)
 
     def draw(self, path: str) -> None:
         """Write the plot of the files: the same bytes for the same files."""
         import matplotlib as mpl  # noqa: PLC0415  (an optional dependency)
         from matplotlib.figure import Figure  # noqa: PLC0415
 
-        rows, files = read(path)
+        rows, files = read_rows(path)
         most = max(model.NODE, *(row.ranks for row in rows))
         counts = [n for n in (2**k for k in range(11)) if n <= most]
         figure = Figure(figsize=(10, 4.5), layout="constrained")
@@ -150,7 +150,13 @@ class RanksPlot:
             for at, op in enumerate(dict.fromkeys(row.op for row in mine)):
                 found = [row for row in mine if row.op == op]
                 first, color = found[0], f"C{at}"
-                panel.plot([r.ranks for r in found], [r.one / r.all for r in found], "o", color=color, label=op)
+                panel.plot(
+                    [r.ranks for r in found],
+                    [r.single_rank_ms / r.all_ranks_ms for r in found],
+                    "o",
+                    color=color,
+                    label=op,
+                )
                 panel.plot(counts, [_rate(first, n) for n in counts], color=color, linewidth=0.8)
             panel.set(title=layout, xlabel="GPUs", xscale="log", yscale="log", xticks=counts, yticks=counts)
             for axis in (panel.xaxis, panel.yaxis):
@@ -168,5 +174,7 @@ def _rate(row: MeasuredRow, ranks: int) -> float:
     """The model's speedup on this many ranks."""
     if ranks == 1:
         return 1.0
-    took = model.kernels(row.op, row.layout, ranks, row.one) + model.sent(row.op, row.layout, ranks, row.tokens)
-    return row.one / took
+    took = model.kernel_ms(row.op, row.layout, ranks, row.single_rank_ms) + model.collective_ms(
+        row.op, row.layout, ranks, row.tokens
+    )
+    return row.single_rank_ms / took

@@ -11,8 +11,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from packproof.harness.bench.ranks.judge import OnRanks
-from packproof.harness.worker.gpus import visible
+from packproof.harness.bench.ranks.judge import RankGroup
+from packproof.harness.worker.gpus import visible_gpus
 from packproof.parallel import Watch
 from packproof.refs.errors import PackproofError, UsageError
 
@@ -20,17 +20,17 @@ _GRACE = 10.0  # seconds to report the missing ranks
 _LOCALHOST = "127.0.0.1"
 
 
-def started() -> int:
+def world_size() -> int:
     """The number of ranks if this process is one of them, by torchrun or by `launch`; 0 if it is none."""
     return int(os.environ.get("WORLD_SIZE", "0")) if "RANK" in os.environ else 0
 
 
-def most_here() -> int:
+def default_rank_count() -> int:
     """The ranks of this machine: one per GPU, or two without a GPU."""
-    return len(visible()) or 2
+    return len(visible_gpus()) or 2
 
 
-def joined(seconds: float) -> OnRanks:
+def join_ranks(seconds: float) -> RankGroup:
     """Join the group of all ranks: NCCL with one GPU each, or gloo.
 
     seconds: how long a rank waits for the others.
@@ -42,21 +42,21 @@ def joined(seconds: float) -> OnRanks:
             raise UsageError(f"rank {rank} has no GPU: this machine has {torch.cuda.device_count()}; start fewer ranks")
         torch.cuda.set_device(device)
     torch.set_num_threads(1)
-    given = {"backend": "nccl", "device_id": device} if device.type == "cuda" else {"backend": "gloo"}
-    dist.init_process_group(timeout=timedelta(seconds=2 * seconds), **given)
-    return OnRanks(dist.get_world_size(), str(device), dist.group.WORLD, Watch(seconds))
+    backend_arguments = {"backend": "nccl", "device_id": device} if device.type == "cuda" else {"backend": "gloo"}
+    dist.init_process_group(timeout=timedelta(seconds=2 * seconds), **backend_arguments)
+    return RankGroup(dist.get_world_size(), str(device), dist.group.WORLD, Watch(seconds))
 
 
-def told(error: Exception, place: OnRanks) -> str:
+def rank_error_text(error: Exception, rank_group: RankGroup) -> str:
     """Why this rank ended: the other ranks that are lost, and where, or else the error."""
-    watch, group = place.watch, place.group
+    watch, group = rank_group.watch, rank_group.group
     assert watch is not None
     assert group is not None
     if watch.lost or isinstance(error, PackproofError):
         return watch.lost or str(error)
-    absent = watch.absent(group, _GRACE / 2)
-    first = str(error).partition("\n")[0]
-    return f"rank {place.rank} of {place.ranks}: {absent or type(error).__name__} ({first})"
+    absent_ranks = watch.absent(group, _GRACE / 2)
+    first_line = str(error).partition("\n")[0]
+    return f"rank {rank_group.rank} of {rank_group.ranks}: {absent_ranks or type(error).__name__} ({first_line})"
 
 
 def launch(arguments: Sequence[str], ranks: int, seconds: float) -> list[int]:
@@ -80,23 +80,23 @@ def launch(arguments: Sequence[str], ranks: int, seconds: float) -> list[int]:
         for rank in range(ranks)
     ]
     try:
-        _ended(children, seconds + 2 * _GRACE)
+        _wait_until_ended(children, seconds + 2 * _GRACE)
     finally:
         for child in children:
             child.kill()
     return [child.wait() for child in children]
 
 
-def _ended(children: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+def _wait_until_ended(children: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
     """Wait until all have ended, or until one has failed and the time of the others is over."""
-    until = float("inf")
-    while any(child.poll() is None for child in children) and time.monotonic() < until:
-        if until == float("inf") and any(child.poll() for child in children):
-            until = time.monotonic() + seconds
+    deadline = float("inf")
+    while any(child.poll() is None for child in children) and time.monotonic() < deadline:
+        if deadline == float("inf") and any(child.poll() for child in children):
+            deadline = time.monotonic() + seconds
         time.sleep(0.1)
 
 
-def described(codes: Sequence[int]) -> list[str]:
+def signal_lines(codes: Sequence[int]) -> list[str]:
     """A line for each rank that a signal ended."""
     return [
         f"rank {rank} of {len(codes)} was ended by {signal.Signals(-code).name}"

@@ -13,9 +13,9 @@ class Row:
     ranks: int
     tokens: int
     """Tokens of the whole pack."""
-    one: float
+    single_rank_ms: float
     """Milliseconds on one rank."""
-    all: float
+    all_ranks_ms: float
     """Milliseconds on all ranks."""
     parts: Mapping[str, float]
     """Milliseconds of each part of the time on all ranks."""
@@ -28,4 +28,4 @@ class Row:
     @property
     def rate(self) -> float:
         """The speedup over one rank."""
-        return self.one / self.all
+        return self.single_rank_ms / self.all_ranks_ms

@@ -21,7 +21,18 @@ from packproof.harness.interpreter.batch.programs import (
 )
 from packproof.harness.interpreter.types import Handle, core
 
-__all__ = ["all_of", "any_of", "branch", "choose", "leave", "loop", "negation", "snapshot", "to_tensor", "while_loop"]
+__all__ = [
+    "branch",
+    "choose",
+    "leave",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "loop",
+    "snapshot",
+    "to_tensor",
+    "while_loop",
+]
 
 Values = tuple[Any, ...]
 
@@ -31,7 +42,7 @@ def snapshot(variables: Mapping[str, Any], names: Sequence[str]) -> Values:
     return tuple([variables.get(name, UNDEFINED) for name in names])
 
 
-def _merged(flags: Flags, new: Values, old: Values) -> Values:
+def _merge(flags: Flags, new: Values, old: Values) -> Values:
     return tuple([select(flags, n, o) for n, o in zip(new, old, strict=True)])
 
 
@@ -42,45 +53,45 @@ class branch:  # noqa: N801  (an if statement)
     ends: whether the first branch ends with `return`.
     """
 
-    __slots__ = ("_before", "flags", "orelse", "split", "then")
+    __slots__ = ("_outer_active", "flags", "orelse", "split", "then")
 
     def __init__(self, test: Any, jumps: bool = False, ends: bool = False) -> None:
-        true = test.handle.data if isinstance(test, core.tensor) else np.array([bool(test)])
-        agreed = programs.agreed(true)
+        condition = test.handle.data if isinstance(test, core.tensor) else np.array([bool(test)])
+        uniform = programs.uniform_value(condition)
         # all active programs return here, but not all programs of the function
-        self.split = agreed is None or bool(ends and agreed and programs.active is not programs.entered)
+        self.split = uniform is None or bool(ends and uniform and programs.active is not programs.in_function)
         if not self.split:
-            self.then = bool(agreed)
+            self.then = bool(uniform)
             self.orelse = not self.then
             return
         if jumps:
             raise Unsupported("break, continue or a returned value under a condition that differs")
         self.then = self.orelse = True
-        self._before = programs.active
-        self.flags = programs.active = programs.flags(true)
+        self._outer_active = programs.active
+        self.flags = programs.active = programs.active_where(condition)
 
     def turn(self) -> None:
         """Start the other branch."""
-        rest = ~self.flags
-        programs.resume(rest if self._before is None else rest & self._before)
+        other_programs = ~self.flags
+        programs.resume(other_programs if self._outer_active is None else other_programs & self._outer_active)
 
     def end(self, then: Values = (), orelse: Values = ()) -> Values:
         """The variables after both branches: `then` and `orelse` merged."""
-        programs.resume(self._before)
-        return _merged(self.flags, then, orelse)
+        programs.resume(self._outer_active)
+        return _merge(self.flags, then, orelse)
 
     def leave(self) -> bool:
         """Mark the programs of the first branch as returned. Whether no program of the function remains."""
-        programs.returned(self.flags)
-        programs.resume(programs.entered)
-        alive = not programs.idle()
-        programs.resume(self._before)
-        return not alive
+        programs.mark_returned(self.flags)
+        programs.resume(programs.in_function)
+        remain = not programs.is_idle()
+        programs.resume(self._outer_active)
+        return not remain
 
 
 def leave() -> None:
     """A `return` inside of a loop or a condition. Raises Unsupported unless all programs of the function return."""
-    if programs.active is not programs.entered:
+    if programs.active is not programs.in_function:
         raise Unsupported("return inside of a condition that differs")
 
 
@@ -93,91 +104,91 @@ class loop:  # noqa: N801  (a for statement)
     fixed: whether the bounds must be uniform, because the loop is left early or its counter is used after it.
     """
 
-    __slots__ = ("_active", "_before", "_bounds", "_counting", "_fixed", "_whole", "split")
+    __slots__ = ("_active", "_all_active", "_bounds", "_fixed", "_outer_active", "_varies", "split")
 
-    def __init__(self, fixed: bool, first: Any, last: Any, step: Any = 1) -> None:
-        self._bounds = [_bound(value) for value in (first, last, step)]
-        self._before, self._fixed, self._whole = programs.active, fixed, True
+    def __init__(self, fixed: bool, start: Any, stop: Any, step: Any = 1) -> None:
+        self._bounds = [_loop_bound(value) for value in (start, stop, step)]
+        self._outer_active, self._fixed, self._all_active = programs.active, fixed, True
         self.split = not all(type(value) is int for value in self._bounds)
 
     def __iter__(self) -> Iterator[Any]:
         if not self.split:
-            yield from [] if programs.idle() else range(*self._bounds)
+            yield from [] if programs.is_idle() else range(*self._bounds)
             return
         if self._fixed:
             raise Unsupported("a loop that differs between programs, and is left early or whose counter is used later")
-        self._counting = type(self._bounds[0]) is not int or type(self._bounds[2]) is not int
-        programs.counting += self._counting
-        first, last, step = (value if type(value) is int else value.astype(np.int64) for value in self._bounds)
-        count = np.broadcast_to(np.maximum(0, -((first - last) // step)), (programs.count,))
-        if self._before is not None:
-            count = np.where(self._before, count, 0)
+        self._varies = type(self._bounds[0]) is not int or type(self._bounds[2]) is not int
+        programs.varying_loops += self._varies
+        start, stop, step = (value if type(value) is int else value.astype(np.int64) for value in self._bounds)
+        count = np.broadcast_to(np.maximum(0, -((start - stop) // step)), (programs.count,))
+        if self._outer_active is not None:
+            count = np.where(self._outer_active, count, 0)
         for k in range(int(count.max())):
             active = count > k
-            if programs.gone is not None:
-                active &= ~programs.gone
+            if programs.has_returned is not None:
+                active &= ~programs.has_returned
                 if not active.any():
                     return
             self._active = programs.active = active
-            self._whole = bool((active if self._before is None else active == self._before).all())
-            yield _counter(first + k * step)
+            self._all_active = bool((active if self._outer_active is None else active == self._outer_active).all())
+            yield _counter(start + k * step)
 
     def merge(self, before: Values, after: Values) -> Values:
         """The variables after an iteration: new values in the active programs, old ones in the others."""
-        return after if self._whole else _merged(self._active, after, before)
+        return after if self._all_active else _merge(self._active, after, before)
 
     def end(self) -> None:
         if self.split:
-            programs.counting -= self._counting
-            programs.resume(self._before)
+            programs.varying_loops -= self._varies
+            programs.resume(self._outer_active)
 
 
-def _bound(value: Any) -> Any:
+def _loop_bound(value: Any) -> Any:
     """An int, or an array with an int for each program if they differ."""
     if isinstance(value, core.tensor):
-        agreed = programs.agreed(value.handle.data)
-        return int(agreed) if agreed is not None else programs.everywhere(value.handle.data)
+        uniform = programs.uniform_value(value.handle.data)
+        return int(uniform) if uniform is not None else programs.expand(value.handle.data)
     return operator.index(getattr(value, "value", value))
 
 
-def _counter(at: Any) -> Any:
-    if isinstance(at, int):
-        return at
-    if at.min() < 0 or at.max() >= 2**31:  # a Python int divides otherwise, and does not wrap
+def _counter(value: Any) -> Any:
+    if isinstance(value, int):
+        return value
+    if value.min() < 0 or value.max() >= 2**31:  # a Python int divides otherwise, and does not wrap
         raise Unsupported("a counter below 0 or above 2**31 that differs between programs")
-    return core.tensor(Handle(at.astype(np.int32), tl.int32), tl.int32)
+    return core.tensor(Handle(value.astype(np.int32), tl.int32), tl.int32)
 
 
 class while_loop:  # noqa: N801  (a while statement)
     """`while test`: runs until the last program has ended. fixed: as in `loop`."""
 
-    __slots__ = ("_before", "_fixed", "flags", "split")
+    __slots__ = ("_fixed", "_outer_active", "flags", "split")
 
     def __init__(self, fixed: bool) -> None:
-        self.split, self._before, self._fixed = False, programs.active, fixed
+        self.split, self._outer_active, self._fixed = False, programs.active, fixed
 
     def test(self, value: Any) -> bool:
-        if programs.idle():
+        if programs.is_idle():
             return False
         if isinstance(value, core.tensor):
-            agreed = programs.agreed(value.handle.data)
-            if agreed is None:
+            uniform = programs.uniform_value(value.handle.data)
+            if uniform is None:
                 if self._fixed:
                     raise Unsupported("break, continue or return in a loop that differs between programs")
                 self.split = True
-                programs.active = programs.flags(value.handle.data)
+                programs.active = programs.active_where(value.handle.data)
             else:
-                value = agreed
+                value = uniform
         if self.split and programs.active is not None:
             self.flags = programs.active
         return self.split if isinstance(value, core.tensor) else bool(value)
 
     def merge(self, before: Values, after: Values) -> Values:
-        return _merged(self.flags, after, before)
+        return _merge(self.flags, after, before)
 
     def end(self) -> None:
         if self.split:
-            programs.resume(self._before)
+            programs.resume(self._outer_active)
 
 
 def choose(test: Any, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
@@ -185,28 +196,28 @@ def choose(test: Any, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any
     case = branch(test)
     if not case.split:
         return then() if case.then else orelse()
-    chosen = then()
+    then_value = then()
     case.turn()
-    other = orelse()
-    return case.end((chosen,), (other,))[0]
+    orelse_value = orelse()
+    return case.end((then_value,), (orelse_value,))[0]
 
 
-def all_of(value: Any, *rest: Callable[[], Any]) -> Any:
+def logical_and(value: Any, *operands: Callable[[], Any]) -> Any:
     """`value and ...`."""
-    for other in rest:
-        value = choose(value, other, lambda value=value: value)  # type: ignore[misc]
+    for operand in operands:
+        value = choose(value, operand, lambda value=value: value)  # type: ignore[misc]
     return value
 
 
-def any_of(value: Any, *rest: Callable[[], Any]) -> Any:
+def logical_or(value: Any, *operands: Callable[[], Any]) -> Any:
     """`value or ...`."""
-    for other in rest:
-        value = choose(value, lambda value=value: value, other)  # type: ignore[misc]
+    for operand in operands:
+        value = choose(value, lambda value=value: value, operand)  # type: ignore[misc]
     return value
 
 
-def negation(value: Any) -> Any:
+def logical_not(value: Any) -> Any:
     """`not value`."""
-    if isinstance(value, core.tensor) and programs.agreed(value.handle.data) is None:
+    if isinstance(value, core.tensor) and programs.uniform_value(value.handle.data) is None:
         return core.tensor(Handle(~value.handle.data.astype(bool), tl.int1), tl.int1)
     return not value

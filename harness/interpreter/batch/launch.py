@@ -18,8 +18,10 @@ from packproof.harness.interpreter.memory_map import MemoryMap, Region, regions_
 from packproof.harness.interpreter.sanitizer import Sanitizer, tensors_of
 from packproof.properties.call import KernelFault
 
-FEW = 8  # launches of up to 8 programs run in the order asked for; larger ones only if the batch gives up
-GROUPS = (1024, 128, 16)  # programs of a batch; the next size if blocks are too large
+MAX_ORDERED_PROGRAMS = (
+    8  # launches of up to 8 programs run in the order asked for; larger ones only if the batch gives up
+)
+BATCH_SIZES = (1024, 128, 16)  # programs of a batch; the next size if blocks are too large
 
 Kernel = Callable[..., Any]
 
@@ -36,55 +38,60 @@ class BatchingSanitizer(Sanitizer):
 
     batches = 0
     """Number of launches with all programs together."""
-    unfit = ""
+    unfit_reason = ""
     """Why this process runs no batches, after a failed self-test; else ""."""
-    refused: dict[Kernel, Exception] = {}  # noqa: RUF012
+    unsupported_kernels: dict[Kernel, Exception] = {}  # noqa: RUF012
     """Kernels of this process that cannot run in a batch, with the reason."""
 
     def _run(self, original: Callable[..., Any], executor: Any, args: Any, kwargs: Any) -> Any:
         kernel = rewrite.source(executor.fn)
-        if self.unfit or kernel is None or kernel in self.refused or rewrite.ordered(kernel):
+        if (
+            self.unfit_reason
+            or kernel is None
+            or kernel in self.unsupported_kernels
+            or rewrite.shows_program_order(kernel)
+        ):
             return super()._run(original, executor, args, kwargs)
-        launch = _prepared(executor, args, kwargs)
-        if not launch.count or (self._order != "forward" and launch.count <= FEW):
+        launch = _prepare_launch(executor, args, kwargs)
+        if not launch.count or (self._order != "forward" and launch.count <= MAX_ORDERED_PROGRAMS):
             return super()._run(original, launch.executor, args, kwargs)
-        failed = self._attempt(kernel, launch)
-        if failed is None:
+        failure = self._attempt_batches(kernel, launch)
+        if failure is None:
             return None
         result = super()._run(original, launch.executor, args, kwargs)  # raises the kernel's own fault, if any
-        if isinstance(failed, KernelFault):
-            self._fault = self._fault or failed
-        if isinstance(failed, KernelFault | blocks.DeviceAssert):
-            raise failed
-        self.refused[kernel] = failed
+        if isinstance(failure, KernelFault):
+            self._fault = self._fault or failure
+        if isinstance(failure, KernelFault | blocks.DeviceAssert):
+            raise failure
+        self.unsupported_kernels[kernel] = failure
         return result
 
-    def _attempt(self, kernel: Kernel, launch: "_Prepared") -> Exception | None:
+    def _attempt_batches(self, kernel: Kernel, launch: "_PreparedLaunch") -> Exception | None:
         """Run the programs together. Returns None on success; else the error, with the tensors restored."""
-        saved = [(elements, elements.copy()) for elements in map(Region.bits, launch.regions)]
-        failed: Exception | None = None
-        for size in GROUPS:
+        backups = [(elements, elements.copy()) for elements in map(Region.bits, launch.regions)]
+        failure: Exception | None = None
+        for size in BATCH_SIZES:
             try:
-                self._together(kernel, launch, size)
+                self._run_batches(kernel, launch, size)
             except Exception as error:  # of the kernel, or of a batch
-                failed = error
+                failure = error
             else:
                 return None
-            for elements, before in saved:
-                elements[...] = before
-            if not isinstance(failed, TooLarge):
+            for elements, backup in backups:
+                elements[...] = backup
+            if not isinstance(failure, TooLarge):
                 break
-        return failed
+        return failure
 
-    def _together(self, kernel: Kernel, launch: "_Prepared", size: int) -> None:
+    def _run_batches(self, kernel: Kernel, launch: "_PreparedLaunch", size: int) -> None:
         """Run the programs in batches of this size."""
-        function = rewrite.batched(kernel)
+        function = rewrite.batch_function(kernel)
         self._launch = shadow = Shadow(kernel.__name__, MemoryMap(launch.regions), self._read_only)
         try:
-            with world.entered(shadow), np.errstate(all="ignore"):
+            with world.batch_mode(shadow), np.errstate(all="ignore"):
                 shipped.interpreter_builder.set_grid_dim(*launch.grid)
-                for first in range(0, launch.count, size):
-                    programs.begin(np.arange(first, min(launch.count, first + size)), launch.grid)
+                for start in range(0, launch.count, size):
+                    programs.begin(np.arange(start, min(launch.count, start + size)), launch.grid)
                     function(**launch.arguments)
             self.batches += 1
         finally:
@@ -92,12 +99,12 @@ class BatchingSanitizer(Sanitizer):
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class _PreparedLaunch:
     """A launch after its hooks."""
 
     executor: Any
     """Triton's executor without the hooks, with this grid."""
-    given: Mapping[str, Any]
+    original_arguments: Mapping[str, Any]
     """Arguments of the caller, by name."""
     arguments: Mapping[str, Any]
     """Arguments of the programs: tensors of Triton's language."""
@@ -108,21 +115,24 @@ class _Prepared:
 
     @cached_property
     def regions(self) -> list[Region]:
-        return regions_of(dict(tensors_of(self.given.items())))
+        return regions_of(dict(tensors_of(self.original_arguments.items())))
 
 
-def _prepared(executor: Any, args: Any, kwargs: Mapping[str, Any]) -> _Prepared:
-    specification = arguments.specification(executor.fn)
-    known = {*specification.args, *specification.kwonlyargs}
-    args, kwargs = executor._init_args_hst(args, {name: value for name, value in kwargs.items() if name in known})
+def _prepare_launch(executor: Any, args: Any, kwargs: Mapping[str, Any]) -> _PreparedLaunch:
+    spec = arguments.full_arg_spec(executor.fn)
+    parameter_names = {*spec.args, *spec.kwonlyargs}
+    args, kwargs = executor._init_args_hst(
+        args, {name: value for name, value in kwargs.items() if name in parameter_names}
+    )
     for hook in getattr(executor, "pre_run_hooks", ()):  # not in triton 3.5
         hook(*args, **kwargs)
-    given = arguments.bound(executor.fn, *args, **kwargs)
+    original_arguments = arguments.call_arguments(executor.fn, *args, **kwargs)
     converted = {
-        name: value if name in executor.constexprs else shipped._implicit_cvt(value) for name, value in given.items()
+        name: value if name in executor.constexprs else shipped._implicit_cvt(value)
+        for name, value in original_arguments.items()
     }
     grid = tuple(executor.grid(converted) if callable(executor.grid) else executor.grid)
-    again = copy.copy(executor)  # without the hooks, and with this very grid
-    again.pre_run_hooks, again.grid = [], grid
-    wide = tuple([int(size) for size in grid] + [1] * (3 - len(grid)))
-    return _Prepared(again, given, converted, wide, math.prod(wide))
+    fresh_executor = copy.copy(executor)  # without the hooks, and with this very grid
+    fresh_executor.pre_run_hooks, fresh_executor.grid = [], grid
+    grid_3d = tuple([int(size) for size in grid] + [1] * (3 - len(grid)))
+    return _PreparedLaunch(fresh_executor, original_arguments, converted, grid_3d, math.prod(grid_3d))

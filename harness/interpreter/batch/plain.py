@@ -13,22 +13,22 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
-from packproof.harness.interpreter.batch.programs import Array, Flags, along, lift, programs
+from packproof.harness.interpreter.batch.programs import Array, Flags, align_to_rank, lift, programs
 from packproof.harness.interpreter.batch.shadow import Shadow
 from packproof.harness.interpreter.floats import float32_to_bfloat16
 from packproof.harness.interpreter.memory_guard import POISON
 from packproof.harness.interpreter.memory_map import Segment
-from packproof.harness.interpreter.sanitizer import TORCH, undefined
-from packproof.harness.interpreter.types import core, joint, made, stretched
+from packproof.harness.interpreter.sanitizer import TORCH, undefined_values
+from packproof.harness.interpreter.types import broadcast_array, broadcast_sizes, core, make_tensor
 
-_HINTS = {  # they change the speed only
+_SPEED_HINTS = {  # they change the speed only
     "eviction_policy": {"", "evict_first", "evict_last"},
     "cache_modifier": {"", ".ca", ".cg", ".wb"},
 }
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _ElementType:
     """An element type in memory."""
 
     dtype: Any
@@ -48,7 +48,7 @@ class _Kind:
 
 
 @dataclass
-class _Lanes:
+class _PlainLanes:
     """The lanes of a plain access."""
 
     segment: Segment
@@ -63,16 +63,16 @@ def load(shadow: Callable[[], Shadow]) -> Callable[[Any], Any]:
     """`tl.load`."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def plain_first(pointer: Any, mask: Any = None, other: Any = None, *rest: Any, **hints: Any) -> Any:
-            kind = None if rest else _kind(pointer, mask, hints)
+        def fast_load(pointer: Any, mask: Any = None, other: Any = None, *args: Any, **hints: Any) -> Any:
+            kind = None if args else _plain_element_type(pointer, mask, hints)
             if kind is not None:
-                filling = kind.undefined if other is None else _block(other, pointer, kind)
-                values = None if filling is None else _loaded(shadow(), pointer, mask, filling, kind)
+                fill_values = kind.undefined if other is None else _lane_values(other, pointer, kind)
+                values = None if fill_values is None else _try_load(shadow(), pointer, mask, fill_values, kind)
                 if values is not None and (mask is not None or other is None):
-                    return made(values, kind.dtype, pointer.sizes)
-            return original(pointer, mask, other, *rest, **hints)
+                    return make_tensor(values, kind.dtype, pointer.sizes)
+            return original(pointer, mask, other, *args, **hints)
 
-        return plain_first
+        return fast_load
 
     return make
 
@@ -81,101 +81,107 @@ def store(shadow: Callable[[], Shadow]) -> Callable[[Any], Any]:
     """`tl.store`."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def plain_first(pointer: Any, value: Any, mask: Any = None, *rest: Any, **hints: Any) -> Any:
-            kind = None if rest else _kind(pointer, mask, hints)
-            block = None if kind is None else _block(value, pointer, kind)
-            if kind is None or block is None or not _stored(shadow(), pointer, block, mask, kind):
-                return original(pointer, value, mask, *rest, **hints)
+        def fast_store(pointer: Any, value: Any, mask: Any = None, *args: Any, **hints: Any) -> Any:
+            kind = None if args else _plain_element_type(pointer, mask, hints)
+            block = None if kind is None else _lane_values(value, pointer, kind)
+            if kind is None or block is None or not _try_store(shadow(), pointer, block, mask, kind):
+                return original(pointer, value, mask, *args, **hints)
             return None
 
-        return plain_first
+        return fast_store
 
     return make
 
 
-def _kind(pointer: Any, mask: Any, hints: Mapping[str, Any]) -> _Kind | None:
+def _plain_element_type(pointer: Any, mask: Any, hints: Mapping[str, Any]) -> _ElementType | None:
     """The element type of a load or store. None if its types are not plain."""
-    if type(pointer) is not core.tensor or (mask is not None and not _fits(mask, pointer, "int1")):
+    if type(pointer) is not core.tensor or (mask is not None and not _has_dtype_and_shape(mask, pointer, "int1")):
         return None
-    if hints and not all(type(value) is str and value in _HINTS.get(name, ()) for name, value in hints.items()):
+    if hints and not all(type(value) is str and value in _SPEED_HINTS.get(name, ()) for name, value in hints.items()):
         return None
-    return _KINDS.get(pointer.dtype.name)
+    return _ELEMENT_TYPES.get(pointer.dtype.name)
 
 
-def _fits(block: Any, pointer: Any, dtype: str) -> bool:
+def _has_dtype_and_shape(block: Any, pointer: Any, dtype: str) -> bool:
     """Whether this is a tensor of the dtype, and broadcasts to the shape of the pointer."""
     if type(block) is not core.tensor or block.dtype.name != dtype:
         return False
-    return bool(block.sizes == pointer.sizes or joint(block.sizes, pointer.sizes) == pointer.sizes)
+    return bool(block.sizes == pointer.sizes or broadcast_sizes(block.sizes, pointer.sizes) == pointer.sizes)
 
 
-def _block(value: Any, pointer: Any, kind: _Kind) -> Any:
+def _lane_values(value: Any, pointer: Any, kind: _ElementType) -> Any:
     """Values for the lanes of a pointer. None: take Triton's own path."""
     if type(value) is core.tensor:
-        return lift(value.handle.data, len(pointer.sizes)) if _fits(value, pointer, kind.dtype.name) else None
+        return (
+            lift(value.handle.data, len(pointer.sizes))
+            if _has_dtype_and_shape(value, pointer, kind.dtype.name)
+            else None
+        )
     value = value.value if type(value) is core.constexpr else value
     return kind.constants.get(value) if type(value) in (int, float) else None
 
 
-def _loaded(shadow: Shadow, pointer: Any, mask: Any, filling: Any, kind: _Kind) -> Array | None:
+def _try_load(shadow: Shadow, pointer: Any, mask: Any, fill_values: Any, kind: _ElementType) -> Array | None:
     """The values of a plain load, for each program. None if the load is not plain."""
-    active = _active(mask, len(pointer.sizes))
-    lanes = _lanes(shadow, pointer.handle.data, active, kind)
+    active = _active_lanes(mask, len(pointer.sizes))
+    lanes = _plain_lanes(shadow, pointer.handle.data, active, kind)
     if lanes is None:
         return None
     values: Array = lanes.segment.bits.view(kind.values).take(lanes.index, mode="clip")
     if lanes.active is not None:
-        np.copyto(values, filling, where=~lanes.active)
+        np.copyto(values, fill_values, where=~lanes.active)
     if np.count_nonzero(values.view(kind.bits) == kind.poison):
         return None
-    shadow.gathered(lanes.segment, lanes.index, lanes.active)
+    shadow.record_plain_read(lanes.segment, lanes.index, lanes.active)
     return values
 
 
-def _stored(shadow: Shadow, pointer: Any, values: Any, mask: Any, kind: _Kind) -> bool:
+def _try_store(shadow: Shadow, pointer: Any, values: Any, mask: Any, kind: _ElementType) -> bool:
     """Do a store if it is plain. Returns whether it was done."""
     shape = (programs.count, *pointer.sizes)  # one store for each program, even if all programs agree
-    lanes = _lanes(shadow, stretched(pointer.handle.data, shape), _active(mask, len(pointer.sizes)), kind)
+    lanes = _plain_lanes(
+        shadow, broadcast_array(pointer.handle.data, shape), _active_lanes(mask, len(pointer.sizes)), kind
+    )
     if lanes is None:
         return False
-    mine = stretched(along(programs.linear, len(pointer.sizes)), shape)
-    values = stretched(values, shape)
+    lane_programs = broadcast_array(align_to_rank(programs.linear_ids, len(pointer.sizes)), shape)
+    values = broadcast_array(values, shape)
     if lanes.active is not None:
-        cells, mine, values = lanes.index[lanes.active], mine[lanes.active], values[lanes.active]
+        cells, lane_programs, values = lanes.index[lanes.active], lane_programs[lanes.active], values[lanes.active]
     else:
-        cells, mine, values = lanes.index.reshape(-1), mine.reshape(-1), values.reshape(-1)
-    if not shadow.scattered(lanes.segment, cells, mine):
+        cells, lane_programs, values = lanes.index.reshape(-1), lane_programs.reshape(-1), values.reshape(-1)
+    if not shadow.try_plain_write(lanes.segment, cells, lane_programs):
         return False
     lanes.segment.bits.view(kind.values)[cells] = values
     return True
 
 
-def _active(mask: Any, rank: int) -> Flags | None:
+def _active_lanes(mask: Any, rank: int) -> Flags | None:
     """The mask of active lanes; None if all are active."""
     if mask is None:
-        return None if programs.active is None else along(programs.active, rank)
+        return None if programs.active is None else align_to_rank(programs.active, rank)
     data = lift(mask.handle.data, rank)
-    return data if programs.active is None else data & along(programs.active, rank)
+    return data if programs.active is None else data & align_to_rank(programs.active, rank)
 
 
-def _lanes(shadow: Shadow, addresses: Array, active: Flags | None, kind: _Kind) -> _Lanes | None:
+def _plain_lanes(shadow: Shadow, addresses: Array, active: Flags | None, kind: _ElementType) -> _PlainLanes | None:
     """The lanes of a plain access. None if the access is not plain."""
     if active is not None and active.shape != addresses.shape:
-        addresses = stretched(addresses, (max(len(addresses), len(active)), *addresses.shape[1:]))
-        active = stretched(active, addresses.shape)
-    segment = shadow.memory.dense_around(addresses.item(0 if active is None else active.argmax()))
-    if segment is None or segment.cell != kind.values.itemsize:
+        addresses = broadcast_array(addresses, (max(len(addresses), len(active)), *addresses.shape[1:]))
+        active = broadcast_array(active, addresses.shape)
+    segment = shadow.memory.dense_segment(addresses.item(0 if active is None else active.argmax()))
+    if segment is None or segment.cell_bytes != kind.values.itemsize:
         return None
     offsets = addresses - np.uint64(segment.start)
     index = offsets >> kind.shift
-    inside = (index < np.uint64(segment.count)) & (index << kind.shift == offsets)
-    count = np.count_nonzero(inside if active is None else inside & active)
-    if count != (inside.size if active is None else np.count_nonzero(active)):
+    is_inside = (index < np.uint64(segment.n_cells)) & (index << kind.shift == offsets)
+    count = np.count_nonzero(is_inside if active is None else is_inside & active)
+    if count != (is_inside.size if active is None else np.count_nonzero(active)):
         return None
-    return _Lanes(segment, index.view(np.int64), None if count == inside.size else active)
+    return _PlainLanes(segment, index.view(np.int64), None if count == is_inside.size else active)
 
 
-def _of(dtype: Any) -> _Kind:
+def _element_type(dtype: Any) -> _ElementType:
     values = np.dtype(shipped._get_np_dtype(dtype))
     bits = np.dtype(f"i{values.itemsize}")
     floating = dtype in (tl.float64, tl.float32, tl.float16, tl.bfloat16)
@@ -185,7 +191,9 @@ def _of(dtype: Any) -> _Kind:
         return float32_to_bfloat16(np.array(number, np.float32)) if dtype == tl.bfloat16 else values.type(number)
 
     shift, poison = np.uint64(values.itemsize.bit_length() - 1), bits.type(POISON[TORCH[dtype]])
-    return _Kind(dtype, values, bits, shift, poison, undefined((), dtype).data, {n: value(n) for n in numbers})
+    return _ElementType(
+        dtype, values, bits, shift, poison, undefined_values((), dtype).data, {n: value(n) for n in numbers}
+    )
 
 
-_KINDS: Mapping[str, _Kind] = {tl.pointer_type(dtype).name: _of(dtype) for dtype in TORCH}
+_ELEMENT_TYPES: Mapping[str, _ElementType] = {tl.pointer_type(dtype).name: _element_type(dtype) for dtype in TORCH}

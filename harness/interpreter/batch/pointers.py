@@ -12,28 +12,28 @@ from packproof.harness.interpreter.batch.programs import Array, lift
 from packproof.harness.interpreter.types import Handle, itemsize
 
 
-def _materialised(pointer: Any, offsets: Sequence[Any], bounded: Sequence[int]) -> tuple[Any, Any]:
+def _block_addresses(pointer: Any, offsets: Sequence[Any], bounded_axes: Sequence[int]) -> tuple[Any, Any]:
     """The addresses of a block, and the mask of those within the bounds of `bounded_axes`."""
     block = sizes_of(pointer.block_shape)
     rank = len(block)
     n_bytes = itemsize(pointer.base.get_element_ty())
     data: Array = lift(pointer.base.data, rank)
-    inside: Array = np.ones((1,) * (rank + 1), dtype=bool)
+    is_inside: Array = np.ones((1,) * (rank + 1), dtype=bool)
     for axis, size in enumerate(block):
-        along = [1] * (rank + 1)
-        along[axis + 1] = size
-        at = lift(offsets[axis].data, rank) + np.arange(size).reshape(along)
-        data = data + (n_bytes * at * lift(pointer.strides[axis].data, rank)).astype(np.uint64)
-        if axis in bounded:
-            inside = inside & (at < lift(pointer.shape[axis].data, rank)) & (at >= 0)
-    shape = (max(data.shape[0], inside.shape[0]), *block)
-    mask = Handle(np.broadcast_to(inside, shape), tl.int1)
+        axis_shape = [1] * (rank + 1)
+        axis_shape[axis + 1] = size
+        positions = lift(offsets[axis].data, rank) + np.arange(size).reshape(axis_shape)
+        data = data + (n_bytes * positions * lift(pointer.strides[axis].data, rank)).astype(np.uint64)
+        if axis in bounded_axes:
+            is_inside = is_inside & (positions < lift(pointer.shape[axis].data, rank)) & (positions >= 0)
+    shape = (max(data.shape[0], is_inside.shape[0]), *block)
+    mask = Handle(np.broadcast_to(is_inside, shape), tl.int1)
     return Handle(np.broadcast_to(data, shape), pointer.base.dtype.scalar), mask
 
 
 def materialise(self: Any, boundary_check: Sequence[int]) -> tuple[Any, Any]:
     """`BlockPointerHandle.materialize_pointers`."""
-    return _materialised(self, self.offsets, boundary_check)
+    return _block_addresses(self, self.offsets, boundary_check)
 
 
 def materialise_descriptor(self: Any, offsets: Sequence[Any]) -> tuple[Any, Any]:
@@ -41,7 +41,7 @@ def materialise_descriptor(self: Any, offsets: Sequence[Any]) -> tuple[Any, Any]
     assert len(offsets) == self.ndim
     n_bytes = itemsize(self.base.get_element_ty())
     assert (offsets[-1].data * n_bytes % 16 == 0).all(), "block offset start must be 16-byte aligned"
-    return _materialised(self, offsets, range(self.ndim))
+    return _block_addresses(self, offsets, range(self.ndim))
 
 
 def validate(self: Any) -> None:
@@ -56,6 +56,8 @@ def validate(self: Any) -> None:
 
 def advance(self: Any, pointer: Any, offsets: Sequence[Any]) -> Any:
     """`create_advance`."""
-    moved = [Handle(old.data + step.data, old.dtype) for old, step in zip(pointer.offsets, offsets, strict=True)]
+    new_offsets = [
+        Handle(offset.data + step.data, offset.dtype) for offset, step in zip(pointer.offsets, offsets, strict=True)
+    ]
     shape = (pointer.base, pointer.shape, pointer.strides)
-    return shipped.BlockPointerHandle(*shape, moved, pointer.block_shape, pointer.order)
+    return shipped.BlockPointerHandle(*shape, new_offsets, pointer.block_shape, pointer.order)

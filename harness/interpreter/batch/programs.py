@@ -11,7 +11,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 from triton.runtime import interpreter as shipped
 
-from packproof.harness.interpreter.types import Handle, core, stretched
+from packproof.harness.interpreter.types import Handle, broadcast_array, core
 
 Array = NDArray[Any]
 Flags = NDArray[np.bool_]
@@ -32,25 +32,25 @@ class Programs:
     def __init__(self) -> None:
         self.begin(np.zeros(1, dtype=np.int64), (1, 1, 1))
 
-    def begin(self, linear: NDArray[np.int64], grid: tuple[int, ...]) -> None:
+    def begin(self, linear_ids: NDArray[np.int64], grid: tuple[int, ...]) -> None:
         """Start a batch. linear_ids: the linear indices of its programs in the grid."""
-        self.linear, self.count = linear, len(linear)
+        self.linear_ids, self.count = linear_ids, len(linear_ids)
         """Linear indices of the programs in the grid, and their number."""
-        self.ids = [index.astype(np.int32) for index in np.unravel_index(linear, grid)]
+        self.program_ids = [index.astype(np.int32) for index in np.unravel_index(linear_ids, grid)]
         """`tl.program_id` for each axis."""
         for axis, size in enumerate(grid):
             if size == 1:
-                self.ids[axis] = np.zeros(1, dtype=np.int32)
+                self.program_ids[axis] = np.zeros(1, dtype=np.int32)
         self.active: Flags | None = None
         """Mask of the programs that run the current statement; None for all."""
-        self.entered: Flags | None = None
+        self.in_function: Flags | None = None
         """Mask of the programs in the current function; None for all."""
-        self.gone: Flags | None = None
+        self.has_returned: Flags | None = None
         """Mask of the programs that have returned from the current function; None for none."""
-        self.counting = 0
+        self.varying_loops = 0
         """Number of enclosing loops with counters that differ between programs."""
 
-    def agreed(self, data: Array) -> Any:
+    def uniform_value(self, data: Array) -> Any:
         """The common value of a scalar in all active programs. None if they differ, 0 if no program is active."""
         if data.size == 1:
             return data.reshape(-1)[0]
@@ -60,31 +60,31 @@ class Programs:
             data = data[self.active]
             if not data.size:
                 return 0
-        first = data[0]
-        return first if (data == first).all() else None
+        value = data[0]
+        return value if (data == value).all() else None
 
-    def everywhere(self, data: Array) -> Array:
+    def expand(self, data: Array) -> Array:
         """The data with an element for each program."""
-        return stretched(data, (self.count, *data.shape[1:]))
+        return broadcast_array(data, (self.count, *data.shape[1:]))
 
-    def flags(self, data: Array) -> Flags:
+    def active_where(self, data: Array) -> Flags:
         """Mask of the active programs with a true scalar."""
-        true = self.everywhere(data.astype(bool))
-        return true if self.active is None else true & self.active
+        is_true = self.expand(data.astype(bool))
+        return is_true if self.active is None else is_true & self.active
 
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no program is active."""
         return self.active is not None and not self.active.any()
 
     def resume(self, active: Flags | None) -> None:
         """Activate these programs (None for all), except for returned ones."""
-        if self.gone is not None:
-            active = ~self.gone if active is None else active & ~self.gone
+        if self.has_returned is not None:
+            active = ~self.has_returned if active is None else active & ~self.has_returned
         self.active = active
 
-    def returned(self, flags: Flags) -> None:
+    def mark_returned(self, flags: Flags) -> None:
         """Mark programs as returned from the current function."""
-        self.gone = flags if self.gone is None else self.gone | flags
+        self.has_returned = flags if self.has_returned is None else self.has_returned | flags
 
 
 programs = Programs()
@@ -96,9 +96,9 @@ def lift(data: Array, rank: int) -> Array:
     return data if missing <= 0 else data.reshape(data.shape[0], *(1,) * missing, *data.shape[1:])
 
 
-def along(each: NDArray[Value], rank: int) -> NDArray[Value]:
+def align_to_rank(values: NDArray[Value], rank: int) -> NDArray[Value]:
     """One value per program, with axes of size 1 to broadcast against blocks of this rank."""
-    return each.reshape(-1, *(1,) * rank)
+    return values.reshape(-1, *(1,) * rank)
 
 
 def select(flags: Flags, new: Any, old: Any) -> Any:
@@ -114,7 +114,7 @@ def select(flags: Flags, new: Any, old: Any) -> Any:
         values = [select(flags, n, o) for n, o in zip(new, old, strict=True)]
         return tl.tuple(values) if isinstance(new, tl.tuple) else tuple(values)
     if isinstance(new, core.tensor) != isinstance(old, core.tensor):
-        new, old = _counted(new), _counted(old)
+        new, old = _as_tensor(new), _as_tensor(old)
     if not isinstance(new, core.tensor):
         new, old = getattr(new, "value", new), getattr(old, "value", old)
         if type(new) is type(old) and type(new) in (int, float, bool, str) and new == old:
@@ -123,15 +123,15 @@ def select(flags: Flags, new: Any, old: Any) -> Any:
     if new.type != old.type or type(new.handle) is not Handle or type(old.handle) is not Handle:
         raise Unsupported(f"{new.type} in some programs, {old.type} in others")
     rank = len(new.sizes)
-    data, other = new.handle.data, old.handle.data
-    if rank and not _same_order(data, other):
+    new_data, old_data = new.handle.data, old.handle.data
+    if rank and not _has_merge_order(new_data, old_data):
         # numpy's order of summation follows memory: other strides, other bits
         raise Unsupported("blocks that lie differently in memory")
-    chosen = np.where(along(flags, rank), data, other)
-    return core.tensor(Handle(chosen, new.handle.dtype), new.type)
+    selection = np.where(align_to_rank(flags, rank), new_data, old_data)
+    return core.tensor(Handle(selection, new.handle.dtype), new.type)
 
 
-def _counted(value: Any) -> Any:
+def _as_tensor(value: Any) -> Any:
     """A Python int or bool as a tensor with the same behaviour.
 
     Raises Unsupported for others: a negative int divides differently, a float has float64 precision.
@@ -141,9 +141,9 @@ def _counted(value: Any) -> Any:
     raise Unsupported("a Python value in some programs, a tensor in others")
 
 
-def _same_order(left: Array, right: Array) -> bool:
+def _has_merge_order(lhs: Array, rhs: Array) -> bool:
     """Whether two blocks have the memory order of their `np.where`."""
-    steps = [(a, b) for a, b, size in zip(left.strides[1:], right.strides[1:], left.shape[1:], strict=True) if size > 1]
+    steps = [(a, b) for a, b, size in zip(lhs.strides[1:], rhs.strides[1:], lhs.shape[1:], strict=True) if size > 1]
     return all(a >= 0 and b >= 0 for a, b in steps) and (len(steps) < 2 or all(a == b and a > 0 for a, b in steps))
 
 

@@ -8,11 +8,11 @@ import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter import scan
-from packproof.harness.interpreter.batch.blocks import common
+from packproof.harness.interpreter.batch.blocks import same_programs
 from packproof.harness.interpreter.types import Handle, core, type_of
 
 
-def reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+def apply_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     """`ReduceOps.apply_impl`, for axes after the axis of programs."""
 
     def apply_impl(self: Any, inputs: Any) -> Any:
@@ -20,7 +20,7 @@ def reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         rank = len(inputs[0].sizes)
         flat = axis is None and self.combine_fn not in _ALL_AXES
         if flat:
-            inputs, self.axis, self.keep_dims = tuple(map(_flattened, inputs)), 1, False
+            inputs, self.axis, self.keep_dims = tuple(map(_flatten, inputs)), 1, False
         elif axis is None:  # all axes by index, not flattened: numpy's order of summation follows memory
             self.axis = tuple(range(1, rank + 1))
         else:
@@ -31,7 +31,7 @@ def reduce(original: Callable[..., Any]) -> Callable[..., Any]:
             self.axis, self.keep_dims = axis, keep
         if flat and keep:
             results = results if isinstance(results, tuple | list) else (results,)
-            return [_tensor(r.handle.data.reshape(-1, *(1,) * rank), r.dtype) for r in results]
+            return [_make_block(r.handle.data.reshape(-1, *(1,) * rank), r.dtype) for r in results]
         return results
 
     return apply_impl
@@ -40,44 +40,44 @@ def reduce(original: Callable[..., Any]) -> Callable[..., Any]:
 _ALL_AXES = (tl.standard._sum_combine, tl.standard._elementwise_max, tl.standard._elementwise_min)
 
 
-def _flattened(t: Any) -> Any:
-    return _tensor(t.handle.data.reshape(t.handle.data.shape[0], -1), t.dtype)
+def _flatten(t: Any) -> Any:
+    return _make_block(t.handle.data.reshape(t.handle.data.shape[0], -1), t.dtype)
 
 
-def _tensor(data: Any, dtype: Any) -> Any:
+def _make_block(data: Any, dtype: Any) -> Any:
     return core.tensor(Handle(data, dtype.scalar), type_of(dtype.scalar, tuple(data.shape[1:])))
 
 
 def to_tensor(self: Any, result: Any, dtype: Any) -> Any:
     """`ReduceScanOpInterface.to_tensor`."""
-    return _tensor(np.asarray(result).astype(shipped._get_np_dtype(dtype)), dtype)
+    return _make_block(np.asarray(result).astype(shipped._get_np_dtype(dtype)), dtype)
 
 
-block = _tensor  # `scan.block`
+block = _make_block  # `scan.block`
 
 
 def generic_reduce(self: Any, inputs: Any) -> list[Any]:
     """`ReduceOps.generic_reduce`: combine neighbours until one element remains."""
     dtypes = [operand.dtype for operand in inputs]
-    partial = common(*[np.moveaxis(operand.handle.data, self.axis, 1) for operand in inputs])
+    partial = same_programs(*[np.moveaxis(operand.handle.data, self.axis, 1) for operand in inputs])
     while partial[0].shape[1] > 1:
         pairs = [p[:, 0::2] for p in partial], [p[:, 1::2] for p in partial]
-        partial = list(scan.combined(self.combine_fn, *pairs, dtypes))
+        partial = list(scan.combine_blocks(self.combine_fn, *pairs, dtypes))
     results = [p[:, 0] for p in partial]
     if self.keep_dims:
         results = [np.expand_dims(result, self.axis) for result in results]
     return [self.to_tensor(result, dtype) for result, dtype in zip(results, dtypes, strict=True)]
 
 
-def scan_along(self: Any, inputs: Any) -> list[Any]:
+def apply_scan(self: Any, inputs: Any) -> list[Any]:
     """`ScanOps.apply_impl`."""
     axis = self.axis + 1 if self.axis >= 0 else self.axis
     dtypes = [operand.dtype for operand in inputs]
     data = [np.flip(o.handle.data, axis) if self.reverse else o.handle.data for o in inputs]
-    if self.combine_fn in _RUNNING and dtypes[0].scalar != tl.bfloat16:
-        results = [_RUNNING[self.combine_fn](data[0], axis=axis)]
+    if self.combine_fn in _CUMULATIVE and dtypes[0].scalar != tl.bfloat16:
+        results = [_CUMULATIVE[self.combine_fn](data[0], axis=axis)]
     else:
-        results = _scanned(self.combine_fn, [np.moveaxis(d, axis, 1) for d in data], dtypes)
+        results = _scan_programs(self.combine_fn, [np.moveaxis(d, axis, 1) for d in data], dtypes)
         results = [np.ascontiguousarray(np.moveaxis(result, 1, axis)) for result in results]
     tensors = [self.to_tensor(result, dtype) for result, dtype in zip(results, dtypes, strict=False)]
     for tensor in tensors:
@@ -86,20 +86,20 @@ def scan_along(self: Any, inputs: Any) -> list[Any]:
     return tensors
 
 
-_RUNNING: dict[Any, Callable[..., Any]] = {
+_CUMULATIVE: dict[Any, Callable[..., Any]] = {
     tl.standard._sum_combine: np.cumsum,
     tl.standard._prod_combine: np.cumprod,
 }
 
 
-def _scanned(combine: Any, data: list[Any], dtypes: list[Any]) -> list[Any]:
+def _scan_programs(combine: Any, data: list[Any], dtypes: list[Any]) -> list[Any]:
     """The Kogge-Stone scan of `scan._scan`, along the axis after the axis of programs."""
-    partial = common(*data)
+    partial = same_programs(*data)
     position = np.arange(partial[0].shape[1]).reshape(1, -1, *[1] * (partial[0].ndim - 2))
     width = 1
     while width < position.shape[1]:
-        before = [np.roll(d, width, axis=1) for d in partial]
-        both = scan.combined(combine, before, partial, dtypes)
-        partial = [np.where(position >= width, new, old) for new, old in zip(both, partial, strict=True)]
+        shifted = [np.roll(d, width, axis=1) for d in partial]
+        merged = scan.combine_blocks(combine, shifted, partial, dtypes)
+        partial = [np.where(position >= width, new, old) for new, old in zip(merged, partial, strict=True)]
         width *= 2
     return partial

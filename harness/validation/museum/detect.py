@@ -9,16 +9,16 @@ from typing import TypeVar
 
 from packproof.harness.engine.request import PROFILES, TIME_LIMITS
 from packproof.harness.engine.rounds import rounds
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.results.events import Tier
-from packproof.harness.worker.parallel import on_every_core
+from packproof.harness.worker.parallel import run_on_every_core
 from packproof.harness.worker.worker import Worker
 from packproof.museum import Entry
-from packproof.properties.call import Refused
+from packproof.properties.call import Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.layouts import Lengths
 from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.declaration import declaration
+from packproof.properties.declaration import parse_declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.property import Property
@@ -34,7 +34,7 @@ class Detection:
     """The result of one entry."""
 
     entry: Entry
-    by: str = ""
+    detected_by: str = ""
     """The first failing property, "" if none failed."""
     lengths: tuple[int, ...] = ()
     """The lengths of the failing case."""
@@ -51,12 +51,14 @@ class Detection:
 
     @property
     def missed(self) -> bool:
-        return not self.by and not self.skipped
+        return not self.detected_by and not self.skipped
 
 
-def run_entries(chosen: Sequence[Entry], *, profile: str, device: str, seed: int = 0) -> Iterator[Detection]:
+def run_entries(entries: Sequence[Entry], *, profile: str, device: str, seed: int = 0) -> Iterator[Detection]:
     """Check the entries side by side, one on each core; yields each result as it is done."""
-    yield from on_every_core([partial(_unit, entry, profile, device, seed) for entry in chosen], device, of=Detection)
+    yield from run_on_every_core(
+        [partial(_unit, entry, profile, device, seed) for entry in entries], device, record_type=Detection
+    )
 
 
 def _unit(entry: Entry, profile: str, device: str, seed: int) -> Iterator[Detection]:
@@ -68,17 +70,17 @@ def detect(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Detecti
     if entry.needs_gpu and device == "cpu":
         return Detection(entry, skipped="needs a GPU")
     with Worker(entry.kernel, device, SHORT_LIMITS[device]) as worker:
-        parameters = declaration(worker.describe(), entry.kernel).parameters
-        started, drawn = time.monotonic(), 0
+        parameters = parse_declaration(worker.describe(), entry.kernel).parameters
+        start, examples = time.monotonic(), 0
         promises = Promises(**entry.promises)
         subject = KernelUnderTest(OPS[entry.op], worker, promises, gradients=entry.gradients)
         space = Space(OPS[entry.op], entry.dtype, promises, parameters, on_gpu=device == "cuda")
-        for drawn, case in enumerate(_cases(entry, subject, space, profile, seed), start=1):
+        for examples, case in enumerate(_cases(entry, subject, space, profile, seed), start=1):
             for name in entry.properties:
-                if found := _broken(subject, space, PROPERTIES[name], case):
-                    (lengths, lines), seconds = found, time.monotonic() - started
-                    return Detection(entry, name, lengths, drawn, seconds, lines, _tier(subject, space))
-    return Detection(entry, examples=drawn, seconds=time.monotonic() - started, tier=_tier(subject, space))
+                if violation := _find_violation(subject, space, PROPERTIES[name], case):
+                    (lengths, lines), seconds = violation, time.monotonic() - start
+                    return Detection(entry, name, lengths, examples, seconds, lines, _tier(subject, space))
+    return Detection(entry, examples=examples, seconds=time.monotonic() - start, tier=_tier(subject, space))
 
 
 def _cases(entry: Entry, subject: KernelUnderTest, space: Space, profile: str, seed: int) -> Iterator[Case]:
@@ -95,17 +97,17 @@ def _tier(subject: KernelUnderTest, space: Space) -> Tier:
     return "gpu" if space.on_gpu else "interpret" if subject.interpreted else "eager"
 
 
-def _broken(
+def _find_violation(
     subject: KernelUnderTest, space: Space, law: Property, case: Case
 ) -> tuple[Lengths, tuple[str, ...]] | None:
     """The violation of a property at a case, or at the case adapted to the property: its lengths and its lines."""
-    for judged in law.suited(space, [case]):
+    for suited_case in law.suited(space, [case]):
         try:
-            violation = broken(subject, law, judged)
-        except Refused:
+            violation = first_violation(subject, law, suited_case)
+        except Refusal:
             continue
         if violation is not None:
             tensor = f"{violation.tensor}: " if violation.tensor else ""
-            head, *rest = violation.lines()
-            return judged.lengths, (f"{judged}", f"{tensor}{head}", *rest)
+            head, *details = violation.lines()
+            return suited_case.lengths, (f"{suited_case}", f"{tensor}{head}", *details)
     return None

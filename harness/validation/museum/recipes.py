@@ -17,49 +17,53 @@ from torch import Tensor
 
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.validation.museum.detect import SHORT_LIMITS, detect
-from packproof.harness.worker.parallel import on_every_core
+from packproof.harness.worker.parallel import run_on_every_core
 from packproof.harness.worker.worker import Worker
 from packproof.museum import Control, Entry
 from packproof.properties.bounds.oracle import vjp
-from packproof.properties.call import KernelFault, Refused
+from packproof.properties.call import KernelFault, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space
-from packproof.properties.declaration import declaration
+from packproof.properties.declaration import parse_declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import TensorKey, gradient
 
 LAYOUTS = ((15,), (128,), (64, 64, 64, 64), (61, 44, 57, 52), (32, 30, 62), (2, 11, 25, 112, 100))
-OURS = "packproof"
+PACKPROOF = "packproof"
 Tensors = Mapping[TensorKey, Tensor]
-Broken = Callable[[Tensors, Tensors, Tensors], bool]
+IsBroken = Callable[[Tensors, Tensors, Tensors], bool]
 
 
-def not_close(got: Tensors, want: Tensors, _: Tensors) -> bool:
+def fails_assert_close(actual: Tensors, reference: Tensors, _: Tensors) -> bool:
     """torch.testing.assert_close with its defaults fails for a tensor."""
     with suppress(AssertionError):
-        for name, x in got.items():
-            torch.testing.assert_close(x, want[name].to(x.dtype))
+        for name, x in actual.items():
+            torch.testing.assert_close(x, reference[name].to(x.dtype))
         return False
     return True
 
 
-def far_by_rms(got: Tensors, want: Tensors, _: Tensors) -> bool:
+def fails_rms(actual: Tensors, reference: Tensors, _: Tensors) -> bool:
     """The RMS of the error of a tensor is above 0.005 of the RMS of its values, and the largest error above 1e-6."""
-    for name, x in got.items():
-        error, r = x.double() - want[name], want[name]
+    for name, x in actual.items():
+        error, r = x.double() - reference[name], reference[name]
         if x.numel() and not (error.abs().max() <= 1e-6 or error.norm() <= 0.005 * r.norm()):
             return True
     return False
 
 
-def beyond_twice(got: Tensors, want: Tensors, low: Tensors) -> bool:
+def fails_twice_low_precision(actual: Tensors, reference: Tensors, low_reference: Tensors) -> bool:
     """The largest error of a tensor is above 1e-5 plus twice the largest of the reference in low precision."""
-    for name, x in got.items():
-        allowed = 2 * (low[name].double() - want[name]).abs() if name in low else torch.zeros_like(want[name])
-        if x.numel() and not (x.double() - want[name]).abs().max() <= allowed.max() + 1e-5:
+    for name, x in actual.items():
+        allowed = (
+            2 * (low_reference[name].double() - reference[name]).abs()
+            if name in low_reference
+            else torch.zeros_like(reference[name])
+        )
+        if x.numel() and not (x.double() - reference[name]).abs().max() <= allowed.max() + 1e-5:
             return True
     return False
 
@@ -68,19 +72,19 @@ def beyond_twice(got: Tensors, want: Tensors, low: Tensors) -> bool:
 class Recipe:
     """One way to compare a kernel with its reference."""
 
-    broken: Broken
+    is_broken: IsBroken
     """Whether the values show an incorrect kernel: of the kernel, the float64 reference and the low-precision one."""
     gradients: bool = True
     """Whether gradients are compared too."""
-    low: bool = False
+    low_precision: bool = False
     """Whether it runs in bfloat16 instead of the entry's dtype."""
 
 
 RECIPES: Mapping[str, Recipe] = {
-    "assert_close, forward": Recipe(not_close, gradients=False),
-    "assert_close": Recipe(not_close),
-    "RMS 0.005": Recipe(far_by_rms),
-    "2 x low precision": Recipe(beyond_twice, low=True),
+    "assert_close, forward": Recipe(fails_assert_close, gradients=False),
+    "assert_close": Recipe(fails_assert_close),
+    "RMS 0.005": Recipe(fails_rms),
+    "2 x low precision": Recipe(fails_twice_low_precision, low_precision=True),
 }
 
 
@@ -89,7 +93,7 @@ class RecipeComparison:
     """The verdicts of all recipes on one kernel."""
 
     kernel: Entry | Control
-    caught: Mapping[str, bool]
+    rejections: Mapping[str, bool]
     """Whether a recipe rejects the kernel, by its name; for an entry also PACKPROOF."""
 
 
@@ -98,56 +102,56 @@ def compare(kernels: Sequence[Control]) -> Iterator[RecipeComparison]:
     cores = os.cpu_count() or 1
     ops = dict.fromkeys(kernel.op for kernel in kernels)
     groups = [[kernel for kernel in kernels if kernel.op == op][part::cores] for op in ops for part in range(cores)]
-    yield from on_every_core([partial(_unit, group) for group in groups], "cpu", of=RecipeComparison)
+    yield from run_on_every_core([partial(_unit, group) for group in groups], "cpu", record_type=RecipeComparison)
 
 
 def _unit(kernels: Sequence[Control]) -> Iterator[RecipeComparison]:
     """Kernels of one op: they share the values of the reference."""
     for kernel in kernels:
-        caught = caught_by(kernel)
+        rejections = recipe_rejections(kernel)
         if isinstance(kernel, Entry):
-            caught = {OURS: bool(detect(kernel, profile="standard", device="cpu").by), **caught}
-        yield RecipeComparison(kernel, caught)
+            rejections = {PACKPROOF: bool(detect(kernel, profile="standard", device="cpu").detected_by), **rejections}
+        yield RecipeComparison(kernel, rejections)
 
 
-def caught_by(kernel: Control) -> dict[str, bool]:
+def recipe_rejections(kernel: Control) -> dict[str, bool]:
     """Whether each recipe rejects the kernel: for an incorrect value, or an exception, on any layout."""
-    caught = dict.fromkeys(RECIPES, False)
+    rejections = dict.fromkeys(RECIPES, False)
     dtype = kernel.dtype if isinstance(kernel, Entry) else "float32"
-    for low in (False, True):
+    for low_precision in (False, True):
         with Worker(kernel.kernel, "cpu", SHORT_LIMITS["cpu"]) as worker:
-            parameters = declaration(worker.describe(), kernel.kernel).parameters
-            space = Space(OPS[kernel.op], "bfloat16" if low else dtype, Promises(), parameters)
+            parameters = parse_declaration(worker.describe(), kernel.kernel).parameters
+            space = Space(OPS[kernel.op], "bfloat16" if low_precision else dtype, Promises(), parameters)
             subject = KernelUnderTest(space.op, worker, space.promises)
             for case in _cases(space):
-                pending = [n for n, r in RECIPES.items() if r.low == low and not caught[n]]
-                caught |= {name: True for name in pending if _rejects(RECIPES[name], subject, case)}
-    return caught
+                pending = [n for n, r in RECIPES.items() if r.low_precision == low_precision and not rejections[n]]
+                rejections |= {name: True for name in pending if _rejects(RECIPES[name], subject, case)}
+    return rejections
 
 
 def _cases(space: Space) -> Iterator[Case]:
     for lengths in LAYOUTS:
-        for rich, size in zip((True, False), space.op.sizes, strict=False):
+        for with_options, size in zip((True, False), space.op.sizes, strict=False):
             yield Case(
                 lengths,
                 space.dtype,
                 tuple(size.items()),
-                present=tuple(space.optional) if rich else (),
-                axes=tuple((name, 0) for name in space.choices),
-                options=space.known_options({n: v[-1 if rich else 0] for n, v in space.options.items()}),
+                present=tuple(space.optional_inputs) if with_options else (),
+                axes=tuple((name, 0) for name in space.form_counts),
+                options=space.known_options({n: v[-1 if with_options else 0] for n, v in space.options.items()}),
             )
 
 
 def _rejects(recipe: Recipe, subject: KernelUnderTest, case: Case) -> bool:
     try:
-        got = subject.remembered(subject.sample(case))
+        actual = subject.remembered(subject.sample(case))
     except KernelFault:
         return True
-    except Refused:
+    except Refusal:
         return False
-    want, low = _reference(subject.op.name, case)
-    compared = {n: x for n, x in got.items() if recipe.gradients or not n.is_gradient}
-    return recipe.broken(compared, want, low)
+    reference, low_reference = _reference(subject.op.name, case)
+    compared = {n: x for n, x in actual.items() if recipe.gradients or not n.is_gradient}
+    return recipe.is_broken(compared, reference, low_reference)
 
 
 @cache
@@ -155,8 +159,8 @@ def _reference(op: str, case: Case) -> tuple[Tensors, Tensors]:
     """The reference's values in float64, and in the case's dtype."""
     sample = draw(OPS[op], case)
     result: Any = InProcess(OPS[op].reference).run(sample.call())
-    low = {
+    low_reference = {
         **{TensorKey(n): y for n, y in result.outputs.items()},
         **{gradient(n): g for n, g in result.gradients.items()},
     }
-    return vjp(OPS[op].reference, sample, gradients=True), low
+    return vjp(OPS[op].reference, sample, gradients=True), low_reference

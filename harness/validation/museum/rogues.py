@@ -38,7 +38,7 @@ RUNNING_SUM = Op(
 _LENGTHS = (20, 17)
 _SECONDS = 2.0  # limit for one call of a rogue
 _NAIVE_SECONDS = 30
-_APART_SECONDS = 600  # limit for all rogues in a throwaway root together
+_ROOT_SECONDS = 600  # limit for all rogues in a throwaway root together
 
 Fate = Literal["detected", "reported", "passed", "lost", "not run"]
 
@@ -51,24 +51,24 @@ class RogueResult:
     fate: Fate
     """ "detected": a property failed. "reported": a verdict is inconclusive. "passed": all passed. "lost": a verdict is
     missing, or packproof itself failed. "not run": no throwaway root can be made for it."""
-    said: str
+    text: str
     """The verdicts as text, or why it did not run."""
 
     @property
-    def as_expected(self) -> bool:
+    def is_as_expected(self) -> bool:
         """Whether it is detected with the expected text; or, if declared as undefended, whether it passes."""
         if self.rogue.undefended:
             return self.fate == "passed"
-        return self.fate in ("detected", "reported") and self.rogue.detected in self.said
+        return self.fate in ("detected", "reported") and self.rogue.detected in self.text
 
 
-def try_rogues(chosen: Sequence[Rogue]) -> Iterator[RogueResult]:
+def try_rogues(rogues: Sequence[Rogue]) -> Iterator[RogueResult]:
     """Check the rogues side by side, as a user would, and yield the result of each.
 
     Destructive ones are checked in a throwaway root, or not at all.
     """
-    yield from _tried([rogue for rogue in chosen if not rogue.destroys])
-    destructive = [rogue for rogue in chosen if rogue.destroys]
+    yield from _check_rogues([rogue for rogue in rogues if not rogue.destroys])
+    destructive = [rogue for rogue in rogues if rogue.destroys]
     if not destructive:
         return
     try:
@@ -80,39 +80,44 @@ def try_rogues(chosen: Sequence[Rogue]) -> Iterator[RogueResult]:
         yield RogueResult(rogue, *answers.get(rogue.id, ("lost", "the run in a throwaway root gave no verdict")))
 
 
-def _tried(chosen: Sequence[Rogue]) -> Iterator[RogueResult]:
-    base = CheckRequest(dtypes=("float32",), profile="quick", timeout=_SECONDS, questions=False, replay_dir=os.devnull)
+def _check_rogues(rogues: Sequence[Rogue]) -> Iterator[RogueResult]:
+    request = CheckRequest(
+        dtypes=("float32",), profile="quick", timeout=_SECONDS, questions=False, replay_dir=os.devnull
+    )
     targets = [
-        open_target(replace(base, target=rogue.kernel, op=RUNNING_SUM, properties=rogue.properties)) for rogue in chosen
+        open_target(replace(request, target=rogue.kernel, op=RUNNING_SUM, properties=rogue.properties))
+        for rogue in rogues
     ]
     verdicts: list[Verdict] = []
-    for event in run_plan(plan(base, targets, apart=True)) if targets else ():
+    for event in run_plan(plan(request, targets, apart=True)) if targets else ():
         if isinstance(event, RunFinished):
             verdicts = list(event.verdicts)
-    for rogue in chosen:
-        yield _result(rogue, [v for v in verdicts if v.cell.target == rogue.kernel])
+    for rogue in rogues:
+        yield _rogue_result(rogue, [v for v in verdicts if v.cell.target == rogue.kernel])
 
 
-def _in_throwaway_root(task: str, chosen: Sequence[Rogue]) -> dict[str, Any]:
+def _in_throwaway_root(task: str, rogues: Sequence[Rogue]) -> dict[str, Any]:
     """The answers of `main` in a throwaway root, by the id of the rogue. Raises ThrowawayRootError."""
     with throwaway_root() as prefix:
-        program = [sys.executable, "-P", "-m", __name__, task, *(rogue.id for rogue in chosen)]
+        program = [sys.executable, "-P", "-m", __name__, task, *(rogue.id for rogue in rogues)]
         try:
-            done = subprocess.run(
-                [*prefix, *program], env=environment(), stdout=subprocess.PIPE, timeout=_APART_SECONDS, check=False
+            process = subprocess.run(
+                [*prefix, *program], env=environment(), stdout=subprocess.PIPE, timeout=_ROOT_SECONDS, check=False
             )
-            return dict(json.loads(done.stdout.splitlines()[-1]))
+            return dict(json.loads(process.stdout.splitlines()[-1]))
         except (subprocess.TimeoutExpired, ValueError, IndexError):  # a rogue has destroyed the process of the answer
             return {}
 
 
-def _result(rogue: Rogue, verdicts: Sequence[Verdict]) -> RogueResult:
+def _rogue_result(rogue: Rogue, verdicts: Sequence[Verdict]) -> RogueResult:
     statuses = {verdict.status for verdict in verdicts}
     text = "\n".join("\n".join(v.failure.lines) if v.failure else f"{v.status}: {v.reason}" for v in verdicts)
     if "failed" in statuses:
-        first = next(v for v in verdicts if v.status == "failed")
+        failed_verdict = next(v for v in verdicts if v.status == "failed")
         return RogueResult(
-            rogue, "detected", f"{first.cell.property} {first.failure.tensor if first.failure else ''}\n{text}"
+            rogue,
+            "detected",
+            f"{failed_verdict.cell.property} {failed_verdict.failure.tensor if failed_verdict.failure else ''}\n{text}",
         )
     if "error" in statuses or len(verdicts) < len(rogue.properties):
         return RogueResult(rogue, "lost", text)
@@ -128,10 +133,10 @@ def fools_a_naive_harness(rogue: Rogue) -> bool:
     """
     if rogue.destroys:
         return bool(_in_throwaway_root("naive", [rogue]).get(rogue.id))
-    return _fools(rogue)
+    return _fools_naive_harness(rogue)
 
 
-def _fools(rogue: Rogue) -> bool:
+def _fools_naive_harness(rogue: Rogue) -> bool:
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -139,28 +144,28 @@ def _fools(rogue: Rogue) -> bool:
             signal.alarm(_NAIVE_SECONDS)
             os.setsid()
             kernel = Location.parse(rogue.kernel).load()
-            code = 0 if any(_naive(kernel, first) for first in (True, False)) else 1
+            code = 0 if any(_passes_naive_harness(kernel, reference_first) for reference_first in (True, False)) else 1
         finally:
             os._exit(code)
     return os.waitpid(pid, 0)[1] == 0
 
 
-def _naive(kernel: object, reference_first: bool) -> bool:
+def _passes_naive_harness(kernel: object, reference_first: bool) -> bool:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(sum(_LENGTHS), 8, generator=generator)
     weight = torch.randn(8, generator=generator)
     cu_seqlens = torch.tensor([0, _LENGTHS[0], sum(_LENGTHS)], dtype=torch.int32)
-    given = {"x": x, "weight": weight, "cu_seqlens": cu_seqlens}
+    arguments = {"x": x, "weight": weight, "cu_seqlens": cu_seqlens}
     assert callable(kernel)
-    expected = running_sum(**given) if reference_first else None
-    got = kernel(**given)
+    expected = running_sum(**arguments) if reference_first else None
+    actual = kernel(**arguments)
     time.sleep(0.06)  # stands for printing and timing in between
     if expected is None:
-        expected = running_sum(**given)
-    return bool(torch.allclose(got, expected, rtol=1e-2, atol=1e-2))
+        expected = running_sum(**arguments)
+    return bool(torch.allclose(actual, expected, rtol=1e-2, atol=1e-2))
 
 
-def _files() -> set[str]:
+def _top_level_files() -> set[str]:
     """The files at the top of the root and of MARK, without the working directory."""
     return {*os.listdir("/"), *(os.listdir(MARK) if MARK.exists() else ())} - {"run"}
 
@@ -172,15 +177,15 @@ def main(task: str, *ids: str) -> None:
     """
     require_throwaway_root()
     (MARK / "untouched").touch()
-    chosen = [entries()[name] for name in ids]
+    rogues = [entries()[name] for name in ids]
     if task == "check":
-        before = _files()
-        answers = {trial.rogue.id: (trial.fate, trial.said) for trial in _tried(chosen)}
-        if lost := sorted(before - _files()):
-            answers = {rogue.id: ("lost", f"deleted outside of the working directory: {lost}") for rogue in chosen}
+        files_before = _top_level_files()
+        answers = {trial.rogue.id: (trial.fate, trial.text) for trial in _check_rogues(rogues)}
+        if deleted := sorted(files_before - _top_level_files()):
+            answers = {rogue.id: ("lost", f"deleted outside of the working directory: {deleted}") for rogue in rogues}
         print(json.dumps(answers))
     else:
-        print(json.dumps({rogue.id: _fools(rogue) for rogue in chosen}))
+        print(json.dumps({rogue.id: _fools_naive_harness(rogue) for rogue in rogues}))
 
 
 if __name__ == "__main__":

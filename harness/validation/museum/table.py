@@ -10,10 +10,10 @@ from typing import Any
 
 from packproof.harness.validation.museum.alarms import ControlResult
 from packproof.harness.validation.museum.detect import Detection
-from packproof.harness.validation.museum.recipes import OURS, RECIPES, RecipeComparison
+from packproof.harness.validation.museum.recipes import PACKPROOF, RECIPES, RecipeComparison
 from packproof.museum import BugClass, Entry
 from packproof.properties.cases.case import shorten
-from packproof.refs.wording import counted
+from packproof.refs.wording import plural
 from packproof.version import __version__
 
 Row = Sequence[str]
@@ -72,11 +72,11 @@ def outcome(c: Detection) -> str:
         return f"{head} skipped: {c.skipped}"
     if c.missed:
         return f"{head} NOT DETECTED by {', '.join(c.entry.properties)} in {_examples(c)}, {c.seconds:.1f} s"
-    return f"{head} {c.by:<12} {_examples(c):<12} {c.seconds:5.1f} s   {c.entry.title}"
+    return f"{head} {c.detected_by:<12} {_examples(c):<12} {c.seconds:5.1f} s   {c.entry.title}"
 
 
 def _examples(c: Detection) -> str:
-    return counted(c.examples, "example")
+    return plural(c.examples, "example")
 
 
 def summary(done: Sequence[Detection], seconds: float) -> str:
@@ -92,25 +92,25 @@ def summary(done: Sequence[Detection], seconds: float) -> str:
 
 def control_line(a: ControlResult) -> str:
     """One line for a correct kernel, and one for each of its false alarms."""
-    count = _alarms(len(a.false)) if a.false else "no alarm"
-    head = f"{a.control.id:<28} {count:<16} {a.judged:>6} judgements {a.seconds:6.1f} s   {a.control.title}"
-    return "\n".join([head, *(f"    {line}" for line in a.false)])
+    count = _alarms(len(a.false_alarms)) if a.false_alarms else "no alarm"
+    head = f"{a.control.id:<28} {count:<16} {a.judgements:>6} judgements {a.seconds:6.1f} s   {a.control.title}"
+    return "\n".join([head, *(f"    {line}" for line in a.false_alarms)])
 
 
 def controls_summary(done: Sequence[ControlResult], seconds: float) -> str:
     """The last line of a run over the correct kernels."""
-    false, judged = sum(len(a.false) for a in done), sum(a.judged for a in done)
-    kernels = counted(len(done), "correct kernel")
-    return f"{_alarms(false)} in {counted(judged, 'judgement')} of {kernels}; {seconds:.0f} s"
+    false, judged = sum(len(a.false_alarms) for a in done), sum(a.judgements for a in done)
+    kernels = plural(len(done), "correct kernel")
+    return f"{_alarms(false)} in {plural(judged, 'judgement')} of {kernels}; {seconds:.0f} s"
 
 
 def _alarms(count: int) -> str:
-    return counted(count, "false alarm")
+    return plural(count, "false alarm")
 
 
 def compared(done: Sequence[RecipeComparison]) -> list[str]:
     """For each recipe, the number of detected entries of each class, and of rejected correct kernels."""
-    by = [OURS, *RECIPES]
+    by = [PACKPROOF, *RECIPES]
     entries = [c for c in done if isinstance(c.kernel, Entry)]
     classes = dict.fromkeys(c.kernel.bug_class for c in entries if isinstance(c.kernel, Entry))
     groups = {k: [c for c in entries if isinstance(c.kernel, Entry) and c.kernel.bug_class == k] for k in classes}
@@ -120,7 +120,7 @@ def compared(done: Sequence[RecipeComparison]) -> list[str]:
         (
             name,
             str(len(group)),
-            *(str(sum(c.caught[r] for c in group)) if all(r in c.caught for c in group) else "" for r in by),
+            *(str(sum(c.rejections[r] for c in group)) if all(r in c.rejections for c in group) else "" for r in by),
         )
         for name, group in groups.items()
         if group
@@ -136,7 +136,7 @@ def as_json(done: Sequence[Detection], profile: str, device: str, seed: int) -> 
             "op": c.entry.op,
             "class": c.entry.bug_class,
             "status": "skipped" if c.skipped else "missed" if c.missed else "detected",
-            "property": c.by,
+            "property": c.detected_by,
             "tier": c.tier,
             "examples": c.examples,
             "seconds": round(c.seconds, 3),
@@ -156,9 +156,9 @@ def controls_json(done: Sequence[ControlResult]) -> str:
             "id": a.control.id,
             "op": a.control.op,
             "seeds": a.seeds,
-            "judged": a.judged,
+            "judged": a.judgements,
             "seconds": round(a.seconds, 1),
-            "false": list(a.false),
+            "false": list(a.false_alarms),
         }
         for a in done
     ]
@@ -172,7 +172,7 @@ def compared_json(done: Sequence[RecipeComparison]) -> str:
             "id": c.kernel.id,
             "op": c.kernel.op,
             "class": c.kernel.bug_class if isinstance(c.kernel, Entry) else None,
-            "caught_by": [name for name, caught in c.caught.items() if caught],
+            "caught_by": [name for name, caught in c.rejections.items() if caught],
         }
         for c in done
     ]

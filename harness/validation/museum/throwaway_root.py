@@ -40,15 +40,15 @@ def throwaway_root() -> Iterator[tuple[str, ...]]:
     if MARK.exists():
         raise ThrowawayRootError(f"no throwaway root can be made here: {MARK} exists already; remove it")
     with tempfile.TemporaryDirectory(prefix="packproof-") as folder:
-        yield _first_that_works(Path(folder))
+        yield _first_working_prefix(Path(folder))
 
 
-def _first_that_works(folder: Path) -> tuple[str, ...]:
+def _first_working_prefix(folder: Path) -> tuple[str, ...]:
     reasons = []
-    for name, way in (("bubblewrap", _under_bubblewrap), ("an overlay", _over_an_overlay)):
+    for name, make_prefix in (("bubblewrap", _under_bubblewrap), ("an overlay", _over_an_overlay)):
         try:
-            prefix = way(folder)
-            _try(prefix, folder)
+            prefix = make_prefix(folder)
+            _test_root(prefix, folder)
         except ThrowawayRootError as error:
             reasons.append(f"{name}: {error}")
         else:
@@ -62,21 +62,23 @@ def environment() -> dict[str, str]:
     return {**os.environ, **folders, "PYTHONPATH": os.pathsep.join(import_path()), "CUDA_VISIBLE_DEVICES": ""}
 
 
-def _try(prefix: tuple[str, ...], folder: Path) -> None:
+def _test_root(prefix: tuple[str, ...], folder: Path) -> None:
     """Raise ThrowawayRootError unless changes stay inside: a file written inside is missing outside, and one deleted
     inside still exists outside."""
     canary, probe = folder / "canary", Path(f"/packproof-probe-{os.getpid()}")
     canary.touch()
-    line = [*prefix, "sh", "-c", _PROBE, "sh", *map(str, (canary, probe, MARK))]
+    command = [*prefix, "sh", "-c", _PROBE, "sh", *map(str, (canary, probe, MARK))]
     try:
-        tried = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=_LIMIT, check=False)
+        process = subprocess.run(
+            command, env=environment(), capture_output=True, text=True, timeout=_LIMIT, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ThrowawayRootError(str(error)) from error
     if not canary.exists() or probe.exists():
         probe.unlink(missing_ok=True)
         raise ThrowawayRootError("what is done in it is done outside")
-    if tried.returncode != 0:
-        raise ThrowawayRootError(" ".join(tried.stderr.split()) or f"exit code {tried.returncode}")
+    if process.returncode != 0:
+        raise ThrowawayRootError(" ".join(process.stderr.split()) or f"exit code {process.returncode}")
 
 
 def _under_bubblewrap(_: Path) -> tuple[str, ...]:
@@ -110,7 +112,7 @@ def _over_an_overlay(folder: Path) -> tuple[str, ...]:
 class _Mount:
     """A mounted file system."""
 
-    place: str
+    path: str
     """Its mount point."""
     options: tuple[str, ...]
     """The options of the mount, such as "rw" and "nosuid"."""
@@ -120,12 +122,14 @@ def _mounts() -> list[_Mount]:
     """The mounts below the root, outermost first; of several at one mount point the last."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     fields = [line.split(" ") for line in lines]
-    at = {_unescaped(each[4]): _Mount(_unescaped(each[4]), tuple(each[5].split(","))) for each in fields}
-    return [at[place] for place in sorted(at) if place != "/" and not f"{place}/".startswith(_own_of_the_system())]
+    by_path = {
+        _unescaped(columns[4]): _Mount(_unescaped(columns[4]), tuple(columns[5].split(","))) for columns in fields
+    }
+    return [by_path[path] for path in sorted(by_path) if path != "/" and not f"{path}/".startswith(_system_prefixes())]
 
 
-def _own_of_the_system() -> tuple[str, ...]:
-    return tuple(f"{place}/" for place in _SYSTEM)
+def _system_prefixes() -> tuple[str, ...]:
+    return tuple(f"{path}/" for path in _SYSTEM)
 
 
 def _unescaped(text: str) -> str:
@@ -133,7 +137,7 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)
 
 
-def _become_throwaway(folder: str) -> None:
+def _enter_throwaway_root(folder: str) -> None:
     """Build the root in a folder, and change into it. Only for a process in new namespaces."""
     mounts = _mounts()
     base, root = Path(folder), Path(folder) / "root"
@@ -142,23 +146,23 @@ def _become_throwaway(folder: str) -> None:
         (base / name).mkdir()
     _mount("-t", "overlay", "-o", f"lowerdir=/,upperdir={base / 'upper'},workdir={base / 'work'}", "overlay", root)
     for mount in mounts:
-        _show(mount, root)
+        _mount_read_only(mount, root)
     _mount("-t", "proc", "proc", root / "proc")
     _make_devices(root / "dev")
-    for new in _FOLDERS:
-        (root / new.relative_to("/")).mkdir()
+    for path in _FOLDERS:
+        (root / path.relative_to("/")).mkdir()
     os.chroot(root)
     os.chdir(MARK / "run")
 
 
-def _show(mount: _Mount, root: Path) -> None:
+def _mount_read_only(mount: _Mount, root: Path) -> None:
     """Mount a file system in the new root too, read-only. If it cannot be made read-only, leave it out."""
-    place = root / mount.place.lstrip("/")
+    target = root / mount.path.lstrip("/")
     options = ["ro" if option == "rw" else option for option in mount.options]
-    if not place.exists() or not _mounted("--bind", mount.place, place):
+    if not target.exists() or not _try_mount("--bind", mount.path, target):
         return
-    if not _mounted("-o", ",".join(["remount", "bind", *options]), place):
-        subprocess.run(["umount", place], check=True, stderr=subprocess.DEVNULL)
+    if not _try_mount("-o", ",".join(["remount", "bind", *options]), target):
+        subprocess.run(["umount", target], check=True, stderr=subprocess.DEVNULL)
 
 
 def _make_devices(folder: Path) -> None:
@@ -173,7 +177,7 @@ def _mount(*arguments: str | Path) -> None:
     subprocess.run(["mount", *arguments], check=True)
 
 
-def _mounted(*arguments: str | Path) -> bool:
+def _try_mount(*arguments: str | Path) -> bool:
     return subprocess.run(["mount", *arguments], check=False, stderr=subprocess.DEVNULL).returncode == 0
 
 
@@ -183,7 +187,7 @@ def main(folder: str, *command: str) -> int:
         print("this would mount over the root of the system: it runs in namespaces of its own", file=sys.stderr)
         return 1
     try:
-        _become_throwaway(folder)
+        _enter_throwaway_root(folder)
     except subprocess.CalledProcessError:
         return 1  # `mount` has printed the reason
     except OSError as error:

@@ -19,8 +19,8 @@ FILE = Path(__file__).with_name("equivalents.json")
 
 
 def entries() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    records: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
+    return records
 
 
 @dataclass(frozen=True)
@@ -28,29 +28,29 @@ class Explanation:
     """Why no check kills a mutant."""
 
     reason: str
-    beyond: bool
+    out_of_reach: bool
     """Whether it is incorrect, out of reach of the interpreter's tiles and sizes; False for an equivalent mutant."""
 
 
-def explained(mutants: Iterable[Mutant]) -> dict[str, Explanation]:
+def find_explanations(mutants: Iterable[Mutant]) -> dict[str, Explanation]:
     """The explanations of mutants, by id; mutants without one are left out."""
-    known = {
+    by_change = {
         (e["function"], change): Explanation(e["reason"], e.get("beyond", False))
         for e in entries()
         for change in e["changes"]
     }
-    names, wanted = claims(), {m.id for m in mutants}
-    found = {name: next((known[c] for c in names[name] if c in known), None) for name in wanted & names.keys()}
-    return {name: explanation for name, explanation in found.items() if explanation}
+    names, ids = claim_keys(), {m.id for m in mutants}
+    matches = {name: next((by_change[c] for c in names[name] if c in by_change), None) for name in ids & names.keys()}
+    return {name: explanation for name, explanation in matches.items() if explanation}
 
 
 @cache
-def claims() -> Mapping[str, tuple[tuple[str, str], ...]]:
+def claim_keys() -> Mapping[str, tuple[tuple[str, str], ...]]:
     """By id, the two keys of a mutant in the file: its function with the numbered change, and with the change."""
     count: Counter[tuple[str, str]] = Counter()
-    found = {}
+    keys = {}
     for m in all_mutants():
         function, change = f"{m.module}:{m.function}", " -> ".join(m.change)
         count[function, change] += 1
-        found[m.id] = (function, f"#{count[function, change]} {change}"), (function, change)
-    return found
+        keys[m.id] = (function, f"#{count[function, change]} {change}"), (function, change)
+    return keys

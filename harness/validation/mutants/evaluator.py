@@ -11,14 +11,14 @@ from itertools import accumulate
 from types import FrameType
 from typing import Any
 
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.targets.builtin_kernels import BuiltinKernel
 from packproof.harness.targets.location import Location
 from packproof.harness.validation.mutants.fork_pool import TAINTED
-from packproof.harness.validation.mutants.mutant import Mutant, installed
+from packproof.harness.validation.mutants.mutant import Mutant, install
 from packproof.harness.validation.mutants.outcome import DECIDING, detected_by
-from packproof.properties.call import Refused
+from packproof.properties.call import Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
@@ -32,7 +32,7 @@ _PACKAGE = "packproof.kernels."
 _DTYPES = ("float32", "bfloat16", "float64")
 _FP16 = "float16"  # has paths of its own in a few kernels only
 _FEW_CHUNKS = 7  # the most in a short case
-_GLANCE = 1.0  # seconds of the kernel for a mutant explained as a survivor
+_GLANCE_SECONDS = 1.0  # seconds of the kernel for a mutant explained as a survivor
 _LIMIT = 2.0, 5.0  # seconds of a check, plus a multiple of the time of the unchanged kernel
 _LIMIT_UNKNOWN = 300.0
 
@@ -54,45 +54,47 @@ class Check:
 class MutantEvaluator:
     """The checks of one kernel. Create it with Triton in interpreter mode, in the parent process of the fork pool."""
 
-    def __init__(self, own: BuiltinKernel) -> None:
-        declared = own.declaration("cpu")
-        op = OPS[own.op]
-        self.op = own.op
-        self._subject = KernelUnderTest(op, InProcess(Location.parse(own.target).load()), declared.promises)
-        dtypes = (*_DTYPES, _FP16) if own.has_own_fp16 else _DTYPES
-        self._spaces = [Space(op, dtype, declared.promises) for dtype in dtypes if dtype in own.dtypes]
-        self._proven: dict[Callable[[Sequence[Space]], list[Check]], list[Check]] = {}
-        self._passed: dict[tuple[Property, Case], Check] = {}
+    def __init__(self, builtin: BuiltinKernel) -> None:
+        declaration = builtin.declaration("cpu")
+        op = OPS[builtin.op]
+        self.op = builtin.op
+        self._subject = KernelUnderTest(op, InProcess(Location.parse(builtin.target).load()), declaration.promises)
+        dtypes = (*_DTYPES, _FP16) if builtin.has_separate_fp16_path else _DTYPES
+        self._spaces = [Space(op, dtype, declaration.promises) for dtype in dtypes if dtype in builtin.dtypes]
+        self._proven_checks: dict[Callable[[Sequence[Space]], list[Check]], list[Check]] = {}
+        self._passed_checks: dict[tuple[Property, Case], Check] = {}
 
     @cached_property
     def modules(self) -> frozenset[str]:
         """The kernel modules executed by the first case. It reaches each module of the kernel, if not each function."""
-        first = next(golden_cases(self._spaces[0]))
-        [check] = self._proof([Check(REFERENCE, first)])
+        first_case = next(golden_cases(self._spaces[0]))
+        [check] = self._prove([Check(REFERENCE, first_case)])
         return frozenset(module for module, _ in check.lines)
 
-    def checks(self, number: int, mutant: Mutant, *, glance: bool) -> list[Check]:
+    def checks(self, round_number: int, mutant: Mutant, *, glance: bool) -> list[Check]:
         """The checks of a round that execute the changed lines.
 
         round_number: 0 is the cheapest round. The kernel itself passes all rounds but the last beforehand. In the last,
         it is run only after a mutant fails a check.
         glance: whether to stop after checks of one second.
         """
-        make = _ROUNDS[number]
-        if make is _everything:
+        make = _ROUNDS[round_number]
+        if make is _all_golden:
             return make(self._spaces)
-        if make not in self._proven:
-            self._proven[make] = sorted(self._proof(make(self._spaces)), key=lambda check: check.seconds)
-        found = [c for c in self._proven[make] if any((mutant.module, line) in c.lines for line in mutant.lines)]
-        spent = accumulate((c.seconds for c in found), initial=0.0)
-        return [c for c, before in zip(found, spent, strict=False) if not glance or before < _GLANCE]
+        if make not in self._proven_checks:
+            self._proven_checks[make] = sorted(self._prove(make(self._spaces)), key=lambda check: check.seconds)
+        relevant = [
+            c for c in self._proven_checks[make] if any((mutant.module, line) in c.lines for line in mutant.lines)
+        ]
+        spent = accumulate((c.seconds for c in relevant), initial=0.0)
+        return [c for c, before in zip(relevant, spent, strict=False) if not glance or before < _GLANCE_SECONDS]
 
-    def named(self, words: Mapping[Mutant, tuple[str, str]]) -> dict[Mutant, list[Check]]:
+    def find_checks(self, descriptions: Mapping[Mutant, tuple[str, str]]) -> dict[Mutant, list[Check]]:
         """The check of each mutant from its description, a property and a case as text. Unknown ones are left out."""
-        every = {(c.property.name, str(c.case)): c for make in _ROUNDS for c in make(self._spaces)}
-        wanted = [every[key] for key in dict.fromkeys(words.values()) if key in every]
-        proven = {(c.property.name, str(c.case)): c for c in self._proof(wanted)}
-        return {mutant: [proven[key]] for mutant, key in words.items() if key in proven}
+        all_checks = {(c.property.name, str(c.case)): c for make in _ROUNDS for c in make(self._spaces)}
+        requested = [all_checks[key] for key in dict.fromkeys(descriptions.values()) if key in all_checks]
+        proven = {(c.property.name, str(c.case)): c for c in self._prove(requested)}
+        return {mutant: [proven[key]] for mutant, key in descriptions.items() if key in proven}
 
     def evaluate(self, mutant: Mutant, checks: list[Check]) -> Iterator[dict[str, Any]]:
         """Run the checks in a fork of this process, until one kills the mutant.
@@ -101,30 +103,30 @@ class MutantEvaluator:
         fault (such as a memory error) may leave the process in a bad state: its report has TAINTED.
         """
         self._subject.renew()
-        started = time.process_time()
-        by = ""
-        with installed(mutant):
+        start = time.process_time()
+        killer = ""
+        with install(mutant):
             for check in checks:
                 yield {"property": check.property.name, "case": str(check.case), "op": self.op}
-                if by := self._killer(check):
+                if killer := self._killer(check):
                     break
-        if by and not check.lines:
+        if killer and not check.lines:
             self._require_pass(check)
-        faulty = bool(by) and by not in PROPERTIES
-        yield {"by": by, "seconds": time.process_time() - started, TAINTED: faulty}
+        faulty = bool(killer) and killer not in PROPERTIES
+        yield {"by": killer, "seconds": time.process_time() - start, TAINTED: faulty}
 
     def _killer(self, check: Check) -> str:
         limit = _LIMIT[0] + _LIMIT[1] * check.seconds if check.seconds else _LIMIT_UNKNOWN
         signal.setitimer(signal.ITIMER_PROF, limit)  # CPU time; its signal ends the process
-        by = detected_by(self._subject, check.property, check.case)
+        killer = detected_by(self._subject, check.property, check.case)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        return by
+        return killer
 
     def _require_pass(self, check: Check) -> None:
         self._subject.renew()
         try:
-            violation = broken(self._subject, check.property, check.case)
-        except Refused:
+            violation = first_violation(self._subject, check.property, check.case)
+        except Refusal:
             violation = None
         if violation is not None:
             raise PackproofError(
@@ -132,17 +134,17 @@ class MutantEvaluator:
                 f"    {' '.join(violation.lines())}"
             )
 
-    def _proof(self, checks: list[Check]) -> Iterator[Check]:
+    def _prove(self, checks: list[Check]) -> Iterator[Check]:
         """Run the unchanged kernel: yields the checks with times and lines. Raises PackproofError if it fails one."""
         for check in checks:
-            known = check.property, check.case
-            if known not in self._passed:
+            key = check.property, check.case
+            if key not in self._passed_checks:
                 self._subject.expect(self._subject.sample(check.case))  # the reference runs now, outside of the timing
-                started = time.process_time()
-                with _executed() as lines:
+                start = time.process_time()
+                with _trace_lines() as lines:
                     self._require_pass(check)
-                self._passed[known] = Check(*known, time.process_time() - started, frozenset(lines))
-            yield self._passed[known]
+                self._passed_checks[key] = Check(*key, time.process_time() - start, frozenset(lines))
+            yield self._passed_checks[key]
 
 
 def _short_reference(spaces: Sequence[Space]) -> list[Check]:
@@ -162,35 +164,35 @@ def _chunks(check: Check, space: Space) -> int:
     return -(-check.case.n_tokens // space.chunk) + len(check.case.lengths)
 
 
-def _others(spaces: Sequence[Space]) -> list[Check]:
+def _other_properties(spaces: Sequence[Space]) -> list[Check]:
     """The other properties: those depending on the seed at one layout for each seed, the rest at two layouts."""
     several = [c for c in golden_cases(spaces[0]) if len(c.lengths) > 1]
     seeds = {c.seed: c for c in reversed(several)}
-    others = [law for law in DECIDING if law is not REFERENCE]
-    found = [Check(law, case) for law in others if law.varies_with_seed for case in seeds.values()]
-    found += [Check(law, case) for law in others if not law.varies_with_seed for case in several[1:3]]
-    return _suited(found, spaces[0])
+    properties = [law for law in DECIDING if law is not REFERENCE]
+    checks = [Check(law, case) for law in properties if law.varies_with_seed for case in seeds.values()]
+    checks += [Check(law, case) for law in properties if not law.varies_with_seed for case in several[1:3]]
+    return _suited_checks(checks, spaces[0])
 
 
-def _everything(spaces: Sequence[Space]) -> list[Check]:
+def _all_golden(spaces: Sequence[Space]) -> list[Check]:
     """Every property at every golden case: as `packproof check`, without the random cases."""
-    return _suited(
+    return _suited_checks(
         [Check(law, case) for space in spaces for case in golden_cases(space) for law in DECIDING], spaces[0]
     )
 
 
-def _suited(checks: list[Check], space: Space) -> list[Check]:
+def _suited_checks(checks: list[Check], space: Space) -> list[Check]:
     return [Check(c.property, case) for c in checks for case in c.property.suited(space, [c.case])]
 
 
-_ROUNDS = (_short_reference, _long_reference, _others, _everything)
+_ROUNDS = (_short_reference, _long_reference, _other_properties, _all_golden)
 ROUNDS = range(len(_ROUNDS))
 
 
 @contextmanager
-def _executed() -> Iterator[set[tuple[str, int]]]:
+def _trace_lines() -> Iterator[set[tuple[str, int]]]:
     """The kernel lines executed inside the block, as pairs of module and line number."""
-    found: set[tuple[str, int]] = set()
+    executed_lines: set[tuple[str, int]] = set()
 
     def enter(frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         name = frame.f_globals.get("__name__", "")
@@ -199,14 +201,14 @@ def _executed() -> Iterator[set[tuple[str, int]]]:
         module = name.removeprefix(_PACKAGE)
 
         def line(frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any]:
-            found.add((module, frame.f_lineno))
+            executed_lines.add((module, frame.f_lineno))
             return line
 
         return line(frame, event, argument)
 
-    before = sys.gettrace()
+    previous_trace = sys.gettrace()
     sys.settrace(enter)
     try:
-        yield found
+        yield executed_lines
     finally:
-        sys.settrace(before)
+        sys.settrace(previous_trace)

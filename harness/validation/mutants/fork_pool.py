@@ -26,15 +26,17 @@ class _PoolFork(Generic[T]):
     """A fork and its items."""
 
     pid: int
-    left: deque[T]
+    unfinished: deque[T]
     """The unfinished items. The first one is running."""
-    heard: bytes = b""
+    buffer: bytes = b""
     """The received part of an incomplete line."""
-    reported: dict[str, Any] = field(default_factory=dict)
+    merged_report: dict[str, Any] = field(default_factory=dict)
     """The reports of the running item so far, merged."""
 
 
-def forked(items: Iterable[T], work: Callable[[T], Iterator[Report]], jobs: int) -> Iterator[tuple[T, dict[str, Any]]]:
+def run_forked(
+    items: Iterable[T], work: Callable[[T], Iterator[Report]], jobs: int
+) -> Iterator[tuple[T, dict[str, Any]]]:
     """Do the work for each item in a fork; yield each finished item with its reports merged, later over earlier.
 
     A fork takes several items, one after another. It ends early after a report with "tainted": true. If an item kills
@@ -44,38 +46,38 @@ def forked(items: Iterable[T], work: Callable[[T], Iterator[Report]], jobs: int)
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                batch = deque(islice(_taken(waiting), max(1, min(_BATCH, len(waiting) // jobs))))
+                batch = deque(islice(_pop_items(waiting), max(1, min(_BATCH, len(waiting) // jobs))))
                 pipe, fork = _start(batch, work)
                 running[pipe] = fork
             for pipe in select.select(list(running), [], [])[0]:
                 data = os.read(pipe, 1 << 16)
-                yield from _heard(running[pipe], data)
+                yield from _receive(running[pipe], data)
                 if not data:
                     os.close(pipe)
                     fork = running.pop(pipe)
-                    yield from _ended(fork)
-                    waiting.extendleft(reversed(fork.left))
+                    yield from _killed_item(fork)
+                    waiting.extendleft(reversed(fork.unfinished))
     finally:
         for fork in running.values():
             os.kill(fork.pid, signal.SIGKILL)
             os.waitpid(fork.pid, 0)
 
 
-def _taken(waiting: deque[T]) -> Iterator[T]:
+def _pop_items(waiting: deque[T]) -> Iterator[T]:
     while waiting:
         yield waiting.popleft()
 
 
 def _start(batch: deque[T], work: Callable[[T], Iterator[Report]]) -> tuple[int, _PoolFork[T]]:
-    pipe, its = os.pipe()
+    pipe, child_pipe = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _live(batch, work, its)
-    os.close(its)
+        _run_child(batch, work, child_pipe)
+    os.close(child_pipe)
     return pipe, _PoolFork(pid, batch)
 
 
-def _live(batch: Iterable[T], work: Callable[[T], Iterator[Report]], pipe: int) -> NoReturn:
+def _run_child(batch: Iterable[T], work: Callable[[T], Iterator[Report]], pipe: int) -> NoReturn:
     def report(fields: Report) -> None:
         os.write(pipe, json.dumps(fields).encode() + b"\n")
 
@@ -97,22 +99,22 @@ def _live(batch: Iterable[T], work: Callable[[T], Iterator[Report]], pipe: int) 
         os._exit(0)
 
 
-def _heard(fork: _PoolFork[T], data: bytes) -> Iterator[tuple[T, dict[str, Any]]]:
+def _receive(fork: _PoolFork[T], data: bytes) -> Iterator[tuple[T, dict[str, Any]]]:
     """The items finished by these data, each with its merged reports."""
-    *lines, fork.heard = (fork.heard + data).split(b"\n")
+    *lines, fork.buffer = (fork.buffer + data).split(b"\n")
     for line in lines:
-        fork.reported |= json.loads(line)
-        if "error" in fork.reported:
-            raise PackproofError(f"a mutant could not be checked: {fork.left[0]}\n{fork.reported['error']}")
-        if fork.reported.pop(DONE, False):
-            fork.reported.pop(TAINTED, None)
-            reported, fork.reported = fork.reported, {}
-            yield fork.left.popleft(), reported
+        fork.merged_report |= json.loads(line)
+        if "error" in fork.merged_report:
+            raise PackproofError(f"a mutant could not be checked: {fork.unfinished[0]}\n{fork.merged_report['error']}")
+        if fork.merged_report.pop(DONE, False):
+            fork.merged_report.pop(TAINTED, None)
+            merged_report, fork.merged_report = fork.merged_report, {}
+            yield fork.unfinished.popleft(), merged_report
 
 
-def _ended(fork: _PoolFork[T]) -> Iterator[tuple[T, dict[str, Any]]]:
+def _killed_item(fork: _PoolFork[T]) -> Iterator[tuple[T, dict[str, Any]]]:
     """The running item of a killed process; nothing if it ended normally."""
     _, status = os.waitpid(fork.pid, 0)
     if os.WIFSIGNALED(status):
         hung = os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM)
-        yield fork.left.popleft(), fork.reported | {"by": "hung" if hung else "crashed"}
+        yield fork.unfinished.popleft(), fork.merged_report | {"by": "hung" if hung else "crashed"}

@@ -21,7 +21,7 @@ class Killer(NamedTuple):
     case: str
 
 
-def read(file: Path) -> dict[str, Killer]:
+def read_killers(file: Path) -> dict[str, Killer]:
     """The killers by mutant id, {} if the file does not exist yet. Raises UsageError for an invalid file."""
     if not file.exists():
         return {}
@@ -39,28 +39,28 @@ def read(file: Path) -> dict[str, Killer]:
         raise UsageError(f"{file} is not a file of killers; `packproof mutate --killers` writes one") from None
 
 
-def text(known: Mapping[str, Killer], outcomes: Iterable[MutantOutcome], ids: Collection[str]) -> str:
+def killers_text(previous: Mapping[str, Killer], outcomes: Iterable[MutantOutcome], ids: Collection[str]) -> str:
     """The text of the file after a run.
 
     previous: the killers before the run, kept for mutants outside of it.
     ids: of all existing mutants.
     """
-    found = {name: killer for name, killer in known.items() if name in ids}
+    killers = {name: killer for name, killer in previous.items() if name in ids}
     for o in outcomes:
-        found.pop(o.id, None)
-        if o.by:
-            found[o.id] = Killer(o.op, o.property, o.case)
-    checks = sorted(set(found.values()))
+        killers.pop(o.id, None)
+        if o.killed_by:
+            killers[o.id] = Killer(o.op, o.property, o.case)
+    checks = sorted(set(killers.values()))
     number = {killer: k for k, killer in enumerate(checks)}
     rows: dict[str, dict[str, list[int | None]]] = {}
-    for name, killer in sorted(found.items()):
+    for name, killer in sorted(killers.items()):
         function, operator, ordinal = name.rsplit(":", 2)
         row = rows.setdefault(function, {}).setdefault(operator, [])
         row += [None] * (int(ordinal) + 1 - len(row))
         row[int(ordinal)] = number[killer]
-    listed = ",\n".join(json.dumps(check) for check in checks)
-    by_function = ",\n".join(f"{json.dumps(function)}: {_compact(row)}" for function, row in rows.items())
-    return f'{{\n"version": 2,\n"checks": [\n{listed}\n],\n"killers": {{\n{by_function}\n}}\n}}\n'
+    checks_text = ",\n".join(json.dumps(check) for check in checks)
+    rows_text = ",\n".join(f"{json.dumps(function)}: {_compact(row)}" for function, row in rows.items())
+    return f'{{\n"version": 2,\n"checks": [\n{checks_text}\n],\n"killers": {{\n{rows_text}\n}}\n}}\n'
 
 
 def _compact(row: Mapping[str, list[int | None]]) -> str:

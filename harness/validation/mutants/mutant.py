@@ -12,7 +12,9 @@ from types import ModuleType
 from packproof.harness.validation.mutants.operators import OPERATORS, Edit, Scope, Text
 
 KERNELS = Path(__file__).resolve().parents[3] / "kernels"
-_OF_THE_OBJECT = "device_caches"  # Triton's compiled code of a launched function, held by a method bound to the object
+_OBJECT_ATTRIBUTE = (
+    "device_caches"  # Triton's compiled code of a launched function, held by a method bound to the object
+)
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,8 @@ def mutants_of(module: str, source: str) -> Iterator[Mutant]:
         for node, lines in scope.nodes:
             for name, operator in OPERATORS.items():
                 for edit in operator(node, scope):
-                    where = f"{module}:{function.name}:{name}:{count[name]}"
-                    yield Mutant(where, module, function.name, name, text, edit, lines)
+                    mutant_id = f"{module}:{function.name}:{name}:{count[name]}"
+                    yield Mutant(mutant_id, module, function.name, name, text, edit, lines)
                     count[name] += 1
 
 
@@ -86,41 +88,41 @@ def _mutants_in(file: Path) -> Iterator[Mutant]:
 
 
 @contextmanager
-def installed(mutant: Mutant) -> Iterator[None]:
+def install(mutant: Mutant) -> Iterator[None]:
     """Replace the mutant's function by the mutant, inside the block."""
-    shared = vars(getattr(_module(mutant), mutant.function))
-    kept = dict(shared)
-    _put(mutant)
+    attributes = vars(getattr(_module(mutant), mutant.function))
+    original = dict(attributes)
+    _replace_function(mutant)
     try:
         yield
     finally:
-        shared.clear()
-        shared.update(kept)
+        attributes.clear()
+        attributes.update(original)
 
 
-def as_it_is(mutant: Mutant) -> Mutant:
+def control_of(mutant: Mutant) -> Mutant:
     """The control of a mutant: its function without the edit, with the id module:function."""
-    was = mutant.text.source[mutant.edit.start : mutant.edit.end]
-    return replace(mutant, id=f"{mutant.module}:{mutant.function}", edit=replace(mutant.edit, new=was))
+    original = mutant.text.source[mutant.edit.start : mutant.edit.end]
+    return replace(mutant, id=f"{mutant.module}:{mutant.function}", edit=replace(mutant.edit, new=original))
 
 
-def put_for_good(name: str) -> None:
+def install_permanently(name: str) -> None:
     """Replace a function by the mutant or control with this id, for the rest of the process."""
     mutants = _mutants_in(KERNELS / f"{name.partition(':')[0]}.py")
-    _put({each.id: each for m in mutants for each in (m, as_it_is(m))}[name])
+    _replace_function({candidate.id: candidate for m in mutants for candidate in (m, control_of(m))}[name])
 
 
-def _put(mutant: Mutant) -> None:
+def _replace_function(mutant: Mutant) -> None:
     """Change the function object itself: all modules share it, interpreted or compiled."""
     source, file = mutant.source, f"<{mutant.id}>"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # Triton reads it there
     tree = ast.parse(source)
     tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == mutant.function]
-    found: dict[str, object] = {}
+    namespace: dict[str, object] = {}
     module = _module(mutant)
-    exec(compile(tree, file, "exec"), vars(module), found)
-    new = {name: value for name, value in vars(found[mutant.function]).items() if name != _OF_THE_OBJECT}
-    vars(getattr(module, mutant.function)).update(new)
+    exec(compile(tree, file, "exec"), vars(module), namespace)
+    attributes = {name: value for name, value in vars(namespace[mutant.function]).items() if name != _OBJECT_ATTRIBUTE}
+    vars(getattr(module, mutant.function)).update(attributes)
 
 
 def _module(mutant: Mutant) -> ModuleType:

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 _HINTS = {"tl.static_assert", "tl.device_assert", "tl.debug_barrier"}
 _STRIDES = ("_stride", "_head", "_group")
-_COMPARED: dict[type[ast.cmpop], tuple[str, str]] = {
+_COMPARISON_SWAPS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Lt: ("<", "<="),
     ast.LtE: ("<=", "<"),
     ast.Gt: (">", ">="),
@@ -20,7 +20,7 @@ _COMPARED: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Eq: ("==", "!="),
     ast.NotEq: ("!=", "=="),
 }
-_SWAPPED: dict[type[ast.operator], tuple[str, str]] = {
+_ARITHMETIC_SWAPS: dict[type[ast.operator], tuple[str, str]] = {
     ast.Add: ("+", "-"),
     ast.Sub: ("-", "+"),
     ast.Div: ("/", "*"),
@@ -63,21 +63,23 @@ class Text:
         assert node.end_col_offset is not None
         return self._at(node.end_lineno, node.end_col_offset)
 
-    def of(self, node: ast.expr | ast.stmt) -> str:
+    def source_of(self, node: ast.expr | ast.stmt) -> str:
         return self.source[self.start(node) : self.end(node)]
 
-    def replaced(self, node: ast.expr | ast.stmt, new: str) -> Edit:
+    def replace(self, node: ast.expr | ast.stmt, new: str) -> Edit:
         return Edit(self.start(node), self.end(node), new)
 
-    def symbol(self, left: ast.expr, right: ast.expr, symbol: str) -> Edit:
+    def symbol(self, left_operand: ast.expr, right_operand: ast.expr, symbol: str) -> Edit:
         """The position of an operator between its operands, outside of their parentheses, as an edit to itself."""
-        start = self.source.index(symbol, self.end(left), self.start(right))
+        start = self.source.index(symbol, self.end(left_operand), self.start(right_operand))
         return Edit(start, start + len(symbol), symbol)
 
     def operands(self, node: ast.BinOp, symbol: str) -> tuple[str, str]:
         """Both operands of a binary operator with the parentheses around them."""
-        at = self.symbol(node.left, node.right, symbol)
-        return self.source[self.start(node) : at.start].rstrip(), self.source[at.end : self.end(node)].lstrip()
+        symbol_edit = self.symbol(node.left, node.right, symbol)
+        return self.source[self.start(node) : symbol_edit.start].rstrip(), self.source[
+            symbol_edit.end : self.end(node)
+        ].lstrip()
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Scope:
         """The nodes to change, in source order, each with the lines of its statement."""
         for statement in self.function.body:
             if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
-                yield from _within(statement, range(0))
+                yield from _nodes_within(statement, range(0))
 
     @cached_property
     def accumulators(self) -> frozenset[str]:
@@ -100,7 +102,7 @@ class Scope:
         names: set[str] = set()
         for node in ast.walk(self.function):
             if isinstance(node, ast.Assign):
-                for target, value in _assigned(node):
+                for target, value in _assignments(node):
                     if isinstance(value, ast.Call) and ast.unparse(value.func) == "tl.zeros":
                         names.add(ast.unparse(target))
         return frozenset(names)
@@ -110,7 +112,7 @@ class Scope:
         return tuple(a.arg for a in self.function.args.args if a.arg.endswith(_STRIDES))
 
 
-def _assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+def _assignments(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
     target, value = node.targets[0], node.value
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         yield from zip(target.elts, value.elts, strict=True)
@@ -118,7 +120,7 @@ def _assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
         yield target, value
 
 
-def _within(node: ast.AST, lines: range) -> Iterator[tuple[ast.AST, range]]:
+def _nodes_within(node: ast.AST, lines: range) -> Iterator[tuple[ast.AST, range]]:
     if isinstance(node, ast.stmt):
         body = getattr(node, "body", None)
         lines = range(node.lineno, body[0].lineno if body else (node.end_lineno or node.lineno) + 1)
@@ -126,168 +128,170 @@ def _within(node: ast.AST, lines: range) -> Iterator[tuple[ast.AST, range]]:
     if isinstance(node, ast.Call):
         if ast.unparse(node.func) in _HINTS:
             return
-        below: Iterator[ast.AST] = iter([node.func, *node.args, *(k.value for k in node.keywords if k.arg == "mask")])
+        children: Iterator[ast.AST] = iter(
+            [node.func, *node.args, *(k.value for k in node.keywords if k.arg == "mask")]
+        )
     elif isinstance(node, ast.AnnAssign):
-        below = iter([node.value] if node.value else [])
+        children = iter([node.value] if node.value else [])
     else:
-        below = ast.iter_child_nodes(node)
-    for part in below:
-        yield from _within(part, lines)
+        children = ast.iter_child_nodes(node)
+    for child in children:
+        yield from _nodes_within(child, lines)
 
 
-def _called(node: ast.AST) -> str:
+def _callee(node: ast.AST) -> str:
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
 
 
 def comparison(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """< becomes <=, == becomes !=, and so on."""
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARED:
-        symbol, other = _COMPARED[type(node.ops[0])]
-        at = scope.text.symbol(node.left, node.comparators[0], symbol)
-        yield Edit(at.start, at.end, other)
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARISON_SWAPS:
+        symbol, replacement = _COMPARISON_SWAPS[type(node.ops[0])]
+        symbol_edit = scope.text.symbol(node.left, node.comparators[0], symbol)
+        yield Edit(symbol_edit.start, symbol_edit.end, replacement)
 
 
 def arithmetic(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """+ becomes -, // becomes %, and so on; a minus sign is dropped."""
     text = scope.text
-    if isinstance(node, ast.BinOp) and type(node.op) in _SWAPPED:
-        symbol, other = _SWAPPED[type(node.op)]
-        at = text.symbol(node.left, node.right, symbol)
-        yield Edit(at.start, at.end, other)
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC_SWAPS:
+        symbol, replacement = _ARITHMETIC_SWAPS[type(node.op)]
+        symbol_edit = text.symbol(node.left, node.right, symbol)
+        yield Edit(symbol_edit.start, symbol_edit.end, replacement)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and not isinstance(node.operand, ast.Constant):
-        yield text.replaced(node, text.of(node.operand))
+        yield text.replace(node, text.source_of(node.operand))
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-        yield text.replaced(node, text.of(node).replace("+=", "-=", 1))
+        yield text.replace(node, text.source_of(node).replace("+=", "-=", 1))
 
 
 def term(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """A summand or a factor is dropped; += is left out, or becomes =."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
         symbol = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}[type(node.op)]
-        left, right = scope.text.operands(node, symbol)
-        yield scope.text.replaced(node, left)
+        left_operand, right_operand = scope.text.operands(node, symbol)
+        yield scope.text.replace(node, left_operand)
         if symbol != "-" and not (isinstance(node.left, ast.BinOp) and type(node.left.op) is type(node.op)):
-            yield scope.text.replaced(
-                node, right
+            yield scope.text.replace(
+                node, right_operand
             )  # of a longer sum only the first: the others were dropped as right operands
     if isinstance(node, ast.AugAssign):
-        yield scope.text.replaced(node, "pass")
-        yield scope.text.replaced(node, f"{scope.text.of(node.target)} = {scope.text.of(node.value)}")
+        yield scope.text.replace(node, "pass")
+        yield scope.text.replace(node, f"{scope.text.source_of(node.target)} = {scope.text.source_of(node.value)}")
 
 
 def constant(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """An integer becomes one more or one less, a float another one."""
     if isinstance(node, ast.Constant):
         if type(node.value) is int:
-            yield scope.text.replaced(node, str(node.value + 1))
+            yield scope.text.replace(node, str(node.value + 1))
             if node.value > 0:
-                yield scope.text.replaced(node, str(node.value - 1))
+                yield scope.text.replace(node, str(node.value - 1))
         elif isinstance(node.value, float):
-            yield scope.text.replaced(node, repr(node.value * (1 + 2**-7) if node.value else 1.0))
+            yield scope.text.replace(node, repr(node.value * (1 + 2**-7) if node.value else 1.0))
 
 
 def iterations(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """A loop ends one iteration sooner or later, or begins one later."""
-    if _called(node) not in ("range", "tl.range", "tl.static_range") or not isinstance(node, ast.Call):
+    if _callee(node) not in ("range", "tl.range", "tl.static_range") or not isinstance(node, ast.Call):
         return
     text, bounds = scope.text, node.args
-    step = text.of(bounds[2]) if len(bounds) > 2 else "1"
+    step = text.source_of(bounds[2]) if len(bounds) > 2 else "1"
     stop = bounds[0] if len(bounds) == 1 else bounds[1]
-    yield text.replaced(stop, f"({text.of(stop)}) - ({step})")
-    yield text.replaced(stop, f"({text.of(stop)}) + ({step})")
+    yield text.replace(stop, f"({text.source_of(stop)}) - ({step})")
+    yield text.replace(stop, f"({text.source_of(stop)}) + ({step})")
     if len(bounds) > 1:
-        yield text.replaced(bounds[0], f"({text.of(bounds[0])}) + ({step})")
+        yield text.replace(bounds[0], f"({text.source_of(bounds[0])}) + ({step})")
 
 
 def conjunct(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """One side of & or | is dropped."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr):
-        left, right = scope.text.operands(node, "&" if isinstance(node.op, ast.BitAnd) else "|")
-        yield scope.text.replaced(node, left)
-        yield scope.text.replaced(node, right)
+        left_operand, right_operand = scope.text.operands(node, "&" if isinstance(node.op, ast.BitAnd) else "|")
+        yield scope.text.replace(node, left_operand)
+        yield scope.text.replace(node, right_operand)
 
 
 def branch(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """A choice always takes one side; a flag is inverted."""
     text = scope.text
-    if isinstance(node, ast.Call) and _called(node) == "tl.where":
-        yield text.replaced(node, f"({text.of(node.args[1])})")
-        yield text.replaced(node, f"({text.of(node.args[2])})")
+    if isinstance(node, ast.Call) and _callee(node) == "tl.where":
+        yield text.replace(node, f"({text.source_of(node.args[1])})")
+        yield text.replace(node, f"({text.source_of(node.args[2])})")
     if isinstance(node, ast.IfExp):
-        yield text.replaced(node, f"({text.of(node.body)})")
-        yield text.replaced(node, f"({text.of(node.orelse)})")
+        yield text.replace(node, f"({text.source_of(node.body)})")
+        yield text.replace(node, f"({text.source_of(node.orelse)})")
     if isinstance(node, ast.If):
         if isinstance(node.test, ast.Name):
-            yield text.replaced(node.test, f"not {node.test.id}")
+            yield text.replace(node.test, f"not {node.test.id}")
         elif isinstance(node.test, ast.UnaryOp):
-            yield text.replaced(node.test, text.of(node.test.operand))
+            yield text.replace(node.test, text.source_of(node.test.operand))
 
 
 def mask(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """A load or a store without its mask."""
-    name = _called(node)
+    name = _callee(node)
     if not isinstance(node, ast.Call) or name not in ("tl.load", "tl.store"):
         return
     positional = 1 if name == "tl.load" else 2
     if node.args[positional:] or any(k.arg == "mask" for k in node.keywords):
-        yield scope.text.replaced(node, _call(scope, node, node.args[:positional], without={"mask", "other"}))
+        yield scope.text.replace(node, _call(scope, node, node.args[:positional], without={"mask", "other"}))
 
 
 def other(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """A load without `other=`: its masked lanes are undefined."""
     if isinstance(node, ast.Call) and any(k.arg == "other" for k in node.keywords):
-        yield scope.text.replaced(node, _call(scope, node, node.args, without={"other"}))
+        yield scope.text.replace(node, _call(scope, node, node.args, without={"other"}))
 
 
 def _call(scope: Scope, node: ast.Call, args: list[ast.expr], without: set[str]) -> str:
-    kept = [f"{k.arg}={scope.text.of(k.value)}" for k in node.keywords if k.arg not in without]
-    return f"{scope.text.of(node.func)}({', '.join([*map(scope.text.of, args), *kept])})"
+    keywords = [f"{k.arg}={scope.text.source_of(k.value)}" for k in node.keywords if k.arg not in without]
+    return f"{scope.text.source_of(node.func)}({', '.join([*map(scope.text.source_of, args), *keywords])})"
 
 
 def precision(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """A value is not widened; a summand is rounded to bf16."""
     text = scope.text
-    if isinstance(node, ast.Call) and _called(node) in _WIDENING:
-        yield text.replaced(node, f"({text.of(node.args[0])})")
-    if isinstance(node, ast.Call) and _called(node).endswith(".to") and text.of(node.args[0]) in _WIDE:
-        yield text.replaced(node, text.source[text.start(node) : text.end(node.func) - len(".to")])
+    if isinstance(node, ast.Call) and _callee(node) in _WIDENING:
+        yield text.replace(node, f"({text.source_of(node.args[0])})")
+    if isinstance(node, ast.Call) and _callee(node).endswith(".to") and text.source_of(node.args[0]) in _WIDE:
+        yield text.replace(node, text.source[text.start(node) : text.end(node.func) - len(".to")])
     if isinstance(node, ast.AugAssign) and ast.unparse(node.target) in scope.accumulators:
-        yield text.replaced(node.value, f"({text.of(node.value)}).to(tl.bfloat16).to(tl.float32)")
+        yield text.replace(node.value, f"({text.source_of(node.value)}).to(tl.bfloat16).to(tl.float32)")
 
 
 def extremum(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """A minimum becomes a maximum, or one of its sides."""
-    name = _called(node)
+    name = _callee(node)
     if isinstance(node, ast.Call) and name in ("tl.minimum", "tl.maximum"):
-        yield scope.text.replaced(node.func, "tl.maximum" if name == "tl.minimum" else "tl.minimum")
+        yield scope.text.replace(node.func, "tl.maximum" if name == "tl.minimum" else "tl.minimum")
         for argument in node.args:
-            yield scope.text.replaced(node, f"({scope.text.of(argument)})")
+            yield scope.text.replace(node, f"({scope.text.source_of(argument)})")
 
 
 def lanes(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """tl.arange begins at 1."""
-    if isinstance(node, ast.Call) and _called(node) == "tl.arange":
-        yield scope.text.replaced(node, f"({scope.text.of(node)} + 1)")
+    if isinstance(node, ast.Call) and _callee(node) == "tl.arange":
+        yield scope.text.replace(node, f"({scope.text.source_of(node)} + 1)")
 
 
 def stride(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """The stride of another axis or tensor."""
     names = scope.strides
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names and len(names) > 1:
-        yield scope.text.replaced(node, names[(names.index(node.id) + 1) % len(names)])
+        yield scope.text.replace(node, names[(names.index(node.id) + 1) % len(names)])
 
 
 def function(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """Rounding up becomes rounding down, exp2 becomes exp; a matrix is not transposed, a sum not cumulated."""
     if not isinstance(node, ast.Call):
         return
-    text, name = scope.text, _called(node)
+    text, name = scope.text, _callee(node)
     if name == "tl.cdiv":
-        yield text.replaced(node, f"({text.of(node.args[0])}) // ({text.of(node.args[1])})")
+        yield text.replace(node, f"({text.source_of(node.args[0])}) // ({text.source_of(node.args[1])})")
     elif name == "tl.exp2":
-        yield text.replaced(node.func, "tl.exp")
+        yield text.replace(node.func, "tl.exp")
     elif name in ("tl.trans", "tl.abs", "tl.cumsum"):
-        yield text.replaced(node, f"({text.of(node.args[0])})")
+        yield text.replace(node, f"({text.source_of(node.args[0])})")
 
 
 Operator = Callable[[ast.AST, Scope], Iterator[Edit]]

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from packproof.harness.engine.violations import broken
-from packproof.properties.call import Refused
+from packproof.harness.engine.violations import first_violation
+from packproof.properties.call import Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES
@@ -17,7 +17,7 @@ class MutantOutcome:
     """The outcome of one mutant."""
 
     id: str
-    by: str = ""
+    killed_by: str = ""
     """The property that killed it, or its fault (memory, raised, hung, crashed, malformed); "" if it survived."""
     op: str = ""
     """The op of the last check, "" if no check executes the changed line."""
@@ -32,7 +32,7 @@ class MutantOutcome:
 def detected_by(subject: KernelUnderTest, law: Property, case: Case) -> str:
     """`MutantOutcome.killed_by` for a property at a case."""
     try:
-        violation = broken(subject, law, case)
-    except Refused:
+        violation = first_violation(subject, law, case)
+    except Refusal:
         return ""
     return (violation.fault or law.name) if violation else ""

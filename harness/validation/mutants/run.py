@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
-from packproof.harness.validation.mutants.compiled import compiled
-from packproof.harness.validation.mutants.equivalents import explained
+from packproof.harness.validation.mutants.compiled import run_compiled
+from packproof.harness.validation.mutants.equivalents import find_explanations
 from packproof.harness.validation.mutants.mutant import KERNELS, Mutant
 from packproof.harness.validation.mutants.outcome import MutantOutcome
 from packproof.harness.worker.zygote_client import import_path
@@ -26,8 +26,8 @@ def sample(mutants: Sequence[Mutant], size: int | None, seed: int) -> list[Mutan
     """Draw `size` mutants, in their order; all without a size."""
     if size is None or size >= len(mutants):
         return list(mutants)
-    chosen = set(random.Random(seed).sample(range(len(mutants)), size))
-    return [m for k, m in enumerate(mutants) if k in chosen]
+    indices = set(random.Random(seed).sample(range(len(mutants)), size))
+    return [m for k, m in enumerate(mutants) if k in indices]
 
 
 def run(
@@ -35,7 +35,7 @@ def run(
     ops: Sequence[str],
     jobs: int,
     resume: Path | None = None,
-    first: Mapping[str, Sequence[str]] | None = None,
+    first_checks: Mapping[str, Sequence[str]] | None = None,
     device: str = "cpu",
 ) -> Iterator[MutantOutcome]:
     """Evaluate mutants; yield the outcomes as they come.
@@ -45,10 +45,14 @@ def run(
     device: "cpu" to interpret mutants in forks, "cuda" to compile each.
     """
     digest = _digest(device)
-    known = _known(resume, digest) if resume else {}
-    yield from (known[m.id] for m in mutants if m.id in known)
-    left = [m for m in mutants if m.id not in known]
-    outcomes = compiled(left, ops, device, jobs) if device == "cuda" else _interpreted(left, ops, jobs, first or {})
+    known_outcomes = _read_outcomes(resume, digest) if resume else {}
+    yield from (known_outcomes[m.id] for m in mutants if m.id in known_outcomes)
+    remaining = [m for m in mutants if m.id not in known_outcomes]
+    outcomes = (
+        run_compiled(remaining, ops, device, jobs)
+        if device == "cuda"
+        else _run_interpreted(remaining, ops, jobs, first_checks or {})
+    )
     for outcome in outcomes:
         if resume:
             with resume.open("a", encoding="utf-8") as file:
@@ -56,15 +60,15 @@ def run(
         yield outcome
 
 
-def _known(file: Path, digest: str) -> dict[str, MutantOutcome]:
-    found = {}
+def _read_outcomes(file: Path, digest: str) -> dict[str, MutantOutcome]:
+    outcomes = {}
     if file.exists():
         for line in file.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError):  # a truncated line
                 row = json.loads(line)
                 if row.pop("sources", "") == digest:
-                    found[row["id"]] = MutantOutcome(**row)
-    return found
+                    outcomes[row["id"]] = MutantOutcome(**row)
+    return outcomes
 
 
 def _digest(device: str) -> str:
@@ -76,14 +80,14 @@ def _digest(device: str) -> str:
     return h.hexdigest()
 
 
-def _interpreted(
-    mutants: Sequence[Mutant], ops: Sequence[str], jobs: int, first: Mapping[str, Sequence[str]]
+def _run_interpreted(
+    mutants: Sequence[Mutant], ops: Sequence[str], jobs: int, first_checks: Mapping[str, Sequence[str]]
 ) -> Iterator[MutantOutcome]:
     if not mutants:
         return
     ids = [m.id for m in mutants]
-    order = {"ops": list(ops), "mutants": ids, "equivalents": list(explained(mutants)), "jobs": jobs}
-    order["first"] = {name: list(first[name]) for name in ids if name in first}
+    order = {"ops": list(ops), "mutants": ids, "equivalents": list(find_explanations(mutants)), "jobs": jobs}
+    order["first"] = {name: list(first_checks[name]) for name in ids if name in first_checks}
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     environment = os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(import_path()), "CUDA_VISIBLE_DEVICES": ""}
     environment["TRITON_INTERPRET"] = "1"

@@ -17,15 +17,15 @@ import torch
 
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.validation.mutants.evaluator import ROUNDS, Check, MutantEvaluator
-from packproof.harness.validation.mutants.fork_pool import forked
+from packproof.harness.validation.mutants.fork_pool import run_forked
 from packproof.harness.validation.mutants.mutant import Mutant, all_mutants
-from packproof.harness.worker.zygote import prepare
+from packproof.harness.worker.zygote import prepare_imports
 
 Outcome = dict[str, Any]
 
 
 def outcomes(
-    ops: list[str], mutants: list[Mutant], equivalents: set[str], first: dict[str, list[str]], jobs: int
+    ops: list[str], mutants: list[Mutant], equivalents: set[str], first_checks: dict[str, list[str]], jobs: int
 ) -> Iterator[Outcome]:
     """Evaluate the mutants round by round: each round takes the unexplained survivors of the one before.
 
@@ -38,20 +38,22 @@ def outcomes(
     def run(evaluator: MutantEvaluator, checks: dict[Mutant, list[Check]]) -> Iterator[Outcome]:
         gc.collect()
         gc.freeze()
-        for mutant, found in forked([m for m in checks if checks[m]], partial(_evaluate, evaluator, checks), jobs):
-            seconds = alive[mutant.id]["seconds"] + found.pop("seconds", 0.0)
-            alive[mutant.id] |= found | {"seconds": seconds}
-            if found.get("by"):
+        for mutant, report in run_forked([m for m in checks if checks[m]], partial(_evaluate, evaluator, checks), jobs):
+            seconds = alive[mutant.id]["seconds"] + report.pop("seconds", 0.0)
+            alive[mutant.id] |= report | {"seconds": seconds}
+            if report.get("by"):
                 yield alive.pop(mutant.id)
 
     for op, evaluator in evaluators.items():
-        words = {m: (first[m.id][1], first[m.id][2]) for m in mutants if first.get(m.id, [""])[0] == op}
-        yield from run(evaluator, evaluator.named(words))
+        descriptions = {
+            m: (first_checks[m.id][1], first_checks[m.id][2]) for m in mutants if first_checks.get(m.id, [""])[0] == op
+        }
+        yield from run(evaluator, evaluator.find_checks(descriptions))
     for k in ROUNDS:
         for evaluator in evaluators.values():
-            left = [m for m in mutants if m.id in alive and m.module in evaluator.modules]
-            left = [m for m in left if k == 0 or m.id not in equivalents]
-            yield from run(evaluator, {m: evaluator.checks(k, m, glance=m.id in equivalents) for m in left})
+            remaining = [m for m in mutants if m.id in alive and m.module in evaluator.modules]
+            remaining = [m for m in remaining if k == 0 or m.id not in equivalents]
+            yield from run(evaluator, {m: evaluator.checks(k, m, glance=m.id in equivalents) for m in remaining})
     yield from alive.values()
 
 
@@ -63,10 +65,10 @@ def _evaluate(
 
 def main() -> None:
     order = json.loads(sys.stdin.readline())
-    prepare()
+    prepare_imports()
     torch.set_num_threads(1)
-    wanted = set(order["mutants"])
-    mutants = [m for m in all_mutants() if m.id in wanted]
+    ids = set(order["mutants"])
+    mutants = [m for m in all_mutants() if m.id in ids]
     for outcome in outcomes(order["ops"], mutants, set(order["equivalents"]), order["first"], order["jobs"]):
         print(json.dumps(outcome), flush=True)
 

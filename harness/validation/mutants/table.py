@@ -22,16 +22,16 @@ def survived(outcome: MutantOutcome, mutant: Mutant) -> str:
 
 def summary(done: Sequence[MutantOutcome], known: Mapping[str, Explanation], seconds: float) -> list[str]:
     """Counts per module and per killer, and the kill rates: of all mutants, and without equivalent ones."""
-    killed = [o for o in done if o.by]
-    equal = [o for o in done if not o.by and o.id in known and not known[o.id].beyond]
-    beyond = [o for o in done if not o.by and o.id in known and known[o.id].beyond]
+    killed = [o for o in done if o.killed_by]
+    equal = [o for o in done if not o.killed_by and o.id in known and not known[o.id].out_of_reach]
+    beyond = [o for o in done if not o.killed_by and o.id in known and known[o.id].out_of_reach]
     modules = dict.fromkeys(o.id.split(":")[0] for o in done)
     lines = [
         f"{module:<22}{sum(o.id.startswith(f'{module}:') for o in killed):>5} of "
         f"{sum(o.id.startswith(f'{module}:') for o in done):<5} killed"
         for module in modules
     ]
-    by = ", ".join(f"{name} {count}" for name, count in Counter(o.by for o in killed).most_common())
+    by = ", ".join(f"{name} {count}" for name, count in Counter(o.killed_by for o in killed).most_common())
     ratio = len(killed) / max(len(done), 1), len(killed) / max(len(done) - len(equal), 1)
     return [
         *lines,
@@ -46,7 +46,9 @@ def summary(done: Sequence[MutantOutcome], known: Mapping[str, Explanation], sec
 def wrongly_explained(done: Iterable[MutantOutcome], known: Mapping[str, Explanation]) -> list[str]:
     """Killed mutants with an explanation as survivors."""
     return [
-        f"{o.id} is explained as a survivor, but {o.by} killed it at {o.case}" for o in done if o.by and o.id in known
+        f"{o.id} is explained as a survivor, but {o.killed_by} killed it at {o.case}"
+        for o in done
+        if o.killed_by and o.id in known
     ]
 
 
@@ -56,13 +58,13 @@ def as_json(done: Iterable[MutantOutcome], mutants: Mapping[str, Mutant], known:
         {
             "id": o.id,
             "status": "killed"
-            if o.by
+            if o.killed_by
             else "survived"
             if o.id not in known
             else "beyond"
-            if known[o.id].beyond
+            if known[o.id].out_of_reach
             else "equivalent",
-            "by": o.by,
+            "by": o.killed_by,
             "op": o.op,
             "property": o.property,
             "case": o.case,

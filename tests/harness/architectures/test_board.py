@@ -11,7 +11,7 @@ from packproof import refs
 from packproof.harness.architectures import page
 from packproof.harness.architectures.board import CONVENTION_NAMES, FLASH, Built, Outcome
 from packproof.harness.architectures.flash import flash, flash_varlen
-from packproof.harness.architectures.tiny import kinds, one_of_each
+from packproof.harness.architectures.tiny import layer_kinds, one_layer_per_kind
 from packproof.harness.cli.main import run
 from packproof.refs.errors import UsageError
 
@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[3]
     ids=["two kinds", "kinds of two lists", "one kind", "no layers"],
 )
 def test_one_layer_of_each_kind_is_kept(config: dict[str, Any], want: dict[str, Any]) -> None:
-    assert one_of_each(config) == want
+    assert one_layer_per_kind(config) == want
 
 
 def test_kinds_are_listed_once_and_in_order() -> None:
@@ -51,7 +51,7 @@ def test_kinds_are_listed_once_and_in_order() -> None:
         layer_types = ("full_attention", "conv", "full_attention")
         mlp_layer_types = ("dense", "sparse")
 
-    assert kinds(Config()) == "full_attention, conv, dense, sparse"
+    assert layer_kinds(Config()) == "full_attention, conv, dense, sparse"
 
 
 @pytest.mark.parametrize("heads", [2, 4])
@@ -70,7 +70,7 @@ def test_the_stand_in_for_flash_attention_computes_attention(heads: int) -> None
     assert not torch.equal(alone[4:], want[6:])
 
 
-BOARD = page.gathered(
+BOARD = page.make_board(
     [
         Outcome("opt", "hf_position_ids", flash=False, word="leaks", module="layers.0 (A)", text="moves"),
         Outcome("opt", "mask4d", flash=False, word="isolates"),
@@ -87,10 +87,10 @@ BOARD = page.gathered(
 
 def test_a_board_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "board.json").write_text(page.as_json(BOARD))
-    assert page.read(str(tmp_path / "board.json")) == BOARD
+    assert page.read_board(str(tmp_path / "board.json")) == BOARD
     (tmp_path / "board.json").write_text("{}")
     with pytest.raises(UsageError, match="is no board of models"):
-        page.read(str(tmp_path / "board.json"))
+        page.read_board(str(tmp_path / "board.json"))
 
 
 def test_the_page_says_what_to_pass_and_what_was_not_built() -> None:
@@ -111,7 +111,7 @@ def test_the_published_page_is_made_from_the_published_results(tmp_path: Path) -
 
 
 def test_the_published_results_hold_every_convention_of_every_model_that_was_built() -> None:
-    board = page.read(str(ROOT / "data/models.json"))
+    board = page.read_board(str(ROOT / "data/models.json"))
     built = [each.name for each in board.models if not each.reason]
     assert len(built) >= 90
     for name in built:
@@ -138,7 +138,7 @@ def test_what_the_board_calls_a_leak_has_a_gradient_and_moves_by_more_than_round
     told = re.compile(
         r"document \d+ reaches document \d+: outputs of up to (\S+) move by (\S+) when it changes, and their "
     )
-    leaks = [o for o in page.read(str(ROOT / "data/models.json")).outcomes if o.word == "leaks"]
+    leaks = [o for o in page.read_board(str(ROOT / "data/models.json")).outcomes if o.word == "leaks"]
     assert len(leaks) > 500
     for leak in leaks:
         found = told.match(leak.text)

@@ -11,12 +11,12 @@ import torch
 
 from packproof.adapters.registry import Peer
 from packproof.harness.bench.bench import BenchRequest, run_bench
-from packproof.harness.bench.command import document_again, keep_the_median
-from packproof.harness.bench.file import PLACE
+from packproof.harness.bench.command import document_from_new_process, keep_median_rows
+from packproof.harness.bench.file import CONFIGURATION_FIELDS
 from packproof.harness.bench.implementations import Implementation
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.markdown import table
-from packproof.harness.bench.proof import _chosen, prove, spot_check
+from packproof.harness.bench.proof import _select_sequences, prove, spot_check
 from packproof.harness.bench.results import BenchResult, BenchStarted, LayoutFinished, SizeProof
 from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.bench.timing import RoundLimits
@@ -157,7 +157,7 @@ def test_a_wrong_request_is_refused_before_anything_runs(fields: dict[str, Any],
 
 
 def _rows(ms: float, *names: str, beside: float = 1.0) -> list[dict[str, Any]]:
-    place = dict.fromkeys(PLACE, 0)
+    place = dict.fromkeys(CONFIGURATION_FIELDS, 0)
     decile = {"ms": ms, "noise": 1.0, "beside": {"products": beside}}
     return [place | {"op": "rope", "pass": name, "decile": decile} for name in names]
 
@@ -166,24 +166,24 @@ def test_of_several_processes_the_median_counts_beside_fixed_work() -> None:
     document = {"rows": _rows(2.0, "forward", "backward"), "noisy": []}
     second = [*_rows(1.0, "forward"), *_rows(1.9, "backward", beside=0.5)]  # on a machine twice as fast: longer
     third = [*_rows(1.5, "forward"), *_rows(2.1, "backward")]
-    keep_the_median(document, [{"rows": rows, "noisy": []} for rows in (second, third)])
+    keep_median_rows(document, [{"rows": rows, "noisy": []} for rows in (second, third)])
     assert [row["decile"]["ms"] for row in document["rows"]] == [1.5, 2.1]
 
 
 def test_a_pass_that_is_calm_in_one_process_has_a_time() -> None:
-    noisy = [dict.fromkeys(PLACE, 0) | {"op": "rope", "noise": "forward 1.30 x"}]
+    noisy = [dict.fromkeys(CONFIGURATION_FIELDS, 0) | {"op": "rope", "noise": "forward 1.30 x"}]
     document = {"rows": [], "noisy": noisy}
-    keep_the_median(document, [{"rows": _rows(1.0, "forward"), "noisy": []}])
+    keep_median_rows(document, [{"rows": _rows(1.0, "forward"), "noisy": []}])
     assert (len(document["rows"]), document["noisy"]) == (1, [])
 
 
 def test_a_bench_in_a_process_of_its_own() -> None:
     request = BenchRequest(
-        (BenchLayout("lengths", (5, 0, 7)),), (f"{SAMPLES}:correct",), op="causal_conv1d", against=(), sizes=SIZES
+        (BenchLayout("lengths", (5, 0, 7)),), (f"{SAMPLES}:correct",), op="causal_conv1d", baselines=(), sizes=SIZES
     )
-    assert [row["pass"] for row in document_again(request)["rows"]] == ["forward", "backward", "both"]
+    assert [row["pass"] for row in document_from_new_process(request)["rows"]] == ["forward", "backward", "both"]
     with pytest.raises(PackproofError, match="has no absent"):
-        document_again(replace(request, targets=(f"{SAMPLES}:absent",)))
+        document_from_new_process(replace(request, targets=(f"{SAMPLES}:absent",)))
 
 
 def test_the_command_prints_a_table_and_writes_what_it_prints(
@@ -192,7 +192,7 @@ def test_the_command_prints_a_table_and_writes_what_it_prints(
     file = tmp_path / "bench.json"
     line = ["bench", f"{SAMPLES}:correct", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
     line += ["--dtype", "fp32", "--against", "", "--json", str(file), "--lengths", "50,0,6"]
-    assert main.run(line) == ending.HELD
+    assert main.run(line) == ending.SUCCESS
     printed = capsys.readouterr().out
     assert "causal_conv1d · lengths: 3 sequences, 56 tokens, longest 50 · fp32" in printed
     assert "proven eager" in printed
@@ -202,7 +202,7 @@ def test_the_command_prints_a_table_and_writes_what_it_prints(
     assert written["environment"]["device"] == "cpu"
     assert [row["pass"] for row in written["rows"]] == ["forward", "backward", "both"]
     assert {row["host_ms"] for row in written["rows"]} == {None}  # the host does the work here
-    assert main.run([*line, "--compare", str(file)]) == ending.HELD
+    assert main.run([*line, "--compare", str(file)]) == ending.SUCCESS
     assert "3 rows compared, none slower than allowed" in capsys.readouterr().out
     for row in written["rows"]:
         row["decile"]["ms"] /= 1.3
@@ -225,7 +225,7 @@ def test_a_file_that_cannot_match_is_refused_before_anything_is_opened(
     file = tmp_path / "bench.json"
     line = ["bench", f"{SAMPLES}:correct", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
     line += ["--against", "", "--lengths", "50,0,6"]
-    assert main.run([*line, "--json", str(file)]) == ending.HELD
+    assert main.run([*line, "--json", str(file)]) == ending.SUCCESS
     capsys.readouterr()
     monkeypatch.setattr("packproof.harness.bench.bench.measure_ceilings", None)  # the first thing that is timed
     other = [line[0], f"{SAMPLES}:leaky", *line[2:]]
@@ -278,7 +278,7 @@ def test_running_out_of_memory_is_not_a_failure(
     file = tmp_path / "bench.json"
     targets = [f"{SAMPLES}:correct", f"{SAMPLES}:fits_on_few_tokens"]
     line = ["bench", *targets, "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu", "--against", ""]
-    assert main.run([*line, "--lengths", "150,30", "--json", str(file)]) == ending.HELD
+    assert main.run([*line, "--lengths", "150,30", "--json", str(file)]) == ending.SUCCESS
     assert "not timed: OutOfMemoryError: CUDA out of memory. Tried to allocate 644.00 GiB" in capsys.readouterr().out
     data = json.loads(file.read_text())
     assert [limit["implementation"] for limit in data["limits"]] == ["bench_samples.py:fits_on_few_tokens"]
@@ -308,8 +308,8 @@ def test_an_op_that_is_not_causal_is_checked_on_whole_sequences(name: str, verdi
 
 def test_the_spot_check_prefers_later_sequences_unless_the_budget_depends_on_earlier_ones() -> None:
     sample = setting(OPS["causal_conv1d"], "cpu", SIZES, None).sample(OPS["causal_conv1d"], LAYOUT, "float32", 0)
-    assert _chosen(sample, first=False) == ([3, 4], [1, 60])
-    assert _chosen(sample, first=True) == ([0], [40])
+    assert _select_sequences(sample, first_only=False) == ([3, 4], [1, 60])
+    assert _select_sequences(sample, first_only=True) == ([0], [40])
 
 
 def test_a_wrong_target_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
@@ -326,7 +326,7 @@ def test_a_sweep_shows_how_cost_grows_and_draws_it(
     pytest.importorskip("matplotlib", reason="drawing needs matplotlib")
     line = ["bench", f"{SAMPLES}:correct", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
     line += ["--against", "", "--sweep", "sequences", "--tokens", "20", "--plot", str(tmp_path / "sweep.svg")]
-    assert main.run(line) == ending.HELD
+    assert main.run(line) == ending.SUCCESS
     printed = capsys.readouterr().out
     assert "causal_conv1d · growth of the time with sequences" in printed
     assert printed.rstrip().splitlines()[-1].split()[-4:] == ["both", "1.00", "1.00", "1.00"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.bench.compare import compare, outcome, require_rows
-from packproof.harness.bench.file import PLACE, BenchFile, Record, Timed, read, record
+from packproof.harness.bench.compare import compare, compare_times, require_rows
+from packproof.harness.bench.file import CONFIGURATION_FIELDS, BenchFile, Record, RowTimes, parse_record, read_json
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.results import BenchResult, Decile, Event, Spread
 from packproof.refs.errors import UsageError
@@ -23,7 +23,7 @@ def document(events: list[Event]) -> dict[str, Any]:
 
 
 def of(*results: BenchResult) -> Record:
-    return record(document(stream(*results)), "run.json")
+    return parse_record(document(stream(*results)), "run.json")
 
 
 def test_a_run_of_the_same_numbers_passes() -> None:
@@ -33,7 +33,7 @@ def test_a_run_of_the_same_numbers_passes() -> None:
 
 def test_a_slow_down_of_20_percent_is_a_regression() -> None:
     found = compare(of(result(ms=0.25)), of(result(ms=0.30)), "old.json")
-    assert found.slower == (
+    assert found.regressions == (
         "rope · packproof · forward · L2, 64 tokens · bfloat16 · h=32 k=128 r=64: "
         "0.3 ms, was 0.25: 1.20 x, allowed 1.05 x",
     )
@@ -42,7 +42,7 @@ def test_a_slow_down_of_20_percent_is_a_regression() -> None:
 @pytest.mark.parametrize(("ms", "noise", "slower"), [(0.261, 0.01, 0), (0.265, 0.01, 1), (0.3, 0.2, 0), (0.35, 0.2, 1)])
 def test_noise_of_both_runs_is_allowed_for(ms: float, noise: float, slower: int) -> None:
     found = compare(of(result(ms=0.25, noise=noise)), of(result(ms=ms, noise=noise)), "old.json")
-    assert len(found.slower) == slower
+    assert len(found.regressions) == slower
 
 
 def test_rounds_disturbed_by_other_work_are_not_a_regression() -> None:
@@ -50,13 +50,13 @@ def test_rounds_disturbed_by_other_work_are_not_a_regression() -> None:
     quiet = result(ms=0.25)
     [passed] = quiet.passes
     disturbed = replace(quiet, passes=(replace(passed, device=Spread(0.25, 0.33, 0.34, 60)),))
-    assert not compare(of(quiet), of(disturbed), "old.json").slower
+    assert not compare(of(quiet), of(disturbed), "old.json").regressions
     slower = replace(quiet, passes=(replace(passed, device=Spread(0.32, 0.33, 0.34, 60)),))
-    assert compare(of(quiet), of(slower), "old.json").slower
+    assert compare(of(quiet), of(slower), "old.json").regressions
 
 
 def test_a_row_that_had_a_time_and_is_wrong_now_is_a_regression() -> None:
-    [line] = compare(of(result()), of(replace(result(), passes=(), verdict="wrong")), "old.json").slower
+    [line] = compare(of(result()), of(replace(result(), passes=(), verdict="wrong")), "old.json").regressions
     assert line.endswith("had a time and is wrong now")
 
 
@@ -65,14 +65,14 @@ def test_rows_are_matched_by_everything_that_affects_their_time() -> None:
     [(place, _)] = same_name.times
     said = "--compare: old.json has no row of this run: tokens 64 there and 60 here; longest 34 there and 30 here"
     with pytest.raises(UsageError) as error:
-        require_rows(of(result()), [dict(zip(PLACE, place, strict=True))], "old.json")
+        require_rows(of(result()), [dict(zip(CONFIGURATION_FIELDS, place, strict=True))], "old.json")
     assert str(error.value) == f"{said}; repeat the command that wrote it: packproof bench"
     with pytest.raises(UsageError, match="has no row that was timed in this run"):
         compare(of(result()), same_name, "old.json")
 
 
-def at(ms: float, noise: float = 1.01) -> Timed:
-    return Timed(spread(ms), Decile(ms, noise, {"small operations": 1.0, "products": 0.5}))
+def at(ms: float, noise: float = 1.01) -> RowTimes:
+    return RowTimes(spread(ms), Decile(ms, noise, {"small operations": 1.0, "products": 0.5}))
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def at(ms: float, noise: float = 1.01) -> Timed:
         (at(1.14, 1.08), "undecided"),
         (at(1.15, 1.2), "undecided"),
         (at(1.5, 1.2), "slower"),
-        (Timed(spread(1.5), Decile(1.5, 1.0, {"small operations": 1.5, "products": 0.75})), "not slower"),
-        (Timed(spread(1.5), Decile(1.5, 1.0, {"small operations": 1.5, "products": 0.5})), "undecided"),
-        (Timed(spread(1.95), Decile(1.95, 1.0, {"small operations": 1.5, "products": 0.5})), "slower"),
-        (Timed(spread(0.8), Decile(0.8, 1.0, {"small operations": 0.6, "products": 0.3})), "slower"),
-        (Timed(spread(0.7), Decile(0.7, 1.0, {"small operations": 1.0, "products": 0.5})), "not slower"),
+        (RowTimes(spread(1.5), Decile(1.5, 1.0, {"small operations": 1.5, "products": 0.75})), "not slower"),
+        (RowTimes(spread(1.5), Decile(1.5, 1.0, {"small operations": 1.5, "products": 0.5})), "undecided"),
+        (RowTimes(spread(1.95), Decile(1.95, 1.0, {"small operations": 1.5, "products": 0.5})), "slower"),
+        (RowTimes(spread(0.8), Decile(0.8, 1.0, {"small operations": 0.6, "products": 0.3})), "slower"),
+        (RowTimes(spread(0.7), Decile(0.7, 1.0, {"small operations": 1.0, "products": 0.5})), "not slower"),
     ],
     ids=[
         "the same",
@@ -104,13 +104,13 @@ def at(ms: float, noise: float = 1.01) -> Timed:
         "faster",
     ],
 )
-def test_on_a_cpu_the_machine_and_its_noise_are_allowed_for(now: Timed, found: str) -> None:
-    assert outcome(at(1.0, 1.0), now) == found
+def test_on_a_cpu_the_machine_and_its_noise_are_allowed_for(now: RowTimes, found: str) -> None:
+    assert compare_times(at(1.0, 1.0), now) == found
 
 
 def test_what_the_noise_leaves_open_is_not_called_unchanged() -> None:
     before, now = (
-        record(document(stream(result(decile=at(ms, noise).decile), environment=ON_CPU)), "run.json")
+        parse_record(document(stream(result(decile=at(ms, noise).decile), environment=ON_CPU)), "run.json")
         for ms, noise in ((1.0, 1.0), (1.14, 1.1))
     )
     found = compare(before, now, "old.json")
@@ -124,7 +124,7 @@ def test_what_the_noise_leaves_open_is_not_called_unchanged() -> None:
 def test_a_row_that_was_too_noisy_for_a_time_is_undecided() -> None:
     quiet = result(decile=at(1.0).decile)
     noisy = replace(quiet, passes=(), noise="against itself the same code takes forward 1.50 x")
-    before, now = (record(document(stream(r, environment=ON_CPU)), "run.json") for r in (quiet, noisy))
+    before, now = (parse_record(document(stream(r, environment=ON_CPU)), "run.json") for r in (quiet, noisy))
     [line] = compare(before, now, "old.json").undecided
     assert line.endswith("against itself the same code takes forward 1.50 x")
 
@@ -132,7 +132,7 @@ def test_a_row_that_was_too_noisy_for_a_time_is_undecided() -> None:
 def test_another_number_of_threads_is_refused() -> None:
     two = replace(ON_CPU, threads=2)
     before, now = (
-        record(document(stream(result(decile=at(1.0).decile), environment=where)), "r") for where in (ON_CPU, two)
+        parse_record(document(stream(result(decile=at(1.0).decile), environment=where)), "r") for where in (ON_CPU, two)
     )
     with pytest.raises(UsageError, match=r"measured on Some CPU \(cpu, 1 thread\), this run is on .*2 threads"):
         compare(before, now, "old.json")
@@ -140,11 +140,11 @@ def test_another_number_of_threads_is_refused() -> None:
 
 def test_a_file_without_deciles_is_refused() -> None:
     with pytest.raises(UsageError, match=r"old: row 0 has no first decile: an older packproof wrote this file"):
-        record(document(stream(result(), environment=ON_CPU)), "old")
+        parse_record(document(stream(result(), environment=ON_CPU)), "old")
 
 
 def test_another_device_is_refused() -> None:
-    there = record(document(stream(result(), environment=replace(HERE, name="Other GPU"))), "old.json")
+    there = parse_record(document(stream(result(), environment=replace(HERE, name="Other GPU"))), "old.json")
     with pytest.raises(
         UsageError, match=r"old\.json was measured on Other GPU \(cuda\), this run is on Some GPU \(cuda\)"
     ):
@@ -157,7 +157,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     for event in stream(result(), finished=False):
         file(event)
     assert json.loads(path.read_text())["finished"] is False  # complete, though the run goes on
-    assert record(read(str(path), "old"), "old") == of(result())
+    assert parse_record(read_json(str(path), "old"), "old") == of(result())
 
 
 def _damaged(change: str) -> Any:
@@ -209,7 +209,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, change: str, mess
     path = tmp_path / "old.json"
     path.write_text(json.dumps(_damaged(change)))
     with pytest.raises(UsageError) as error:
-        record(read(str(path), f"--compare: {path}"), f"--compare: {path}")
+        parse_record(read_json(str(path), f"--compare: {path}"), f"--compare: {path}")
     assert str(error.value).startswith(f"--compare: {path} {message}")
 
 
@@ -221,4 +221,4 @@ def test_a_file_that_is_not_json_is_refused_in_one_line(tmp_path: Path, text: st
     if text is not None:
         path.write_text(text)
     with pytest.raises(UsageError, match=message):
-        read(str(path), "old")
+        read_json(str(path), "old")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from packproof.harness.bench.command import choose_layouts
-from packproof.harness.bench.layouts import NAMED, SWEEPS, BenchLayout, from_file, from_text, named
+from packproof.harness.bench.layouts import NAMED_LAYOUTS, SWEEPS, BenchLayout, from_file, from_text, named_layouts
 from packproof.refs.errors import UsageError
 
 
@@ -16,14 +16,14 @@ from packproof.refs.errors import UsageError
 def test_named_layouts_are_those_of_the_published_figures(
     name: str, sequences: int, shortest: int, longest: int
 ) -> None:
-    [layout] = named([name], 65_536)
+    [layout] = named_layouts([name], 65_536)
     assert layout.tokens == 65_536
     assert (len(layout.lengths), min(layout.lengths), layout.longest) == (sequences, shortest, longest)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 60, 500, 2048, 4096, 100_001, 262_144])
 def test_named_layouts_scale_to_any_number_of_tokens(tokens: int) -> None:
-    for layout in named(list(NAMED), tokens):
+    for layout in named_layouts(list(NAMED_LAYOUTS), tokens):
         assert layout.tokens == tokens, layout.name
         assert min(layout.lengths) >= 1
 

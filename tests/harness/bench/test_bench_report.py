@@ -15,7 +15,7 @@ from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.report import BenchReport
 from packproof.harness.bench.results import BenchStarted, LayoutFinished, PassName, SizeProof
 from packproof.harness.bench.sweep import Growth, Plot
-from packproof.harness.bench.timing import Measured, RoundLimits, footprint, host_times, measure, spread
+from packproof.harness.bench.timing import Measurement, RoundLimits, host_times, measure, measure_footprint, spread
 from packproof.refs.errors import UsageError
 from tests.harness.bench_results import CEILINGS, HERE, result
 
@@ -112,7 +112,7 @@ def test_rounds_go_on_until_they_are_enough_or_time_is_up() -> None:
     """The same code against itself: the even rounds of the script take 1, 3, 5 ... and the odd ones 2, 4, 6 ... ms."""
     asked: list[float] = []
 
-    def third_time(found: Mapping[str, Measured]) -> bool:
+    def third_time(found: Mapping[str, Measurement]) -> bool:
         asked.append(found["a"].deciles["forward"].noise)
         return len(asked) == 3
 
@@ -126,7 +126,7 @@ def test_rounds_go_on_until_they_are_enough_or_time_is_up() -> None:
 def test_a_short_run_is_repeated_in_each_round() -> None:
     """Noise is still found between rounds: the shortest time of each counts once."""
     runs = {"short": Script("short", []), "long": Long()}
-    found = measure(runs, Untimed(), RoundLimits(0.0, 6, 0.0, turn=4.0), lambda _found: True)  # type: ignore[arg-type]
+    found = measure(runs, Untimed(), RoundLimits(0.0, 6, 0.0, repeat_ms=4.0), lambda _found: True)  # type: ignore[arg-type]
     assert found["long"].spreads["forward"].rounds == 6
     assert found["short"].spreads["forward"].rounds == 6 + 4  # the first round took 1 ms: four more
     shortest = found["short"].deciles["forward"]  # of 1, 6, 7, 8, 9, 10
@@ -181,9 +181,9 @@ class Trained:
 
 def test_memory_is_what_a_pass_allocates_beyond_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu(monkeypatch, memory_allocated=[100, 150], max_memory_allocated=[180, 400])
-    seen = footprint(Trained(gpu), "cuda")  # type: ignore[arg-type]
+    seen = measure_footprint(Trained(gpu), "cuda")  # type: ignore[arg-type]
     assert gpu.did[0] == "forward"  # not counted: one-time allocations
-    assert seen.kept == 150 - 100 - 4
+    assert seen.kept_bytes == 150 - 100 - 4
     assert seen.peak == {"forward": 80, "backward": 250, "both": 300}
 
 

@@ -261,7 +261,7 @@ def exit_code_of_a_command(prepare: Callable[[], None], encoding: str) -> int:
                 except OSError:
                     setattr(sys, name, None)
             print_safely()
-            main.leave(main.run(["check"]))
+            main.exit_at_once(main.run(["check"]))
         except SystemExit as end:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()

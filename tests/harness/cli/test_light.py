@@ -9,7 +9,7 @@ import pytest
 
 from packproof.harness.cli import main
 from packproof.harness.engine.request import PROFILES
-from packproof.harness.results.replay_file import read_replay, shown
+from packproof.harness.results.replay_file import describe_replay, read_replay
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.names import LAWS
@@ -150,7 +150,7 @@ def test_a_replay_file_in_words(file: str, capsys: pytest.CaptureFixture[str]) -
 def test_what_a_replay_does_not_need_may_be_anything(tmp_path: Path, value: object) -> None:
     path = tmp_path / "replay.json"
     path.write_text(json.dumps({**FILE, "message": value, "domain": value, "packproof": value}))
-    assert shown(read_replay(path))["seed"] == "7"
+    assert describe_replay(read_replay(path))["seed"] == "7"
 
 
 def test_a_damaged_replay_file_is_not_shown(tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from packproof.harness.compile import cell as module
-from packproof.harness.compile.variants import Compiled
+from packproof.harness.compile.variants import CompileResult
 from packproof.harness.results.events import Cell, CellFinished, Verdict
 
 VerdictOf = Callable[..., Verdict]
 
 
-def form(name: str, failure: str = "", slow: str = "", skipped: str = "", compiled: bool = True) -> Compiled:
-    return Compiled(
+def form(name: str, failure: str = "", slow: str = "", skipped: str = "", compiled: bool = True) -> CompileResult:
+    return CompileResult(
         variant=name,
         target="sm_90",
         seconds=1.0,
@@ -35,8 +35,8 @@ def form(name: str, failure: str = "", slow: str = "", skipped: str = "", compil
 
 @pytest.fixture
 def verdict_of(monkeypatch: pytest.MonkeyPatch) -> VerdictOf:
-    def found(triton: str, *forms: Compiled) -> Verdict:
-        def compiled(modules: list[str], jobs: int, record: str | None) -> Generator[Compiled | None, None, None]:
+    def found(triton: str, *forms: CompileResult) -> Verdict:
+        def compiled(modules: list[str], jobs: int, record: str | None) -> Generator[CompileResult | None, None, None]:
             assert jobs >= 2
             assert modules == ["rope.py"]
             yield from (*forms, None)
@@ -54,7 +54,7 @@ def verdict_of(monkeypatch: pytest.MonkeyPatch) -> VerdictOf:
 
 def test_forms_were_tuned_with_the_triton_of_the_constraints() -> None:
     pinned = Path(__file__).parents[3].joinpath("constraints.txt").read_text(encoding="utf-8")
-    assert f"\ntriton=={module._TUNED_WITH}" in pinned
+    assert f"\ntriton=={module._TUNED_TRITON}" in pinned
 
 
 SLOW = form("rope-bf16", slow="spills 8 bytes at 255 registers")

@@ -9,7 +9,7 @@ from triton.runtime import JITFunction
 
 from packproof.harness.compile import resources
 from packproof.harness.compile.record import read_record
-from packproof.harness.compile.variants import Compiled, compile_variants
+from packproof.harness.compile.variants import CompileResult, compile_variants
 from packproof.kernels.variant import Variant
 from packproof.refs.errors import UsageError
 
@@ -27,18 +27,18 @@ class Clone:
         self.source.write_text(SAMPLES.read_text())
         monkeypatch.setenv("TRITON_CACHE_DIR", str(self._cache))
 
-    def compiled(self, record: Path | None = None) -> dict[str, Compiled]:
+    def compiled(self, record: Path | None = None) -> dict[str, CompileResult]:
         given = None if record is None else str(record)
         found = compile_variants(f"{self.source}:good", ("sm_90",), record=given)
         return {one["variant"]: one for one in found}
 
-    def write(self, forms: dict[str, Compiled], **instead: object) -> None:
+    def write(self, forms: dict[str, CompileResult], **instead: object) -> None:
         lines = [{field: one[field] for field in FIELDS} | instead for one in forms.values()]  # type: ignore[literal-required]
         self.record.write_text(json.dumps(lines))
 
 
 @pytest.fixture
-def clones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Clone, dict[str, Compiled]]:
+def clones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Clone, dict[str, CompileResult]]:
     """A clone, and what another found in the same files."""
     with monkeypatch.context() as patch:
         (tmp_path / "first").mkdir()
@@ -47,7 +47,9 @@ def clones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Clone, dict
     return Clone(tmp_path / "second", monkeypatch), forms
 
 
-def test_the_key_is_the_same_elsewhere_and_only_a_sample_is_compiled(clones: tuple[Clone, dict[str, Compiled]]) -> None:
+def test_the_key_is_the_same_elsewhere_and_only_a_sample_is_compiled(
+    clones: tuple[Clone, dict[str, CompileResult]],
+) -> None:
     clone, forms = clones
     clone.write(forms)
     again = clone.compiled(clone.record)
@@ -55,7 +57,7 @@ def test_the_key_is_the_same_elsewhere_and_only_a_sample_is_compiled(clones: tup
     assert all({f: one[f] for f in FIELDS} == {f: forms[name][f] for f in FIELDS} for name, one in again.items())  # type: ignore[literal-required]
 
 
-def test_a_record_that_says_something_else_fails(clones: tuple[Clone, dict[str, Compiled]]) -> None:
+def test_a_record_that_says_something_else_fails(clones: tuple[Clone, dict[str, CompileResult]]) -> None:
     clone, forms = clones
     clone.write(forms, registers=7)
     failures = [one["failure"] for one in clone.compiled(clone.record).values() if one["failure"]]
@@ -64,7 +66,7 @@ def test_a_record_that_says_something_else_fails(clones: tuple[Clone, dict[str, 
     assert failures[0].endswith(", not 7")
 
 
-def test_what_has_changed_is_compiled(clones: tuple[Clone, dict[str, Compiled]]) -> None:
+def test_what_has_changed_is_compiled(clones: tuple[Clone, dict[str, CompileResult]]) -> None:
     clone, forms = clones
     clone.write(forms, atomics=["never"])
     clone.source.write_text(SAMPLES.read_text().replace(*CHANGE))
@@ -92,9 +94,9 @@ def test_the_key_has_what_amd_libraries_hold_not_where_triton_is_installed(
         object.__setattr__(options, "extern_libs", moved)
         return options
 
-    here = resources.key_of(variant, "gfx942")
+    here = resources.cache_key(variant, "gfx942")
     monkeypatch.setattr(backend, "parse_options", elsewhere)
-    assert (resources.key_of(variant, "gfx942") == here) == same
+    assert (resources.cache_key(variant, "gfx942") == here) == same
 
 
 @pytest.mark.parametrize("text", ["", "3", "[]x", '[{"key": "1"}]', "[3]", '{"key": "1"}', '["key"]'])

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.compile.variants import TARGETS, Compiled, compile_listings, compile_variants, of_one_listing
+from packproof.harness.compile.variants import (
+    TARGETS,
+    CompileResult,
+    compile_listings,
+    compile_variants,
+    next_listing_results,
+)
 from packproof.refs.errors import PackproofError, UsageError
 
 pytest.importorskip("triton")
@@ -14,7 +20,7 @@ pytest.importorskip("triton")
 SAMPLES = Path(__file__).parents[1] / "compile_samples.py"
 
 
-def results(function: str, targets: tuple[str, ...], limit_s: float = 60.0) -> dict[tuple[str, str], Compiled]:
+def results(function: str, targets: tuple[str, ...], limit_s: float = 60.0) -> dict[tuple[str, str], CompileResult]:
     found = list(compile_variants(f"{SAMPLES}:{function}", targets, limit_s))
     return {(one["variant"], one["target"]): one for one in found}
 
@@ -102,12 +108,12 @@ def test_one_process_compiles_for_several_kernels() -> None:
     """The variants of one cannot be listed, which stops no other."""
     listings = [f"{SAMPLES}:good", f"{SAMPLES}:nothing", f"{SAMPLES}:good"]
     with closing(compile_listings(listings, ("sm_90",))) as results:
-        first = [one["variant"] for one in of_one_listing(results)]
+        first = [one["variant"] for one in next_listing_results(results)]
         with pytest.raises(UsageError, match=r"compile_samples.py:nothing cannot be compiled: .* has no nothing"):
-            list(of_one_listing(results))
-        assert [one["variant"] for one in of_one_listing(results)] == first != []
+            list(next_listing_results(results))
+        assert [one["variant"] for one in next_listing_results(results)] == first != []
         with pytest.raises(PackproofError, match="ended before it had compiled all"):
-            list(of_one_listing(results))
+            list(next_listing_results(results))
 
 
 def test_only_what_changed_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,12 +121,12 @@ def test_only_what_changed_is_compiled_again(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
     samples.write_text(SAMPLES.read_text())
 
-    def compiled() -> tuple[dict[str, Compiled], set[Path]]:
+    def compiled() -> tuple[dict[str, CompileResult], set[Path]]:
         before = set(cache.rglob("*.cubin"))
         found = {one["variant"]: one for one in compile_variants(f"{samples}:good", ("sm_90",))}
         return found, set(cache.rglob("*.cubin")) - before
 
-    def took(one: Compiled) -> dict[str, object]:
+    def took(one: CompileResult) -> dict[str, object]:
         return {name: value for name, value in one.items() if name not in ("seconds", "compiled")}
 
     first, made = compiled()

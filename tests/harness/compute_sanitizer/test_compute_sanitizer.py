@@ -9,7 +9,7 @@ import pytest
 
 from packproof.harness.cli.main import run
 from packproof.harness.compute_sanitizer.cell import require_sanitizer
-from packproof.harness.compute_sanitizer.findings import counted, findings
+from packproof.harness.compute_sanitizer.findings import error_count, findings
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import CellFinished, Verdict
@@ -70,7 +70,7 @@ def test_reports_are_read(report: str, texts: list[str], details: str, count: in
     lines = report.splitlines()
     found = list(findings(lines))
     assert [finding.text for finding in found] == texts
-    assert counted(lines) == count
+    assert error_count(lines) == count
     if found:
         assert found[0].details[0] == details
         assert not any("Host Frame" in text for finding in found for text in finding.details)

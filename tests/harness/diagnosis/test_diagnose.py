@@ -11,7 +11,7 @@ from torch import Tensor
 from packproof import refs
 from packproof.harness.diagnosis.conventions import suggestions
 from packproof.harness.diagnosis.diagnose import diagnose
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
@@ -62,7 +62,7 @@ def by_roundings_of_the_layout(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor)
 )
 def test_a_wrong_element_is_said_to_follow_values_lengths_or_neither(kernel: Callable[..., Tensor], says: str) -> None:
     judged = KernelUnderTest(OPS["causal_conv1d"], InProcess(kernel), Promises(), gradients=False)
-    violation = broken(judged, REFERENCE, CONV)
+    violation = first_violation(judged, REFERENCE, CONV)
     assert violation is not None
     assert says in diagnose(judged, CONV, violation)
 
@@ -76,7 +76,7 @@ def test_keys_of_another_sequence_are_named_apart_from_its_queries() -> None:
     sizes = (("hq", 2), ("hk", 1), ("k", 4), ("v", 3))
     case = Case((2, 2), "float32", sizes, key_lengths=(2, 3), options=(("causal", False),))
     judged = KernelUnderTest(OPS["attention"], InProcess(attend), Promises(), gradients=False)
-    violation = broken(judged, REFERENCE, case)
+    violation = first_violation(judged, REFERENCE, case)
     assert violation is not None
     said = diagnose(judged, case, replace(violation, sequence=0, position=0))
     assert said == "y in sequence 0 does not follow what other sequences hold, but the number of keys of sequence 1"
@@ -114,6 +114,6 @@ def test_an_empty_sequence_beside_the_cause_is_not_called_the_cause() -> None:
         vars(kernel)["other_conventions"] = {"reversed": kernel}
         sizes = tuple(op.sizes[0].items())
         runs = [space.fit(Case((0, 2), "float32", sizes, present=("offsets",), seed=seed)) for seed in range(5)]
-        case = next(c for c in runs if c and broken(judged, REFERENCE, c))
+        case = next(c for c in runs if c and first_violation(judged, REFERENCE, c))
         found = suggestions(judged, REFERENCE, case, space)
         assert any("declare domain='length > 0'" in line for line in found) == hinted, (kernel, found)

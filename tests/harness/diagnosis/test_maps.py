@@ -10,10 +10,10 @@ from torch import Tensor
 from packproof import refs
 from packproof.harness.diagnosis.leaks import leak_map
 from packproof.harness.diagnosis.measure import measure
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.map_text import error_lines, leak_lines, small_error_lines
-from packproof.harness.results.maps import Evidence, Layout, LeakMap, Place, compact
+from packproof.harness.results.maps import Evidence, Layout, LeakMap, TensorRow, compact
 from packproof.museum import convolution
 from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
@@ -36,7 +36,7 @@ def kernel_under_test(kernel: Callable[..., Any], op: Op = CAUSAL_CONV1D, **prom
 
 def measured(kernel: Callable[..., Any], name: str, at: Case, op: Op = CAUSAL_CONV1D, **promises: Any) -> Evidence:
     judged = kernel_under_test(kernel, op, **promises)
-    found = broken(judged, PROPERTIES[name], at)
+    found = first_violation(judged, PROPERTIES[name], at)
     assert found is not None
     return measure(judged, PROPERTIES[name], at, found)
 
@@ -54,11 +54,11 @@ def leaks(found: LeakMap) -> set[tuple[str, str]]:
 def test_the_error_of_a_leak_is_where_it_leaks() -> None:
     errors = measured(convolution.C1, "packing", case(CAUSAL_CONV1D, 2, 5)).errors
     assert errors is not None
-    assert [[errors.wrong(cell) for cell in row.cells] for row in errors.rows] == [
+    assert [[errors.is_wrong(cell) for cell in row.cells] for row in errors.rows] == [
         [False, False],
         [True, True, True, False, False],
     ]
-    assert (errors.tensor, errors.other, errors.columns) == ("y", "alone", "token")
+    assert (errors.tensor, errors.baseline_name, errors.columns) == ("y", "alone", "token")
     first, second = error_lines(errors)[1:]
     assert first == "  sequence 0  ··"
     assert second.startswith("  sequence 1  ██")
@@ -67,21 +67,21 @@ def test_the_error_of_a_leak_is_where_it_leaks() -> None:
 
 def test_the_case_in_which_it_was_found_has_a_map_too() -> None:
     judged, small, large = kernel_under_test(convolution.C1), case(CAUSAL_CONV1D, 1, 1), case(CAUSAL_CONV1D, 5, 0, 7)
-    found = broken(judged, PACKING, small)
+    found = first_violation(judged, PACKING, small)
     assert found is not None
-    first = measure(judged, PACKING, small, found, large).first
+    first = measure(judged, PACKING, small, found, large).initial_errors
     assert first is not None
     assert [len(row.cells) for row in first.rows] == [5, 0, 7]
-    assert [first.wrong(cell) for cell in first.rows[2].cells] == [True] * 3 + [False] * 4
-    assert measure(judged, PACKING, small, found, small).first is None
+    assert [first.is_wrong(cell) for cell in first.rows[2].cells] == [True] * 3 + [False] * 4
+    assert measure(judged, PACKING, small, found, small).initial_errors is None
 
 
 def test_the_worst_element_has_its_budget_by_terms() -> None:
     worst = measured(convolution.C1, "reference", case(CAUSAL_CONV1D, 1, 1)).worst
     assert worst is not None
-    assert worst.place.startswith("sequence 1, token 0, element")
+    assert worst.location.startswith("sequence 1, token 0, element")
     assert worst.dominant == "accumulation"
-    assert worst.error == abs(worst.got - worst.wanted) > 100 * worst.budget
+    assert worst.error == abs(worst.actual - worst.expected) > 100 * worst.budget
 
 
 def test_where_bits_had_to_agree_any_difference_is_wrong() -> None:
@@ -90,7 +90,7 @@ def test_where_bits_had_to_agree_any_difference_is_wrong() -> None:
     assert found.worst is not None
     assert found.errors.bitwise
     assert found.worst.terms == ()
-    assert found.errors.wrong(1e-9)
+    assert found.errors.is_wrong(1e-9)
 
 
 def test_a_leak_map_says_which_token_reaches_which() -> None:
@@ -166,14 +166,14 @@ def test_a_causal_op_may_not_look_ahead_and_another_may() -> None:
 def test_long_packs_are_cut_and_huge_ones_not_probed() -> None:
     found = measured(convolution.C1, "packing", case(CAUSAL_CONV1D, 100, 3))
     assert found.errors is not None
-    assert found.errors.cut == "tokens before 0 and from 64 on"
+    assert found.errors.omitted == "tokens before 0 and from 64 on"
     assert found.leaks is None
     assert small_error_lines(found.errors) == []
     assert error_lines(found.errors)[-1] == "  left out: tokens before 0 and from 64 on"
     many = measured(convolution.C1, "reference", case(CAUSAL_CONV1D, *[1] * 40)).errors
     assert many is not None
     assert len(many.rows) == 24
-    assert many.cut == "16 rows"
+    assert many.omitted == "16 rows"
 
 
 def test_a_fault_of_the_kernel_leaves_the_layout() -> None:
@@ -193,7 +193,7 @@ def test_shared_gradients_and_states_have_maps_of_elements() -> None:
     assert (found.errors.tensor, found.errors.columns) == ("gradient of weight", "element")
     assert [(row.label, len(row.cells)) for row in found.errors.rows] == [("row 0", 4), ("row 1", 4), ("row 2", 4)]
     assert found.leaks is not None
-    assert found.leaks.rows == (Place("shared"),)
+    assert found.leaks.rows == (TensorRow("shared"),)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_shared_gradients_and_states_have_maps_of_elements() -> None:
     ],
 )
 def test_edges_of_chunks(promises: dict[str, Any], edges: tuple[tuple[int, ...], ...]) -> None:
-    layout = Layout.of((3, 5, 4), 0, Promises(**promises))
+    layout = Layout.from_promises((3, 5, 4), 0, Promises(**promises))
     assert tuple(tuple(layout.edges(j)) for j in range(3)) == edges
 
 

@@ -19,7 +19,7 @@ from packproof.harness.engine.evaluate import Evaluator
 from packproof.harness.engine.plan import plan
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.schedule import run_plan
-from packproof.harness.engine.target import OF_INSTANCES, open_target, open_targets
+from packproof.harness.engine.target import INSTANCE_PROPERTIES, open_target, open_targets
 from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
 from packproof.harness.results.failed import CheckFailed
 from packproof.harness.worker.sharing import CoreTime
@@ -88,8 +88,8 @@ def test_of_all_kernels_an_instance_of_another_op_is_judged_on_a_cpu_for_what_it
     started = next(run_check(CheckRequest(dtypes=("bfloat16",), questions=False)))
     assert isinstance(started, RunStarted)
     laws = {op: {cell.property for cell in started.cells if cell.op == op} for op in ("rope", "simple_gla")}
-    assert laws["simple_gla"] == set(OF_INSTANCES)
-    assert laws["rope"] > {*OF_INSTANCES, "packing", "carry", "compile"}
+    assert laws["simple_gla"] == set(INSTANCE_PROPERTIES)
+    assert laws["rope"] > {*INSTANCE_PROPERTIES, "packing", "carry", "compile"}
     named = next(run_check(CheckRequest(op="simple_gla", dtypes=("bfloat16",), questions=False)))
     assert isinstance(named, RunStarted)
     assert {cell.property for cell in named.cells} == laws["rope"]
@@ -289,7 +289,7 @@ def test_a_device_that_is_lost_on_one_layout_fails_and_the_other_properties_are_
     failure = verdicts["reference"].failure
     assert failure is not None
     assert failure.lengths == (3,)
-    assert failure.tried > 1
+    assert failure.cases_tried > 1
     assert "CUDA error: an illegal memory access was encountered" in failure.lines[1]
     assert verdicts["double_backward"].status == "passed"  # its layouts have no sequence of three tokens
     assert all(verdict.examples > 0 for verdict in verdicts.values())

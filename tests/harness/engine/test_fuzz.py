@@ -19,9 +19,9 @@ import torch
 from packproof.harness.engine.replay import check_fits
 from packproof.harness.results.events import Cell, Event, Progress
 from packproof.harness.results.replay_file import read_replay
-from packproof.harness.worker.records import RecordError, of_json, to_json
-from packproof.harness.worker.wire import Decoder, Frame, OwnFault, WireError, answer_of, encode
-from packproof.properties.call import KernelFault, Refused
+from packproof.harness.worker.records import RecordError, from_json, to_json
+from packproof.harness.worker.wire import Decoder, Frame, InternalWorkerError, WireError, decode_answer, encode
+from packproof.properties.call import KernelFault, Refusal
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.ops import OPS
@@ -163,12 +163,12 @@ def test_damaged_frames_are_understood_or_refused() -> None:
         decoder = Decoder()
         decoder.max_tensors = 1 << 20
         data = scrambled(rng.choice(every), rng)
-        with suppress(KernelFault, Refused, OwnFault):
+        with suppress(KernelFault, Refusal, InternalWorkerError):
             try:
                 for start in range(0, len(data), 512):
                     decoder.feed(data[start : start + 512])
                     while frame := decoder.take():
-                        of_json(Event, frame.body["event"]) if "event" in frame.body else answer_of(frame, ("y",))
+                        from_json(Event, frame.body["event"]) if "event" in frame.body else decode_answer(frame, ("y",))
             except (WireError, RecordError) as error:
                 refusals.append(str(error))
 

@@ -16,10 +16,10 @@ from packproof.harness.engine.plan import Plan, Unit, plan
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.target import open_target
 from packproof.harness.results.events import CellFinished, Event, FailureFound, RunFinished
-from packproof.harness.worker.sharing import CoreTime, exclusive
+from packproof.harness.worker.sharing import CoreTime, exclusive_device
 from packproof.harness.worker.worker import Worker
 from packproof.properties.call import OutOfTime
-from packproof.properties.cases.layouts import CLASSES
+from packproof.properties.cases.layouts import BOUNDARY_CLASSES
 from packproof.refs.errors import UsageError
 
 OP = f"{Path(__file__).parents[1] / 'rogues_op.py'}:SCALED"
@@ -71,7 +71,7 @@ def test_what_is_not_reached_is_inconclusive_and_named(
         assert re.search(r"of \d+ reached", result["reason"])
         if result["property"] == "reference":  # the dtypes share the layouts of the other
             assert "of 21 reached" in result["reason"]
-            assert set(result.get("missing", ())) >= set(CLASSES) - set(result["classes"])
+            assert set(result.get("missing", ())) >= set(BOUNDARY_CLASSES) - set(result["classes"])
     assert {r["dtype"] for r in document["results"] if r["examples"]} == {"float64", "float32"}
     assert document["seconds"] < 10
     assert set(document["timings"]) >= {"start", "kernel", "other"}
@@ -83,7 +83,7 @@ def test_without_time_for_one_example_every_class_is_missing() -> None:
         assert (verdict.status, verdict.examples) == ("inconclusive", 0)
         planned = 21 if verdict.cell.property == "reference" else 15  # layouts
         assert verdict.reason == f"out of time: 0 examples of {planned} reached"
-        assert set(verdict.missing) >= set(CLASSES)
+        assert set(verdict.missing) >= set(BOUNDARY_CLASSES)
 
 
 def test_who_waits_for_memory_until_the_end_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_units_share_the_time_of_the_cores(
     ends: list[float] = []
 
     def run_unit(_unit: Unit, core_time: CoreTime) -> list[Event]:
-        ends.append(core_time._own)
+        ends.append(core_time._share_end)
         return []
 
     monkeypatch.setattr(schedule, "run_unit", run_unit)
@@ -155,7 +155,7 @@ def test_a_failure_within_the_time_is_made_small() -> None:
     failure = verdicts[0].failure
     assert failure is not None
     assert failure.lengths == (1,)
-    assert failure.tried
+    assert failure.cases_tried
 
 
 def test_a_run_that_does_not_end_in_time_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def scaled(x, weight, *, cu_seqlens, calls=[]):
     first, second = last(events).verdicts
     assert first.status == "failed"
     assert first.failure is not None
-    assert first.failure.tried == 0
+    assert first.failure.cases_tried == 0
     assert (second.status, second.reason) == ("inconclusive", "out of time before it had a result")
 
 
@@ -190,9 +190,9 @@ def test_a_call_that_does_not_return_in_time_keeps_no_verdict_back(monkeypatch: 
 
 
 def test_waiting_for_the_memory_of_a_device_ends_with_the_time() -> None:
-    with exclusive("cuda:test"), pytest.raises(OutOfTime), exclusive("cuda:test", time.monotonic() + 0.1):
+    with exclusive_device("cuda:test"), pytest.raises(OutOfTime), exclusive_device("cuda:test", time.monotonic() + 0.1):
         pass
-    with exclusive("cuda:test", time.monotonic()):
+    with exclusive_device("cuda:test", time.monotonic()):
         pass
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from packproof import refs
-from packproof.harness.engine.probe import Found, probe
+from packproof.harness.engine.probe import InferredDomain, probe
 from packproof.harness.execution.execute import InProcess
-from packproof.properties.call import KernelFault, Refused
+from packproof.properties.call import KernelFault, Refusal
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
@@ -49,7 +49,7 @@ def conv_with(checks: tuple[str, ...], text: str) -> Callable[..., torch.Tensor]
     return conv
 
 
-def looked_for(kernel: Callable[..., Any], dtype: str) -> Found:
+def looked_for(kernel: Callable[..., Any], dtype: str) -> InferredDomain:
     """What is found from the first golden case that the kernel refuses."""
     space = Space(CONV, dtype, Promises(), frozenset(signature(kernel).parameters))
     subject = KernelUnderTest(CONV, InProcess(kernel), Promises())
@@ -58,7 +58,7 @@ def looked_for(kernel: Callable[..., Any], dtype: str) -> Found:
             subject.call(subject.sample(case), gradients=True)
         except KernelFault:
             continue
-        except Refused:
+        except Refusal:
             return probe(subject, space, case)
     raise AssertionError("the kernel refuses nothing")
 
@@ -72,10 +72,10 @@ def test_a_dtype_alone_is_found_in_every_order_of_the_checks(beside: list[str], 
     for checks in orders:
         kernel = conv_with(checks, text)
         own = looked_for(kernel, "bfloat16")
-        assert (own.others_only, set(own.domain.texts)) == ("", set(beside)), checks
+        assert (own.accepted_dtypes, set(own.domain.texts)) == ("", set(beside)), checks
         for dtype in OTHERS:
             other = looked_for(kernel, dtype)
-            assert (other.others_only, other.domain) == ("bf16", Domain.of("dtype == bf16")), (checks, dtype)
+            assert (other.accepted_dtypes, other.domain) == ("bf16", Domain.of("dtype == bf16")), (checks, dtype)
 
 
 def test_an_error_in_another_dtype_is_no_proof_that_the_kernel_takes_it() -> None:
@@ -87,7 +87,7 @@ def test_an_error_in_another_dtype_is_no_proof_that_the_kernel_takes_it() -> Non
         return refs.causal_conv1d((x * 1.0).view(torch.bfloat16).view(x.shape), weight, cu_seqlens=cu_seqlens)
 
     found = looked_for(conv, "bfloat16")
-    assert (found.others_only, found.domain.texts) == ("", ("d % 8 == 0",))
+    assert (found.accepted_dtypes, found.domain.texts) == ("", ("d % 8 == 0",))
 
 
 @pytest.mark.parametrize(("dtype", "condition"), [("bfloat16", "d % 8 == 0"), ("float32", "d % 4 == 0")])
@@ -98,7 +98,7 @@ def test_a_restriction_that_differs_with_the_dtype_is_none_on_the_dtype(dtype: s
         return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
 
     found = looked_for(conv, dtype)
-    assert (found.others_only, found.domain.texts) == ("", (condition,))
+    assert (found.accepted_dtypes, found.domain.texts) == ("", (condition,))
 
 
 def test_what_was_not_asked_is_not_taken_for_accepted() -> None:
@@ -111,5 +111,5 @@ def test_what_was_not_asked_is_not_taken_for_accepted() -> None:
         count += 1
         raise ValueError("shape not supported: " + "".join(chr(97 + int(c)) for c in str(abs(key))))
 
-    assert looked_for(conv, "bfloat16") == Found()
+    assert looked_for(conv, "bfloat16") == InferredDomain()
     assert count < 2500

@@ -23,7 +23,7 @@ from packproof.harness.results.events import (
     RunFinished,
     Verdict,
 )
-from packproof.properties.cases.layouts import CLASSES
+from packproof.properties.cases.layouts import BOUNDARY_CLASSES
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
@@ -64,7 +64,7 @@ def test_rounds_have_every_case_once_the_telling_ones_first() -> None:
     assert order[0] == golden[0]
     assert set(order[:5]) <= set(golden)
     assert all(case.n_tokens for case in order[:5])
-    assert len(frozenset[str]().union(*map(SPACE.classes, order[:5]))) > 0.8 * len(CLASSES)
+    assert len(frozenset[str]().union(*map(SPACE.boundary_classes, order[:5]))) > 0.8 * len(BOUNDARY_CLASSES)
     assert [case for case in order if case in other] == other
 
 
@@ -73,9 +73,9 @@ def test_every_boundary_class_is_met_before_any_is_met_for_nothing() -> None:
     order = [case for cases in rounds(golden, frozenset(golden), SPACE) for case in cases]
     met, new = frozenset[str](), []
     for case in order:
-        new.append(bool(SPACE.classes(case) - met))
-        met |= SPACE.classes(case)
-    assert met == set(CLASSES)
+        new.append(bool(SPACE.boundary_classes(case) - met))
+        met |= SPACE.boundary_classes(case)
+    assert met == set(BOUNDARY_CLASSES)
     assert not any(new[new.index(False) :])
     assert sum(new) < 12
 
@@ -103,14 +103,14 @@ def test_a_failure_is_sent_before_it_is_made_small() -> None:
     found = events(WRONG_IN_METADATA)
     at = place(found, FailureFound, "metadata")
     assert at < place(found, CellFinished, "metadata")
-    early = found[at].so_far.failure  # type: ignore[union-attr]
+    early = found[at].first_verdict.failure  # type: ignore[union-attr]
     small = found[place(found, CellFinished, "metadata")].verdict.failure  # type: ignore[union-attr]
     assert early is not None
     assert small is not None
-    assert early.tried == 0
+    assert early.cases_tried == 0
     assert early.lines[1:]
     assert early.example == small.example
-    assert small.tried > 0
+    assert small.cases_tried > 0
     assert sum(small.lengths) <= sum(early.lengths)
 
 
@@ -139,7 +139,7 @@ def scaled(x, weight, *, cu_seqlens):
 """
     found = events(source, fail_fast=True, questions=True, properties=("reference", "determinism"))
     assert isinstance(found[-1], RunFinished)
-    verdicts = {(v.cell.property, v.cell.beyond): v.status for v in found[-1].verdicts}
+    verdicts = {(v.cell.property, v.cell.unpromised): v.status for v in found[-1].verdicts}
     assert verdicts == {
         ("reference", ""): "passed",
         ("determinism", ""): "passed",

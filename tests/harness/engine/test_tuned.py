@@ -12,7 +12,7 @@ from packproof.harness.engine.replay import replay
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.conclusions import tuned_lines
 from packproof.harness.results.events import CellFinished, Verdict
-from packproof.properties.cases.tuned import Tuned, merged
+from packproof.properties.cases.tuned import Tuned, merge_tuned
 
 pytest.importorskip("triton")
 
@@ -99,7 +99,7 @@ def test_the_reports_say_how_many(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_merged_counts_each_configuration_once() -> None:
     first, second = Tuned("k", ("a",), ("a", "b"), 3), Tuned("k", ("b", "a"), ("b", "c"), 3)
-    assert merged([first], [second], [Tuned("j", ("x",), ("x",), 2)]) == (
+    assert merge_tuned([first], [second], [Tuned("j", ("x",), ("x",), 2)]) == (
         Tuned("k", ("a", "b"), ("a", "b", "c"), 3),
         Tuned("j", ("x",), ("x",), 2),
     )

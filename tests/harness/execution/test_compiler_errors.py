@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from packproof.harness.execution.compiler_errors import is_of_the_compiler
+from packproof.harness.execution.compiler_errors import is_compiler_error
 from packproof.harness.execution.execute import InProcess
-from packproof.properties.call import Call, KernelFault, NotCompiled, Refused
+from packproof.properties.call import Call, KernelFault, NotCompiled, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.torch_integration import TORCH_COMPILE
@@ -145,7 +145,7 @@ def test_a_kernel_may_decline_to_be_compiled(make_call: Make) -> None:
     def declining(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
         raise NotImplementedError("not under torch.compile")
 
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Refusal) as refused:
         InProcess(declining).run(make_call(2, 3, mode="compiled"))
     assert not isinstance(refused.value, NotCompiled)
 
@@ -198,7 +198,7 @@ def _raised_through(*files: str) -> ArithmeticError:
 def test_the_compiler_may_call_the_kernel_and_be_called_by_it() -> None:
     """After a graph break in a loop, the kernel's code runs below the compiler's, and what it calls is compiled."""
     dynamo, kernel = f"{torch.__path__[0]}/_dynamo/external_utils.py", __file__
-    assert is_of_the_compiler([_raised_through(dynamo, kernel, dynamo)])
-    assert is_of_the_compiler([_raised_through(kernel, dynamo)])
-    assert not is_of_the_compiler([_raised_through(dynamo, kernel)])
-    assert not is_of_the_compiler([_raised_through(kernel, dynamo, kernel, f"{torch.__path__[0]}/functional.py")])
+    assert is_compiler_error([_raised_through(dynamo, kernel, dynamo)])
+    assert is_compiler_error([_raised_through(kernel, dynamo)])
+    assert not is_compiler_error([_raised_through(dynamo, kernel)])
+    assert not is_compiler_error([_raised_through(kernel, dynamo, kernel, f"{torch.__path__[0]}/functional.py")])

@@ -19,7 +19,7 @@ from packproof.harness.execution.execute import InProcess
 from packproof.harness.execution.invocation import Invocation
 from packproof.harness.interpreter.memory_guard import is_poison
 from packproof.harness.targets.location import Location
-from packproof.properties.call import Call, KernelFault, MachineLimit, Placement, Refused
+from packproof.properties.call import Call, KernelFault, MachineLimit, Placement, Refusal
 from packproof.refs.errors import UsageError
 
 Make = Callable[..., Call]
@@ -199,7 +199,7 @@ def test_a_large_call_leaves_nothing(make_call: Make, fails: bool) -> None:
     call = replace(make_call(3), copies=2, shared=("weight",), token_rows=("x", "y", "cotangent:y"))
     gc.disable()
     try:
-        with pytest.raises((KernelFault, Refused)) if fails else nullcontext():
+        with pytest.raises((KernelFault, Refusal)) if fails else nullcontext():
             InProcess(kernel).run(call)
         assert [tensor() for tensor in seen] == [None] * len(seen) != []
     finally:
@@ -239,7 +239,7 @@ def test_a_gpu_without_memory_is_no_fault_of_the_kernel(
     monkeypatch.setattr(error_classification, "synchronise", lambda device: None)
     monkeypatch.setattr(error_classification, "free_bytes", lambda device: 10**11)
     invocation = cast(Invocation, SimpleNamespace(stage="", device=torch.device("cuda")))
-    found = error_classification.verdict_on(error, invocation, 100, lambda computing: None)
+    found = error_classification.classify_error(error, invocation, 100, lambda computing: None)
     assert isinstance(found, KernelFault if says is None else MachineLimit)
     assert re.search(says or "the tensors of this call take 100 bytes", str(found))
 
@@ -254,7 +254,7 @@ def test_memory_that_was_lacking_is_reported_late(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 40 * 10**9)
     monkeypatch.setattr(error_classification, "synchronise", synchronise)
     invocation = cast(Invocation, SimpleNamespace(stage="on a side stream: ", device=torch.device("cuda")))
-    found = error_classification.verdict_on(late, invocation, 100, lambda computing: None)
+    found = error_classification.classify_error(late, invocation, 100, lambda computing: None)
     assert isinstance(found, MachineLimit)
 
 
@@ -279,7 +279,7 @@ def test_a_gpu_that_has_no_memory_for_a_context_is_too_small(monkeypatch: pytest
 
     monkeypatch.setattr(torch, "empty", refuse)
     with pytest.raises(MachineLimit, match=r"^cpu cannot be used: CUDA error: out of memory$"):
-        InProcess(lambda x, *, cu_seqlens: x).warm()
+        InProcess(lambda x, *, cu_seqlens: x).create_context()
 
 
 def test_a_device_lost_in_a_large_call_gets_no_more_work(make_call: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,7 +413,7 @@ def test_between_the_rows_of_a_window(make_call: Make, rogue: Rogue) -> None:
 
 
 def test_a_refusal_is_not_a_fault(make_call: Make, rogue: Rogue) -> None:
-    with pytest.raises(Refused, match="no such option here"):
+    with pytest.raises(Refusal, match="no such option here"):
         InProcess(Location.parse(rogue("declines")).load()).run(make_call(2))
 
 
@@ -466,10 +466,10 @@ def test_offsets_edited_in_place(make_call: Make) -> None:
 def test_locations() -> None:
     from packproof import refs  # noqa: PLC0415
 
-    location = Location.of(refs.rope)
+    location = Location.from_function(refs.rope)
     assert location is not None
     assert location.load() is refs.rope
-    assert Location.of(lambda: 0) is None
+    assert Location.from_function(lambda: 0) is None
     assert Location.parse("packproof.refs:PackLayout.from_lengths").load().__name__ == "from_lengths"
     for target, words in {
         "no_colon": "expected package.module:function or path/file.py:function",

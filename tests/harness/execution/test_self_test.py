@@ -41,7 +41,7 @@ def test_a_release_that_was_tried_is_not_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_correct_kernel_passes_and_an_incorrect_one_fails() -> None:
-    assert self_test.misfits() == []
+    assert self_test.incorrect_verdicts() == []
     self_test.require_sound_judgement(SENTENCE)
 
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from packproof.harness.debug.local import Local
+from packproof.harness.debug.local import LocalRunner
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.interpreter import repair
 from packproof.harness.interpreter.batch import blocks, selftest, shadow, world
 from packproof.harness.interpreter.batch import launch as batch
 from packproof.harness.interpreter.batch.launch import BatchingSanitizer
 from packproof.harness.interpreter.batch.programs import programs
-from packproof.harness.interpreter.batch.rewrite import batched
+from packproof.harness.interpreter.batch.rewrite import batch_function
 from packproof.harness.interpreter.sanitizer import Launch, Order, Sanitizer
 from packproof.properties.call import Call, KernelFault
 from tests.harness import triton_batches, triton_fallbacks, triton_races, triton_samples
@@ -28,7 +28,7 @@ repair.install()
 @pytest.fixture(autouse=True)
 def _nothing_remembered() -> Iterator[None]:
     yield
-    BatchingSanitizer.refused.clear()
+    BatchingSanitizer.unsupported_kernels.clear()
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_what_no_batch_can_do_runs_one_by_one(name: str) -> None:
     launch, reason = triton_fallbacks.ONE_BY_ONE[name]
     sanitizer = both(launch)
     assert sanitizer.batches == 0
-    assert [str(why) for why in BatchingSanitizer.refused.values()] == ([reason] if reason else [])
+    assert [str(why) for why in BatchingSanitizer.unsupported_kernels.values()] == ([reason] if reason else [])
 
 
 @pytest.mark.parametrize(("few", "together"), [(triton_batches.PROGRAMS, False), (triton_batches.PROGRAMS - 1, True)])
@@ -114,7 +114,7 @@ def test_a_batch_that_gives_up_runs_in_the_given_order(monkeypatch: pytest.Monke
     run, reason = triton_fallbacks.ONE_BY_ONE["a_counter_after_its_loop"]
     with BatchingSanitizer(order="reverse") as sanitizer:
         run()
-    assert (sanitizer.batches, [str(why) for why in BatchingSanitizer.refused.values()]) == (0, [reason])
+    assert (sanitizer.batches, [str(why) for why in BatchingSanitizer.unsupported_kernels.values()]) == (0, [reason])
     assert started == [*range(triton_batches.PROGRAMS)][::-1]
 
 
@@ -169,7 +169,7 @@ def test_a_device_assert_of_one_program_is_raised_as_it_is_one_by_one() -> None:
     [
         (InProcess, False, [[0, 1, 2, 3]]),
         (InProcess, True, [[3], [2], [1], [0]]),
-        (Local, False, [[0], [1], [2], [3]]),  # where breakpoints work
+        (LocalRunner, False, [[0], [1], [2], [3]]),  # where breakpoints work
     ],
 )
 def test_who_runs_programs_together(
@@ -196,8 +196,8 @@ def test_who_runs_programs_together(
 )
 def test_without_a_replacement_the_self_test_refuses_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert selftest.run() == ""
-    known = [replacement for replacement in world._known if replacement[1] != name]
-    assert len(known) < len(world._known)
+    known = [replacement for replacement in world._batch_replacements if replacement[1] != name]
+    assert len(known) < len(world._batch_replacements)
     monkeypatch.setattr(world, "_known", known)
     assert selftest.run()
 
@@ -217,14 +217,17 @@ def test_where_the_self_test_fails_programs_run_one_by_one(monkeypatch: pytest.M
 
 
 def test_different_bits_are_found_by_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    transpose = blocks.transposed
-    found = [(*row[:3], property(lambda t: transpose(t) * 1.01)) if row[1] == "T" else row for row in world._known]
+    transpose = blocks.transpose
+    found = [
+        (*row[:3], property(lambda t: transpose(t) * 1.01)) if row[1] == "T" else row
+        for row in world._batch_replacements
+    ]
     monkeypatch.setattr(world, "_known", found)
     assert selftest.run() == "blocks of float32: programs that run together have other bits than one after another"
 
 
 def test_a_kernel_keeps_the_lines_of_its_source() -> None:
     function = triton_batches._masked_kernel.fn
-    lines = {line for *_, line in batched(function).__code__.co_lines() if line}
+    lines = {line for *_, line in batch_function(function).__code__.co_lines() if line}
     written, first = inspect.getsourcelines(function)
     assert {first + 2, first + len(written) - 1} <= lines <= {*range(first, first + len(written))}

@@ -140,4 +140,4 @@ def test_random_control_flow_has_the_bits_of_one_program_after_another(seed: int
     file.write_text(_Writer(seed).kernel())
     together = BatchingSanitizer()
     assert torch.equal(_results(file, together), _results(file, Sanitizer())), file.read_text()
-    assert together.batches == 1, (BatchingSanitizer.refused, file.read_text())
+    assert together.batches == 1, (BatchingSanitizer.unsupported_kernels, file.read_text())

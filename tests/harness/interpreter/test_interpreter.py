@@ -59,7 +59,7 @@ def test_arguments_are_bound_as_inspect_binds_them(args: tuple[int, ...], kwargs
         except TypeError as error:
             return str(error)
 
-    assert outcome(arguments.bound) == outcome(inspect.getcallargs)
+    assert outcome(arguments.call_arguments) == outcome(inspect.getcallargs)
 
 
 def test_it_has_to_be_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:

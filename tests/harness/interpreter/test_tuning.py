@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from packproof.harness.interpreter import tuning
-from packproof.harness.interpreter.tuning import configured, draw_configurations, place
+from packproof.harness.interpreter.tuning import configuration_index, draw_configurations, use_configuration
 
 triton = pytest.importorskip("triton")
 autotuner = pytest.importorskip("triton.runtime.autotuner")
@@ -46,7 +46,7 @@ def launched(n: int, number: int = 0) -> list[int]:
     kernel = Launched()
     configs = [triton.Config({"BLOCK": block}) for block in (TOO_LARGE, 16, 32, 64)]
     tuned = autotuner.Autotuner(kernel, ["x", "n"], configs, ["n"], None, None)
-    with configured(number) as ran:
+    with use_configuration(number) as ran:
         for _ in range(2):
             tuned.run(None, n)
     [report] = ran()
@@ -78,14 +78,17 @@ def test_further_numbers_take_the_other_configurations_of_the_same_kind_of_call(
 
 @pytest.mark.parametrize("configurations", [2, 3, 7])
 def test_each_turn_takes_every_configuration_once(configurations: int) -> None:
-    places = [place(number, configurations, "kernel") for number in range(10 * configurations)]
+    places = [configuration_index(number, configurations, "kernel") for number in range(10 * configurations)]
     assert places[:configurations] == list(range(configurations))
     for turn in range(10):
         assert sorted(places[turn * configurations :][:configurations]) == list(range(configurations))
 
 
 def test_kernels_with_lists_of_the_same_length_meet_in_every_combination() -> None:
-    pairs = {(place(number, 3, "_forward_kernel"), place(number, 3, "_backward_kernel")) for number in range(60)}
+    pairs = {
+        (configuration_index(number, 3, "_forward_kernel"), configuration_index(number, 3, "_backward_kernel"))
+        for number in range(60)
+    }
     assert len(pairs) == 9
 
 
@@ -96,7 +99,7 @@ def test_few_numbers_meet_every_value_of_the_kernels_own_parameters(monkeypatch:
     kernel = Launched()
     tuned = autotuner.Autotuner(kernel, ["x", "n"], configs, ["n"], None, None)
     for number in range(6):
-        with configured(number):
+        with use_configuration(number):
             tuned.run(None, 1)
     ran = list(zip(kernel.blocks[::2], kernel.warps[::2], strict=True))
     assert ran == [(16, 1), (32, 1), (16, 2), (32, 2), (16, 4), (32, 4)]
@@ -109,6 +112,6 @@ def test_a_configuration_that_the_kernel_has_pinned_stays() -> None:
     tuned = autotuner.Autotuner(kernel, ["x", "n"], configs, ["n"], None, None)
     tuned.cache[(1,)] = configs[1]
     for number in range(3):
-        with configured(number):
+        with use_configuration(number):
             tuned.run(None, 1)
     assert kernel.blocks == [32, 32, 32]

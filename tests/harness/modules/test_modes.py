@@ -15,7 +15,7 @@ from torch._higher_order_ops.cond import cond_op
 
 from packproof.harness.modules.check import check_module, module_request, run_module_check
 from packproof.harness.modules.choices import TieBreaker
-from packproof.harness.modules.modes import Mode, admitted
+from packproof.harness.modules.modes import Mode, supported_modes
 from packproof.harness.results.events import RunFinished, Verdict
 from tests.harness.modules.models import WIDTH, Attention, Hybrid, InContext, MaskedAttention
 
@@ -160,7 +160,7 @@ def test_an_attention_that_cannot_be_had_is_not_judged() -> None:
 
 
 def test_the_matrix_has_what_the_module_admits_and_says_what_not() -> None:
-    modes, notes = admitted(Chosen())
+    modes, notes = supported_modes(Chosen())
     plain, compiled = [str(m) for m in modes if not m.compiled], [str(m) for m in modes if m.compiled]
     assert plain == [
         *("", "train", "checkpointing"),

@@ -17,7 +17,7 @@ from packproof.harness.engine.replay import replay
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.peers import board as boards
 from packproof.harness.peers import run
-from packproof.harness.peers.board import PeerBoard, word
+from packproof.harness.peers.board import PeerBoard, verdict_text
 from packproof.harness.peers.page import as_markdown
 from packproof.harness.peers.report import PeersReport, table
 from packproof.harness.peers.run import check_peers, open_peers
@@ -67,7 +67,7 @@ def run_of(tmp_path: Path, names: Sequence[str], **fields: Any) -> PeerBoard:
     requested = request(tmp_path, **fields)
     entries = open_peers(requested, names)
     started, *_, finished = check_peers(requested, entries)
-    return boards.gathered(entries, started, finished)  # type: ignore[arg-type]
+    return boards.make_board(entries, started, finished)  # type: ignore[arg-type]
 
 
 def board(tmp_path: Path, names: Sequence[str], **fields: Any) -> dict[str, Row]:
@@ -151,7 +151,7 @@ def test_what_was_not_judged_is_never_passed(
     status: Any, reason: str, refused: int, beyond: str, expected: str
 ) -> None:
     cell = Cell("rope", "a:b", "carry", "float32", "cpu", beyond)
-    assert word(Verdict(cell, "eager", status, 9, 0.1, refused=refused, reason=reason)) == expected
+    assert verdict_text(Verdict(cell, "eager", status, 9, 0.1, refused=refused, reason=reason)) == expected
 
 
 @pytest.mark.usefixtures("others")
@@ -159,7 +159,7 @@ def test_a_run_that_ends_early_says_what_it_did_not_reach(tmp_path: Path) -> Non
     file = tmp_path / "peers.json"
     options = ["--property", "reference", "--device", "cpu", "--max-time", "0.001", "--json", str(file)]
     assert main.run(["peers", "other:multiplying", "other:unsteady", *options]) == ending.INCONCLUSIVE
-    found = boards.read(str(file))
+    found = boards.read_board(str(file))
     assert found.finished
     assert {row.verdict for row in found.rows} == {"not reached"}
 
@@ -181,7 +181,7 @@ def test_the_scoreboard_in_a_terminal_as_data_and_as_a_page(tmp_path: Path, caps
     assert f"| `other:multiplying` | {version} | causal_conv1d | 100 % |  | isolation (NaN) | 1 of 2 |" in page
     assert "| `other:multiplying` | isolation (NaN) | fp32 | [1, 2] | sequence " in page
     assert "Not judged: absent:ssd: not installed." in page
-    found = [row for row in boards.read(str(files["json"])).rows if row.beyond]
+    found = [row for row in boards.read_board(str(files["json"])).rows if row.unpromised]
     assert [(r.peer, r.law, r.verdict, r.lengths) for r in found] == [
         ("other:multiplying", "isolation (NaN)", "does not hold", (1, 2))
     ]
@@ -194,7 +194,7 @@ def test_the_scoreboard_in_a_terminal_as_data_and_as_a_page(tmp_path: Path, caps
 def test_boards_are_joined_by_peer_and_say_where_each_was_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = boards.read("data/peers.json")
+    first = boards.read_board("data/peers.json")
     first = replace(first, peers=tuple(replace(peer, where="") for peer in first.peers))
     again = [peer for peer in first.peers if peer.peer in ("fla:ssd", "flash_attn:rope")]  # the second: not installed
     row = next(row for row in first.rows if row.peer == "fla:ssd")
@@ -204,12 +204,12 @@ def test_boards_are_joined_by_peer_and_say_where_each_was_judged(
         file.write_text(boards.as_json(board))
     both = [str(file) for file in files]
     assert main.run(["peers", "--from", ",".join(both[:2]), "--json", both[2], "--markdown", both[3]]) == 0
-    found = boards.read(both[2])
+    found = boards.read_board(both[2])
     assert [peer.peer for peer in found.peers] == [peer.peer for peer in first.peers]
     assert [row.examples for row in found.rows if row.peer == "fla:ssd"] == [12345]
     assert len(found.rows) == sum(row.peer != "fla:ssd" for row in first.rows) + 1
-    assert [(peer.peer, peer.where) for peer in found.peers if peer.where] == [("fla:ssd", later.where)]
-    assert f"\nfla:ssd: {later.where}.\n" in files[3].read_text()
+    assert [(peer.peer, peer.judged_on) for peer in found.peers if peer.judged_on] == [("fla:ssd", later.judged_on)]
+    assert f"\nfla:ssd: {later.judged_on}.\n" in files[3].read_text()
     files[1].write_text(boards.as_json(replace(later, seed=7)))
     assert main.run(["peers", "--from", ",".join(both[:2])]) == 2
     assert "cannot be one" in capsys.readouterr().err
@@ -240,7 +240,7 @@ def test_torch_kernels_are_judged_here(tmp_path: Path, capsys: pytest.CaptureFix
     file = tmp_path / "peers.json"
     options = ["--property", "reference", "--dtype", "fp32", "--profile", "quick", "--device", "cpu"]
     assert main.run(["peers", "torch:compiled_rope", *options, "--json", str(file)]) == 0
-    assert [row.verdict for row in boards.read(str(file)).rows] == ["passed"]
+    assert [row.verdict for row in boards.read_board(str(file)).rows] == ["passed"]
     assert "torch:compiled_rope" in capsys.readouterr().out
 
 

@@ -14,8 +14,17 @@ import pytest
 from packproof.harness.reports.html import HtmlReport, page
 from packproof.harness.reports.svg import palette
 from packproof.harness.results.events import Cell, Failure, RunFinished, RunStarted, Verdict
-from packproof.harness.results.maps import ErrorMap, Evidence, Layout, LeakCell, LeakMap, MapRow, Place, Worst
-from packproof.properties.cases.layouts import CLASSES
+from packproof.harness.results.maps import (
+    ErrorMap,
+    Evidence,
+    Layout,
+    LeakCell,
+    LeakMap,
+    MapRow,
+    TensorRow,
+    WorstElement,
+)
+from packproof.properties.cases.layouts import BOUNDARY_CLASSES
 from packproof.refs.errors import UsageError
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "rect", "line", "path"}
@@ -56,7 +65,7 @@ def cell(prop: str, dtype: str = "float32", target: str = "my_kernels:ssd_fwd") 
 
 
 def passed(prop: str) -> Verdict:
-    return Verdict(cell(prop), "eager", "passed", 20, 0.5, judged=20, classes=frozenset(CLASSES[:-2]))
+    return Verdict(cell(prop), "eager", "passed", 20, 0.5, judged=20, classes=frozenset(BOUNDARY_CLASSES[:-2]))
 
 
 def failed(failure: Failure, prop: str = "packing", target: str = "my_kernels:ssd_fwd") -> Verdict:
@@ -64,14 +73,20 @@ def failed(failure: Failure, prop: str = "packing", target: str = "my_kernels:ss
 
 
 SKIPPED = Verdict(cell("carry"), "eager", "skipped", 0, 0.0, reason="the kernel takes no initial state")
-PLACES = (Place("token", 0, 0), Place("token", 1, 0), Place("slack", -1, 0), Place("state", 0), Place("state", 1))
+PLACES = (
+    TensorRow("token", 0, 0),
+    TensorRow("token", 1, 0),
+    TensorRow("slack", -1, 0),
+    TensorRow("state", 0),
+    TensorRow("state", 1),
+)
 CELLS = (LeakCell(True, ("x",)), LeakCell(False), LeakCell(False, ("x",), ("x",)), LeakCell(True), LeakCell(False))
 ROW = MapRow("sequence 0", 0, (0.0, 0.3, 5.0, 2e4, math.inf, None), (4,))
 EVIDENCE = Evidence(
     Layout((6, 0, 1), 2, "pack", 4),
-    Worst("sequence 0, token 4", -0.4, 0.9, "alone", 1.3, (("rounding", 1e-9), ("accumulation", 1e-6))),
+    WorstElement("sequence 0, token 4", -0.4, 0.9, "alone", 1.3, (("rounding", 1e-9), ("accumulation", 1e-6))),
     ErrorMap(
-        "y", "alone", "token", (MapRow("sequence 0", 0, (0.0, 0.3, 5.0, 2e4, math.inf, None), (4,)),), cut="9 rows"
+        "y", "alone", "token", (MapRow("sequence 0", 0, (0.0, 0.3, 5.0, 2e4, math.inf, None), (4,)),), omitted="9 rows"
     ),
     LeakMap("y", "NaN", ("x", "z"), PLACES, PLACES[:2], (CELLS, CELLS), "7 columns"),
     ErrorMap("y", "alone", "token", (ROW, MapRow("sequence 1", 0, ()))),
@@ -175,9 +190,9 @@ def test_what_was_not_run_is_reported() -> None:
 
 
 def test_text_from_elsewhere_is_escaped() -> None:
-    errors = ErrorMap(SCRIPT, SCRIPT, "token", (MapRow(SCRIPT, 0, (2.0,)),), cut=SCRIPT)
+    errors = ErrorMap(SCRIPT, SCRIPT, "token", (MapRow(SCRIPT, 0, (2.0,)),), omitted=SCRIPT)
     map_ = LeakMap(SCRIPT, "NaN", (SCRIPT,), PLACES[:1], PLACES[:1], ((LeakCell(True, (SCRIPT,)),),), SCRIPT)
-    evidence = Evidence(Layout((1,)), Worst(SCRIPT, 0, 1, SCRIPT, 1), errors, map_)
+    evidence = Evidence(Layout((1,)), WorstElement(SCRIPT, 0, 1, SCRIPT, 1), errors, map_)
     lines = (SCRIPT, "\x00\x1b[31m\ud800", "</pre></style>")
     hostile = Failure((1,), SCRIPT, lines, 1, 1, f"{SCRIPT}.json", evidence)
     source = rendered(failed(hostile, target=f"a.py:{SCRIPT}"), error=SCRIPT)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from packproof.harness.reports.live import Headway, in_words
+from packproof.harness.reports.live import ProgressLine, duration_text
 from packproof.harness.reports.terminal import TerminalReport
 from packproof.harness.results.events import (
     Cell,
@@ -64,7 +64,7 @@ class Watched:
 
 def test_the_line_says_how_far_the_run_is() -> None:
     clock = Clock()
-    line = Headway(clock)
+    line = ProgressLine(clock)
     line(RunStarted((FIRST, SECOND), "quick", 0))
     assert str(line) == "0 of 2 cells"
     line(Progress(FIRST, 10, 40, (1, 2, 3, 4, 5, 6, 7)))
@@ -82,7 +82,7 @@ def test_the_line_says_how_far_the_run_is() -> None:
 
 def test_a_cell_without_a_plan_leaves_the_end_open() -> None:
     clock = Clock()
-    line = Headway(clock)
+    line = ProgressLine(clock)
     line(RunStarted((FIRST,), "quick", 0))
     clock.now = 4
     assert line.seconds_left is None
@@ -94,7 +94,7 @@ def test_a_cell_without_a_plan_leaves_the_end_open() -> None:
     ("seconds", "words"), [(0, "1 s"), (7.6, "8 s"), (42, "40 s"), (100, "2 min"), (3600, "60 min"), (7200, "2 h")]
 )
 def test_durations_in_words(seconds: float, words: str) -> None:
-    assert in_words(seconds) == words
+    assert duration_text(seconds) == words
 
 
 def test_without_a_terminal_a_quiet_run_shows_that_it_goes_on() -> None:

@@ -24,8 +24,8 @@ from packproof.harness.results.events import (
     Verdict,
 )
 from packproof.harness.results.wording import failure_text
-from packproof.properties.cases.case import MEANINGS
-from packproof.properties.cases.layouts import CLASSES
+from packproof.properties.cases.case import REGIME_DESCRIPTIONS
+from packproof.properties.cases.layouts import BOUNDARY_CLASSES
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation
 from packproof.refs.errors import UsageError
@@ -43,10 +43,10 @@ LEAK = Failure(
         "B's gradient in sequence 1 contains sequence 0",
     ),
     example=3,
-    tried=41,
+    cases_tried=41,
     replay=".packproof/ssd-packing-5e1c.json",
 )
-DRAWN = frozenset(CLASSES[:-2])
+DRAWN = frozenset(BOUNDARY_CLASSES[:-2])
 PASSED = Verdict(cell("reference", "bfloat16"), "gpu", "passed", 120, 1.25, judged=118, refused=2, classes=DRAWN)
 FAILED = Verdict(cell("packing", "bfloat16"), "gpu", "failed", 3, 2.5, judged=3, classes=DRAWN, failure=LEAK)
 SKIPPED = Verdict(cell("carry", "bfloat16"), "gpu", "skipped", 0, 0.0, reason="the kernel takes no initial state")
@@ -136,7 +136,7 @@ def test_the_data_regime_of_a_failure_is_explained_once_and_normal_data_never() 
 
     assert (
         terminal(stream(wrong("reference", "cancelling"), wrong("carry", "cancelling"))).count(
-            f"cancelling: {MEANINGS['cancelling']}"
+            f"cancelling: {REGIME_DESCRIPTIONS['cancelling']}"
         )
         == 1
     )

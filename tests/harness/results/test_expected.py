@@ -21,7 +21,7 @@ def expected(folder: Path, **more: str) -> ExpectedFailures:
     entry = {"target": "mine.py:rope", "property": "packing", "dtype": "fp32", "reason": "issue 12", **more}
     file = folder / "known.toml"
     file.write_text("\n".join(["[[expected_failure]]", *(f'{key} = "{value}"' for key, value in entry.items())]))
-    return ExpectedFailures.read(str(file))
+    return ExpectedFailures.from_file(str(file))
 
 
 @pytest.fixture(autouse=True)
@@ -30,14 +30,14 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_expected_failure_keeps_its_layout_and_does_not_fail_the_run(tmp_path: Path) -> None:
-    verdict = expected(tmp_path).judged(FAILED)
+    verdict = expected(tmp_path).apply(FAILED)
     assert verdict == replace(FAILED, status="expected", reason="expected: issue 12")
     assert verdict.held
     assert not verdict.failed
 
 
 def test_one_that_holds_is_stale_and_fails_the_run(tmp_path: Path) -> None:
-    verdict = expected(tmp_path).judged(PASSED)
+    verdict = expected(tmp_path).apply(PASSED)
     assert verdict.status == "stale"
     assert verdict.failed
     assert verdict.failure is not None
@@ -49,21 +49,21 @@ def test_one_that_holds_is_stale_and_fails_the_run(tmp_path: Path) -> None:
 
 def test_one_that_does_not_apply_is_stale(tmp_path: Path) -> None:
     skipped = replace(PASSED, status="skipped", reason="only a GPU has streams")
-    verdict = expected(tmp_path).judged(skipped)
+    verdict = expected(tmp_path).apply(skipped)
     assert verdict.status == "stale"
     assert verdict.failure is not None
     assert verdict.failure.lines[0].startswith("it does not apply here, and was expected to fail")
 
 
 def test_an_inconclusive_cell_is_no_expected_failure(tmp_path: Path) -> None:
-    verdict = expected(tmp_path).judged(replace(PASSED, status="inconclusive", reason="out of time"))
+    verdict = expected(tmp_path).apply(replace(PASSED, status="inconclusive", reason="out of time"))
     assert verdict.status == "inconclusive"
     assert verdict.reason == "out of time; the failure of entry 1 of known.toml was not seen"
 
 
 def test_a_fault_of_packproof_stays_one(tmp_path: Path) -> None:
     error = replace(PASSED, status="error", reason="packproof itself failed")
-    assert expected(tmp_path).judged(error) is error
+    assert expected(tmp_path).apply(error) is error
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_fault_of_packproof_stays_one(tmp_path: Path) -> None:
 def test_another_failure_than_the_expected_one_fails(
     entry: dict[str, str], failure: Failure, said: str, tmp_path: Path
 ) -> None:
-    verdict = expected(tmp_path, **entry).judged(replace(FAILED, failure=failure))
+    verdict = expected(tmp_path, **entry).apply(replace(FAILED, failure=failure))
     assert verdict.failed
     assert verdict.failure is not None
     assert verdict.failure.lines == (*failure.lines, f"entry 1 of known.toml {said}")
@@ -89,7 +89,7 @@ def test_another_failure_than_the_expected_one_fails(
 )
 def test_the_same_failure_is_expected_however_it_is_named(entry: dict[str, str], tmp_path: Path) -> None:
     failure = replace(WRONG, fault=entry.get("fault", ""))
-    assert expected(tmp_path, **entry).judged(replace(FAILED, failure=failure)).status == "expected"
+    assert expected(tmp_path, **entry).apply(replace(FAILED, failure=failure)).status == "expected"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_the_same_failure_is_expected_however_it_is_named(entry: dict[str, str],
 )
 def test_an_entry_is_of_one_cell(entry: dict[str, str], tmp_path: Path) -> None:
     found = expected(tmp_path, **entry)
-    assert found.judged(FAILED) is FAILED
+    assert found.apply(FAILED) is FAILED
     [note] = found.notes([CELL])
     assert note.startswith("0 expected failures of known.toml, not in this run: ")
 
@@ -107,9 +107,9 @@ def test_an_entry_is_of_one_cell(entry: dict[str, str], tmp_path: Path) -> None:
 def test_what_does_not_count_is_not_judged(tmp_path: Path) -> None:
     """A property that is not promised fails no run, and no entry is about it."""
     beyond = replace(FAILED, cell=replace(CELL, property="isolation", beyond="NaN", counts=False))
-    assert expected(tmp_path, property="isolation (NaN)").judged(beyond) is beyond
+    assert expected(tmp_path, property="isolation (NaN)").apply(beyond) is beyond
     strict = replace(beyond, cell=replace(beyond.cell, counts=True))
-    assert expected(tmp_path, property="isolation (NaN)").judged(strict).status == "expected"
+    assert expected(tmp_path, property="isolation (NaN)").apply(strict).status == "expected"
 
 
 CONV = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from packproof.harness.results import files
-from packproof.harness.results.files import Unwritten, read_bytes, replace_text, writable
+from packproof.harness.results.files import WriteError, read_bytes, replace_text, writable_path
 from packproof.refs.errors import UsageError
 
 
@@ -27,7 +27,7 @@ def test_a_file_that_cannot_be_written_is_unchanged(
     file = tmp_path / "r.json"
     replace_text(file, "before")
     monkeypatch.setattr(os, step, fail_with(number))
-    with pytest.raises(Unwritten, match=r"r\.json"):
+    with pytest.raises(WriteError, match=r"r\.json"):
         replace_text(file, "after")
     assert file.read_text() == "before"
     assert list(tmp_path.iterdir()) == [file]
@@ -62,7 +62,7 @@ def test_a_device_stays_a_device(tmp_path: Path) -> None:
     replace_text(link, "text")
     assert link.is_symlink()
     assert Path("/dev/null").is_char_device()
-    with pytest.raises(Unwritten, match="No space left"):
+    with pytest.raises(WriteError, match="No space left"):
         replace_text(Path("/dev/full"), "text")
     assert Path("/dev/full").is_char_device()
 
@@ -72,7 +72,7 @@ def test_a_pipe_gets_only_the_last_version(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
     reader.start()
-    replace_text(pipe, "first", last=False)
+    replace_text(pipe, "first", final=False)
     replace_text(pipe, "last" * 100_000)
     reader.join()
     assert read == ["last" * 100_000]
@@ -82,13 +82,13 @@ def test_a_pipe_gets_only_the_last_version(tmp_path: Path) -> None:
 def test_writing_to_a_pipe_without_a_reader_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setattr(files, "_READER_SECONDS", 0.1)
-    with pytest.raises(Unwritten, match="no one reads from this pipe"):
+    with pytest.raises(WriteError, match="no one reads from this pipe"):
         replace_text(tmp_path / "pipe", "text")
 
 
 def test_a_file_that_this_process_prints_to_keeps_its_contents(capfd: pytest.CaptureFixture[str]) -> None:
     os.write(1, b"printed\n")
-    replace_text(Path("/dev/stdout"), "half\n", last=False)
+    replace_text(Path("/dev/stdout"), "half\n", final=False)
     replace_text(Path("/dev/stdout"), "report\n")
     os.write(1, b"printed\n")
     assert capfd.readouterr().out == "printed\nreport\nprinted\n"
@@ -100,7 +100,7 @@ def test_an_unwritable_path_is_refused_before_the_run(tmp_path: Path, name: str)
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to("missing/r.json")
     with pytest.raises(UsageError, match="--json: "):
-        writable(str(tmp_path / name), "--json")
+        writable_path(str(tmp_path / name), "--json")
 
 
 def test_a_file_is_read_up_to_a_size_limit(tmp_path: Path) -> None:

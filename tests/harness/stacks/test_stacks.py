@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from packproof import refs
 from packproof.harness.stacks.documents import Documents, documents
-from packproof.harness.stacks.model import Stack, of_mamba_ssm, ours
+from packproof.harness.stacks.model import Stack, mamba_ssm_stack, packproof_stack
 from packproof.harness.stacks.results import Trained
-from packproof.harness.stacks.run import StacksRequest, losses, run_stacks, unlike
+from packproof.harness.stacks.run import StacksRequest, losses, mismatch_reason, run_stacks
 from packproof.harness.stacks.shapes import MODES, SHAPES
 from packproof.layers import Mamba2Block
 from packproof.refs.errors import UsageError
@@ -43,12 +43,12 @@ def trained(model: str, *modes: str, ops: Any = None) -> dict[str, Trained]:
 def test_each_mode_makes_every_prediction_once(of: Documents, mode: str) -> None:
     passes = of.passes(mode)
     assert set(MODES) == set(EVERY)
-    assert sorted(torch.cat([one.places for one in passes]).tolist()) == list(range(of.predictions))
+    assert sorted(torch.cat([one.prediction_indices for one in passes]).tolist()) == list(range(of.predictions))
     nexts, pasts = (torch.cat([tokens[at] for tokens in of.tokens]) for at in (slice(1, None), slice(None, -1)))
     for one in passes:
         assert one.input_ids.numel() <= of.capacity
-        assert torch.equal(one.targets, nexts[one.places])
-        assert torch.equal(one.input_ids[0, one.rows], pasts[one.places])
+        assert torch.equal(one.targets, nexts[one.prediction_indices])
+        assert torch.equal(one.input_ids[0, one.rows], pasts[one.prediction_indices])
         assert torch.equal(one.seq_idx[0, one.rows], one.seq_idx[0, one.rows + 1])
         assert one.seq_idx.min() >= 0
 
@@ -64,7 +64,7 @@ def test_documents_have_the_mean_of_those_of_the_paper_and_fill_the_packs() -> N
 @pytest.mark.parametrize("model", ["mamba-tiny", "mamba2-tiny"])
 def test_gradients_of_packs_are_the_sums_over_documents(model: str) -> None:
     def gradients(mode: str) -> dict[str, Tensor]:
-        stack = ours(SHAPES[model], refs, "cpu", torch.float32, seed=0).double()
+        stack = packproof_stack(SHAPES[model], refs, "cpu", torch.float32, seed=0).double()
         for one in FEW.passes(mode):
             (stack(one).sum() / FEW.predictions).backward()
         return {name: parameter.grad for name, parameter in stack.named_parameters() if parameter.grad is not None}
@@ -102,11 +102,15 @@ def test_a_leak_between_documents_is_seen_and_not_timed(model: str, op: str) -> 
 
 def test_a_small_leak_is_more_than_rounding_at_twice_the_precision() -> None:
     row = Trained("mamba2-1.4b", "packed", "timed", apart=1.1, apart_wide=0.001)
-    assert unlike(row) == ""
-    assert "differ by 0.5 x the rounding of one document at a time at twice" in unlike(replace(row, apart_wide=0.5))
-    assert unlike(replace(row, apart=2.1)).endswith("2.1 x the rounding of one document at a time, and 2 x is allowed")
-    assert unlike(replace(row, apart=float("nan")))
-    assert unlike(replace(row, apart_wide=float("nan")))
+    assert mismatch_reason(row) == ""
+    assert "differ by 0.5 x the rounding of one document at a time at twice" in mismatch_reason(
+        replace(row, apart_wide=0.5)
+    )
+    assert mismatch_reason(replace(row, apart=2.1)).endswith(
+        "2.1 x the rounding of one document at a time, and 2 x is allowed"
+    )
+    assert mismatch_reason(replace(row, apart=float("nan")))
+    assert mismatch_reason(replace(row, apart_wide=float("nan")))
     assert replace(row, mode="mamba_ssm", status="wrong").bad is False
 
 
@@ -143,8 +147,8 @@ def test_the_block_of_mamba_ssm_gets_weights_and_boundaries(monkeypatch: pytest.
     module.Mamba2 = Mamba2  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mamba_ssm.modules.mamba2", module)
     shape = SHAPES["mamba2-tiny"]
-    stack = ours(shape, refs, "cpu", torch.float32, seed=0)
-    theirs: Stack = of_mamba_ssm(shape, "cpu", torch.float32, stack)
+    stack = packproof_stack(shape, refs, "cpu", torch.float32, seed=0)
+    theirs: Stack = mamba_ssm_stack(shape, "cpu", torch.float32, stack)
     found = [losses(each, FEW.passes("packed"), FEW.predictions) for each in (stack, theirs)]
     torch.testing.assert_close(*found)
 

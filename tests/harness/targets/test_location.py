@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.targets.location import absent
+from packproof.harness.targets.location import missing_target_reason
 
 SOURCE = """
 raise SystemExit("imported")
@@ -35,12 +35,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ["mine.py:conv", "mine:rope", "mine:other", "mine:Layer.forward", "package.inner:conv", "mamba_ssm:ssd"],
 )
 def test_what_a_source_defines_is_there(target: str) -> None:
-    assert absent(target) == ""
+    assert missing_target_reason(target) == ""
 
 
 @pytest.mark.parametrize("target", ["stars:conv", "lazy:conv", "broken.py:conv"])
 def test_what_only_a_run_could_tell_may_be_there(target: str) -> None:
-    assert absent(target) == ""
+    assert missing_target_reason(target) == ""
 
 
 @pytest.mark.parametrize(
@@ -54,4 +54,4 @@ def test_what_only_a_run_could_tell_may_be_there(target: str) -> None:
     ],
 )
 def test_what_is_not_there_is_named(target: str, why: str) -> None:
-    assert absent(target) == why
+    assert missing_target_reason(target) == why

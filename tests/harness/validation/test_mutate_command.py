@@ -8,7 +8,7 @@ import torch
 
 from packproof.harness.cli import main
 from packproof.harness.validation.mutants import run
-from packproof.harness.validation.mutants.equivalents import explained
+from packproof.harness.validation.mutants.equivalents import find_explanations
 from packproof.harness.validation.mutants.mutant import all_mutants
 
 
@@ -27,8 +27,8 @@ def test_the_list_has_every_mutant_of_a_function(capsys: pytest.CaptureFixture[s
 def test_those_beyond_the_interpreter_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["mutate", "--beyond", "--kernel", "selective_scan_fwd", "--list"]) == 0
     listed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("selective_scan_fwd:")]
-    here = explained(m for m in all_mutants() if m.module == "selective_scan_fwd")
-    assert set(listed) == {name for name, e in here.items() if e.beyond}
+    here = find_explanations(m for m in all_mutants() if m.module == "selective_scan_fwd")
+    assert set(listed) == {name for name, e in here.items() if e.out_of_reach}
     assert listed
 
 

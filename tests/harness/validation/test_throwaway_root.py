@@ -65,7 +65,7 @@ def test_a_rogue_that_deletes_its_working_directory_is_detected_there(prefix: tu
     """Before, its second process began in the root, and deleted all of it."""
     before = [sorted(os.listdir(folder)) for folder in ("/", "/etc", os.getcwd())]
     [result] = try_rogues([DELETES])
-    assert result.as_expected, result.said
+    assert result.is_as_expected, result.text
     assert [sorted(os.listdir(folder)) for folder in ("/", "/etc", os.getcwd())] == before
 
 
@@ -96,10 +96,10 @@ def test_where_no_root_can_be_made_it_is_not_run(capsys: pytest.CaptureFixture[s
     [result] = try_rogues([DELETES])
     assert result.fate == "not run"
     assert (
-        result.said
+        result.text
         == "no throwaway root can be made here (bubblewrap: not installed; an overlay: only root can mount one)"
     )
-    assert not result.as_expected
+    assert not result.is_as_expected
     assert main.run(["museum", "rogues", DELETES.id]) == 4
     *_, line, summary = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{DELETES.id}   not run   {DELETES.title}: no throwaway root can be made here")

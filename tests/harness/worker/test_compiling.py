@@ -55,17 +55,17 @@ def test_what_has_been_compiled_may_hang(make_call: Make, tmp_path: Path) -> Non
 
 def test_a_cell_in_which_one_case_was_not_compiled_in_time_is_inconclusive() -> None:
     seen = Coverage()
-    seen.count(CASE, frozenset(), compared=True, stopped=None)
-    seen.count(CASE, frozenset(), compared=False, stopped=SlowToCompile("it was still compiling after 2 s"))
+    seen.count_case(CASE, frozenset(), compared=True, refusal=None)
+    seen.count_case(CASE, frozenset(), compared=False, refusal=SlowToCompile("it was still compiling after 2 s"))
     assert seen.status == "inconclusive"
     assert list(seen.reasons()) == ["1 of 2 examples not judged in time: it was still compiling after 2 s"]
 
 
 def test_a_cell_is_judged_without_the_case_that_torch_cannot_compile() -> None:
     seen = Coverage()
-    seen.count(CASE, frozenset({"a class"}), compared=False, stopped=NotCompiled("InductorError: SliceView"))
+    seen.count_case(CASE, frozenset({"a class"}), compared=False, refusal=NotCompiled("InductorError: SliceView"))
     assert seen.status == "skipped"
-    seen.count(CASE.with_lengths((5,)), frozenset(), compared=True, stopped=None)
+    seen.count_case(CASE.with_lengths((5,)), frozenset(), compared=True, refusal=None)
     assert (seen.status, seen.missing) == ("passed", ())
     assert list(seen.reasons()) == [
         "not promised: torch cannot compile it in 1 of 2 examples: InductorError: SliceView"

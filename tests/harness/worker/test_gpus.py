@@ -37,9 +37,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder on the search path where a test puts an nvidia-smi; no GPU is hidden or chosen."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    gpus._installed.cache_clear()
+    gpus._installed_gpu_count.cache_clear()
     yield tmp_path
-    gpus._installed.cache_clear()
+    gpus._installed_gpu_count.cache_clear()
 
 
 def install(host: Path, script: str) -> None:
@@ -52,8 +52,8 @@ TWO = """[ "$1" = -L ] && printf 'GPU 0: NVIDIA H200 (UUID: GPU-1)\\nGPU 1: NVID
 
 def test_gpus_are_counted_without_starting_cuda(host: Path) -> None:
     install(host, TWO)
-    assert gpus.visible() == ["0", "1"]
-    assert [gpus.pinned(worker)["CUDA_VISIBLE_DEVICES"] for worker in range(3)] == ["0", "1", "0"]
+    assert gpus.visible_gpus() == ["0", "1"]
+    assert [gpus.gpu_environment(worker)["CUDA_VISIBLE_DEVICES"] for worker in range(3)] == ["0", "1", "0"]
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_an_existing_list_is_respected(
 ) -> None:
     install(host, TWO)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
-    assert gpus.visible() == names
+    assert gpus.visible_gpus() == names
 
 
 def test_a_host_whose_driver_does_not_answer_has_no_gpu(host: Path) -> None:
     install(host, "echo 'GPU 0: none of it'; exit 9")
-    assert gpus.visible() == []
-    assert gpus.pinned(1) == {}
-    assert gpus.workers() is None
+    assert gpus.visible_gpus() == []
+    assert gpus.gpu_environment(1) == {}
+    assert gpus.worker_count() is None
 
 
 @pytest.mark.usefixtures("host")
@@ -80,7 +80,7 @@ def test_a_host_whose_driver_does_not_answer_has_no_gpu(host: Path) -> None:
 def test_every_gpu_has_as_many_workers(monkeypatch: pytest.MonkeyPatch, cores: int, expected: int) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setattr("os.sched_getaffinity", lambda process: range(cores))
-    assert gpus.workers() == expected
+    assert gpus.worker_count() == expected
 
 
 def seen(folder: Path, *arguments: str, suite: str = SUITE, **environment: str) -> set[tuple[str, ...]]:
@@ -110,7 +110,7 @@ def test_n_auto_starts_workers_for_every_gpu(host: Path) -> None:
     pytest.importorskip("xdist", reason="needs pytest-xdist")
     install(host, TWO)
     found = seen(host, "-n", "auto", "--packproof-device=cuda")
-    assert found <= {(f"gw{number}", str(number % 2)) for number in range(gpus.workers() or 0)}
+    assert found <= {(f"gw{number}", str(number % 2)) for number in range(gpus.worker_count() or 0)}
     assert {gpu for _, gpu in found} == {"0", "1"}
 
 
@@ -154,7 +154,7 @@ def test_workers_side_by_side_check_different_kernels_and_dtypes() -> None:
     items = [
         item(kernel, kind, law) for kernel in ("ssd", "scan", "conv", "rope") for law in PROPERTIES for kind in kinds
     ]
-    ordered = xdist_order.interleaved(items)
+    ordered = xdist_order.interleave_tests(items)
     assert sorted(i.nodeid for i in ordered) == sorted(i.nodeid for i in items)
     first = [i.nodeid for i in ordered[:24:2]]  # of each worker: it is given two to begin with
     assert len({(name.partition("[")[0], name.rpartition("-")[2]) for name in first}) == 12

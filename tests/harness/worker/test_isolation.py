@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.worker.isolation import isolated
+from packproof.harness.worker.isolation import isolation_command
 from packproof.refs.errors import UsageError
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -51,7 +51,7 @@ def check(folder: Path, *arguments: str, **environment: str) -> subprocess.Compl
 @pytest.fixture(scope="module")
 def works() -> None:
     try:
-        isolated()
+        isolation_command()
     except UsageError as error:
         pytest.skip(str(error))
 

@@ -9,9 +9,9 @@ import pytest
 
 from packproof.harness.validation.museum.kills import Kind, kills
 from packproof.harness.worker import worker as module
-from packproof.harness.worker.privilege import children
+from packproof.harness.worker.privilege import child_pids
 from packproof.harness.worker.worker import Worker
-from packproof.harness.worker.zygote_client import ZygoteClient, shared
+from packproof.harness.worker.zygote_client import ZygoteClient, shared_zygote
 from packproof.properties.call import Call
 
 
@@ -19,7 +19,7 @@ from packproof.properties.call import Call
 def test_a_process_may_be_killed_at_any_time(tmp_path: Path) -> None:
     kinds: tuple[Kind, ...] = ("evaluator", "zygote")
     found = list(kills(len(kinds), 0, tmp_path, kinds))
-    assert [kill for kill in found if kill.wrong] == []
+    assert [kill for kill in found if kill.deviation] == []
     assert tuple(kill.kind for kill in found if kill.hit) == kinds
 
 
@@ -29,9 +29,9 @@ def test_a_zygote_may_be_killed_before_a_worker_has_answered(
     started: list[int] = []
 
     def killed(interpreted: bool) -> ZygoteClient:
-        before = set(children())
-        client = shared(interpreted)
-        (new,) = set(children()) - before
+        before = set(child_pids())
+        client = shared_zygote(interpreted)
+        (new,) = set(child_pids()) - before
         started.append(new)
         if len(started) < 3:
             os.kill(new, signal.SIGKILL)

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from packproof.harness.worker import parallel
-from packproof.harness.worker.parallel import UnitError, on_every_core, side_by_side
+from packproof.harness.worker.parallel import UnitError, run_on_every_core, run_side_by_side
 
 
 def pids(count: int, seconds: float = 0.0) -> Iterator[int]:
@@ -44,7 +44,7 @@ def gone(pid: int) -> bool:
 
 
 def test_each_unit_runs_in_a_process_of_its_own() -> None:
-    found = list(side_by_side([partial(pids, 2)] * 3, most=2, of=int))
+    found = list(run_side_by_side([partial(pids, 2)] * 3, max_processes=2, record_type=int))
     assert sorted(map(found.count, set(found))) == [2, 2, 2]
     assert os.getpid() not in found
 
@@ -73,7 +73,7 @@ def test_ctrl_c_is_not_lost_in_a_fork() -> None:
 
 def test_units_run_at_the_same_time() -> None:
     started = time.monotonic()
-    list(side_by_side([partial(pids, 1, 1.0)] * 4, most=4, of=int))
+    list(run_side_by_side([partial(pids, 1, 1.0)] * 4, max_processes=4, record_type=int))
     assert time.monotonic() - started < 3.0
 
 
@@ -88,7 +88,7 @@ def test_an_exception_ends_the_stream_after_the_others_and_names_its_origin(
     monkeypatch.setattr(parallel, "_forks_differentiate", lambda: forks)
     found: list[int] = []
     with pytest.raises(UnitError if forks else ValueError, match="lengths") as error:
-        drained(side_by_side([fails, partial(pids, 3, 0.1), fails], most=2, of=int), found)
+        drained(run_side_by_side([fails, partial(pids, 3, 0.1), fails], max_processes=2, record_type=int), found)
     assert len(found) == 5
     assert error.value.__notes__[-1].startswith("and beside it ")
     if forks:
@@ -98,21 +98,23 @@ def test_an_exception_ends_the_stream_after_the_others_and_names_its_origin(
 def test_a_unit_that_dies_does_not_end_the_others() -> None:
     found: list[int] = []
     with pytest.raises(UnitError, match="ended with exit code 3"):
-        drained(side_by_side([dies, partial(pids, 3)], most=1, of=int), found)
+        drained(run_side_by_side([dies, partial(pids, 3)], max_processes=1, record_type=int), found)
     assert len(found) == 4
 
 
 def test_a_unit_that_yields_nothing_for_too_long_is_ended_alone() -> None:
     found: list[int] = []
     with pytest.raises(UnitError, match="gave nothing for 1 s"):
-        drained(side_by_side([hangs, partial(pids, 4, 0.4)], most=2, of=int, silence=1.0), found)
+        drained(
+            run_side_by_side([hangs, partial(pids, 4, 0.4)], max_processes=2, record_type=int, max_silence=1.0), found
+        )
     assert len(found) == 5
     assert all(map(gone, found))
 
 
 def test_an_exception_is_not_lost_to_an_interrupt() -> None:
-    stream = side_by_side(
-        [fails, partial(pids, 100, 0.1)], most=1, of=int
+    stream = run_side_by_side(
+        [fails, partial(pids, 100, 0.1)], max_processes=1, record_type=int
     )  # the second starts when the first has failed
     taken = [next(stream) for _ in range(4)]
     with pytest.raises(UnitError, match="ValueError: lengths"):
@@ -121,7 +123,7 @@ def test_an_exception_is_not_lost_to_an_interrupt() -> None:
 
 
 def test_no_process_remains_when_the_stream_is_closed() -> None:
-    stream = side_by_side([partial(pids, 100, 0.1)] * 2, most=2, of=int)
+    stream = run_side_by_side([partial(pids, 100, 0.1)] * 2, max_processes=2, record_type=int)
     found = {next(stream) for _ in range(6)}
     stream.close()
     assert all(map(gone, found))
@@ -129,7 +131,7 @@ def test_no_process_remains_when_the_stream_is_closed() -> None:
 
 def test_where_forks_cannot_differentiate_units_run_here_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_forks_differentiate", lambda: False)
-    assert list(side_by_side([partial(pids, 2)] * 2, most=2, of=int)) == [os.getpid()] * 4
+    assert list(run_side_by_side([partial(pids, 2)] * 2, max_processes=2, record_type=int)) == [os.getpid()] * 4
 
 
 def test_units_on_cuda_are_spread_over_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +139,6 @@ def test_units_on_cuda_are_spread_over_the_gpus(monkeypatch: pytest.MonkeyPatch)
         yield os.environ["CUDA_VISIBLE_DEVICES"]
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    assert sorted(on_every_core([where] * 3, "cuda", of=str)) == ["4", "4", "7"]
-    assert list(on_every_core([where], "cpu", of=str)) == ["4,7"]
+    assert sorted(run_on_every_core([where] * 3, "cuda", record_type=str)) == ["4", "4", "7"]
+    assert list(run_on_every_core([where], "cpu", record_type=str)) == ["4,7"]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"

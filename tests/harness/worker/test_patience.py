@@ -72,7 +72,7 @@ def crowded() -> Iterator[int]:
 
 def waited(patience: Patience) -> float:
     started = time.monotonic()
-    while (left := patience.left()) > 0:
+    while (left := patience.seconds_left()) > 0:
         time.sleep(left)
     return time.monotonic() - started
 
@@ -81,18 +81,18 @@ def test_a_process_that_does_not_run_has_its_limit_and_no_more(clock: Clock) -> 
     with idle() as pid:
         patience = Patience(0.6, pid)
         clock.now += 0.59
-        assert 0 < patience.left() <= 0.0101
+        assert 0 < patience.seconds_left() <= 0.0101
         clock.now += 0.02
-        assert patience.left() <= 0
+        assert patience.seconds_left() <= 0
 
 
 @pytest.mark.parametrize("pid", [0, 2**22 + 1])
 def test_a_process_that_is_not_known_has_its_limit(clock: Clock, pid: int) -> None:
     patience = Patience(0.1, pid)
     clock.now += 0.09
-    assert patience.left() > 0
+    assert patience.seconds_left() > 0
     clock.now += 0.02
-    assert patience.left() <= 0
+    assert patience.seconds_left() <= 0
 
 
 def test_a_process_that_waits_for_a_core_has_longer() -> None:
@@ -103,7 +103,7 @@ def test_a_process_that_waits_for_a_core_has_longer() -> None:
 def overdue_after(patience: Patience, clock: Clock, waits: dict[int, float], until: float) -> float:
     """Seconds by the clock, with a look every 10 ms; each thread of `waits` waits for a core until `until`."""
     started = clock.now
-    while patience.left() > 0:
+    while patience.seconds_left() > 0:
         clock.now += 0.01
         if clock.now - started < until:
             waits.update((thread, seconds + 0.01) for thread, seconds in waits.items())
@@ -123,17 +123,17 @@ def test_what_threads_wait_at_once_counts_once_and_up_to_ten_times_the_limit(
 def test_an_answer_that_comes_at_once_costs_no_look(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     monkeypatch.setattr(module, "_starved", lambda pid: pytest.fail("looked"))
     patience = Patience(0.6, 7)
-    assert 0 < patience.left() <= 0.05
+    assert 0 < patience.seconds_left() <= 0.05
     clock.now += 0.04
-    assert patience.left() > 0
+    assert patience.seconds_left() > 0
 
 
 def test_it_ends_by_the_clock_where_that_was_asked(clock: Clock) -> None:
-    patience = Patience(60.0, 0, until=clock.now + 1)
+    patience = Patience(60.0, 0, deadline=clock.now + 1)
     clock.now += 0.9
-    assert 0 < patience.left() <= 0.1 + 1e-9
+    assert 0 < patience.seconds_left() <= 0.1 + 1e-9
     clock.now += 0.2
-    assert patience.left() <= 0
+    assert patience.seconds_left() <= 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from packproof.harness.worker import privilege
-from packproof.harness.worker.privilege import concealed, is_concealed
+from packproof.harness.worker.privilege import concealment, is_concealed
 from packproof.harness.worker.worker import Worker
 
 _OTHER_USER = 65534
@@ -25,8 +25,8 @@ def test_the_parent_of_a_kernel_is_concealed_until_it_is_gone(rogue: Callable[[s
 
 def test_it_lasts_until_the_last_reason_is_gone() -> None:
     first, second = ExitStack(), ExitStack()
-    first.enter_context(concealed())
-    second.enter_context(concealed())
+    first.enter_context(concealment())
+    second.enter_context(concealment())
     first.close()
     assert is_concealed()
     second.close()
@@ -57,7 +57,7 @@ def test_others_of_the_same_user_see_nothing(hidden: bool) -> None:
         if os.getuid() == 0:
             os.setuid(_OTHER_USER)
         privilege._LIBC.prctl(privilege._PR_SET_DUMPABLE, 1, 0, 0, 0)  # setuid conceals by itself
-        with concealed() if hidden else ExitStack():
+        with concealment() if hidden else ExitStack():
             os.write(ready, b".")
             os.read(wait, 1)
         os._exit(0)

@@ -7,17 +7,17 @@ from types import FunctionType
 import pytest
 
 from packproof.harness.worker import settled
-from packproof.harness.worker.settled import importing, in_one_chunk
+from packproof.harness.worker.settled import fast_imports, with_large_frame
 
 
 def test_while_importing_sources_and_modules_are_found_and_python_is_as_before_afterwards() -> None:
     before = inspect.getmodule
-    with importing():
-        lines, first = inspect.getsourcelines(importing)
-        assert inspect.getmodule(importing) is settled
-    assert (lines, first) == inspect.getsourcelines(importing)
+    with fast_imports():
+        lines, first = inspect.getsourcelines(fast_imports)
+        assert inspect.getmodule(fast_imports) is settled
+    assert (lines, first) == inspect.getsourcelines(fast_imports)
     assert inspect.getmodule is before
-    with pytest.raises(ImportError), importing():
+    with pytest.raises(ImportError), fast_imports():
         raise ImportError
     assert inspect.getmodule is before
 
@@ -26,7 +26,7 @@ def test_a_function_in_one_chunk_takes_and_returns_what_it_did() -> None:
     def depth(n: int, step: int) -> int:
         return n and 1 + depth(n - step, step)
 
-    @in_one_chunk
+    @with_large_frame
     def wide(n: int, *, step: int = 1) -> int:
         return depth(n, step)
 

@@ -8,8 +8,8 @@ from itertools import groupby
 import pytest
 
 from packproof.harness.worker import sharing
-from packproof.harness.worker.parallel import side_by_side
-from packproof.harness.worker.sharing import CoreTime, waiting
+from packproof.harness.worker.parallel import run_side_by_side
+from packproof.harness.worker.sharing import CoreTime, without_core
 
 
 def counts(name: str, seconds: float, until: float, own: float) -> Iterator[str]:
@@ -21,7 +21,7 @@ def counts(name: str, seconds: float, until: float, own: float) -> Iterator[str]
 
 
 def sleeps(name: str, seconds: float) -> Iterator[str]:
-    with waiting():
+    with without_core():
         yield name
         time.sleep(seconds)
     yield name
@@ -34,33 +34,33 @@ def order(found: Iterator[str]) -> list[str]:
 def test_one_that_had_its_share_waits_for_those_that_have_not_begun() -> None:
     now = time.monotonic()
     units = [partial(counts, "long", 30.0, now + 4, 0.5), partial(counts, "short", 0.5, now + 4, 4.0)]
-    assert order(side_by_side(units, 1, of=str)) == ["long", "short", "long"]
+    assert order(run_side_by_side(units, 1, record_type=str)) == ["long", "short", "long"]
     assert 3.5 < time.monotonic() - now < 6
 
 
 def test_none_waits_while_there_are_cores() -> None:
     now = time.monotonic()
     units = [partial(counts, name, 1.0, now + 20, 0.0) for name in "ab"]
-    assert sorted(set(side_by_side(units, 2, of=str))) == ["a", "b"]
+    assert sorted(set(run_side_by_side(units, 2, record_type=str))) == ["a", "b"]
     assert time.monotonic() - now < 4
 
 
 def test_without_a_limit_none_waits() -> None:
     infinity = float("inf")
     units = [partial(counts, name, 0.3, infinity, infinity) for name in "ab"]
-    assert order(side_by_side(units, 1, of=str)) == ["a", "b"]
+    assert order(run_side_by_side(units, 1, record_type=str)) == ["a", "b"]
 
 
 def test_several_that_have_had_their_share_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "_SLICE", 0.3)
     now = time.monotonic()
     units = [partial(counts, name, 30.0, now + 5, 0.2) for name in "ab"]
-    assert order(side_by_side(units, 1, of=str))[:4] == ["a", "b", "a", "b"]
+    assert order(run_side_by_side(units, 1, record_type=str))[:4] == ["a", "b", "a", "b"]
 
 
 def test_what_needs_no_core_leaves_it_to_another() -> None:
     units = [partial(sleeps, "waits", 2.0), partial(counts, "computes", 0.2, float("inf"), float("inf"))]
-    assert order(side_by_side(units, 1, of=str)) == ["waits", "computes", "waits"]
+    assert order(run_side_by_side(units, 1, record_type=str)) == ["waits", "computes", "waits"]
 
 
 def test_everyone_has_its_share_where_there_are_more_than_may_live(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,16 +68,16 @@ def test_everyone_has_its_share_where_there_are_more_than_may_live(monkeypatch: 
     monkeypatch.setattr(sharing, "_ALIVE", 2)
     now = time.monotonic()
     units = [partial(counts, name, 30.0, now + 4, 0.3) for name in "abcde"]
-    found = order(side_by_side(units, 1, of=str))
+    found = order(run_side_by_side(units, 1, record_type=str))
     assert set(found) == set("abcde")
     assert time.monotonic() - now < 6
 
 
 def test_outside_of_a_fork_there_is_none_to_wait_for() -> None:
-    with waiting():
+    with without_core():
         pass
     now = time.monotonic()
     assert CoreTime(now + 5, now + 4).goes_on()
     assert not CoreTime(now + 5, now).goes_on()  # what comes after it, in this process, would have nothing
     assert not CoreTime(now).goes_on()
-    assert CoreTime(time.monotonic()).over
+    assert CoreTime(time.monotonic()).is_over

@@ -10,14 +10,14 @@ from packproof.harness.worker.wire import (
     Decoder,
     Frame,
     WireError,
-    answer_of,
     call_frame,
-    call_of,
+    decode_answer,
+    decode_call,
     encode,
     refusal_frame,
     result_frame,
 )
-from packproof.properties.call import Call, KernelFault, Refused, Result
+from packproof.properties.call import Call, KernelFault, Refusal, Result
 from packproof.properties.cases.tuned import Tuned
 from packproof.refs.errors import PackproofError, UsageError
 
@@ -47,7 +47,7 @@ def test_a_call_arrives_as_it_was_sent() -> None:
         guard=True,
         edit_metadata=True,
     )
-    got = call_of(through(call_frame(call, 7), piece=13))
+    got = decode_call(through(call_frame(call, 7), piece=13))
     assert (got.options, got.outputs, got.wrt, got.placement) == (call.options, call.outputs, call.wrt, call.placement)
     assert (got.guard, got.edit_metadata) == (True, True)
     assert list(got.inputs) == ["x", "weight", "b"]
@@ -62,7 +62,9 @@ def test_a_call_arrives_as_it_was_sent() -> None:
 def test_nan_payloads_survive(dtype: torch.dtype) -> None:
     y = torch.zeros(5, dtype=dtype)
     fill_poison(y[2:])
-    result = answer_of(through(result_frame(Result({"y": y}, {"x": y}, {"x": y}, interpreted=True, operators=2), 1)))
+    result = decode_answer(
+        through(result_frame(Result({"y": y}, {"x": y}, {"x": y}, interpreted=True, operators=2), 1))
+    )
     assert result.interpreted
     assert result.operators == 2
     for tensors in (result.outputs, result.gradients, result.inputs_after):
@@ -72,7 +74,7 @@ def test_nan_payloads_survive(dtype: torch.dtype) -> None:
 
 def test_a_tensor_may_be_two_outputs() -> None:
     y = torch.randn(3)
-    result = answer_of(through(result_frame(Result({"a": y, "b": y[1:]}, {}), 1)))
+    result = decode_answer(through(result_frame(Result({"a": y, "b": y[1:]}, {}), 1)))
     assert torch.equal(result.outputs["b"], y[1:])
 
 
@@ -102,12 +104,12 @@ def test_whatever_its_memory_a_tensor_arrives_as_its_values(tensor: torch.Tensor
 
 def test_refusals_are_raised_again() -> None:
     with pytest.raises(KernelFault, match="wrote past") as fault:
-        answer_of(through(refusal_frame(KernelFault("memory", "wrote past the end of y"), 1)))
+        decode_answer(through(refusal_frame(KernelFault("memory", "wrote past the end of y"), 1)))
     assert fault.value.kind == "memory"
-    with pytest.raises(Refused, match="no fp16"):
-        answer_of(through(refusal_frame(Refused("no fp16"), 1)))
+    with pytest.raises(Refusal, match="no fp16"):
+        decode_answer(through(refusal_frame(Refusal("no fp16"), 1)))
     with pytest.raises(PackproofError, match="failed by itself:\nTraceback"):
-        answer_of(through(Frame("broken", 1, {"text": "Traceback"})))
+        decode_answer(through(Frame("broken", 1, {"text": "Traceback"})))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_garbage_is_a_wire_error(data: bytes) -> None:
 )
 def test_a_frame_that_is_not_an_answer_is_a_wire_error(frame: Frame) -> None:
     with pytest.raises(WireError, match="not an answer"):
-        answer_of(frame)
+        decode_answer(frame)
 
 
 def test_an_option_that_is_not_a_json_value_is_refused() -> None:
@@ -148,7 +150,7 @@ def test_an_option_that_is_not_a_json_value_is_refused() -> None:
 def test_the_configurations_of_autotuned_kernels_cross_whole_or_not_at_all() -> None:
     tuned = (Tuned("kernel", ("B=16",), ("B=16", "B=32"), 3),)
     frame = result_frame(Result({}, {}, tuned=tuned), 1)
-    assert answer_of(through(frame)).tuned == tuned
+    assert decode_answer(through(frame)).tuned == tuned
     for damaged in (3, [["kernel", "B=16", [], 1]], [["kernel", ["B=16"], [1], 1]], [["kernel"]]):
         with pytest.raises(WireError, match="the configurations of autotuned kernels do not fit"):
-            answer_of(through(Frame("result", 1, {**frame.body, "tuned": damaged})))
+            decode_answer(through(Frame("result", 1, {**frame.body, "tuned": damaged})))

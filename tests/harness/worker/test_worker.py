@@ -18,7 +18,7 @@ from packproof.harness.interpreter.memory_guard import is_poison
 from packproof.harness.worker import worker as worker_module
 from packproof.harness.worker.wire import Frame
 from packproof.harness.worker.worker import Worker
-from packproof.properties.call import Call, KernelFault, MachineLimit, OutsideDomain, Refused, Result
+from packproof.properties.call import Call, KernelFault, MachineLimit, OutsideDomain, Refusal, Result
 from packproof.refs.errors import PackproofError, UsageError
 
 Make = Callable[..., Call]
@@ -267,7 +267,7 @@ def test_the_first_call_may_take_longer(make_call: Make, rogue: Rogue) -> None:
 
 
 def test_a_refusal_is_not_a_fault(make_call: Make, rogue: Rogue) -> None:
-    with Worker(rogue("declines")) as worker, pytest.raises(Refused, match="no such option here"):
+    with Worker(rogue("declines")) as worker, pytest.raises(Refusal, match="no such option here"):
         worker.run(make_call(2))
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from packproof.harness.worker import worker as worker_module
 from packproof.harness.worker.worker import Worker
-from packproof.harness.worker.zygote_client import import_path, spawned
-from packproof.properties.call import Call, KernelFault, Refused
+from packproof.harness.worker.zygote_client import import_path, spawn_zygote
+from packproof.properties.call import Call, KernelFault, Refusal
 from packproof.refs.errors import UsageError
 
 Make = Callable[..., Call]
@@ -53,7 +53,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def place(worker: Worker, call: Call) -> str:
-    with pytest.raises((KernelFault, Refused)) as error:
+    with pytest.raises((KernelFault, Refusal)) as error:
         worker.run(call)
     return str(error.value)
 
@@ -96,7 +96,7 @@ def test_a_process_that_starts_workers_does_so_where_there_is_no_directory(
     make_call: Make, kernel: str, gone: Path, temporary: Path
 ) -> None:
     """torch cannot be imported in a directory that is gone."""
-    zygote = spawned(interpreted=False)
+    zygote = spawn_zygote(interpreted=False)
     try:
         with Worker(kernel) as worker:
             worker._own_zygote, worker._apart = zygote, True
