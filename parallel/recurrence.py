@@ -166,8 +166,8 @@ class _RankRecurrence:
         return rows, (decays, entering, inner_saved), [saved for _, saved in results]
 
     def backward(
-        self, tensors: Sequence[Tensor], dy: Tensor, decays: Tensor, entering: Tensor | None, inner_saved: Tensor | None,
-        saved: Sequence[Tensor],
+        self, tensors: Sequence[Tensor], dy: Tensor, decays: Tensor, entering: Tensor | None,
+        inner_saved: Tensor | None, saved: Sequence[Tensor],
     ) -> list[Tensor | None]:  # fmt: skip
         """The gradient of each tensor."""
         op, shard, arguments, start_pass = self._op, self._shard, self._arguments(tensors), self._op.halves()[1]

@@ -353,7 +353,7 @@ class KernelUnderTest:
             tokens = str(sample.inputs[next(iter(self.op.inputs))].dtype).removeprefix("torch.")
             dtypes = (given[n].dtype if n in given else dtype_of(self.op, n, tokens) for n in self.op.carried_names)
             stored = stored + pieces * max(UNIT_ROUNDOFF[dtype] for dtype in dtypes) * absolute
-        return replace(allowed, stored=stored)
+        return replace(allowed, rounding=stored)
 
 
 def _cut(sample: Sample, result: Result) -> Result:

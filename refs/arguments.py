@@ -74,8 +74,8 @@ def bind(
         check_offsets(signature.op, cu_seqlens_k, sizes[KEYS], f"{key_input} has", key_lines, name="cu_seqlens_k")
     for group_axis, grouped_axis in signature.groups.items():
         if group_axis in sizes and (sizes[group_axis] < 1 or sizes[grouped_axis] % sizes[group_axis]):
-            shared = f"{describe_axis_size(sizes[grouped_axis], grouped_axis)} cannot be shared evenly by {describe_axis_size(sizes[group_axis], group_axis)}"
-            raise ArgumentError(f"{signature.op}: {shared}")
+            grouped, groups = (describe_axis_size(sizes[axis], axis) for axis in (grouped_axis, group_axis))
+            raise ArgumentError(f"{signature.op}: {grouped} cannot be shared evenly by {groups}")
     return sizes
 
 

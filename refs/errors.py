@@ -152,7 +152,8 @@ def _call_problem(function: Callable[..., Any], args: tuple[Any, ...], options: 
     elif duplicate is not None:
         problem = f"{duplicate} came twice, by position and by name"
     elif missing_names:
-        problem = f"{' and '.join(filter(None, [', '.join(missing_names[:-1]), missing_names[-1]]))} {_is_or_are(missing_names)} missing"
+        names = " and ".join(filter(None, [", ".join(missing_names[:-1]), missing_names[-1]]))
+        problem = f"{names} {_is_or_are(missing_names)} missing"
     else:
         return ""
     return f"{name}: {problem}\n    It takes {', '.join(parameters) or 'nothing'}."

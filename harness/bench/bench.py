@@ -231,7 +231,7 @@ def _results_at_layout(
             yield replace(
                 result,
                 passes=quiet_passes,
-                kept=kept_bytes,
+                kept_bytes=kept_bytes,
                 noise=_noise_text(p for p in passes if p not in quiet_passes),
             )
 

@@ -78,7 +78,9 @@ def run_command(request: BenchRequest, outputs: Outputs, write_line: Callable[[s
     tally = _Tally()
     reports: list[Callable[[Event], None]] = [BenchReport(), file, tally, *([growth] if growth else [])]
     for event in run_bench(
-        replace(request, earlier=(outputs.compare, previous_record)) if previous_record and outputs.compare else request
+        replace(request, previous_run=(outputs.compare, previous_record))
+        if previous_record and outputs.compare
+        else request
     ):
         for report in reports:
             report(event)
@@ -153,7 +155,7 @@ def document_from_new_process(request: BenchRequest) -> dict[str, Any]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = subprocess.run(
         [sys.executable, "-m", "packproof.harness.bench.command"],
-        input=json.dumps(asdict(replace(request, earlier=None))),
+        input=json.dumps(asdict(replace(request, previous_run=None))),
         env=environment,
         capture_output=True,
         text=True,

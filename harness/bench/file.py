@@ -20,6 +20,7 @@ from packproof.harness.bench.results import (
     achieved_rate,
 )
 from packproof.harness.results.files import read_bytes, replace_text, writable_path
+from packproof.harness.worker.records import to_row
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import plural
 from packproof.version import __version__
@@ -114,7 +115,7 @@ def _rows(result: BenchResult, ceilings: Ceilings, *, matmul: bool) -> list[dict
             "pass": bench_pass.name,
             "ms": asdict(bench_pass.device),
             "host_ms": bench_pass.host and asdict(bench_pass.host),
-            "decile": bench_pass.decile and asdict(bench_pass.decile),
+            "decile": bench_pass.decile and to_row(bench_pass.decile),
             "bytes": bench_pass.cost.bytes,
             "flops": bench_pass.cost.flops,
             **achieved_rate(bench_pass, ceilings, matmul=matmul)._asdict(),

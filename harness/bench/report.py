@@ -100,8 +100,9 @@ class BenchReport:
             self._console.print(f"  noise, the same code against itself: up to {max(noises):.2f} x")
         for result in results:
             if result.kept_bytes is not None:
-                each = f"{result.kept_bytes_per_channel:.3g} byte{'s' * (result.kept_bytes_per_channel != 1)} per token and channel"
-                kept = f"{mebibytes(result.kept_bytes)} MiB kept for backward, {each}"
+                per_channel = result.kept_bytes_per_channel
+                share = f"{per_channel:.3g} byte{'s' * (per_channel != 1)} per token and channel"
+                kept = f"{mebibytes(result.kept_bytes)} MiB kept for backward, {share}"
                 self._console.print(f"  {result.implementation}: {kept}")
 
     def _row(self, timed: Pass, first: Mapping[PassName, float], *, matmul: bool) -> str:

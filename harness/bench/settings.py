@@ -46,7 +46,7 @@ class Setting:
             self,
             present=tuple(name for name in self.present if name not in names),
             options={name: value for name, value in self.options.items() if name not in names},
-            left_out=tuple(name for name in self.arguments if name in names),
+            omitted_arguments=tuple(name for name in self.arguments if name in names),
         )
 
     @property

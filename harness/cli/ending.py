@@ -84,7 +84,7 @@ class Reports:
     def finish(self, end: events.RunFinished) -> events.RunFinished:
         """Send the last event, and return it with the errors of the reports."""
         self.send(end)
-        return replace(end, unwritten=self._unwritten, error=end.error or self._error)
+        return replace(end, write_failed=self._unwritten, error=end.error or self._error)
 
 
 def file_reports(*, json: str | None = None, junit: str | None = None, html: str | None = None) -> list[Report]:

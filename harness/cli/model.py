@@ -97,7 +97,7 @@ def model(
     with fast_imports():
         import torch  # noqa: PLC0415
 
-        from packproof.harness.modules.check import (
+        from packproof.harness.modules.check import (  # noqa: PLC0415
             conventions_by_outcome,
             module_passed,
             module_request,

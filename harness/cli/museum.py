@@ -147,7 +147,7 @@ def alarms(
     typer.echo(controls_summary(results, time.monotonic() - start))
     if file:
         replace_text(file, controls_json(results))
-    return FAILED if any(a.false for a in results) else SUCCESS
+    return FAILED if any(a.false_alarms for a in results) else SUCCESS
 
 
 @app.command()

@@ -109,5 +109,5 @@ def mutate(
         replace_text(killers_path, killer_file.killers_text(first_checks, outcomes, {m.id for m in every_mutant}))
     if file:
         replace_text(file, table.as_json(outcomes, mutants, explanations))
-    unexplained = [o for o in outcomes if not o.by and o.id not in explanations]
+    unexplained = [o for o in outcomes if not o.killed_by and o.id not in explanations]
     return FAILED if unexplained or contradictions else SUCCESS

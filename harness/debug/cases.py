@@ -137,7 +137,8 @@ def _sizes(tool: Tool, overrides: Any) -> dict[str, Any]:
         return sizes
     if not isinstance(overrides, Mapping):
         raise tool.fail(
-            f"sizes is {describe_value(overrides)} but a dict of sizes by axis was expected: {', '.join(size_names(tool.op))}"
+            f"sizes is {describe_value(overrides)} but a dict of sizes by axis was expected: "
+            f"{', '.join(size_names(tool.op))}"
         )
     for name, size in overrides.items():
         if name not in sizes:

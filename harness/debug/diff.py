@@ -223,7 +223,7 @@ def diff(
     tool = Tool.create(_NAME, function, op, kernel if isinstance(kernel, str) else "", data.get("promises"))
     if data:
         declaration = dataclasses.replace(tool.declaration, gradients=data["gradients"])
-        tool = dataclasses.replace(tool, declared=declaration)
+        tool = dataclasses.replace(tool, declaration=declaration)
     if case is None:
         raise tool.fail(f"case is missing; {EXPECTED_CASE}")
     run_device = _device(device, inputs)

@@ -47,7 +47,7 @@ def measure(
             )
         evidence = replace(evidence, leaks=leak_map(kernel, case, violation.tensor, nan=law.perturbs_with_nan))
         if first_case is not None and first_case.lengths != case.lengths:
-            evidence = replace(evidence, first=_first_error_map(kernel, law, first_case))
+            evidence = replace(evidence, initial_errors=_first_error_map(kernel, law, first_case))
     except (KernelFault, Refusal):
         pass
     return evidence

@@ -263,7 +263,7 @@ class Evaluator:
     def _round(self, cell: Cell, law: Property, course: _Course) -> Generator[Event, None, Finding | None]:
         """Judge the next round, until a violation, or a refusal from which the kernel's domain is inferred."""
         space, seen, cases = course.space, course.seen, course.left[0]
-        while cases and self.effort.core_time.goes_on():
+        while cases and self.effort.core_time.wait_for_turn():
             case = cases.pop(0)
             if time.monotonic() - course.reported > _PROGRESS_SECONDS:
                 course.reported = time.monotonic()

@@ -419,8 +419,12 @@ def _maximum(search: _DomainSearch, base: Case, step: int, shortest: int) -> Ite
     if max_tokens > total and not accepts((step, max_tokens - step)):
         halves = [total] * (max_tokens // total) + ([max_tokens % total] if max_tokens % total else [])
         if accepts(halves):
-            yield f"longest <= {largest_accepted(lambda n: accepts((step, n)), max(base.lengths), max_tokens - step, step, numbers)}"
+            largest = largest_accepted(
+                lambda n: accepts((step, n)), max(base.lengths), max_tokens - step, step, numbers
+            )
+            yield f"longest <= {largest}"
         else:
-            yield f"tokens <= {largest_accepted(lambda n: accepts((step, n - step)), total, max_tokens, step, numbers)}"
+            largest = largest_accepted(lambda n: accepts((step, n - step)), total, max_tokens, step, numbers)
+            yield f"tokens <= {largest}"
     elif not accepts(many_sequences(max_sequences)):
         yield f"sequences <= {largest_accepted(lambda n: accepts(many_sequences(n)), 2, max_sequences, 1, numbers)}"

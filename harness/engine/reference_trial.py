@@ -204,12 +204,13 @@ def _check_outputs(result: Any, sample: Sample, context: str, *, absolute: bool)
         if tuple(y.shape) != sample.shape(name):
             axes = " ".join(sample.axes[name])
             raise UsageError(
-                f"{context}, returns {name} of shape {tuple(y.shape)}, expected {sample.shape(name)} ({axes}); {_WAY_OUT}"
+                f"{context}, returns {name} of shape {tuple(y.shape)}, expected {sample.shape(name)} ({axes}); "
+                f"{_WAY_OUT}"
             )
         if y.dtype != torch.float64:
             raise UsageError(
-                f"{context}, returns {name} as {str(y.dtype).removeprefix('torch.')}, expected float64, the dtype of the "
-                "inputs that it was given"
+                f"{context}, returns {name} as {str(y.dtype).removeprefix('torch.')}, expected float64, the dtype of "
+                "the inputs that it was given"
             )
         if absolute and bool((y < 0).any()):
             raise UsageError(f"{context}, returns negative numbers for {name}, expected sums of absolute terms")

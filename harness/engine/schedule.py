@@ -160,7 +160,7 @@ def _in_time(cell: Cell, events: Iterator[Event], core_time: CoreTime) -> Iterat
         return
     for event in events:
         yield event
-        if isinstance(event, Progress) and not core_time.goes_on():
+        if isinstance(event, Progress) and not core_time.wait_for_turn():
             yield from inconclusive_verdicts([cell], f"out of time after {event.examples} of its variants")
             return
 

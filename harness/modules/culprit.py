@@ -106,7 +106,7 @@ def first_differing_module(
         if same_inputs and not _tensors_agree(
             packed_visit.outputs, alone_visit.outputs, document_rows, all_rows, roundings, packed_visit.padding
         ):
-            return replace(_culprit(packed_visit, packed_visits, packed_arguments), named=_DIFFERENCE_HEADING)
+            return replace(_culprit(packed_visit, packed_visits, packed_arguments), heading=_DIFFERENCE_HEADING)
     return None
 
 

@@ -172,7 +172,8 @@ def _leak_report(
     known_boundaries = (*_IDS, *_OFFSETS, "position_ids", "attention_mask", "use_cache")
     boundary_names = ", ".join(name for name in known_boundaries if name in call)
     return (
-        f"documents of this batch reach each other: of {document_count}, every second one was changed, and {observation}\n"
+        f"documents of this batch reach each other: of {document_count}, every second one was changed, and "
+        f"{observation}\n"
         f"    first module that leaks: {leaking_module}\n    the call had {boundary_names or 'no boundaries'}\n"
         "    `packproof model` says what else can be passed to this model, and docs/models_board.md what others need"
     )

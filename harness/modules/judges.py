@@ -20,7 +20,7 @@ from packproof.refs.errors import ArgumentError
 from packproof.refs.wording import plural
 
 PaddedLayout = tuple[Lengths, tuple[int, ...]]
-Finding = TypeVar("Found")
+Finding = TypeVar("Finding")
 _SHRINK_SECONDS = {"isolation": 10.0, "packing": 5.0, "padding": 5.0}
 
 
@@ -193,8 +193,8 @@ def _leak_failure(trial: Trial, lengths: Lengths, leakage: Leakage, example: int
     gradient = smallest_leakage.gradient.get((i, j))
     gradient_text = f", and their gradient at its tokens is up to {gradient:.3g}, not 0" if gradient else ""
     lines = [
-        f"document {i} reaches document {j}: outputs of up to {smallest_leakage.scale:.3g} move by {smallest_leakage.output_change[i, j]:.3g} when "
-        f"it changes{gradient_text}",
+        f"document {i} reaches document {j}: outputs of up to {smallest_leakage.scale:.3g} move by "
+        f"{smallest_leakage.output_change[i, j]:.3g} when it changes{gradient_text}",
         *_culprit_lines(trial, leakage, lengths),
         *(
             ()
@@ -305,8 +305,8 @@ def _judge_padding(
     if leakage.leaking_pairs:
         i, j = leakage.leaking_pairs[0]
         lines = [
-            f"padding reaches document {j}: outputs of up to {leakage.scale:.3g} move by {leakage.output_change[i, j]:.3g} when it "
-            f"changes, and their gradient at its rows is up to {leakage.gradient.get((i, j), 0.0):.3g}",
+            f"padding reaches document {j}: outputs of up to {leakage.scale:.3g} move by "
+            f"{leakage.output_change[i, j]:.3g} when it changes, and their gradient at its rows is up to {leakage.gradient.get((i, j), 0.0):.3g}",
             *_culprit_lines(trial, leakage, *padded_layout),
         ]
         return lines, leakage.ties, []

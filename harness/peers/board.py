@@ -100,7 +100,8 @@ class PeerBoard:
     def judged_on(self) -> str:
         machine = self.environment
         driver = f", driver {machine.driver}" if machine.driver else ""
-        return f"{machine.name}, torch {machine.torch}, triton {machine.triton}, Python {machine.python}{driver}, {self.date}"
+        versions = f"torch {machine.torch}, triton {machine.triton}, Python {machine.python}{driver}"
+        return f"{machine.name}, {versions}, {self.date}"
 
     def peer_rows(self, peer: BoardPeer) -> Iterator[BoardRow]:
         return (row for row in self.rows if row.peer == peer.peer)
@@ -234,7 +235,7 @@ def merge_boards(boards: Sequence[PeerBoard]) -> PeerBoard:
         for peer in board.peers:
             if not peer.reason or peer.peer not in peers:
                 peers[peer.peer] = replace(
-                    peer, where=peer.judged_on or ("" if board.judged_on == base.judged_on else board.judged_on)
+                    peer, judged_on=peer.judged_on or ("" if board.judged_on == base.judged_on else board.judged_on)
                 )
                 rows[peer.peer] = list(board.peer_rows(peer))
     order = sorted(peers, key=[*PEERS, *peers].index)

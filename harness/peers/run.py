@@ -126,7 +126,7 @@ def _peer_request(peer: Peer, request: CheckRequest, worker: Worker) -> PeerRequ
     target = replace(target, request=replace(request, dtypes=dtypes, forward_only=forward_only))
     not_offered = [*target.missing_features, *(short_dtype(d) for d in request.dtypes or () if d not in dtypes)]
     not_offered += [] if target.gradients else ["gradients"]
-    return replace(entry, targets=(target, *_unpromised_targets(target)), offers_no=tuple(not_offered))
+    return replace(entry, targets=(target, *_unpromised_targets(target)), not_offered=tuple(not_offered))
 
 
 def _unpromised_targets(target: CheckTarget) -> Iterator[CheckTarget]:
@@ -135,4 +135,4 @@ def _unpromised_targets(target: CheckTarget) -> Iterator[CheckTarget]:
         with_promise = question.with_promise(target.declared)
         if with_promise is not None and question.property in target.request.laws:
             question_request = replace(target.request, properties=(question.property,))
-            yield replace(target, request=question_request, declared=with_promise, beyond=question.label)
+            yield replace(target, request=question_request, declared=with_promise, unpromised=question.label)

@@ -34,7 +34,8 @@ class Answer:
             assert smallest.failure is not None
             dtypes = ", ".join(dict.fromkeys(short_dtype(v.cell.dtype) for v in self.broken))
             replay_text = f" · packproof replay {smallest.failure.replay}" if smallest.failure.replay else ""
-            return f"{self.meaning}: does not hold ({dtypes}), smallest lengths {shorten(smallest.failure.lengths)}{replay_text}"
+            lengths = shorten(smallest.failure.lengths)
+            return f"{self.meaning}: does not hold ({dtypes}), smallest lengths {lengths}{replay_text}"
         if any(v.status == "passed" for v in self.verdicts):
             return f"{self.meaning}: holds"
         reasons = dict.fromkeys(v.reason.partition(": ")[0] for v in self.verdicts if v.reason)

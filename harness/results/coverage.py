@@ -159,13 +159,15 @@ class Coverage:
     def reasons(self) -> Iterator[str]:
         """The reasons why the cell did not simply pass."""
         if self.unreached_examples:
-            yield f"out of time: {plural(self.examples, 'example')} of {self.examples + self.unreached_examples} reached"
+            total = self.examples + self.unreached_examples
+            yield f"out of time: {plural(self.examples, 'example')} of {total} reached"
         if self.refused_examples and not self.judged_examples:
             yield f"the kernel refused every call: {next(iter(self.limits.values())).text}"
         elif self.judged_examples and self.missing:
             yield f"not judged: {', '.join(self.missing)}"
         if self.vacuous_bounds:
-            yield f"{len(self.vacuous_bounds)} of {plural(self.examples, 'example')} cannot be judged: {self.vacuous_bounds[0]}"
+            reason = self.vacuous_bounds[0]
+            yield f"{len(self.vacuous_bounds)} of {plural(self.examples, 'example')} cannot be judged: {reason}"
         for tensor, (decisive, vacuous) in self.comparison_counts.items():
             if vacuous:
                 share = f"{vacuous} of {plural(decisive + vacuous, 'example')}"
@@ -182,7 +184,8 @@ class Coverage:
             (self.too_large, "too large to be judged here"),
         ):
             if refusals:
-                yield f"{len(refusals)} of {examples_text} {'is' if len(refusals) == 1 else 'are'} {description}: {refusals[0]}"
+                verb = "is" if len(refusals) == 1 else "are"
+                yield f"{len(refusals)} of {examples_text} {verb} {description}: {refusals[0]}"
         for note, limit in self.unjudged_variants.items():
             yield f"not judged {note}: {limit}"
         if self.values_only_examples:

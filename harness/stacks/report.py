@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from packproof.harness.bench.file import read_json as read_json
+from packproof.harness.bench.file import read_json
 from packproof.harness.results.environment import Environment
 from packproof.harness.results.files import replace_text, writable_path
 from packproof.harness.results.names import short_dtype
@@ -71,7 +71,8 @@ def documents_text(event: StacksStarted) -> str:
 
 def step_text(event: StacksStarted) -> str:
     """The dtype, the passes of a step and the number of steps."""
-    return f"{short_dtype(event.dtype)}, forward, backward, one fused AdamW update; median of {plural(event.steps, 'step')}"
+    steps = plural(event.steps, "step")
+    return f"{short_dtype(event.dtype)}, forward, backward, one fused AdamW update; median of {steps}"
 
 
 def row_cells(row: Trained, rows: list[Trained]) -> tuple[str, ...]:

@@ -180,7 +180,7 @@ class Judge:
     """(n,), the loss of each prediction with one document per pass, in the dtype of the steps."""
     exact_losses: Tensor
     """(n,), the same at twice the precision."""
-    first_prediction_mask: Tensor
+    first_predictions: Tensor
     """(n,), whether a prediction is among the first ones of a document."""
 
     def distance(self, mode_losses: Tensor) -> float:

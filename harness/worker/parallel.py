@@ -50,7 +50,7 @@ def run_on_every_core(
     *,
     record_type: Any,
     max_processes: int = _MAX_PROCESSES,
-    retry: "Again[T] | None" = None,
+    retry: "Retry[T] | None" = None,
     deadline: float = math.inf,
     max_silence: float = math.inf,
 ) -> Iterator[T]:
@@ -91,7 +91,7 @@ def run_side_by_side(
     max_processes: int,
     *,
     record_type: Any,
-    retry: "Again[T] | None" = None,
+    retry: "Retry[T] | None" = None,
     deadline: float = math.inf,
     max_silence: float = math.inf,
 ) -> Iterator[T]:
@@ -163,7 +163,7 @@ def _run_in_forks(
     units: Sequence[Unit[T]],
     max_processes: int,
     record_type: Any,
-    retry: "Again[T] | None",
+    retry: "Retry[T] | None",
     deadline: float = math.inf,
     max_silence: float = math.inf,
 ) -> Iterator[T | BaseException]:

@@ -13,6 +13,16 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from packproof.refs.errors import PackproofError
 
 _NAME = "is"
+_FILE_KEYS: Mapping[str, Mapping[str, str]] = {  # class -> field -> key in files
+    "BoardPeer": {"judged_on": "where"},
+    "BoardRow": {"unpromised": "beyond"},
+    "Decile": {"fixed_work": "beside"},
+    "MeasuredRow": {"single_rank_ms": "one", "all_ranks_ms": "all"},
+    "MutantOutcome": {"killed_by": "by"},
+    "Row": {"single_rank_ms": "one", "all_ranks_ms": "all"},
+    "Speed": {"name": "what", "clock": "of"},
+}
+"""Fields of files with another key, so that files of earlier versions are read."""
 _SCALARS = (str, int, float, bool, NoneType)
 
 T = TypeVar("T")
@@ -25,8 +35,7 @@ class RecordError(PackproofError):
 def to_json(value: Any) -> Any:
     """A JSON value for a dataclass of scalars, tuples, sets, mappings with str keys, and such dataclasses."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {_NAME: type(value).__name__, **fields}
+        return {_NAME: type(value).__name__, **to_row(value)}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, Set):
@@ -36,6 +45,17 @@ def to_json(value: Any) -> Any:
     if not isinstance(value, _SCALARS):
         raise TypeError(f"{type(value).__name__} is not a record")
     return value
+
+
+def to_row(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass as JSON values, by their keys in files."""
+    return {key: to_json(getattr(value, name)) for name, key in _keys(type(value)).items()}
+
+
+def from_row(kind: type[T], row: Mapping[str, Any]) -> T:
+    """The dataclass with these fields, by their keys in files. Raises TypeError for other keys."""
+    names = {key: name for name, key in _keys(kind).items()}
+    return kind(**{names.get(key, key): value for key, value in row.items()})
 
 
 def from_json(kind: Any, data: Any) -> Any:
@@ -81,9 +101,16 @@ def _items_from_json(origin: Any, kinds: tuple[Any, ...], data: Any) -> Any:
 
 def _dataclass_from_json(kind: type[T], data: Any) -> T:
     hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
-    if not isinstance(data, dict) or data.keys() != {_NAME, *hints} or data[_NAME] != kind.__name__:
+    keys = _keys(kind)
+    if not isinstance(data, dict) or data.keys() != {_NAME, *keys.values()} or data[_NAME] != kind.__name__:
         raise RecordError(f"{str(data)[:60]!r} is not a {kind.__name__}")
-    return kind(**{name: from_json(hint, data[name]) for name, hint in hints.items()})
+    return kind(**{name: from_json(hint, data[keys[name]]) for name, hint in hints.items()})
+
+
+def _keys(kind: Any) -> dict[str, str]:
+    """The key of each field in files."""
+    renamed = _FILE_KEYS.get(kind.__name__, {})
+    return {f.name: renamed.get(f.name, f.name) for f in dataclasses.fields(kind)}
 
 
 @cache

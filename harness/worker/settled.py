@@ -34,7 +34,8 @@ def missing_resource() -> str:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _MIN_ADDRESS_SPACE:
         limit_text = f"{limit / 2**20:.0f} MiB"
-        return f"a process may have {limit_text} of memory here, and torch takes {_MIN_ADDRESS_SPACE >> 20}: raise `ulimit -v`"
+        needed = _MIN_ADDRESS_SPACE >> 20
+        return f"a process may have {limit_text} of memory here, and torch takes {needed}: raise `ulimit -v`"
     if not os.path.isdir("/proc/self/task"):
         return "/proc is not mounted, where packproof finds the processes that kernels leave: mount -t proc proc /proc"
     return ""

@@ -38,8 +38,8 @@ class Condition:
             if not isinstance(node, _GRAMMAR) or _calculates_with_text(node):
                 expression = ast.unparse(node) or self.text
                 raise UsageError(
-                    f"domain: {self.text!r} has {expression!r}; expected comparisons of names, numbers and tuples, such as "
-                    "'k in (64, 128)', 'd % 8 == 0' or 'length > 0', with 'and', 'or' or 'not'"
+                    f"domain: {self.text!r} has {expression!r}; expected comparisons of names, numbers and tuples, "
+                    "such as 'k in (64, 128)', 'd % 8 == 0' or 'length > 0', with 'and', 'or' or 'not'"
                 )
         if problem := next(_problems(tree.body), None):
             raise UsageError(f"domain: {self.text!r}: {problem}")

@@ -150,7 +150,7 @@ class Pieces:
         return sum_in_float64(parts) if is_in_pool(axes) else self._join(key, parts)
 
 
-_TERMS = ("stored", "operands", "accumulation")
+_TERMS = ("rounding", "operands", "accumulation")
 
 
 def _sequence_numbers(spans: Sequence[Span]) -> list[int]:

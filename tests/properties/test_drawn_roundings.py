@@ -93,7 +93,7 @@ def test_more_copies_than_memory_holds_run_one_after_another(monkeypatch: pytest
     s = sample(OPS["delta_rule"], "float32")
     at_once = oracle_answer(s, Promises(), gradients=True).magnitudes
     elements = 24 * 2 * 4 * 3
-    monkeypatch.setattr("packproof.properties.bounds.drawn_roundings.AT_ONCE", elements * copies)
+    monkeypatch.setattr("packproof.properties.bounds.drawn_roundings.MAX_ELEMENTS_AT_ONCE", elements * copies)
     in_parts = oracle_answer(s, Promises(), gradients=True).magnitudes
     for key, bound in at_once.items():
         assert not torch.equal(bound, in_parts[key])

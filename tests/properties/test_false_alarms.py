@@ -106,7 +106,7 @@ def done(dtype: str, seed: int, *false: str, judgements: int = 12) -> Judged:
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, *found: Judged) -> None:
-    monkeypatch.setattr(false_alarms, "on_every_core", lambda units, device, **how: iter(found))
+    monkeypatch.setattr(false_alarms, "run_on_every_core", lambda units, device, **how: iter(found))
 
 
 def test_the_long_run_says_how_far_it_came(

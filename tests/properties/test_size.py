@@ -29,7 +29,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("TOKENS", MOST_TOKENS), ("SEQUENCES", MOST_SEQUENCES), ("ELEMENTS", MOST_ELEMENTS)):
         monkeypatch.setattr(size, f"MOST_{name}", value)
     monkeypatch.setattr(size, "HISTORY", 800)
-    monkeypatch.setattr(execute, "_REACH", {"beyond 2^31": 2**12, "beyond 2^32": 2**13})
+    monkeypatch.setattr(execute, "_OFFSET_REACH", {"beyond 2^31": 2**12, "beyond 2^32": 2**13})
 
 
 def judged(function: Callable[..., object], op: str, runner: type[InProcess] = InProcess) -> Iterator[Violation]:

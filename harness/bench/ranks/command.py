@@ -17,6 +17,7 @@ from packproof.harness.bench.ranks.row import Row
 from packproof.harness.bench.ranks.timing import CPU_TOKENS, GPU_TOKENS, divides_groups, table, timed_rows
 from packproof.harness.results.environment import environment
 from packproof.harness.results.files import replace_text
+from packproof.harness.worker.records import to_row
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import plural
 from packproof.version import __version__
@@ -116,6 +117,6 @@ def _write(
         "ranks": rank_group.ranks,
         "judged": [asdict(verdict) for verdict in verdicts],
         "failed": failures,
-        "rows": [asdict(row) for row in rows],
+        "rows": [to_row(row) for row in rows],
     }
     replace_text(request.json, json.dumps(document, indent=1) + "\n")

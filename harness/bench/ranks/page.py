@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from packproof.harness.bench.file import read_json as read_json
+from packproof.harness.bench.file import read_json
 from packproof.harness.bench.ranks import model
 from packproof.harness.bench.ranks.row import Row
 from packproof.harness.bench.sweep import plot_file
+from packproof.harness.worker.records import from_row
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import plural
 
@@ -54,7 +55,7 @@ def read_rows(path: str) -> tuple[list[MeasuredRow], list[Mapping[str, Any]]]:
         data = read_json(name, name)
         try:
             files.append(data)
-            rows += [MeasuredRow(**{**row, "parts": dict(row["parts"])}) for row in data["rows"]]
+            rows += [from_row(MeasuredRow, {**row, "parts": dict(row["parts"])}) for row in data["rows"]]
             _ = [(row.off, f"{row.collectives:.3f} {row.tokens:,} {row.parts['rank']:.3f}") for row in rows]
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             why = f"{type(error).__name__}: {error}"
@@ -76,7 +77,8 @@ def _page(rows: Sequence[MeasuredRow], files: Sequence[Mapping[str, Any]]) -> It
     yield "| --- |" + " ---: |" * 7
     for row in rows:
         yield (
-            f"| {row.title} | {row.tokens:,} | {row.ranks} | {row.single_rank_ms:.2f} | {row.all_ranks_ms:.2f} | {row.single_rank_ms / row.all_ranks_ms:.2f} x "
+            f"| {row.title} | {row.tokens:,} | {row.ranks} | {row.single_rank_ms:.2f} | {row.all_ranks_ms:.2f} "
+            f"| {row.single_rank_ms / row.all_ranks_ms:.2f} x "
             f"| {row.kernels + row.sent:.2f} | {row.off:+.0%} |"
         )
     yield from _parts([row for row in rows if abs(row.off) > _MOST_OFF])

@@ -248,7 +248,7 @@ def table(rows: Collection[Row]) -> str:
     for r in rows:
         parts = ", ".join(f"{name} {t:.2f}" for name, t in r.parts.items())
         lines.append(
-            f"| {r.op} | {r.layout} | {r.tokens:,} | {r.ranks} | {r.single_rank_ms:.2f} | {r.all_ranks_ms:.2f} | {r.rate:.2f} x | "
-            f"{r.predicted:.2f} | {parts} |"
+            f"| {r.op} | {r.layout} | {r.tokens:,} | {r.ranks} | {r.single_rank_ms:.2f} | {r.all_ranks_ms:.2f} "
+            f"| {r.rate:.2f} x | {r.predicted:.2f} | {parts} |"
         )
     return "\n".join(lines)

@@ -218,12 +218,12 @@ class _Rewriter(ast.NodeTransformer):
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         first_operand, *later_operands = [self.visit(value) for value in node.values]
         return _control_call(
-            "all_of" if isinstance(node.op, ast.And) else "any_of", first_operand, *map(_thunk, later_operands)
+            "logical_and" if isinstance(node.op, ast.And) else "logical_or", first_operand, *map(_thunk, later_operands)
         )
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
         node.operand = self.visit(node.operand)
-        return _control_call("negation", node.operand) if isinstance(node.op, ast.Not) else node
+        return _control_call("logical_not", node.operand) if isinstance(node.op, ast.Not) else node
 
     def _nested_block(self, body: list[ast.stmt]) -> list[ast.stmt]:
         self._depth += 1

@@ -127,7 +127,8 @@ def run() -> str:
         except Exception as error:
             return f"{name}: {type(error).__name__}: {error}"
         if not sanitizer.batches:
-            return f"{name}: no batch ran: {'; '.join(map(str, BatchingSanitizer.unsupported_kernels.values())) or 'it raised'}"
+            reasons = "; ".join(map(str, BatchingSanitizer.unsupported_kernels.values()))
+            return f"{name}: no batch ran: {reasons or 'it raised'}"
         if not all(
             torch.equal(w.view(torch.uint8), g.view(torch.uint8)) for w, g in zip(expected, actual, strict=True)
         ):

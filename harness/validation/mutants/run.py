@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
@@ -16,6 +15,7 @@ from packproof.harness.validation.mutants.compiled import run_compiled
 from packproof.harness.validation.mutants.equivalents import find_explanations
 from packproof.harness.validation.mutants.mutant import KERNELS, Mutant
 from packproof.harness.validation.mutants.outcome import MutantOutcome
+from packproof.harness.worker.records import from_row, to_row
 from packproof.harness.worker.zygote_client import import_path
 from packproof.refs.errors import PackproofError
 
@@ -56,7 +56,7 @@ def run(
     for outcome in outcomes:
         if resume:
             with resume.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"sources": digest, **asdict(outcome)}) + "\n")
+                file.write(json.dumps({"sources": digest, **to_row(outcome)}) + "\n")
         yield outcome
 
 
@@ -67,7 +67,7 @@ def _read_outcomes(file: Path, digest: str) -> dict[str, MutantOutcome]:
             with suppress(ValueError):  # a truncated line
                 row = json.loads(line)
                 if row.pop("sources", "") == digest:
-                    outcomes[row["id"]] = MutantOutcome(**row)
+                    outcomes[row["id"]] = from_row(MutantOutcome, row)
     return outcomes
 
 

@@ -39,7 +39,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     written = BenchFile("bench.json", "packproof bench --op rope")
     long = BenchLayout("L4", (64,))
-    wrong = replace(result("fla_rope", layout=long), passes=(), kept=None, verdict="spot check (y): ...")
+    wrong = replace(result("fla_rope", layout=long), passes=(), kept_bytes=None, verdict="spot check (y): ...")
     absent = SizeProof("rope", "flash_attn_rope", "h=32 k=128 r=64", "bfloat16", "not installed", "not installed")
     for event in (
         *stream(result(), result("fla_rope", 0.5), finished=False),

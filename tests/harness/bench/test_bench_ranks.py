@@ -48,8 +48,8 @@ def test_two_ranks_judge_and_time(
 
 
 def test_a_wrong_op_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(command, "simulated_here", lambda ranks: RankGroup(ranks, "cpu"))
-    monkeypatch.setattr(judge, "ours", lambda op, *_: own(op, "halo from the wrong side"))
+    monkeypatch.setattr(command, "simulated_ranks", lambda ranks: RankGroup(ranks, "cpu"))
+    monkeypatch.setattr(judge, "parallel_kernel", lambda op, *_: own(op, "halo from the wrong side"))
     assert main.run(["bench", "ranks", "--simulated", "2", "--op", "causal_conv1d", "--cases", "4"]) == ending.FAILED
     said = capsys.readouterr().out
     assert re.search(
@@ -63,7 +63,7 @@ def test_a_block_whose_ranks_are_not_summed_fails(monkeypatch: pytest.MonkeyPatc
         return split_block(RankGroup(2, "cpu", group))
 
     assert parallel.run_ranks(2, differences) == [[], []]
-    monkeypatch.setattr("packproof.parallel.mamba2._copied", lambda u, _: u)
+    monkeypatch.setattr("packproof.parallel.mamba2._copy_to_ranks", lambda u, _: u)
     for rank, lines in enumerate(parallel.run_ranks(2, differences)):
         assert [line.partition(":")[0] for line in lines] == [f"rank {rank}, u"]
 

@@ -49,7 +49,7 @@ def printed(*events: object) -> str:
 
 def test_the_table_shows_time_rate_share_and_ratio() -> None:
     mine = result()
-    leaky = replace(result("leaky"), passes=(), kept=None, verdict="packing (y): lengths [1, 1]\nsequence 1")
+    leaky = replace(result("leaky"), passes=(), kept_bytes=None, verdict="packing (y): lengths [1, 1]\nsequence 1")
     proof = SizeProof("rope", "packproof", mine.setting, mine.dtype, "passed", "", "gpu", 2, 0.5)
     absent = replace(proof, implementation="fla_rope", status="not installed", text="not installed", examples=0)
     table = LayoutFinished((mine, result("flash_attn_rope", 0.5), leaky))

@@ -212,7 +212,7 @@ def test_replay(
         return ReplayOutcome(status, f"{path} {status}", verdict)  # type: ignore[arg-type]
 
     monkeypatch.setattr("packproof.harness.modules.replay.replay", replayed)
-    monkeypatch.setattr("packproof.harness.cli.check.content", lambda _path: {})
+    monkeypatch.setattr("packproof.harness.cli.check.read_content", lambda _path: {})
     monkeypatch.setattr("packproof.harness.cli.check.read_replay", lambda _path: {"device": "cpu"})
     assert main.run(["replay", "r.json"]) == code
     assert capsys.readouterr().out == f"r.json {status}\n"

@@ -205,7 +205,7 @@ import typer
 
 
 def test_a_command_is_handed_over_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "early", lambda: None)
+    monkeypatch.setattr(beside, "fork_early_zygote", lambda: None)
     line = "check m:f --op rope --domain k==4 --domain t>1 --seed 3 -x --timeout 0.5 --device cpu"
     command = beside.read_in_fork(line.split(), main.run)
     assert command is not None

@@ -49,7 +49,7 @@ def events(source: str, **settings: object) -> list[Event]:
 
 def place(found: list[Event], kind: type, law: str) -> int:
     """Where the event of a kind and property is."""
-    verdicts = [getattr(event, "so_far", getattr(event, "verdict", event)) for event in found]
+    verdicts = [getattr(event, "first_verdict", getattr(event, "verdict", event)) for event in found]
     cells = [getattr(verdict, "cell", None) for verdict in verdicts]
     return next(at for at, cell in enumerate(cells) if isinstance(found[at], kind) and cell and cell.property == law)
 
@@ -167,7 +167,7 @@ def test_an_interrupt_keeps_a_failure_that_is_not_yet_small(monkeypatch: pytest.
         yield FailureFound(so_far)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(schedule, "on_every_core", interrupted)
+    monkeypatch.setattr(schedule, "run_on_every_core", interrupted)
     units = (Unit("evaluate", None, (first, second)),)  # type: ignore[arg-type]
     plan = Plan(CheckRequest(), (first, second), units, ())
     *_, finished, end = schedule.run_plan(plan)

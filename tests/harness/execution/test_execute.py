@@ -268,7 +268,7 @@ def test_a_gpu_that_has_no_memory_for_the_inputs_is_too_small(
         raise kind("CUDA error: out of memory")
 
     runner = InProcess(lambda x, *, cu_seqlens: x)
-    monkeypatch.setattr(runner, "_place", refuse)
+    monkeypatch.setattr(runner, "_place_tensor", refuse)
     with pytest.raises(MachineLimit, match=r"^the tensors of this call do not fit: CUDA error: out of memory"):
         runner.run(make_call())
 
@@ -298,7 +298,7 @@ def test_a_device_lost_in_a_large_call_gets_no_more_work(make_call: Make, monkey
 
 
 def test_rows_far_apart_are_where_they_should_be(make_call: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "_REACH", {"beyond 2^31": 2**15})
+    monkeypatch.setattr(execute, "_OFFSET_REACH", {"beyond 2^31": 2**15})
     seen = []
 
     def look(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:

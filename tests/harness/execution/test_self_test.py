@@ -62,6 +62,6 @@ def test_a_judgement_that_fails_a_correct_kernel_is_refused(monkeypatch: pytest.
 
 
 def test_a_judgement_that_raises_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_test, "misfits", lambda: 1 / 0)
+    monkeypatch.setattr(self_test, "incorrect_verdicts", lambda: 1 / 0)
     with pytest.raises(PackproofError, match=r"its self-test fails: ZeroDivisionError: division by zero\. Use torch"):
         self_test.require_sound_judgement(SENTENCE)

@@ -64,7 +64,7 @@ def test_a_batch_has_the_bits_of_one_program_after_another(name: str) -> None:
 
 @pytest.mark.parametrize("name", triton_batches.LAUNCHES)
 def test_groups_of_programs_have_them_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "GROUPS", (3,))
+    monkeypatch.setattr(batch, "BATCH_SIZES", (3,))
     sanitizer = both(triton_batches.LAUNCHES[name])
     assert sanitizer.batches == sanitizer.launches
 
@@ -78,8 +78,8 @@ def test_a_batch_of_large_blocks_has_fewer_programs(monkeypatch: pytest.MonkeyPa
         begin(linear, grid)
 
     monkeypatch.setattr(programs, "begin", note)
-    monkeypatch.setattr(blocks, "LARGEST", 3 * 16 * 32)
-    monkeypatch.setattr(batch, "GROUPS", (1024, 3))
+    monkeypatch.setattr(blocks, "MAX_ELEMENTS", 3 * 16 * 32)
+    monkeypatch.setattr(batch, "BATCH_SIZES", (1024, 3))
     assert both(triton_batches.LAUNCHES["products_of_torch.float32"]).batches == 1
     assert groups == [7, 3, 3, 1]
 
@@ -96,13 +96,13 @@ def test_what_no_batch_can_do_runs_one_by_one(name: str) -> None:
 def test_in_a_given_order_only_more_than_a_few_programs_run_together(
     few: int, together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "FEW", few)
+    monkeypatch.setattr(batch, "MAX_ORDERED_PROGRAMS", few)
     sanitizer = both(triton_batches.LAUNCHES["products_of_torch.float32"], "reverse")
     assert sanitizer.batches == (sanitizer.launches if together else 0)
 
 
 def test_a_batch_that_gives_up_runs_in_the_given_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "FEW", 1)
+    monkeypatch.setattr(batch, "MAX_ORDERED_PROGRAMS", 1)
     started: list[int] = []
     coordinates = Launch.coordinates
 
@@ -136,7 +136,7 @@ def test_faults_have_the_texts_of_one_program_after_another(case: str) -> None:
 @pytest.mark.parametrize("case", [name for name in FAULTS if "write" in name or "lost" in name])
 @pytest.mark.usefixtures("_samples_in_batches")
 def test_loads_are_known_to_later_stores_however_few_are_kept(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shadow, "_HELD", 0)
+    monkeypatch.setattr(shadow, "_MAX_PENDING_LANES", 0)
     with pytest.raises(KernelFault) as found:
         CASES[case]()
     assert str(found.value) == FAULTS[case]
@@ -187,7 +187,7 @@ def test_who_runs_programs_together(
         "create_trans",
         "create_masked_load",
         "create_masked_store",
-        "values",
+        "operand_values",
         "__add__",
         "apply_impl",
         "generic_reduce",
@@ -198,7 +198,7 @@ def test_without_a_replacement_the_self_test_refuses_batches(name: str, monkeypa
     assert selftest.run() == ""
     known = [replacement for replacement in world._batch_replacements if replacement[1] != name]
     assert len(known) < len(world._batch_replacements)
-    monkeypatch.setattr(world, "_known", known)
+    monkeypatch.setattr(world, "_batch_replacements", known)
     assert selftest.run()
 
 
@@ -208,8 +208,8 @@ def test_without_a_function_of_libdevice_for_batches_it_does_too(monkeypatch: py
 
 
 def test_where_the_self_test_fails_programs_run_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repair, "_proved", False)
-    monkeypatch.setattr(BatchingSanitizer, "unfit", "")
+    monkeypatch.setattr(repair, "_is_proved", False)
+    monkeypatch.setattr(BatchingSanitizer, "unfit_reason", "")
     monkeypatch.setattr(selftest, "run", lambda: "control flow: no batch ran: it raised")
     with pytest.warns(UserWarning, match="one after another, several times slower: control flow: no batch ran"):
         repair.install()
@@ -222,7 +222,7 @@ def test_different_bits_are_found_by_the_self_test(monkeypatch: pytest.MonkeyPat
         (*row[:3], property(lambda t: transpose(t) * 1.01)) if row[1] == "T" else row
         for row in world._batch_replacements
     ]
-    monkeypatch.setattr(world, "_known", found)
+    monkeypatch.setattr(world, "_batch_replacements", found)
     assert selftest.run() == "blocks of float32: programs that run together have other bits than one after another"
 
 

@@ -195,7 +195,7 @@ def test_boards_are_joined_by_peer_and_say_where_each_was_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = boards.read_board("data/peers.json")
-    first = replace(first, peers=tuple(replace(peer, where="") for peer in first.peers))
+    first = replace(first, peers=tuple(replace(peer, judged_on="") for peer in first.peers))
     again = [peer for peer in first.peers if peer.peer in ("fla:ssd", "flash_attn:rope")]  # the second: not installed
     row = next(row for row in first.rows if row.peer == "fla:ssd")
     later = replace(first, date="2026-12-01", seconds=1.0, peers=tuple(again), rows=(replace(row, examples=12345),))

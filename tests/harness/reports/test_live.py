@@ -25,7 +25,7 @@ FIRST, SECOND = (Cell("ssd", "m:ssd", law, "bfloat16", "cpu") for law in ("refer
 PASSED = Verdict(FIRST, "eager", "passed", 40, 2.0, judged=40)
 FOUND = Failure((0, 5, 0, 7), "y", ("bf16, seed 0", "sequence 1, token 0: got 1, alone 2"), 3, 0)
 FAILING = Verdict(SECOND, "eager", "failed", 3, 1.0, judged=3, failure=FOUND)
-FAILED = replace(FAILING, failure=replace(FOUND, lengths=(1, 1), tried=9))
+FAILED = replace(FAILING, failure=replace(FOUND, lengths=(1, 1), cases_tried=9))
 
 
 class Clock:
@@ -136,7 +136,7 @@ def test_a_failure_is_shown_before_it_is_small(is_terminal: bool) -> None:
 
 def test_a_failure_that_does_not_count_is_not_announced() -> None:
     run = Watched(is_terminal=False)
-    cell = replace(SECOND, beyond="NaN", counts=False)
+    cell = replace(SECOND, unpromised="NaN", counts=False)
     assert run.send(FailureFound(replace(FAILING, cell=cell))) == ""
 
 

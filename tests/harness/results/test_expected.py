@@ -106,7 +106,7 @@ def test_an_entry_is_of_one_cell(entry: dict[str, str], tmp_path: Path) -> None:
 
 def test_what_does_not_count_is_not_judged(tmp_path: Path) -> None:
     """A property that is not promised fails no run, and no entry is about it."""
-    beyond = replace(FAILED, cell=replace(CELL, property="isolation", beyond="NaN", counts=False))
+    beyond = replace(FAILED, cell=replace(CELL, property="isolation", unpromised="NaN", counts=False))
     assert expected(tmp_path, property="isolation (NaN)").apply(beyond) is beyond
     strict = replace(beyond, cell=replace(beyond.cell, counts=True))
     assert expected(tmp_path, property="isolation (NaN)").apply(strict).status == "expected"

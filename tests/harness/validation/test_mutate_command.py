@@ -13,9 +13,9 @@ from packproof.harness.validation.mutants.mutant import all_mutants
 
 
 def test_the_list_has_every_mutant_of_a_function(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["mutate", "--kernel", "rope:_read", "--list"]) == 0
+    assert main.run(["mutate", "--kernel", "rope:_load_pairs", "--list"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
-    count = sum((m.module, m.function) == ("rope", "_read") for m in all_mutants())
+    count = sum((m.module, m.function) == ("rope", "_load_pairs") for m in all_mutants())
     assert last == f"{count} mutants"
     assert len(lines) == 4 * count
     assert lines[0] == "rope:_read:mask:0"

@@ -37,8 +37,8 @@ def test_a_zygote_may_be_killed_before_a_worker_has_answered(
             os.kill(new, signal.SIGKILL)
         return client
 
-    monkeypatch.setattr("packproof.harness.worker.zygote_client._shared", {})
-    monkeypatch.setattr(module, "shared", killed)
+    monkeypatch.setattr("packproof.harness.worker.zygote_client._shared_zygotes", {})
+    monkeypatch.setattr(module, "shared_zygote", killed)
     with Worker(rogue("good")) as worker:
         worker.run(make_call(2))
     assert len(started) == 3

@@ -85,7 +85,7 @@ def drained(stream: Iterator[int], found: list[int]) -> None:
 def test_an_exception_ends_the_stream_after_the_others_and_names_its_origin(
     forks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "_forks_differentiate", lambda: forks)
+    monkeypatch.setattr(parallel, "_can_fork_differentiate", lambda: forks)
     found: list[int] = []
     with pytest.raises(UnitError if forks else ValueError, match="lengths") as error:
         drained(run_side_by_side([fails, partial(pids, 3, 0.1), fails], max_processes=2, record_type=int), found)
@@ -130,7 +130,7 @@ def test_no_process_remains_when_the_stream_is_closed() -> None:
 
 
 def test_where_forks_cannot_differentiate_units_run_here_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_forks_differentiate", lambda: False)
+    monkeypatch.setattr(parallel, "_can_fork_differentiate", lambda: False)
     assert list(run_side_by_side([partial(pids, 2)] * 2, max_processes=2, record_type=int)) == [os.getpid()] * 4
 
 

@@ -116,12 +116,12 @@ def test_what_threads_wait_at_once_counts_once_and_up_to_ten_times_the_limit(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, threads: int, until: float, expected: float
 ) -> None:
     waits = dict.fromkeys(range(threads), 0.0)
-    monkeypatch.setattr(module, "_starved", lambda pid: waits.items())
+    monkeypatch.setattr(module, "_core_waits", lambda pid: waits.items())
     assert overdue_after(Patience(1.0, 7), clock, waits, until) == pytest.approx(expected, abs=0.1)
 
 
 def test_an_answer_that_comes_at_once_costs_no_look(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    monkeypatch.setattr(module, "_starved", lambda pid: pytest.fail("looked"))
+    monkeypatch.setattr(module, "_core_waits", lambda pid: pytest.fail("looked"))
     patience = Patience(0.6, 7)
     assert 0 < patience.seconds_left() <= 0.05
     clock.now += 0.04

@@ -52,7 +52,7 @@ def test_without_a_limit_none_waits() -> None:
 
 
 def test_several_that_have_had_their_share_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "_SLICE", 0.3)
+    monkeypatch.setattr(sharing, "_SLICE_SECONDS", 0.3)
     now = time.monotonic()
     units = [partial(counts, name, 30.0, now + 5, 0.2) for name in "ab"]
     assert order(run_side_by_side(units, 1, record_type=str))[:4] == ["a", "b", "a", "b"]
@@ -65,7 +65,7 @@ def test_what_needs_no_core_leaves_it_to_another() -> None:
 
 def test_everyone_has_its_share_where_there_are_more_than_may_live(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has had it ends then, before its time is up."""
-    monkeypatch.setattr(sharing, "_ALIVE", 2)
+    monkeypatch.setattr(sharing, "_MAX_PROCESSES_PER_CORE", 2)
     now = time.monotonic()
     units = [partial(counts, name, 30.0, now + 4, 0.3) for name in "abcde"]
     found = order(run_side_by_side(units, 1, record_type=str))

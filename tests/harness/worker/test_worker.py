@@ -58,7 +58,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         devices.append(device)
         yield
 
-    monkeypatch.setattr(worker_module, "exclusive", alone)
+    monkeypatch.setattr(worker_module, "exclusive_device", alone)
     return devices
 
 
@@ -441,7 +441,7 @@ def test_a_zygote_that_cannot_start_reports_the_reason(
     from packproof.harness.worker import zygote_client  # noqa: PLC0415
 
     (tmp_path / "safetensors.py").write_text("raise ImportError('a broken installation')\n")
-    monkeypatch.setattr(zygote_client, "_shared", {})
+    monkeypatch.setattr(zygote_client, "_shared_zygotes", {})
     monkeypatch.syspath_prepend(str(tmp_path))
     with Worker(rogue("good")) as worker, pytest.raises(PackproofError, match="a broken installation"):
         worker.run(make_call(2))
