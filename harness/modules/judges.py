@@ -306,7 +306,8 @@ def _judge_padding(
         i, j = leakage.leaking_pairs[0]
         lines = [
             f"padding reaches document {j}: outputs of up to {leakage.scale:.3g} move by "
-            f"{leakage.output_change[i, j]:.3g} when it changes, and their gradient at its rows is up to {leakage.gradient.get((i, j), 0.0):.3g}",
+            f"{leakage.output_change[i, j]:.3g} when it changes, and their gradient at its rows is up to "
+            f"{leakage.gradient.get((i, j), 0.0):.3g}",
             *_culprit_lines(trial, leakage, *padded_layout),
         ]
         return lines, leakage.ties, []
