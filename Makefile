@@ -15,6 +15,7 @@ lint: words
 
 words:
 	@.ci/env python .ci/words.py
+	@.ci/env python .ci/names.py
 
 docs:
 	@.ci/env python docs/properties.py

@@ -59,6 +59,7 @@ class L2Norm:
     """
 
     eps: float = 1e-6
+    """Added to the sum of squares."""
 
     def __post_init__(self) -> None:
         _require_number("L2Norm", "eps", self.eps, above_zero=True)
@@ -71,7 +72,6 @@ class L2Norm:
 class Scaled:
     """x times a factor.
 
-    factor: a number, or "width ** -0.5" or "width ** 0.5", a power of the size of the last axis.
     Raises UsageError for anything else.
 
     >>> import torch
@@ -81,6 +81,7 @@ class Scaled:
     """
 
     factor: float | str
+    """A number, or "width ** -0.5" or "width ** 0.5", a power of the size of the last axis."""
 
     def __post_init__(self) -> None:
         if self.factor not in _WIDTH_POWERS:

@@ -99,6 +99,7 @@ class OfKeys:
     """
 
     make: Metadata
+    """Makes the metadata from the offsets of the keys and their number of rows."""
 
     def __call__(self, cu_seqlens: Tensor, tokens: int) -> Any:
         return self.make(cu_seqlens, tokens)

@@ -47,9 +47,6 @@ class Tokens(ABC):
 class Packed(Tokens):
     """The pack without a batch axis. `to` and `back` are views, not copies.
 
-    axis: the axis of tokens. 0: (t, ...), as in packproof. 1: heads first, (h, t, k). -1: channels first, (d, t),
-    channel-last in memory.
-
     >>> import torch
     >>> from packproof import adapters
     >>> adapters.Packed(axis=-1).to(torch.ones(5, 3), torch.tensor([0, 2, 5])).shape
@@ -57,6 +54,9 @@ class Packed(Tokens):
     """
 
     axis: int = 0
+    """The axis of tokens. 0: (t, ...), as in packproof. 1: heads first, (h, t, k). -1: channels first, (d, t),
+    channel-last in memory.
+    """
 
     def __post_init__(self) -> None:
         if self.axis not in (0, 1, -1) or isinstance(self.axis, bool):
@@ -80,9 +80,6 @@ class Packed(Tokens):
 class Batched(Tokens):
     """A batch of one pack. `to` and `back` are views, not copies.
 
-    axis: the axis of tokens. 1: (1, t, ...). 2: heads first, (1, h, t, k). -1: channels first, (1, d, t), channel-last
-    in memory.
-
     >>> import torch
     >>> from packproof import adapters
     >>> adapters.Batched(axis=-1).to(torch.ones(5, 3), torch.tensor([0, 2, 5])).shape
@@ -90,6 +87,9 @@ class Batched(Tokens):
     """
 
     axis: int = 1
+    """The axis of tokens. 1: (1, t, ...). 2: heads first, (1, h, t, k). -1: channels first, (1, d, t), channel-last in
+    memory.
+    """
 
     def __post_init__(self) -> None:
         _check_axis("Batched", self.axis)
@@ -108,8 +108,6 @@ class Batched(Tokens):
 class Padded(Tokens):
     """A batch with a row for each sequence, padded at its end to the longest: (s, longest, ...). Slack is left out.
 
-    axis: the axis of tokens, as in Batched.
-    fill: the value of padding. It is not zero, to expose a kernel that reads padding.
     A pack is outside of this convention if its padded tensor would have 2^31 elements or more.
 
     >>> import torch
@@ -120,7 +118,9 @@ class Padded(Tokens):
     """
 
     axis: int = 1
+    """The axis of tokens, as in Batched."""
     fill: float = 1.0
+    """The value of padding. It is not zero, to expose a kernel that reads padding."""
 
     def __post_init__(self) -> None:
         _check_axis("Padded", self.axis)
@@ -156,9 +156,6 @@ class Padded(Tokens):
 class Gaps(Tokens):
     """(t', ...): each sequence padded to a multiple of rows, as in Transformer Engine's THD. Slack is left out.
 
-    multiple: the number of rows of each padded sequence is a multiple of it.
-    fill: the value of padding. It is not zero, to expose a kernel that reads padding.
-
     >>> import torch
     >>> from packproof import adapters
     >>> adapters.Gaps(multiple=2).to(torch.zeros(3, 1), torch.tensor([0, 1, 3])).squeeze(-1)
@@ -166,7 +163,9 @@ class Gaps(Tokens):
     """
 
     multiple: int = 16
+    """The number of rows of each padded sequence is a multiple of it."""
     fill: float = 1.0
+    """The value of padding. It is not zero, to expose a kernel that reads padding."""
 
     def __post_init__(self) -> None:
         if type(self.multiple) is not int or self.multiple < 1:

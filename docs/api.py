@@ -1,14 +1,19 @@
 """Fills docs/api.md: an entry for each public name, from its signature and docstring. `docs/conf.py` calls `fill`.
 
+Fields of a class come from the lines `name: text` of its docstring, or from the docstring under each field.
+
 A comment `<!-- api: packproof.refs.packing packproof.refs.packers -->` stands for the public names that these modules
 define, and `<!-- api: else -->` for the rest, so that a new name is on the page once it is in an `__all__`.
 """
 
+import ast
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import packproof
@@ -24,11 +29,13 @@ _DOTTED = re.compile(r"~?(?:\w+\.)+(\w+)")
 
 @dataclass(frozen=True)
 class Entry:
-    """A public name. others: those under which other packages export the same. home: the module that defines it."""
+    """A public name."""
 
     name: str
     others: tuple[str, ...]
+    """The names of the same object in other packages."""
     home: str
+    """The module that defines it."""
     value: Any
 
     def text(self) -> str:
@@ -41,7 +48,8 @@ class Entry:
         if kind == "class" and issubclass(self.value, BaseException):
             return _directive("exception", self.name, _doc(self.value), *self._canonical)
         members = "\n\n".join(_members(self.value)) if kind == "class" else ""
-        body = f"{_doc(self.value)}\n\n{members}".strip()
+        doc = _class_doc(self.value) if kind == "class" else _doc(self.value)
+        body = f"{doc}\n\n{members}".strip()
         return _directive(kind, self.name + signature(self.value), body, *self._canonical)
 
     @property
@@ -147,9 +155,52 @@ def _doc(value: Any) -> str:
     return markdown(inspect.getdoc(value) or "")
 
 
+def _class_doc(owner: type) -> str:
+    """The docstring, with the fields before results, errors and examples."""
+    blocks = _paragraphs(inspect.getdoc(owner) or "")
+    end = next((i for i, block in enumerate(blocks) if _RESULT.match(block) or block.startswith(">>>")), len(blocks))
+    fields = "\n".join(_field(name, text) for name, text in field_docs(owner).items())
+    shown = [*map(_block, blocks[:end]), fields, *map(_block, blocks[end:])]
+    return "\n\n".join(block for block in shown if block)
+
+
+def field_docs(owner: type) -> dict[str, str]:
+    """The docstrings under the public fields of a class and its bases, by field, those of the bases first."""
+    docs: dict[str, str] = {}
+    for base in reversed(owner.__mro__):
+        if base.__module__.partition(".")[0] == owner.__module__.partition(".")[0]:
+            docs |= _own_field_docs(base)
+    return docs
+
+
+def _own_field_docs(owner: type) -> dict[str, str]:
+    """Python drops a string under a field, so that the source is read."""
+    try:
+        source = inspect.getsource(owner)
+    except (OSError, TypeError):  # made at run time
+        return {}
+    [node] = ast.parse(textwrap.dedent(source)).body
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in pairwise(getattr(node, "body", []))
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+        if not field.target.id.startswith("_")
+    }
+
+
+def _field(name: str, text: str) -> str:
+    body = "\n\n".join(_prose(block.splitlines()) for block in _paragraphs(text))
+    return f"- {name}: {textwrap.indent(body, '  ').lstrip()}"
+
+
 def markdown(docstring: str) -> str:
     """A docstring as a page shows it: `name: ...` lines as a list, examples and indented blocks as code."""
-    return "\n\n".join(_block(block) for block in re.split(r"\n\s*\n", docstring))
+    return "\n\n".join(map(_block, _paragraphs(docstring)))
+
+
+def _paragraphs(docstring: str) -> list[str]:
+    return re.split(r"\n\s*\n", docstring)
 
 
 def _block(block: str) -> str:
@@ -163,7 +214,12 @@ def _block(block: str) -> str:
         if shown and _RESULT.match(line):
             shown.append("")
         shown.append(f"- {line}" if _FIELD.match(line) else line.strip())
-    parts = re.split("(`[^`]*`)", "\n".join(shown))
+    return _prose(shown)
+
+
+def _prose(lines: list[str]) -> str:
+    """Lines with all that Markdown would read as markup escaped, code apart."""
+    parts = re.split("(`[^`]*`)", "\n".join(lines))
     return "".join(part if part.startswith("`") else re.sub(r"([*<])", r"\\\1", part) for part in parts)
 
 

@@ -46,9 +46,6 @@ _REMEMBERED = 256
 class Origin:
     """The origin of compared rows. The budget of its sample applies to them.
 
-    sample: the sample with these rows.
-    start: the first of them in the sample.
-
     >>> from packproof.properties import Origin
     >>> def last_alone(kernel, case):
     ...     sample = kernel.sample(case)
@@ -60,7 +57,9 @@ class Origin:
     """
 
     sample: Sample
+    """The sample with these rows."""
     start: int = 0
+    """The first of them in the sample."""
 
 
 class KernelUnderTest:

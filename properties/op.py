@@ -25,61 +25,6 @@ _SYMBOLIC_SIZES = ("longest", "rows", "slots")
 class Op:
     """The declaration of an operation over packed sequences.
 
-    name: its name in reports.
-    reference: the slow exact function. It takes the inputs by name, `cu_seqlens` and the options, and returns the
-        outputs in order (a single tensor if there is one).
-    inputs: axes of each input by name. `t` counts packed tokens, `s` sequences, `c` the slots of a pool of states (see
-        `pool`). Every other axis belongs to a shared parameter. `?` at the end of a spec marks an optional input; `a |
-        b` are alternatives; an axis may be `w-1`.
-        `u` counts rows of a second packing of the same sequences, such as the keys of attention. Its offsets are the
-        reference's argument `cu_seqlens_k`; without it, `u` is `t`. A causal op aligns the ends of a sequence: its last
-        row along `u` belongs to its last row along `t`.
-    outputs: axes of each output by name, in the same notation.
-    options: the values to try of each option, the plainest first.
-    sizes: sets of axis sizes to draw from. "longest" is the length of the longest sequence, "rows" the number of rows
-        of the pack, "slots" one more than its number of sequences.
-    where: conditions on the sizes of every call, as in a `packproof.Domain`: "h % g == 0".
-    model_sizes: sizes of real models. They are drawn on a GPU only, to judge kernels in the configurations of their
-        use; elsewhere they would take too long.
-    absolute: the op on absolute values (B of the error budget), with the reference's signature. Its forward pass and
-        its vjp sum absolute terms. None: the reference itself on the absolute values of its inputs.
-    cumsum: makes the magnitude op of a kernel that promises `cumsum` (B + B_E of the budget) from its promises.
-    roundings: instead of `absolute`, the roundings to draw for a stable op with an unstable form on absolute values.
-    operands: in addition to `absolute`, the roundings to draw for kernels with 16-bit operands of matrix products.
-    draws: the distribution of an input, if not "normal":
-        "decay": negative, of any strength;
-        "gate": a decay without a time step as factor, down to -inf;
-        "decay|i", "gate|i": the same; if input `i` is given, values before softplus and a "log rate";
-        "step": a positive time step;
-        "step|o": the same; if option `o` is set, values before softplus;
-        "unit": in [-1, 1], such as cosines;
-        "direction": vectors of length about 1 along the last axis;
-        "direction|o": the same; if option `o` is set, of any length;
-        "share": between 0 and 1, some of them 0, 1 or 2;
-        "share|o": the same; if option `o` is set, values before sigmoid;
-        "log rate": the logarithm of a decay's size;
-        "distinct": no two equal rows, in any dtype, for ops with a choice among rows: a tie has two correct gradients;
-        "sign": 1 or -1;
-        "position|m": integers (s,), the first row of each sequence in tables along axis m, or below 0; constants;
-        "slot|c": integers (s,), a slot for each sequence, or -1; constants.
-    fixed: inputs and outputs independent of the dtype of the call: fp32, or fp64 with fp64 tokens.
-    float32: inputs that may be fp32 beside bf16 or fp16 tokens, as parameters under autocast. Each gradient has the
-        dtype of its input. Drawn for kernels with these inputs in their own `float32`.
-    narrow: fixed inputs that may have the dtype of 16-bit tokens, and bf16 or fp16 beside fp32 ones, as parameters of
-        a bf16 model. Drawn for kernels with these inputs in their own `narrow`.
-    constants: inputs without gradients, such as tables and positions.
-    carry: (initial state, final state, option that requests it), if a sequence can be cut and continued.
-    pool: (the slot of each sequence, the pool, the pool after the call), if states lie in a pool.
-    on_request: the option for each other optional output, by the name of the output.
-    window: the axis with the width of a convolution as its size; scales the layouts.
-    reach: the option for the window of a token, (left, right), -1 for no limit. In addition to its values in `options`,
-        golden cases try windows ending at the edges of a kernel's tiles, without any optional input.
-    causal: the option for causality, or True or False.
-    matmul: built on matrix products: a kernel may round their operands to the dtype of the tokens unless it promises
-        not to.
-    saved: inputs read by the backward pass; None: all. A bench derives the fewest bytes of a call from them.
-    flops: counts the operations of both passes. A bench derives the shortest time of a call from them.
-
     Raises UsageError for fields that contradict each other, such as an axis without a size.
 
     >>> import packproof
@@ -93,31 +38,96 @@ class Op:
     """
 
     name: str
+    """Its name in reports."""
     reference: Callable[..., Any]
+    """The slow exact function. It takes the inputs by name, `cu_seqlens` and the options, and returns the outputs in
+    order (a single tensor if there is one).
+    """
     inputs: Mapping[str, str]
+    """Axes of each input by name. `t` counts packed tokens, `s` sequences, `c` the slots of a pool of states (see
+    `pool`). Every other axis belongs to a shared parameter. `?` at the end of a spec marks an optional input; `a | b`
+    are alternatives; an axis may be `w-1`.
+
+    `u` counts rows of a second packing of the same sequences, such as the keys of attention. Its offsets are the
+    reference's argument `cu_seqlens_k`; without it, `u` is `t`. A causal op aligns the ends of a sequence: its last row
+    along `u` belongs to its last row along `t`.
+    """
     outputs: Mapping[str, str]
+    """Axes of each output by name, in the same notation."""
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """The values to try of each option, the plainest first."""
     sizes: tuple[Mapping[str, int | str], ...] = ({"d": 3},)
+    """Sets of axis sizes to draw from. "longest" is the length of the longest sequence, "rows" the number of rows of
+    the pack, "slots" one more than its number of sequences.
+    """
     where: tuple[str, ...] = ()
+    """Conditions on the sizes of every call, as in a `packproof.Domain`: "h % g == 0"."""
     model_sizes: tuple[Mapping[str, int | str], ...] = ()
+    """Sizes of real models. They are drawn on a GPU only, to judge kernels in the configurations of their use;
+    elsewhere they would take too long.
+    """
     absolute: Callable[..., Any] | None = None
+    """The op on absolute values (B of the error budget), with the reference's signature. Its forward pass and its vjp
+    sum absolute terms. None: the reference itself on the absolute values of its inputs.
+    """
     cumsum: Callable[[Promises], Callable[..., Any]] | None = None
+    """Makes the magnitude op of a kernel that promises `cumsum` (B + B_E of the budget) from its promises."""
     roundings: Roundings | None = None
+    """Instead of `absolute`, the roundings to draw for a stable op with an unstable form on absolute values."""
     operands: Roundings | None = None
+    """In addition to `absolute`, the roundings to draw for kernels with 16-bit operands of matrix products."""
     draws: Mapping[str, str] = field(default_factory=dict)
+    """The distribution of an input, if not "normal":
+    - "decay": negative, of any strength;
+    - "gate": a decay without a time step as factor, down to -inf;
+    - "decay|i", "gate|i": the same; if input `i` is given, values before softplus and a "log rate";
+    - "step": a positive time step;
+    - "step|o": the same; if option `o` is set, values before softplus;
+    - "unit": in [-1, 1], such as cosines;
+    - "direction": vectors of length about 1 along the last axis;
+    - "direction|o": the same; if option `o` is set, of any length;
+    - "share": between 0 and 1, some of them 0, 1 or 2;
+    - "share|o": the same; if option `o` is set, values before sigmoid;
+    - "log rate": the logarithm of a decay's size;
+    - "distinct": no two equal rows, in any dtype, for ops with a choice among rows: a tie has two correct gradients;
+    - "sign": 1 or -1;
+    - "position|m": integers (s,), the first row of each sequence in tables along axis m, or below 0; constants;
+    - "slot|c": integers (s,), a slot for each sequence, or -1; constants.
+    """
     fixed: frozenset[str] = frozenset()
+    """Inputs and outputs independent of the dtype of the call: fp32, or fp64 with fp64 tokens."""
     float32: frozenset[str] = frozenset()
+    """Inputs that may be fp32 beside bf16 or fp16 tokens, as parameters under autocast. Each gradient has the dtype of
+    its input. Drawn for kernels with these inputs in their own `float32`.
+    """
     narrow: frozenset[str] = frozenset()
+    """Fixed inputs that may have the dtype of 16-bit tokens, and bf16 or fp16 beside fp32 ones, as parameters of a bf16
+    model. Drawn for kernels with these inputs in their own `narrow`.
+    """
     constants: frozenset[str] = frozenset()
+    """Inputs without gradients, such as tables and positions."""
     carry: tuple[str, str, str] | None = None
+    """(initial state, final state, option that requests it), if a sequence can be cut and continued."""
     pool: tuple[str, str, str] | None = None
+    """(the slot of each sequence, the pool, the pool after the call), if states lie in a pool."""
     on_request: Mapping[str, str] = field(default_factory=dict)
+    """The option for each other optional output, by the name of the output."""
     window: str | None = None
+    """The axis with the width of a convolution as its size; scales the layouts."""
     reach: str | None = None
+    """The option for the window of a token, (left, right), -1 for no limit. In addition to its values in `options`,
+    golden cases try windows ending at the edges of a kernel's tiles, without any optional input.
+    """
     causal: bool | str = True
+    """The option for causality, or True or False."""
     matmul: bool = False
+    """Built on matrix products: a kernel may round their operands to the dtype of the tokens, unless it promises not
+    to.
+    """
     saved: frozenset[str] | None = None
+    """Inputs read by the backward pass; None: all. A bench derives the fewest bytes of a call from them."""
     flops: CountFlops | None = None
+    """Counts the operations of both passes. A bench derives the shortest time of a call from them."""
 
     @property
     def integers(self) -> frozenset[str]:

@@ -17,26 +17,6 @@ _CHOICES = {"grid": get_args(Grid), "compute": get_args(Compute), "state_entry":
 class Promises:
     """The promises of a kernel. By default it promises nothing and is checked within the error budget only.
 
-    grid: the starts of the kernel's chunks. "sequence": at the start of each sequence; "token": no chunk carries a
-        state, an element depends on its own window alone; "pack": at multiples of the chunk from the start of the pack.
-        The first two make `packing`, `permutation` and finite `isolation` bitwise.
-    chunk: tokens in a chunk; scales the layouts and, with `cumsum`, the budget.
-    compute: the rounding of intermediates: "fp32" (none), "operand" (to the dtype of the tokens), "tf32". None is the
-        usual one of the op: "operand" for ops built on matrix products, "fp32" for the others.
-    deterministic: the same call gives the same bits.
-    isolated: NaN, Inf and huge values in one sequence leave the others' bits alone (masks select, they never multiply).
-    state_entry: "carry" if an initial state enters as the carry of the first chunk. A run that is cut at a multiple of
-        `segment` and continued then has the bits of one run.
-    cumsum: decays are differences of a cumulative sum inside a chunk. Their error grows with the sum.
-    segment: tokens between two hand-overs of the state to another program, a multiple of `chunk`; None: the chunk.
-        Layouts at its edges are added if no other layout is that long.
-    saved_outputs: the backward pass reads the stored outputs, as in torch's softmax, sigmoid and tanh. In 16 bits their
-        rounding reaches the gradients, and adds u_saved B to the budget of these.
-    capturable: a CUDA graph can capture a call, with its backward pass, and replay it with other boundaries of as many
-        sequences and tokens: the call neither waits for the GPU nor reads cu_seqlens on the host.
-    compilable: torch.compile can compile a call, with its backward pass. Otherwise an error of torch's own compiler is
-        reported, but is no failure. A kernel made of operators registered with torch implies this promise.
-
     Raises UsageError for another value of `grid`, `compute` or `state_entry`, for a chunk or segment that is no number
     of tokens, and for a segment of partial chunks.
 
@@ -47,16 +27,42 @@ class Promises:
     """
 
     grid: Grid | None = None
+    """The starts of the kernel's chunks. "sequence": at the start of each sequence; "token": no chunk carries a state,
+    an element depends on its own window alone; "pack": at multiples of the chunk from the start of the pack. The first
+    two make `packing`, `permutation` and finite `isolation` bitwise.
+    """
     chunk: int | None = None
+    """Tokens in a chunk; scales the layouts and, with `cumsum`, the budget."""
     compute: Compute | None = None
+    """The rounding of intermediates: "fp32" (none), "operand" (to the dtype of the tokens), "tf32". None is the usual
+    one of the op: "operand" for ops built on matrix products, "fp32" for the others.
+    """
     deterministic: bool = False
+    """The same call gives the same bits."""
     isolated: bool = False
+    """NaN, Inf and huge values in one sequence leave the others' bits alone (masks select, they never multiply)."""
     state_entry: StateEntry | None = None
+    """How an initial state enters. "carry": as the carry of the first chunk. A run that is cut at a multiple of
+    `segment` and continued then has the bits of one run.
+    """
     cumsum: bool = False
+    """Decays are differences of a cumulative sum inside a chunk. Their error grows with the sum."""
     segment: int | None = None
+    """Tokens between two hand-overs of the state to another program, a multiple of `chunk`; None: the chunk. Layouts at
+    its edges are added if no other layout is that long.
+    """
     saved_outputs: bool = False
+    """The backward pass reads the stored outputs, as in torch's softmax, sigmoid and tanh. In 16 bits their rounding
+    reaches the gradients, and adds u_saved B to the budget of these.
+    """
     capturable: bool = False
+    """A CUDA graph can capture a call, with its backward pass, and replay it with other boundaries of as many sequences
+    and tokens: the call neither waits for the GPU nor reads cu_seqlens on the host.
+    """
     compilable: bool = False
+    """`torch.compile` can compile a call, with its backward pass. Otherwise an error of torch's own compiler is
+    reported, but is no failure. A kernel made of operators registered with torch implies this promise.
+    """
 
     def __post_init__(self) -> None:
         for name, words in _CHOICES.items():

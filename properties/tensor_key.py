@@ -18,16 +18,15 @@ _PREFIXES: dict[TensorKind, str] = {
 class TensorKey:
     """An output, an input, or a gradient of one. Its text is the one in reports.
 
-    name: the tensor's name in the op's declaration.
-    kind: "output", "input", "gradient" (of an input), or a second gradient.
-
     >>> from packproof.properties import TensorKey
     >>> print(TensorKey("B", "gradient"))
     gradient of B
     """
 
     name: str
+    """The tensor's name in the op's declaration."""
     kind: TensorKind = "output"
+    """One of "output", "input", "gradient" (of an input), or a second gradient."""
 
     def __str__(self) -> str:
         return _PREFIXES[self.kind] + self.name

@@ -12,44 +12,43 @@ FaultKind = Literal["raised", "crashed", "hung", "exited", "malformed", "patched
 class Violation:
     """The worst element of one tensor, or a fault of the kernel.
 
-    tensor: the tensor; None for a fault.
-    sequence: the sequence of a token or state; -1 for slack and shared tensors.
-    position: the position of a token in its sequence, or of a row in the slack; -1 for states and shared tensors.
-    index: the index of the element, without the row of a token or state.
-    got: the value under test.
-    wanted: the value to agree with.
-    other: the source of `wanted`, such as "reference" or "alone".
-    excess: the error as a multiple of the budget; None for a comparison of bits.
-    term: the dominant term of the budget at this element.
-    text: a description, if there are no numbers.
-    note: how the property had changed the pack.
-    fault: the kind of fault, "" if there is none.
-    expected: the value of the reference, after a comparison of two runs of the kernel.
-    allowed: the largest allowed distance of a run from `expected`.
-    slot: the slot of a pool of states; -1 elsewhere.
-    rank: the rank with the token; -1 elsewhere.
-
     >>> from packproof.properties import TensorKey, Violation
     >>> Violation(TensorKey("y"), 1, 0, (2,), got=0.5, wanted=0.25, excess=12.0, term="accumulation").lines()
     ['sequence 1, token 0, element [2]: got 0.5, reference 0.25; 12 x the budget (accumulation)']
     """
 
     tensor: TensorKey | None = None
+    """The tensor; None for a fault."""
     sequence: int = -1
+    """The sequence of a token or state; -1 for slack and shared tensors."""
     position: int = -1
+    """The position of a token in its sequence, or of a row in the slack; -1 for states and shared tensors."""
     index: tuple[int, ...] = ()
+    """The index of the element, without the row of a token or state."""
     got: float = 0.0
+    """The value under test."""
     wanted: float = 0.0
+    """The value to agree with."""
     other: str = "reference"
+    """The source of `wanted`, such as "reference" or "alone"."""
     excess: float | None = None
+    """The error as a multiple of the budget; None for a comparison of bits."""
     term: str = ""
+    """The dominant term of the budget at this element."""
     text: str = ""
+    """A description, if there are no numbers."""
     note: str = ""
+    """How the property had changed the pack."""
     fault: str = ""
+    """The kind of fault, "" if there is none."""
     expected: float | None = None
+    """The value of the reference, after a comparison of two runs of the kernel."""
     allowed: float = 0.0
+    """The largest allowed distance of a run from `expected`."""
     slot: int = -1
+    """The slot of a pool of states; -1 elsewhere."""
     rank: int = -1
+    """The rank with the token; -1 elsewhere."""
 
     def lines(self) -> list[str]:
         """Lines for reports: location, values and error."""

@@ -28,8 +28,11 @@ class Piece:
     """
 
     sequence: int
+    """Number of the sequence."""
     start: int
+    """The first token of the piece in its sequence."""
     stop: int
+    """The end of the piece in its sequence, exclusive."""
 
     def __post_init__(self) -> None:
         whole_number("Piece", "sequence", self.sequence)

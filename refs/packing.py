@@ -27,10 +27,6 @@ _UNUSED = -1  # seq_idx of a row that belongs to no sequence
 class PackLayout:
     """Sequences laid one after the other along the token axis.
 
-    lengths: tokens of each sequence; 0 is allowed.
-    slack: unused rows after the last sequence.
-    gaps: unused rows after each sequence, () for none. A gap after the last sequence counts as slack.
-
     Raises LayoutError for negative or fractional counts, and if there are not as many gaps as sequences.
 
     >>> from packproof import PackLayout
@@ -42,8 +38,11 @@ class PackLayout:
     """
 
     lengths: tuple[int, ...]
+    """Tokens of each sequence; 0 is allowed."""
     slack: int = 0
+    """Unused rows after the last sequence."""
     gaps: tuple[int, ...] = ()
+    """Unused rows after each sequence, () for none. A gap after the last sequence counts as slack."""
 
     def __post_init__(self) -> None:
         lengths = _counts("lengths", self.lengths)

@@ -31,26 +31,25 @@ _STATE = replace(SSD, op="ssd_state", inputs={name: axes for name, axes in _INPU
 class SsdIntermediates(NamedTuple):
     """Intermediate values of the chunked form of SSD: y = (diagonal + off_diagonal + D x) silu(z).
 
-    dt: (t, h), the time step, after bias and softplus.
-    log_decay: (t, h), dt A summed from the start of the chunk; its exp is the decay of the entering state.
-    diagonal: (t, h, p), the part of y from tokens of the same chunk.
-    off_diagonal: (t, h, p), the part of y from the state entering the chunk.
-    chunk_states: (c, h, p, n), the state at the end of each chunk from its own tokens alone.
-    passed_states: (c, h, p, n), the state entering each chunk.
-    cu_chunks: int64 (c + 1,), the first row of each chunk, and the end of the last one.
-
     >>> from packproof.refs import SsdIntermediates
     >>> SsdIntermediates._fields
     ('dt', 'log_decay', 'diagonal', 'off_diagonal', 'chunk_states', 'passed_states', 'cu_chunks')
     """
 
     dt: Tensor
+    """(t, h), the time step, after bias and softplus."""
     log_decay: Tensor
+    """(t, h), dt A summed from the start of the chunk; its exp is the decay of the entering state."""
     diagonal: Tensor
+    """(t, h, p), the part of y from tokens of the same chunk."""
     off_diagonal: Tensor
+    """(t, h, p), the part of y from the state entering the chunk."""
     chunk_states: Tensor
+    """(c, h, p, n), the state at the end of each chunk from its own tokens alone."""
     passed_states: Tensor
+    """(c, h, p, n), the state entering each chunk."""
     cu_chunks: Tensor
+    """int64 (c + 1,), the first row of each chunk, and the end of the last one."""
 
 
 @checked_call

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -64,6 +65,62 @@ def test_docstrings_become_markdown(api: ModuleType) -> None:
         "Scale.\n\n- x: (t, d).\n- y: a \\* b \\< `a * b`.\n\nRaises ArgumentError.\n\n"
         "```python\n>>> f(1)\n2\n```\n\n    code(x)"
     )
+
+
+@dataclass
+class Layout:
+    """A layout.
+
+    Raises LayoutError.
+    """
+
+    lengths: tuple[int, ...]
+    """Tokens of each sequence:
+    - 0: `a * b`, no token;
+    - 1 * 1.
+
+    length: no field.
+    """
+    _offsets: int = 0
+    """Not public."""
+
+
+@dataclass
+class PaddedLayout(Layout):
+    """A layout with slack.
+
+    rank: in the docstring of the class.
+    """
+
+    undocumented: int = 0
+    slack: int = 0
+    """Unused rows."""
+
+
+def test_the_docstring_under_a_field_is_on_the_page(api: ModuleType) -> None:
+    assert api.Entry("Layout", (), "", PaddedLayout).text().splitlines()[2:-1] == [
+        "A layout with slack.",
+        "",
+        "- rank: in the docstring of the class.",
+        "",
+        "- lengths: Tokens of each sequence:",
+        "  - 0: `a * b`, no token;",
+        "  - 1 \\* 1.",
+        "",
+        "  length: no field.",
+        "- slack: Unused rows.",
+    ]
+    assert api.Entry("Layout", (), "", Layout).text().splitlines()[-2:] == ["Raises LayoutError.", "```"]
+    assert api.field_docs(make_dataclass("Made", ["lengths"])) == {}
+
+
+def test_each_public_field_has_its_docstring(api: ModuleType) -> None:
+    classes = [entry.value for entry in api.entries() if isinstance(entry.value, type)]
+    fields = {owner: {*getattr(owner, "__dataclass_fields__", ()), *getattr(owner, "_fields", ())} for owner in classes}
+    documented = {f"{owner.__name__}.{name}" for owner in classes for name in api.field_docs(owner)}
+    public = {f"{owner.__name__}.{name}" for owner in classes for name in fields[owner] if not name.startswith("_")}
+    assert public - documented == set()
+    assert "Verdict.status" in documented
 
 
 def test_a_comment_that_stands_for_nothing_is_refused(api: ModuleType) -> None:

@@ -20,15 +20,6 @@ Arguments = Mapping[str, Any]
 class Convention:
     """How boundaries reach a module.
 
-    name: the name in reports.
-    about: one line of description.
-    arguments: makes the keyword arguments of forward from a pack, besides the input of shape (1, t) or (1, t, d). The
-        same function makes those of one document alone.
-    optional: arguments to leave out if forward does not take them.
-    batched: whether the input has a leading axis of one.
-    padding: where a pack may have rows outside of every document, marked by -1 in `pack.document`: nowhere (""), past
-        the last document ("end"), or between documents too ("between").
-
     >>> import packproof
     >>> def ends(pack):
     ...     return {"ends": pack.offsets[1:].tolist()}
@@ -37,11 +28,21 @@ class Convention:
     """
 
     name: str
+    """The name in reports."""
     about: str
+    """One line of description."""
     arguments: Callable[[Pack], Arguments]
+    """Makes the keyword arguments of forward from a pack, besides the input of shape (1, t) or (1, t, d). The same
+    function makes those of one document alone.
+    """
     optional: tuple[str, ...] = ("use_cache",)
+    """Arguments to leave out if forward does not take them."""
     batched: bool = True
+    """Whether the input has a leading axis of one."""
     padding: Literal["", "end", "between"] = ""
+    """Where a pack may have rows outside of every document, marked by -1 in `pack.document`: nowhere (""), past the
+    last document ("end"), or between documents too ("between").
+    """
 
 
 def _positions(pack: Pack) -> dict[str, Any]:

@@ -80,43 +80,47 @@ class Limit:
 class Verdict:
     """The result of one cell.
 
-    cell: the property, kernel and dtype.
-    tier: how the kernel ran.
-    status: "passed" if everything requested was judged and held; "inconclusive" if a boundary class in the kernel's
-    domain was not judged, or every call was refused; "skipped" if the cell does not apply; "expected" if it failed in
-    accordance with the file of expected failures; "stale" if it did not, and its entry must be removed; "error" if
-    packproof could not judge it, through no fault of the kernel.
-    examples: the number of drawn examples.
-    seconds: the time spent.
-    judged: examples with a call of the kernel and a comparison.
-    refused: examples declined by the kernel.
-    classes: boundary classes of the judged examples.
-    missing: boundary classes requested and not judged.
-    reason: why the cell did not simply pass.
-    limits: the calls refused by the kernel.
-    domain: the inferred conditions of the judged calls, if the kernel declares none.
-    failure: the smallest failing case, or None.
-    tuned: the autotuned kernels, with their judged configurations.
-
     >>> import packproof
     >>> def lengths_that_break(verdicts: tuple[packproof.Verdict, ...]) -> list[tuple[int, ...]]:
     ...     return [verdict.failure.lengths for verdict in verdicts if verdict.failure]
     """
 
     cell: Cell
+    """The property, kernel and dtype."""
     tier: Tier
+    """How the kernel ran."""
     status: Status
+    """The outcome.
+    - "passed": everything requested was judged and held;
+    - "failed": the law was broken;
+    - "inconclusive": a boundary class in the kernel's domain was not judged, or every call was refused;
+    - "skipped": the cell does not apply;
+    - "expected": it failed in accordance with the file of expected failures;
+    - "stale": it did not, and its entry must be removed;
+    - "error": packproof could not judge it, through no fault of the kernel.
+    """
     examples: int
+    """The number of drawn examples."""
     seconds: float
+    """The time spent."""
     judged: int = 0
+    """Examples with a call of the kernel and a comparison."""
     refused: int = 0
+    """Examples declined by the kernel."""
     classes: frozenset[str] = field(default_factory=frozenset)
+    """Boundary classes of the judged examples."""
     missing: tuple[str, ...] = ()
+    """Boundary classes requested and not judged."""
     reason: str = ""
+    """Why the cell did not simply pass."""
     limits: tuple[Limit, ...] = ()
+    """The calls refused by the kernel."""
     domain: tuple[str, ...] = ()
+    """The inferred conditions of the judged calls, if the kernel declares none."""
     failure: Failure | None = None
+    """The smallest failing case, or None."""
     tuned: tuple[Tuned, ...] = ()
+    """The autotuned kernels, with their judged configurations."""
 
     @property
     def failed(self) -> bool:

@@ -29,44 +29,45 @@ SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float
 class Case:
     """One example of an op.
 
-    lengths: tokens of each sequence.
-    dtype: dtype of the tokens, by its long name.
-    sizes: axis sizes by name; a word, such as "longest", stands for a size of the layout (`size_words`).
-    slack: rows after the last sequence of each packing.
-    present: optional inputs of the call.
-    axes: for each input with several axis specs, the number of the one it has.
-    options: keyword options.
-    regime: distribution of the values, one of REGIMES.
-    index_dtype: dtype of cu_seqlens.
-    float32: inputs in fp32 although the tokens have 16 bits.
-    narrow: inputs usually fixed to fp32, here in the dtype of 16-bit tokens; bf16 where the tokens are fp32.
-    seed: seed of the tensors.
-    key_lengths: lengths of a second packing; None where there is none or it equals the first.
-    cuts: token positions at which the pack is cut over ranks, in order, one fewer than ranks; None without ranks. The
-        same position twice leaves the rank between without tokens.
-    configuration: number of the configuration of autotuned kernels, counted from the first and wrapping around. It is
-        the same for the pack and for each of its sequences alone. Configurations are not timed.
-
     >>> from packproof.properties import Case
     >>> print(Case(lengths=(3, 0, 5), dtype="float32", sizes=(("d", 3), ("w", 4))))
     lengths [3, 0, 5], fp32, d=3 w=4, seed 0
     """
 
     lengths: tuple[int, ...]
+    """Tokens of each sequence."""
     dtype: str
+    """Dtype of the tokens, by its long name."""
     sizes: tuple[tuple[str, int | str], ...]
+    """Axis sizes by name; a word, such as "longest", stands for a size of the layout (`size_words`)."""
     slack: int = 0
+    """Rows after the last sequence of each packing."""
     present: tuple[str, ...] = ()
+    """Optional inputs of the call."""
     axes: tuple[tuple[str, int], ...] = ()
+    """For each input with several axis specs, the number of the one it has."""
     options: tuple[tuple[str, Any], ...] = ()
+    """Keyword options."""
     regime: str = "normal"
+    """Distribution of the values, one of REGIMES."""
     index_dtype: str = "int32"
+    """Dtype of cu_seqlens."""
     float32: tuple[str, ...] = ()
+    """Inputs in fp32 although the tokens have 16 bits."""
     narrow: tuple[str, ...] = ()
+    """Inputs usually fixed to fp32, here in the dtype of 16-bit tokens; bf16 where the tokens are fp32."""
     seed: int = 0
+    """Seed of the tensors."""
     key_lengths: tuple[int, ...] | None = None
+    """Lengths of a second packing; None where there is none or it equals the first."""
     cuts: tuple[int, ...] | None = None
+    """Token positions at which the pack is cut over ranks, in order, one fewer than ranks; None without ranks. The same
+    position twice leaves the rank between without tokens.
+    """
     configuration: int = 0
+    """Number of the configuration of autotuned kernels, counted from the first and wrapping around. It is the same for
+    the pack and for each of its sequences alone. Configurations are not timed.
+    """
 
     @property
     def n_tokens(self) -> int:

@@ -55,6 +55,7 @@ class Domain:
     """
 
     conditions: tuple[Condition, ...] = field(default=())
+    """Conditions read by `Domain.of`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.conditions, tuple) or not all(isinstance(c, Condition) for c in self.conditions):

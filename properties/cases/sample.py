@@ -22,34 +22,33 @@ Span = tuple[int, int, int]  # sequence, first token, end token (exclusive)
 class Sample:
     """Concrete inputs and incoming gradients for one call of an op, on the CPU.
 
-    op: the op.
-    lengths: tokens of each sequence.
-    slack: rows after the last sequence of each packing.
-    inputs: tensors by input name.
-    cotangents: incoming gradients by output name.
-    options: keyword options.
-    axes: axes of every input and output by name.
-    sizes: axis sizes by name.
-    index_dtype: dtype of cu_seqlens.
-    key_lengths: lengths of the second packing; None where it is the first.
-    configuration: as in a case.
-
     >>> def parts(kernel, case):  # in the check of a packproof.Property
     ...     sample = kernel.sample(case)
     ...     return [sample.alone(j) for j in range(len(sample.lengths))]
     """
 
     op: Op
+    """The op."""
     lengths: tuple[int, ...]
+    """Tokens of each sequence."""
     slack: int
+    """Rows after the last sequence of each packing."""
     inputs: Mapping[str, Tensor]
+    """Tensors by input name."""
     cotangents: Mapping[str, Tensor]
+    """Incoming gradients by output name."""
     options: Mapping[str, Any]
+    """Keyword options."""
     axes: Mapping[str, Axes]
+    """Axes of every input and output by name."""
     sizes: Mapping[str, int]
+    """Axis sizes by name."""
     index_dtype: torch.dtype = torch.int32
+    """Dtype of cu_seqlens."""
     key_lengths: tuple[int, ...] | None = None
+    """Lengths of the second packing; None where it is the first."""
     configuration: int = 0
+    """As in a case."""
 
     @cached_property
     def offsets(self) -> list[int]:

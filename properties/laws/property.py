@@ -51,26 +51,6 @@ def needs_gpu(reason: str) -> Callable[[Space], str]:
 class Property:
     """A law of kernels: its check, its cases, and how packproof runs and reports it.
 
-    name: its name in reports and replay files.
-    law: the law in one sentence.
-    check: yields the violations of the law at one case.
-    cases: selects among the drawn cases, or returns others instead.
-    skip_reason: why the law does not apply to a space of cases; "" where it applies.
-    nothing_to_compare: the reason to report where no example had anything to compare.
-    dtype_independent: it compares runs of a kernel with each other. Their rounding is the same, so the layout decides.
-        Where calls are slow, the dtypes share its cases.
-    shares: the results that it has in common with other properties: "reference" (the reference's answers), "runs"
-        (plain runs of the kernel) or "nothing". Properties with the same value run in one process.
-    judges_empty_packs: its law names packs without tokens: it draws them for every kernel.
-    varies_with_seed: its check depends on the case's seed, so one case does not test everything.
-    perturbs_with_nan: it puts NaN into other sequences; the map of a failure may need NaN too.
-    decides_mutants: it judges mutants of a kernel's source.
-    quick: it judges few cases; a parallel test run starts it last.
-    fills_memory: its calls take the memory of a GPU, and other calls wait; in its process it runs last.
-    of_the_op: the fields by which an op declares that its reference keeps the law, and the alternative; "" for a law of
-        kernels alone. A user's reference that breaks the law is refused before any kernel is judged.
-    illustration: its entry in docs/properties.md.
-
     >>> import packproof
     >>> def finite(kernel, case):
     ...     sample = kernel.sample(case)
@@ -82,21 +62,43 @@ class Property:
     """
 
     name: str
+    """Its name in reports and replay files."""
     law: str
+    """The law in one sentence."""
     check: Check
+    """Yields the violations of the law at one case."""
     cases: ChooseCases = all_drawn_cases
+    """Selects among the drawn cases, or returns others instead."""
     skip_reason: Callable[[Space], str] = always_applies
+    """Why the law does not apply to a space of cases; "" where it applies."""
     nothing_to_compare: str = "no example has anything to compare"
+    """The reason to report where no example had anything to compare."""
     dtype_independent: bool = False
+    """It compares runs of a kernel with each other. Their rounding is the same, so the layout decides. Where calls are
+    slow, the dtypes share its cases.
+    """
     shares: SharedResults = "runs"
+    """The results that it has in common with other properties: "reference" (the reference's answers), "runs" (plain
+    runs of the kernel) or "nothing". Properties with the same value run in one process.
+    """
     judges_empty_packs: bool = False
+    """Its law names packs without tokens: it draws them for every kernel."""
     varies_with_seed: bool = False
+    """Its check depends on the case's seed, so one case does not test everything."""
     perturbs_with_nan: bool = False
+    """It puts NaN into other sequences; the map of a failure may need NaN too."""
     decides_mutants: bool = True
+    """It judges mutants of a kernel's source."""
     quick: bool = False
+    """It judges few cases; a parallel test run starts it last."""
     fills_memory: bool = False
+    """Its calls take the memory of a GPU, and other calls wait; in its process it runs last."""
     of_the_op: str = ""
+    """The fields by which an op declares that its reference keeps the law, and the alternative; "" for a law of kernels
+    alone. A user's reference that breaks the law is refused before any kernel is judged.
+    """
     illustration: Illustration | None = None
+    """Its entry in docs/properties.md."""
 
     def __post_init__(self) -> None:
         location = f"property {self.name!r}"
