@@ -22,7 +22,7 @@ class LocalRunner(InProcess):
     (TRITON_INTERPRET=1). In this case the interpreter is repaired before the first call.
     """
 
-    together = False  # one program after another, so that a breakpoint in a kernel stops in a single program
+    batches_programs = False  # one program after another, so that a breakpoint in a kernel stops in a single program
 
     def __init__(self, function: Callable[..., Any], device: str = "cpu", *, name: str = "") -> None:
         super().__init__(function, device)

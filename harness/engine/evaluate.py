@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from packproof.harness.diagnosis.conventions import suggestions
-from packproof.harness.engine.failure import Finding, ReplayInfo, shrunk_failure, unshrunk_failure
+from packproof.harness.engine.failure import FailingCase, ReplayInfo, shrunk_failure, unshrunk_failure
 from packproof.harness.engine.own_faults import (
     error_verdicts,
     errors_as_verdicts,
@@ -260,7 +260,7 @@ class Evaluator:
         planned = len(begun) + sum(map(len, left))
         return _Course(inside, self.found, golden, self.tier, left, list(begun), planned, seen)
 
-    def _round(self, cell: Cell, law: Property, course: _Course) -> Generator[Event, None, Finding | None]:
+    def _round(self, cell: Cell, law: Property, course: _Course) -> Generator[Event, None, FailingCase | None]:
         """Judge the next round, until a violation, or a refusal from which the kernel's domain is inferred."""
         space, seen, cases = course.space, course.seen, course.left[0]
         while cases and self.effort.core_time.wait_for_turn():
@@ -277,7 +277,7 @@ class Evaluator:
             course.begun.append(case)
             if violation is not None:
                 untried = tuple(c for c in chain(*course.left) if c.n_tokens and c in course.golden)
-                return Finding(cell, law, space, configured, violation, seen.examples, untried)
+                return FailingCase(cell, law, space, configured, violation, seen.examples, untried)
             if self.found is None and _declines(stopped):
                 with suppress(OutOfTime):
                     self.found, self.declined = probe(self.kernel, space, case), case
@@ -305,7 +305,7 @@ class Evaluator:
         seen.tuned = merge_tuned(seen.tuned, self.kernel.tuned.get(case.configuration, ()) if made else ())
         return violation, stopped
 
-    def _failure(self, finding: Finding) -> Failure:
+    def _failure(self, finding: FailingCase) -> Failure:
         effort, empty = self.effort, self._draws_empty_packs(finding.law)
         seconds = min(effort.allowance.seconds, max((effort.core_time.deadline - time.monotonic()) / 4, _LATE_SECONDS))
         with span("shrink", inclusive=True):

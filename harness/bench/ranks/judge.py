@@ -138,13 +138,13 @@ def _compute_case(
         rank_group.watch.arrive(rank_group.group, f"partition of {kernel.op.name}, {case}")
     runner: Any = kernel.runner
     kernel.renew()
-    runner.made, runner.again = [], None
+    runner.results, runner.replayed_results = [], None
     try:
         run_law_calls(kernel, case)
     except (KernelFault, Refusal) as fault:
         if rank_group.watch is not None and rank_group.watch.lost:
             raise PackproofError(rank_group.watch.lost) from fault
-    return list(runner.made)
+    return list(runner.results)
 
 
 def _judge_case(
@@ -153,7 +153,7 @@ def _judge_case(
     """A line if the case fails, and for each comparison whether it was bit for bit."""
     runner: Any = kernel.runner
     kernel.renew()
-    runner.again = deque(runs)
+    runner.replayed_results = deque(runs)
     with record_comparisons() as case_comparisons:
         try:
             violation = first_violation(kernel, PARTITION, case)

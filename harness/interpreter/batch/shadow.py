@@ -38,7 +38,7 @@ class Shadow(Launch):
                 segment.cells(access.addresses[lanes], access.itemsize),
                 access.programs[lanes][:, None],
             )
-            if segment.written:
+            if segment.has_writes:
                 _require_exclusive(segment.writer[cells], lane_programs)
             _mark_read(segment, cells, lane_programs)
 
@@ -91,7 +91,7 @@ class Shadow(Launch):
             self._check_same_bits(segment, cells, addresses, lane_programs, values[lanes])
             _require_exclusive(segment.writer[cells], lane_programs[:, None])
             _require_exclusive(segment.reader[cells], lane_programs[:, None])
-            segment.written = True
+            segment.has_writes = True
             segment.writer[cells] = lane_programs[:, None]
 
     def _check_same_bits(
