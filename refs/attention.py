@@ -1,7 +1,7 @@
 """Softmax attention inside each sequence (Vaswani et al. 2017, eq. 1), with grouped heads, windows and sinks."""
 
 import math
-from typing import Literal, overload
+from typing import TYPE_CHECKING
 
 import torch
 from einops import einsum, repeat
@@ -9,32 +9,15 @@ from torch import Tensor
 
 from packproof.refs.arguments import bind, check_options, finite_scale
 from packproof.refs.attention_options import check_softcap, reaches
-from packproof.refs.errors import checked_call
+from packproof.refs.errors import checked_call, typed_as
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
 from packproof.refs.signatures import ATTENTION
 
+if TYPE_CHECKING:
+    from packproof.refs import overloads
 
-@overload
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
-    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
-    softmax_scale: float | None = None, softcap: float = 0.0,
-    return_lse: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
-    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
-    softmax_scale: float | None = None, softcap: float = 0.0,
-    return_lse: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
-    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
-    softmax_scale: float | None = None, softcap: float = 0.0,
-    return_lse: bool,
-) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+
+@typed_as(lambda: overloads.attention)
 @checked_call
 def attention(
     q: Tensor,
