@@ -23,7 +23,10 @@ SOFTPLUS_LINEAR = 40.0  # above it softplus(x) == x in float64; torch's default 
 
 
 def checked_arguments(signature: Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name, `narrow` ones widened. Raises ArgumentError or LayoutError if one is wrong."""
+    """The arguments of a call by name, `narrow` ones widened. Raises ArgumentError or LayoutError if one is wrong.
+
+    arguments: all of the call; in an op without variables of its own they are `locals()`.
+    """
     inputs = {name: arguments[name] for name in signature.inputs if name in arguments}
     bind(signature, arguments["cu_seqlens"], **inputs, values=True)
     check_options(signature, **{name: arguments[name] for name in signature.options})
