@@ -174,11 +174,11 @@ class Runner(Protocol):
     def run(self, call: Call) -> Result:
         """Run a call. Raises KernelFault and Refusal."""
 
-    def printed(self) -> list[str]:
+    def printed_lines(self) -> list[str]:
         """The last lines printed by the kernel since the previous call of this method, unless shown elsewhere."""
 
     def restart(self) -> None:
         """Discard all state of the kernel's process (autotuner, caches). The next call starts cold."""
 
-    def impatient(self) -> AbstractContextManager[None]:
+    def with_short_timeout(self) -> AbstractContextManager[None]:
         """Shorten the time limit of calls inside, if earlier answers were quick. Used to shrink a hang."""

@@ -228,7 +228,7 @@ def decode_answer(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
 
     outputs: the names it must have.
 
-    Raises the frame's KernelFault or Refused; OwnFault if the worker's own code failed; WireError for any other frame.
+    Raises the frame's KernelFault or Refusal; OwnFault if the worker's own code failed; WireError for any other frame.
     """
     text = str(frame.body.get("text", ""))
     if frame.kind == "result":

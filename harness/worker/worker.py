@@ -177,7 +177,7 @@ class Worker:
         return self._misfit
 
     def run(self, call: Call) -> Result:
-        """Returns the result. Raises KernelFault or Refused; OutOfTime if the run's time ends first.
+        """Returns the result. Raises KernelFault or Refusal; OutOfTime if the run's time ends first.
 
         A call that needs the whole GPU memory waits for it and may use a quarter of the remaining time. A smaller call
         that ran out of memory is repeated once.
@@ -279,12 +279,12 @@ class Worker:
     def time_limit(self) -> float:
         return self._time_limit
 
-    def printed(self) -> list[str]:
+    def printed_lines(self) -> list[str]:
         """The lines printed by the kernel since the last call of this method, the last ones only."""
         return self._child.printed() if self._child is not None else []
 
     @contextmanager
-    def impatient(self) -> Iterator[None]:
+    def with_short_timeout(self) -> Iterator[None]:
         """Inside it a call counts as hung after ten times the slowest call so far, and at least a second."""
         kept = self._time_limit, self._warmup_limit
         self._time_limit = min(self._time_limit, max(1.0, 10 * self._slowest))
