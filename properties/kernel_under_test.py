@@ -23,12 +23,12 @@ from packproof.properties.cases.case import Case, shorten
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.fitting import find_filler
+from packproof.properties.cases.result_tensors import Tensors, tensors_by_key, without_filler
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.tuned import Tuned, merge_tuned
 from packproof.properties.comparison import Comparison, Origin, RowMap, with_reference_value
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
-from packproof.properties.result_tensors import Tensors, tensors_by_key, without_filler
 from packproof.properties.run_cache import RunCache
 from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey

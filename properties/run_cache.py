@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from packproof.properties.bounds.oracle import OracleAnswer
+from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
-from packproof.properties.result_tensors import Tensors
 
 T = TypeVar("T")
-_MAX_ENTRIES = 256  # of each store: all cases of a kernel and dtype, in the usual profile
+_MAX_ENTRIES = 256  # of each store; cells take turns at the same cases, so the latest are enough
 
 
 class Store(Generic[T]):

@@ -12,6 +12,7 @@ from packproof.properties.bounds.budget import Budget
 from packproof.properties.cases.case import CUTS, Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.layouts import Lengths
+from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample, Span
 from packproof.properties.cases.space import Space, golden_case
 from packproof.properties.comparison import Comparison, RowMap
@@ -20,7 +21,6 @@ from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.pieces import Pieces
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.state_passing import cases_with_states
-from packproof.properties.result_tensors import Tensors
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 

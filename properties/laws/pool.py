@@ -8,6 +8,7 @@ import torch
 
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space
 from packproof.properties.comparison import Comparison, Origin
@@ -15,7 +16,6 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.state_passing import compare_carried_runs, compare_in_pieces
-from packproof.properties.result_tensors import Tensors
 from packproof.properties.violation import Violation
 from packproof.refs.axes import SLOTS, role
 

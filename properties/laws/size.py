@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Iterator
 from packproof.properties.call import KernelFault, MachineLimit, OutsideDomain, Placement, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, golden_case
 from packproof.properties.comparison import Origin
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property, needs_gpu
-from packproof.properties.result_tensors import Tensors
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role

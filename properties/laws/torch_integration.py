@@ -4,13 +4,13 @@ from collections.abc import Collection, Iterator
 
 from packproof.properties.call import KernelFault, Mode, NotCompiled
 from packproof.properties.cases.case import Case
+from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space
 from packproof.properties.comparison import Origin
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property, needs_gpu
-from packproof.properties.result_tensors import Tensors
 from packproof.properties.violation import Violation
 
 MAX_SMALL_TOKENS = 12  # tokens: torch.compile unrolls loops over tokens and sequences
