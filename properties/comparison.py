@@ -155,7 +155,7 @@ class Comparison:
         )
 
 
-def with_reference_value(violation: Violation, answer: OracleAnswer, budget: Budget, rows: RowMap) -> Violation:
+def add_reference_value(violation: Violation, answer: OracleAnswer, budget: Budget, rows: RowMap) -> Violation:
     """The violation with the value of the reference, to tell which of two runs is incorrect.
 
     budget: the budget of one run.

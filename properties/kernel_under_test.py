@@ -11,9 +11,9 @@ from packproof.properties.bounds.budget import Budget
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, require_decisive
 from packproof.properties.bounds.two_runs import budget_of_two_runs
 from packproof.properties.call import (
+    FailedCompilation,
     KernelFault,
     MachineLimit,
-    NotCompiled,
     OutsideDomain,
     Refusal,
     Result,
@@ -26,7 +26,7 @@ from packproof.properties.cases.fitting import find_filler
 from packproof.properties.cases.result_tensors import Tensors, tensors_by_key, without_filler
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.tuned import Tuned, merge_tuned
-from packproof.properties.comparison import Comparison, Origin, RowMap, with_reference_value
+from packproof.properties.comparison import Comparison, Origin, RowMap, add_reference_value
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.run_cache import RunCache
@@ -132,7 +132,7 @@ class KernelUnderTest:
         try:
             yield
         except Refusal as refusal:
-            if refusal.backward or isinstance(refusal, MachineLimit | NotCompiled):
+            if refusal.backward or isinstance(refusal, MachineLimit | FailedCompilation):
                 raise
             refusal.note = refusal.note or note
             self.refusals.append(refusal)
@@ -150,7 +150,7 @@ class KernelUnderTest:
         return self.cache.reruns.get((case, self.gradients), make)
 
     def expect(self, sample: Sample) -> OracleAnswer:
-        """The oracle's answer. Raises BoundVacuous if the budgets of all outputs are as large as their values."""
+        """The oracle's answer. Raises VacuousBound if the budgets of all outputs are as large as their values."""
         with span("reference"):
             key = (sample.digest, self.gradients, self._budget_promises)
             answer = self.cache.answers.get(key, lambda: oracle_answer(sample, self.promises, gradients=self.gradients))
@@ -221,7 +221,7 @@ class KernelUnderTest:
             answer, budget = self.expect(sample), self.budget(key, sample, handovers=handovers)
         except Refusal:
             return violation
-        return with_reference_value(violation, answer, budget, self.row_map(key, sample))
+        return add_reference_value(violation, answer, budget, self.row_map(key, sample))
 
     @property
     def budget_depends_on_pack(self) -> bool:

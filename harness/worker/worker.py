@@ -27,7 +27,7 @@ from packproof.harness.worker.zygote_client import (
     spawn_zygote,
     working_directory,
 )
-from packproof.properties.call import Call, KernelFault, MachineLimit, OutOfTime, Refusal, Result, SlowToCompile
+from packproof.properties.call import Call, KernelFault, MachineLimit, OutOfTime, Refusal, Result, SlowCompilation
 from packproof.refs.errors import BrokenInstallation, UsageError
 
 _IMPORT_LIMIT = 120.0
@@ -219,12 +219,12 @@ class Worker:
             return self._run_compiling(call, until)
 
     def _run_compiling(self, call: Call, until: float) -> Result:
-        """Repeat the call with more time, to compile. Raises SlowToCompile if it is not enough."""
+        """Repeat the call with more time, to compile. Raises SlowCompilation if it is not enough."""
         usual, self._warmup_limit = self._warmup_limit, _COMPILING * self._warmup_limit
         try:
             return self._run(call, until)
         except CompilationTimeout as slow:
-            raise SlowToCompile(f"it was still compiling after {self._warmup_limit:g} s") from slow
+            raise SlowCompilation(f"it was still compiling after {self._warmup_limit:g} s") from slow
         finally:
             self._warmup_limit = usual
 

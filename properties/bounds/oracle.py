@@ -25,7 +25,7 @@ from packproof.properties.bounds.drawn_roundings import (
 )
 from packproof.properties.bounds.running_error import run_with_error_bounds
 from packproof.properties.bounds.signs import Signs
-from packproof.properties.call import BoundVacuous
+from packproof.properties.call import VacuousBound
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
 from packproof.properties.light_torch import vector_jacobian_product
@@ -129,7 +129,7 @@ def is_derived(op: Op, promises: Promises) -> bool:
 
 
 def require_decisive(answer: OracleAnswer, sample: Sample, promises: Promises) -> None:
-    """Raises BoundVacuous if the budgets of all outputs are as large as their values."""
+    """Raises VacuousBound if the budgets of all outputs are as large as their values."""
     if not all(TensorKey(name) in answer.vacuous for name in sample.outputs) or not answer.vacuous:
         return
     bound, way_out = (
@@ -137,7 +137,7 @@ def require_decisive(answer: OracleAnswer, sample: Sample, promises: Promises) -
         if is_derived(sample.op, promises)
         else (f"that {sample.op.name} declares", "leave out `absolute`, or sum fewer terms in it")
     )
-    raise BoundVacuous(
+    raise VacuousBound(
         f"the error bound {bound} is so large for {', '.join(map(str, answer.vacuous))} that it cannot judge "
         f"a kernel; {way_out}"
     )

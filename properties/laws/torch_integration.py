@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from packproof.properties.call import KernelFault, Mode, NotCompiled
+from packproof.properties.call import FailedCompilation, KernelFault, Mode
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
@@ -81,7 +81,7 @@ def _torch_compile(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         return
     try:
         yield from _compare_mode(kernel, case, "compiled", "through torch.compile", exact=False)
-    except NotCompiled as error:
+    except FailedCompilation as error:
         if kernel.promises.compilable:
             raise KernelFault("raised", str(error)) from error
         raise
