@@ -49,7 +49,6 @@ CEILINGS: dict[str, dict[str, float]] = {
         "harness/engine": 5.3,
         "harness/peers": 5.3,
         "harness/validation": 2.1,
-        "properties": 1.9,
     },
     BARE: {
         "harness/engine": 3.1,

@@ -30,7 +30,7 @@ class LocalRunner(InProcess):
         self._worker: Worker | None = None
 
     def run(self, call: Call) -> Result:
-        """Run a call. Raises KernelFault, Refused, UsageError for a kernel that no worker can import, and
+        """Run a call. Raises KernelFault, Refusal, UsageError for a kernel that no worker can import, and
         PackproofError for an interpreter that cannot be repaired."""
         if self._worker is not None:
             return self._worker.run(call)

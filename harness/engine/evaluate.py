@@ -152,7 +152,7 @@ def _with_question(evaluator: "Evaluator", target: CheckTarget, cell: Cell) -> "
     effort = evaluator.effort
     if not cell.counts:
         effort = replace(effort, examples={}, allowance=_FOR_A_QUESTION)
-    return replace(evaluator, kernel=evaluator.kernel.with_promises(raised.promises), effort=effort)
+    return replace(evaluator, kernel=replace(evaluator.kernel, promises=raised.promises), effort=effort)
 
 
 @dataclass(frozen=True)
@@ -291,10 +291,9 @@ class Evaluator:
     ) -> tuple[Violation | None, Refusal | None]:
         """Judge one case and count it: the violation, and the refusal."""
         self.kernel.refusals.clear()
-        self.kernel.values_only.refusals.clear()
         with record_comparisons() as made:
             violation, stopped = judge_case(self.kernel, law, case)
-        for refused in (*self.kernel.refusals, *self.kernel.values_only.refusals):
+        for refused in self.kernel.refusals:
             if not isinstance(refused, OutsideDomain):
                 seen.record_refusal(case, refused)
         for compared in made:
@@ -324,7 +323,6 @@ class Evaluator:
         self.kernel.domain = inside.domain
         if self.kernel.gradients and not inside.domain.allows_gradients:
             self.kernel.gradients = False
-            self.kernel.renew()  # cached results have gradients
         return inside
 
     def _verdict(self, cell: Cell, law: Property, course: _Course, failure: Failure | None, seconds: float) -> Verdict:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, TypeGuard
 
-from packproof.properties.cases.case import SHORT_DTYPES
+from packproof.properties.cases.case import LONG_DTYPES, SHORT_DTYPES
 from packproof.refs.errors import UsageError
 
 DEVICES = ("cpu", "cuda")
@@ -15,7 +15,6 @@ MODES = ("eval", "train", "checkpointing")
 ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")  # of transformers
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 SEED = "a whole number from 0 to 2^32 - 1"  # the seeds of cases are derived from it, and may be larger
-_LONG_NAMES = {short_dtype: long for long, short_dtype in SHORT_DTYPES.items()}
 
 
 def require_known(kind: str, name: str, names: Iterable[str], shown_by: str = "") -> str:
@@ -46,7 +45,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 def long_dtype(name: str) -> str:
     """The long form of a dtype's name: bfloat16 for bf16 and bfloat16. Raises UsageError for an unknown name."""
-    return name if name in SHORT_DTYPES else _LONG_NAMES[require_known("dtype", name, _LONG_NAMES)]
+    return name if name in SHORT_DTYPES else LONG_DTYPES[require_known("dtype", name, LONG_DTYPES)]
 
 
 def parse_dtypes(values: Iterable[str] | None) -> tuple[str, ...] | None:

@@ -94,7 +94,7 @@ def test_the_ops_of_packproof_pass_and_keep_the_bits_of_whole_documents(op: str)
         return  # it cuts documents that the law takes for whole
     subject = Subject(op, ours.parallel_kernel(op), Promises(grid="sequence", chunk=16))
     if op == "attention":  # how many keys a product has, and so its bits, changes at every cut
-        subject.kernel = subject.kernel.with_promises(Promises(grid="sequence", chunk=1 << 20))
+        subject.kernel = replace(subject.kernel, promises=Promises(grid="sequence", chunk=1 << 20))
     with record_comparisons() as made:
         assert not any(map(subject.fails, map(ours.without_activations, subject.golden)))
     assert any(compared.allowed is None for compared in made)

@@ -137,7 +137,7 @@ def _compute_case(
     if rank_group.group is not None and rank_group.watch is not None:
         rank_group.watch.arrive(rank_group.group, f"partition of {kernel.op.name}, {case}")
     runner: Any = kernel.runner
-    kernel.renew()
+    kernel.cache.discard_results()
     runner.results, runner.replayed_results = [], None
     try:
         run_law_calls(kernel, case)
@@ -152,7 +152,7 @@ def _judge_case(
 ) -> tuple[list[str], list[bool]]:
     """A line if the case fails, and for each comparison whether it was bit for bit."""
     runner: Any = kernel.runner
-    kernel.renew()
+    kernel.cache.discard_results()
     runner.replayed_results = deque(runs)
     with record_comparisons() as case_comparisons:
         try:
