@@ -43,7 +43,7 @@ class ReplayInfo:
 
 
 @dataclass(frozen=True)
-class FailingCase:
+class CellViolation:
     """A violation, and the cell, space and case in which it was found."""
 
     cell: Cell
@@ -57,7 +57,7 @@ class FailingCase:
     """Golden cases with tokens that the cell has not reached."""
 
 
-def unshrunk_failure(kernel: KernelUnderTest, finding: FailingCase) -> Failure:
+def unshrunk_failure(kernel: KernelUnderTest, finding: CellViolation) -> Failure:
     """The failure before it is shrunk and diagnosed."""
     case, violation = finding.case, finding.violation
     lines = (describe_setting(kernel.op, case), *violation.lines())
@@ -68,7 +68,7 @@ def unshrunk_failure(kernel: KernelUnderTest, finding: FailingCase) -> Failure:
 
 
 def shrunk_failure(
-    kernel: KernelUnderTest, finding: FailingCase, allowance: Allowance, replay: ReplayInfo, *, empty_packs: bool
+    kernel: KernelUnderTest, finding: CellViolation, allowance: Allowance, replay: ReplayInfo, *, empty_packs: bool
 ) -> Failure:
     """The failure at the smallest case found within the allowance.
 
