@@ -13,8 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from packproof.refs.errors import PackproofError
 
@@ -25,8 +24,7 @@ class ForkError(PackproofError):
     """A fork raised an exception or was killed. The text names the exception or the status."""
 
 
-@dataclass(frozen=True)
-class Fork:
+class Fork(NamedTuple):
     """A fork of this process."""
 
     pid: int

@@ -9,7 +9,7 @@ from packproof.harness.worker.patience import Patience
 from packproof.harness.worker.wire import Frame, WireError, call_frame, decode_answer
 from packproof.harness.worker.zygote_client import ZygoteClient, are_zygotes_isolated
 from packproof.properties.call import Call, KernelFault, MachineLimit, OutOfTime, Refusal, Result
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import PackproofError, UsageError
 
 IMPORT_SECONDS = 120.0
 NO_TIME = "the time of the run was up"
@@ -112,6 +112,6 @@ class KernelProcess:
             self._child.close()
 
 
-def _import_error(hello: Frame) -> Exception:
-    kind = {"crowded": MachineLimit, "displaced": DisplacedError}.get(hello.kind, UsageError)
-    return kind(str(hello.body.get("text", "the target cannot be imported")))
+def _import_error(hello: Frame) -> PackproofError:
+    kinds: dict[str, type[PackproofError]] = {"crowded": MachineLimit, "displaced": DisplacedError}
+    return kinds.get(hello.kind, UsageError)(str(hello.body.get("text", "the target cannot be imported")))
