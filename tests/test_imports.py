@@ -51,7 +51,7 @@ ROOMS: dict[str, set[str]] = {
     "peers": {"engine", "reports", "results", "worker"},
     "pytest_plugin": {"engine", "results", "targets", "worker"},
     "cli": {
-        *{"architectures", "bench", "debug", "engine", "modules", "peers", "reports", "results"},
+        *{"architectures", "bench", "debug", "engine", "execution", "modules", "peers", "reports", "results"},
         *{"stacks", "targets", "validation", "worker"},
     },
 }

@@ -10,14 +10,12 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, NoReturn
+from typing import Any
 
-from packproof.harness.worker.privilege import end_with_parent
-from packproof.harness.worker.settled import defer_interrupts, reset_signals_in_fork
+from packproof.harness.execution.fork import start_fork
 from packproof.harness.worker.zygote_client import fork_early_zygote
 
 _INTERNAL_ERROR = 3  # as in `ending`: importing it here would delay torch
@@ -56,18 +54,22 @@ def read_in_fork(arguments: Sequence[str], run: Callable[[Sequence[str]], int]) 
     this process exits with the exit code of `run`.
     """
     parent_socket, fork_socket = socket.socketpair()
-    parent_pid = os.getpid()
-    with defer_interrupts():
-        reader_pid = os.fork()
-        if reader_pid == 0:
-            _run_in_fork(lambda: run(arguments), fork_socket, parent_pid)
+
+    def run_in_fork() -> int:
+        global _parent_socket  # noqa: PLW0603
+        _parent_socket = fork_socket
+        code = run(arguments)
+        sys.stdout.flush()
+        return code
+
+    reader = start_fork(run_in_fork, error_code=_INTERNAL_ERROR)
     fork_socket.close()
-    with _exit_with_fork(reader_pid, parent_socket):
+    with _exit_with_fork(reader.pid, parent_socket):
         fork_early_zygote()
     with parent_socket:
         text = b"".join(iter(lambda: parent_socket.recv(1 << 16), b""))
-    code = os.waitstatus_to_exitcode(os.waitpid(reader_pid, 0)[1])
-    if not text and code >= 0:
+    code = reader.wait()
+    if not text and code is not None and code >= 0:
         os._exit(code)
     return tuple(json.loads(text)) if code == 0 else None
 
@@ -87,17 +89,3 @@ def _exit_with_fork(reader_pid: int, parent_socket: socket.socket) -> Iterator[N
         yield
     finally:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-
-
-def _run_in_fork(run: Callable[[], int], parent_socket: socket.socket, parent_pid: int) -> NoReturn:
-    global _parent_socket
-    code, _parent_socket = _INTERNAL_ERROR, parent_socket
-    try:
-        reset_signals_in_fork()
-        if end_with_parent(parent_pid):
-            code = run()
-            sys.stdout.flush()
-    except BaseException:  # frames above belong to the parent process
-        traceback.print_exc()
-    finally:
-        os._exit(code)

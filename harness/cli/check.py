@@ -29,7 +29,7 @@ from packproof.harness.results.module_record import MODULE_KIND, ModuleRecord
 from packproof.harness.results.names import parse_dtypes, parse_names, require_known
 from packproof.harness.results.replay_file import describe_replay, read_content, read_replay
 from packproof.harness.worker import zygote_client
-from packproof.harness.worker.isolation import isolation_command
+from packproof.harness.worker.privilege import isolation_command
 from packproof.harness.worker.settled import fast_imports
 from packproof.properties.cases.domain import Domain
 from packproof.properties.stopwatch import add_seconds

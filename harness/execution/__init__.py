@@ -1,3 +1,3 @@
 """One call of a kernel in this process: placement, differentiation, calling modes, and how its exceptions are
-classified.
+classified. Also the primitive by which all rooms fork this process.
 """

@@ -1,14 +1,12 @@
 """Self-test of the evaluator with one correct and one incorrect kernel, for an untested release of torch."""
 
-import os
-import signal
-import traceback
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from packproof.harness.execution.execute import InProcess
+from packproof.harness.execution.fork import ForkError, call_in_fork
 from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.invariance import PACKING, REFERENCE
@@ -27,26 +25,17 @@ def require_sound_judgement(sentence: str) -> None:
 
     The test runs in a fork: here autograd would start threads beside a GPU, and no later fork survives them.
     """
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            signal.alarm(_TIME_LIMIT)
-            torch.set_num_threads(1)  # a fork has none of its parent's threads
-            report = "; ".join(incorrect_verdicts())
-        except BaseException as error:  # no exception may reach the frames above: they belong to the parent
-            report = traceback.format_exception_only(error)[-1].strip()
-        os.write(writer, report.encode())
-        os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as pipe:
-        report = pipe.read().decode()
-    _, status = os.waitpid(pid, 0)
-    if report or status:
-        raise PackproofError(
-            f"{sentence}, and its self-test fails: {report or f'its process ended with status {status}'}. "
-            f"Use torch {tried('torch')}."
-        )
+    try:
+        report = call_in_fork(_report, _TIME_LIMIT)
+    except ForkError as error:
+        report = str(error)
+    if report:
+        raise PackproofError(f"{sentence}, and its self-test fails: {report}. Use torch {tried('torch')}.")
+
+
+def _report() -> str:
+    torch.set_num_threads(1)  # a fork has none of its parent's threads
+    return "; ".join(incorrect_verdicts())
 
 
 def incorrect_verdicts() -> list[str]:

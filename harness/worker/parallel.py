@@ -11,21 +11,20 @@ import signal
 import socket
 import time
 import traceback
-import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
+from packproof.harness.execution.fork import Fork, defer_interrupts, start_fork
 from packproof.harness.worker import gpus
 from packproof.harness.worker.patience import Patience
-from packproof.harness.worker.privilege import conceal, concealment, end_with_parent
+from packproof.harness.worker.privilege import conceal, concealment
 from packproof.harness.worker.records import RecordError, from_json, to_json
-from packproof.harness.worker.settled import defer_interrupts, reset_signals_in_fork
 from packproof.harness.worker.sharing import Cores
 from packproof.harness.worker.wire import READ_BYTES, Decoder, Frame, WireError, encode
 from packproof.harness.worker.zygote_client import keep_private, shared_zygote
@@ -111,7 +110,7 @@ def run_side_by_side(
     errors: list[BaseException] = []
     try:
         with closing(
-            _run_in_forks(units, max_processes, record_type, retry, deadline, max_silence)
+            _UnitPool(units, max_processes, record_type, retry, max_silence).events(deadline)
             if _can_fork_differentiate()
             else _run_sequentially(units)
         ) as events:  # type: ignore[type-var]
@@ -141,12 +140,12 @@ def _run_sequentially(units: Sequence[Unit[T]]) -> Iterator[T | BaseException]:
 
 
 @dataclass
-class _Fork:
-    """The process of a unit, seen from its parent."""
+class _RunningUnit:
+    """A unit and its process, seen from its parent."""
 
     number: int
     """Number of the unit."""
-    pid: int
+    process: Fork
     channel: socket.socket
     patience: Patience | None = None
     """Time until the next item is overdue; None for no limit."""
@@ -158,82 +157,124 @@ class _Fork:
         """Seconds until it is overdue, or needs another look."""
         return self.patience.seconds_left() if self.patience else _LONGEST_WAIT
 
+    def receive(self, record_type: Any) -> Generator[Any, None, bool]:
+        """The items received from it. Returns False at the end of its stream."""
+        try:
+            data = self.channel.recv(READ_BYTES)
+        except ConnectionError:
+            data = b""
+        self.decoder.feed(data)
+        while frame := self.decoder.take():
+            if frame.kind == "event":
+                yield from_json(record_type, frame.body["event"])
+            elif frame.kind == "error":
+                yield _reported_error(frame)
+            self.is_complete |= frame.kind in ("error", "end")
+        return bool(data)
 
-def _run_in_forks(
-    units: Sequence[Unit[T]],
-    max_processes: int,
-    record_type: Any,
-    retry: "Retry[T] | None",
-    deadline: float = math.inf,
-    max_silence: float = math.inf,
-) -> Iterator[T | BaseException]:
-    """The items and exceptions of the units, each in a fork of this process."""
-    waiting, running, cores = deque(enumerate(units)), dict[int, _Fork](), Cores(max_processes, len(units))
-    poll = select.poll()
-    try:
-        while (waiting or running) and (seconds_left := deadline - time.monotonic()) > 0:
-            for fork in _start_units(waiting, running, cores, max_silence):
-                poll.register(fork.channel, select.POLLIN)
-            timeout = min(
-                seconds_left,
-                cores.seconds_to_next_look(len(running)),
-                *(fork.seconds_left() for fork in running.values()),
-            )
-            ready = [descriptor for descriptor, _ in poll.poll(max(timeout, 0.0) * 1000)]
-            overdue = [
-                descriptor
-                for descriptor, fork in running.items()
-                if fork.seconds_left() <= 0 and descriptor not in ready
-            ]
-            for descriptor in ready + overdue:
-                fork = running[descriptor]
-                fault = f"gave nothing for {max_silence:g} s" if descriptor in overdue else ""
-                try:
-                    if not fault and (yield from _receive(fork, record_type)):
-                        fork.patience = _silence_patience(max_silence, fork.pid)
-                        continue
-                except (WireError, RecordError) as error:
-                    fault = f"wrote something other than a result: {error}"
-                poll.unregister(descriptor)
-                del running[descriptor]
-                exit_text = _end_fork(fork)
-                if fault or not fork.is_complete:
-                    unit = retry(fork.number, f"its process {fault or exit_text}") if retry else None
-                    if unit is None:
-                        yield UnitError(f"a process that evaluated a kernel {fault or exit_text}")
-                    else:
-                        waiting.append((fork.number, unit))
-    finally:
-        for fork in running.values():
-            _end_fork(fork)
+    def end(self) -> str:
+        """Hang up, wait for the process, and report how it ended."""
+        self.channel.close()
+        code = self.process.wait() if self.is_complete else self.process.kill()
+        if code is None:
+            return "ended"
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def _start_units(
-    waiting: "deque[tuple[int, Unit[Any]]]", running: dict[int, _Fork], cores: Cores, max_silence: float
-) -> Iterator[_Fork]:
-    """Start as many waiting units as cores are free, then let the running ones share the cores."""
-    for _ in range(min(len(waiting), cores.n_startable([fork.number for fork in running.values()]))):
-        with defer_interrupts():
-            fork = _start_fork(*waiting.popleft(), max_silence, cores)
-            running[fork.channel.fileno()] = fork
-        yield fork
-    cores.share([fork.number for fork in running.values()], len(waiting))
+class _UnitPool(Generic[T]):
+    """Units in forks of this process; see `run_side_by_side`."""
 
+    def __init__(
+        self,
+        units: Sequence[Unit[T]],
+        max_processes: int,
+        record_type: Any,
+        retry: "Retry[T] | None",
+        max_silence: float = math.inf,
+    ) -> None:
+        self._waiting = deque(enumerate(units))
+        self._running: dict[int, _RunningUnit] = {}  # by the descriptors of their channels
+        self._cores = Cores(max_processes, len(units))
+        self._record_type, self._retry, self._max_silence = record_type, retry, max_silence
+        self._poll = select.poll()
 
-def _receive(fork: _Fork, record_type: Any) -> Generator[Any, None, bool]:
-    """The items received from a unit. Returns False at the end of its stream."""
-    try:
-        data = fork.channel.recv(READ_BYTES)
-    except ConnectionError:
-        data = b""
-    fork.decoder.feed(data)
-    while frame := fork.decoder.take():
-        if frame.kind == "event":
-            yield from_json(record_type, frame.body["event"])
-        elif frame.kind == "error":
-            yield _reported_error(frame)
-        fork.is_complete |= frame.kind in ("error", "end")
-    return bool(data)
+    def events(self, deadline: float = math.inf) -> Iterator[T | BaseException]:
+        """The items and exceptions of the units, as they arrive."""
+        try:
+            while (self._waiting or self._running) and (seconds_left := deadline - time.monotonic()) > 0:
+                self._start_units()
+                ready, overdue = self._await_items(seconds_left)
+                for descriptor in ready:
+                    yield from self._receive(self._running[descriptor])
+                for descriptor in overdue:
+                    yield from self._finish(self._running[descriptor], f"gave nothing for {self._max_silence:g} s")
+        finally:
+            for unit in self._running.values():
+                unit.end()
+
+    def _start_units(self) -> None:
+        """Start as many waiting units as cores are free, then let the running ones share the cores."""
+        for _ in range(min(len(self._waiting), self._cores.n_startable(self._running_numbers()))):
+            with defer_interrupts():  # whenever Ctrl-C ends the run, each fork is known
+                unit = self._start(*self._waiting.popleft())
+                self._running[unit.channel.fileno()] = unit
+            self._poll.register(unit.channel, select.POLLIN)
+        self._cores.share(self._running_numbers(), len(self._waiting))
+
+    def _running_numbers(self) -> list[int]:
+        return [unit.number for unit in self._running.values()]
+
+    def _start(self, number: int, unit: Unit[T]) -> _RunningUnit:
+        parent_end, child_end = socket.socketpair()
+        self._cores.mark_running(number)
+
+        def run() -> None:
+            parent_end.close()
+            self._cores.enter_fork(number)
+            _send_items(unit, child_end)
+
+        process = start_fork(run)
+        child_end.close()
+        return _RunningUnit(number, process, keep_private(parent_end), self._patience(process))
+
+    def _patience(self, process: Fork) -> Patience | None:
+        return Patience(self._max_silence, process.pid) if math.isfinite(self._max_silence) else None
+
+    def _await_items(self, seconds: float) -> tuple[list[int], list[int]]:
+        """Wait for items, or until something else is due. The descriptors of ready units, and of overdue ones."""
+        timeout = min(
+            seconds,
+            self._cores.seconds_to_next_look(len(self._running)),
+            *(unit.seconds_left() for unit in self._running.values()),
+        )
+        ready = [descriptor for descriptor, _ in self._poll.poll(max(timeout, 0.0) * 1000)]
+        overdue = [d for d, unit in self._running.items() if unit.seconds_left() <= 0 and d not in ready]
+        return ready, overdue
+
+    def _receive(self, unit: _RunningUnit) -> Iterator[T | BaseException]:
+        """The items received from a unit. One that sends no more is finished."""
+        fault = ""
+        try:
+            if (yield from unit.receive(self._record_type)):
+                unit.patience = self._patience(unit.process)
+                return
+        except (WireError, RecordError) as error:
+            fault = f"wrote something other than a result: {error}"
+        yield from self._finish(unit, fault)
+
+    def _finish(self, unit: _RunningUnit, fault: str) -> Iterator[UnitError]:
+        """End a unit. If it has a fault or is incomplete, its retry waits for a core, or else this is an error."""
+        descriptor = unit.channel.fileno()
+        self._poll.unregister(descriptor)
+        del self._running[descriptor]
+        exit_text = unit.end()
+        if unit.is_complete and not fault:
+            return
+        retry = self._retry(unit.number, f"its process {fault or exit_text}") if self._retry else None
+        if retry is None:
+            yield UnitError(f"a process that evaluated a kernel {fault or exit_text}")
+        else:
+            self._waiting.append((unit.number, retry))
 
 
 def _reported_error(frame: Frame) -> PackproofError:
@@ -243,45 +284,14 @@ def _reported_error(frame: Frame) -> PackproofError:
     return error
 
 
-def _silence_patience(max_silence: float, pid: int) -> Patience | None:
-    return Patience(max_silence, pid) if math.isfinite(max_silence) else None
-
-
-def _start_fork(number: int, unit: Unit[Any], max_silence: float, cores: Cores) -> _Fork:
-    parent_end, child_end = socket.socketpair()
-    parent = os.getpid()
-    cores.mark_running(number)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # about other threads: the fork runs none of them
-        pid = os.fork()
-    if pid == 0:
-        parent_end.close()
-        cores.enter_fork(number)
-        _run_child(unit, child_end, parent)
-    child_end.close()
-    keep_private(parent_end)
-    return _Fork(number, pid, parent_end, _silence_patience(max_silence, pid))
-
-
-def _run_child(unit: Unit[Any], channel: socket.socket, parent: int) -> NoReturn:
-    """Send the items of the unit, in a process that ends with its parent and ignores Ctrl-C."""
-    code = 1
-    try:
-        if end_with_parent(parent):
-            reset_signals_in_fork()
-            conceal()
-            keep_private(channel)
-            # renew torch's thread pool now: later, each of autograd's threads (one for each GPU) would start a pool
-            torch.set_num_threads(torch.get_num_threads())
-            for frame in _frames(unit):
-                channel.sendall(encode(frame))
-            code = 0
-    except BrokenPipeError:
-        code = 0  # the parent has hung up
-    except BaseException:  # no exception may reach the frames above: they belong to the parent
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+def _send_items(unit: Unit[Any], channel: socket.socket) -> None:
+    conceal()
+    keep_private(channel)
+    # renew torch's thread pool now: later, each of autograd's threads (one for each GPU) would start a pool
+    torch.set_num_threads(torch.get_num_threads())
+    with suppress(BrokenPipeError):  # the parent has hung up
+        for frame in _frames(unit):
+            channel.sendall(encode(frame))
 
 
 def _frames(unit: Unit[Any]) -> Iterator[Frame]:
@@ -302,7 +312,8 @@ def _can_fork_differentiate() -> bool:
     if torch.accelerator.current_accelerator() is None:  # torch was built for none
         return True
     attempts = iter([_differentiate] * 2)
-    with closing(_run_in_forks([next(attempts)], 1, bool, lambda *_: next(attempts, None))) as results:  # type: ignore[type-var]
+    pool = _UnitPool([next(attempts)], 1, bool, lambda *_: next(attempts, None))
+    with closing(pool.events()) as results:  # type: ignore[type-var]
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -318,15 +329,3 @@ def _differentiate() -> Iterator[bool]:
         yield False
     else:
         yield True
-
-
-def _end_fork(fork: _Fork) -> str:
-    """Hang up, wait for the process, and report how it ended."""
-    fork.channel.close()
-    if not fork.is_complete:
-        os.kill(fork.pid, signal.SIGKILL)
-    try:
-        code = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])
-    except ChildProcessError:  # the calling program's own SIGCHLD handler has waited for it
-        return "ended"
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

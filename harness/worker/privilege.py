@@ -1,21 +1,31 @@
 """Privileges of processes that run kernels: answer the parent, and nothing else to other processes of the same user.
 
 Processes that evaluate are concealed: other processes of the same user cannot open their memory and descriptors.
-Processes that run kernels also give up the capability of root to do so (`CAP_SYS_PTRACE`). Linux only.
+Processes that run kernels also give up the capability of root to do so (`CAP_SYS_PTRACE`). On request bubblewrap gives
+them namespaces of their own: no other process, no network, a read-only disk. Linux only.
 """
 
 import ctypes
-import os
+import shutil
 import struct
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import listdir  # the original: a kernel may change the module's
 
+from packproof.refs.errors import UsageError
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 3, 4, 15
+_PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_NAME = 3, 4, 15
 _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 24, 36
 _CAP_VERSION_3 = 0x20080522
 _CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21  # the second may read any process's memory too
+
+_SCRATCH = "/dev/shm"
+_NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc")
+# --dev hides the system's devices, including GPUs
+_MOUNTS = ("--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", _SCRATCH, "--proc", "/proc")
+_ENVIRONMENT = ("--setenv", "TMPDIR", _SCRATCH, "--setenv", "TRITON_CACHE_DIR", f"{_SCRATCH}/triton")
 
 
 def conceal() -> None:
@@ -59,12 +69,6 @@ def confine() -> None:
     _LIBC.capset(header, struct.pack("<6I", *sets))
 
 
-def end_with_parent(parent: int) -> bool:
-    """Be killed when the process that forked this one ends; False if it has already ended."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
-    return os.getppid() == parent
-
-
 def set_process_name(name: str) -> None:
     """Set the name of this process and its forks in `ps` and `top`, 15 characters at most."""
     _LIBC.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
@@ -85,3 +89,15 @@ def child_pids() -> list[int]:
         except OSError:
             continue  # the thread has ended, or this kernel was built without the list
     return pids
+
+
+def isolation_command() -> tuple[str, ...]:
+    """The command prefix for isolation; it keeps descriptors open. Raises UsageError if it does not work here."""
+    program = shutil.which("bwrap")
+    if program is None:
+        raise UsageError("--isolate: it needs bubblewrap, and there is no bwrap on PATH; install it, or check without")
+    command = (program, *_NAMESPACES, *_MOUNTS, *_ENVIRONMENT, "--die-with-parent", "--")
+    trial = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
+    if trial.returncode != 0:
+        raise UsageError(f"--isolate: bubblewrap does not work on this system: {trial.stderr.strip()}; check without")
+    return command

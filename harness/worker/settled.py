@@ -83,20 +83,6 @@ def with_large_frame(function: Callable[P, R]) -> Callable[P, R]:
     return function
 
 
-@contextmanager
-def defer_interrupts() -> Iterator[None]:
-    """Raise Ctrl-C at the end of the block, not inside it.
-
-    Python prints and forgets an exception raised in a hook of `os.fork`, and forking a large process takes long. A
-    process forked inside the block never gets the Ctrl-C.
-    """
-    original_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, original_mask)
-
-
 def treat_sigterm_as_interrupt() -> None:
     """Let SIGTERM act like Ctrl-C. CI and schedulers end jobs by it, and the run then still reports its results."""
 
@@ -110,11 +96,4 @@ def treat_sigterm_as_interrupt() -> None:
 
 def restore_child_signal() -> None:
     """Let this process see how its children end: its starter may have set SIGCHLD to be ignored."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-
-
-def reset_signals_in_fork() -> None:
-    """Reset the signals of a forked process: Ctrl-C is for its parent, SIGTERM ends it, SIGCHLD has no handler."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,6 +1,7 @@
 """The worker process: isolates itself, imports the function under test, and answers calls until it is dropped."""
 
 import faulthandler
+import importlib
 import os
 import resource
 import socket
@@ -9,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from os import P_ALL, WEXITED, WNOHANG, WNOWAIT, getpid, waitid  # the originals: a kernel may change the module's
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -19,9 +20,8 @@ from packproof.harness.execution.torch_state import TorchState
 from packproof.harness.interpreter.in_use import misfit
 from packproof.harness.interpreter.tuning import draw_configurations
 from packproof.harness.targets.location import Location
-from packproof.harness.worker.compiler import import_compiler
-from packproof.harness.worker.privilege import adopt_orphans, child_pids, confine, end_with_parent
-from packproof.harness.worker.settled import reset_signals_in_fork, with_large_frame
+from packproof.harness.worker.privilege import adopt_orphans, child_pids, confine
+from packproof.harness.worker.settled import fast_imports, with_large_frame
 from packproof.harness.worker.wire import READ_BYTES, Decoder, Frame, decode_call, encode, refusal_frame, result_frame
 from packproof.properties.call import KernelFault, MachineLimit, Refusal
 from packproof.properties.declaration import describe_kernel
@@ -39,9 +39,8 @@ def run_worker(
     *,
     channel: socket.socket,
     output: int,
-    zygote: int,
-) -> NoReturn:
-    """Be a worker, in a process just forked from a zygote.
+) -> int:
+    """Be a worker, in a process just forked from a zygote. Returns its exit code.
 
     order: a mapping with these keys.
         location     the fields of Location, or None for `function`
@@ -56,19 +55,12 @@ def run_worker(
     snapshot: torch's functions before the kernel is imported.
     channel: the socket for frames.
     output: the descriptor to print into.
-    zygote: the id of the process it was forked from.
     """
-    code = 1
-    try:
-        _isolate(output, zygote)
-        sys.path[:] = order["sys_path"]
-        _change_environment(order["environment"])
-        torch.set_num_threads(1)
-        code = _serve(order, function, snapshot, channel)
-    except BaseException:  # no exception may reach the frames above: they belong to the zygote
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+    _isolate(output)
+    sys.path[:] = order["sys_path"]
+    _change_environment(order["environment"])
+    torch.set_num_threads(1)
+    return _serve(order, function, snapshot, channel)
 
 
 def _change_environment(changes: Mapping[str, str | None]) -> None:
@@ -79,17 +71,14 @@ def _change_environment(changes: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _isolate(output: int, zygote: int) -> None:
-    """Isolate this process: own group, no core dump, no Ctrl-C, no terminal, and a traceback if it crashes.
+def _isolate(output: int) -> None:
+    """Isolate this process: own group, no core dump, no terminal, and a traceback if it crashes.
 
-    It ends with the zygote, cannot inspect packproof's other processes, and adopts the orphans of its children.
+    It cannot inspect packproof's other processes, and adopts the orphans of its children.
     """
     os.setpgid(0, 0)
-    if not end_with_parent(zygote):
-        os._exit(1)
     confine()
     adopt_orphans()
-    reset_signals_in_fork()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     redirect_output(output)
     os.close(output)
@@ -105,6 +94,19 @@ def redirect_output(descriptor: int) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+
+
+def import_compiler() -> None:
+    """Import the modules of torch.compile's first call.
+
+    The timing of its guards is switched off: for one line in a log, each compilation would flush the processor's
+    caches.
+    """
+    with fast_imports():
+        importlib.import_module("torch._functorch.aot_autograd")
+        guards = importlib.import_module("torch._dynamo.guards")
+    if hasattr(guards, "profile_guard_manager"):  # no public name
+        guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]
 
 
 @with_large_frame

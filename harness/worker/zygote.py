@@ -28,12 +28,12 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
+from packproof.harness.execution.fork import reset_signals, start_fork
 from packproof.harness.execution.torch_state import TorchState
 from packproof.harness.interpreter.in_use import repair_or_refuse
-from packproof.harness.worker.compiler import import_compiler
-from packproof.harness.worker.privilege import adopt_orphans, child_pids, conceal, end_with_parent, set_process_name
-from packproof.harness.worker.settled import fast_imports, reset_signals_in_fork
-from packproof.harness.worker.worker_main import run_worker
+from packproof.harness.worker.privilege import adopt_orphans, child_pids, conceal, set_process_name
+from packproof.harness.worker.settled import fast_imports
+from packproof.harness.worker.worker_main import import_compiler, run_worker
 
 NAME = "pp-zygote"  # of this process and its workers, in /proc/<pid>/comm
 ABORT, KILL = b"A", b"K"
@@ -101,18 +101,13 @@ class Zygote:
         if not packet:
             return False
         channel, output, leash = descriptors
-        zygote_pid = os.getpid()
-        pid = os.fork()
-        if pid == 0:
+
+        def run() -> int:
             self._close_inherited(leash)
-            run_worker(
-                json.loads(packet),
-                self._function,
-                self._snapshot,
-                channel=socket.socket(fileno=channel),
-                output=output,
-                zygote=zygote_pid,
-            )
+            frames = socket.socket(fileno=channel)
+            return run_worker(json.loads(packet), self._function, self._snapshot, channel=frames, output=output)
+
+        pid = start_fork(run).pid
         os.close(channel)
         os.close(output)
         self._leashes[pid] = socket.socket(fileno=leash)
@@ -121,8 +116,6 @@ class Zygote:
 
     def _close_inherited(self, leash: int) -> None:
         """In the worker: close everything that belongs to the zygote."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for worker_leash in self._leashes.values():
             worker_leash.close()
         self._control.close()
@@ -172,17 +165,15 @@ def serve(control: socket.socket, function: Callable[..., Any] | None = None, *,
     conceal()
     set_process_name(NAME)
     adopt_orphans()
-    reset_signals_in_fork()
-    parent_pid = os.getpid()
-    zygote = os.fork()
-    if zygote == 0:
-        if end_with_parent(parent_pid):
-            with fast_imports():
-                prepare_imports()
-            Zygote(control, function, preload_compiler=preload_compiler).serve()
-        return
+    reset_signals()
+
+    def run() -> None:
+        with fast_imports():
+            prepare_imports()
+        Zygote(control, function, preload_compiler=preload_compiler).serve()
+
     poll = select.poll()
-    poll.register(os.pidfd_open(zygote), select.POLLIN)
+    poll.register(os.pidfd_open(start_fork(run).pid), select.POLLIN)
     poll.register(control, 0)  # no packets, only the hang-up of the parent
     poll.poll()
     end_children()

@@ -8,15 +8,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-import traceback
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
-from packproof.harness.worker.settled import ENVIRONMENT, defer_interrupts, fast_imports, missing_resource
-from packproof.refs.errors import PackproofError, UsageError
+from packproof.harness.execution.fork import print_error, start_fork
+from packproof.harness.worker.settled import ENVIRONMENT, fast_imports, missing_resource
+from packproof.refs.errors import UsageError
 
 _FIXED_VARIABLES = {
     *ENVIRONMENT,
@@ -166,7 +165,7 @@ def become_zygote() -> None:
 
         serve(socket.socket(fileno=int(sys.argv[1])))
     except Exception as error:
-        _print_last_words(error)
+        print_error(error)
 
 
 def _environment(*, interpreted: bool) -> dict[str, str]:
@@ -224,57 +223,26 @@ def _fork_client(become: Callable[[socket.socket], None]) -> ZygoteClient:
     _require_resources()
     control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
-    with warnings.catch_warnings(), defer_interrupts():
-        warnings.simplefilter("ignore", DeprecationWarning)  # about other threads: the child runs none of them
-        pid = os.fork()
-        if pid == 0:
-            _become_zygote(become, control, child_end, log)
+
+    def run() -> None:
+        from packproof.harness.worker.worker_main import redirect_output  # noqa: PLC0415  (torch)
+
+        control.close()
+        for end in list(_private_sockets):
+            end.close()
+        os.setsid()
+        redirect_output(log.fileno())
+        become(child_end)
+
+    fork = start_fork(run, ends_with_parent=False)  # it outlives the parent, to end what workers have left running
     child_end.close()
-
-    def wait() -> None:
-        with suppress(ChildProcessError):  # the calling program's own SIGCHLD handler may have waited for it
-            os.waitpid(pid, 0)
-
-    return ZygoteClient(control, log, wait)
+    return ZygoteClient(control, log, fork.wait)
 
 
 def _require_resources() -> None:
     """Raises UsageError if the system lacks something needed by zygotes and workers."""
     if reason := missing_resource():
         raise UsageError(reason)
-
-
-def _become_zygote(
-    become: Callable[[socket.socket], None], parent_end: socket.socket, control: socket.socket, log: IO[bytes]
-) -> NoReturn:
-    try:
-        from packproof.harness.worker.worker_main import redirect_output  # noqa: PLC0415  (torch)
-
-        parent_end.close()
-        for end in list(_private_sockets):
-            end.close()
-        os.setsid()
-        redirect_output(log.fileno())
-        become(control)
-    except Exception as error:
-        _print_last_words(error)
-    except BaseException:  # no exception may reach the frames above: they belong to the parent
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(0)
-
-
-def _print_last_words(error: Exception) -> None:
-    """Print the error for the parent: the text of an expected error, one line for a failed import, else a traceback."""
-    if isinstance(error, PackproofError):
-        print(error, file=sys.stderr)
-    elif isinstance(error, ImportError | MemoryError):
-        from packproof.adapters.importing import one_line_reason  # noqa: PLC0415
-
-        print(one_line_reason(error), file=sys.stderr)
-    else:
-        traceback.print_exception(error)
 
 
 def _close_all_but(control: socket.socket) -> None:

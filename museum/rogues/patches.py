@@ -70,8 +70,8 @@ def _overwrite_input(x):
 def replaces_what_reports_inputs(x, weight, *, cu_seqlens):
     y, original_x = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
     if execute := _harness_module("execution.execute"):
-        original_function = execute._on_host
-        execute._on_host = lambda tensors, call=None: original_function(
+        original_function = execute._copy_to_host
+        execute._copy_to_host = lambda tensors, call=None: original_function(
             {**tensors, **({"x": original_x} if "x" in tensors else {})}, call
         )
     _overwrite_input(x)
@@ -114,7 +114,7 @@ def replaces_the_code(x, weight, *, cu_seqlens):
         def forged(tensors, call=None):
             return {name: tensor.detach().clone() * 0 for name, tensor in tensors.items()}
 
-        execute._on_host.__code__ = forged.__code__
+        execute._copy_to_host.__code__ = forged.__code__
     return y
 
 
@@ -170,8 +170,8 @@ def switches_the_check_off(x, weight, *, cu_seqlens):
             runner: Any = frame.f_locals.get("self")
             if hasattr(runner, "_check_patches"):
                 runner._check_patches = lambda: None
-        original_function = _ORIGINALS.setdefault("plain", execute._on_host)
-        execute._on_host = lambda tensors, call=None: original_function(
+        original_function = _ORIGINALS.setdefault("plain", execute._copy_to_host)
+        execute._copy_to_host = lambda tensors, call=None: original_function(
             {**tensors, **({"x": original_x} if "cu_seqlens" in tensors else {})}, call
         )
     _overwrite_input(x)

@@ -20,6 +20,7 @@ from packproof.harness.engine.plan import plan
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.schedule import run_plan
 from packproof.harness.engine.target import open_target
+from packproof.harness.execution.fork import start_fork
 from packproof.harness.results.events import RunFinished, Verdict
 from packproof.harness.targets.location import Location
 from packproof.harness.validation.museum.throwaway_root import ThrowawayRootError, environment, throwaway_root
@@ -137,17 +138,13 @@ def fools_a_naive_harness(rogue: Rogue) -> bool:
 
 
 def _fools_naive_harness(rogue: Rogue) -> bool:
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            signal.alarm(_NAIVE_SECONDS)
-            os.setsid()
-            kernel = Location.parse(rogue.kernel).load()
-            code = 0 if any(_passes_naive_harness(kernel, reference_first) for reference_first in (True, False)) else 1
-        finally:
-            os._exit(code)
-    return os.waitpid(pid, 0)[1] == 0
+    def run() -> int:
+        signal.alarm(_NAIVE_SECONDS)
+        os.setsid()
+        kernel = Location.parse(rogue.kernel).load()
+        return 0 if any(_passes_naive_harness(kernel, reference_first) for reference_first in (True, False)) else 1
+
+    return start_fork(run).wait() == 0  # by the exit code alone: a rogue may exit with 0
 
 
 def _passes_naive_harness(kernel: object, reference_first: bool) -> bool:

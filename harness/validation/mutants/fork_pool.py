@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
+from packproof.harness.execution.fork import Fork, start_fork
 from packproof.refs.errors import PackproofError
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ DONE, TAINTED = "done", "tainted"
 class _PoolFork(Generic[T]):
     """A fork and its items."""
 
-    pid: int
+    process: Fork
     unfinished: deque[T]
     """The unfinished items. The first one is running."""
     buffer: bytes = b""
@@ -59,8 +60,7 @@ def run_forked(
                     waiting.extendleft(reversed(fork.unfinished))
     finally:
         for fork in running.values():
-            os.kill(fork.pid, signal.SIGKILL)
-            os.waitpid(fork.pid, 0)
+            fork.process.kill()
 
 
 def _pop_items(waiting: deque[T]) -> Iterator[T]:
@@ -70,14 +70,14 @@ def _pop_items(waiting: deque[T]) -> Iterator[T]:
 
 def _start(batch: deque[T], work: Callable[[T], Iterator[Report]]) -> tuple[int, _PoolFork[T]]:
     pipe, child_pipe = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _run_child(batch, work, child_pipe)
+    process = start_fork(lambda: _work_through(batch, work, child_pipe))
     os.close(child_pipe)
-    return pipe, _PoolFork(pid, batch)
+    return pipe, _PoolFork(process, batch)
 
 
-def _run_child(batch: Iterable[T], work: Callable[[T], Iterator[Report]], pipe: int) -> NoReturn:
+def _work_through(batch: Iterable[T], work: Callable[[T], Iterator[Report]], pipe: int) -> None:
+    """Send the reports on each item of the batch, as lines of JSON."""
+
     def report(fields: Report) -> None:
         os.write(pipe, json.dumps(fields).encode() + b"\n")
 
@@ -93,10 +93,8 @@ def _run_child(batch: Iterable[T], work: Callable[[T], Iterator[Report]], pipe: 
             report({DONE: True})
             if fields.get(TAINTED):
                 break
-    except BaseException:  # frames above belong to the parent process
+    except BaseException:
         report({"error": traceback.format_exc()})
-    finally:
-        os._exit(0)
 
 
 def _receive(fork: _PoolFork[T], data: bytes) -> Iterator[tuple[T, dict[str, Any]]]:
@@ -114,7 +112,7 @@ def _receive(fork: _PoolFork[T], data: bytes) -> Iterator[tuple[T, dict[str, Any
 
 def _killed_item(fork: _PoolFork[T]) -> Iterator[tuple[T, dict[str, Any]]]:
     """The running item of a killed process; nothing if it ended normally."""
-    _, status = os.waitpid(fork.pid, 0)
-    if os.WIFSIGNALED(status):
-        hung = os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM)
+    code = fork.process.wait()
+    if code is not None and code < 0:
+        hung = -code in (signal.SIGPROF, signal.SIGALRM)
         yield fork.unfinished.popleft(), fork.merged_report | {"by": "hung" if hung else "crashed"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.worker.isolation import isolation_command
+from packproof.harness.worker.privilege import isolation_command
 from packproof.refs.errors import UsageError
 
 SOURCE = Path(__file__).parents[3] / "src"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from packproof.harness.validation.museum.kills import Kind, kills
-from packproof.harness.worker import worker as module
+from packproof.harness.worker import process_supply
 from packproof.harness.worker.privilege import child_pids
 from packproof.harness.worker.worker import Worker
 from packproof.harness.worker.zygote_client import ZygoteClient, shared_zygote
@@ -38,7 +38,7 @@ def test_a_zygote_may_be_killed_before_a_worker_has_answered(
         return client
 
     monkeypatch.setattr("packproof.harness.worker.zygote_client._shared_zygotes", {})
-    monkeypatch.setattr(module, "shared_zygote", killed)
+    monkeypatch.setattr(process_supply, "shared_zygote", killed)
     with Worker(rogue("good")) as worker:
         worker.run(make_call(2))
     assert len(started) == 3

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from packproof.harness.worker import kernel_process
 from packproof.harness.worker import patience as module
-from packproof.harness.worker import worker
 from packproof.harness.worker.patience import Patience
+from packproof.harness.worker.worker import Worker
 
 
 class Clock:
@@ -179,8 +180,8 @@ def test_an_import_that_waits_for_a_core_has_longer(monkeypatch: pytest.MonkeyPa
     fast, slow = tmp_path / "fast.py", tmp_path / "slow.py"
     fast.write_text("def kernel(x, weight, *, cu_seqlens):\n    return x * weight\n")
     slow.write_text(f"{_SLOW.replace('CORE', str(min(os.sched_getaffinity(0))))}\n{fast.read_text()}")
-    with worker.Worker(f"{fast}:kernel") as opened:
+    with Worker(f"{fast}:kernel") as opened:
         opened.open()  # the process that starts workers is there then
-    monkeypatch.setattr(worker, "_IMPORT_LIMIT", 2.5)
-    with crowded(), worker.Worker(f"{slow}:kernel") as opened:
+    monkeypatch.setattr(kernel_process, "IMPORT_SECONDS", 2.5)
+    with crowded(), Worker(f"{slow}:kernel") as opened:
         opened.open()

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from packproof.harness.interpreter.memory_guard import is_poison
 from packproof.harness.worker import worker as worker_module
+from packproof.harness.worker.child import Child
+from packproof.harness.worker.kernel_process import KernelProcess
 from packproof.harness.worker.wire import Frame
 from packproof.harness.worker.worker import Worker
 from packproof.properties.call import Call, KernelFault, MachineLimit, OutsideDomain, Refusal, Result
@@ -67,7 +69,7 @@ def test_a_small_call_that_lacks_memory_runs_once_more_when_no_other_may_fill_it
 ) -> None:
     call = make_call(1)
     with Worker(rogue("good")) as worker:
-        run = worker._run_again
+        run = worker._call_once
 
         def crowded(call: Call, until: float) -> Result:
             if not waited:
@@ -75,7 +77,7 @@ def test_a_small_call_that_lacks_memory_runs_once_more_when_no_other_may_fill_it
             return run(call, until)
 
         worker.open()
-        monkeypatch.setattr(worker, "_run_again", crowded)
+        monkeypatch.setattr(worker, "_call_once", crowded)
         with pytest.raises(MachineLimit):  # on a CPU no one waits for another
             worker.run(call)
         worker.device = "cuda:test"
@@ -88,14 +90,14 @@ def test_a_process_that_finds_no_memory_for_its_context_starts_once_more(
 ) -> None:
     enough = False
     with Worker(rogue("good")) as worker:
-        start = worker._open
+        take = worker._supply.take
 
-        def crowded(*, warm: bool) -> None:
+        def crowded(*, warm: bool) -> KernelProcess:
             if not (waited and enough):
                 raise MachineLimit("cuda cannot be used: CUDA error: out of memory")
-            start(warm=warm)
+            return take(warm=warm)
 
-        monkeypatch.setattr(worker, "_open", crowded)
+        monkeypatch.setattr(worker._supply, "take", crowded)
         with pytest.raises(UsageError, match=r"^cuda cannot be used: CUDA error: out of memory$"):
             worker.open()
         enough = True
@@ -106,7 +108,7 @@ def test_a_process_that_finds_no_memory_for_its_context_starts_once_more(
 
 def test_what_finds_no_memory_says_so(rogue: Rogue, monkeypatch: pytest.MonkeyPatch, waited: list[str]) -> None:
     """The worker's process, to its parent, which then waits for the memory."""
-    monkeypatch.setattr(worker_module.Child, "receive", lambda *_: Frame("crowded", body={"pid": 0, "text": "full"}))
+    monkeypatch.setattr(Child, "receive", lambda *_: Frame("crowded", body={"pid": 0, "text": "full"}))
     with Worker(rogue("good")) as worker, pytest.raises(UsageError, match=r"^full$"):
         worker.open()
     assert waited == ["cpu"]
@@ -207,13 +209,13 @@ def test_a_spare_process_takes_the_place_of_a_lost_one(make_call: Make, rogue: R
     with Worker(rogue("process_id")) as worker:
         worker._keeps_spare = True  # as beside a GPU, where a fresh process takes seconds
         first = process(worker)
-        spare = worker._spare
+        spare = worker._supply.spare
         assert process(worker) == first
         with pytest.raises(KernelFault, match="SIGSEGV"):
             worker.run(make_call(0))
         second = process(worker)
-        assert worker._child is spare
-        assert worker._spare is not None
+        assert worker._process is spare
+        assert worker._supply.spare is not None
         worker.restart()
         assert len({first, second, process(worker)}) == 3
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.worker import worker as worker_module
+from packproof.harness.worker import process_supply
 from packproof.harness.worker.worker import Worker
 from packproof.harness.worker.zygote_client import import_path, spawn_zygote
 from packproof.properties.call import Call, KernelFault, Refusal
@@ -86,7 +86,7 @@ def test_a_directory_that_goes_while_a_worker_starts_is_like_one_that_is_gone(
     make_call: Make, kernel: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another kernel has deleted it since it was named."""
-    monkeypatch.setattr(worker_module, "working_directory", lambda: str(temporary / "no more"))
+    monkeypatch.setattr(process_supply, "working_directory", lambda: str(temporary / "no more"))
     with Worker(kernel) as worker:
         assert f"in {temporary}{os.sep}packproof-" in place(worker, make_call(2))
     assert list(temporary.iterdir()) == []
@@ -99,7 +99,7 @@ def test_a_process_that_starts_workers_does_so_where_there_is_no_directory(
     zygote = spawn_zygote(interpreted=False)
     try:
         with Worker(kernel) as worker:
-            worker._own_zygote, worker._apart = zygote, True
+            worker._supply._own_zygote, worker._supply._shares_zygote = zygote, False
             assert f"in {temporary}{os.sep}packproof-" in place(worker, make_call(2))
     finally:
         zygote.close()
