@@ -5,6 +5,7 @@ from typing import Any
 
 from packproof.harness.bench.file import parse_record, read_json
 from packproof.harness.bench.results import figures
+from packproof.harness.reports.table import markdown_table, numbers, texts
 from packproof.harness.results.names import short_dtype
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import plural
@@ -57,8 +58,7 @@ def _table(rows: list[Row], untimed: Mapping[tuple[str, str], str]) -> Iterator[
     passes = [name for name in _PASSES if any(row["pass"] == name for row in rows)]
     cells = {(row["implementation"], row["pass"], row["layout"]): row for row in rows}
     names = dict.fromkeys([*(row["implementation"] for row in rows), *(name for name, _ in untimed)])
-    yield f"| | pass | {' | '.join(layouts)} | host | kept |"
-    yield f"| --- | --- |{' ---: |' * (len(layouts) + 2)}"
+    lines = []
     for name in names:
         for pass_name in passes:
             mine = {layout: cells.get((name, pass_name, layout)) for layout in layouts}
@@ -67,7 +67,8 @@ def _table(rows: list[Row], untimed: Mapping[tuple[str, str], str]) -> Iterator[
             kept = [r["kept_bytes_per_channel"] for r in mine.values() if r and r["kept_bytes_per_channel"] is not None]
             if any(shown):
                 last = [f"{1e3 * max(host):.0f}" if host else "", f"{max(kept):.3g}" if kept else ""]
-                yield f"| {' | '.join([name, pass_name, *shown, *last])} |"
+                lines.append([name, pass_name, *shown, *last])
+    yield from markdown_table((*texts("", "pass"), *numbers(*layouts, "host", "kept")), lines)
 
 
 def _first(

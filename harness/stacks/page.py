@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from packproof.harness.bench.sweep import plot_file
+from packproof.harness.reports.table import markdown_table, numbers, texts
 from packproof.harness.stacks.report import (
     documents_text,
     find_timed_row,
@@ -15,6 +16,8 @@ from packproof.harness.stacks.report import (
 from packproof.harness.stacks.results import StacksStarted, Trained
 from packproof.harness.stacks.shapes import MODES
 
+_TIMES = numbers("passes", "padding", "s a step", "tokens/s", "x", "peak, GiB")
+_COLUMNS = (*texts("model", "mode"), *_TIMES, *numbers("loss", "apart", "loss after"))
 _COLORS = {"single": "C7", "padded": "C1", "packed": "C0", "mamba_ssm": "C2"}
 
 
@@ -34,15 +37,15 @@ def _page(start: StacksStarted, rows: list[Trained], data: Mapping[str, Any]) ->
     yield f"{documents_text(start).capitalize()};"
     yield f"{step_text(start)}."
     yield ""
-    yield "| model | mode | passes | padding | s a step | tokens/s | x | peak, GiB | loss | apart | loss after |"
-    yield "| --- | --- |" + " ---: |" * 9
-    for row in rows:
-        if row.status == "timed":
-            yield f"| {row.model}, {row.parameters / 1e9:.2f} B | {' | '.join(row_cells(row, rows))} |"
-        else:
-            yield f"| {row.model} | {row.mode} | {row.status} |" + " |" * 8
+    yield from markdown_table(_COLUMNS, [_cells(row, rows) for row in rows])
     yield ""
     yield from (f"- {line}" for line in ratio_lines(rows))
+
+
+def _cells(row: Trained, rows: list[Trained]) -> tuple[str, ...]:
+    if row.status != "timed":
+        return row.model, row.mode, row.status
+    return (f"{row.model}, {row.parameters / 1e9:.2f} B", *row_cells(row, rows))
 
 
 class StacksPlot:

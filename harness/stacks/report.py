@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from packproof.harness.bench.file import read_json
+from packproof.harness.reports.table import Column, table_line, title_line
 from packproof.harness.results.environment import Environment
 from packproof.harness.results.files import replace_text, writable_path
 from packproof.harness.results.names import short_dtype
@@ -15,8 +16,10 @@ from packproof.refs.wording import plural
 from packproof.version import __version__
 
 KIND, VERSION = "stacks", 1
-_COLUMNS = ("mode", -11), ("passes", 7), ("padding", 9), ("s/step", 9), ("tokens/s", 10), ("x", 7), ("peak GiB", 10)
-_LOSSES = ("loss", 9), ("apart", 7), ("after", 9)
+_TIME_WIDTHS = {"passes": 7, "padding": 9, "s/step": 9, "tokens/s": 10, "x": 7, "peak GiB": 10}
+_LOSS_WIDTHS = {"loss": 9, "apart": 7, "after": 9}
+_MODE = Column("mode", 11)
+_COLUMNS = (_MODE, *(Column(name, width, right=True) for name, width in (_TIME_WIDTHS | _LOSS_WIDTHS).items()))
 
 
 class StacksReport:
@@ -34,9 +37,9 @@ class StacksReport:
             case Trained():
                 if not any(row.model == event.model for row in self.rows):
                     self._say(f"\n{event.model}")
-                    self._say("  " + "".join(_cell(name, width) for name, width in (*_COLUMNS, *_LOSSES)))
+                    self._say(title_line(_COLUMNS, "  "))
                 self.rows.append(event)
-                self._say(f"  {self._line(event)}")
+                self._say(self._line(event))
             case StacksFinished(seconds):
                 self._say("")
                 for line in ratio_lines(self.rows):
@@ -45,9 +48,8 @@ class StacksReport:
 
     def _line(self, row: Trained) -> str:
         if row.status != "timed":
-            return f"{_cell(row.mode, -11)}{row.status}: {row.reason}"
-        values = row_cells(row, self.rows)
-        return "".join(_cell(value, width) for value, (_, width) in zip(values, (*_COLUMNS, *_LOSSES), strict=True))
+            return f"  {_MODE.pad(row.mode)}{row.status}: {row.reason}"
+        return table_line(_COLUMNS, row_cells(row, self.rows), "  ")
 
 
 def start_lines(event: StacksStarted) -> Iterator[str]:
@@ -82,16 +84,8 @@ def row_cells(row: Trained, rows: list[Trained]) -> tuple[str, ...]:
     peak = "-" if row.peak is None else f"{row.peak / 2**30:.1f}"
     distance = "-" if row.apart is None else f"{row.apart:.2f}"
     loss = "-" if row.loss is None else f"{row.loss:.5f}"
-    cells = (
-        row.mode,
-        str(row.passes),
-        f"{row.padding:.1%}",
-        f"{row.step:.3f}",
-        f"{row.per_second:,.0f}",
-        speedup,
-        peak,
-    )
-    return (*cells, loss, distance, f"{row.losses[-1]:.5f}")
+    times = str(row.passes), f"{row.padding:.1%}", f"{row.step:.3f}", f"{row.per_second:,.0f}", speedup
+    return (row.mode, *times, peak, loss, distance, f"{row.losses[-1]:.5f}")
 
 
 def find_timed_row(rows: list[Trained], model: str, mode: str) -> Trained | None:
@@ -109,11 +103,6 @@ def ratio_lines(rows: list[Trained]) -> Iterator[str]:
                 f"{packed.per_second / other_row.per_second:.2f} x {other_row.mode}" for other_row in other_rows
             )
             yield f"{model}: tokens per second, packed is {comparisons}"
-
-
-def _cell(text: str, width: int) -> str:
-    """Text in `width` columns, aligned left where the width is negative."""
-    return f"{text:<{-width}}" if width < 0 else f"{text:>{width}}"
 
 
 class StacksFile:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from packproof.harness.engine.request import PROFILES
+from packproof.harness.reports.table import markdown_table, texts
 from packproof.museum import classes as bug_classes
 from packproof.properties.cases.layouts import BOUNDARY_CLASSES, boundary_classes
 from packproof.properties.cases.space import Space, golden_cases, random_cases
@@ -216,8 +217,5 @@ def _range(spread: Mapping[str, float], unit: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield f"| {' | '.join('---' for _ in head)} |"
-    for row in rows:
-        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
+    yield from markdown_table(texts(*head), [tuple(map(str, row)) for row in rows])
     yield ""

@@ -7,12 +7,16 @@ from packproof.harness.bench.file import read_json
 from packproof.harness.bench.ranks import model
 from packproof.harness.bench.ranks.row import Row
 from packproof.harness.bench.sweep import plot_file
+from packproof.harness.reports.table import markdown_table, numbers, texts
 from packproof.harness.worker.records import from_row
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import plural
 
 _MOST_OFF = 0.15  # of the model
 _LINKS = "two all-gathers"
+_TIMES = numbers("one GPU, ms", "all, ms", "rate", "model, ms", "measured over it")
+_COLUMNS = (*texts("op"), *numbers("tokens", "GPUs"), *_TIMES)
+_PART_COLUMNS = (*texts("op"), *numbers("GPUs", "kernels, ms", "collectives, ms", "rest, ms"))
 
 
 class MeasuredRow(Row):
@@ -73,15 +77,13 @@ def _page(rows: Sequence[MeasuredRow], files: Sequence[Mapping[str, Any]]) -> It
     for data in files:
         yield from _heading(data)
     yield ""
-    yield "| op | tokens | GPUs | one GPU, ms | all, ms | rate | model, ms | measured over it |"
-    yield "| --- |" + " ---: |" * 7
-    for row in rows:
-        yield (
-            f"| {row.title} | {row.tokens:,} | {row.ranks} | {row.single_rank_ms:.2f} | {row.all_ranks_ms:.2f} "
-            f"| {row.single_rank_ms / row.all_ranks_ms:.2f} x "
-            f"| {row.kernels + row.sent:.2f} | {row.off:+.0%} |"
-        )
-    yield from _parts([row for row in rows if abs(row.off) > _MOST_OFF])
+    yield from markdown_table(_COLUMNS, [_cells(row) for row in rows])
+    far_rows = [row for row in rows if abs(row.off) > _MOST_OFF]
+    if far_rows:
+        yield ""
+        yield f"More than {_MOST_OFF:.0%} from the model, part by part (model → measured; the rest is in no part):"
+        yield ""
+        yield from markdown_table(_PART_COLUMNS, [_part_cells(row) for row in far_rows])
     yield from _constants(rows)
 
 
@@ -98,21 +100,15 @@ def _heading(data: Mapping[str, Any]) -> Iterator[str]:
         yield f"{plural(failed, 'failure')}."
 
 
-def _parts(rows: Sequence[MeasuredRow]) -> Iterator[str]:
-    """For rows with a large error of the model, the time of each part."""
-    if not rows:
-        return
-    yield ""
-    yield f"More than {_MOST_OFF:.0%} from the model, part by part (model → measured; the rest is in no part):"
-    yield ""
-    yield "| op | GPUs | kernels, ms | collectives, ms | rest, ms |"
-    yield "| --- |" + " ---: |" * 4
-    for row in rows:
-        rest = row.all_ranks_ms - sum(row.parts.values())
-        yield (
-            f"| {row.title} | {row.ranks} | {row.kernels:.2f} → {row.parts['rank']:.2f} | {row.sent:.2f} → "
-            f"{row.collectives:.2f} | {rest:.2f} |"
-        )
+def _cells(row: MeasuredRow) -> tuple[str, ...]:
+    times = f"{row.single_rank_ms:.2f}", f"{row.all_ranks_ms:.2f}", f"{row.rate:.2f} x"
+    return (row.title, f"{row.tokens:,}", str(row.ranks), *times, f"{row.kernels + row.sent:.2f}", f"{row.off:+.0%}")
+
+
+def _part_cells(row: MeasuredRow) -> tuple[str, ...]:
+    kernels = f"{row.kernels:.2f} → {row.parts['rank']:.2f}"
+    collectives = f"{row.sent:.2f} → {row.collectives:.2f}"
+    return row.title, str(row.ranks), kernels, collectives, f"{row.all_ranks_ms - row.predicted:.2f}"
 
 
 def _constants(rows: Sequence[MeasuredRow]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from packproof.harness.peers import board as boards
 from packproof.harness.peers import run
 from packproof.harness.peers.board import PeerBoard, verdict_text
 from packproof.harness.peers.page import as_markdown
-from packproof.harness.peers.report import PeersReport, table
+from packproof.harness.peers.report import PeersReport, board_rows
 from packproof.harness.peers.run import check_peers, open_peers
 from packproof.harness.results.events import Cell, Verdict
 from packproof.harness.targets import location
@@ -71,7 +71,7 @@ def run_of(tmp_path: Path, names: Sequence[str], **fields: Any) -> PeerBoard:
 
 
 def board(tmp_path: Path, names: Sequence[str], **fields: Any) -> dict[str, Row]:
-    return {row[3]: Row(*row[4:]) for row in table(run_of(tmp_path, names, **fields))}
+    return {row[3]: Row(*row[4:]) for row in board_rows(run_of(tmp_path, names, **fields))}
 
 
 @pytest.mark.usefixtures("others")
