@@ -46,7 +46,7 @@ ROOMS: dict[str, set[str]] = {
     "modules": {"engine", "interpreter", "results", "targets", "worker"},
     "architectures": {"modules", "reports", "results", "worker"},
     "bench": {"engine", "execution", "reports", "results", "targets", "worker"},
-    "stacks": {"bench", "reports", "results"},
+    "stacks": {"bench", "reports", "results", "worker"},
     "validation": {"compile", "engine", "execution", "reports", "results", "targets", "worker"},
     "peers": {"engine", "reports", "results", "worker"},
     "pytest_plugin": {"engine", "results", "targets", "worker"},
