@@ -47,8 +47,6 @@ WAYS_OUT = {
 CEILINGS: dict[str, dict[str, float]] = {
     VAGUE: {
         "harness/engine": 5.3,
-        "harness/peers": 5.3,
-        "harness/validation": 2.1,
         "properties": 1.9,
     },
     BARE: {

@@ -4,13 +4,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
 from packproof.harness.architectures.board import CONVENTION_NAMES, FLASH, BoardEntry, Built, Outcome
 from packproof.harness.modules.conventions import CONVENTIONS
 from packproof.harness.reports.table import markdown_table, texts
-from packproof.harness.worker.records import RecordError, from_json, to_json
-from packproof.refs.errors import UsageError
+from packproof.harness.worker.records import read_record, to_json
 from packproof.refs.wording import plural
 
 SIGNS = {"isolates": "✓", "leaks": "✗", "refuses": "R", "differs": "≠", "not judged": "?"}
@@ -68,11 +66,7 @@ def as_json(board: ModelBoard) -> str:
 
 def read_board(path: str) -> ModelBoard:
     """Read a board from a JSON file. Raises UsageError where the file holds none."""
-    try:
-        board: ModelBoard = from_json(ModelBoard, json.loads(Path(path).read_text()))
-    except (OSError, ValueError, RecursionError, RecordError) as error:
-        raise UsageError(f"--from: {path} is no board of models: {error}") from error
-    return board
+    return read_record(ModelBoard, path, f"--from: {path}", "`packproof models --json`", named=True)
 
 
 def outcome_line(outcome: Outcome) -> str:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -181,14 +181,14 @@ class BenchFile:
 
 
 def _with_results(document: BenchDocument, event: LayoutFinished) -> BenchDocument:
-    pairs = [(result, astuple(_configuration(result))) for result in event.results]
+    pairs = [(result, asdict(_configuration(result))) for result in event.results]
     rows = (row for result in event.results for row in _timed_rows(result, document.ceilings, matmul=event.matmul))
     return replace(
         document,
         rows=(*document.rows, *rows),
-        verdicts=(*document.verdicts, *(IncorrectRow(*fields, r.verdict) for r, fields in pairs if r.verdict)),
-        limits=(*document.limits, *(LimitedRow(*fields, r.limit) for r, fields in pairs if r.limit)),
-        noisy=(*document.noisy, *(NoisyRow(*fields, r.noise) for r, fields in pairs if r.noise)),
+        verdicts=(*document.verdicts, *(IncorrectRow(**fields, verdict=r.verdict) for r, fields in pairs if r.verdict)),
+        limits=(*document.limits, *(LimitedRow(**fields, limit=r.limit) for r, fields in pairs if r.limit)),
+        noisy=(*document.noisy, *(NoisyRow(**fields, noise=r.noise) for r, fields in pairs if r.noise)),
     )
 
 
@@ -205,7 +205,7 @@ def configuration_of(op: str, implementation: str, setting: str, dtype: str, lay
 def _timed_rows(result: BenchResult, ceilings: Ceilings, *, matmul: bool) -> Iterator[TimedRow]:
     for bench_pass in result.passes:
         yield TimedRow(
-            *astuple(_configuration(result)),
+            **asdict(_configuration(result)),
             pass_name=bench_pass.name,
             ms=bench_pass.device,
             host_ms=bench_pass.host,

@@ -97,8 +97,8 @@ class BenchReport:
             for timed in result.passes:
                 cells = self._pass_cells(timed, base_times, matmul=matmul)
                 self._console.print(table_line(columns, (result.implementation, *cells), "  "))
-        for line in _footnotes(results):
-            self._console.print(f"  {line}")
+        for footnote in _footnotes(results):
+            self._console.print(f"  {footnote}")
 
     def _pass_cells(self, timed: Pass, base_times: Mapping[PassName, float], *, matmul: bool) -> tuple[str, ...]:
         speed, share = rate(timed, self._ceilings, matmul=matmul)

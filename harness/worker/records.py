@@ -50,10 +50,9 @@ def to_json(value: Any) -> Any:
     return _REPORTS.encode(value)
 
 
-def to_row(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass as JSON values, by their keys in files."""
-    row: dict[str, Any] = _FILES.encode(value)
-    return row
+def to_row(value: Any) -> Any:
+    """The fields of a dataclass as JSON values, by their keys in files; rows for dataclasses inside it."""
+    return _FILES.encode(value)
 
 
 def from_json(kind: Any, data: Any) -> Any:

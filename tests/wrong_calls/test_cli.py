@@ -115,7 +115,7 @@ LINES = {
         "mamba": "no peer is called 'mamba'; there are 37, from mamba_ssm:ssd to torch:compiled_conv1d; `pack",
         "--op rop": "no op is called 'rop'; did you mean rope?",
         "--profile fast": "no profile is called 'fast'",
-        "--from deep.json --markdown p.md": "--from: deep.json is no scoreboard of peers: maximum recursion depth",
+        "--from deep.json --markdown p.md": "--from: deep.json: damaged, not JSON (maximum recursion depth",
         "--seed -1": f"Invalid value for '--seed': '-1'; expected {SEED}",
         "--dtype ''": "--dtype: '' names nothing",
         "mamba_ssm:ssd --op rope --device cpu": "--op: mamba_ssm:ssd computes ssd, not rope",
