@@ -188,7 +188,7 @@ def test_the_scoreboard_in_a_terminal_as_data_and_as_a_page(tmp_path: Path, caps
     assert main.run(["peers", "--from", str(files["json"]), "--markdown", str(tmp_path / "again.md")]) == 0
     assert (tmp_path / "again.md").read_text() == page
     assert main.run(["peers", "--from", str(tmp_path / "out")]) == 2
-    assert "is a folder; expected a file that `packproof peers --json` wrote" in capsys.readouterr().err
+    assert "damaged, not JSON (Extra data" in capsys.readouterr().err
 
 
 def test_boards_are_joined_by_peer_and_say_where_each_was_judged(
