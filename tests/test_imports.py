@@ -34,6 +34,7 @@ OUTSIDE = {
 ROOMS: dict[str, set[str]] = {
     "results": set(),
     "targets": set(),
+    "reports": {"results"},
     "interpreter": set(),
     "execution": {"interpreter"},
     "worker": {"execution", "interpreter", "results", "targets"},
@@ -43,11 +44,10 @@ ROOMS: dict[str, set[str]] = {
     "engine": {"compile", "compute_sanitizer", "diagnosis", "execution", "results", "targets", "worker"},
     "debug": {"engine", "execution", "interpreter", "results", "targets", "worker"},
     "modules": {"engine", "interpreter", "results", "targets", "worker"},
-    "architectures": {"modules", "results", "worker"},
-    "reports": {"results"},
-    "bench": {"engine", "execution", "results", "targets", "worker"},
-    "stacks": {"bench", "results"},
-    "validation": {"compile", "engine", "execution", "results", "targets", "worker"},
+    "architectures": {"modules", "reports", "results", "worker"},
+    "bench": {"engine", "execution", "reports", "results", "targets", "worker"},
+    "stacks": {"bench", "reports", "results", "worker"},
+    "validation": {"compile", "engine", "execution", "reports", "results", "targets", "worker"},
     "peers": {"engine", "reports", "results", "worker"},
     "pytest_plugin": {"engine", "results", "targets", "worker"},
     "cli": {

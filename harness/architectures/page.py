@@ -4,12 +4,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
 from packproof.harness.architectures.board import CONVENTION_NAMES, FLASH, BoardEntry, Built, Outcome
 from packproof.harness.modules.conventions import CONVENTIONS
-from packproof.harness.worker.records import RecordError, from_json, to_json
-from packproof.refs.errors import UsageError
+from packproof.harness.reports.table import markdown_table, texts
+from packproof.harness.worker.records import read_record, to_json
 from packproof.refs.wording import plural
 
 SIGNS = {"isolates": "✓", "leaks": "✗", "refuses": "R", "differs": "≠", "not judged": "?"}
@@ -67,11 +66,7 @@ def as_json(board: ModelBoard) -> str:
 
 def read_board(path: str) -> ModelBoard:
     """Read a board from a JSON file. Raises UsageError where the file holds none."""
-    try:
-        board: ModelBoard = from_json(ModelBoard, json.loads(Path(path).read_text()))
-    except (OSError, ValueError, RecursionError, RecordError) as error:
-        raise UsageError(f"--from: {path} is no board of models: {error}") from error
-    return board
+    return read_record(ModelBoard, path, f"--from: {path}", "`packproof models --json`", named=True)
 
 
 def outcome_line(outcome: Outcome) -> str:
@@ -106,9 +101,7 @@ refused, by `packproof models --from data/models.json --markdown docs/models_boa
 
 ✓ isolates, and equals the documents alone. ≠ isolates, and differs from them, as where positions run on.
 ✗ **leaks, without an error**. R refuses, with an error. ? not judged.
-
-| column | what is passed, beside `input_ids` |
-| --- | --- |"""
+"""
 
 _FLASH = """\
 The first columns are what transformers chooses on a CPU: sdpa, or eager attention where a model has no other. Under
@@ -126,45 +119,34 @@ def _page(board: ModelBoard) -> Iterator[str]:
         made=len(built_models),
         all=len(board.models),
     )
-    for name, column in COLUMNS.items():
-        yield f"| {column} | {CONVENTIONS[name].about} |"
-    yield from ("", _FLASH, "", "## What to pass", "", "| pass | models |", "| --- | --- |")
-    yield from _rows({model.name: _advice(board, model) for model in built_models})
+    conventions = [(column, CONVENTIONS[name].about) for name, column in COLUMNS.items()]
+    yield from markdown_table(texts("column", "what is passed, beside `input_ids`"), conventions)
+    yield from ("", _FLASH, "", "## What to pass", "")
+    yield from _models_table(["pass"], {model.name: (_advice(board, model),) for model in built_models})
     yield from ("", "## Every convention", "")
-    yield f"| {' | '.join(COLUMNS.values())} | flash: {' | '.join(COLUMNS[name] for name in FLASH)} | models |"
-    yield "| --- " * (len(COLUMNS) + len(FLASH) + 1) + "|"
-    yield from _rows({model.name: _signs(board, model.name) for model in built_models})
+    first, *others = (COLUMNS[name] for name in FLASH)
+    titles = [*COLUMNS.values(), f"flash: {first}", *others]
+    yield from _models_table(titles, {model.name: _signs(board, model.name) for model in built_models})
     yield from ("", "## The first module that leaks", "", "By `position_ids` alone, as transformers runs on a CPU.", "")
-    yield from ("| module | models |", "| --- | --- |")
-    yield from _rows(
-        {o.name: f"`{o.module}`" for o in _outcomes_of(board, "hf_position_ids") if o.word == "leaks" and o.module}
-    )
+    leaks = [o for o in board.outcomes if (o.convention, o.flash, o.word) == ("hf_position_ids", False, "leaks")]
+    yield from _models_table(["module"], {o.name: (f"`{o.module}`",) for o in leaks if o.module})
     yield from ("", "## Not built", "")
-    yield from _reasons(board)
+    yield from (f"- {model.name}: {model.reason[:110]}" for model in board.models if model.reason)
 
 
-def _rows(cells: Mapping[str, str]) -> Iterator[str]:
-    """One row for all models with the same cells, the most common cells first."""
-    groups: dict[str, list[str]] = {}
-    for name, text in cells.items():
-        groups.setdefault(text, []).append(name)
-    for text, names in sorted(groups.items(), key=lambda item: -len(item[1])):
-        yield f"| {text} | {', '.join(names)} |"
+def _models_table(titles: Sequence[str], cells_by_model: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    """A table with one row for all models with the same cells, the most common cells first."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, cells in cells_by_model.items():
+        groups.setdefault(cells, []).append(name)
+    most_common = sorted(groups.items(), key=lambda item: -len(item[1]))
+    return markdown_table(texts(*titles, "models"), [(*cells, ", ".join(names)) for cells, names in most_common])
 
 
-def _outcomes_of(board: ModelBoard, convention: str, *, with_flash: bool = False) -> list[Outcome]:
-    return [o for o in board.outcomes if (o.convention, o.flash) == (convention, with_flash)]
-
-
-def _signs(board: ModelBoard, name: str) -> str:
-    word = {(o.convention, o.flash): o.word for o in board.outcomes if o.name == name}
-    default_signs = [SIGNS[word[convention, False]] if (convention, False) in word else "·" for convention in COLUMNS]
-    return " | ".join(
-        [
-            *default_signs,
-            *(SIGNS[word[convention, True]] if (convention, True) in word else "·" for convention in FLASH),
-        ]
-    )
+def _signs(board: ModelBoard, name: str) -> tuple[str, ...]:
+    signs = {(o.convention, o.flash): SIGNS[o.word] for o in board.outcomes if o.name == name}
+    settings = [*((convention, False) for convention in COLUMNS), *((convention, True) for convention in FLASH)]
+    return tuple(signs.get(setting, "·") for setting in settings)
 
 
 # Arguments that a trainer can pass, the easiest first.
@@ -196,9 +178,3 @@ def _advice(board: ModelBoard, built: Built) -> str:
     return "; ".join(
         filter(None, (f"sdpa or eager: {stock}{cache}" if stock else "", f"flash: {flash}" if flash else ""))
     )
-
-
-def _reasons(board: ModelBoard) -> Iterator[str]:
-    for model in board.models:
-        if model.reason:
-            yield f"- {model.name}: {model.reason[:110]}"

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,9 +12,8 @@ from packproof.harness.bench.clocks import Clock, clock_for, measure_ceilings
 from packproof.harness.bench.compare import RATIO_BETWEEN_RUNS, compare_times, require_device, require_rows
 from packproof.harness.bench.cost import costs
 from packproof.harness.bench.file import (
-    CONFIGURATION_FIELDS,
+    BenchDocument,
     Configuration,
-    Record,
     RowTimes,
     configuration_of,
     device_text,
@@ -79,8 +78,8 @@ class BenchRequest:
     threads: int | None = None
     """Threads of torch on a CPU; None for one."""
     seed: int = 0
-    previous_run: tuple[str, Record] | None = None
-    """The file name and the record of a previous run. A row is timed for longer if it may be slower than there."""
+    previous_run: tuple[str, BenchDocument] | None = None
+    """The name and the content of a previous run's file. A row is timed for longer if it may be slower than there."""
 
 
 Plan = list[tuple[Op, Setting, list[Implementation]]]
@@ -101,17 +100,17 @@ def run_bench(request: BenchRequest, clock: Clock | None = None) -> Iterator[Eve
 def _bench(request: BenchRequest, clock: Clock | None) -> Iterator[Event]:
     machine = environment(request.device)
     if request.previous_run:
-        path, previous_record = request.previous_run
-        require_device(previous_record, device_text(machine.name, machine.device, machine.threads), path)
+        path, previous = request.previous_run
+        require_device(previous, device_text(machine.name, machine.device, machine.threads), path)
         layout_configurations = [configuration_of("", "", "", request.dtype, layout) for layout in request.layouts]
         require_rows(
-            previous_record,
+            previous,
             [_named_fields(p, without=("op", "implementation", "setting")) for p in layout_configurations],
             path,
         )
     plan = _plan(request)
     if request.previous_run:
-        require_rows(previous_record, [_named_fields(p) for p in _configurations(plan, request)], path)
+        require_rows(previous, [_named_fields(p) for p in _configurations(plan, request)], path)
     empty = any(0 in layout.lengths for layout in request.layouts)
     start = time.monotonic()
     clock = clock or clock_for(request.device)
@@ -171,7 +170,7 @@ def _unsupported_defaults(op_setting: Setting, group: Sequence[Implementation], 
 
 def _named_fields(configuration: Configuration, without: Sequence[str] = ()) -> dict[str, object]:
     """The fields of a configuration, by name."""
-    return {name: value for name, value in zip(CONFIGURATION_FIELDS, configuration, strict=True) if name not in without}
+    return {name: value for name, value in asdict(configuration).items() if name not in without}
 
 
 def _configurations(plan: Plan, request: BenchRequest) -> list[Configuration]:
@@ -309,7 +308,7 @@ def _time_together(
     prepared_runs = prepare_runs(candidates, sample, device)
     is_enough = partial(
         _is_enough,
-        previous_record=request.previous_run[1] if request.previous_run else None,
+        previous=request.previous_run[1] if request.previous_run else None,
         configurations=configurations,
     )
     measurements = measure(
@@ -337,13 +336,13 @@ def _time_together(
 def _is_enough(
     measurements: Mapping[str, Measurement],
     *,
-    previous_record: Record | None,
+    previous: BenchDocument | None,
     configurations: Mapping[str, Configuration],
 ) -> bool:
     """Whether the noise is small, and no row may be slower than in the previous run."""
     for name, measurement in measurements.items():
         for pass_name, decile in measurement.deciles.items():
-            previous_times = previous_record.times.get((configurations[name], pass_name)) if previous_record else None
+            previous_times = previous.times.get((configurations[name], pass_name)) if previous else None
             if decile.noise > _CLOSE_RATIO:
                 return False
             if (

@@ -9,13 +9,12 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from packproof.harness.bench.bench import BenchRequest, run_bench
 from packproof.harness.bench.compare import PROCESSES, TimingComparison, compare
-from packproof.harness.bench.file import CONFIGURATION_FIELDS, BenchFile, parse_record, read_json
+from packproof.harness.bench.file import BenchDocument, BenchFile, RowKey, TimedRow, read_bench
 from packproof.harness.bench.implementations import is_baseline
 from packproof.harness.bench.layouts import (
     NAMED_LAYOUTS,
@@ -30,6 +29,7 @@ from packproof.harness.bench.report import BenchReport
 from packproof.harness.bench.results import Event, LayoutFinished, SizeProof
 from packproof.harness.bench.sweep import Growth, Plot
 from packproof.harness.results.names import require_known
+from packproof.harness.worker.records import from_row, to_row
 from packproof.refs.errors import PackproofError, UsageError
 
 _CPU_TOKENS = 2048
@@ -68,40 +68,37 @@ def run_command(request: BenchRequest, outputs: Outputs, write_line: Callable[[s
     """Run the bench and write its reports. Raises UsageError before the first timing if a file is unusable."""
     if outputs.plot is not None and outputs.sweep is None:
         raise UsageError("--plot draws a sweep; add --sweep tokens, sequences or longest")
-    file_label = f"--compare: {outputs.compare}"
-    previous_record = (
-        parse_record(read_json(outputs.compare, file_label), file_label) if outputs.compare is not None else None
+    previous = (
+        (outputs.compare, read_bench(outputs.compare, f"--compare: {outputs.compare}"))
+        if outputs.compare is not None
+        else None
     )
     plot = Plot(outputs.plot) if outputs.plot is not None else None
     growth = Growth(outputs.sweep) if outputs.sweep is not None else None
     file = BenchFile(outputs.json, outputs.command)
     tally = _Tally()
     reports: list[Callable[[Event], None]] = [BenchReport(), file, tally, *([growth] if growth else [])]
-    for event in run_bench(
-        replace(request, previous_run=(outputs.compare, previous_record))
-        if previous_record and outputs.compare
-        else request
-    ):
+    for event in run_bench(replace(request, previous_run=previous)):
         for report in reports:
             report(event)
     if growth:
         write_line(growth.text)
     if plot and growth:
         plot.draw(growth)
-    comparison = (
-        compare(previous_record, parse_record(file.document, "this run"), outputs.compare)
-        if previous_record and outputs.compare
-        else None
-    )
+    comparison = _compare_with(previous, file.document)
     doubtful = comparison and (comparison.regressions or comparison.undecided)
-    if request.device == "cpu" and file.document["rows"] and (outputs.json or doubtful):
-        keep_median_rows(file.document, [document_from_new_process(request) for _ in range(PROCESSES - 1)])
-        if previous_record and outputs.compare:
-            comparison = compare(previous_record, parse_record(file.document, "this run"), outputs.compare)
+    if request.device == "cpu" and file.document.rows and (outputs.json or doubtful):
+        other_documents = [document_from_new_process(request) for _ in range(PROCESSES - 1)]
+        file.document = with_median_rows(file.document, other_documents)
+        comparison = _compare_with(previous, file.document)
     file.write()
     if comparison:
         write_line(f"\n{outputs.compare}: {comparison.text}")
-    return BenchOutcome(tally.timed_rows, tally.incorrect, len(file.document["noisy"]), comparison)
+    return BenchOutcome(tally.timed_rows, tally.incorrect, len(file.document.noisy), comparison)
+
+
+def _compare_with(previous: tuple[str, BenchDocument] | None, document: BenchDocument) -> TimingComparison | None:
+    return compare(previous[1], document, previous[0]) if previous else None
 
 
 class _Tally:
@@ -150,7 +147,7 @@ def choose_layouts(
     return tuple(named_layouts(names or list(NAMED_LAYOUTS), total))
 
 
-def document_from_new_process(request: BenchRequest) -> dict[str, Any]:
+def document_from_new_process(request: BenchRequest) -> BenchDocument:
     """The document of the same bench in a fresh process. Raises PackproofError if that fails."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = subprocess.run(
@@ -163,38 +160,28 @@ def document_from_new_process(request: BenchRequest) -> dict[str, Any]:
     )
     if process.returncode:
         raise PackproofError(f"the bench ended in another process: {process.stderr.strip()[-500:]}")
-    return dict(json.loads(process.stdout.splitlines()[-1]))
+    return from_row(BenchDocument, json.loads(process.stdout.splitlines()[-1]))
 
 
-def keep_median_rows(document: dict[str, Any], other_documents: Sequence[Mapping[str, Any]]) -> None:
-    """Replace each row of `document` by the median of all processes, in units of fixed work.
+def with_median_rows(document: BenchDocument, other_documents: Sequence[BenchDocument]) -> BenchDocument:
+    """The document with the median of all processes in each row, in units of fixed work.
 
     A row that was too noisy here is taken from another process if it has a time there.
     """
-    rows_by_key: dict[tuple[Any, ...], list[Any]] = {}
+    rows_by_key: dict[RowKey, list[TimedRow]] = {}
     for run_document in (document, *other_documents):
-        for row in run_document["rows"]:
-            rows_by_key.setdefault(_key(row), []).append(row)
-    document["rows"] = [sorted(rows, key=_time_over_fixed_work)[len(rows) // 2] for rows in rows_by_key.values()]
-    noisy_sets = [{_configuration(row) for row in other_document["noisy"]} for other_document in other_documents]
-    document["noisy"] = [
-        row for row in document["noisy"] if all(_configuration(row) in noisy_set for noisy_set in noisy_sets)
-    ]
+        for row in run_document.rows:
+            rows_by_key.setdefault((row.configuration, row.pass_name), []).append(row)
+    medians = (sorted(rows, key=_time_over_fixed_work)[len(rows) // 2] for rows in rows_by_key.values())
+    noisy = (row for row in document.noisy if all(row.configuration in other.noises for other in other_documents))
+    return replace(document, rows=tuple(medians), noisy=tuple(noisy))
 
 
-def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (*_configuration(row), row["pass"])
-
-
-def _configuration(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in CONFIGURATION_FIELDS)
-
-
-def _time_over_fixed_work(row: Mapping[str, Any]) -> float:
+def _time_over_fixed_work(row: TimedRow) -> float:
     """The time of a row in units of the fixed work of the same rounds."""
-    decile = row["decile"]
-    fixed_work_times = decile["beside"].values()
-    return float(decile["ms"]) / math.exp(sum(map(math.log, fixed_work_times)) / max(len(fixed_work_times), 1))
+    assert row.decile is not None, "only rows of a CPU are measured in several processes"
+    times = row.decile.fixed_work.values()
+    return row.decile.ms / math.exp(sum(map(math.log, times)) / max(len(times), 1))
 
 
 def main() -> int:
@@ -204,7 +191,7 @@ def main() -> int:
     file = BenchFile(None, "")
     for event in run_bench(BenchRequest(layouts=layouts, **{**fields, **lists})):
         file(event)
-    print(json.dumps(file.document))
+    print(json.dumps(to_row(file.document)))
     return 0
 
 

@@ -6,10 +6,10 @@ are compared, relative to fixed work in the same rounds; within the noise a row 
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
-from packproof.harness.bench.file import CONFIGURATION_FIELDS, Configuration, Record, RowKey, RowTimes
+from packproof.harness.bench.file import BenchDocument, Configuration, RowKey, RowTimes
 from packproof.harness.bench.results import Decile, Spread, figures
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import plural
@@ -21,6 +21,8 @@ DETECTED_SLOWDOWN = 1.3  # the slowdown that a comparison on a CPU must not miss
 # n processes 1.25 / sqrt(n) of that.
 PROCESSES = 5
 _REMAINING_NOISE = 0.5 * 1.25 / math.sqrt(PROCESSES)
+
+_FIELD_TITLES = {"implementation": "kernel"}
 
 Outcome = Literal["slower", "not slower", "undecided"]
 
@@ -47,14 +49,14 @@ class TimingComparison:
         return "\n".join([f"{plural(self.rows, 'row')} compared, {verdict}{undecided}{missing}", *lines])
 
 
-def require_rows(old: Record, configurations: Collection[Mapping[str, object]], path: str) -> None:
+def require_rows(old: BenchDocument, configurations: Collection[Mapping[str, object]], path: str) -> None:
     """UsageError, before anything runs, unless the file has a row of this run. The error names the differing fields.
 
-    configurations: the fields of this run's rows that are known so far, by the names of CONFIGURATION_FIELDS.
+    configurations: the fields of this run's rows that are known so far, by name.
     """
     known_fields = list(next(iter(configurations)))
     file_configurations = [
-        {name: value for name, value in zip(CONFIGURATION_FIELDS, configuration, strict=True) if name in known_fields}
+        {name: value for name, value in asdict(configuration).items() if name in known_fields}
         for configuration, _ in old.times
     ]
     if any(configuration in configurations for configuration in file_configurations):
@@ -63,26 +65,26 @@ def require_rows(old: Record, configurations: Collection[Mapping[str, object]], 
         name: ({p[name] for p in file_configurations}, {p[name] for p in configurations}) for name in known_fields
     }
     differing = [
-        f"{CONFIGURATION_FIELDS[name]} {_abbreviated(file_values)} there and {_abbreviated(run_values)} here"
+        f"{_FIELD_TITLES.get(name, name)} {_abbreviated(file_values)} there and {_abbreviated(run_values)} here"
         for name, (file_values, run_values) in values.items()
         if not file_values & run_values
     ]
     difference = (
         "; ".join(differing)
-        or f"no row has the same {', '.join(map(CONFIGURATION_FIELDS.__getitem__, known_fields))} together"
+        or f"no row has the same {', '.join(_FIELD_TITLES.get(name, name) for name in known_fields)} together"
     )
     raise UsageError(
         f"--compare: {path} has no row of this run: {difference}; repeat the command that wrote it: {old.command}"
     )
 
 
-def require_device(old: Record, device: str, path: str) -> None:
+def require_device(old: BenchDocument, device: str, path: str) -> None:
     """UsageError if the file comes from another device, or from another number of threads."""
     if old.device != device:
         raise UsageError(f"--compare: {path} was measured on {old.device}, this run is on {device}")
 
 
-def compare(old: Record, new: Record, path: str) -> TimingComparison:
+def compare(old: BenchDocument, new: BenchDocument, path: str) -> TimingComparison:
     """Compare the rows of both runs. A row that had a time and now has a verdict is a regression.
 
     UsageError if the runs have no row in common.
@@ -90,7 +92,7 @@ def compare(old: Record, new: Record, path: str) -> TimingComparison:
     require_device(old, new.device, path)
     shared_keys = [key for key in new.times if key in old.times]
     incorrect_keys = [key for key in old.times if key[0] in new.incorrect]
-    noisy_keys = [key for key in old.times if key[0] in new.noisy]
+    noisy_keys = [key for key in old.times if key[0] in new.noises]
     if not shared_keys and not incorrect_keys and not noisy_keys:
         raise UsageError(f"--compare: {path} has no row that was timed in this run: see above why not")
     outcomes = {key: compare_times(old.times[key], new.times[key]) for key in shared_keys}
@@ -104,7 +106,7 @@ def compare(old: Record, new: Record, path: str) -> TimingComparison:
     return TimingComparison(
         len(shared_keys) + len(incorrect_keys) + len(noisy_keys),
         (*slower, *(f"{_name(*key)}: had a time and is wrong now" for key in incorrect_keys)),
-        (*undecided, *(f"{_name(*key)}: {new.noisy[key[0]]}" for key in noisy_keys)),
+        (*undecided, *(f"{_name(*key)}: {new.noises[key[0]]}" for key in noisy_keys)),
         missing_rows=len(new.times) - len(shared_keys),
     )
 
@@ -168,8 +170,9 @@ def _keys_with_outcome(outcomes: Mapping[RowKey, Outcome], selected_outcome: Out
 
 
 def _name(configuration: Configuration, pass_name: str) -> str:
-    op, implementation, setting, dtype, layout, tokens, *_ = configuration
-    return f"{op} · {implementation} · {pass_name} · {layout}, {plural(int(tokens), 'token')} · {dtype} · {setting}"
+    kernel = f"{configuration.op} · {configuration.implementation} · {pass_name}"
+    layout = f"{configuration.layout}, {plural(configuration.tokens, 'token')}"
+    return f"{kernel} · {layout} · {configuration.dtype} · {configuration.setting}"
 
 
 def _abbreviated(values: Collection[object]) -> str:

@@ -1,6 +1,6 @@
 """A bench on the terminal, 100 columns wide: the machine, the proofs, then a table for each op and layout."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -23,11 +23,13 @@ from packproof.harness.bench.results import (
     name_width,
     rate,
 )
+from packproof.harness.reports.table import Column, table_line, title_line
 from packproof.harness.results.names import short_dtype
 from packproof.refs.wording import plural
 
 _STYLES = {"passed": "green", "failed": "bold red"}
-_COLUMNS = (("pass", -9), ("ms", 8), ("quartiles", 16), ("rate", 14), ("of", 6), ("host µs", 9), ("peak", 6), ("x", 7))
+_NUMBER_WIDTHS = {"ms": 8, "quartiles": 16, "rate": 14, "of": 6, "host µs": 9, "peak": 6, "x": 7}
+_COLUMNS = (Column("pass", 9), *(Column(title, width, right=True) for title, width in _NUMBER_WIDTHS.items()))
 
 
 class BenchReport:
@@ -51,9 +53,9 @@ class BenchReport:
                 self._console.print(f"\n{seconds:.1f} s")
 
     def _start(self, event: BenchStarted) -> None:
-        where, self._ceilings = event.environment, event.ceilings
-        driver = f", driver {where.driver}" if where.driver else f", {plural(where.threads, 'thread')}"
-        self._console.print(f"{where.name} · torch {where.torch}, triton {where.triton or 'none'}{driver}")
+        machine, self._ceilings = event.environment, event.ceilings
+        driver = f", driver {machine.driver}" if machine.driver else f", {plural(machine.threads, 'thread')}"
+        self._console.print(f"{machine.name} · torch {machine.torch}, triton {machine.triton or 'none'}{driver}")
         matmul = "" if event.ceilings.matmul is None else f", bf16 matmul {event.ceilings.matmul / 1e12:.0f} TFLOP/s"
         self._console.print(f"ceilings: copy {event.ceilings.copy / 1e9:.3g} GB/s{matmul} · seed {event.seed}")
 
@@ -61,67 +63,64 @@ class BenchReport:
         if proof.op != self._op:
             self._op = proof.op
             self._console.print(f"\n{proof.op} · {short_dtype(proof.dtype)} · {proof.setting}")
-        first, *more = proof.text.splitlines() or [""]
+        conclusion, *details = proof.text.splitlines() or [""]
         line = Text(f"  {proof.implementation:<{NAME_WIDTH}} ")
         if proof.examples:
             speed = f"{proof.examples / proof.seconds:.3g} examples/s" if proof.seconds else ""
             failed = proof.status == "failed"
             line.append("FAILED " if failed else "proven ", style=_STYLES["failed" if failed else "passed"])
-            line.append(f"{proof.tier:<10}{speed:<18}{first}")
+            line.append(f"{proof.tier:<10}{speed:<18}{conclusion}")
         else:
-            line.append(first)
+            line.append(conclusion)
         line.rstrip()
         self._console.print(line)
-        for text in more:
+        for text in details:
             self._console.print(f"    {text}")
 
     def _table(self, results: Sequence[BenchResult], *, matmul: bool) -> None:
         """One line for each implementation and pass. x: its time over that of the first implementation."""
         self._console.print(f"\n{heading(results[0])}")
-        head = "".join(_cell(name, width) for name, width in _COLUMNS)
-        names = name_width(result.implementation for result in results)
-        self._console.print(f"  {'':<{names}} {head}".rstrip())
-        first = {timed.name: timed.device.median for timed in next((r.passes for r in results if r.passes), ())}
+        name_column = Column("", name_width(result.implementation for result in results) + 1)
+        columns = (name_column, *_COLUMNS)
+        self._console.print(title_line(columns, "  "))
+        base_times = {timed.name: timed.device.median for timed in next((r.passes for r in results if r.passes), ())}
         for result in results:
+            name = f"  {name_column.pad(result.implementation)}"
             if result.verdict:
                 reason = result.verdict.partition("\n")[0]
-                line = Text(f"  {result.implementation:<{names}} ").append("FAILED ", style=_STYLES["failed"])
+                line = Text(name).append("FAILED ", style=_STYLES["failed"])
                 self._console.print(line.append(f"{reason}; no time"))
             if result.limit:
-                self._console.print(
-                    f"  {result.implementation:<{names}} not timed: {result.limit.partition(chr(10))[0]}"
-                )
+                self._console.print(f"{name}not timed: {result.limit.partition(chr(10))[0]}")
             if result.noise:
-                self._console.print(f"  {result.implementation:<{names}} not timed: {result.noise}")
+                self._console.print(f"{name}not timed: {result.noise}")
             for timed in result.passes:
-                self._console.print(f"  {result.implementation:<{names}} {self._row(timed, first, matmul=matmul)}")
-        noises = [timed.decile.noise for result in results for timed in result.passes if timed.decile]
-        if noises:
-            self._console.print(f"  noise, the same code against itself: up to {max(noises):.2f} x")
-        for result in results:
-            if result.kept_bytes is not None:
-                per_channel = result.kept_bytes_per_channel
-                share = f"{per_channel:.3g} byte{'s' * (per_channel != 1)} per token and channel"
-                kept = f"{mebibytes(result.kept_bytes)} MiB kept for backward, {share}"
-                self._console.print(f"  {result.implementation}: {kept}")
+                cells = self._pass_cells(timed, base_times, matmul=matmul)
+                self._console.print(table_line(columns, (result.implementation, *cells), "  "))
+        for footnote in _footnotes(results):
+            self._console.print(f"  {footnote}")
 
-    def _row(self, timed: Pass, first: Mapping[PassName, float], *, matmul: bool) -> str:
-        quartiles = f"{figures(timed.device.low)}..{figures(timed.device.high)}"
+    def _pass_cells(self, timed: Pass, base_times: Mapping[PassName, float], *, matmul: bool) -> tuple[str, ...]:
         speed, share = rate(timed, self._ceilings, matmul=matmul)
-        ratio = f"{timed.device.median / first[timed.name]:.2f}" if timed.name in first else ""
-        cells = (
+        return (
             timed.name,
             figures(timed.device.median),
-            quartiles,
+            f"{figures(timed.device.low)}..{figures(timed.device.high)}",
             speed,
             share,
             microseconds(timed.host),
             mebibytes(timed.peak_bytes),
-            ratio,
+            f"{timed.device.median / base_times[timed.name]:.2f}" if timed.name in base_times else "",
         )
-        return "".join(_cell(text, width) for text, (_, width) in zip(cells, _COLUMNS, strict=True))
 
 
-def _cell(text: str, width: int) -> str:
-    """Right-aligned, or left-aligned where the width is negative."""
-    return f"{text:<{-width}}" if width < 0 else f"{text:>{width}}"
+def _footnotes(results: Sequence[BenchResult]) -> Iterator[str]:
+    """The noise of the times, and the memory kept for the backward pass."""
+    noises = [timed.decile.noise for result in results for timed in result.passes if timed.decile]
+    if noises:
+        yield f"noise, the same code against itself: up to {max(noises):.2f} x"
+    for result in results:
+        if result.kept_bytes is not None:
+            per_channel = result.kept_bytes_per_channel
+            share = f"{per_channel:.3g} byte{'s' * (per_channel != 1)} per token and channel"
+            yield f"{result.implementation}: {mebibytes(result.kept_bytes)} MiB kept for backward, {share}"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.results import Event, LayoutFinished, figures, name_width
+from packproof.harness.reports.table import Column, table_line, title_line
 from packproof.harness.results.files import writable_path
 from packproof.refs.errors import UsageError
 
@@ -62,12 +63,12 @@ def _relative_to_first(line: Line) -> Line:
 def _table(title: str, series: Mapping[tuple[str, str], Line], format_value: Callable[[float], str]) -> Iterator[str]:
     """A line for each implementation and pass, a column for each layout."""
     quantities = sorted({x for line in series.values() for x in line})
-    names = name_width(implementation for implementation, _ in series)
-    yield from ("", title)
-    yield f"  {'':<{names}} {'pass':<9}" + "".join(f"{x:>9}" for x in quantities)
-    for (implementation, name), line in series.items():
-        cells = (format_value(line[x]) if x in line else "-" for x in quantities)
-        yield f"  {implementation:<{names}} {name:<9}" + "".join(f"{cell:>9}" for cell in cells)
+    name_column = Column("", name_width(implementation for implementation, _ in series) + 1)
+    columns = (name_column, Column("pass", 9), *(Column(str(x), 9, right=True) for x in quantities))
+    yield from ("", title, title_line(columns, "  "))
+    for names, line in series.items():
+        values = (format_value(line[x]) if x in line else "-" for x in quantities)
+        yield table_line(columns, (*names, *values), "  ")
 
 
 def plot_file(path: str) -> Path:

@@ -14,8 +14,9 @@ from packproof.harness.engine.request import CheckRequest, resolve_property
 from packproof.harness.engine.target import open_target
 from packproof.harness.engine.violations import judge_case
 from packproof.harness.results.events import Cell, Failure, Status, Tier, Verdict
+from packproof.harness.results.files import damaged_error
 from packproof.harness.results.names import DEVICES, require_known, short_dtype
-from packproof.harness.results.replay_file import damaged_error, read_replay
+from packproof.harness.results.replay_file import read_replay
 from packproof.harness.worker.parallel import run_on_every_core
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain

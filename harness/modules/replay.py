@@ -13,9 +13,10 @@ from packproof.harness.modules.check import ModuleRequest, module_request, run_m
 from packproof.harness.modules.modes import Mode
 from packproof.harness.modules.target import load_module
 from packproof.harness.results.events import Cell, RunFinished, Status, Verdict
+from packproof.harness.results.files import damaged_error
 from packproof.harness.results.module_record import MODULE_KIND, ModuleRecord
 from packproof.harness.results.names import DEVICES, require_known, short_dtype
-from packproof.harness.results.replay_file import damaged_error, read_content
+from packproof.harness.results.replay_file import read_content
 from packproof.harness.targets.location import Location
 from packproof.refs.errors import ArgumentError, UsageError, checked_call
 

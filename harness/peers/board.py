@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from pathlib import Path
 
 from packproof.adapters.registry import PEERS
 from packproof.harness.engine.target import CheckTarget
@@ -13,7 +12,7 @@ from packproof.harness.peers.run import PeerRequest, golden_classes
 from packproof.harness.results import events
 from packproof.harness.results.environment import Environment, environment
 from packproof.harness.results.names import short_dtype
-from packproof.harness.worker.records import RecordError, from_json, to_json
+from packproof.harness.worker.records import read_record, to_json
 from packproof.properties.cases.case import Case, shorten
 from packproof.properties.cases.space import golden_cases
 from packproof.refs.errors import UsageError
@@ -254,8 +253,4 @@ def as_json(board: PeerBoard) -> str:
 
 def read_board(path: str) -> PeerBoard:
     """Read a scoreboard from a file. Raises UsageError if the file has none."""
-    try:
-        board: PeerBoard = from_json(PeerBoard, json.loads(Path(path).read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError, RecordError) as error:
-        raise UsageError(f"--from: {path} is no scoreboard of peers: {error}") from error
-    return board
+    return read_record(PeerBoard, path, f"--from: {path}", "`packproof peers --json`", named=True)

@@ -3,13 +3,16 @@
 from collections.abc import Iterator, Sequence
 
 from packproof.harness.peers.board import BoardPeer, BoardRow, PeerBoard, replay_file, smallest_layout
+from packproof.harness.reports.table import markdown_table, texts
 from packproof.harness.results.names import short_dtype
 from packproof.harness.results.questions import OF_PEERS
 from packproof.refs.wording import plural
 
 COMMAND = "packproof peers --from data/peers.json --markdown docs/peers_board.md"
 _WIDEST = 160  # characters of what went wrong
-_HELD = ("passed", "holds")
+_PASSED = ("passed", "holds")
+_PEER_COLUMNS = texts("peer", "version", "op", "classes", "fails", "does not hold", "passed or holds")
+_FAILURE_COLUMNS = texts("peer", "property", "dtypes", "smallest layout", "what", "replay")
 
 
 def as_markdown(board: PeerBoard) -> str:
@@ -34,56 +37,48 @@ def absent(peers: Sequence[BoardPeer]) -> list[str]:
 
 
 def _page(board: PeerBoard) -> Iterator[str]:
-    held = sum(row.verdict.startswith(_HELD) for row in board.rows)
+    passed = sum(row.verdict.startswith(_PASSED) for row in board.rows)
     failed = sum(row.failed for row in board.rows)
     yield "# The scoreboard of peers\n"
     yield (
         f"`packproof peers` over the third-party kernels that could be installed: {plural(len(board.rows), 'cell')}, "
-        f"{sum(row.examples for row in board.rows):,} examples, {board.seconds:.0f} s on one device. {held} cells "
-        f"passed or hold, {failed} do not, {len(board.rows) - held - failed} were declined, do not apply, or could not "
-        f"be judged. {'' if board.finished else 'The run did not reach its end. '}Made from `data/peers.json`, which "
-        f"has every cell, by `{COMMAND}`. The findings that a script without packproof confirms are in "
+        f"{sum(row.examples for row in board.rows):,} examples, {board.seconds:.0f} s on one device. {passed} cells "
+        f"passed or hold, {failed} do not, {len(board.rows) - passed - failed} were declined, do not apply, or could "
+        f"not be judged. {'' if board.finished else 'The run did not reach its end. '}Made from `data/peers.json`, "
+        f"which has every cell, by `{COMMAND}`. The findings that a script without packproof confirms are in "
         "[Findings in third-party kernels](peers.md); the others are as packproof reports them. A replay file runs one "
         "case again.\n"
     )
     yield f"{board.judged_on}. packproof {board.packproof}, profile {board.profile}, seed {board.seed}.\n"
-    elsewhere = dict.fromkeys(peer.judged_on for peer in board.peers if peer.judged_on and not peer.reason)
-    for where in elsewhere:
-        yield f"{', '.join(peer.peer for peer in board.peers if peer.judged_on == where)}: {where}.\n"
+    other_machines = dict.fromkeys(peer.judged_on for peer in board.peers if peer.judged_on and not peer.reason)
+    for machine in other_machines:
+        yield f"{', '.join(peer.peer for peer in board.peers if peer.judged_on == machine)}: {machine}.\n"
     yield from (f"{line}\n" for line in legend())
     yield (
         "*Classes*: of the golden boundary classes that the declaration of a peer allows, the share that was judged, "
         "for the property that has the least. One that failed is left out: it ends at its first failure.\n"
     )
-    yield "| peer | version | op | classes | fails | does not hold | passed or holds |"
-    yield f"|{' --- |' * 7}"
-    judged = [peer for peer in board.peers if not peer.reason]
-    yield from (f"| {' | '.join(_cells(board, peer))} |" for peer in judged)
-    if left := absent(board.peers):
-        yield from ("", f"Not judged: {'; '.join(left)}.")
+    judged_peers = [peer for peer in board.peers if not peer.reason]
+    yield from markdown_table(_PEER_COLUMNS, [_peer_cells(board, peer) for peer in judged_peers])
+    if absent_peers := absent(board.peers):
+        yield from ("", f"Not judged: {'; '.join(absent_peers)}.")
     yield "\n## What was not judged\n"
-    for peer in judged:
+    for peer in judged_peers:
         if text := "; ".join(_limits(board, peer)):
             yield f"- **{peer.peer}**: {text}."
-    if not failed:
-        return
-    yield "\n## What does not hold\n"
-    yield "| peer | property | dtypes | smallest layout | what | replay |"
-    yield f"|{' --- |' * 6}"
-    for peer in judged:
-        for law, rows in board.rows_by_law(peer.peer):
-            if found := [row for row in rows if row.failed]:
-                yield f"| {' | '.join(_failure(peer.peer, law, found))} |"
+    if failed:
+        yield "\n## What does not hold\n"
+        yield from markdown_table(_FAILURE_COLUMNS, [row for peer in judged_peers for row in _failures(board, peer)])
 
 
-def _cells(board: PeerBoard, peer: BoardPeer) -> Iterator[str]:
+def _peer_cells(board: PeerBoard, peer: BoardPeer) -> tuple[str, ...]:
     laws = dict(board.rows_by_law(peer.peer))
-    broken = {law: _dtypes(rows) for law, rows in laws.items() if any(row.failed for row in rows)}
-    plain = [f"{law}{dtypes}" for law, dtypes in broken.items() if not laws[law][0].unpromised]
-    beyond = [f"{law}{dtypes}" for law, dtypes in broken.items() if laws[law][0].unpromised]
-    held = sum(all(row.verdict.startswith(_HELD) for row in rows) for rows in laws.values())
-    yield from (f"`{peer.peer}`", peer.version, peer.op, _least(laws), ", ".join(plain), ", ".join(beyond))
-    yield f"{held} of {len(laws)}"
+    violated = {law: _dtypes(rows) for law, rows in laws.items() if any(row.failed for row in rows)}
+    promised = [f"{law}{dtypes}" for law, dtypes in violated.items() if not laws[law][0].unpromised]
+    unpromised = [f"{law}{dtypes}" for law, dtypes in violated.items() if laws[law][0].unpromised]
+    passed = sum(all(row.verdict.startswith(_PASSED) for row in rows) for rows in laws.values())
+    names = f"`{peer.peer}`", peer.version, peer.op
+    return (*names, _least_share(laws), ", ".join(promised), ", ".join(unpromised), f"{passed} of {len(laws)}")
 
 
 def _dtypes(rows: Sequence[BoardRow]) -> str:
@@ -98,12 +93,12 @@ def share(row: BoardRow) -> float | None:
     return row.classes / row.golden if row.golden and applies and not row.failed else None
 
 
-def _least(laws: dict[str, list[BoardRow]]) -> str:
+def _least_share(laws: dict[str, list[BoardRow]]) -> str:
     """The least share, and its property."""
-    found = [(part, law) for law, rows in laws.items() for row in rows if (part := share(row)) is not None]
-    if not found:
+    shares = [(part, law) for law, rows in laws.items() for row in rows if (part := share(row)) is not None]
+    if not shares:
         return ""
-    part, law = min(found)
+    part, law = min(shares)
     return "100 %" if part == 1 else f"{100 * part:.0f} % ({law})"
 
 
@@ -118,19 +113,24 @@ def _limits(board: PeerBoard, peer: BoardPeer) -> Iterator[str]:
         yield f"found: `{'; '.join(inferred)}`"
     if refusals := dict.fromkeys(_short(text) for row in rows for text in row.refusals):
         yield f"refused: {', '.join(f'`{text}`' for text in refusals)}"
-    left = [
-        row for row in rows if not row.failed and not row.verdict.startswith(_HELD) and row.verdict != "not offered"
+    undecided = [
+        row for row in rows if not row.failed and not row.verdict.startswith(_PASSED) and row.verdict != "not offered"
     ]
-    for reason in dict.fromkeys(_short(row.reason) for row in left if row.reason and row.verdict != "not applicable"):
-        laws = ", ".join(dict.fromkeys(row.law for row in left if _short(row.reason) == reason))
+    reasons = [_short(row.reason) for row in undecided if row.reason and row.verdict != "not applicable"]
+    for reason in dict.fromkeys(reasons):
+        laws = ", ".join(dict.fromkeys(row.law for row in undecided if _short(row.reason) == reason))
         yield f"{laws}: {reason}"
 
 
-def _failure(peer: str, law: str, found: Sequence[BoardRow]) -> Iterator[str]:
-    first = found[0]
-    yield from (f"`{peer}`", law, ", ".join(short_dtype(row.dtype) for row in found), smallest_layout(found))
-    yield _short(next(iter([*first.lines[1:], *first.lines]), ""))
-    yield f"`{replay_file(found)}`" if replay_file(found) else ""
+def _failures(board: PeerBoard, peer: BoardPeer) -> Iterator[tuple[str, ...]]:
+    """A row for each violated property of a peer."""
+    for law, rows in board.rows_by_law(peer.peer):
+        if failed_rows := [row for row in rows if row.failed]:
+            dtypes = ", ".join(short_dtype(row.dtype) for row in failed_rows)
+            lines = failed_rows[0].lines
+            error = _short(next(iter([*lines[1:], *lines]), ""))
+            file = replay_file(failed_rows)
+            yield f"`{peer.peer}`", law, dtypes, smallest_layout(failed_rows), error, f"`{file}`" if file else ""
 
 
 def _short(text: str) -> str:

@@ -8,6 +8,7 @@ from rich.console import Console
 from packproof.harness.peers.board import PeerBoard, as_json, dtype_verdicts, make_board, replay_file, smallest_layout
 from packproof.harness.peers.page import absent, as_markdown, legend
 from packproof.harness.peers.run import PeerRequest
+from packproof.harness.reports.table import fitted_table, texts
 from packproof.harness.reports.terminal import cell_line
 from packproof.harness.results import events
 from packproof.harness.results.conclusions import limits_lines
@@ -15,7 +16,7 @@ from packproof.harness.results.files import replace_text, writable_path
 from packproof.harness.results.wording import failure_text, summary
 from packproof.refs.wording import plural
 
-HEAD = ("peer", "version", "op", "property", "verdict", "smallest layout", "replay")
+_COLUMNS = texts("peer", "version", "op", "property", "verdict", "smallest layout", "replay")
 
 
 class PeersReport:
@@ -52,17 +53,17 @@ class PeersReport:
         for verdict in finished.verdicts:
             if verdict.failure:
                 self._console.print(f"\n{failure_text(verdict)}")
-        self._console.print("\n" + "\n".join(aligned([HEAD, *table(board)])))
+        self._console.print("\n" + "\n".join(fitted_table(_COLUMNS, list(board_rows(board)))))
         for entry in self._entries:
-            found = limits_lines([v for v in finished.verdicts if v.cell.target == entry.peer.name])
-            for line in itertools.islice(found, 1, None):
+            limits = limits_lines([v for v in finished.verdicts if v.cell.target == entry.peer.name])
+            for line in itertools.islice(limits, 1, None):
                 self._console.print(f"{entry.peer.name}:{line[1:]}")
         for line in ["", *legend(), "", *(f"not judged: {line}" for line in absent(board.peers))]:
             self._console.print(line)
         self._console.print(summary(finished, sum(cell.counts for cell in started.cells)))
 
 
-def table(board: PeerBoard) -> Iterator[tuple[str, ...]]:
+def board_rows(board: PeerBoard) -> Iterator[tuple[str, ...]]:
     """A row for each property of each peer, and one for the arguments that the peer does not take."""
     for peer in board.peers:
         names = peer.peer, peer.version, peer.op
@@ -70,9 +71,3 @@ def table(board: PeerBoard) -> Iterator[tuple[str, ...]]:
             yield (*names, law, dtype_verdicts(rows), smallest_layout(rows), replay_file(rows))
         if peer.not_offered and not peer.reason:
             yield (*names, ", ".join(peer.not_offered), "not offered", "", "")
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(f"{x:<{width}}" for x, width in zip(row, widths, strict=True)).rstrip() for row in rows]

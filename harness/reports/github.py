@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from packproof.harness.reports.table import markdown_table, numbers, texts
 from packproof.harness.results.text import printable
 from packproof.refs.wording import plural
 
@@ -27,6 +28,7 @@ _ENDINGS = {
 }
 _STALE = "an expected failure is stale (exit code 1)"
 _MOST_LINES = 6  # of a failure, in an annotation
+_COLUMNS = (*texts("kernel", "property", "dtype", "result"), *numbers("examples"))
 
 Results = list[Mapping[str, Any]]
 
@@ -54,11 +56,8 @@ def summary(results: Results, code: int) -> Iterator[str]:
     if not results:
         yield from ("", "There are no results: the log of the step has the reason.")
         return
-    yield from ("", "| kernel | property | dtype | result | examples |", "| --- | --- | --- | --- | ---: |")
-    for r in results:
-        result = f"**{r['status']}**" if r["status"] in ("failed", "stale") else r["status"]
-        cells = [r["target"], f"{r['op']} {r['property']}", r["dtype"], result, str(r["judged"])]
-        yield f"| {' | '.join(_escape_cell(cell) for cell in cells)} |"
+    yield ""
+    yield from markdown_table(_COLUMNS, map(_cells, results))
     for r in results:
         if r.get("message"):
             yield from ("", f"<pre>{escape(printable(r['message']))}</pre>")
@@ -70,8 +69,10 @@ def _ending_text(code: int) -> str:
     return f"{_ENDINGS.get(code, 'it ended')} (exit code {code})"
 
 
-def _escape_cell(text: str) -> str:
-    return escape(printable(text)).replace("|", "\\|")
+def _cells(result: Mapping[str, Any]) -> list[str]:
+    status = f"**{result['status']}**" if result["status"] in ("failed", "stale") else result["status"]
+    cells = result["target"], f"{result['op']} {result['property']}", result["dtype"], status, str(result["judged"])
+    return [escape(printable(text)) for text in cells]
 
 
 def _escape_data(text: str) -> str:

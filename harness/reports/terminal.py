@@ -9,6 +9,7 @@ from rich.text import Text
 
 from packproof.harness.reports.live import ProgressLine
 from packproof.harness.reports.scoreboard import Board, boards
+from packproof.harness.reports.table import Column, table_line, title_line
 from packproof.harness.results import events
 from packproof.harness.results.conclusions import limits_lines, tuned_lines
 from packproof.harness.results.names import short_dtype
@@ -28,6 +29,7 @@ from packproof.properties.cases.layouts import BOUNDARY_CLASSES
 from packproof.refs.wording import plural
 
 _QUIET_SECONDS = 10.0  # seconds without output, after which a line shows the progress
+_COUNTS = (Column("tier", 11), Column("judged", 12, right=True), Column("seconds", 9, right=True))
 _STYLES = {
     "passed": "green",
     "failed": "bold red",
@@ -131,16 +133,16 @@ class TerminalReport:
     def _table(self, board: Board) -> None:
         """Properties by dtypes of one kernel, the reasons for skips, and the layout classes."""
         self._console.print(f"\n{board.op} · {board.target} · {board.device}")
-        width = max(len(row.law) for row in board.rows) + 2
-        column = max(9, 2 + max(len(v.status) for v in board.verdicts))
-        head = "".join(f"{short_dtype(dtype):<{column}}" for dtype in board.dtypes)
-        self._console.print(f"  {'':<{width}}{head}{'tier':<11}{'judged':>12}{'seconds':>9}")
+        law_column = Column("", max(len(row.law) for row in board.rows) + 2)
+        status_width = max(9, 2 + max(len(v.status) for v in board.verdicts))
+        dtype_columns = [Column(short_dtype(dtype), status_width) for dtype in board.dtypes]
+        self._console.print(title_line((law_column, *dtype_columns, *_COUNTS), "  "))
         for row in board.rows:
-            line = Text(f"  {row.law:<{width}}")
-            for verdict in row.verdicts:
+            line = Text(f"  {law_column.pad(row.law)}")
+            for column, verdict in zip(dtype_columns, row.verdicts, strict=True):
                 status = verdict.status if verdict else "-"
-                line.append(f"{status:<{column}}", style=_STYLES.get(status, ""))
-            self._console.print(line.append(f"{row.tiers:<11}{row.share:>12}{row.seconds:>9.1f}"))
+                line.append(column.pad(status), style=_STYLES.get(status, ""))
+            self._console.print(line.append(table_line(_COUNTS, (row.tiers, row.share, f"{row.seconds:.1f}"))))
         for names, reason in board.reasons:
             self._console.print(f"  {names}: {reason}")
         if any(v.classes for v in board.verdicts):

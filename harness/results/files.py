@@ -1,14 +1,19 @@
 """Reading and writing files safely, also where the path is a device, a pipe or a link, or the disk is full."""
 
 import errno
+import json
 import os
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from packproof.harness.results.text import printable
 from packproof.refs.errors import PackproofError, UsageError
 
+_MOST_BYTES = 64 << 20
+_MOST_PROBLEM = 300  # characters
 _READER_SECONDS = 10.0
 _NOT_REPLACEABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)  # a read-only folder, a mounted file
 
@@ -60,6 +65,29 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise UsageError(f"{path}: has more than {max_bytes:,} bytes")
     return data
+
+
+def read_json(path: str | Path, label: str, writer: str = "", max_bytes: int = _MOST_BYTES) -> Any:
+    """The JSON of a file, which may be a device, a pipe, gigabytes or a million brackets. Raises UsageError.
+
+    label: the name of the file in messages.
+    writer: the command that writes such files.
+    """
+    file = Path(path)
+    if writer and file.is_dir():
+        raise UsageError(f"{label} is a folder; expected a file that {writer} wrote")
+    try:
+        return json.loads(read_bytes(file, max_bytes).decode())
+    except OSError as error:
+        raise UsageError(f"{label}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise damaged_error(label, f"not JSON ({str(error)[:100]})", writer) from None
+
+
+def damaged_error(label: str | Path, problem: str, writer: str = "") -> UsageError:
+    """The error for a file with invalid content, in one line."""
+    expected = f"; expected a file that {writer} wrote" if writer else ""
+    return UsageError(f"{label}: damaged, {' '.join(printable(problem)[:_MOST_PROBLEM].split())}{expected}")
 
 
 def _exists(file: Path) -> bool:

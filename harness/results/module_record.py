@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from packproof.harness.results.files import damaged_error
 from packproof.harness.results.names import DEVICES, require_known
-from packproof.harness.results.replay_file import damaged_error, write_replay
+from packproof.harness.results.replay_file import write_replay
 from packproof.harness.results.text import printable
 from packproof.properties.cases.case import SHORT_DTYPES, shorten
 from packproof.properties.laws.names import MODULE_LAWS

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from packproof.harness.results.files import read_bytes, replace_text
+from packproof.harness.results.files import damaged_error, read_json, replace_text
 from packproof.harness.results.names import DEVICES, require_known
 from packproof.harness.results.text import printable
 from packproof.properties.cases.case import REGIME_DESCRIPTIONS, SHORT_DTYPES, Case, shorten
@@ -28,12 +28,11 @@ _FIELDS = {
     "gradients": bool,
 }
 _MAX_BYTES = 1 << 20
-_WIDEST = 300
 
 
 def read_content(path: Path) -> dict[str, Any]:
     """The unchecked content of a replay file, of a kernel or a module. Raises UsageError, one line with the path."""
-    data = _read_json(path)
+    data = read_json(path, str(path), max_bytes=_MAX_BYTES)
     if not isinstance(data, dict) or type(version := data.get("version")) is not int or version < 1:
         raise UsageError(f"{path}: not a replay file of version 1")
     if version > 1:
@@ -117,23 +116,8 @@ def _pairs_text(pairs: Iterable[tuple[str, Any]]) -> str:
     return ", ".join(f"{name}={value}" for name, value in pairs)
 
 
-def _read_json(path: Path) -> Any:
-    """The JSON of a file. The file is untrusted: it may be a device, a pipe, gigabytes, a million brackets."""
-    try:
-        return json.loads(read_bytes(path, _MAX_BYTES).decode())
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise damaged_error(path, f"not JSON ({str(error)[:100]})") from None
-
-
 def _promises(data: dict[str, Any]) -> Promises:
     try:
         return Promises(**data)
     except ArgumentError as error:
         raise UsageError(f"promises: {error}") from None
-
-
-def damaged_error(path: str | Path, problem: str) -> UsageError:
-    """The error for a replay file with invalid content."""
-    return UsageError(f"{path}: damaged, {' '.join(printable(problem)[:_WIDEST].split())}")

@@ -1,9 +1,10 @@
 """The file of a bench of stacks as a Markdown table, and as a plot of throughput and memory."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from packproof.harness.bench.sweep import plot_file
+from packproof.harness.reports.table import markdown_table, numbers, texts
 from packproof.harness.stacks.report import (
     documents_text,
     find_timed_row,
@@ -12,37 +13,38 @@ from packproof.harness.stacks.report import (
     row_cells,
     step_text,
 )
-from packproof.harness.stacks.results import StacksStarted, Trained
+from packproof.harness.stacks.results import StacksDocument, Trained
 from packproof.harness.stacks.shapes import MODES
 
+_TIMES = numbers("passes", "padding", "s a step", "tokens/s", "x", "peak, GiB")
+_COLUMNS = (*texts("model", "mode"), *_TIMES, *numbers("loss", "apart", "loss after"))
 _COLORS = {"single": "C7", "padded": "C1", "packed": "C0", "mamba_ssm": "C2"}
 
 
 def table(path: str) -> str:
     """The Markdown, between two comments with its origin. Raises UsageError for a damaged file."""
-    start, rows, data = read_stacks(path)
-    page = _page(start, rows, data)
+    page = _page(read_stacks(path))
     return "\n".join([f"<!-- packproof table {path} -->", *page, "<!-- end of table -->"])
 
 
-def _page(start: StacksStarted, rows: list[Trained], data: Mapping[str, Any]) -> Iterator[str]:
-    environment = start.environment
+def _page(document: StacksDocument) -> Iterator[str]:
+    start, rows, environment = document.started, document.rows, document.started.environment
     driver = f", driver {environment.driver}" if environment.driver else ""
     peers = "".join(f", {name} {version}" for name, version in start.packages.items())
-    yield f"`{data['command']}` on {environment.name}: packproof {data['packproof']}, torch {environment.torch},"
+    yield f"`{document.command}` on {environment.name}: packproof {document.packproof}, torch {environment.torch},"
     yield f"triton {environment.triton or 'none'}{peers}{driver}."
     yield f"{documents_text(start).capitalize()};"
     yield f"{step_text(start)}."
     yield ""
-    yield "| model | mode | passes | padding | s a step | tokens/s | x | peak, GiB | loss | apart | loss after |"
-    yield "| --- | --- |" + " ---: |" * 9
-    for row in rows:
-        if row.status == "timed":
-            yield f"| {row.model}, {row.parameters / 1e9:.2f} B | {' | '.join(row_cells(row, rows))} |"
-        else:
-            yield f"| {row.model} | {row.mode} | {row.status} |" + " |" * 8
+    yield from markdown_table(_COLUMNS, [_cells(row, rows) for row in rows])
     yield ""
     yield from (f"- {line}" for line in ratio_lines(rows))
+
+
+def _cells(row: Trained, rows: Sequence[Trained]) -> tuple[str, ...]:
+    if row.status != "timed":
+        return row.model, row.mode, row.status
+    return (f"{row.model}, {row.parameters / 1e9:.2f} B", *row_cells(row, rows))
 
 
 class StacksPlot:
@@ -59,7 +61,8 @@ class StacksPlot:
         import matplotlib as mpl  # noqa: PLC0415  (an optional dependency)
         from matplotlib.figure import Figure  # noqa: PLC0415
 
-        start, rows, _ = read_stacks(path)
+        document = read_stacks(path)
+        start, rows = document.started, document.rows
         figure = Figure(figsize=(10, 4), layout="constrained")
         speed, memory = figure.subplots(1, 2)
         _bars(speed, rows, lambda row: row.per_second / 1e3)
@@ -72,7 +75,7 @@ class StacksPlot:
             figure.savefig(self._file, metadata={"Date": None} if self._file.suffix == ".svg" else {})
 
 
-def _bars(panel: Any, rows: list[Trained], value: Callable[[Trained], float]) -> None:
+def _bars(panel: Any, rows: Sequence[Trained], value: Callable[[Trained], float]) -> None:
     """A group of bars for each model, with a bar for each timed mode."""
     models = list(dict.fromkeys(row.model for row in rows))
     modes = [mode for mode in MODES if any(row.mode == mode for row in rows)]

@@ -1,22 +1,25 @@
 """A bench of stacks on the terminal, 100 columns wide, row by row as they come; and as a JSON file."""
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from packproof.harness.bench.file import read_json
-from packproof.harness.results.environment import Environment
-from packproof.harness.results.files import replace_text, writable_path
+from packproof.harness.bench.file import WRITER as BENCH_WRITER
+from packproof.harness.reports.table import Column, table_line, title_line
+from packproof.harness.results.files import read_json, replace_text, writable_path
 from packproof.harness.results.names import short_dtype
-from packproof.harness.stacks.results import StackEvent, StacksFinished, StacksStarted, Trained
+from packproof.harness.stacks.results import StackEvent, StacksDocument, StacksFinished, StacksStarted, Trained
+from packproof.harness.worker.records import parse_record, to_row
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import plural
 from packproof.version import __version__
 
 KIND, VERSION = "stacks", 1
-_COLUMNS = ("mode", -11), ("passes", 7), ("padding", 9), ("s/step", 9), ("tokens/s", 10), ("x", 7), ("peak GiB", 10)
-_LOSSES = ("loss", 9), ("apart", 7), ("after", 9)
+WRITER = "`packproof bench stack --json`"
+_TIME_WIDTHS = {"passes": 7, "padding": 9, "s/step": 9, "tokens/s": 10, "x": 7, "peak GiB": 10}
+_LOSS_WIDTHS = {"loss": 9, "apart": 7, "after": 9}
+_MODE = Column("mode", 11)
+_COLUMNS = (_MODE, *(Column(name, width, right=True) for name, width in (_TIME_WIDTHS | _LOSS_WIDTHS).items()))
 
 
 class StacksReport:
@@ -34,9 +37,9 @@ class StacksReport:
             case Trained():
                 if not any(row.model == event.model for row in self.rows):
                     self._say(f"\n{event.model}")
-                    self._say("  " + "".join(_cell(name, width) for name, width in (*_COLUMNS, *_LOSSES)))
+                    self._say(title_line(_COLUMNS, "  "))
                 self.rows.append(event)
-                self._say(f"  {self._line(event)}")
+                self._say(self._line(event))
             case StacksFinished(seconds):
                 self._say("")
                 for line in ratio_lines(self.rows):
@@ -45,9 +48,8 @@ class StacksReport:
 
     def _line(self, row: Trained) -> str:
         if row.status != "timed":
-            return f"{_cell(row.mode, -11)}{row.status}: {row.reason}"
-        values = row_cells(row, self.rows)
-        return "".join(_cell(value, width) for value, (_, width) in zip(values, (*_COLUMNS, *_LOSSES), strict=True))
+            return f"  {_MODE.pad(row.mode)}{row.status}: {row.reason}"
+        return table_line(_COLUMNS, row_cells(row, self.rows), "  ")
 
 
 def start_lines(event: StacksStarted) -> Iterator[str]:
@@ -75,31 +77,23 @@ def step_text(event: StacksStarted) -> str:
     return f"{short_dtype(event.dtype)}, forward, backward, one fused AdamW update; median of {steps}"
 
 
-def row_cells(row: Trained, rows: list[Trained]) -> tuple[str, ...]:
+def row_cells(row: Trained, rows: Sequence[Trained]) -> tuple[str, ...]:
     """The cells of a timed row: mode, passes, padding, seconds, tokens per second, x, peak; the loss, apart, after."""
     single = find_timed_row(rows, row.model, "single")
     speedup = f"{row.per_second / single.per_second:.2f}" if single else "-"
     peak = "-" if row.peak is None else f"{row.peak / 2**30:.1f}"
     distance = "-" if row.apart is None else f"{row.apart:.2f}"
     loss = "-" if row.loss is None else f"{row.loss:.5f}"
-    cells = (
-        row.mode,
-        str(row.passes),
-        f"{row.padding:.1%}",
-        f"{row.step:.3f}",
-        f"{row.per_second:,.0f}",
-        speedup,
-        peak,
-    )
-    return (*cells, loss, distance, f"{row.losses[-1]:.5f}")
+    times = str(row.passes), f"{row.padding:.1%}", f"{row.step:.3f}", f"{row.per_second:,.0f}", speedup
+    return (row.mode, *times, peak, loss, distance, f"{row.losses[-1]:.5f}")
 
 
-def find_timed_row(rows: list[Trained], model: str, mode: str) -> Trained | None:
+def find_timed_row(rows: Sequence[Trained], model: str, mode: str) -> Trained | None:
     """The row of a mode, None if it was not timed."""
     return next((row for row in rows if (row.model, row.mode, row.status) == (model, mode, "timed")), None)
 
 
-def ratio_lines(rows: list[Trained]) -> Iterator[str]:
+def ratio_lines(rows: Sequence[Trained]) -> Iterator[str]:
     """Tokens per second of packs over those of the other modes, one line per model."""
     for model in dict.fromkeys(row.model for row in rows):
         packed = find_timed_row(rows, model, "packed")
@@ -111,62 +105,41 @@ def ratio_lines(rows: list[Trained]) -> Iterator[str]:
             yield f"{model}: tokens per second, packed is {comparisons}"
 
 
-def _cell(text: str, width: int) -> str:
-    """Text in `width` columns, aligned left where the width is negative."""
-    return f"{text:<{-width}}" if width < 0 else f"{text:>{width}}"
-
-
 class StacksFile:
     """Collects the events into a document. With a path it rewrites the file after each event.
 
     Raises UsageError at once if the file cannot be written.
     """
 
+    document: StacksDocument
+    """From the event StacksStarted on."""
+
     def __init__(self, path: str | None, command: str) -> None:
         self._file = writable_path(path, "--json") if path is not None else None
-        self.document: dict[str, Any] = {
-            "kind": KIND,
-            "version": VERSION,
-            "packproof": __version__,
-            "command": command,
-            "started": {},
-            "rows": [],
-            "finished": False,
-        }
+        self._command = command
 
     def __call__(self, event: StackEvent) -> None:
         match event:
             case StacksStarted():
-                self.document["started"] = asdict(event)
+                self.document = StacksDocument(KIND, VERSION, __version__, self._command, event)
             case Trained():
-                self.document["rows"].append(asdict(event))
+                self.document = replace(self.document, rows=(*self.document.rows, event))
             case StacksFinished():
-                self.document["finished"] = True
+                self.document = replace(self.document, finished=True)
         if self._file:
-            text = json.dumps(self.document, indent=1, ensure_ascii=False) + "\n"
-            replace_text(self._file, text, final=self.document["finished"])
+            text = json.dumps(to_row(self.document), indent=1, ensure_ascii=False) + "\n"
+            replace_text(self._file, text, final=self.document.finished)
 
 
 def is_of_stacks(path: str) -> bool:
     """Whether StacksFile wrote the file. Raises UsageError if it cannot be read."""
-    data = read_json(path, path)
+    data = read_json(path, path, BENCH_WRITER)
     return isinstance(data, dict) and data.get("kind") == KIND
 
 
-def read_stacks(path: str) -> tuple[StacksStarted, list[Trained], dict[str, Any]]:
-    """The events in a file, and the document. Raises UsageError for a damaged file or another version."""
-    data = read_json(path, path)
+def read_stacks(path: str) -> StacksDocument:
+    """The document in a file. Raises UsageError for a damaged file or another version."""
+    data = read_json(path, path, WRITER)
     if data.get("version") != VERSION:
-        raise UsageError(f"{path} was not written by `packproof bench stack --json` in version {VERSION}")
-    try:
-        start_fields = data["started"]
-        lengths = tuple(map(int, start_fields["lengths"]))
-        start = StacksStarted(
-            **{**start_fields, "environment": Environment(**start_fields["environment"]), "lengths": lengths}
-        )
-        tuples = ("losses", "seconds")
-        rows = [Trained(**{**row, **{name: tuple(map(float, row[name])) for name in tuples}}) for row in data["rows"]]
-        return start, rows, {"command": str(data["command"]), "packproof": str(data["packproof"])}
-    except (KeyError, TypeError, ValueError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{path} is damaged, or older than this packproof ({why}); run the bench again") from None
+        raise UsageError(f"{path} was not written by {WRITER} in version {VERSION}")
+    return parse_record(StacksDocument, data, path, WRITER)

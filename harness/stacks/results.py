@@ -1,5 +1,6 @@
 """The events of a bench of stacks, as frozen data."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -16,7 +17,7 @@ class StacksStarted:
     """The plan of a bench of stacks."""
 
     environment: Environment
-    packages: dict[str, str]
+    packages: Mapping[str, str]
     """Versions of peers."""
     lengths: tuple[int, ...]
     """Of the documents, in tokens."""
@@ -80,6 +81,20 @@ class Trained:
 @dataclass(frozen=True)
 class StacksFinished:
     seconds: float
+
+
+@dataclass(frozen=True)
+class StacksDocument:
+    """The content of a file of `packproof bench stack --json`."""
+
+    kind: str
+    version: int
+    packproof: str
+    command: str
+    """The command that wrote the file."""
+    started: StacksStarted
+    rows: tuple[Trained, ...] = ()
+    finished: bool = False
 
 
 StackEvent = StacksStarted | Trained | StacksFinished

@@ -4,7 +4,6 @@ The runs are files of `packproof museum run`, `compare` and `alarms` and of `pac
 proof` makes them.
 """
 
-import json
 import platform
 import statistics
 from collections import Counter
@@ -15,6 +14,8 @@ from typing import Any
 import torch
 
 from packproof.harness.engine.request import PROFILES
+from packproof.harness.reports.table import markdown_table, texts
+from packproof.harness.results.files import damaged_error, read_json
 from packproof.museum import classes as bug_classes
 from packproof.properties.cases.layouts import BOUNDARY_CLASSES, boundary_classes
 from packproof.properties.cases.space import Space, golden_cases, random_cases
@@ -43,33 +44,33 @@ def report(folder: Path) -> dict[str, Any]:
         "museum": _museum(museum),
         "recipes": _recipes(recipes),
         "alarms": _alarms(alarms),
-        "coverage": {name: _covered(name) for name in OPS},
+        "coverage": {name: _coverage(name) for name in OPS},
         "mutants": _mutants(mutants),
     }
 
 
 def _results(file: Path) -> list[Row]:
-    try:
-        results: list[Row] = json.loads(file.read_text(encoding="utf-8"))["results"]
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}; `make proof` writes it") from None
-    except (ValueError, RecursionError, KeyError, TypeError):
-        raise UsageError(f"{file} is not a file of results; `make proof` writes it") from None
+    if not file.exists():
+        raise UsageError(f"{file}: No such file or directory; `make proof` writes it")
+    data = read_json(file, str(file), "`make proof`")
+    results = data.get("results") if isinstance(data, dict) else None
+    if not isinstance(results, list):
+        raise damaged_error(file, "it has no list of results", "`make proof`")
     return results
 
 
 def _museum(results: Sequence[Row]) -> dict[str, Any]:
     ran = [r for r in results if r["status"] != "skipped"]
-    caught = [r for r in ran if r["status"] == "detected"]
+    detected = [r for r in ran if r["status"] == "detected"]
     return {
         "run": len(ran),
-        "detected": len(caught),
+        "detected": len(detected),
         "need a GPU": len(results) - len(ran),
-        "seconds": _spread(r["seconds"] for r in caught),
-        "examples": _spread(r["examples"] for r in caught),
+        "seconds": _spread(r["seconds"] for r in detected),
+        "examples": _spread(r["examples"] for r in detected),
         "by class": _rates(ran, "class", bug_classes()),
         "by tier": _rates(ran, "tier", ("eager", "interpret", "gpu")),
-        "by property": dict(Counter(r["property"] for r in caught).most_common()),
+        "by property": dict(Counter(r["property"] for r in detected).most_common()),
         "missed": [r["id"] for r in ran if r["status"] == "missed"],
     }
 
@@ -85,8 +86,8 @@ def _rates(ran: Sequence[Row], key: str, kinds: Iterable[str]) -> dict[str, Any]
 
 
 def _spread(values: Iterable[float]) -> dict[str, float]:
-    found = list(values)
-    return {"median": statistics.median(found), "worst": max(found)} if found else {}
+    numbers = list(values)
+    return {"median": statistics.median(numbers), "worst": max(numbers)} if numbers else {}
 
 
 def _recipes(results: Sequence[Row]) -> dict[str, Any]:
@@ -111,25 +112,26 @@ def _alarms(results: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _covered(name: str) -> dict[str, Any]:
+def _coverage(name: str) -> dict[str, Any]:
     """The layout classes drawn for an op by the standard profile."""
     space = Space(OPS[name], "float32", Promises())
     cases = [*golden_cases(space), *random_cases(space, PROFILES["standard"].examples["eager"], 0)]
-    drawn = {found for c in cases for found in boundary_classes(c.lengths, space.chunk, space.width(dict(c.sizes)))}
-    return {"drawn": len(drawn), "of": len(BOUNDARY_CLASSES), "missed": [c for c in BOUNDARY_CLASSES if c not in drawn]}
+    classes = {name for c in cases for name in boundary_classes(c.lengths, space.chunk, space.width(dict(c.sizes)))}
+    missed = [name for name in BOUNDARY_CLASSES if name not in classes]
+    return {"drawn": len(classes), "of": len(BOUNDARY_CLASSES), "missed": missed}
 
 
 def _mutants(results: Sequence[Row]) -> dict[str, Any]:
     count = Counter(r["status"] for r in results)
-    killed, same = count["killed"], count["equivalent"]
+    killed, equivalent = count["killed"], count["equivalent"]
     reasons = {kind: Counter(r["reason"] for r in results if r["status"] == kind) for kind in ("equivalent", "beyond")}
     return {
         "all": len(results),
         "killed": killed,
-        "equivalent": same,
+        "equivalent": equivalent,
         "beyond": count["beyond"],
         "killed of all": round(killed / max(len(results), 1), 4),
-        "killed of those that differ": round(killed / max(len(results) - same, 1), 4),
+        "killed of those that differ": round(killed / max(len(results) - equivalent, 1), 4),
         "by": dict(Counter(r["by"] for r in results if r["by"]).most_common()),
         "by kernel": {
             name: {"all": len(group), "killed": sum(r["status"] == "killed" for r in group)}
@@ -137,22 +139,22 @@ def _mutants(results: Sequence[Row]) -> dict[str, Any]:
             if (group := [r for r in results if r["file"] == name])
         },
         "seconds": round(sum(r["seconds"] for r in results)),
-        "reasons": {kind: dict(found.most_common()) for kind, found in reasons.items()},
+        "reasons": {kind: dict(counts.most_common()) for kind, counts in reasons.items()},
         "survivors": [{"id": r["id"], "was": r["was"], "now": r["now"]} for r in results if r["status"] == "survived"],
     }
 
 
-def markdown(found: Mapping[str, Any], numbers: str) -> str:
+def markdown(figures: Mapping[str, Any], numbers: str) -> str:
     """The report as Markdown.
 
     numbers: the path of the file of numbers, relative to the page.
     """
-    return "\n".join(_lines(found, numbers)) + "\n"
+    return "\n".join(_lines(figures, numbers)) + "\n"
 
 
-def _lines(found: Mapping[str, Any], numbers: str) -> Iterator[str]:
-    museum, alarms, mutants, recipes = (found[name] for name in ("museum", "alarms", "mutants", "recipes"))
-    versions = f"packproof {found['packproof']}, torch {found['torch']}, Python {found['python']}"
+def _lines(figures: Mapping[str, Any], numbers: str) -> Iterator[str]:
+    museum, alarms, mutants, recipes = (figures[name] for name in ("museum", "alarms", "mutants", "recipes"))
+    versions = f"packproof {figures['packproof']}, torch {figures['torch']}, Python {figures['python']}"
     yield from (
         "# The proof, proven",
         "",
@@ -187,7 +189,7 @@ def _lines(found: Mapping[str, Any], numbers: str) -> Iterator[str]:
     )
     yield from _table(
         ("op", "boundary classes drawn at the standard profile", "missed"),
-        [(op, f"{n['drawn']} of {n['of']}", ", ".join(n["missed"])) for op, n in found["coverage"].items()],
+        [(op, f"{n['drawn']} of {n['of']}", ", ".join(n["missed"])) for op, n in figures["coverage"].items()],
     )
     yield from (
         "## Mutants of packproof's own Triton kernels",
@@ -216,8 +218,5 @@ def _range(spread: Mapping[str, float], unit: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield f"| {' | '.join('---' for _ in head)} |"
-    for row in rows:
-        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
+    yield from markdown_table(texts(*head), [tuple(map(str, row)) for row in rows])
     yield ""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from packproof.harness.worker.records import from_row, to_row
+from packproof.harness.worker.records import read_record, to_row
 from packproof.museum import Entry, entries
 
 _CONVOLUTION = ("packproof.museum.convolution:correct", "--op", "causal_conv1d")
@@ -159,7 +159,7 @@ def _first_failure(entry: Entry, folder: Path) -> float:
 
 def read_speeds(file: Path) -> list[Speed]:
     """The figures in a file of --json."""
-    return [from_row(Speed, fields) for fields in json.loads(file.read_text())]
+    return list(read_record(tuple[Speed, ...], file, str(file), "`python -m packproof.harness.validation.speed`"))
 
 
 def find_slower(now: Sequence[Speed], before: Sequence[Speed]) -> list[str]:
@@ -183,7 +183,7 @@ def main() -> int:
         print(f"{speed.name:<44} {speed.seconds:7.1f} s ({speed.clock:<4}) {speed.units:7.2f}", flush=True)
         speeds.append(speed)
     if arguments.json:
-        arguments.json.write_text(json.dumps([to_row(speed) for speed in speeds], indent=1) + "\n")
+        arguments.json.write_text(json.dumps(to_row(speeds), indent=1) + "\n")
     lines = find_slower(speeds, read_speeds(arguments.compare)) if arguments.compare else []
     for line in lines:
         print(f"SLOWER: {line}")

@@ -4,16 +4,16 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from packproof.harness.bench.ranks.blocks import split_block
-from packproof.harness.bench.ranks.judge import OpJudgement, RankGroup, judge_op
+from packproof.harness.bench.ranks.judge import RankGroup, judge_op
 from packproof.harness.bench.ranks.ours import OPS
-from packproof.harness.bench.ranks.row import Row
+from packproof.harness.bench.ranks.row import OpJudgement, RanksDocument, Row
 from packproof.harness.bench.ranks.timing import CPU_TOKENS, GPU_TOKENS, divides_groups, table, timed_rows
 from packproof.harness.results.environment import environment
 from packproof.harness.results.files import replace_text
@@ -109,14 +109,14 @@ def _write(
     if request.json is None or rank_group.rank:
         return
     machine = environment(rank_group.device.partition(":")[0])
-    document = {
-        "packproof": __version__,
-        "command": shlex.join(["packproof", *sys.argv[1:]]),
-        "device": machine.name,
-        "environment": asdict(machine),
-        "ranks": rank_group.ranks,
-        "judged": [asdict(verdict) for verdict in verdicts],
-        "failed": failures,
-        "rows": [to_row(row) for row in rows],
-    }
-    replace_text(request.json, json.dumps(document, indent=1) + "\n")
+    document = RanksDocument(
+        __version__,
+        shlex.join(["packproof", *sys.argv[1:]]),
+        machine.name,
+        machine,
+        rank_group.ranks,
+        tuple(verdicts),
+        tuple(failures),
+        tuple(rows),
+    )
+    replace_text(request.json, json.dumps(to_row(document), indent=1) + "\n")

@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup
 
 from packproof import refs
 from packproof.harness.bench.ranks.ours import ZIGZAG, parallel_kernel, without_activations
+from packproof.harness.bench.ranks.row import OpJudgement
 from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
@@ -27,7 +28,6 @@ from packproof.properties.laws.partition import PARTITION, run_law_calls, with_c
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.refs.errors import PackproofError
-from packproof.refs.wording import plural
 
 _MODELS_ONE_IN = 4
 # promises of the references: a state handed over by one rank keeps its bits
@@ -59,29 +59,6 @@ class RankGroup:
     @property
     def on_gpu(self) -> bool:
         return self.device.startswith("cuda")
-
-
-@dataclass(frozen=True)
-class OpJudgement:
-    """The cases of one op at one dtype, judged."""
-
-    op: str
-    dtype: str
-    cases: int
-    """Packs with their cuts."""
-    compared: int
-    """Compared tensors and parts of tensors."""
-    bitwise: int
-    """Of these, the bit-for-bit comparisons."""
-    failed: tuple[str, ...]
-    """A line for each case that fails."""
-    seconds: float
-
-    def __str__(self) -> str:
-        return (
-            f"partition {self.op} {self.dtype}: {plural(self.cases, 'case')}, {self.compared} compared, "
-            f"{self.bitwise} of them bit for bit, {len(self.failed)} failed, {self.seconds:.1f} s"
-        )
 
 
 class _RecordingRunner(InProcess):
@@ -136,7 +113,8 @@ def _compute_case(
     """The results of a case's calls, on every rank."""
     if rank_group.group is not None and rank_group.watch is not None:
         rank_group.watch.arrive(rank_group.group, f"partition of {kernel.op.name}, {case}")
-    runner: Any = kernel.runner
+    runner = kernel.runner
+    assert isinstance(runner, _RecordingRunner)
     kernel.cache.discard_results()
     runner.results, runner.replayed_results = [], None
     try:
@@ -151,7 +129,8 @@ def _judge_case(
     kernel: KernelUnderTest, case: Case, runs: Sequence[Result | KernelFault | Refusal]
 ) -> tuple[list[str], list[bool]]:
     """A line if the case fails, and for each comparison whether it was bit for bit."""
-    runner: Any = kernel.runner
+    runner = kernel.runner
+    assert isinstance(runner, _RecordingRunner)
     kernel.cache.discard_results()
     runner.replayed_results = deque(runs)
     with record_comparisons() as case_comparisons:

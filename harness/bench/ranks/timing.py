@@ -21,6 +21,7 @@ from packproof.harness.bench.ranks.judge import RankGroup
 from packproof.harness.bench.ranks.ours import ZIGZAG
 from packproof.harness.bench.ranks.row import Row
 from packproof.harness.bench.settings import setting
+from packproof.harness.reports.table import markdown_table, numbers, texts
 from packproof.layers import Mamba2Block
 from packproof.parallel.attention import cached_exchange
 from packproof.parallel.cut import Cut
@@ -34,6 +35,8 @@ GPU_TOKENS, CPU_TOKENS = 262_144, 96
 MEAN = 646  # tokens per document in "many documents"
 _DRAWN_ROWS = 4093  # rows to draw and repeat
 _TOKEN_DIVISOR = 4  # divides the tokens of attention, whose work is quadratic, and of a block, which keeps more memory
+_COUNTS = numbers("tokens", "ranks", "one, ms", "all, ms", "rate", "predicted, ms")
+_COLUMNS = (*texts("op", "layout"), *_COUNTS, *texts("parts, ms"))
 Inputs = Mapping[str, Tensor]
 _BLOCKS: Mapping[bool, dict[str, Any]] = {  # on a GPU or not
     True: {"d_model": 2048, "d_state": 128, "headdim": 64, "ngroups": 8},
@@ -243,12 +246,10 @@ def _time_block(clock: RankClock, layout: BenchLayout, rank_group: RankGroup) ->
 
 
 def table(rows: Collection[Row]) -> str:
-    lines = ["| op | layout | tokens | ranks | one, ms | all, ms | rate | predicted, ms | parts, ms |"]
-    lines += ["| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |"]
-    for r in rows:
-        parts = ", ".join(f"{name} {t:.2f}" for name, t in r.parts.items())
-        lines.append(
-            f"| {r.op} | {r.layout} | {r.tokens:,} | {r.ranks} | {r.single_rank_ms:.2f} | {r.all_ranks_ms:.2f} "
-            f"| {r.rate:.2f} x | {r.predicted:.2f} | {parts} |"
-        )
-    return "\n".join(lines)
+    return "\n".join(markdown_table(_COLUMNS, map(_cells, rows)))
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    times = f"{row.single_rank_ms:.2f}", f"{row.all_ranks_ms:.2f}", f"{row.rate:.2f} x", f"{row.predicted:.2f}"
+    parts = ", ".join(f"{name} {ms:.2f}" for name, ms in row.parts.items())
+    return (row.op, row.layout, f"{row.tokens:,}", str(row.ranks), *times, parts)

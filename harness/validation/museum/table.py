@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from packproof.harness.reports.table import fitted_table, texts
 from packproof.harness.validation.museum.alarms import ControlResult
 from packproof.harness.validation.museum.detect import Detection
 from packproof.harness.validation.museum.recipes import PACKPROOF, RECIPES, RecipeComparison
@@ -16,19 +17,11 @@ from packproof.properties.cases.case import shorten
 from packproof.refs.wording import plural
 from packproof.version import __version__
 
-Row = Sequence[str]
-
-
-def columns(rows: Sequence[Row]) -> list[str]:
-    """Rows as lines, each column as wide as its widest cell."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-
 
 def listed(entries: Iterable[Entry]) -> list[str]:
     """One line per entry: id, op, class, detecting properties, title."""
     rows = [(e.id, e.op, e.bug_class, ", ".join(e.properties), e.title) for e in entries]
-    return columns([("id", "op", "class", "detected by", "title"), *rows])
+    return fitted_table(texts("id", "op", "class", "detected by", "title"), rows)
 
 
 def shown(entry: Entry, classes: Mapping[str, BugClass]) -> list[str]:
@@ -125,7 +118,7 @@ def compared(done: Sequence[RecipeComparison]) -> list[str]:
         for name, group in groups.items()
         if group
     ]
-    return columns([("class", "bugs", *by), *rows])
+    return fitted_table(texts("class", "bugs", *by), rows)
 
 
 def as_json(done: Sequence[Detection], profile: str, device: str, seed: int) -> str:

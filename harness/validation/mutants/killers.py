@@ -6,11 +6,15 @@ of its killer in the list. A killer only sets the order: if it detects nothing, 
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from packproof.harness.results.files import damaged_error
 from packproof.harness.validation.mutants.outcome import MutantOutcome
-from packproof.refs.errors import UsageError
+from packproof.harness.worker.records import read_record
+
+WRITER = "`packproof mutate --killers`"
 
 
 class Killer(NamedTuple):
@@ -21,22 +25,33 @@ class Killer(NamedTuple):
     case: str
 
 
+@dataclass(frozen=True)
+class KillersDocument:
+    """The content of a file."""
+
+    version: int
+    checks: tuple[tuple[str, str, str], ...]
+    """The op, property and case of each check."""
+    killers: Mapping[str, Mapping[str, tuple[int | None, ...]]]
+    """By function and operator, the index of each mutant's check."""
+
+
 def read_killers(file: Path) -> dict[str, Killer]:
     """The killers by mutant id, {} if the file does not exist yet. Raises UsageError for an invalid file."""
     if not file.exists():
         return {}
+    document = read_record(KillersDocument, file, str(file), WRITER)
+    check_by_index = {index: Killer(*check) for index, check in enumerate(document.checks)}
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        checks = [Killer(*check) for check in document["checks"]]
         return {
-            f"{function}:{operator}:{ordinal}": checks[number]
-            for function, operators in document["killers"].items()
+            f"{function}:{operator}:{ordinal}": check_by_index[index]
+            for function, operators in document.killers.items()
             for operator, row in operators.items()
-            for ordinal, number in enumerate(row)
-            if number is not None
+            for ordinal, index in enumerate(row)
+            if index is not None
         }
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        raise UsageError(f"{file} is not a file of killers; `packproof mutate --killers` writes one") from None
+    except KeyError as error:
+        raise damaged_error(file, f"there is no check {error}", WRITER) from None
 
 
 def killers_text(previous: Mapping[str, Killer], outcomes: Iterable[MutantOutcome], ids: Collection[str]) -> str:

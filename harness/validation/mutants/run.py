@@ -15,7 +15,7 @@ from packproof.harness.validation.mutants.compiled import run_compiled
 from packproof.harness.validation.mutants.equivalents import find_explanations
 from packproof.harness.validation.mutants.mutant import KERNELS, Mutant
 from packproof.harness.validation.mutants.outcome import MutantOutcome
-from packproof.harness.worker.records import from_row, to_row
+from packproof.harness.worker.records import RecordError, from_row, to_row
 from packproof.harness.worker.zygote_client import import_path
 from packproof.refs.errors import PackproofError
 
@@ -64,10 +64,11 @@ def _read_outcomes(file: Path, digest: str) -> dict[str, MutantOutcome]:
     outcomes = {}
     if file.exists():
         for line in file.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):  # a truncated line
+            with suppress(ValueError, RecordError):  # a truncated line
                 row = json.loads(line)
                 if row.pop("sources", "") == digest:
-                    outcomes[row["id"]] = from_row(MutantOutcome, row)
+                    outcome = from_row(MutantOutcome, row)
+                    outcomes[outcome.id] = outcome
     return outcomes
 
 

@@ -4,10 +4,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from packproof.harness.reports.table import Column, table_line
 from packproof.harness.validation.mutants.equivalents import Explanation
 from packproof.harness.validation.mutants.mutant import Mutant
 from packproof.harness.validation.mutants.outcome import MutantOutcome
 from packproof.version import __version__
+
+_COLUMNS = (Column("module", 22), Column("killed", 5, right=True), Column("all", 9), Column(""))
 
 
 def listed(mutants: Iterable[Mutant]) -> list[str]:
@@ -27,8 +30,7 @@ def summary(done: Sequence[MutantOutcome], known: Mapping[str, Explanation], sec
     beyond = [o for o in done if not o.killed_by and o.id in known and known[o.id].out_of_reach]
     modules = dict.fromkeys(o.id.split(":")[0] for o in done)
     lines = [
-        f"{module:<22}{sum(o.id.startswith(f'{module}:') for o in killed):>5} of "
-        f"{sum(o.id.startswith(f'{module}:') for o in done):<5} killed"
+        table_line(_COLUMNS, (module, str(_count(module, killed)), f" of {_count(module, done)}", " killed"))
         for module in modules
     ]
     by = ", ".join(f"{name} {count}" for name, count in Counter(o.killed_by for o in killed).most_common())
@@ -41,6 +43,10 @@ def summary(done: Sequence[MutantOutcome], known: Mapping[str, Explanation], sec
         f"{len(done) - len(killed) - len(equal) - len(beyond)} unexplained",
         f"{seconds:.0f} s, {sum(o.seconds for o in done):.0f} s of CPUs in mutants",
     ]
+
+
+def _count(module: str, outcomes: Iterable[MutantOutcome]) -> int:
+    return sum(outcome.id.startswith(f"{module}:") for outcome in outcomes)
 
 
 def wrongly_explained(done: Iterable[MutantOutcome], known: Mapping[str, Explanation]) -> list[str]:

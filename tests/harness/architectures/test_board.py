@@ -89,7 +89,7 @@ def test_a_board_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "board.json").write_text(page.as_json(BOARD))
     assert page.read_board(str(tmp_path / "board.json")) == BOARD
     (tmp_path / "board.json").write_text("{}")
-    with pytest.raises(UsageError, match="is no board of models"):
+    with pytest.raises(UsageError, match=r"damaged, the record is \{\}, expected .* `packproof models --json` wrote"):
         page.read_board(str(tmp_path / "board.json"))
 
 

@@ -11,13 +11,13 @@ import torch
 
 from packproof.adapters.registry import Peer
 from packproof.harness.bench.bench import BenchRequest, run_bench
-from packproof.harness.bench.command import document_from_new_process, keep_median_rows
-from packproof.harness.bench.file import CONFIGURATION_FIELDS
+from packproof.harness.bench.command import document_from_new_process, with_median_rows
+from packproof.harness.bench.file import BenchDocument, NoisyRow, TimedRow
 from packproof.harness.bench.implementations import Implementation
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.markdown import table
 from packproof.harness.bench.proof import _select_sequences, prove, spot_check
-from packproof.harness.bench.results import BenchResult, BenchStarted, LayoutFinished, SizeProof
+from packproof.harness.bench.results import BenchResult, BenchStarted, Decile, LayoutFinished, PassName, SizeProof
 from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.bench.timing import RoundLimits
 from packproof.harness.cli import ending, main
@@ -26,6 +26,7 @@ from packproof.harness.engine.target import open_target
 from packproof.properties.ops import OPS
 from packproof.refs.errors import PackproofError, UsageError
 from tests.harness import bench_samples
+from tests.harness.bench_results import CEILINGS, ON_CPU, spread
 
 T = TypeVar("T")
 SAMPLES = str(Path(__file__).parents[1] / "bench_samples.py")
@@ -159,32 +160,38 @@ def test_a_wrong_request_is_refused_before_anything_runs(fields: dict[str, Any],
     assert str(error.value).startswith(message)
 
 
-def _rows(ms: float, *names: str, beside: float = 1.0) -> list[dict[str, Any]]:
-    place = dict.fromkeys(CONFIGURATION_FIELDS, 0)
-    decile = {"ms": ms, "noise": 1.0, "beside": {"products": beside}}
-    return [place | {"op": "rope", "pass": name, "decile": decile} for name in names]
+CONFIGURATION = ("rope", "packproof", "", "float32", "L2", 64, 3, 34)
+
+
+def _row(name: PassName, ms: float, fixed_work: float = 1.0) -> TimedRow:
+    counts = (0, 0, 0.0, "byte/s", 0.0, None, None, None)
+    decile = Decile(ms, 1.0, {"products": fixed_work})
+    return TimedRow(*CONFIGURATION, name, spread(ms), None, *counts, decile=decile)  # type: ignore[arg-type]
+
+
+def _document(*rows: TimedRow, noisy: tuple[NoisyRow, ...] = ()) -> BenchDocument:
+    return BenchDocument(1, "", "", ON_CPU, CEILINGS, 0, rows=rows, noisy=noisy)
 
 
 def test_of_several_processes_the_median_counts_beside_fixed_work() -> None:
-    document = {"rows": _rows(2.0, "forward", "backward"), "noisy": []}
-    second = [*_rows(1.0, "forward"), *_rows(1.9, "backward", beside=0.5)]  # on a machine twice as fast: longer
-    third = [*_rows(1.5, "forward"), *_rows(2.1, "backward")]
-    keep_median_rows(document, [{"rows": rows, "noisy": []} for rows in (second, third)])
-    assert [row["decile"]["ms"] for row in document["rows"]] == [1.5, 2.1]
+    here = _document(_row("forward", 2.0), _row("backward", 2.0))
+    other = _document(_row("forward", 1.0), _row("backward", 1.9, fixed_work=0.5))  # a machine twice as fast: longer
+    third = _document(_row("forward", 1.5), _row("backward", 2.1))
+    median = with_median_rows(here, [other, third])
+    assert [row.decile and row.decile.ms for row in median.rows] == [1.5, 2.1]
 
 
 def test_a_pass_that_is_calm_in_one_process_has_a_time() -> None:
-    noisy = [dict.fromkeys(CONFIGURATION_FIELDS, 0) | {"op": "rope", "noise": "forward 1.30 x"}]
-    document = {"rows": [], "noisy": noisy}
-    keep_median_rows(document, [{"rows": _rows(1.0, "forward"), "noisy": []}])
-    assert (len(document["rows"]), document["noisy"]) == (1, [])
+    noisy = NoisyRow(*CONFIGURATION, "forward 1.30 x")
+    median = with_median_rows(_document(noisy=(noisy,)), [_document(_row("forward", 1.0))])
+    assert (len(median.rows), median.noisy) == (1, ())
 
 
 def test_a_bench_in_a_process_of_its_own() -> None:
     request = BenchRequest(
         (BenchLayout("lengths", (5, 0, 7)),), (f"{SAMPLES}:correct",), op="causal_conv1d", baselines=(), sizes=SIZES
     )
-    assert [row["pass"] for row in document_from_new_process(request)["rows"]] == ["forward", "backward", "both"]
+    assert [row.pass_name for row in document_from_new_process(request).rows] == ["forward", "backward", "both"]
     with pytest.raises(PackproofError, match="has no absent"):
         document_from_new_process(replace(request, targets=(f"{SAMPLES}:absent",)))
 

@@ -1,29 +1,30 @@
 """The regression gate on handmade times: what is slower, what is noise, and what cannot be compared."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from packproof.harness.bench.compare import compare, compare_times, require_rows
-from packproof.harness.bench.file import CONFIGURATION_FIELDS, BenchFile, Record, RowTimes, parse_record, read_json
+from packproof.harness.bench.file import BenchDocument, BenchFile, RowTimes, read_bench
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.results import BenchResult, Decile, Event, Spread
+from packproof.harness.worker.records import to_row
 from packproof.refs.errors import UsageError
 from tests.harness.bench_results import HERE, ON_CPU, result, spread, stream
 
 
-def document(events: list[Event]) -> dict[str, Any]:
-    file = BenchFile(None, "packproof bench")
+def document(events: list[Event], path: str | None = None) -> BenchDocument:
+    file = BenchFile(path, "packproof bench")
     for event in events:
         file(event)
-    return json.loads(json.dumps(file.document))
+    return file.document
 
 
-def of(*results: BenchResult) -> Record:
-    return parse_record(document(stream(*results)), "run.json")
+def of(*results: BenchResult) -> BenchDocument:
+    return document(stream(*results))
 
 
 def test_a_run_of_the_same_numbers_passes() -> None:
@@ -62,10 +63,10 @@ def test_a_row_that_had_a_time_and_is_wrong_now_is_a_regression() -> None:
 
 def test_rows_are_matched_by_everything_that_affects_their_time() -> None:
     same_name = of(replace(result(), layout=BenchLayout("L2", (10, 20, 30))))
-    [(place, _)] = same_name.times
+    [(configuration, _)] = same_name.times
     said = "--compare: old.json has no row of this run: tokens 64 there and 60 here; longest 34 there and 30 here"
     with pytest.raises(UsageError) as error:
-        require_rows(of(result()), [dict(zip(CONFIGURATION_FIELDS, place, strict=True))], "old.json")
+        require_rows(of(result()), [asdict(configuration)], "old.json")
     assert str(error.value) == f"{said}; repeat the command that wrote it: packproof bench"
     with pytest.raises(UsageError, match="has no row that was timed in this run"):
         compare(of(result()), same_name, "old.json")
@@ -110,7 +111,7 @@ def test_on_a_cpu_the_machine_and_its_noise_are_allowed_for(now: RowTimes, found
 
 def test_what_the_noise_leaves_open_is_not_called_unchanged() -> None:
     before, now = (
-        parse_record(document(stream(result(decile=at(ms, noise).decile), environment=ON_CPU)), "run.json")
+        document(stream(result(decile=at(ms, noise).decile), environment=ON_CPU))
         for ms, noise in ((1.0, 1.0), (1.14, 1.1))
     )
     found = compare(before, now, "old.json")
@@ -124,27 +125,27 @@ def test_what_the_noise_leaves_open_is_not_called_unchanged() -> None:
 def test_a_row_that_was_too_noisy_for_a_time_is_undecided() -> None:
     quiet = result(decile=at(1.0).decile)
     noisy = replace(quiet, passes=(), noise="against itself the same code takes forward 1.50 x")
-    before, now = (parse_record(document(stream(r, environment=ON_CPU)), "run.json") for r in (quiet, noisy))
+    before, now = (document(stream(r, environment=ON_CPU)) for r in (quiet, noisy))
     [line] = compare(before, now, "old.json").undecided
     assert line.endswith("against itself the same code takes forward 1.50 x")
 
 
 def test_another_number_of_threads_is_refused() -> None:
     two = replace(ON_CPU, threads=2)
-    before, now = (
-        parse_record(document(stream(result(decile=at(1.0).decile), environment=where)), "r") for where in (ON_CPU, two)
-    )
+    before, now = (document(stream(result(decile=at(1.0).decile), environment=where)) for where in (ON_CPU, two))
     with pytest.raises(UsageError, match=r"measured on Some CPU \(cpu, 1 thread\), this run is on .*2 threads"):
         compare(before, now, "old.json")
 
 
-def test_a_file_without_deciles_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"old: row 0 has no first decile: an older packproof wrote this file"):
-        parse_record(document(stream(result(), environment=ON_CPU)), "old")
+def test_a_file_without_deciles_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "old.json")
+    document(stream(result(), environment=ON_CPU), path)
+    with pytest.raises(UsageError, match=r"old: rows\[0\] has no first decile: an older packproof wrote this file"):
+        read_bench(path, "old")
 
 
 def test_another_device_is_refused() -> None:
-    there = parse_record(document(stream(result(), environment=replace(HERE, name="Other GPU"))), "old.json")
+    there = document(stream(result(), environment=replace(HERE, name="Other GPU")))
     with pytest.raises(
         UsageError, match=r"old\.json was measured on Other GPU \(cuda\), this run is on Some GPU \(cuda\)"
     ):
@@ -153,15 +154,14 @@ def test_another_device_is_refused() -> None:
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
-    file = BenchFile(str(path), "packproof bench")
-    for event in stream(result(), finished=False):
-        file(event)
+    declined = replace(result("fla_rope"), passes=(), limit="no memory")
+    unfinished = document(stream(result(decile=at(1.0).decile), declined, finished=False), str(path))
     assert json.loads(path.read_text())["finished"] is False  # complete, though the run goes on
-    assert parse_record(read_json(str(path), "old"), "old") == of(result())
+    assert read_bench(str(path), "old") == unfinished
 
 
 def _damaged(change: str) -> Any:
-    data = document(stream(result()))
+    data: Any = to_row(document(stream(result())))
     row = data["rows"][0]
     match change:
         case "version":
@@ -176,6 +176,8 @@ def _damaged(change: str) -> Any:
             row["ms"]["median"] = -1
         case "nan":
             row["ms"]["high"] = float("nan")
+        case "decile":
+            row["decile"] = {"ms": 1.0, "noise": 0.5, "beside": {}}
         case "pass":
             row["pass"] = None
         case "threads":
@@ -192,33 +194,34 @@ def _damaged(change: str) -> Any:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("version", "was not written by `packproof bench --json` in version 1"),
-        ("list", "was not written by `packproof bench --json` in version 1"),
-        ("rows", "is damaged: rows, verdicts and noisy are not all lists"),
-        ("row", "is damaged: row 0: op is null, expected str"),
-        ("tokens", "is damaged: row 0: tokens is true, expected int"),
-        ("time", "is damaged: row 0: ms is {"),
-        ("nan", "is damaged: row 0: ms is {"),
-        ("pass", "is damaged: row 0 names no pass"),
-        ("environment", "is damaged: environment does not name a device"),
-        ("threads", "is damaged: environment does not say how many threads there were"),
-        ("noisy", "is damaged: noise 0: op is null, expected str"),
+        ("version", " was not written by `packproof bench --json` in version 1"),
+        ("list", " was not written by `packproof bench --json` in version 1"),
+        ("rows", ": damaged, rows is {}, expected tuple"),
+        ("row", ": damaged, rows[0] is 3, expected TimedRow"),
+        ("tokens", ": damaged, rows[0].tokens is true, expected int"),
+        ("time", ": damaged, rows[0].ms is {"),
+        ("nan", ": damaged, rows[0].ms is {"),
+        ("pass", ": damaged, rows[0].pass is null, expected 'forward' or 'backward' or 'both'"),
+        ("environment", ": damaged, environment has no torch"),
+        ("threads", ': damaged, environment.threads is "many", expected int'),
+        ("noisy", ": damaged, noisy[0] is 3, expected NoisyRow"),
+        ("decile", ": damaged, rows[0].decile is {"),
     ],
 )
 def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, change: str, message: str) -> None:
     path = tmp_path / "old.json"
     path.write_text(json.dumps(_damaged(change)))
     with pytest.raises(UsageError) as error:
-        parse_record(read_json(str(path), f"--compare: {path}"), f"--compare: {path}")
-    assert str(error.value).startswith(f"--compare: {path} {message}")
+        read_bench(str(path), f"--compare: {path}")
+    assert str(error.value).startswith(f"--compare: {path}{message}")
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [(None, "No such file"), ("{", "damaged: not JSON"), ("[" * 10**6, "damaged")]
+    ("text", "message"), [(None, "No such file"), ("{", "damaged, not JSON"), ("[" * 10**6, "damaged")]
 )
 def test_a_file_that_is_not_json_is_refused_in_one_line(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "old.json"
     if text is not None:
         path.write_text(text)
     with pytest.raises(UsageError, match=message):
-        read_json(str(path), "old")
+        read_bench(str(path), "old")

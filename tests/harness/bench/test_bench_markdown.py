@@ -66,7 +66,8 @@ def test_a_file_of_an_older_packproof_is_refused(file: Path) -> None:
     del data["rows"][0]["of_ceiling"]
     file.write_text(json.dumps(data))
     with pytest.raises(
-        UsageError, match=r"bench\.json is damaged, or older than this packproof \(KeyError: 'of_ceiling'\)"
+        UsageError,
+        match=r"bench\.json: damaged, rows\[0\] has no of_ceiling; expected a file that `packproof bench",
     ):
         table("bench.json")
 

@@ -1,6 +1,7 @@
 """Files of `packproof bench ranks` beside the cost model: the table, the plot, and files that are none."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 
 from packproof.harness.bench.ranks import model
 from packproof.harness.bench.ranks.page import read_rows
+from packproof.harness.bench.ranks.row import OpJudgement
 from packproof.harness.cli import ending, main
+from packproof.harness.results.environment import Environment
 
 ROWS: list[dict[str, Any]] = [
     {"op": "causal_conv1d", "one": 3.0, "all": 1.6, "parts": {"rank": 1.5, "two all-gathers": 0.06}},
@@ -17,10 +20,13 @@ ROWS: list[dict[str, Any]] = [
     {"op": "attention, zig-zag", "one": 100.0, "all": 53.0, "parts": {"rank": 51.0, "two exchanges": 3.0}},
 ]
 FILE: dict[str, Any] = {
+    "packproof": "0.1.0",
     "command": "packproof bench ranks --json ranks.json",
     "device": "GPU",
-    "environment": {"torch": "2.11", "triton": "3.6", "driver": ""},
-    "judged": [{"cases": 50, "failed": [], "compared": 300, "bitwise": 100}],
+    "environment": asdict(Environment("cuda", "GPU", "2.11", "3.6", "3.12", 1)),
+    "ranks": 2,
+    "judged": [asdict(OpJudgement("ssd", "float32", 50, 300, 100, (), 1.0))],
+    "failed": [],
     "rows": [{"layout": "one document", "ranks": 2, "tokens": 262_144, **row} for row in ROWS],
 }
 TABLE = """\
@@ -78,11 +84,23 @@ def test_the_plot_has_the_same_bytes_each_time(file: Path) -> None:
     assert b"<svg" in one
 
 
-@pytest.mark.parametrize("row", [{"parts": {}}, {**FILE["rows"][0], "all": "fast"}, {**FILE["rows"][0], "more": 1}])
-def test_a_damaged_file_is_named(file: Path, row: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    file.write_text(json.dumps({**FILE, "rows": [row]}))
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"all": "fast"}, 'rows[0].all is "fast", expected float'),
+        ({"more": 1}, "rows[0] has 'more', which is unknown"),
+        ({"parts": {}}, "rows[0] does not fit the cost model (KeyError: 'rank')"),
+        ({"op": "s5"}, "rows[0] does not fit the cost model (KeyError: 's5')"),
+        ({"all": 0}, "rows[0] does not fit the cost model (ZeroDivisionError"),
+    ],
+)
+def test_a_damaged_file_is_named(
+    file: Path, change: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(json.dumps({**FILE, "rows": [FILE["rows"][0] | change]}))
     assert main.run(["table", "ranks.json"]) == ending.WRONG_CALL
-    assert "packproof: ranks.json is damaged, or not of `packproof bench ranks --json`" in capsys.readouterr().err
+    assert f"packproof: ranks.json: damaged, {message}" in (said := capsys.readouterr().err)
+    assert said.endswith("expected a file that `packproof bench ranks --json` wrote\n")
 
 
 def test_a_zig_zag_shares_out_the_work_of_a_causal_mask() -> None:

@@ -19,7 +19,7 @@ from packproof.harness.peers import board as boards
 from packproof.harness.peers import run
 from packproof.harness.peers.board import PeerBoard, verdict_text
 from packproof.harness.peers.page import as_markdown
-from packproof.harness.peers.report import PeersReport, table
+from packproof.harness.peers.report import PeersReport, board_rows
 from packproof.harness.peers.run import check_peers, open_peers
 from packproof.harness.results.events import Cell, Verdict
 from packproof.harness.targets import location
@@ -71,7 +71,7 @@ def run_of(tmp_path: Path, names: Sequence[str], **fields: Any) -> PeerBoard:
 
 
 def board(tmp_path: Path, names: Sequence[str], **fields: Any) -> dict[str, Row]:
-    return {row[3]: Row(*row[4:]) for row in table(run_of(tmp_path, names, **fields))}
+    return {row[3]: Row(*row[4:]) for row in board_rows(run_of(tmp_path, names, **fields))}
 
 
 @pytest.mark.usefixtures("others")
@@ -188,7 +188,7 @@ def test_the_scoreboard_in_a_terminal_as_data_and_as_a_page(tmp_path: Path, caps
     assert main.run(["peers", "--from", str(files["json"]), "--markdown", str(tmp_path / "again.md")]) == 0
     assert (tmp_path / "again.md").read_text() == page
     assert main.run(["peers", "--from", str(tmp_path / "out")]) == 2
-    assert "is no scoreboard of peers" in capsys.readouterr().err
+    assert "damaged, not JSON (Extra data" in capsys.readouterr().err
 
 
 def test_boards_are_joined_by_peer_and_say_where_each_was_judged(
