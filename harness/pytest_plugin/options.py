@@ -32,17 +32,15 @@ class Option:
         return f"packproof_{self.name}"
 
 
-def _profile(text: str) -> str:
-    from packproof.harness.engine.request import PROFILES  # noqa: PLC0415
-    from packproof.harness.results.names import require_known  # noqa: PLC0415
+def _name_of(option: str) -> Callable[[str], str]:
+    """The parser of a name that the request knows."""
 
-    return require_known("profile", text, PROFILES)
+    def parse(text: str) -> str:
+        from packproof.harness.engine.request import OPTIONS as REQUEST_OPTIONS  # noqa: PLC0415
 
+        return str(REQUEST_OPTIONS[option].kind.read(option, text))
 
-def _device(text: str) -> str:
-    from packproof.harness.results.names import DEVICES, require_known  # noqa: PLC0415
-
-    return require_known("device", text, DEVICES)
+    return parse
 
 
 def _seed(text: str) -> int:
@@ -70,10 +68,16 @@ def _switch(text: str) -> bool:
 OPTIONS: Mapping[str, Option] = {
     option.name: option
     for option in (
-        Option("profile", "how many examples: quick, standard or thorough", "standard", _profile),
-        Option("device", "cpu or cuda  [default: cuda if available]", None, _device),
+        Option("profile", "how many examples: quick, standard or thorough", "standard", _name_of("profile")),
+        Option("device", "cpu or cuda  [default: cuda if available]", None, _name_of("device")),
         Option("seed", "another seed draws other examples", 0, _seed),
-        Option("expected_failures", "TOML file of failures that are expected", None, _expected_failures, "FILE"),
+        Option(
+            "expected_failures",
+            "TOML file of known failures, by target, property and dtype",
+            None,
+            _expected_failures,
+            "FILE",
+        ),
         Option("slow", "check the kernels of tests marked slow too", False, _switch),
     )
 }

@@ -1,11 +1,14 @@
-"""Names and numbers typed by users: devices, dtypes, modes and seeds, with the error for an unknown one."""
+"""Values of users: names, numbers, durations and options declared as fields, with the error for an invalid one."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 from packproof.properties.cases.case import SHORT_DTYPES
 from packproof.refs.errors import UsageError
+from packproof.refs.wording import kind as type_text
 
 DEVICES = ("cpu", "cuda")
 COMPILE = "compile"  # the compile tier, listed among the properties
@@ -15,6 +18,7 @@ MODES = ("eval", "train", "checkpointing")
 ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")  # of transformers
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 SEED = "a whole number from 0 to 2^32 - 1"  # the seeds of cases are derived from it, and may be larger
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 _LONG_NAMES = {short_dtype: long for long, short_dtype in SHORT_DTYPES.items()}
 
 
@@ -87,3 +91,122 @@ def parse_seed(text: str) -> int:
     if not is_seed(seed):
         raise UsageError(f"{text!r} is not a seed; expected {SEED}")
     return seed
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """The seconds of a duration: 60, 60s, 2m, 1m30s, 1h. Raises UsageError for other text, and for zero."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    hours, minutes, remaining_seconds = (float(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = 3600 * hours + 60 * minutes + remaining_seconds
+    if total <= 0:
+        raise UsageError(f"{option}: {text!r} is no duration; expected one above zero, such as 60, 90s, 2m or 1h30m")
+    return total
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The values of an option, with one error for an invalid value, wherever it was written."""
+
+    expected: str
+    """A valid value, in words and by example."""
+    is_valid: Callable[[Any], bool]
+    """Whether type and range of a value are right; of each entry, for a list."""
+    normalized: Callable[[Any], Any] = _unchanged
+    """The value for the request. Raises UsageError for an unknown name."""
+    text_type: type = str
+    """The type of the value on the command line."""
+    parse: Callable[[Any, str], Any] | None = None
+    """The value, from text on the command line and the name of the option there."""
+
+    def read(self, label: str, value: Any) -> Any:
+        """The value for the request. Raises UsageError, with this label for the option."""
+        self.require(self.is_valid(value), f"{label} is", value)
+        return self.normalized(value)
+
+    def require(self, is_valid: bool, label: str, value: Any) -> None:
+        """Raises UsageError for an invalid value: "seed is 0.5, a float; expected a whole number"."""
+        if not is_valid:
+            description = "None" if value is None else f"{value!r}, {type_text(value)}"
+            raise UsageError(f"{label} {description}; expected {self.expected}")
+
+
+@dataclass(frozen=True)
+class ListKind(Kind):
+    """Lists with at least one entry."""
+
+    def read(self, label: str, value: Any) -> Any:
+        self.require(isinstance(value, Iterable) and not isinstance(value, str | Mapping), f"{label} is", value)
+        if not (entries := tuple(value)):
+            raise UsageError(f"{label} is empty, so that nothing would be checked; leave it out to check all")
+        for entry in entries:
+            self.require(self.is_valid(entry), f"{label} has", entry)
+        return self.normalized(entries)
+
+
+def is_text(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str)
+
+
+def is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def one_of(noun: str, names: Iterable[str]) -> Kind:
+    """One of these names."""
+    quoted = [f'"{name}"' for name in names]
+    expected = f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+    return Kind(expected, is_text, lambda name: require_known(noun, name, names))
+
+
+SWITCH = Kind("True or False", lambda value: isinstance(value, bool), text_type=bool)
+SECONDS = Kind("a number of seconds above zero", is_seconds, text_type=float)
+DURATION = Kind(SECONDS.expected, is_seconds, parse=parse_seconds)
+SEED_NUMBER = Kind(SEED, is_seed, text_type=int)
+
+
+@dataclass(frozen=True)
+class RequestOption:
+    """A field of a request that users give: on the command line, in Python, in a marker of pytest."""
+
+    kind: Kind
+    """The values and their check."""
+    default: Any
+    """The default for users; MISSING for a value that Python requires and that has no name on the command line."""
+    help: str
+    """The effect, as `--help` and the docs show it."""
+    flags: tuple[str, ...]
+    """The names on the command line, () for the name of the field."""
+    in_command: bool
+    """Whether the command line has it."""
+    form: Mapping[str, Any]
+    """Settings of typer: limits, metavar."""
+
+    def flags_of(self, name: str) -> tuple[str, ...]:
+        """The names on the command line, of the field with this name."""
+        return self.flags or (f"--{name.replace('_', '-')}",)
+
+
+def option(
+    default: Any,
+    kind: Kind,
+    help: str,  # noqa: A002  (typer's name)
+    *flags: str,
+    user_default: Any = ...,
+    in_command: bool = True,
+    **form: Any,
+) -> Any:
+    """A field of a request, with all that users see of it.
+
+    user_default: the default for users, if it differs from the one of the request.
+    """
+    user_default = default if user_default is ... else user_default
+    return field(default=default, metadata={"option": RequestOption(kind, user_default, help, flags, in_command, form)})
+
+
+def options_of(request: type) -> dict[str, RequestOption]:
+    """The options of a request, by field."""
+    return {f.name: f.metadata["option"] for f in fields(request)}
