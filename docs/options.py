@@ -23,8 +23,8 @@ def row(name: str, option: RequestOption) -> str:
     """The line of an option."""
     default = "" if option.default in (None, MISSING, ()) or option.kind is SWITCH else f"  [default: {option.default}]"
     python = f"`{name}`" if name in inspect.signature(packproof.check).parameters else f"`{name}`, in a marker"
-    flags = ", ".join(f"`{flag}`" for flag in option.flags_of(name)) if option.in_command else ""
-    return f"| {'an argument' if option.default is MISSING else flags} | {python} | {option.help}{default} |\n"
+    flags = ", ".join(f"`{flag}`" for flag in option.flags)
+    return f"| {flags} | {python} | {option.help}{default} |\n"
 
 
 def page(text: str) -> str:

@@ -269,7 +269,7 @@ def test_the_action_uses_every_input_and_no_other() -> None:
 @pytest.mark.parametrize("name", ["target", "op", "device", "dtypes", "profile"])
 def test_an_input_is_the_option_of_the_command(name: str) -> None:
     option = OPTIONS[name]
-    described = ACTION["inputs"][option.flags_of(name)[0].removeprefix("--")]
+    described = ACTION["inputs"][option.flags[0].removeprefix("--")]
     assert described["description"].startswith(option.help)
     assert described["default"] == (option.default if isinstance(option.default, str) else "")
 

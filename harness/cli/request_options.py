@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from packproof.harness.cli.usage import seed_option
-from packproof.harness.engine.request import OPTIONS, CheckRequest, checked
+from packproof.harness.engine.request import OPTIONS, CheckRequest, checked, value_from_text
 from packproof.harness.results.names import SEED_NUMBER, SWITCH, RequestOption
 
-COMMAND_OPTIONS = tuple(name for name, option in OPTIONS.items() if option.in_command)
+COMMAND_OPTIONS = tuple(name for name, option in OPTIONS.items() if option.flags)
 
 
 def request_options(
@@ -27,16 +27,19 @@ def request_options(
 
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
         parameters = {name: _parameter(name, OPTIONS[name], helps.get(name, OPTIONS[name].help)) for name in names}
-        own = [p for p in signature(command).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
-        order = [*parameters.values(), *(parameter for parameter in own if parameter.name not in before.values())]
+        for parameter in signature(command).parameters.values():
+            if parameter.kind is Parameter.KEYWORD_ONLY:
+                parameters[parameter.name] = parameter
+        order = [*parameters]
         for following, name in before.items():
-            order.insert(order.index(parameters[following]), next(p for p in own if p.name == name))
+            order.remove(name)
+            order.insert(order.index(following), name)
 
         @wraps(command)
         def with_options(**arguments: Any) -> int:
             return command(**arguments)
 
-        with_options.__signature__ = Signature(order)  # type: ignore[attr-defined]  # typer reads it
+        with_options.__signature__ = Signature([parameters[name] for name in order])  # type: ignore[attr-defined]  # typer reads it
         return with_options
 
     return decorate
@@ -44,26 +47,21 @@ def request_options(
 
 def request_from(options: Mapping[str, Any]) -> CheckRequest:
     """The request of these values on the command line. Raises UsageError, without importing torch."""
-    values = {name: _value(name, value) for name, value in options.items()}
+    texts = {name: text for name, text in options.items() if text is not None}
+    values = {name: value_from_text(name, text, OPTIONS[name].flags[0]) for name, text in texts.items()}
     return checked({name: value for name, value in values.items() if value is not None})
-
-
-def _value(name: str, value: Any) -> Any:
-    """The value of an option, None without it."""
-    parse = OPTIONS[name].kind.parse
-    return value if value is None or parse is None else parse(value, OPTIONS[name].flags_of(name)[0])
 
 
 def _parameter(name: str, option: RequestOption, help: str) -> Parameter:  # noqa: A002  (typer's name)
     """The parameter that typer reads for an option of the request."""
     kind, default = option.kind, option.default
     text_type: Any = list[str] if kind.text_type is list else kind.text_type
-    if default is MISSING:
+    if not option.flags[0].startswith("-"):
         form = typer.Argument(help=help)
     elif kind is SEED_NUMBER:
         form = seed_option(help)
     else:
-        form = typer.Option(*option.flags_of(name), help=help, **option.form)
+        form = typer.Option(*option.flags, help=help, **option.form)
     default = None if default in (MISSING, ()) else default
     value_type = text_type if kind is SWITCH else text_type | None
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[value_type, form])

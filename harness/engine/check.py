@@ -93,5 +93,5 @@ def _require_passed(verdicts: Sequence[Verdict]) -> None:
     inconclusive = [v for v in counting if v.status == "inconclusive"]
     if inconclusive or not any(v.held for v in counting):
         reasons = [f"{cell_title(v.cell)}: {v.reason}" for v in inconclusive or counting]
-        listed = "\n    ".join(dict.fromkeys(reasons))
-        raise CheckFailed(f"inconclusive, not all that was asked could be judged:\n    {listed}", verdicts)
+        text = "\n    ".join(dict.fromkeys(reasons))
+        raise CheckFailed(f"inconclusive, not all that was asked could be judged:\n    {text}", verdicts)

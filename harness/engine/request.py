@@ -22,11 +22,11 @@ from packproof.harness.results.names import (
     TOOLS,
     Kind,
     ListKind,
+    RequestOption,
+    choice,
     is_text,
     long_dtype,
-    one_of,
     option,
-    options_of,
     parse_names,
     require_known,
 )
@@ -132,57 +132,60 @@ _PROMISES = Kind("a packproof.Promises", lambda value: isinstance(value, Promise
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """Everything a user can ask of a check."""
+    """Everything a user can ask of a check. A field has the text for users, and below it what else a reader needs."""
 
     target: str | Callable[..., Any] | None = option(
         None,
         _TARGET,
+        "target",
         "package.module:function, path/file.py:function, or a peer as `packproof list` names it; without it, "
         "packproof's own kernels",
         user_default=MISSING,
     )
     """Named "package.module:function" or "path/file.py:function", or a function; None for packproof's own kernels."""
-    op: str | Op | None = option(None, _OP, "the op that the target computes; see `packproof list`")
+    op: str | Op | None = option(None, _OP, "--op", "the op that the target computes; see `packproof list`")
     """An op, its name, or "module:NAME" of a declared Op; None for the op declared by the target."""
     device: str = option(
-        "cpu", one_of("device", DEVICES), "cpu or cuda  [default: cuda if available]", user_default=None
+        "cpu", choice("device", DEVICES), "--device", "cpu or cuda  [default: cuda if available]", user_default=None
     )
-    """Either "cpu" or "cuda"."""
-    dtypes: tuple[str, ...] | None = option(None, _DTYPES, "fp64, fp32, bf16, fp16; comma-separated", "--dtype")
+    dtypes: tuple[str, ...] | None = option(None, _DTYPES, "--dtype", "fp64, fp32, bf16, fp16; comma-separated")
     """None for all dtypes of the kernel."""
     properties: "tuple[str | Property, ...] | None" = option(
-        None, _PROPERTIES, "only these properties, or your own as module:NAME; comma-separated", "--property"
+        None, _PROPERTIES, "--property", "only these properties, or your own as module:NAME; comma-separated"
     )
     """Only these properties, each a Property, its name, or "module:NAME"; None for all of packproof's."""
-    profile: str = option("standard", one_of("profile", PROFILES), "how many examples: quick, standard or thorough")
-    """A name in PROFILES."""
-    seed: int = option(0, SEED_NUMBER, "another seed draws other examples")
-    """Seed of the drawn cases."""
+    profile: str = option(
+        "standard", choice("profile", PROFILES), "--profile", "how many examples: quick, standard or thorough"
+    )
+    seed: int = option(0, SEED_NUMBER, "--seed", "another seed draws other examples")
     domain: tuple[str, ...] = option(
         (),
         _CONDITIONS,
+        "--domain",
         "what the kernel supports, such as 'k in (64, 128)', 'd % 8 == 0', 'tokens % 16 == 0', 'length > 0' "
         "or 'dtype == bf16'; separate several by ; or repeat  [default: declared, else inferred from its refusals]",
     )
     """Conditions on the supported calls, beside the declared ones."""
-    strict: bool = option(False, SWITCH, "a property that does not hold fails the run even if it is not promised")
-    """Whether unpromised properties count like the rest."""
-    fail_fast: bool = option(False, SWITCH, "end the run at the first failure", "--exitfirst", "-x")
-    """End the run at the first failure."""
+    strict: bool = option(
+        False, SWITCH, "--strict", "a property that does not hold fails the run even if it is not promised"
+    )
+    fail_fast: bool = option(False, SWITCH, "--exitfirst -x", "end the run at the first failure")
     max_time: float | None = option(
         None,
         DURATION,
+        "--max-time",
         "time that the run may take, such as 60s or 2m: the most telling cases come first, and what is not "
         "reached is inconclusive",
     )
     """Seconds for the run once the kernels are imported. Cells not reached by then are inconclusive."""
-    timeout: float | None = option(None, SECONDS, "seconds that one kernel call may take", min=0.001, max=86_400)
-    """Seconds for one call of the kernel."""
-    forward_only: bool = option(False, SWITCH, "check no gradients")
-    """Do not differentiate."""
+    timeout: float | None = option(
+        None, SECONDS, "--timeout", "seconds that one kernel call may take", min=0.001, max=86_400
+    )
+    forward_only: bool = option(False, SWITCH, "--forward-only", "check no gradients")
     draw_configs: bool = option(
         False,
         SWITCH,
+        "--draw-configs",
         "draw a configuration of an autotuned Triton kernel for each kind of call, without timing, and take "
         "the next one in each further case: faster on a GPU, and checks more configurations",
     )
@@ -191,57 +194,48 @@ class CheckRequest:
     """
     sanitizer: str | None = option(
         None,
-        one_of("sanitizer", TOOLS),
+        choice("sanitizer", TOOLS),
+        "--sanitizer",
         "run the golden cases under compute-sanitizer, not the properties: memcheck, racecheck or initcheck",
     )
-    """A tool of NVIDIA's compute-sanitizer to run over the golden cases, instead of the properties."""
     compiled: str | None = option(
         None,
         Kind("the path of a file", is_text, _existing_file),
+        "--compiled",
         "what forms of packproof's own kernels took when they were compiled, such as data/compiled.json: only "
         "what has changed since is compiled, and a sample of the rest, which has to agree",
     )
-    """A file with the GPU resources of packproof's own compiled kernels. Unchanged kernels are not compiled again,
-    except a sample, which must agree with the file.
-    """
     expected_failures: str | None = option(
         None,
         Kind("the path of a TOML file", is_text),
+        "--expected-failures",
         "TOML file of known failures, by target, property and dtype: they do not fail the run; one that no "
         "longer occurs does, until its entry is removed",
         metavar="FILE",
     )
-    """A file of expected failures. They do not fail the run, unless they stop failing."""
     promises: Promises | None = option(
-        None, _PROMISES, "what the kernel's design guarantees, instead of its own declaration", in_command=False
+        None, _PROMISES, "", "what the kernel's design guarantees, instead of its own declaration"
     )
-    """Instead of the declared ones."""
-    questions: bool = option(
-        True, SWITCH, "test the kernel for properties that it does not promise, too", in_command=False
-    )
-    """Whether the kernel is tested for properties it does not promise."""
-    replay_dir: str = option(
-        ".packproof", Kind("the path of a folder", is_text), "folder for replay files", in_command=False
-    )
-    """Folder for replay files."""
+    questions: bool = option(True, SWITCH, "", "test the kernel for properties that it does not promise, too")
+    replay_dir: str = option(".packproof", Kind("the path of a folder", is_text), "", "folder for replay files")
 
     @cached_property
     def laws(self) -> "Mapping[str, Property]":
         """The properties by their names in cells and replay files, without the compile tier."""
-        named = {p if isinstance(p, str) else p.name: p for p in self.properties or LAWS if p != COMPILE}
-        return {name: resolve_property(p) for name, p in named.items()}
+        properties = [p for p in self.properties or LAWS if p != COMPILE]
+        return {p if isinstance(p, str) else p.name: resolve_property(p) for p in properties}
 
     @cached_property
     def expected(self) -> ExpectedFailures:
         """The file of expected failures, read. Raises UsageError if it is invalid or names no kernel."""
         if self.expected_failures is None:
             return ExpectedFailures()
-        own = [p.name for p in self.properties or () if not isinstance(p, str)]
-        found = ExpectedFailures.from_file(self.expected_failures, own)
-        for n, entry in enumerate(found.entries, start=1):
-            if ":" in entry.target and (why := missing_target_reason(entry.target)):
-                raise UsageError(f"expected failures: {found.file}, entry {n}: {why}")
-        return found
+        user_properties = [p.name for p in self.properties or () if not isinstance(p, str)]
+        failures = ExpectedFailures.from_file(self.expected_failures, user_properties)
+        for n, entry in enumerate(failures.entries, start=1):
+            if ":" in entry.target and (reason := missing_target_reason(entry.target)):
+                raise UsageError(f"expected failures: {failures.file}, entry {n}: {reason}")
+        return failures
 
     @property
     def compiles(self) -> bool:
@@ -254,24 +248,24 @@ class CheckRequest:
         return self.timeout or TIME_LIMITS[self.device]
 
 
-def resolve_property(given: "str | Property") -> "Property":
+def resolve_property(law: "str | Property") -> "Property":
     """A property, from its name or "module:NAME". Raises UsageError if there is none."""
     from packproof.properties.laws.catalogue import PROPERTIES  # noqa: PLC0415  (torch)
     from packproof.properties.laws.property import Property  # noqa: PLC0415
 
-    if isinstance(given, Property):
-        if PROPERTIES.get(given.name, given) is not given:
-            raise UsageError(f"property: packproof has a property {given.name!r} of its own; give yours another name")
-        return given
-    if ":" not in given:
-        return PROPERTIES[require_known("property", given, [*LAWS, COMPILE])]
-    found = Location.parse(given).find()
-    if not isinstance(found, Property):
-        raise UsageError(f"property: {given!r} is of type {type(found).__name__}, expected a packproof.Property")
-    return found
+    if isinstance(law, Property):
+        if PROPERTIES.get(law.name, law) is not law:
+            raise UsageError(f"property: packproof has a property {law.name!r} of its own; give yours another name")
+        return law
+    if ":" not in law:
+        return PROPERTIES[require_known("property", law, [*LAWS, COMPILE])]
+    value = Location.parse(law).find()
+    if not isinstance(value, Property):
+        raise UsageError(f"property: {law!r} is of type {type(value).__name__}, expected a packproof.Property")
+    return value
 
 
-OPTIONS = options_of(CheckRequest)
+OPTIONS: Mapping[str, RequestOption] = {f.name: f.metadata["option"] for f in fields(CheckRequest)}
 
 
 def checked(values: Mapping[str, Any], caller: str = "") -> CheckRequest:
@@ -279,12 +273,26 @@ def checked(values: Mapping[str, Any], caller: str = "") -> CheckRequest:
 
     caller: the prefix of errors about a value.
 
-    Raises UsageError for a value of another type or out of range, an unknown name, or a file that is missing.
+    Raises UsageError for a value of another type or out of range, an unknown name, or a missing file.
     """
-    given = {name: value for name, value in values.items() if value is not None or OPTIONS[name].default is not None}
-    request = CheckRequest(**{n: OPTIONS[n].kind.read(f"{caller}{n}", value) for n, value in given.items()})
+    request = CheckRequest(
+        **{
+            name: OPTIONS[name].kind.checked_value(f"{caller}{name}", value)
+            for name, value in values.items()
+            if value is not None or OPTIONS[name].default is not None
+        }
+    )
     _ = request.expected
     return request
+
+
+def value_from_text(name: str, text: Any, label: str) -> Any:
+    """The value of an option, from text on a command line or in a file. Raises UsageError, with this label.
+
+    text: a list of texts for an option that may be repeated, a number where the command line has read it.
+    """
+    parse = OPTIONS[name].kind.parse
+    return parse(text, label) if parse and isinstance(text, str | list) else text
 
 
 def validate(request: CheckRequest) -> None:

@@ -32,30 +32,20 @@ class Option:
         return f"packproof_{self.name}"
 
 
-def _name_of(option: str) -> Callable[[str], str]:
-    """The parser of a name that the request knows."""
+def _request_value(name: str) -> Callable[[str], Any]:
+    """The parser of an option that the request has too. It imports the request when it is called."""
 
-    def parse(text: str) -> str:
-        from packproof.harness.engine.request import OPTIONS as REQUEST_OPTIONS  # noqa: PLC0415
+    def parse(text: str) -> Any:
+        from packproof.harness.engine.request import checked, value_from_text  # noqa: PLC0415
 
-        return str(REQUEST_OPTIONS[option].kind.read(option, text))
+        return getattr(checked({name: value_from_text(name, text, name)}), name)
 
     return parse
 
 
-def _seed(text: str) -> int:
-    from packproof.harness.results.names import parse_seed  # noqa: PLC0415
-
-    return parse_seed(text)
-
-
 def _expected_failures(text: str) -> str:
     """The absolute path of the file, valid in every folder in which the run goes on."""
-    from packproof.harness.engine.request import CheckRequest  # noqa: PLC0415
-
-    path = os.path.abspath(text)
-    _ = CheckRequest(expected_failures=path).expected
-    return path
+    return str(_request_value("expected_failures")(os.path.abspath(text)))
 
 
 def _switch(text: str) -> bool:
@@ -68,9 +58,9 @@ def _switch(text: str) -> bool:
 OPTIONS: Mapping[str, Option] = {
     option.name: option
     for option in (
-        Option("profile", "how many examples: quick, standard or thorough", "standard", _name_of("profile")),
-        Option("device", "cpu or cuda  [default: cuda if available]", None, _name_of("device")),
-        Option("seed", "another seed draws other examples", 0, _seed),
+        Option("profile", "how many examples: quick, standard or thorough", "standard", _request_value("profile")),
+        Option("device", "cpu or cuda  [default: cuda if available]", None, _request_value("device")),
+        Option("seed", "another seed draws other examples", 0, _request_value("seed")),
         Option(
             "expected_failures",
             "TOML file of known failures, by target, property and dtype",

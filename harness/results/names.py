@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, TypeGuard
 
@@ -112,38 +112,40 @@ class Kind:
     """The values of an option, with one error for an invalid value, wherever it was written."""
 
     expected: str
-    """A valid value, in words and by example."""
+    """A valid value, in words or by example."""
     is_valid: Callable[[Any], bool]
-    """Whether type and range of a value are right; of each entry, for a list."""
+    """Whether a value has the right type and range; for a list, whether an entry has."""
     normalized: Callable[[Any], Any] = _unchanged
     """The value for the request. Raises UsageError for an unknown name."""
     text_type: type = str
-    """The type of the value on the command line."""
+    """The type on the command line."""
     parse: Callable[[Any, str], Any] | None = None
-    """The value, from text on the command line and the name of the option there."""
+    """The value, from text and the name of the option. Raises UsageError."""
 
-    def read(self, label: str, value: Any) -> Any:
+    def checked_value(self, label: str, value: Any) -> Any:
         """The value for the request. Raises UsageError, with this label for the option."""
-        self.require(self.is_valid(value), f"{label} is", value)
+        if not self.is_valid(value):
+            raise self.error(f"{label} is", value)
         return self.normalized(value)
 
-    def require(self, is_valid: bool, label: str, value: Any) -> None:
-        """Raises UsageError for an invalid value: "seed is 0.5, a float; expected a whole number"."""
-        if not is_valid:
-            description = "None" if value is None else f"{value!r}, {type_text(value)}"
-            raise UsageError(f"{label} {description}; expected {self.expected}")
+    def error(self, label: str, value: Any) -> UsageError:
+        """The error for an invalid value: "seed is 0.5, a float; expected a whole number"."""
+        description = "None" if value is None else f"{value!r}, {type_text(value)}"
+        return UsageError(f"{label} {description}; expected {self.expected}")
 
 
 @dataclass(frozen=True)
 class ListKind(Kind):
     """Lists with at least one entry."""
 
-    def read(self, label: str, value: Any) -> Any:
-        self.require(isinstance(value, Iterable) and not isinstance(value, str | Mapping), f"{label} is", value)
+    def checked_value(self, label: str, value: Any) -> Any:
+        if not isinstance(value, Iterable) or isinstance(value, str | Mapping):
+            raise self.error(f"{label} is", value)
         if not (entries := tuple(value)):
             raise UsageError(f"{label} is empty, so that nothing would be checked; leave it out to check all")
         for entry in entries:
-            self.require(self.is_valid(entry), f"{label} has", entry)
+            if not self.is_valid(entry):
+                raise self.error(f"{label} has", entry)
         return self.normalized(entries)
 
 
@@ -151,21 +153,20 @@ def is_text(value: Any) -> TypeGuard[str]:
     return isinstance(value, str)
 
 
-def is_seconds(value: Any) -> bool:
+def _is_duration(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
-def one_of(noun: str, names: Iterable[str]) -> Kind:
+def choice(noun: str, names: Iterable[str]) -> Kind:
     """One of these names."""
-    quoted = [f'"{name}"' for name in names]
-    expected = f"{', '.join(quoted[:-1])} or {quoted[-1]}"
-    return Kind(expected, is_text, lambda name: require_known(noun, name, names))
+    *quoted, last_quoted = (f'"{name}"' for name in names)
+    return Kind(f"{', '.join(quoted)} or {last_quoted}", is_text, lambda name: require_known(noun, name, names))
 
 
 SWITCH = Kind("True or False", lambda value: isinstance(value, bool), text_type=bool)
-SECONDS = Kind("a number of seconds above zero", is_seconds, text_type=float)
-DURATION = Kind(SECONDS.expected, is_seconds, parse=parse_seconds)
-SEED_NUMBER = Kind(SEED, is_seed, text_type=int)
+SECONDS = Kind("a number of seconds above zero", _is_duration, text_type=float)
+DURATION = replace(SECONDS, text_type=str, parse=parse_seconds)
+SEED_NUMBER = Kind(SEED, is_seed, text_type=int, parse=lambda text, _: parse_seed(text))
 
 
 @dataclass(frozen=True)
@@ -174,39 +175,23 @@ class RequestOption:
 
     kind: Kind
     """The values and their check."""
-    default: Any
-    """The default for users; MISSING for a value that Python requires and that has no name on the command line."""
+    flags: tuple[str, ...]
+    """The names on the command line: without dashes for an argument by position, () without any."""
     help: str
     """The effect, as `--help` and the docs show it."""
-    flags: tuple[str, ...]
-    """The names on the command line, () for the name of the field."""
-    in_command: bool
-    """Whether the command line has it."""
+    default: Any
+    """The default for users; MISSING for a value that Python requires."""
     form: Mapping[str, Any]
     """Settings of typer: limits, metavar."""
 
-    def flags_of(self, name: str) -> tuple[str, ...]:
-        """The names on the command line, of the field with this name."""
-        return self.flags or (f"--{name.replace('_', '-')}",)
 
-
-def option(
-    default: Any,
-    kind: Kind,
-    help: str,  # noqa: A002  (typer's name)
-    *flags: str,
-    user_default: Any = ...,
-    in_command: bool = True,
-    **form: Any,
-) -> Any:
+def option(default: Any, kind: Kind, flags: str, help: str, *, user_default: Any = ..., **form: Any) -> Any:  # noqa: A002
     """A field of a request, with all that users see of it.
 
+    flags: the names on the command line, separated by spaces.
     user_default: the default for users, if it differs from the one of the request.
     """
     user_default = default if user_default is ... else user_default
-    return field(default=default, metadata={"option": RequestOption(kind, user_default, help, flags, in_command, form)})
-
-
-def options_of(request: type) -> dict[str, RequestOption]:
-    """The options of a request, by field."""
-    return {f.name: f.metadata["option"] for f in fields(request)}
+    return field(
+        default=default, metadata={"option": RequestOption(kind, tuple(flags.split()), help, user_default, form)}
+    )

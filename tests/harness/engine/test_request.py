@@ -33,13 +33,13 @@ def test_python_takes_the_options_with_their_defaults() -> None:
     assert all(p.annotation is not Parameter.empty for p in parameters.values())
 
 
-@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.in_command])
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.flags])
 def test_the_command_line_has_the_option(name: str) -> None:
     [parameter] = [p for p in COMMAND.params if p.name == name]
     option = OPTIONS[name]
     assert parameter.help == option.help
-    assert (parameter.param_type_name == "argument") is (option.default is MISSING)
-    assert option.default is MISSING or parameter.opts == list(option.flags_of(name))
+    assert parameter.opts == list(option.flags)
+    assert parameter.param_type_name == ("option" if option.flags[0].startswith("--") else "argument")
 
 
 def test_the_options_of_pytest_are_those_of_the_request() -> None:
