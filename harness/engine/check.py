@@ -56,9 +56,10 @@ def check(
     properties: names, "module:NAME", or Property objects.
     promises: instead of the kernel's own declaration.
     domain: the calls that the kernel supports, as in `packproof.kernel`.
+    fail_fast: stop at the first failure.
     max_time: seconds for the whole check.
 
-    The others are options of `packproof check`, and as there.
+    The others are as on the command line; docs/check.md has a table of all.
 
     Raises CheckFailed, with all verdicts and the report of every failure, if a property failed or not everything could
     be judged.
@@ -73,7 +74,7 @@ def check(
     >>> verdicts[0].status
     'passed'
     """
-    request = checked(locals(), "check: ")
+    request = checked(locals(), "check: ")  # the first line, so that these are the arguments and nothing else
     if device is None and torch.cuda.is_available():
         request = replace(request, device="cuda")
     end = [event for event in run_check(request) if isinstance(event, RunFinished)][-1]
