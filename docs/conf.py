@@ -1,5 +1,6 @@
 """The site: `make docs`. Its sources are the pages as they lie in a checkout, so that their links are right in both."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ include_patterns = [
     "CHANGELOG.md",
     "SECURITY.md",
     "docs/*.md",
+    "docs/notes/*.md",
     "docs/peers/*.md",
 ]
 exclude_patterns = [".*", "build", "src"]  # not to walk them
@@ -39,3 +41,17 @@ def setup(app: Any) -> None:
 def _with_entries(_: Any, page: str, source: list[str]) -> None:
     if page == "docs/api":
         source[0] = api.fill(source[0])
+    elif page == "docs/index":
+        source[0] += menu(source[0])
+    elif page.startswith("docs/notes/"):
+        source[0] = f"---\norphan: true\n---\n\n{source[0]}"  # pages link to it, the menu does not
+
+
+def menu(index: str) -> str:
+    """The site's menu, as hidden tables of contents: a caption for each heading, an entry for each item below it."""
+    tables = []
+    for caption, items in re.findall(r"^## (.+)\n\n((?:- .*\n|  .*\n)+)", index, re.M):
+        entries = re.findall(r"^- \[(.+?)\]\((\S+)\.md\)", items, re.M)
+        lines = "\n".join(f"{title} <{page}>" for title, page in entries)
+        tables.append(f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{lines}\n```\n")
+    return "".join(tables)

@@ -16,17 +16,18 @@ SHOWN = 3
 HEAD = """# Properties
 
 Each is written once and holds for every op, because it reads the op's declaration: which axis is tokens, which is
-sequences, what is shared. It is checked for outputs and for every gradient. Below, `f` is the kernel, `S` a pack of
-sequences, `S[j]` one of them, `θ` what is shared (weights), `f′` any gradient: of a token's input, or of `θ`.
+sequences, what is shared. It is checked for outputs and for every gradient, on layouts that are drawn where packed
+kernels break. Below, `f` is the kernel, `S` a pack of sequences, `S[j]` one of them, `θ` what is shared (weights), `f′`
+any gradient: of a token's input, or of `θ`.
 
-*Equal* means: the same bits where the kernel [promises](../README.md#properties) it, else within the budget that is
+*Equal* means: the same bits where the kernel [promises](check.md#promises) it, else within the budget that is
 derived for each element ([why not a norm](why_norms_lie.md)):
 
     |out − r| ≤ u_out|r| + η_out + K_op·u_op·B + K_acc·u_acc·(B + B_E)
 
 In the pictures a letter is a token of a sequence, `|` a boundary, `?` another value, `.` what lies between rows; `=`
-marks what has to be equal. The bugs are entries of the [museum](museum.md) that the property detects: `packproof museum
-show S4` shows one. This page is written by `docs/properties.py`.
+marks what has to be equal. The bugs are entries of the [museum](quality.md#the-museum) that the property detects:
+`packproof museum show S4` shows one. This page is written by `docs/properties.py`.
 
 ## A property of your own
 

@@ -1,4 +1,4 @@
-"""The museum: real bugs of packed kernels, re-created in small runnable kernels. docs/museum.md describes the data.
+"""The museum: real bugs of packed kernels, re-created in small runnable kernels. docs/quality.md describes the data.
 
 Data and kernels need torch, and triton for some; nothing here needs packproof's harness.
 """

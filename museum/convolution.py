@@ -181,10 +181,10 @@ class Convolution(torch.autograd.Function):
         if ctx.silu:
             gate = sigmoid(pre)
             dy = dy * (gate + pre * gate * (1 - gate))
-        dpre = torch.where(rows.real, dy, 0)
+        dpre = torch.where(rows.token_mask, dy, 0)
         if ctx.bug == "C5":
             taps = [load(x, rows.row - (w - 1 - j), rows.row >= w - 1 - j) for j in range(w)]
-        dweight = torch.stack([(dpre * torch.where(rows.real, tap_values, 0)).sum(0) for tap_values in taps], 1)
+        dweight = torch.stack([(dpre * torch.where(rows.token_mask, tap_values, 0)).sum(0) for tap_values in taps], 1)
         dx = grad_x(dpre, dfinal, weight, rows, ctx.order, ctx.bug)
         return dx, dweight, dpre.sum(0), grad_states(dpre, dfinal, weight, rows, ctx.bug), None, None, None, None
 

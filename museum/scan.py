@@ -224,9 +224,9 @@ class Recurrence(torch.autograd.Function):
         pack, reversed_pack = ctx.pack, ctx.pack.flip()
         scan = partial(ctx.scan, bug={"S11": "S1"}.get(ctx.bug, ctx.bug)) if ctx.bug in ("S11", "S25") else ctx.scan
         entry = torch.cat([dfinal, torch.zeros_like(h0[:1])])
-        to_next = torch.where(reversed_pack.first.flip(0)[:, None], 1, torch.cat([a[1:], a[:1]]))
+        to_next = torch.where(reversed_pack.is_first.flip(0)[:, None], 1, torch.cat([a[1:], a[:1]]))
         db = scan(to_next.flip(0), dh.flip(0), entry.flip(0), reversed_pack).flip(0)
-        previous_h = torch.where(pack.first[:, None], h0[pack.seq], torch.cat([h[:1], h[:-1]]))
+        previous_h = torch.where(pack.is_first[:, None], h0[pack.seq], torch.cat([h[:1], h[:-1]]))
         dh0, has_tokens = entry, pack.lengths > 0
         dh0[has_tokens] = (a * db)[pack.starts[has_tokens]]
         if ctx.bug == "S15":

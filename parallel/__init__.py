@@ -1,6 +1,6 @@
 """Packs cut over ranks: context-parallel ops on `torch.distributed`, and ranks simulated in one process.
 
-docs/scaling.md lists the exchanges and their cost.
+docs/context_parallel.md lists the exchanges and their cost.
 """
 
 import sys

@@ -248,7 +248,7 @@ class _FetchKeyValues(torch.autograd.Function):
         gradients = [torch.cat([dk.flatten(1), dv.flatten(1)], 1) for dk, dv in pairs]
         widths = [math.prod(shape[1:]) for shape in ctx.shapes]
         rows = anchor_gradient.new_empty(ctx.shapes[0][0], sum(widths))
-        key_value_gradients = ctx.exchange.returned(gradients, rows).split(widths, 1)
+        key_value_gradients = ctx.exchange.return_gradients(gradients, rows).split(widths, 1)
         return None, *(x.reshape(shape) for x, shape in zip(key_value_gradients, ctx.shapes, strict=True))
 
 

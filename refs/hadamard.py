@@ -1,7 +1,7 @@
 """Incoherent processing: channels mixed by a random orthogonal matrix (FlashAttention-3, Shah et al. 2024, 3.3).
 
 The matrix M = diag(signs) H / √k is orthogonal. Transformed queries and keys keep their scores: (q M) · (k M) = q · k.
-An outlier in one channel is spread over all channels, so that rounding to few bits loses less (docs/low_precision.md).
+An outlier in one channel is spread over all channels, so that rounding to few bits loses less (docs/ops.md).
 """
 
 import torch

@@ -146,7 +146,7 @@ def attention_fp8_naive(
 ) -> Any:  # fmt: skip
     """`attention_fp8` without the transform: as accurate without outliers, worse with them.
 
-    Exists to show the difference (docs/low_precision.md).
+    Exists to show the difference (docs/ops.md).
 
     >>> import torch
     >>> from packproof.refs import attention_fp8_naive

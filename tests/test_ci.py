@@ -25,9 +25,8 @@ ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 GPU, HOSTED, NIGHTLY = (
     yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text()) for name in ("gpu", "ci", "nightly")
 )
-PAGE = (ROOT / "docs/gpu_ci.md").read_text()
-CONFORMANCE = (ROOT / "docs/conformance.md").read_text()
-SHOWN = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE + CONFORMANCE, re.S)]
+PAGE = (ROOT / "docs/ci.md").read_text()
+SHOWN = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.S)]
 
 
 def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = (
     *(f"{page}.md" for page in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY")),
     *(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")),
+    *(f"docs/notes/{page.name}" for page in ROOT.glob("docs/notes/*.md")),
 )
 INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))
 PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest_plugin.plugin")
@@ -29,6 +30,7 @@ FILE = re.compile(r"`(\w+\.py)`[^\n]*:\n\n```python\n(.*?)```", re.S)
 PYTHON = re.compile(r"```python\n(.*?)```", re.S)
 TABLE = re.compile(r"(<!-- packproof table (\S+) -->.*?<!-- end of table -->)", re.S)
 OUTPUT = re.compile(r"```text\n(.*?)```", re.S)
+CI = "docs/ci.md"
 LEAKY = "packproof check leaky.py:conv --op causal_conv1d --dtype fp32 --property packing"
 BLOCK = re.compile(r"(?:`(\w+\.py)`[^`]*:\n\n)?```(python|console)\n(.*?)```", re.S)
 
@@ -103,7 +105,7 @@ def parse(command: Any, arguments: list[str]) -> None:
     [
         ("docs/bench.md", "data/bench-h200.json"),
         ("docs/packs.md", "data/stack-h200.json"),
-        ("docs/scaling.md", "data/ranks.json"),
+        ("docs/context_parallel.md", "data/ranks.json"),
     ],
 )
 def test_a_page_shows_what_was_measured(page: str, path: str) -> None:
@@ -115,8 +117,20 @@ def test_a_page_shows_what_was_measured(page: str, path: str) -> None:
         assert text == done.stdout.rstrip("\n"), f"replace it by what `packproof table {named}` prints"
 
 
-def test_the_readme_fits_in_150_lines() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+def test_the_readme_is_short_and_leads_to_few_pages() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 110
+    assert sum(line.count("](") for line in lines if not line.startswith("|")) <= 6
+
+
+def test_each_page_is_once_in_the_index_and_a_note_on_a_page() -> None:
+    """The site's menu is made of the index; there are at most 30 pages."""
+    pages = sorted(page.name for page in ROOT.glob("docs/*.md") if page.name != "index.md")
+    index = (ROOT / "docs/index.md").read_text()
+    assert len(pages) < 30
+    assert sorted(re.findall(r"\((\w+\.md)\)", index)) == pages
+    text = "".join((ROOT / page).read_text() for page in PAGES)
+    assert [note.name for note in ROOT.glob("docs/notes/*.md") if f"(notes/{note.name}" not in text] == []
 
 
 @pytest.fixture(scope="module")
@@ -271,16 +285,12 @@ def test_every_figure_on_why_norms_lie(tmp_path: Path) -> None:
     assert done.stdout.split(f"{mark}\n") == OUTPUT.findall(text)
 
 
-def test_the_forms_of_the_page_on_duality_agree(tmp_path: Path) -> None:
-    python_in(tmp_path, "\n".join(PYTHON.findall((ROOT / "docs/duality.md").read_text())))
-
-
-def test_the_bounds_of_the_page_on_low_precision_hold(tmp_path: Path) -> None:
-    python_in(tmp_path, "\n".join(PYTHON.findall((ROOT / "docs/low_precision.md").read_text())))
+def test_the_forms_and_the_bounds_of_the_page_on_ops_hold(tmp_path: Path) -> None:
+    python_in(tmp_path, "\n".join(PYTHON.findall((ROOT / "docs/ops.md").read_text())))
 
 
 def test_the_suite_for_a_gpu_runner_skips_where_there_is_none(tmp_path: Path) -> None:
-    [source] = PYTHON.findall((ROOT / "docs/gpu_ci.md").read_text())
+    [source] = [code for code in PYTHON.findall((ROOT / CI).read_text()) if "mark.gpu" in code]
     (tmp_path / "test_kernels.py").write_text(source)
     done = run(tmp_path, "-m", "pytest", "-q", "-rs", *PLUGIN, "--packproof-device", "cpu")
     assert f"SKIPPED [{len(PROPERTIES)}] test_kernels.py" in done.stdout, done.stdout
@@ -309,7 +319,6 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path) -> N
 
 
 STEP = re.compile(r"(?:`([\w.-]+\.(?:py|toml|txt))`[^`]*:\n\n)?```(python|toml|text|console)\n(.*?)```", re.S)
-CONFORMANCE = "docs/conformance.md"
 
 
 def stepped(page: str, folder: Path, wanted: str) -> int:
@@ -350,10 +359,10 @@ def test_the_decode_kernel_of_the_page_on_serving(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof
-def test_the_table_of_the_page_on_low_precision(tmp_path: Path) -> None:
-    assert stepped("docs/low_precision.md", tmp_path, "packproof bench") == 1
+def test_the_table_of_attention_in_8_bits(tmp_path: Path) -> None:
+    assert stepped("docs/ops.md", tmp_path, "packproof bench") == 1
 
 
 @pytest.mark.proof
-def test_the_page_on_conformance_word_for_word(tmp_path: Path) -> None:
-    assert stepped(CONFORMANCE, tmp_path, "") == 4
+def test_the_page_on_ci_word_for_word(tmp_path: Path) -> None:
+    assert stepped(CI, tmp_path, "") == 4

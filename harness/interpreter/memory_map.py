@@ -181,7 +181,7 @@ class MemoryMap:
                 outside |= lanes
                 continue
             segment = self.segments[index]
-            lanes[lanes] = segment.owned(addresses[lanes])
+            lanes[lanes] = segment.owns(addresses[lanes])
             outside |= (indices == index) & ~lanes
             if lanes.any():
                 yield segment, lanes

@@ -154,7 +154,7 @@ class _DeltaRule(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         dys, G = grads
         (v, q, k, g, beta, row_factors), rounded, scale = ctx.inputs, ctx.signs.rounded, ctx.scale
-        N, token_gradients, cumsum_terms_by_token, smallest_normal = G.abs(), [], [], ctx.signs.least
+        N, token_gradients, cumsum_terms_by_token, smallest_normal = G.abs(), [], [], ctx.signs.smallest_normal
         V, Q = torch.zeros_like(G[:, 0]), torch.zeros_like(G[:, :, 0])
         for t in reversed(range(len(v))):
             decayed, M_decayed, S, M, u, error, terms, key_terms = ctx.saved.pop()

@@ -6,7 +6,8 @@ For `bounds.drawn_roundings`. A chunk is masked attention (`refs.ssd_chunked`); 
     h' = L_end h + Bᵀ (X ∘ L_X)
 
 The decays L are exact, since they are fp32. Each other factor has an event of its own size and a random sign, and so
-does its gradient: C, B, X = dt x, C Bᵀ, W, h, and C, X with their decays for reading and writing a state. No kernel
+does its gradient: C, B, X = dt x, C Bᵀ, W, h, and C, X with their decays for reading and writing a state. The gradient
+of h' is rounded where it is stored between chunks, and again as an operand of the gradients of B and X. No kernel
 rounds all of them. The mean square of the deviation is the sum over the roundings of a kernel, so extra events only
 enlarge it.
 
@@ -137,8 +138,8 @@ def _chunked_recurrence(
         W = add_noise(add_noise(einsum(c, b, "i h n, j h n -> h i j")) * within_chunk)
         state_contribution = einsum(add_noise(c * from_state.T[..., None]), add_noise(h), "i h n, h p n -> i h p")
         ys.append(einsum(W, x, "h i j, j h p -> i h p") + state_contribution)
-        update = einsum(add_noise(x * to_end.T[..., None]), b, "j h p, j h n -> h p n")
-        h = (state_decay[:, None, None] * h + update) * end_factor[:, None, None]
+        update = signs.noisy_gradient(einsum(add_noise(x * to_end.T[..., None]), b, "j h p, j h n -> h p n"))
+        h = signs.noisy_gradient((state_decay[:, None, None] * h + update) * end_factor[:, None, None])
     return torch.cat(ys), h
 
 

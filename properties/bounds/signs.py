@@ -32,6 +32,11 @@ class Signs:
         y: Tensor = _Noise.apply(x, self)
         return y
 
+    def noisy_gradient(self, x: Tensor) -> Tensor:
+        """x itself; its gradient is rounded in proportion to its magnitude."""
+        y: Tensor = _GradientNoise.apply(x, self)
+        return y
+
     def operand(self, x: Tensor) -> Tensor:
         """x rounded as an operand of a product, by precision and range of its dtype. Zero and infinity are exact."""
         magnitude = x.detach().abs()
@@ -46,6 +51,17 @@ class _Noise(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, signs: Signs) -> Tensor:
         ctx.signs = signs
         return signs.operand(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return ctx.signs.operand(grads[0]), None
+
+
+class _GradientNoise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, signs: Signs) -> Tensor:
+        ctx.signs = signs
+        return x.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

@@ -17,6 +17,11 @@ from packproof.refs.axes import Axes, parse, role
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 
+_LEAST_STRONG_STEP = 1e-10
+"""The smallest step under strong gates, as a softplus. A GPU computes exp(x) as a power of 2 of a rounded product, so
+its relative error is |x| roundoffs: 23 for this step, and 48 for the step of 1e-21 that a rate of -1e20 would need.
+"""
+
 
 def draw(op: Op, case: Case) -> Sample:
     """The tensors of a case."""
@@ -73,7 +78,7 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
         regime = "normal" if tokens and (case.regime, case.dtype) == (STRONG_GATES, "float16") else case.regime
         x = values.step(size, g, regime, tokens=tokens)
         if option_name and options.get(option_name):
-            x = torch.expm1(x.clamp(min=1e-21 if case.regime == STRONG_GATES else 1e-3)).log()
+            x = torch.expm1(x.clamp(min=_LEAST_STRONG_STEP if case.regime == STRONG_GATES else 1e-3)).log()
             if case.regime == "wide" and tokens:
                 x = values.with_large_steps(x, g)
     elif distribution == "distinct":

@@ -1,4 +1,4 @@
-"""The data are as docs/museum.md describes them, and lead to kernels that can be called without the harness."""
+"""The data are as docs/quality.md describes them, and lead to kernels that can be called without the harness."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def test_the_fields_of_the_data_are_those_of_the_documentation() -> None:
     for entry in data["entries"]:
         assert set(entry) >= REQUIRED, entry["id"]
         assert set(entry) <= REQUIRED | OPTIONAL, entry["id"]
-    page = (ROOT / "docs/museum.md").read_text()
+    page = (ROOT / "docs/quality.md").read_text()
     assert [name for name in REQUIRED | OPTIONAL if f"`{name}`" not in page] == []
 
 

@@ -1,4 +1,4 @@
-"""docs/context_parallel.md and docs/scaling.md run, and print what they show."""
+"""docs/context_parallel.md and docs/notes/scaling.md run, and print what they show."""
 
 import json
 import re
@@ -34,14 +34,14 @@ def test_the_other_examples_run() -> None:
 
 
 def test_the_cost_model_prints_what_the_page_shows(tmp_path: Path) -> None:
-    write_files("docs/scaling.md", tmp_path)
-    [shown] = OUTPUT.findall((ROOT / "docs/scaling.md").read_text())
+    write_files("docs/notes/scaling.md", tmp_path)
+    [shown] = OUTPUT.findall((ROOT / "docs/notes/scaling.md").read_text())
     assert run(tmp_path, "scaling.py").stdout == shown
 
 
 def test_it_is_the_model_of_the_command() -> None:
     names: dict[str, Any] = {}
-    exec(dict(FILE.findall((ROOT / "docs/scaling.md").read_text()))["scaling.py"], names)
+    exec(dict(FILE.findall((ROOT / "docs/notes/scaling.md").read_text()))["scaling.py"], names)
     constants = ("LATENCY", "NVLINK", "NETWORK", "NODE")
     assert [names[name] for name in constants] == [getattr(model, name) for name in constants]
     for name in ("SSD", "SCAN"):
@@ -53,7 +53,7 @@ def test_it_is_the_model_of_the_command() -> None:
 
 def test_its_terms_of_one_gpu_are_those_that_were_measured() -> None:
     names: dict[str, Any] = {}
-    exec(dict(FILE.findall((ROOT / "docs/scaling.md").read_text()))["scaling.py"], names)
+    exec(dict(FILE.findall((ROOT / "docs/notes/scaling.md").read_text()))["scaling.py"], names)
     measured = json.loads((ROOT / "data/bench-h200.json").read_text())["rows"]
     ours = [r for r in measured if (r["implementation"], r["pass"]) == ("packproof", "both")]
     rows = {(r["op"], r["layout"]): r for r in ours}

@@ -51,6 +51,13 @@ CORRECT: Mapping[str, Mapping[str, Any]] = {
     "a choice by topk": in_field("smallest", "best", op=op_of("smallest", "BEST")),
 }
 
+def promises_on(device: str, control: Control) -> Promises:
+    """On a GPU without equal bits: torch's reductions add in an order that depends on the number of rows there."""
+    if device == "cpu":
+        return Promises(**control.promises)
+    return Promises(**{name: value for name, value in control.promises.items() if name in ("compute", "cumsum")})
+
+
 SMALLEST = ("a shift", "a choice by topk")  # ops of users; there is no report of an incorrect kernel
 
 
@@ -67,7 +74,7 @@ def test_correct_versions_of_reported_bugs(name: str, profile: str, device: str)
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("control", controls().values(), ids=lambda control: control.id)
 def test_correct_kernels_of_the_museum(control: Control, profile: str, device: str) -> None:
-    promises = Promises(**control.promises)
+    promises = promises_on(device, control)
     packproof.check(control.kernel, op=control.op, promises=promises, profile=profile, device=device)
 
 

@@ -1,4 +1,4 @@
-"""The cost model of docs/scaling.md: the time of a pack cut over N ranks, forward and backward.
+"""The cost model of docs/notes/scaling.md: the time of a pack cut over N ranks, forward and backward.
 
 t(N) = full(T / N) + collectives, with full(m) = full(T) m / T, but at least the host's time to enqueue the kernels. An
 all-gather of one message from each rank takes gather(N) = α + (N - 1) · message / β.

@@ -68,7 +68,7 @@ def _replacements() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
     yield shipped.TensorDescHandle, "validate", _always(pointers.validate)
     yield types, "broadcast", _always(blocks.broadcast)
     yield semantic, "expand_dims", _always(blocks.expand_dims)
-    yield operators, "values", blocks.operand_values
+    yield operators, "operand_values", blocks.operand_values
     yield tensor, "__add__", blocks.add_pointer_offsets
     yield tensor, "__getitem__", blocks.index_axes
     yield tensor, "__index__", _always(blocks.index)

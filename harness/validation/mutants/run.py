@@ -101,7 +101,7 @@ def _run_interpreted(
             with process.stdin as channel:
                 channel.write(json.dumps(order) + "\n")
             for line in process.stdout:
-                yield MutantOutcome(**json.loads(line))
+                yield from_row(MutantOutcome, json.loads(line))
         except BaseException:
             process.terminate()
             raise

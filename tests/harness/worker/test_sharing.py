@@ -15,7 +15,7 @@ from packproof.harness.worker.sharing import CoreTime, without_core
 def counts(name: str, seconds: float, until: float, own: float) -> Iterator[str]:
     """Its name every 0.05 s, as long as it may. own: seconds that are its share."""
     core_time, enough = CoreTime(until, time.monotonic() + own), time.monotonic() + seconds
-    while time.monotonic() < enough and core_time.goes_on():
+    while time.monotonic() < enough and core_time.wait_for_turn():
         yield name
         time.sleep(0.05)
 
@@ -77,7 +77,7 @@ def test_outside_of_a_fork_there_is_none_to_wait_for() -> None:
     with without_core():
         pass
     now = time.monotonic()
-    assert CoreTime(now + 5, now + 4).goes_on()
-    assert not CoreTime(now + 5, now).goes_on()  # what comes after it, in this process, would have nothing
-    assert not CoreTime(now).goes_on()
+    assert CoreTime(now + 5, now + 4).wait_for_turn()
+    assert not CoreTime(now + 5, now).wait_for_turn()  # what comes after it, in this process, would have nothing
+    assert not CoreTime(now).wait_for_turn()
     assert CoreTime(time.monotonic()).is_over
