@@ -71,12 +71,6 @@ PROFILES: Mapping[str, Profile] = {
 }
 
 
-def _known_target(target: Any) -> Any:
-    if isinstance(target, str) and target not in PEERS:
-        Location.parse(target)
-    return target
-
-
 def _known_op(op: Any) -> Any:
     return op if isinstance(op, Op) or ":" in op else require_known("op", op, SIGNATURES)
 
@@ -107,9 +101,7 @@ def _existing_file(path: str) -> str:
     return path
 
 
-_TARGET = Kind(
-    "a function or its name, 'module:function'", lambda value: callable(value) or is_text(value), _known_target
-)
+_TARGET = Kind("a function or its name, 'module:function'", lambda value: callable(value) or is_text(value))
 _OP = Kind("the name of an op or a packproof.Op", lambda value: isinstance(value, str | Op), _known_op)
 _DTYPES = ListKind(
     "a list of names: dtypes=['fp32', 'bf16']",
@@ -282,6 +274,8 @@ def checked(values: Mapping[str, Any], caller: str = "") -> CheckRequest:
             if value is not None or OPTIONS[name].default is not None
         }
     )
+    if isinstance(request.target, str) and request.target not in PEERS:  # names first, then files
+        Location.parse(request.target)
     _ = request.expected
     return request
 
