@@ -46,13 +46,10 @@ WAYS_OUT = {
 # a share within the limit removes it.
 CEILINGS: dict[str, dict[str, float]] = {
     VAGUE: {
-        "harness/engine": 5.3,
         "harness/peers": 5.3,
         "harness/validation": 2.1,
-        "properties": 1.9,
     },
     BARE: {
-        "harness/engine": 3.1,
         "harness/validation": 2.1,
     },
     RELATIVES: {},

@@ -6,17 +6,19 @@ from typing import Any
 
 from packproof.adapters.importing import EXPECTED_TARGET, FunctionName
 from packproof.properties.declaration import declared_op
-from packproof.properties.declared import require
+from packproof.properties.declared import require, require_mapping
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS, find_op
 from packproof.refs.errors import UsageError
 
-_EXPECTED_TYPES = {
-    "metadata": "a dict of functions by the kernel's argument, such as {'seq_idx': seq_idx}",
-    "names": "a dict of the kernel's names by the op's, such as {'x': 'hidden'}",
-    "axes": "a dict of axes by the op's tensor, such as {'final_states': 's v k'}",
-    "converted": "a dict of functions by the op's argument, such as {'g': base2_log}",
-    "given": "a dict of values by the kernel's argument, such as {'chunk_size': 64}",
+_EXPECTED_DICTS = {  # after "a dict"
+    "metadata": "of functions by the kernel's argument, such as {'seq_idx': seq_idx}",
+    "names": "of the kernel's names by the op's, such as {'x': 'hidden'}",
+    "axes": "of axes by the op's tensor, such as {'final_states': 's v k'}",
+    "converted": "of functions by the op's argument, such as {'g': base2_log}",
+    "given": "of values by the kernel's argument, such as {'chunk_size': 64}",
+}
+_EXPECTED_LISTS = {
     "positional": "the kernel's arguments in order, such as ('x', 'weight', 'bias')",
     "without": "a tuple of names, such as ('initial_states',)",
     "in_place": "a tuple of names, such as ('q', 'k')",
@@ -55,11 +57,11 @@ def op_of(target: FunctionName | Callable[..., Any], op: str | Op | None) -> Op:
 
 
 def check_types(title: str, mappings: Mapping[str, Any], name_lists: Mapping[str, Any]) -> None:
-    """Raises UsageError unless the mappings are dicts by name, and the others lists of names."""
+    """Raises UsageError unless the mappings are None or dicts by name, and the others lists of names."""
     for name, value in mappings.items():
-        is_mapping = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-        require(value is None or is_mapping, f"adapt({title})", name, value, _EXPECTED_TYPES[name])
+        if value is not None:
+            require_mapping(f"adapt({title})", name, value, _EXPECTED_DICTS[name])
     for name, value in name_lists.items():
         list_types = list | tuple if name == "positional" else list | tuple | set | frozenset
         is_name_list = isinstance(value, list_types) and all(isinstance(item, str) for item in value)
-        require(is_name_list, f"adapt({title})", name, value, _EXPECTED_TYPES[name])
+        require(is_name_list, f"adapt({title})", name, value, _EXPECTED_LISTS[name])

@@ -8,7 +8,7 @@ in attention_launch.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 import math
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,8 +20,11 @@ from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output, finite_scale
 from packproof.refs.attention_options import check_softcap, reaches
-from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.errors import ArgumentError, checked_call, typed_as
 from packproof.refs.signatures import ATTENTION
+
+if TYPE_CHECKING:
+    from packproof.refs import overloads
 
 __all__ = ["INTERPRETED", "PROMISES", "attention", "variants"]
 
@@ -38,27 +41,7 @@ INTERPRETED: dict[str, Any] = {"chunk": BLOCK_INTERPRETED}
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-@overload
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
-    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
-    softmax_scale: float | None = None, softcap: float = 0.0,
-    return_lse: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
-    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
-    softmax_scale: float | None = None, softcap: float = 0.0,
-    return_lse: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
-    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
-    softmax_scale: float | None = None, softcap: float = 0.0,
-    return_lse: bool,
-) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@typed_as(lambda: overloads.attention)
 @checked_call
 def attention(
     q: Tensor,

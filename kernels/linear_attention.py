@@ -7,7 +7,7 @@ read and returned as a transposed view, without a copy.
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,29 +20,18 @@ from packproof.kernels.ssd_launch import SsdProblem, ends_shape
 from packproof.kernels.ssd_launch_bwd import ssd_gradients
 from packproof.kernels.ssd_tiles import MAX_STATES
 from packproof.refs.arguments import bind, check_options, empty_output, finite_scale
-from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.errors import ArgumentError, checked_call, typed_as
 from packproof.refs.signatures import LINEAR_ATTENTION, RETENTION, SIMPLE_GLA, Signature
+
+if TYPE_CHECKING:
+    from packproof.refs import overloads
 
 __all__ = ["INTERPRETED", "PROMISES", "linear_attention", "retention", "simple_gla", "variants"]
 
 Result = Tensor | tuple[Tensor, Tensor]
 
 
-@overload
-def linear_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def linear_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def linear_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: bool,
-) -> Result: ...  # fmt: skip
+@typed_as(lambda: overloads.linear_attention)
 @checked_call
 def linear_attention(
     q: Tensor,
@@ -82,21 +71,7 @@ def linear_attention(
     return _call(LINEAR_ATTENTION, q, k, v, None, cu_seqlens, scale, initial_states, return_final_states)
 
 
-@overload
-def simple_gla(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def simple_gla(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def simple_gla(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: bool,
-) -> Result: ...  # fmt: skip
+@typed_as(lambda: overloads.simple_gla)
 @checked_call
 def simple_gla(
     q: Tensor,
@@ -123,21 +98,7 @@ def simple_gla(
     return _call(SIMPLE_GLA, q, k, v, g, cu_seqlens, scale, initial_states, return_final_states)
 
 
-@overload
-def retention(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def retention(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def retention(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: bool,
-) -> Result: ...  # fmt: skip
+@typed_as(lambda: overloads.retention)
 @checked_call
 def retention(
     q: Tensor,

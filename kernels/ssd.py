@@ -8,7 +8,7 @@ ssd_bwd, the order of the kernels in ssd_launch and ssd_launch_bwd.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from collections.abc import Generator
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,8 +27,11 @@ from packproof.kernels.ssd_tiles import (
     variants,
 )
 from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output, widen_narrow_inputs
-from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.errors import ArgumentError, checked_call, typed_as
 from packproof.refs.signatures import SSD
+
+if TYPE_CHECKING:
+    from packproof.refs import overloads
 
 __all__ = ["INTERPRETED", "PROMISES", "ssd", "variants"]
 
@@ -47,24 +50,7 @@ INTERPRETED = {"chunk": CHUNK_INTERPRETED, "segment": SEGMENT_INTERPRETED}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-@overload
-def ssd(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
-    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def ssd(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
-    initial_states: Tensor | None = None, return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def ssd(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
-    initial_states: Tensor | None = None, return_final_states: bool,
-) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@typed_as(lambda: overloads.ssd)
 @checked_call
 def ssd(
     x: Tensor,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, einsum
 from torch.nn.functional import pad
 
+from packproof.museum.rows import sequence_of_rows
 from packproof.museum.variants import bug_names, kernel_lookup
 
 BLOCK = 16
@@ -29,7 +30,7 @@ class Packing:
     def from_cu_seqlens(cls, cu_seqlens: Tensor, rows: int, keys: "Packing | None" = None) -> "Packing":
         row = torch.arange(rows, device=cu_seqlens.device)
         cu = torch.cat([cu_seqlens.long(), torch.tensor([rows], device=cu_seqlens.device)])
-        sequence = torch.searchsorted(cu[1:], row, right=True)
+        sequence = sequence_of_rows(cu, row)
         return cls(cu, sequence, row if keys is None else row + (keys.cu - cu)[sequence + 1])
 
     @property

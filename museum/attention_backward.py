@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from packproof.museum.memory import as_contiguous
+from packproof.museum.rows import sequence_of_rows
 from packproof.museum.variants import kernel_lookup
 
 WIDTH = 4
@@ -91,7 +92,7 @@ def attention(
     """Op `attention`, computing in fp32 (fp64 for fp64), with the named bug."""
     acc = torch.float64 if q.dtype == torch.float64 else torch.float32
     row = torch.arange(len(q), device=q.device)
-    seq = torch.searchsorted(cu_seqlens[1:].long(), row, right=True)
+    seq = sequence_of_rows(cu_seqlens.long(), row)
     token_mask = row < cu_seqlens[-1]
     left_reach, right_reach = (len(q) if reach < 0 else reach for reach in window_size)
     key_distance = row - row[:, None]

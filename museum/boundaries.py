@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs, graft, single_sequence_offsets
-from packproof.museum.variants import copy_signature_of
+from packproof.refs.errors import copy_signature_of
 
 
 def conv_by_ids(x: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, activation: str | None) -> Tensor:
@@ -128,25 +128,25 @@ def base_rounded_to_the_tile(
 
 @copy_signature_of(refs.selective_scan)
 def scan_without_the_optional_field(
-    u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **options: Any
+    u: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **others: Any
 ) -> Outputs:
     """Boundaries are derived only if an optional field is present, here the initial states; otherwise they are lost."""
-    if initial_states is None and not options.get("return_final_states"):
+    if initial_states is None and not others.get("return_final_states"):
         cu_seqlens = single_sequence_offsets(cu_seqlens)
-    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **options)
+    return refs.selective_scan(u, cu_seqlens=cu_seqlens, initial_states=initial_states, **others)
 
 
 @copy_signature_of(refs.selective_scan)
-def scan_of_reinterpreted_offsets(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **options: Any) -> Outputs:
+def scan_of_reinterpreted_offsets(u: Tensor, cu_seqlens: Tensor, **others: Any) -> Outputs:
     """The kernel reads 64-bit offsets and their dtype is not checked: it reads two 32-bit ones as one."""
     if cu_seqlens.dtype == torch.int32:
         pairs = functional.pad(cu_seqlens, (0, len(cu_seqlens))).view(torch.int64)
         cu_seqlens = functional.pad(pairs[1:].clamp(0, len(u)).cummax(0).values, (1, 0))
-    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **options)
+    return refs.selective_scan(u, cu_seqlens=cu_seqlens, **others)
 
 
 @copy_signature_of(refs.selective_scan)
-def scan_that_searches_for_ever(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **options: Any) -> Outputs:
+def scan_that_searches_for_ever(u: Tensor, cu_seqlens: Tensor, **others: Any) -> Outputs:
     """The binary search for a token's sequence never ends at a token equal to an offset: no bound moves."""
     offsets = cu_seqlens.tolist()
     for token in range(1, len(u)):
@@ -157,20 +157,18 @@ def scan_that_searches_for_ever(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, 
                 low = middle + 1
             elif offsets[middle] > token:
                 high = middle - 1
-    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **options)
+    return refs.selective_scan(u, cu_seqlens=cu_seqlens, **others)
 
 
 @copy_signature_of(refs.attention)
-def attention_with_offsets_of_a_warp(*tokens: Tensor, cu_seqlens: Tensor, **options: Any) -> Outputs:
+def attention_with_offsets_of_a_warp(*, cu_seqlens: Tensor, **others: Any) -> Outputs:
     """A warp loads 32 offsets. The end of its last sequence belongs to the next warp: it is never loaded."""
     if len(cu_seqlens) > 32:
         cu_seqlens = torch.cat([cu_seqlens[:32], cu_seqlens[31:32], cu_seqlens[33:]])
-    return refs.attention(*tokens, cu_seqlens=cu_seqlens, **options)
+    return refs.attention(cu_seqlens=cu_seqlens, **others)
 
 
 @copy_signature_of(refs.attention)
-def attention_mask_lost_in_conversion(
-    *tokens: Tensor, cu_seqlens: Tensor, causal: bool = False, **options: Any
-) -> Outputs:
+def attention_mask_lost_in_conversion(*, cu_seqlens: Tensor, causal: bool = False, **others: Any) -> Outputs:
     """Converting the mask returns an object of its parent class: it is no longer causal."""
-    return refs.attention(*tokens, cu_seqlens=cu_seqlens, causal=causal and cu_seqlens.dtype == torch.int32, **options)
+    return refs.attention(cu_seqlens=cu_seqlens, causal=causal and cu_seqlens.dtype == torch.int32, **others)

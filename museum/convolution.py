@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from packproof.museum.rows import sequence_of_rows
 from packproof.museum.variants import bug_names, kernel_lookup
 
 CHUNK = 16
@@ -30,7 +31,7 @@ class PackRows:
     def from_cu_seqlens(cls, cu_seqlens: Tensor, n_rows: int, bug: str) -> "PackRows":
         cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows], device=cu_seqlens.device)])
         row = torch.arange(n_rows, device=cu.device)
-        seq = torch.searchsorted(cu[1:], row, right=bug != "C10")
+        seq = sequence_of_rows(cu, row, right=bug != "C10")
         return cls(row, seq, cu[seq], cu[seq + 1], cu[:-1], cu.diff(), len(cu) - 2)
 
     @property

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs, graft, join_outputs, single_sequence_offsets, split_outputs
-from packproof.museum.variants import copy_signature_of
+from packproof.refs.errors import copy_signature_of
 
 LOCAL = 8
 
@@ -27,9 +27,9 @@ class _StateLeak(torch.autograd.Function):
 
 
 @copy_signature_of(refs.selective_scan)
-def gate_gradient_of_all_tokens(u: Tensor, delta: Tensor, *tokens: Tensor, **options: Any) -> Outputs:
+def gate_gradient_of_all_tokens(u: Tensor, delta: Tensor, **others: Any) -> Outputs:
     """The final state's part of the gate's gradient is summed over all axes and added to every token."""
-    y, final = split_outputs(refs.selective_scan(u, delta, *tokens, **options))
+    y, final = split_outputs(refs.selective_scan(u, delta, **others))
     return join_outputs(y, None if final is None else _StateLeak.apply(final, delta))  # type: ignore[no-untyped-call]
 
 
@@ -46,9 +46,9 @@ class _HeadZero(torch.autograd.Function):
 
 
 @copy_signature_of(refs.ssd)
-def gradient_of_the_first_head(x: Tensor, dt: Tensor, A: Tensor, *tokens: Tensor, **options: Any) -> Outputs:
+def gradient_of_the_first_head(x: Tensor, dt: Tensor, A: Tensor, **others: Any) -> Outputs:
     """One of several kernels lacks the head's offset in the pointer of the gate: all heads get head 0's gradient."""
-    return refs.ssd(x, dt, _HeadZero.apply(A), *tokens, **options)  # type: ignore[no-untyped-call]
+    return refs.ssd(x, dt, _HeadZero.apply(A), **others)  # type: ignore[no-untyped-call]
 
 
 class _Swapped(torch.autograd.Function):
@@ -63,11 +63,11 @@ class _Swapped(torch.autograd.Function):
 
 @copy_signature_of(refs.selective_scan)
 def gradients_of_two_inputs_swapped(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, *tokens: Tensor, **options: Any
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, **others: Any
 ) -> Outputs:
     """Forward got one more argument, backward returns none for it: B and C, of equal shape, change places."""
     B, C = _Swapped.apply(B, C) if B.shape == C.shape else (B, C)  # type: ignore[no-untyped-call]
-    return refs.selective_scan(u, delta, A, B, C, *tokens, **options)
+    return refs.selective_scan(u, delta, A, B, C, **others)
 
 
 class _PartialSums(torch.autograd.Function):

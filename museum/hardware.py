@@ -14,7 +14,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs, graft, join_outputs, split_outputs
-from packproof.museum.variants import copy_signature_of
+from packproof.refs.errors import copy_signature_of
 
 
 @triton.jit

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs, graft, join_outputs, split_outputs
-from packproof.museum.variants import copy_signature_of
+from packproof.refs.errors import copy_signature_of
 
 TILE = 16
 WRAP = 2**12  # elements; real kernels wrap at 2^31 and 2^32
@@ -152,12 +152,12 @@ def conv_offset_wraps(x: Tensor, weight: Tensor, bias: Tensor | None = None, **o
 
 
 @copy_signature_of(refs.selective_scan)
-def scan_checkpoint_wraps(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **options: Any) -> Outputs:
+def scan_checkpoint_wraps(u: Tensor, cu_seqlens: Tensor, **others: Any) -> Outputs:
     """The product addressing the saved states wraps: backward starts the last rows from states of the first."""
-    y = refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **options)
+    y = refs.selective_scan(u, cu_seqlens=cu_seqlens, **others)
     row = torch.arange(len(u), device=u.device)
     wrapped_row = torch.where(row * u.shape[1] < FEW_BITS, row, row - FEW_BITS // u.shape[1])
-    return graft(y, refs.selective_scan(u[wrapped_row] if len(u) else u, *tokens, cu_seqlens=cu_seqlens, **options))
+    return graft(y, refs.selective_scan(u[wrapped_row] if len(u) else u, cu_seqlens=cu_seqlens, **others))
 
 
 def rope_with_few_bits(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.museum.rows import sequence_of_rows
 from packproof.museum.variants import bug_names, kernel_lookup
 
 Pair = tuple[Tensor, Tensor]
@@ -40,7 +41,7 @@ def positions(cu_seqlens: Tensor, n_rows: int, table: int, bug: str) -> Tensor:
     """Position of each row in its sequence, -1 in slack: [t]."""
     cu, row = cu_seqlens.long(), torch.arange(n_rows, device=cu_seqlens.device)
     n_tokens = int(cu[-1])
-    seq = torch.searchsorted(cu[1:], row[:n_tokens], right=bug != "R3")
+    seq = sequence_of_rows(cu, row[:n_tokens], right=bug != "R3")
     start = cu[(seq - 1).clamp(min=0)] if bug == "R8" else cu[seq]
     position = row[:n_tokens] - (0 if bug == "R1" else start)
     if bug == "R2":

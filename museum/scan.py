@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from packproof.museum.custom_backward import value_with_slope
+from packproof.museum.rows import sequence_of_rows
 from packproof.museum.variants import bug_names, kernel_lookup
 
 CHUNK = 16
@@ -28,7 +29,7 @@ class ScanPack:
     @classmethod
     def from_cu_seqlens(cls, cu_seqlens: Tensor, n_rows: int) -> "ScanPack":
         cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows], device=cu_seqlens.device)])
-        return cls(torch.searchsorted(cu[1:], torch.arange(n_rows, device=cu.device), right=True), cu[:-1], cu.diff())
+        return cls(sequence_of_rows(cu, torch.arange(n_rows, device=cu.device)), cu[:-1], cu.diff())
 
     @property
     def token_mask(self) -> Tensor:

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs
-from packproof.museum.variants import copy_signature_of
+from packproof.refs.errors import copy_signature_of
 
 LINEAR = 20
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs, join_outputs, single_sequence_offsets, split_outputs
-from packproof.museum.variants import copy_signature_of
+from packproof.refs.errors import copy_signature_of
 
 Key = tuple[Any, ...]
 
@@ -41,10 +41,10 @@ def table_by_address(
 
 
 @copy_signature_of(refs.selective_scan)
-def table_by_identity(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **options: Any) -> Outputs:
+def table_by_identity(u: Tensor, cu_seqlens: Tensor, **others: Any) -> Outputs:
     """The table is cached by the identity of the offsets; they may be edited in place later."""
     _, cached_offsets = _by_identity.setdefault((id(cu_seqlens), len(u)), (cu_seqlens, cu_seqlens.clone()))
-    return refs.selective_scan(u, *tokens, cu_seqlens=cached_offsets, **options)
+    return refs.selective_scan(u, cu_seqlens=cached_offsets, **others)
 
 
 def table_by_size(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
@@ -66,12 +66,12 @@ def boundaries_of_the_last_pack(
 
 
 @copy_signature_of(refs.ssd)
-def compiled_without_boundaries(x: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **options: Any) -> Outputs:
+def compiled_without_boundaries(x: Tensor, cu_seqlens: Tensor, **others: Any) -> Outputs:
     """The key of compiled and tuned code has the shape, but not the presence of boundaries."""
     packed = _compiled.setdefault((x.shape[1:], x.dtype, "packed"), len(cu_seqlens) > 2)
-    if packed or options.get("initial_states") is not None or options.get("return_final_states"):
-        return refs.ssd(x, *tokens, cu_seqlens=cu_seqlens, **options)
-    return refs.ssd(x, *tokens, cu_seqlens=single_sequence_offsets(cu_seqlens), **options)
+    if packed or others.get("initial_states") is not None or others.get("return_final_states"):
+        return refs.ssd(x, cu_seqlens=cu_seqlens, **others)
+    return refs.ssd(x, cu_seqlens=single_sequence_offsets(cu_seqlens), **others)
 
 
 @copy_signature_of(refs.attention)
@@ -101,10 +101,9 @@ def first_token_taken_for_a_step(
     u: Tensor,
     delta: Tensor,
     A: Tensor,
-    *tokens: Tensor,
     cu_seqlens: Tensor,
     initial_states: Tensor | None = None,
-    **other_options: Any,
+    **other_arguments: Any,
 ) -> Outputs:
     """A sequence of one token is taken for a decoding step: it continues from the state in its cache slot."""
     states = A.new_zeros(len(cu_seqlens) - 1, *A.shape) if initial_states is None else initial_states
@@ -112,13 +111,13 @@ def first_token_taken_for_a_step(
     cached_states = torch.cat([cached_states, states.detach()[len(cached_states) :]])
     is_step = (cu_seqlens.diff() == 1) & (initial_states is None)
     states = torch.where(is_step[:, None, None], cached_states, states)
-    options = {**other_options, "return_final_states": True}
+    arguments = {**other_arguments, "return_final_states": True}
     y, final = split_outputs(
-        refs.selective_scan(u, delta, A, *tokens, cu_seqlens=cu_seqlens, initial_states=states, **options)
+        refs.selective_scan(u, delta, A, cu_seqlens=cu_seqlens, initial_states=states, **arguments)
     )
     assert final is not None
     _slots[A.shape] = final.detach().clone()
-    return join_outputs(y, final if other_options.get("return_final_states") else None)
+    return join_outputs(y, final if other_arguments.get("return_final_states") else None)
 
 
 @copy_signature_of(refs.attention)

@@ -8,29 +8,29 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs, graft, join_outputs, split_outputs
-from packproof.museum.variants import copy_signature_of
+from packproof.refs.errors import copy_signature_of
 
 TILE = 16
 
 
 @copy_signature_of(refs.ssd)
 def single_state_is_none(
-    x: Tensor, dt: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **options: Any
+    x: Tensor, dt: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **others: Any
 ) -> Outputs:
     """A shortcut takes a batch of one state for a batch of none."""
     if initial_states is not None and len(initial_states) == 1:
         initial_states = initial_states * 0
-    return refs.ssd(x, dt, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **options)
+    return refs.ssd(x, dt, cu_seqlens=cu_seqlens, initial_states=initial_states, **others)
 
 
 @copy_signature_of(refs.selective_scan)
 def state_for_one_token_only(
-    u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **options: Any
+    u: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **others: Any
 ) -> Outputs:
     """The path with a cached state expects one token; several tokens start from a zero state."""
     if initial_states is not None:
         initial_states = torch.where(cu_seqlens.diff()[:, None, None] > 1, 0, initial_states)
-    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **options)
+    return refs.selective_scan(u, cu_seqlens=cu_seqlens, initial_states=initial_states, **others)
 
 
 @copy_signature_of(refs.causal_conv1d)
@@ -65,12 +65,12 @@ def states_without_gradient(
 
 @copy_signature_of(refs.ssd)
 def slots_by_request_id(
-    x: Tensor, dt: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **options: Any
+    x: Tensor, dt: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **others: Any
 ) -> Outputs:
     """States are looked up by the id of the request, here its rank by length, and not by its slot in the batch."""
     if initial_states is not None:
         initial_states = initial_states[cu_seqlens.diff().argsort(stable=True)]
-    return refs.ssd(x, dt, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **options)
+    return refs.ssd(x, dt, cu_seqlens=cu_seqlens, initial_states=initial_states, **others)
 
 
 def states_of_the_wrong_axis(

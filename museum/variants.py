@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from inspect import signature
-from typing import Any, TypeVar
+from typing import Any
 
 Kernel = Callable[..., Any]
-F = TypeVar("F", bound=Kernel)
 
 
 def kernel_lookup(op: Kernel, forms: Mapping[str, Mapping[str, Any]], bugs: Collection[str]) -> Callable[[str], Kernel]:
@@ -27,13 +25,3 @@ def kernel_lookup(op: Kernel, forms: Mapping[str, Mapping[str, Any]], bugs: Coll
 def bug_names(letter: str, count: int) -> list[str]:
     """The names C1, C2, ..., `count` of them."""
     return [f"{letter}{i}" for i in range(1, count + 1)]
-
-
-def copy_signature_of(op: Kernel) -> Callable[[F], F]:
-    """A decorator for a kernel passing its options on to an op: gives it the signature of the op."""
-
-    def decorate(kernel: F) -> F:
-        kernel.__signature__ = signature(op)  # type: ignore[attr-defined]
-        return kernel
-
-    return decorate

@@ -11,7 +11,8 @@ from packproof.refs.lazy import export
 if TYPE_CHECKING:
     from packproof.properties.cases.case import Case
     from packproof.properties.cases.sample import Sample
-    from packproof.properties.kernel_under_test import KernelUnderTest, Origin
+    from packproof.properties.comparison import Origin
+    from packproof.properties.kernel_under_test import KernelUnderTest
     from packproof.properties.tensor_key import TensorKey
     from packproof.properties.violation import Violation
 
@@ -22,7 +23,8 @@ export(
     {
         "packproof.properties.cases.case": ("Case",),
         "packproof.properties.cases.sample": ("Sample",),
-        "packproof.properties.kernel_under_test": ("KernelUnderTest", "Origin"),
+        "packproof.properties.comparison": ("Origin",),
+        "packproof.properties.kernel_under_test": ("KernelUnderTest",),
         "packproof.properties.tensor_key": ("TensorKey",),
         "packproof.properties.violation": ("Violation",),
     },

@@ -141,11 +141,11 @@ class MachineLimit(Refusal):
     """The machine lacks the memory or the time for this call: the kernel is not judged."""
 
 
-class SlowToCompile(MachineLimit):
+class SlowCompilation(MachineLimit):
     """A compiler was still at work at the time limit, and at a longer one in a second call. This is no hang."""
 
 
-class NotCompiled(Refusal):
+class FailedCompilation(Refusal):
     """torch.compile itself failed on a kernel without the promise `compilable`: it is not judged there."""
 
 
@@ -153,7 +153,7 @@ class OutOfTime(PackproofError):
     """The run reached its time limit before the kernel answered. Neither kernel nor call is at fault."""
 
 
-class BoundVacuous(Refusal):
+class VacuousBound(Refusal):
     """The error bound, derived or declared, is as large as the values: it cannot judge the kernel."""
 
 
@@ -174,11 +174,11 @@ class Runner(Protocol):
     def run(self, call: Call) -> Result:
         """Run a call. Raises KernelFault and Refusal."""
 
-    def printed(self) -> list[str]:
+    def printed_lines(self) -> list[str]:
         """The last lines printed by the kernel since the previous call of this method, unless shown elsewhere."""
 
     def restart(self) -> None:
         """Discard all state of the kernel's process (autotuner, caches). The next call starts cold."""
 
-    def impatient(self) -> AbstractContextManager[None]:
+    def with_short_timeout(self) -> AbstractContextManager[None]:
         """Shorten the time limit of calls inside, if earlier answers were quick. Used to shrink a hang."""

@@ -3,18 +3,40 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from packproof.properties.bounds.budget import Budget, same_bits, score
+from packproof.properties.bounds.oracle import OracleAnswer
+from packproof.properties.cases.sample import Sample
 from packproof.properties.light_torch import argmax
 from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation, number
 from packproof.refs.axes import Axes, is_in_pool, role
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The origin of compared rows. The budget of its sample applies to them.
+
+    >>> from packproof.properties import Origin
+    >>> def last_alone(kernel, case):
+    ...     sample = kernel.sample(case)
+    ...     packed, alone = kernel.run(sample), kernel.run(sample.alone(-1))
+    ...     for key, y in alone.items():
+    ...         start = sample.offsets[-2]
+    ...         rows = packed[key][start : sample.offsets[-1]]
+    ...         yield from kernel.agree(key, rows, y, Origin(sample, start), other="alone")
+    """
+
+    sample: Sample
+    """The sample with these rows."""
+    start: int = 0
+    """The first of them in the sample."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +66,11 @@ class RowMap:
         if role(self.axes) == "sequence":
             return (sequence,)
         return (self.offsets[sequence if sequence >= 0 else -1] + position,)
+
+    def element_index(self, violation: Violation) -> tuple[int, ...]:
+        """The index of a violation's element in the whole tensor."""
+        row = self.index(violation.sequence, violation.position) if violation.slot < 0 else (violation.slot,)
+        return row + violation.index
 
 
 @dataclass(frozen=True)
@@ -126,6 +153,18 @@ class Comparison:
             term=term,
             note=self.note,
         )
+
+
+def add_reference_value(violation: Violation, answer: OracleAnswer, budget: Budget, rows: RowMap) -> Violation:
+    """The violation with the value of the reference, to tell which of two runs is incorrect.
+
+    budget: the budget of one run.
+    rows: the row map of its tensor.
+    """
+    assert violation.tensor is not None
+    index = rows.element_index(violation)
+    value, allowed = answer.values[violation.tensor][index], budget.total[index]
+    return violation if value.isnan() else replace(violation, expected=float(value), allowed=float(allowed))
 
 
 _active_record: ContextVar[list[Comparison] | None] = ContextVar("comparisons", default=None)

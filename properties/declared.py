@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from packproof.properties.cases.case import SHORT_DTYPES
+from packproof.properties.cases.case import LONG_DTYPES, SHORT_DTYPES
 from packproof.refs.errors import UsageError
-
-_LONG = {short: long for long, short in SHORT_DTYPES.items()}
 
 
 def require(condition: bool, context: str, name: str, value: object, expected: str) -> None:
@@ -42,13 +40,13 @@ def require_mapping(context: str, name: str, value: object, expected: str) -> No
 
 def long_dtypes(context: str, value: Any) -> list[str]:
     """Dtypes by long names. Raises UsageError unless the value is a non-empty list of long or short names."""
-    expected = f"a list of {', '.join(_LONG)}"
+    expected = f"a list of {', '.join(LONG_DTYPES)}"
     is_list = isinstance(value, Iterable) and not isinstance(value, str) and bool(value)
     require(is_list, context, "dtypes", value, expected)
     for entry in value:
-        if entry not in SHORT_DTYPES and entry not in _LONG:
+        if entry not in SHORT_DTYPES and entry not in LONG_DTYPES:
             raise UsageError(f"{context}: dtypes has {entry!r}, expected {expected}")
-    return [_LONG.get(entry, entry) for entry in value]
+    return [LONG_DTYPES.get(entry, entry) for entry in value]
 
 
 def string_list(context: str, name: str, value: Any, example: str) -> list[str]:

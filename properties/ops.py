@@ -17,8 +17,8 @@ from packproof.properties.bounds import (
     rounded_attention,
     rounded_operands,
 )
+from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.op import Op
-from packproof.properties.roundings import Roundings
 from packproof.refs import signatures
 from packproof.refs.errors import UsageError
 from packproof.refs.pools import run_on_pool

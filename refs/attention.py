@@ -1,7 +1,8 @@
 """Softmax attention inside each sequence (Vaswani et al. 2017, eq. 1), with grouped heads, windows and sinks."""
 
 import math
-from typing import Literal, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from einops import einsum, repeat
@@ -9,32 +10,15 @@ from torch import Tensor
 
 from packproof.refs.arguments import bind, check_options, finite_scale
 from packproof.refs.attention_options import check_softcap, reaches
-from packproof.refs.errors import checked_call
+from packproof.refs.errors import checked_call, typed_as
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
 from packproof.refs.signatures import ATTENTION
 
+if TYPE_CHECKING:
+    from packproof.refs import overloads
 
-@overload
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
-    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
-    softmax_scale: float | None = None, softcap: float = 0.0,
-    return_lse: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
-    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
-    softmax_scale: float | None = None, softcap: float = 0.0,
-    return_lse: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
-    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
-    softmax_scale: float | None = None, softcap: float = 0.0,
-    return_lse: bool,
-) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+
+@typed_as(lambda: overloads.attention)
 @checked_call
 def attention(
     q: Tensor,
@@ -107,12 +91,25 @@ def attention(
         lse = torch.where(sees_no_key, -math.inf, terms.logsumexp(-1))
         return einsum(weights, v, "h i j, j h c -> i h c"), lse.mT
 
+    return attend_sequences(attend, q, k, v, cu_seqlens=cu_seqlens, cu_seqlens_k=cu_seqlens_k, return_lse=return_lse)
+
+
+def attend_sequences(
+    attend: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention by a function over one sequence: `y, lse = attend(q, k, v)`, with tensors in the compute dtype."""
     key_offsets = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     pieces = (
         split_sequences(to_compute_dtype(x), cu) for x, cu in ((q, cu_seqlens), (k, key_offsets), (v, key_offsets))
     )
     empty_result = attend(q[:0], k[:0], v[:0])  # a graph to every input even if there is no sequence
     ys, lses = zip(empty_result, *(attend(*sequence) for sequence in zip(*pieces, strict=True)), strict=True)
-    y = join_sequences(ys, like=q.new_zeros(sizes["t"], sizes["hq"], sizes["v"]))
-    lse = join_sequences(lses, like=to_compute_dtype(q.new_zeros(sizes["t"], sizes["hq"])))
-    return (y, lse) if return_lse else y
+    y = join_sequences(ys, like=q.new_zeros(*q.shape[:2], v.shape[2]))
+    return (y, join_sequences(lses, like=to_compute_dtype(q.new_zeros(q.shape[:2])))) if return_lse else y

@@ -1,13 +1,13 @@
 """Causal depthwise convolution of Mamba (Gu & Dao 2023, fig. 3): y[t] = act(bias + Σ_j weight[:, j] x[t-(w-1)+j])."""
 
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from packproof.refs.arguments import bind, check_floats, check_option, check_options
-from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.errors import ArgumentError, checked_call, typed_as
 from packproof.refs.recurrence import (
     join_sequences,
     join_states,
@@ -17,6 +17,9 @@ from packproof.refs.recurrence import (
     to_compute_dtype,
 )
 from packproof.refs.signatures import CAUSAL_CONV1D
+
+if TYPE_CHECKING:
+    from packproof.refs import overloads
 
 Activation = Literal["silu"] | None
 
@@ -58,21 +61,7 @@ def _step(
     return window[..., 1:], functional.silu(y) if activation else y
 
 
-@overload
-def causal_conv1d(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, initial_states: Tensor | None = None,
-    activation: Activation = None, return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def causal_conv1d(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, initial_states: Tensor | None = None,
-    activation: Activation = None, return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def causal_conv1d(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, initial_states: Tensor | None = None,
-    activation: Activation = None, return_final_states: bool,
-) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@typed_as(lambda: overloads.causal_conv1d)
 @checked_call
 def causal_conv1d(
     x: Tensor,

@@ -6,16 +6,23 @@
 `*_step` advances one token; `*_chunked` is the WY form inside chunks and a recurrence between them.
 """
 
-from functools import partial
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from packproof.refs import gated
-from packproof.refs.arguments import check_step, finite_scale, whole_number
-from packproof.refs.errors import ArgumentError, checked_call
-from packproof.refs.gated import Result
+from packproof.refs.arguments import check_step, finite_scale
+from packproof.refs.errors import checked_call, copy_signature_of, typed_as
+from packproof.refs.gated import (
+    GatedRecurrence,
+    Result,
+    chunked_form,
+    no_decay,
+    outer,
+    read_state,
+    run_over_pack,
+)
+from packproof.refs.recurrence import checked_arguments, over_time, time_step
 from packproof.refs.signatures import (
     DELTA_RULE,
     DELTA_RULE_STEP,
@@ -23,7 +30,20 @@ from packproof.refs.signatures import (
     GATED_DELTA_RULE_STEP,
     KDA,
     KDA_STEP,
+    Signature,
 )
+
+if TYPE_CHECKING:
+    from packproof.refs import overloads
+
+L2_EPSILON = 1e-6  # as in the models' kernels
+
+
+def _step(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """The state after one more token, and y before its scale; g is (h, 1), or (h, k) for a gate per key channel."""
+    S = torch.exp(g)[..., None] * S
+    S = S + outer(k, beta[:, None] * (v - read_state(S, k)))
+    return S, read_state(S, q)
 
 
 @checked_call
@@ -44,9 +64,8 @@ def delta_rule_step(
     (tensor([5., 1.]), tensor([[5.]]))
     """
     check_step("delta_rule_step", DELTA_RULE_STEP, S=S, q=q, k=k, v=v, beta=beta)
-    factor = finite_scale("delta_rule_step", scale, q.shape[-1])
-    S, y = gated.delta_step(S, v, q, k, torch.zeros_like(beta)[:, None], beta)
-    return S, factor * y
+    S, y = _step(S, v, q, k, torch.zeros_like(beta)[:, None], beta)
+    return S, finite_scale("delta_rule_step", scale, q.shape[-1]) * y
 
 
 @checked_call
@@ -63,9 +82,8 @@ def gated_delta_rule_step(
     tensor([5.0000, 0.3679])
     """
     check_step("gated_delta_rule_step", GATED_DELTA_RULE_STEP, S=S, q=q, k=k, v=v, g=g, beta=beta)
-    factor = finite_scale("gated_delta_rule_step", scale, q.shape[-1])
-    S, y = gated.delta_step(S, v, q, k, g[:, None], beta)
-    return S, factor * y
+    S, y = _step(S, v, q, k, g[:, None], beta)
+    return S, finite_scale("gated_delta_rule_step", scale, q.shape[-1]) * y
 
 
 @checked_call
@@ -82,28 +100,11 @@ def kda_step(
     tensor([5.0000, 0.1353])
     """
     check_step("kda_step", KDA_STEP, S=S, q=q, k=k, v=v, g=g, beta=beta)
-    factor = finite_scale("kda_step", scale, q.shape[-1])
-    S, y = gated.delta_step(S, v, q, k, g, beta)
-    return S, factor * y
+    S, y = _step(S, v, q, k, g, beta)
+    return S, finite_scale("kda_step", scale, q.shape[-1]) * y
 
 
-@overload
-def delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, qk_l2norm: bool = False, beta_sigmoid: bool = False,
-    cu_seqlens: Tensor, scale: float | None = None, initial_states: Tensor | None = None,
-    return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, qk_l2norm: bool = False, beta_sigmoid: bool = False,
-    cu_seqlens: Tensor, scale: float | None = None, initial_states: Tensor | None = None,
-    return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, qk_l2norm: bool = False, beta_sigmoid: bool = False,
-    cu_seqlens: Tensor, scale: float | None = None, initial_states: Tensor | None = None, return_final_states: bool,
-) -> Result: ...  # fmt: skip
+@typed_as(lambda: overloads.delta_rule)
 @checked_call
 def delta_rule(
     q: Tensor,
@@ -140,26 +141,12 @@ def delta_rule(
     >>> delta_rule(k, k, v, beta, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
     tensor([0.2500, 0.3750, 0.2500, 0.3750, 0.4375])
     """
-    tensors = {"q": q, "k": k, "v": v, "beta": beta, "initial_states": initial_states}
-    options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "return_final_states": return_final_states}
-    return gated.run_delta_rule(gated.delta_recurrence, DELTA_RULE, cu_seqlens, tensors, options, scale)
+    return run_delta_rule(delta_recurrence, DELTA_RULE, **locals())
 
 
-@checked_call
-def delta_rule_chunked(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    *,
-    chunk: int = 64,
-    qk_l2norm: bool = False,
-    beta_sigmoid: bool = False,
-    cu_seqlens: Tensor,
-    scale: float | None = None,
-    initial_states: Tensor | None = None,
-    return_final_states: bool = False,
-) -> Result:
+@typed_as(lambda: overloads.delta_rule_chunked)
+@copy_signature_of(delta_rule, chunk=64)
+def delta_rule_chunked(chunk: int, **arguments: Any) -> Result:
     """`delta_rule`, same arguments and results, in chunks.
 
     chunk: tokens in a chunk. The first chunk starts with the sequence; the last one may be shorter.
@@ -170,30 +157,10 @@ def delta_rule_chunked(
     >>> delta_rule_chunked(k, k, v, beta, cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
     tensor([0.2500, 0.3750, 0.2500, 0.3750, 0.4375])
     """
-    tensors = {"q": q, "k": k, "v": v, "beta": beta, "initial_states": initial_states}
-    options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "return_final_states": return_final_states}
-    form = partial(gated.chunkwise_recurrence, whole_number("delta_rule_chunked", "chunk", chunk, 1, ArgumentError))
-    return gated.run_delta_rule(form, DELTA_RULE, cu_seqlens, tensors, options, scale)
+    return run_delta_rule(chunked_form("delta_rule_chunked", chunk), DELTA_RULE, **arguments)
 
 
-@overload
-def gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, A_log: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, qk_l2norm: bool = False, beta_sigmoid: bool = False, cu_seqlens: Tensor,
-    scale: float | None = None, initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, A_log: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, qk_l2norm: bool = False, beta_sigmoid: bool = False, cu_seqlens: Tensor,
-    scale: float | None = None, initial_states: Tensor | None = None, return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, A_log: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, qk_l2norm: bool = False, beta_sigmoid: bool = False, cu_seqlens: Tensor,
-    scale: float | None = None, initial_states: Tensor | None = None, return_final_states: bool,
-) -> Result: ...  # fmt: skip
+@typed_as(lambda: overloads.gated_delta_rule)
 @checked_call
 def gated_delta_rule(
     q: Tensor,
@@ -226,38 +193,12 @@ def gated_delta_rule(
     >>> gated_delta_rule(k, k, v, g, beta, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
     tensor([0.2500, 0.2960, 0.2500, 0.2960, 0.3044])
     """
-    tensors = {
-        "q": q,
-        "k": k,
-        "v": v,
-        "g": g,
-        "beta": beta,
-        "A_log": A_log,
-        "dt_bias": dt_bias,
-        "initial_states": initial_states,
-    }
-    options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "return_final_states": return_final_states}
-    return gated.run_delta_rule(gated.delta_recurrence, GATED_DELTA_RULE, cu_seqlens, tensors, options, scale)
+    return run_delta_rule(delta_recurrence, GATED_DELTA_RULE, **locals())
 
 
-@checked_call
-def gated_delta_rule_chunked(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    A_log: Tensor | None = None,
-    dt_bias: Tensor | None = None,
-    *,
-    chunk: int = 64,
-    qk_l2norm: bool = False,
-    beta_sigmoid: bool = False,
-    cu_seqlens: Tensor,
-    scale: float | None = None,
-    initial_states: Tensor | None = None,
-    return_final_states: bool = False,
-) -> Result:
+@typed_as(lambda: overloads.gated_delta_rule_chunked)
+@copy_signature_of(gated_delta_rule, chunk=64)
+def gated_delta_rule_chunked(chunk: int, **arguments: Any) -> Result:
     """`gated_delta_rule`, same arguments and results, in chunks.
 
     chunk: tokens in a chunk. The first chunk starts with the sequence; the last one may be shorter.
@@ -269,41 +210,10 @@ def gated_delta_rule_chunked(
     >>> gated_delta_rule_chunked(k, k, v, g, beta, cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
     tensor([0.2500, 0.2960, 0.2500, 0.2960, 0.3044])
     """
-    tensors = {
-        "q": q,
-        "k": k,
-        "v": v,
-        "g": g,
-        "beta": beta,
-        "A_log": A_log,
-        "dt_bias": dt_bias,
-        "initial_states": initial_states,
-    }
-    options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "return_final_states": return_final_states}
-    form = partial(
-        gated.chunkwise_recurrence, whole_number("gated_delta_rule_chunked", "chunk", chunk, 1, ArgumentError)
-    )
-    return gated.run_delta_rule(form, GATED_DELTA_RULE, cu_seqlens, tensors, options, scale)
+    return run_delta_rule(chunked_form("gated_delta_rule_chunked", chunk), GATED_DELTA_RULE, **arguments)
 
 
-@overload
-def kda(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, A_log: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, qk_l2norm: bool = False, beta_sigmoid: bool = False, cu_seqlens: Tensor,
-    scale: float | None = None, initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def kda(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, A_log: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, qk_l2norm: bool = False, beta_sigmoid: bool = False, cu_seqlens: Tensor,
-    scale: float | None = None, initial_states: Tensor | None = None, return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def kda(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, A_log: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, qk_l2norm: bool = False, beta_sigmoid: bool = False, cu_seqlens: Tensor,
-    scale: float | None = None, initial_states: Tensor | None = None, return_final_states: bool,
-) -> Result: ...  # fmt: skip
+@typed_as(lambda: overloads.kda)
 @checked_call
 def kda(
     q: Tensor,
@@ -340,38 +250,12 @@ def kda(
     >>> kda(k, k, v, g, beta, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
     tensor([0.2500, 0.2960, 0.2500, 0.2960, 0.3044])
     """
-    tensors = {
-        "q": q,
-        "k": k,
-        "v": v,
-        "g": g,
-        "beta": beta,
-        "A_log": A_log,
-        "dt_bias": dt_bias,
-        "initial_states": initial_states,
-    }
-    options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "return_final_states": return_final_states}
-    return gated.run_delta_rule(gated.delta_recurrence, KDA, cu_seqlens, tensors, options, scale)
+    return run_delta_rule(delta_recurrence, KDA, **locals())
 
 
-@checked_call
-def kda_chunked(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    A_log: Tensor | None = None,
-    dt_bias: Tensor | None = None,
-    *,
-    chunk: int = 64,
-    qk_l2norm: bool = False,
-    beta_sigmoid: bool = False,
-    cu_seqlens: Tensor,
-    scale: float | None = None,
-    initial_states: Tensor | None = None,
-    return_final_states: bool = False,
-) -> Result:
+@typed_as(lambda: overloads.kda_chunked)
+@copy_signature_of(kda, chunk=64)
+def kda_chunked(chunk: int, **arguments: Any) -> Result:
     """`kda`, same arguments and results, in chunks.
 
     chunk: tokens in a chunk. The first chunk starts with the sequence; the last one may be shorter.
@@ -383,16 +267,44 @@ def kda_chunked(
     >>> kda_chunked(k, k, v, g, beta, cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
     tensor([0.2500, 0.2960, 0.2500, 0.2960, 0.3044])
     """
-    tensors = {
-        "q": q,
-        "k": k,
-        "v": v,
-        "g": g,
-        "beta": beta,
-        "A_log": A_log,
-        "dt_bias": dt_bias,
-        "initial_states": initial_states,
-    }
-    options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "return_final_states": return_final_states}
-    form = partial(gated.chunkwise_recurrence, whole_number("kda_chunked", "chunk", chunk, 1, ArgumentError))
-    return gated.run_delta_rule(form, KDA, cu_seqlens, tensors, options, scale)
+    return run_delta_rule(chunked_form("kda_chunked", chunk), KDA, **arguments)
+
+
+def run_delta_rule(form: GatedRecurrence, signature: Signature, **arguments: Any) -> Result:
+    """An op of the delta rule in one of its forms."""
+    checked_arguments(signature, arguments)
+    q, k, v, beta = (arguments[name] for name in ("q", "k", "v", "beta"))
+    g, A_log, dt_bias = (arguments.get(name) for name in ("g", "A_log", "dt_bias"))
+
+    def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, beta: Tensor, g: Tensor | None = None) -> Any:
+        if arguments["qk_l2norm"]:
+            q, k = _l2norm(q), _l2norm(k)
+        beta = beta.sigmoid() if arguments["beta_sigmoid"] else beta
+        return form(S, v, q, k, no_decay(v) if g is None else _decay_gate(g, A_log, dt_bias), beta)
+
+    return run_over_pack(
+        recurrence,
+        *(q, k, v, beta, *(() if g is None else (g,))),
+        scale=finite_scale(signature.op, arguments["scale"], k.shape[-1]),
+        cu_seqlens=arguments["cu_seqlens"],
+        initial_states=arguments["initial_states"],
+        return_final_states=arguments["return_final_states"],
+    )
+
+
+def delta_recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """The delta rule of one sequence, token by token."""
+    return over_time(_step, S, v, q, k, g, beta)
+
+
+def _l2norm(x: Tensor) -> Tensor:
+    """x over its Euclidean norm along the last axis."""
+    return x / (x.square().sum(-1, keepdim=True) + L2_EPSILON).sqrt()
+
+
+def _decay_gate(g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None) -> Tensor:
+    """The gate (t, h, 1) or (t, h, k): -exp(A_log) softplus(g + dt_bias), or g + dt_bias without A_log."""
+    gate = time_step(g, dt_bias, A_log is not None)
+    if A_log is not None:
+        gate = -torch.exp(A_log if g.ndim == 2 else A_log[:, None]) * gate
+    return gate[..., None] if g.ndim == 2 else gate

@@ -104,14 +104,38 @@ def checked_call(function: F) -> F:
     return cast("F", call)
 
 
-def copy_signature_of(source: F) -> Callable[[Callable[..., Any]], F]:
-    """A decorator for a function passing all its arguments on to `source`: gives it the signature of `source`."""
+def copy_signature_of(source: F, **extra_defaults: Any) -> Callable[[Callable[..., Any]], F]:
+    """Decorate a function: it has the signature of `source`, checked, and gets all arguments by name, with defaults.
+
+    extra_defaults: further keyword-only parameters, before those of `source`, with their defaults.
+    """
+    parameters = list(signature(source).parameters.values())
+    extra = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=x, annotation=type(x)) for name, x in extra_defaults.items()
+    ]
+    n_positional = sum(parameter.kind in _BY_POSITION for parameter in parameters)
+    parameters[n_positional:n_positional] = extra
+    copied_signature = signature(source).replace(parameters=parameters)
 
     def decorate(function: Callable[..., Any]) -> F:
-        function.__signature__ = signature(source)  # type: ignore[attr-defined]
-        return cast("F", checked_call(function))
+        @wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            arguments = copied_signature.bind(*args, **options)
+            arguments.apply_defaults()
+            return function(**arguments.arguments)
+
+        call.__signature__ = copied_signature  # type: ignore[attr-defined]
+        return cast("F", checked_call(call))
 
     return decorate
+
+
+def typed_as(_overloads: Callable[[], F]) -> Callable[[Callable[..., Any]], F]:
+    """Decorate a function for type checkers alone: they give it the type of a function in `overloads.pyi`.
+
+    _overloads: a lambda with that function. Python never calls it, since it cannot import a stub.
+    """
+    return lambda function: cast("F", function)
 
 
 def checked_init(cls: C) -> C:

@@ -1,4 +1,4 @@
-"""The recurrence of linear attention, its gated forms and the delta rule: one state S (k, p) for each value head.
+"""The common parts of linear attention and the delta rule: one state S (k, p) for each value head.
 
     S = exp(g) S + k uᵀ     y = scale Sᵀ q
 
@@ -7,29 +7,26 @@ or (t, h, k) for a gate per key channel, and q and k have one head per value hea
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from packproof.refs.arguments import bind, check_options, finite_scale
+from packproof.refs.arguments import whole_number
+from packproof.refs.errors import ArgumentError
 from packproof.refs.recurrence import (
     expand_groups,
     join_sequences,
     join_states,
-    over_time,
     split_sequences,
     split_states,
-    time_step,
     to_compute_dtype,
 )
 from packproof.refs.segsum import segsum
-from packproof.refs.signatures import Signature
 
 Result = Tensor | tuple[Tensor, Tensor]  # y, or y and the final states
-
-L2_EPSILON = 1e-6  # as in the models' kernels
 
 GatedRecurrence = Callable[..., tuple[Tensor, Tensor]]  # (S, v, q, k, g[, beta]) -> (y, S)
 
@@ -42,9 +39,10 @@ def run_over_pack(
     *gates: Tensor,
     scale: float,
     cu_seqlens: Tensor,
-    initial_states: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Run a recurrence over each sequence: y (t, hv, p) in v's dtype, and the final states (s, hv, k, p).
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Result:
+    """Run a recurrence over each sequence: y (t, hv, p) in v's dtype, on request the final states (s, hv, k, p) too.
 
     recurrence: `y, S = recurrence(S, v, q, k, *gates)` over one sequence, with tensors in the compute dtype.
     gates: g and beta, as far as the recurrence takes them.
@@ -55,37 +53,13 @@ def run_over_pack(
     states = split_states(initial_states, len(cu_seqlens) - 1, state_shape, tokens[0])
     pieces = zip(*(split_sequences(token, cu_seqlens) for token in tokens), strict=True)
     results = [recurrence(S, *piece) for S, piece in zip(states, pieces, strict=True)]
-    return join_sequences((scale * y for y, _ in results), v), join_states(
-        [S for _, S in results], state_shape, tokens[0]
-    )
+    y = join_sequences((scale * y for y, _ in results), v)
+    return (y, join_states([S for _, S in results], state_shape, tokens[0])) if return_final_states else y
 
 
 def no_decay(v: Tensor) -> Tensor:
     """g = 0: a state without decay."""
     return to_compute_dtype(v.new_zeros(*v.shape[:2], 1))
-
-
-def linear_recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Linear attention of one sequence, token by token."""
-    return over_time(linear_step, S, v, q, k, g)
-
-
-def linear_step(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """The state after one more token, and y before its scale."""
-    S = torch.exp(g)[..., None] * S + outer(k, v)
-    return S, read_state(S, q)
-
-
-def delta_recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """The delta rule of one sequence, token by token."""
-    return over_time(delta_step, S, v, q, k, g, beta)
-
-
-def delta_step(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """The state after one more token, and y before its scale."""
-    S = torch.exp(g)[..., None] * S
-    S = S + outer(k, beta[:, None] * (v - read_state(S, k)))
-    return S, read_state(S, q)
 
 
 def outer(k: Tensor, u: Tensor) -> Tensor:
@@ -96,6 +70,11 @@ def outer(k: Tensor, u: Tensor) -> Tensor:
 def read_state(S: Tensor, q: Tensor) -> Tensor:
     """Sᵀ q of each head."""
     return (S * q[..., None]).sum(1)
+
+
+def chunked_form(function: str, chunk: Any) -> GatedRecurrence:
+    """The recurrence in chunks. Raises ArgumentError, in the name of a function, for a chunk that is no number."""
+    return partial(chunkwise_recurrence, whole_number(function, "chunk", chunk, 1, ArgumentError))
 
 
 def chunkwise_recurrence(chunk: int, S: Tensor, *tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,41 +108,3 @@ def _one_chunk(
     y = torch.einsum("hij, jhp -> ihp", scores, u) + torch.einsum("ihc, hci, hcp -> ihp", q, from_S, S)
     chunk_state = torch.einsum("hcj, jhc, jhp -> hcp", to_end[..., 1:], k, u)
     return y, to_end[..., :1] * S + chunk_state
-
-
-def run_delta_rule(
-    form: GatedRecurrence, signature: Signature, cu_seqlens: Tensor, tensors: dict[str, Any],
-    options: dict[str, Any], scale: Any,
-) -> Result:  # fmt: skip
-    """An op of the delta rule, from its tensors and options by name."""
-    sizes = bind(signature, cu_seqlens, **tensors, values=True)
-    check_options(signature, **options)
-    A_log, dt_bias = tensors.get("A_log"), tensors.get("dt_bias")
-
-    def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, beta: Tensor, g: Tensor | None = None) -> Any:
-        if options["qk_l2norm"]:
-            q, k = l2norm(q), l2norm(k)
-        beta = beta.sigmoid() if options["beta_sigmoid"] else beta
-        return form(S, v, q, k, no_decay(v) if g is None else decay_gate(g, A_log, dt_bias), beta)
-
-    outputs = run_over_pack(
-        recurrence,
-        *(tensors[name] for name in ("q", "k", "v", "beta", "g") if name in tensors),
-        scale=finite_scale(signature.op, scale, sizes["k"]),
-        cu_seqlens=cu_seqlens,
-        initial_states=tensors["initial_states"],
-    )
-    return outputs if options["return_final_states"] else outputs[0]
-
-
-def l2norm(x: Tensor) -> Tensor:
-    """x over its Euclidean norm along the last axis."""
-    return x / (x.square().sum(-1, keepdim=True) + L2_EPSILON).sqrt()
-
-
-def decay_gate(g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None) -> Tensor:
-    """The gate (t, h, 1) or (t, h, k): -exp(A_log) softplus(g + dt_bias), or g + dt_bias without A_log."""
-    gate = time_step(g, dt_bias, A_log is not None)
-    if A_log is not None:
-        gate = -torch.exp(A_log if g.ndim == 2 else A_log[:, None]) * gate
-    return gate[..., None] if g.ndim == 2 else gate

@@ -6,15 +6,23 @@ et al. 2024, Gated Linear Attention, with one gate per head) forgets by a gate o
 masked attention inside chunks and a recurrence between them; a chunk as long as a sequence is the quadratic form.
 """
 
-from functools import partial
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
-from packproof.refs import gated
-from packproof.refs.arguments import bind, check_options, check_step, finite_scale, whole_number
-from packproof.refs.errors import ArgumentError, checked_call
-from packproof.refs.gated import Result
+from packproof.refs.arguments import check_step, finite_scale
+from packproof.refs.errors import checked_call, copy_signature_of, typed_as
+from packproof.refs.gated import (
+    GatedRecurrence,
+    Result,
+    chunked_form,
+    no_decay,
+    outer,
+    read_state,
+    run_over_pack,
+)
+from packproof.refs.recurrence import checked_arguments, over_time
 from packproof.refs.signatures import (
     LINEAR_ATTENTION,
     LINEAR_ATTENTION_STEP,
@@ -24,6 +32,15 @@ from packproof.refs.signatures import (
     SIMPLE_GLA_STEP,
     Signature,
 )
+
+if TYPE_CHECKING:
+    from packproof.refs import overloads
+
+
+def _step(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """The state after one more token, and y before its scale; g is (h, 1)."""
+    S = torch.exp(g)[..., None] * S + outer(k, v)
+    return S, read_state(S, q)
 
 
 @checked_call
@@ -43,9 +60,8 @@ def linear_attention_step(
     (torch.Size([2, 4, 3]), tensor([2., 2., 2.]))
     """
     check_step("linear_attention_step", LINEAR_ATTENTION_STEP, S=S, q=q, k=k, v=v)
-    factor = finite_scale("linear_attention_step", scale, q.shape[-1])
-    S = S + gated.outer(k, v)
-    return S, factor * gated.read_state(S, q)
+    S = S + outer(k, v)
+    return S, finite_scale("linear_attention_step", scale, q.shape[-1]) * read_state(S, q)
 
 
 @checked_call
@@ -61,9 +77,8 @@ def simple_gla_step(
     tensor([[2.7358, 2.7358, 2.7358]])
     """
     check_step("simple_gla_step", SIMPLE_GLA_STEP, S=S, q=q, k=k, v=v, g=g)
-    factor = finite_scale("simple_gla_step", scale, q.shape[-1])
-    S, y = gated.linear_step(S, v, q, k, g[:, None])
-    return S, factor * y
+    S, y = _step(S, v, q, k, g[:, None])
+    return S, finite_scale("simple_gla_step", scale, q.shape[-1]) * y
 
 
 @checked_call
@@ -81,26 +96,11 @@ def retention_step(
     tensor([[2.7358, 2.7358, 2.7358]])
     """
     check_step("retention_step", RETENTION_STEP, S=S, q=q, k=k, v=v, decay=decay)
-    factor = finite_scale("retention_step", scale, q.shape[-1])
-    S, y = gated.linear_step(S, v, q, k, decay[:, None])
-    return S, factor * y
+    S, y = _step(S, v, q, k, decay[:, None])
+    return S, finite_scale("retention_step", scale, q.shape[-1]) * y
 
 
-@overload
-def linear_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def linear_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def linear_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: bool,
-) -> Result: ...  # fmt: skip
+@typed_as(lambda: overloads.linear_attention)
 @checked_call
 def linear_attention(
     q: Tensor,
@@ -132,21 +132,12 @@ def linear_attention(
     >>> states.shape
     torch.Size([2, 1, 4, 2])
     """
-    return _linear_attention(gated.linear_recurrence, q, k, v, cu_seqlens, scale, initial_states, return_final_states)
+    return _run(linear_recurrence, LINEAR_ATTENTION, **locals())
 
 
-@checked_call
-def linear_attention_chunked(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    chunk: int = 64,
-    cu_seqlens: Tensor,
-    scale: float | None = None,
-    initial_states: Tensor | None = None,
-    return_final_states: bool = False,
-) -> Result:
+@typed_as(lambda: overloads.linear_attention_chunked)
+@copy_signature_of(linear_attention, chunk=64)
+def linear_attention_chunked(chunk: int, **arguments: Any) -> Result:
     """`linear_attention`, same arguments and results, in chunks.
 
     chunk: tokens in a chunk. The first chunk starts with the sequence; the last one may be shorter.
@@ -157,27 +148,10 @@ def linear_attention_chunked(
     >>> linear_attention_chunked(q, q, v, cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
     tensor([2., 4., 2., 4., 6.])
     """
-    form = partial(
-        gated.chunkwise_recurrence, whole_number("linear_attention_chunked", "chunk", chunk, 1, ArgumentError)
-    )
-    return _linear_attention(form, q, k, v, cu_seqlens, scale, initial_states, return_final_states)
+    return _run(chunked_form("linear_attention_chunked", chunk), LINEAR_ATTENTION, **arguments)
 
 
-@overload
-def simple_gla(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def simple_gla(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def simple_gla(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: bool,
-) -> Result: ...  # fmt: skip
+@typed_as(lambda: overloads.simple_gla)
 @checked_call
 def simple_gla(
     q: Tensor,
@@ -202,22 +176,12 @@ def simple_gla(
     >>> simple_gla(q, q, v, g, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
     tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
     """
-    return _simple_gla(gated.linear_recurrence, q, k, v, g, cu_seqlens, scale, initial_states, return_final_states)
+    return _run(linear_recurrence, SIMPLE_GLA, **locals())
 
 
-@checked_call
-def simple_gla_chunked(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    *,
-    chunk: int = 64,
-    cu_seqlens: Tensor,
-    scale: float | None = None,
-    initial_states: Tensor | None = None,
-    return_final_states: bool = False,
-) -> Result:
+@typed_as(lambda: overloads.simple_gla_chunked)
+@copy_signature_of(simple_gla, chunk=64)
+def simple_gla_chunked(chunk: int, **arguments: Any) -> Result:
     """`simple_gla`, same arguments and results, in chunks as in `linear_attention_chunked`.
 
     >>> import torch
@@ -226,25 +190,10 @@ def simple_gla_chunked(
     >>> simple_gla_chunked(q, q, v, g, cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
     tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
     """
-    form = partial(gated.chunkwise_recurrence, whole_number("simple_gla_chunked", "chunk", chunk, 1, ArgumentError))
-    return _simple_gla(form, q, k, v, g, cu_seqlens, scale, initial_states, return_final_states)
+    return _run(chunked_form("simple_gla_chunked", chunk), SIMPLE_GLA, **arguments)
 
 
-@overload
-def retention(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def retention(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def retention(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
-    initial_states: Tensor | None = None, return_final_states: bool,
-) -> Result: ...  # fmt: skip
+@typed_as(lambda: overloads.retention)
 @checked_call
 def retention(
     q: Tensor,
@@ -269,22 +218,12 @@ def retention(
     >>> retention(q, q, v, -torch.ones(1), cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
     tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
     """
-    return _retention(gated.linear_recurrence, q, k, v, decay, cu_seqlens, scale, initial_states, return_final_states)
+    return _run(linear_recurrence, RETENTION, **locals())
 
 
-@checked_call
-def retention_chunked(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    decay: Tensor,
-    *,
-    chunk: int = 64,
-    cu_seqlens: Tensor,
-    scale: float | None = None,
-    initial_states: Tensor | None = None,
-    return_final_states: bool = False,
-) -> Result:
+@typed_as(lambda: overloads.retention_chunked)
+@copy_signature_of(retention, chunk=64)
+def retention_chunked(chunk: int, **arguments: Any) -> Result:
     """`retention`, same arguments and results, in chunks as in `linear_attention_chunked`.
 
     >>> import torch
@@ -293,57 +232,30 @@ def retention_chunked(
     >>> retention_chunked(q, q, v, -torch.ones(1), cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
     tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
     """
-    form = partial(gated.chunkwise_recurrence, whole_number("retention_chunked", "chunk", chunk, 1, ArgumentError))
-    return _retention(form, q, k, v, decay, cu_seqlens, scale, initial_states, return_final_states)
+    return _run(chunked_form("retention_chunked", chunk), RETENTION, **arguments)
 
 
-def _linear_attention(
-    form: gated.GatedRecurrence, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, scale: Any,
-    initial_states: Tensor | None, return_final_states: bool,
-) -> Result:  # fmt: skip
-    tensors = {"q": q, "k": k, "v": v, "initial_states": initial_states}
-    factor = _bind_scale(LINEAR_ATTENTION, cu_seqlens, tensors, scale, return_final_states)
-
-    def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return form(S, v, q, k, gated.no_decay(v))
-
-    outputs = gated.run_over_pack(
-        recurrence, q, k, v, scale=factor, cu_seqlens=cu_seqlens, initial_states=initial_states
-    )
-    return outputs if return_final_states else outputs[0]
-
-
-def _simple_gla(
-    form: gated.GatedRecurrence, q: Tensor, k: Tensor, v: Tensor, g: Tensor, cu_seqlens: Tensor, scale: Any,
-    initial_states: Tensor | None, return_final_states: bool,
-) -> Result:  # fmt: skip
-    tensors = {"q": q, "k": k, "v": v, "g": g, "initial_states": initial_states}
-    factor = _bind_scale(SIMPLE_GLA, cu_seqlens, tensors, scale, return_final_states)
-    outputs = gated.run_over_pack(
+def _run(form: GatedRecurrence, signature: Signature, **arguments: Any) -> Result:
+    """One of the three ops in one of its forms."""
+    checked_arguments(signature, arguments)
+    q, k, v = (arguments[name] for name in ("q", "k", "v"))
+    return run_over_pack(
         form,
-        *(q, k, v, g[..., None]),
-        scale=factor,
-        cu_seqlens=cu_seqlens,
-        initial_states=initial_states,
+        *(q, k, v, _log_decay(v, arguments.get("g"), arguments.get("decay"))),
+        scale=finite_scale(signature.op, arguments["scale"], k.shape[-1]),
+        cu_seqlens=arguments["cu_seqlens"],
+        initial_states=arguments["initial_states"],
+        return_final_states=arguments["return_final_states"],
     )
-    return outputs if return_final_states else outputs[0]
 
 
-def _retention(
-    form: gated.GatedRecurrence, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, cu_seqlens: Tensor, scale: Any,
-    initial_states: Tensor | None, return_final_states: bool,
-) -> Result:  # fmt: skip
-    tensors = {"q": q, "k": k, "v": v, "decay": decay, "initial_states": initial_states}
-    factor = _bind_scale(RETENTION, cu_seqlens, tensors, scale, return_final_states)
-    g = decay[:, None].expand(len(v), -1, -1)
-    outputs = gated.run_over_pack(form, q, k, v, g, scale=factor, cu_seqlens=cu_seqlens, initial_states=initial_states)
-    return outputs if return_final_states else outputs[0]
+def _log_decay(v: Tensor, g: Tensor | None, decay: Tensor | None) -> Tensor:
+    """The logarithm of the decay of each token and head (t, h, 1)."""
+    if decay is not None:
+        return decay[:, None].expand(len(v), -1, -1)
+    return no_decay(v) if g is None else g[..., None]
 
 
-def _bind_scale(
-    signature: Signature, cu_seqlens: Tensor, tensors: dict[str, Tensor | None], scale: Any, return_final_states: bool
-) -> float:
-    """Check a call, and return the scale as a float."""
-    sizes = bind(signature, cu_seqlens, **tensors, values=True)
-    check_options(signature, return_final_states=return_final_states)
-    return finite_scale(signature.op, scale, sizes["k"])
+def linear_recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Linear attention of one sequence, token by token."""
+    return over_time(_step, S, v, q, k, g)

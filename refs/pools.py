@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options
 from packproof.refs.convolution import Activation, causal_conv1d
 from packproof.refs.delta_rule import gated_delta_rule, kda
 from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.recurrence import checked_arguments
 from packproof.refs.scan import selective_scan
 from packproof.refs.signatures import (
     CAUSAL_CONV1D_UPDATE,
@@ -53,22 +53,15 @@ def run_on_pool(
     return y, new_states
 
 
-def _run_update(
-    signature: Signature,
-    op: Callable[..., Any],
-    tensors: dict[str, Tensor | None],
-    cu_seqlens: Tensor,
-    **options: Any,
-) -> tuple[Tensor, Tensor]:
-    sizes = bind(signature, cu_seqlens, **tensors, values=True)
-    check_options(signature, **{name: value for name, value in options.items() if name in signature.options})
-    _check_slots(signature.op, tensors["state_indices"], sizes["c"])
-    return run_on_pool(op, cu_seqlens=cu_seqlens, **tensors, **options)  # type: ignore[arg-type]
+def _run_update(signature: Signature, op: Callable[..., Any], **call: Any) -> tuple[Tensor, Tensor]:
+    """An op of this module, from its arguments by name. op: the same op without a pool."""
+    arguments = checked_arguments(signature, call)
+    _check_slots(signature.op, arguments["state_indices"], len(arguments["states"]))
+    return run_on_pool(op, **arguments)
 
 
-def _check_slots(function: str, state_indices: Tensor | None, slots: int) -> None:
+def _check_slots(function: str, state_indices: Tensor, slots: int) -> None:
     """Raise ArgumentError unless each request has a slot of its own in the pool, or none."""
-    assert state_indices is not None
     owners: dict[int, int] = {}
     for request, slot in enumerate(state_indices.tolist()):
         if not -1 <= slot < slots:
@@ -112,8 +105,7 @@ def causal_conv1d_update(
     >>> y[:, 0], pool.flatten()
     (tensor([8., 0.]), tensor([5., 6., 1.]))
     """
-    tensors = {"x": x, "weight": weight, "bias": bias, "states": states, "state_indices": state_indices}
-    return _run_update(CAUSAL_CONV1D_UPDATE, causal_conv1d, tensors, cu_seqlens, activation=activation)
+    return _run_update(CAUSAL_CONV1D_UPDATE, causal_conv1d, **locals())
 
 
 @checked_call
@@ -148,11 +140,7 @@ def selective_scan_update(
     >>> y[:, 0], pool.flatten()
     (tensor([9., 0.]), tensor([4., 9.]))
     """
-    tensors = {
-        **{"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias},
-        **{"states": states, "state_indices": state_indices},
-    }
-    return _run_update(SELECTIVE_SCAN_UPDATE, selective_scan, tensors, cu_seqlens, delta_softplus=delta_softplus)
+    return _run_update(SELECTIVE_SCAN_UPDATE, selective_scan, **locals())
 
 
 @checked_call
@@ -187,11 +175,7 @@ def ssd_update(
     >>> y[:, 0, 0], pool.flatten()
     (tensor([9., 0.]), tensor([4., 9.]))
     """
-    tensors = {
-        **{"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias},
-        **{"states": states, "state_indices": state_indices},
-    }
-    return _run_update(SSD_UPDATE, ssd, tensors, cu_seqlens, dt_softplus=dt_softplus)
+    return _run_update(SSD_UPDATE, ssd, **locals())
 
 
 @checked_call
@@ -227,12 +211,7 @@ def gated_delta_rule_update(
     >>> y[:, 0, 0], pool.flatten()
     (tensor([5., 0.]), tensor([4., 5.]))
     """
-    tensors = {
-        **{"q": q, "k": k, "v": v, "g": g, "beta": beta, "A_log": A_log, "dt_bias": dt_bias},
-        **{"states": states, "state_indices": state_indices},
-    }
-    options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "scale": scale}
-    return _run_update(GATED_DELTA_RULE_UPDATE, gated_delta_rule, tensors, cu_seqlens, **options)
+    return _run_update(GATED_DELTA_RULE_UPDATE, gated_delta_rule, **locals())
 
 
 @checked_call
@@ -268,9 +247,4 @@ def kda_update(
     >>> y[:, 0, 0], pool.flatten()
     (tensor([5., 0.]), tensor([4., 5.]))
     """
-    tensors = {
-        **{"q": q, "k": k, "v": v, "g": g, "beta": beta, "A_log": A_log, "dt_bias": dt_bias},
-        **{"states": states, "state_indices": state_indices},
-    }
-    options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "scale": scale}
-    return _run_update(KDA_UPDATE, kda, tensors, cu_seqlens, **options)
+    return _run_update(KDA_UPDATE, kda, **locals())

@@ -1,6 +1,6 @@
 """The common parts of the references: the loops over sequences and over time, the time step, the gate and the skip."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
 from itertools import pairwise
 from typing import Any
@@ -10,8 +10,9 @@ from einops import repeat
 from torch import Tensor
 from torch.nn import functional
 
-from packproof.refs.arguments import check_offsets, check_offsets_form
+from packproof.refs.arguments import bind, check_offsets, check_offsets_form, check_options, widen_narrow_inputs
 from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.signatures import Signature
 from packproof.refs.wording import kind, plural
 
 Step = Callable[..., tuple[Tensor, Tensor]]
@@ -19,6 +20,17 @@ Recurrence = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Te
 Gate = Callable[[Tensor, Tensor | None], Tensor]
 
 SOFTPLUS_LINEAR = 40.0  # above it softplus(x) == x in float64; torch's default of 20 loses nine digits
+
+
+def checked_arguments(signature: Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, `narrow` ones widened. Raises ArgumentError or LayoutError if one is wrong.
+
+    arguments: all of the call; in an op without variables of its own they are `locals()`.
+    """
+    inputs = {name: arguments[name] for name in signature.inputs if name in arguments}
+    bind(signature, arguments["cu_seqlens"], **inputs, values=True)
+    check_options(signature, **{name: arguments[name] for name in signature.options})
+    return {**arguments, **widen_narrow_inputs(signature, inputs)}
 
 
 def sequence_slices(cu_seqlens: Tensor) -> list[slice]:

@@ -1,14 +1,19 @@
 """Selective scan: Mamba's recurrence, one diagonal state space per channel (Gu & Dao 2023, eq. 2 and Algorithm 2)."""
 
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options, check_step, widen_narrow_inputs
-from packproof.refs.errors import checked_call, copy_signature_of
-from packproof.refs.recurrence import Recurrence, over_time, state_space
+from packproof.refs.arguments import check_step
+from packproof.refs.errors import checked_call, copy_signature_of, typed_as
+from packproof.refs.recurrence import Gate, Recurrence, checked_arguments, gate, over_time, state_space
 from packproof.refs.signatures import SELECTIVE_SCAN, SELECTIVE_SCAN_STEP
+
+if TYPE_CHECKING:
+    from packproof.refs import overloads
+
+Result = Tensor | tuple[Tensor, Tensor]  # y, or y and the final states
 
 
 @checked_call
@@ -34,24 +39,7 @@ def _step(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) 
     return h, (h * C).sum(-1)
 
 
-@overload
-def selective_scan(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
-    delta_bias: Tensor | None = None, *, delta_softplus: bool = False, cu_seqlens: Tensor,
-    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def selective_scan(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
-    delta_bias: Tensor | None = None, *, delta_softplus: bool = False, cu_seqlens: Tensor,
-    initial_states: Tensor | None = None, return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def selective_scan(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
-    delta_bias: Tensor | None = None, *, delta_softplus: bool = False, cu_seqlens: Tensor,
-    initial_states: Tensor | None = None, return_final_states: bool,
-) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@typed_as(lambda: overloads.selective_scan)
 @checked_call
 def selective_scan(
     u: Tensor,
@@ -67,7 +55,7 @@ def selective_scan(
     cu_seqlens: Tensor,
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Result:
     """Selective scan of packed sequences, token by token: h = exp(Δ A) h + Δ B u, y = (C h + D u) silu(z).
 
     u, delta, z: (t, d), of one float dtype.
@@ -91,18 +79,11 @@ def selective_scan(
     >>> states.shape
     torch.Size([2, 2, 3])
     """
-    return _scan(
-        _recurrent_form,
-        *(u, delta, A, B, C, D, z, delta_bias),
-        delta_softplus=delta_softplus,
-        cu_seqlens=cu_seqlens,
-        initial_states=initial_states,
-        return_final_states=return_final_states,
-    )
+    return run_scan(_recurrent_form, **checked_arguments(SELECTIVE_SCAN, locals()))
 
 
 @copy_signature_of(selective_scan)
-def selective_scan_associative(*args: Any, **options: Any) -> Tensor | tuple[Tensor, Tensor]:
+def selective_scan_associative(**arguments: Any) -> Result:
     """`selective_scan`, same arguments and results, as a parallel prefix over (decay, input) pairs in log2(t) sweeps.
 
     (a, b) followed by (a', b') is (a a', a' b + b'): associative, so a kernel may scan in any tree (Blelloch 1990).
@@ -113,35 +94,29 @@ def selective_scan_associative(*args: Any, **options: Any) -> Tensor | tuple[Ten
     >>> selective_scan_associative(u, u, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0]
     tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
     """
-    return _scan(_associative_form, *args, **options)
+    return run_scan(_associative_form, **checked_arguments(SELECTIVE_SCAN, arguments))
 
 
-def _scan(
+def run_scan(
     recurrence: Recurrence,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    delta_bias: Tensor | None = None,
     *,
     delta_softplus: bool = False,
     cu_seqlens: Tensor,
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
-    tensors = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    sizes = bind(SELECTIVE_SCAN, cu_seqlens, **tensors, initial_states=initial_states, values=True)
-    check_options(SELECTIVE_SCAN, delta_softplus=delta_softplus, return_final_states=return_final_states)
-    u, delta, A, B, C, D, z, delta_bias = widen_narrow_inputs(SELECTIVE_SCAN, tensors).values()
+    gate: Gate = gate,
+    **tensors: Any,
+) -> Result:
+    """A selective scan by a recurrence, its arguments unchecked."""
+    u, delta, A, B, C = (tensors[name] for name in ("u", "delta", "A", "B", "C"))
+    D, z, bias = (tensors.get(name) for name in ("D", "z", "delta_bias"))
     y, final_states = state_space(
         recurrence,
-        *(u, delta, A, B, C, D, z, delta_bias, initial_states),
-        (sizes["d"], sizes["n"]),
+        *(u, delta, A, B, C, D, z, bias, initial_states),
+        tuple(A.shape),
         softplus=delta_softplus,
         cu_seqlens=cu_seqlens,
+        gate=gate,
     )
     return (y, final_states) if return_final_states else y
 

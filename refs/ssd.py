@@ -1,16 +1,21 @@
 """Structured state-space duality: one scalar decay per head (Mamba-2, Dao & Gu 2024), in its three equal forms."""
 
 from functools import partial
-from typing import Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options, check_step, whole_number, widen_narrow_inputs
-from packproof.refs.errors import ArgumentError, checked_call, copy_signature_of
-from packproof.refs.recurrence import Recurrence, over_time, state_space
+from packproof.refs.arguments import check_step, whole_number
+from packproof.refs.errors import ArgumentError, checked_call, copy_signature_of, typed_as
+from packproof.refs.recurrence import Gate, Recurrence, checked_arguments, gate, over_time, state_space
 from packproof.refs.segsum import segsum
 from packproof.refs.signatures import SSD, SSD_STEP
+
+if TYPE_CHECKING:
+    from packproof.refs import overloads
+
+Result = Tensor | tuple[Tensor, Tensor]  # y, or y and the final states
 
 
 @checked_call
@@ -40,24 +45,7 @@ def _step(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> 
     return h, (h * C[:, None]).sum(-1)
 
 
-@overload
-def ssd(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
-    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def ssd(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
-    initial_states: Tensor | None = None, return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def ssd(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
-    initial_states: Tensor | None = None, return_final_states: bool,
-) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@typed_as(lambda: overloads.ssd)
 @checked_call
 def ssd(
     x: Tensor,
@@ -73,7 +61,7 @@ def ssd(
     cu_seqlens: Tensor,
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Result:
     """SSD of packed sequences, token by token: h = exp(dt A) h + dt x Bᵀ, y = (h C + D x) silu(z).
 
     x, z: (t, h, p), of one float dtype.
@@ -99,18 +87,11 @@ def ssd(
     >>> states.shape
     torch.Size([2, 1, 2, 3])
     """
-    return _ssd(
-        _recurrent_form,
-        *(x, dt, A, B, C, D, z, dt_bias),
-        dt_softplus=dt_softplus,
-        cu_seqlens=cu_seqlens,
-        initial_states=initial_states,
-        return_final_states=return_final_states,
-    )
+    return run_ssd(_recurrent_form, **checked_arguments(SSD, locals()))
 
 
 @copy_signature_of(ssd)
-def ssd_quadratic(*args: Any, **options: Any) -> Tensor | tuple[Tensor, Tensor]:
+def ssd_quadratic(**arguments: Any) -> Result:
     """`ssd`, same arguments and results, as masked attention (eq. 16): y = (L ∘ C Bᵀ) (dt x), L = exp(segsum(dt A)).
 
     >>> import torch
@@ -119,44 +100,12 @@ def ssd_quadratic(*args: Any, **options: Any) -> Tensor | tuple[Tensor, Tensor]:
     >>> ssd_quadratic(x, dt, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
     tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
     """
-    return _ssd(_quadratic_form, *args, **options)
+    return run_ssd(_quadratic_form, **checked_arguments(SSD, arguments))
 
 
-@overload
-def ssd_chunked(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, chunk: int = 64, dt_softplus: bool = False, cu_seqlens: Tensor,
-    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def ssd_chunked(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, chunk: int = 64, dt_softplus: bool = False, cu_seqlens: Tensor,
-    initial_states: Tensor | None = None, return_final_states: Literal[True],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-@overload
-def ssd_chunked(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
-    dt_bias: Tensor | None = None, *, chunk: int = 64, dt_softplus: bool = False, cu_seqlens: Tensor,
-    initial_states: Tensor | None = None, return_final_states: bool,
-) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
-@checked_call
-def ssd_chunked(
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
-    *,
-    chunk: int = 64,
-    dt_softplus: bool = False,
-    cu_seqlens: Tensor,
-    initial_states: Tensor | None = None,
-    return_final_states: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+@typed_as(lambda: overloads.ssd_chunked)
+@copy_signature_of(ssd, chunk=64)
+def ssd_chunked(chunk: int, **arguments: Any) -> Result:
     """`ssd`, same arguments and results, as masked attention inside chunks and a recurrence between them (section 6).
 
     `ssd_intermediates` returns the parts of this form.
@@ -169,43 +118,30 @@ def ssd_chunked(
     >>> ssd_chunked(x, dt, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
     tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
     """
-    return _ssd(
-        partial(_chunked_form, whole_number("ssd_chunked", "chunk", chunk, 1, ArgumentError)),
-        *(x, dt, A, B, C, D, z, dt_bias),
-        dt_softplus=dt_softplus,
-        cu_seqlens=cu_seqlens,
-        initial_states=initial_states,
-        return_final_states=return_final_states,
-    )
+    size = whole_number("ssd_chunked", "chunk", chunk, 1, ArgumentError)
+    return run_ssd(partial(_chunked_form, size), **checked_arguments(SSD, arguments))
 
 
-def _ssd(
+def run_ssd(
     recurrence: Recurrence,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
     *,
     dt_softplus: bool = False,
     cu_seqlens: Tensor,
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
-    tensors = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
-    sizes = bind(SSD, cu_seqlens, **tensors, initial_states=initial_states, values=True)
-    check_options(SSD, dt_softplus=dt_softplus, return_final_states=return_final_states)
-    x, dt, A, B, C, D, z, dt_bias = widen_narrow_inputs(SSD, tensors).values()
-    D = D[:, None] if D is not None and D.ndim == 1 else D
+    gate: Gate = gate,
+    **tensors: Any,
+) -> Result:
+    """SSD by a recurrence, its arguments unchecked."""
+    x, dt, A, B, C = (tensors[name] for name in ("x", "dt", "A", "B", "C"))
+    D, z, dt_bias = (tensors.get(name) for name in ("D", "z", "dt_bias"))
     y, final_states = state_space(
         recurrence,
-        *(x, dt, A, B, C, D, z, dt_bias, initial_states),
-        (sizes["h"], sizes["p"], sizes["n"]),
+        *(x, dt, A, B, C, D[:, None] if D is not None and D.ndim == 1 else D, z, dt_bias, initial_states),
+        (*x.shape[1:], B.shape[-1]),
         softplus=dt_softplus,
         cu_seqlens=cu_seqlens,
+        gate=gate,
     )
     return (y, final_states) if return_final_states else y
 

@@ -133,8 +133,8 @@ def test_the_wheel_contains_every_module(wheel_names: set[str]) -> None:
         modules = {f"packproof/{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*.py")}
         assert modules, folder
         sources |= modules
-    data = [*ROOT.glob("kernels/*.cu*"), *ROOT.glob("museum/**/*.json"), *ROOT.glob("harness/**/*.json")]
-    sources |= {f"packproof/{p.relative_to(ROOT)}" for p in [*data, *ROOT.glob("harness/reports/templates/*")]}
+    data = ("kernels/*.cu*", "*/*.pyi", "museum/**/*.json", "harness/**/*.json", "harness/reports/templates/*")
+    sources |= {f"packproof/{path.relative_to(ROOT)}" for pattern in data for path in ROOT.glob(pattern)}
     assert sources - wheel_names == set()
 
 

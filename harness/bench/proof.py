@@ -77,13 +77,13 @@ def spot_check(implementation: Implementation, function: Callable[..., Any], sam
     the reference computes for these tokens alone. If the op is not causal, the two shortest sequences are used whole;
     if the kernel's budget grows with the tokens before a sequence, only the first sequence.
 
-    Raises Refused if it declines this layout, or the machine has too little memory.
+    Raises Refusal if it declines this layout, or the machine has too little memory.
     """
     job = implementation.job
     subject = KernelUnderTest(
         job.op, InProcess(function, device), job.declared.promises, gradients=job.declared.gradients
     )
-    sequences, counts = _select_sequences(sample, first_only=subject.pack_decides)
+    sequences, counts = _select_sequences(sample, first_only=subject.budget_depends_on_pack)
     alone_sample = sample.select(sequences).piece([(j, 0, n) for j, n in enumerate(counts)])
     try:
         result = subject.run(_with_incoming_gradients_at(sample, sequences, counts))

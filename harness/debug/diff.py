@@ -285,7 +285,7 @@ def _sample_of_tensors(
     sample = sample_of_tensors(tool, inputs, PackLayout(lengths).cu_seqlens(), settings.options, cotangents, seed)
     if slack not in (0, sample.slack):
         raise tool.fail(f"case has {plural(slack, 'row')} of slack but the tensors have {sample.slack}")
-    token_dtype = str(sample.inputs[next(iter(tool.op.inputs))].dtype).removeprefix("torch.")
+    token_dtype = sample.token_dtype_name
     equivalent_case = Case(
         lengths, token_dtype, tuple(sample.sizes.items()), slack=sample.slack, options=tuple(sample.options.items())
     )

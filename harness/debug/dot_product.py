@@ -36,7 +36,7 @@ from packproof.harness.debug.smooth_function import NAME, Function, check_inputs
 from packproof.harness.results.failed import CheckFailed
 from packproof.properties.bounds.budget import K_ACC, K_OP, UNDERFLOW_UNIT, UNIT_ROUNDOFF, accumulator_roundoff, score
 from packproof.properties.bounds.running_error import run_with_error_bounds
-from packproof.properties.call import BoundVacuous
+from packproof.properties.call import VacuousBound
 from packproof.properties.light_torch import argmax
 from packproof.refs.errors import UsageError, checked_call
 
@@ -60,7 +60,7 @@ def dot_product_test(function: Callable[..., Any], *inputs: Tensor, seed: int = 
     allowed difference is the sum of the error budgets of all elements of both sides, derived in the docstring of this
     module. A function of bf16 or fp16 tensors also runs in float64, and the gradients are compared.
 
-    Raises CheckFailed with the row, both sides and the allowed difference. Raises BoundVacuous, a PackproofError, if
+    Raises CheckFailed with the row, both sides and the allowed difference. Raises VacuousBound, a PackproofError, if
     the test is inconclusive: the allowed difference is so large that a row could be off by 1% unnoticed. Functions of
     bf16 tensors that take no wider ones are inconclusive. Raises ArgumentError for inputs that cannot be
     differentiated, and for a function that returns anything but finite tensors or is not deterministic.
@@ -78,14 +78,14 @@ def dot_product_test(function: Callable[..., Any], *inputs: Tensor, seed: int = 
     under_test = Function(function, points)
     wide = under_test.widen(generator)
     if wide.roundoff > UNIT_ROUNDOFF[torch.float32]:
-        raise BoundVacuous(
+        raise VacuousBound(
             f"{NAME}: inconclusive: differences are lost in a roundoff of {wide.roundoff}; {under_test.advice}"
         )
     inconclusive: list[str] = []
     for _ in range(1 if wide.roundoff == UNIT_ROUNDOFF[torch.float64] else _DRAWS):
         inconclusive += _test_one_draw(under_test, wide, names, generator)
     if inconclusive:
-        raise BoundVacuous(f"{NAME}: inconclusive: {inconclusive[0]}; {under_test.advice}")
+        raise VacuousBound(f"{NAME}: inconclusive: {inconclusive[0]}; {under_test.advice}")
 
 
 def _test_one_draw(

@@ -9,7 +9,7 @@ from torch import Tensor
 from packproof.harness.debug.local import LocalRunner
 from packproof.harness.debug.own_tensors import Tool, check_seed, run_reference, sample_of_tensors
 from packproof.harness.results.failed import CheckFailed
-from packproof.properties.call import BoundVacuous
+from packproof.properties.call import VacuousBound
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
@@ -81,7 +81,7 @@ def gradcheck(
             )
         )
     if expected.vacuous:
-        raise BoundVacuous(
+        raise VacuousBound(
             f"gradcheck: the error bound of {', '.join(map(str, expected.vacuous))} is as large as the values at these "
             "inputs, so that they are not judged; all else is within its budget"
         )

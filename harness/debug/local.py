@@ -22,7 +22,7 @@ class LocalRunner(InProcess):
     (TRITON_INTERPRET=1). In this case the interpreter is repaired before the first call.
     """
 
-    together = False  # one program after another, so that a breakpoint in a kernel stops in a single program
+    batches_programs = False  # one program after another, so that a breakpoint in a kernel stops in a single program
 
     def __init__(self, function: Callable[..., Any], device: str = "cpu", *, name: str = "") -> None:
         super().__init__(function, device)
@@ -30,7 +30,7 @@ class LocalRunner(InProcess):
         self._worker: Worker | None = None
 
     def run(self, call: Call) -> Result:
-        """Run a call. Raises KernelFault, Refused, UsageError for a kernel that no worker can import, and
+        """Run a call. Raises KernelFault, Refusal, UsageError for a kernel that no worker can import, and
         PackproofError for an interpreter that cannot be repaired."""
         if self._worker is not None:
             return self._worker.run(call)

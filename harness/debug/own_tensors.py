@@ -222,7 +222,7 @@ def _complete_cotangents(tool: Tool, sample: Sample, cotangents: Any, seed: int)
         f" (and {', '.join(absent_outputs)} with {tool.op.carry[2]}=True)" if absent_outputs and tool.op.carry else ""
     )
     user_cotangents = tool.tensors({} if cotangents is None else cotangents, "cotangent", sample.outputs, hint)
-    token_dtype = str(sample.inputs[next(iter(tool.op.inputs))].dtype).removeprefix("torch.")
+    token_dtype = sample.token_dtype_name
     generator = torch.Generator().manual_seed(seed)
     all_cotangents = {}
     for name in sample.outputs:

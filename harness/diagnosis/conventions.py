@@ -7,6 +7,7 @@ gradients. This takes one call for each available convention: milliseconds on a 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 
 from packproof.properties.call import KernelFault, Refusal
@@ -46,7 +47,7 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
     if not kernel.conventions:
         return []
     deadline, lines = time.monotonic() + _TIME_LIMIT, list[str]()
-    with kernel.runner.impatient(), suppress(KernelFault):  # a call that ends the process stops the search
+    with kernel.runner.with_short_timeout(), suppress(KernelFault):  # a call that ends the process stops the search
         if holds(kernel, REFERENCE, case):
             return []  # the values agree, so the convention is correct
         confirming_cases = small_cases(space)
@@ -65,7 +66,7 @@ def _other_conventions(
 ) -> Iterator[tuple[str, KernelUnderTest, list[Case]]]:
     """Each alternative: a text for the report, the kernel in that convention, and the cases it must pass."""
     if 0 in case.lengths and domain.allows_length(0) and _holds_without_empty_sequences(kernel, case):
-        variant = kernel.in_convention("", domain & Domain.of(_NO_EMPTY_SEQUENCES))
+        variant = _in_convention(kernel, "", domain & Domain.of(_NO_EMPTY_SEQUENCES))
         yield (
             f"passes {{}} packs without empty sequences: if they are not legal, declare domain={_NO_EMPTY_SEQUENCES!r}",
             variant,
@@ -74,7 +75,11 @@ def _other_conventions(
     for convention in kernel.conventions:
         text = convention.replace("{", "{{").replace("}", "}}")
         template = f"passes with {text}, here and in {{}} other packs: is that the kernel's convention?"
-        yield template, kernel.in_convention(convention, domain), [case]
+        yield template, _in_convention(kernel, convention, domain), [case]
+
+
+def _in_convention(kernel: KernelUnderTest, convention: str, domain: Domain) -> KernelUnderTest:
+    return replace(kernel, convention=convention, domain=domain, cache=kernel.cache.without_results())
 
 
 def _holds_without_empty_sequences(kernel: KernelUnderTest, case: Case) -> bool:

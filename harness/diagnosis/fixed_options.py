@@ -28,10 +28,10 @@ def fixed_options(kernel: KernelUnderTest, case: Case, violation: Violation, spa
     if violation.tensor is None or violation.other != "reference":
         return []
     deadline = time.monotonic() + _TIME_LIMIT
-    with kernel.runner.impatient(), suppress(KernelFault):  # a call that ends the process stops the search
+    with kernel.runner.with_short_timeout(), suppress(KernelFault):  # a call that ends the process stops the search
         for name, value in _other_values(kernel.op, case):
-            variant = kernel.in_convention(kernel.convention, kernel.domain)
-            variant.runner = _FixedOptionRunner(kernel.runner, name, dict(case.options))
+            runner = _FixedOptionRunner(kernel.runner, name, dict(case.options))
+            variant = replace(kernel, runner=runner, cache=kernel.cache.without_results())
             case_value = _option_value(kernel.op, case, name)
             confirming_cases = small_cases(space, lambda c, n=name, x=case_value: _option_value(kernel.op, c, n) == x)  # type: ignore[misc]
             if time.monotonic() > deadline:
@@ -80,11 +80,11 @@ class _FixedOptionRunner:
     def time_limit(self) -> float:
         return self._runner.time_limit
 
-    def printed(self) -> list[str]:
-        return self._runner.printed()
+    def printed_lines(self) -> list[str]:
+        return self._runner.printed_lines()
 
     def restart(self) -> None:
         self._runner.restart()
 
-    def impatient(self) -> AbstractContextManager[None]:
-        return self._runner.impatient()
+    def with_short_timeout(self) -> AbstractContextManager[None]:
+        return self._runner.with_short_timeout()

@@ -115,7 +115,7 @@ class _LeakSearch:
         """For each row, whether the change shows: beyond the budget, or in a single bit if the kernel promises bits."""
         if self.replacement is None:
             differs = ~torch.isfinite(after) & torch.isfinite(before)
-        elif self.kernel.promises.independent and not self.kernel.shared(self.key, self.sample):
+        elif self.kernel.promises.independent and not self.kernel.is_shared(self.key, self.sample):
             differs = ~same_bits(after, before)
         else:
             limit = 2 * self.kernel.budget(self.key, self.sample).total

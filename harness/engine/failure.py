@@ -43,7 +43,7 @@ class ReplayInfo:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CellViolation:
     """A violation, and the cell, space and case in which it was found."""
 
     cell: Cell
@@ -57,7 +57,7 @@ class Finding:
     """Golden cases with tokens that the cell has not reached."""
 
 
-def unshrunk_failure(kernel: KernelUnderTest, finding: Finding) -> Failure:
+def unshrunk_failure(kernel: KernelUnderTest, finding: CellViolation) -> Failure:
     """The failure before it is shrunk and diagnosed."""
     case, violation = finding.case, finding.violation
     lines = (describe_setting(kernel.op, case), *violation.lines())
@@ -68,7 +68,7 @@ def unshrunk_failure(kernel: KernelUnderTest, finding: Finding) -> Failure:
 
 
 def shrunk_failure(
-    kernel: KernelUnderTest, finding: Finding, allowance: Allowance, replay: ReplayInfo, *, empty_packs: bool
+    kernel: KernelUnderTest, finding: CellViolation, allowance: Allowance, replay: ReplayInfo, *, empty_packs: bool
 ) -> Failure:
     """The failure at the smallest case found within the allowance.
 
@@ -87,13 +87,13 @@ def shrunk_failure(
 
     untried_cases = tuple(golden.replace(configuration=case.configuration) for golden in finding.untried_cases)
     allowance, other_cases = (_SMALL_ALLOWANCE, ()) if violation.fault == "killed" else (allowance, untried_cases)
-    with kernel.runner.impatient() if violation.fault == "hung" else nullcontext():
+    with kernel.runner.with_short_timeout() if violation.fault == "hung" else nullcontext():
         smallest, n_tried = shrink(case, finding.space, fails, allowance, other_cases)
-    kernel.renew()  # drop cached results: the kernel has to run, and print, again
+    kernel.cache.discard_results()  # drop cached results: the kernel has to run, and print, again
     kernel.tuned.clear()
-    kernel.runner.printed()
+    kernel.runner.printed_lines()
     shrunk_violation = judge_case(kernel, law, smallest)[0]
-    printed = kernel.runner.printed()
+    printed = kernel.runner.printed_lines()
     if shrunk_violation is None:  # the failure is flaky: keep the first violation
         smallest, shrunk_violation = case, violation
         reason = (

@@ -112,13 +112,13 @@ class _ReferenceRunner:
     def time_limit(self) -> float:
         return math.inf
 
-    def printed(self) -> list[str]:
+    def printed_lines(self) -> list[str]:
         return []
 
     def restart(self) -> None:
         """Does nothing: it has no state."""
 
-    def impatient(self) -> AbstractContextManager[None]:
+    def with_short_timeout(self) -> AbstractContextManager[None]:
         return nullcontext()
 
 

@@ -3,35 +3,32 @@
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-from packproof.harness.compile.cell import compile_cells
-from packproof.harness.compute_sanitizer.cell import sanitize_cell
-from packproof.harness.engine.evaluate import evaluate_unit
-from packproof.harness.engine.own_faults import error_verdicts, errors_as_verdicts, inconclusive_verdicts
-from packproof.harness.engine.plan import Plan, Unit
-from packproof.harness.engine.target import CheckTarget
+from packproof.harness.engine.own_faults import error_verdicts, inconclusive_verdicts
+from packproof.harness.engine.partition import Unit
+from packproof.harness.engine.plan import Plan
+from packproof.harness.engine.unit import run_unit
 from packproof.harness.results.events import (
     Cell,
     CellFinished,
     Event,
     FailureFound,
-    Progress,
     RunFinished,
     RunStarted,
     Timings,
     Verdict,
 )
-from packproof.harness.targets.location import Location
 from packproof.harness.worker.parallel import run_on_every_core
 from packproof.harness.worker.sharing import CoreTime
 from packproof.properties.stopwatch import pop_seconds
 
 _GRACE = 30.0  # seconds past the end of a run, for an open call to return and a failure to be shrunk
-_SANITIZER_SLOWER = 10  # times the limit of one call, for all golden cases
+
+StartUnit = Callable[[], Iterator[Event]]
 
 
 def run_plan(plan: Plan) -> Iterator[Event]:
@@ -40,37 +37,37 @@ def run_plan(plan: Plan) -> Iterator[Event]:
     Units run side by side, each in a process of its own, one for each core. Ctrl-C ends the stream with
     RunFinished(interrupted=True) and all results so far.
     """
-    started, interrupted = time.monotonic(), False
+    start, interrupted = time.monotonic(), False
     limit = math.inf if plan.request.max_time is None else plan.request.max_time
-    run, why = _PlanRun(plan, started + limit), "out of time before it had a result"
+    run, reason = _PlanRun(plan, start + limit), "out of time before it had a result"
     yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes)
     try:
         with closing(run.events()) as events:
             for event in events:
                 yield event
                 if plan.request.fail_fast and isinstance(event, CellFinished) and event.verdict.failed:
-                    why = "stopped after the first failure"
+                    reason = "stopped after the first failure"
                     break
-        yield from run.rest(why)
+        yield from run.unfinished_cells(reason)
     except KeyboardInterrupt:
         interrupted = True
-        yield from run.so_far()
-    yield RunFinished(run.verdicts, time.monotonic() - started, interrupted, timings=run.timings)
+        yield from run.unshrunk_failures()
+    yield RunFinished(run.verdicts, time.monotonic() - start, interrupted, timings=run.timings)
 
 
 class _PlanRun:
     """Collects the verdicts of a run, and the time spent."""
 
-    def __init__(self, plan: Plan, until: float) -> None:
-        self._plan, self._until = plan, until
+    def __init__(self, plan: Plan, deadline: float) -> None:
+        self._plan, self._deadline = plan, deadline
         self.timings = pop_seconds()  # spans of this process so far; forks start with none
-        self._done: dict[Cell, Verdict] = {}
-        self._found: dict[Cell, Verdict] = {}  # failures still being shrunk
+        self._verdicts: dict[Cell, Verdict] = {}
+        self._first_verdicts: dict[Cell, Verdict] = {}  # failures still being shrunk
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """In the order of the plan."""
-        return tuple(self._done[cell] for cell in self._plan.cells if cell in self._done)
+        return tuple(self._verdicts[cell] for cell in self._plan.cells if cell in self._verdicts)
 
     def events(self) -> Generator[Event, None, None]:
         """The events of all units.
@@ -78,42 +75,39 @@ class _PlanRun:
         A unit that used its share of time waits for the others, then goes on in the time they do not need.
         """
         units, device = self._plan.units, self._plan.request.device
-        again = _OnceMore(units, self._done, self._unit)
-        begun = [*map(self._unit, range(len(units)))]
-        for event in run_on_every_core(begun, device, record_type=Event, retry=again, deadline=self._until + _GRACE):
-            yield self._noted(event)
+        retry = _Retry(units, self._verdicts, self._start_unit)
+        calls = [*map(self._start_unit, range(len(units)))]
+        deadline = self._deadline + _GRACE
+        for event in run_on_every_core(calls, device, record_type=Event, retry=retry, deadline=deadline):
+            yield self._record(event)
 
-    def _unit(self, number: int, cells: tuple[Cell, ...] = ()) -> Callable[[], Iterator[Event]]:
-        """A callable that runs one of the units, or some of its cells.
+    def _start_unit(self, number: int, cells: tuple[Cell, ...] = ()) -> StartUnit:
+        """A callable that runs one of the units, or some of its cells, in its share of the remaining time."""
+        unit = self._plan.units[number]
+        unit = replace(unit, cells=cells) if cells else unit
+        later_units = [len(later_unit.cells) for later_unit in self._plan.units[number + 1 :]]
+        share = time_share(len(unit.cells), later_units, os.cpu_count() or 1)
+        return partial(_run_timed, unit, self._deadline, share)
 
-        It may use the part of its core's remaining time that its cells are of all remaining cells: a dozen properties
-        take longer than one.
-        """
-        units = self._plan.units
-        unit = replace(units[number], cells=cells) if cells else units[number]
-        cores = os.cpu_count() or 1
-        after = sum(len(later.cells) for later in units[number + cores :]) / cores
-        return partial(_timed, unit, self._until, len(unit.cells) / (len(unit.cells) + after))
-
-    def rest(self, why: str) -> Iterator[Event]:
+    def unfinished_cells(self, reason: str) -> Iterator[Event]:
         """Verdicts for cells that have none: their failure so far, or inconclusive."""
-        yield from self.so_far()
-        left = [cell for cell in self._plan.cells if cell not in self._done]
-        yield from map(self._noted, inconclusive_verdicts(left, why))
+        yield from self.unshrunk_failures()
+        cells = [cell for cell in self._plan.cells if cell not in self._verdicts]
+        yield from map(self._record, inconclusive_verdicts(cells, reason))
 
-    def so_far(self) -> Iterator[Event]:
+    def unshrunk_failures(self) -> Iterator[Event]:
         """Verdicts of failures not yet shrunk."""
-        for cell, verdict in list(self._found.items()):
-            if cell not in self._done:
-                yield self._noted(CellFinished(verdict))
+        for cell, verdict in list(self._first_verdicts.items()):
+            if cell not in self._verdicts:
+                yield self._record(CellFinished(verdict))
 
-    def _noted(self, event: Event) -> Event:
+    def _record(self, event: Event) -> Event:
         """Record the event and return it; an expected failure is marked as such."""
         if isinstance(event, CellFinished):
             event = CellFinished(self._plan.request.expected.apply(event.verdict))
-            self._done[event.verdict.cell] = event.verdict
+            self._verdicts[event.verdict.cell] = event.verdict
         elif isinstance(event, FailureFound):
-            self._found[event.first_verdict.cell] = event.first_verdict
+            self._first_verdicts[event.first_verdict.cell] = event.first_verdict
             event = FailureFound(self._plan.request.expected.apply(event.first_verdict))
         elif isinstance(event, Timings):
             for name, seconds in event.seconds.items():
@@ -121,15 +115,24 @@ class _PlanRun:
         return event
 
 
-def _timed(unit: Unit, until: float, share: float) -> Iterator[Event]:
+def time_share(n_cells: int, later_units: Sequence[int], cores: int) -> float:
+    """The part of the remaining time that a unit may use: its cells, of all remaining cells on its core.
+
+    later_units: the numbers of cells of the units after it. The next ones start on the other cores.
+    """
+    n_later_cells = sum(later_units[cores - 1 :]) / cores  # a dozen properties take longer than one
+    return n_cells / (n_cells + n_later_cells)
+
+
+def _run_timed(unit: Unit, deadline: float, share: float) -> Iterator[Event]:
     """The events of a unit with this share of the remaining time, and its timings."""
     now = time.monotonic()
-    core_time = CoreTime(until, now + (until - now) * share)
+    core_time = CoreTime(deadline, now + (deadline - now) * share)
     reported = core_time.clock()
     for event in run_unit(unit, core_time):
         if isinstance(event, CellFinished):
-            reported, before = core_time.clock(), reported
-            yield _timings(reported - before)
+            reported, previous = core_time.clock(), reported
+            yield _timings(reported - previous)
         yield event
     yield _timings(core_time.clock() - reported)
 
@@ -139,41 +142,7 @@ def _timings(seconds: float) -> Timings:
     return Timings({**spans, "other": max(seconds - sum(spans.values()), 0.0)})
 
 
-def run_unit(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
-    """The events of one unit, in its own process."""
-    if unit.kind == "evaluate":
-        yield from evaluate_unit(unit, core_time)
-        return
-    each: Iterable[tuple[Cell, Iterator[Event]]]
-    if unit.kind == "compile":
-        each = compile_cells({cell: unit.forms[cell] for cell in unit.cells}, unit.target.request.compiled)
-    else:
-        each = ((cell, _sanitized(unit.target, cell)) for cell in unit.cells)
-    for cell, events in each:
-        yield from errors_as_verdicts(cell, _in_time(cell, events, core_time))
-
-
-def _in_time(cell: Cell, events: Iterator[Event], core_time: CoreTime) -> Iterator[Event]:
-    """The events of a cell, unless the time is up before it is done."""
-    if core_time.is_over:
-        yield from inconclusive_verdicts([cell], "out of time before it had a result")
-        return
-    for event in events:
-        yield event
-        if isinstance(event, Progress) and not core_time.wait_for_turn():
-            yield from inconclusive_verdicts([cell], f"out of time after {event.examples} of its variants")
-            return
-
-
-def _sanitized(target: CheckTarget, cell: Cell) -> Iterator[Event]:
-    kernel, space = target.kernel, target.space(cell.dtype)
-    location = Location.parse(kernel) if isinstance(kernel, str) else Location.from_function(kernel)
-    assert location is not None  # else it could not have been opened on a GPU
-    seed, timeout = target.request.seed, _SANITIZER_SLOWER * target.request.time_limit
-    yield from sanitize_cell(cell, location, space, gradients=target.gradients, seed=seed, timeout=timeout)
-
-
-class _OnceMore:
+class _Retry:
     """The replacement of a unit whose process ended.
 
     Its unfinished cells run once more. If the process ends again, only the loss is reported.
@@ -182,15 +151,15 @@ class _OnceMore:
     def __init__(
         self,
         units: Sequence[Unit],
-        done: Collection[Cell],
-        run: Callable[[int, tuple[Cell, ...]], Callable[[], Iterator[Event]]],
+        finished_cells: Collection[Cell],
+        start_unit: Callable[[int, tuple[Cell, ...]], StartUnit],
     ) -> None:
-        self._units, self._done, self._run = units, done, run
-        self._lost: set[int] = set()
+        self._units, self._finished_cells, self._start_unit = units, finished_cells, start_unit
+        self._repeated: set[int] = set()
 
-    def __call__(self, number: int, text: str) -> Callable[[], Iterator[Event]]:
-        left = tuple(cell for cell in self._units[number].cells if cell not in self._done)
-        if number in self._lost or not left:
-            return partial(error_verdicts, left, text)
-        self._lost.add(number)
-        return self._run(number, left)
+    def __call__(self, number: int, text: str) -> StartUnit:
+        cells = tuple(cell for cell in self._units[number].cells if cell not in self._finished_cells)
+        if number in self._repeated or not cells:
+            return partial(error_verdicts, cells, text)
+        self._repeated.add(number)
+        return self._start_unit(number, cells)

@@ -1,6 +1,6 @@
 """A property at one case: the first violation, and the refusal that kept the case from being judged."""
 
-from packproof.properties.call import BoundVacuous, KernelFault, Refusal
+from packproof.properties.call import KernelFault, Refusal, VacuousBound
 from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Property
@@ -23,7 +23,7 @@ def judge_case(kernel: KernelUnderTest, law: Property, case: Case) -> tuple[Viol
     """
     try:
         return first_violation(kernel, law, case), None
-    except BoundVacuous as vacuous:
+    except VacuousBound as vacuous:
         return (None, vacuous) if case.regime == "normal" else judge_case(kernel, law, case.replace(regime="normal"))
     except Refusal as refused:
         if not refused.backward:

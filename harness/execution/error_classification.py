@@ -20,7 +20,7 @@ from packproof.harness.execution.refusals import (
     refuses,
 )
 from packproof.harness.interpreter.in_use import UnfitInterpreterError
-from packproof.properties.call import KernelFault, MachineLimit, NotCompiled, OutsideDomain, Refusal
+from packproof.properties.call import FailedCompilation, KernelFault, MachineLimit, OutsideDomain, Refusal
 from packproof.properties.declaration import refusal_texts
 from packproof.refs.errors import OutsideConvention
 
@@ -77,9 +77,9 @@ def classify_error(
     return _kernel_fault(error, causes, text)
 
 
-def _compiler_fault(text: str, invocation: Invocation) -> KernelFault | NotCompiled:
+def _compiler_fault(text: str, invocation: Invocation) -> KernelFault | FailedCompilation:
     if not calls_registered_operators(invocation):
-        return NotCompiled(text)
+        return FailedCompilation(text)
     promise = "it calls operators that are registered with torch, which promises that it can be compiled"
     return KernelFault("raised", f"{text}\n    {promise}")
 

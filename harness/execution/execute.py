@@ -79,7 +79,7 @@ class InProcess:
             self.create_context()  # raises with the reason
 
     def run(self, call: Call) -> Result:
-        """Returns the result, or raises KernelFault or Refused."""
+        """Returns the result, or raises KernelFault or Refusal."""
         if not call.needs_large_memory:
             return self._run(call)
         on_gpu = self._device.type == "cuda"
@@ -155,11 +155,11 @@ class InProcess:
     def _binding(self) -> Binding:
         return Binding.from_function(self._function)
 
-    def printed(self) -> list[str]:
+    def printed_lines(self) -> list[str]:
         """Nothing: the function prints into this process's own output."""
         return []
 
-    def impatient(self) -> AbstractContextManager[None]:
+    def with_short_timeout(self) -> AbstractContextManager[None]:
         """No effect here: a call that hangs also hangs its caller."""
         return nullcontext()
 
@@ -201,7 +201,7 @@ class InProcess:
 
     @contextmanager
     def _classify_errors(self, invocation: Invocation) -> Iterator[None]:
-        """Convert any exception of the function into a KernelFault or Refused with its origin."""
+        """Convert any exception of the function into a KernelFault or Refusal with its origin."""
         try:
             yield
         except SystemExit as error:

@@ -20,7 +20,7 @@ from packproof.refs.errors import ArgumentError
 from packproof.refs.wording import plural
 
 PaddedLayout = tuple[Lengths, tuple[int, ...]]
-Finding = TypeVar("Finding")
+Outcome = TypeVar("Outcome")
 _SHRINK_SECONDS = {"isolation": 10.0, "packing": 5.0, "padding": 5.0}
 
 
@@ -163,7 +163,7 @@ class _Shrinker:
     def __init__(self, law: str) -> None:
         self.attempts, self._deadline = 0, time.monotonic() + _SHRINK_SECONDS[law]
 
-    def attempt(self, check: Callable[[], Finding | None]) -> Finding | None:
+    def attempt(self, check: Callable[[], Outcome | None]) -> Outcome | None:
         if time.monotonic() > self._deadline:
             return None
         self.attempts += 1

@@ -107,7 +107,7 @@ def _request(record: ModuleRecord, mode: Mode) -> ModuleRequest:
         device=record.device,
         records=False,
         layouts=() if record.gaps else (record.lengths,),
-        padded=((record.lengths, record.gaps),) if record.gaps else (),
+        layouts_with_padding=((record.lengths, record.gaps),) if record.gaps else (),
         laws=(record.property,),
     )
     return replace(request, modes=(mode,))

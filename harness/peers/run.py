@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from packproof.adapters.registry import PEERS, Peer
-from packproof.harness.engine.plan import Unit, plan
+from packproof.harness.engine.partition import Unit
+from packproof.harness.engine.plan import plan
 from packproof.harness.engine.request import CheckRequest, validate
 from packproof.harness.engine.schedule import run_plan
 from packproof.harness.engine.target import CheckTarget, open_target, worker_for

@@ -5,7 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from packproof.harness.results.events import Limit, Status
-from packproof.properties.call import BoundVacuous, MachineLimit, NotCompiled, OutsideDomain, Refusal, SlowToCompile
+from packproof.properties.call import (
+    FailedCompilation,
+    MachineLimit,
+    OutsideDomain,
+    Refusal,
+    SlowCompilation,
+    VacuousBound,
+)
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.tuned import Tuned
 from packproof.refs.wording import plural
@@ -14,8 +21,8 @@ BOUNDARY = "a boundary between two sequences"
 NOT_KERNEL_REFUSALS = (
     MachineLimit,
     OutsideDomain,
-    BoundVacuous,
-    NotCompiled,
+    VacuousBound,
+    FailedCompilation,
 )  # exceptions that end a case, but are no refusals by the kernel
 SOURCE_LINE = re.compile(r"\([^()\s]+\.py:\d+\)")
 
@@ -54,11 +61,11 @@ class Coverage:
     """Changed packs, by the note of their change, too large for this machine or outside of the domain."""
     outside_domain: list[OutsideDomain] = field(default_factory=list)
     """Cases outside of the kernel's domain."""
-    vacuous_bounds: list[BoundVacuous] = field(default_factory=list)
+    vacuous_bounds: list[VacuousBound] = field(default_factory=list)
     """Cases with an error bound too large to judge by."""
-    not_compiled: list[NotCompiled] = field(default_factory=list)
+    not_compiled: list[FailedCompilation] = field(default_factory=list)
     """Cases that torch.compile cannot compile."""
-    slow_to_compile: list[SlowToCompile] = field(default_factory=list)
+    slow_to_compile: list[SlowCompilation] = field(default_factory=list)
     """Cases not compiled in time."""
     limits: dict[str, Limit] = field(default_factory=dict)
     """The refusals, by `refusal_key`."""
@@ -84,17 +91,17 @@ class Coverage:
         refusal: of the whole call, or of its gradients alone; None for a plain case.
         """
         self.examples += 1
-        if isinstance(refusal, SlowToCompile):
+        if isinstance(refusal, SlowCompilation):
             self.slow_to_compile.append(refusal)
             self.required_classes |= classes
         elif isinstance(refusal, MachineLimit):
             self.too_large.append(refusal)
         elif isinstance(refusal, OutsideDomain):
             self.outside_domain.append(refusal)
-        elif isinstance(refusal, BoundVacuous):
+        elif isinstance(refusal, VacuousBound):
             self.vacuous_bounds.append(refusal)
             self.required_classes |= classes
-        elif isinstance(refusal, NotCompiled):
+        elif isinstance(refusal, FailedCompilation):
             self.not_compiled.append(refusal)
         elif refusal is not None:
             self.record_refusal(case, refusal)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, TypeGuard
 
-from packproof.properties.cases.case import SHORT_DTYPES
+from packproof.properties.cases.case import LONG_DTYPES, SHORT_DTYPES
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import kind as type_text
 
@@ -19,7 +19,6 @@ ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_atte
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 SEED = "a whole number from 0 to 2^32 - 1"  # the seeds of cases are derived from it, and may be larger
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
-_LONG_NAMES = {short_dtype: long for long, short_dtype in SHORT_DTYPES.items()}
 
 
 def require_known(kind: str, name: str, names: Iterable[str], shown_by: str = "") -> str:
@@ -50,7 +49,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 def long_dtype(name: str) -> str:
     """The long form of a dtype's name: bfloat16 for bf16 and bfloat16. Raises UsageError for an unknown name."""
-    return name if name in SHORT_DTYPES else _LONG_NAMES[require_known("dtype", name, _LONG_NAMES)]
+    return name if name in SHORT_DTYPES else LONG_DTYPES[require_known("dtype", name, LONG_DTYPES)]
 
 
 def parse_dtypes(values: Iterable[str] | None) -> tuple[str, ...] | None:

@@ -24,10 +24,10 @@ from packproof.harness.results.text import printable
 from packproof.harness.worker.records import RecordError, from_json
 from packproof.properties.call import (
     Call,
+    FailedCompilation,
     KernelFault,
     MachineLimit,
     Mode,
-    NotCompiled,
     OutsideDomain,
     Placement,
     Refusal,
@@ -211,7 +211,7 @@ def result_frame(result: Result, number: int) -> Frame:
 _LIMITS = {
     "machine": MachineLimit,
     "domain": OutsideDomain,
-    "compiler": NotCompiled,
+    "compiler": FailedCompilation,
 }  # limits other than the kernel's own refusal
 
 
@@ -228,7 +228,7 @@ def decode_answer(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
 
     outputs: the names it must have.
 
-    Raises the frame's KernelFault or Refused; OwnFault if the worker's own code failed; WireError for any other frame.
+    Raises the frame's KernelFault or Refusal; OwnFault if the worker's own code failed; WireError for any other frame.
     """
     text = str(frame.body.get("text", ""))
     if frame.kind == "result":

@@ -27,7 +27,7 @@ from packproof.harness.worker.zygote_client import (
     spawn_zygote,
     working_directory,
 )
-from packproof.properties.call import Call, KernelFault, MachineLimit, OutOfTime, Refusal, Result, SlowToCompile
+from packproof.properties.call import Call, KernelFault, MachineLimit, OutOfTime, Refusal, Result, SlowCompilation
 from packproof.refs.errors import BrokenInstallation, UsageError
 
 _IMPORT_LIMIT = 120.0
@@ -177,7 +177,7 @@ class Worker:
         return self._misfit
 
     def run(self, call: Call) -> Result:
-        """Returns the result. Raises KernelFault or Refused; OutOfTime if the run's time ends first.
+        """Returns the result. Raises KernelFault or Refusal; OutOfTime if the run's time ends first.
 
         A call that needs the whole GPU memory waits for it and may use a quarter of the remaining time. A smaller call
         that ran out of memory is repeated once.
@@ -219,12 +219,12 @@ class Worker:
             return self._run_compiling(call, until)
 
     def _run_compiling(self, call: Call, until: float) -> Result:
-        """Repeat the call with more time, to compile. Raises SlowToCompile if it is not enough."""
+        """Repeat the call with more time, to compile. Raises SlowCompilation if it is not enough."""
         usual, self._warmup_limit = self._warmup_limit, _COMPILING * self._warmup_limit
         try:
             return self._run(call, until)
         except CompilationTimeout as slow:
-            raise SlowToCompile(f"it was still compiling after {self._warmup_limit:g} s") from slow
+            raise SlowCompilation(f"it was still compiling after {self._warmup_limit:g} s") from slow
         finally:
             self._warmup_limit = usual
 
@@ -279,12 +279,12 @@ class Worker:
     def time_limit(self) -> float:
         return self._time_limit
 
-    def printed(self) -> list[str]:
+    def printed_lines(self) -> list[str]:
         """The lines printed by the kernel since the last call of this method, the last ones only."""
         return self._child.printed() if self._child is not None else []
 
     @contextmanager
-    def impatient(self) -> Iterator[None]:
+    def with_short_timeout(self) -> Iterator[None]:
         """Inside it a call counts as hung after ten times the slowest call so far, and at least a second."""
         kept = self._time_limit, self._warmup_limit
         self._time_limit = min(self._time_limit, max(1.0, 10 * self._slowest))

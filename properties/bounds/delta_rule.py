@@ -42,7 +42,8 @@ from packproof.properties.bounds.magnitude import MAX_EXPONENT, UNDERFLOW, chunk
 from packproof.properties.bounds.signs import Signs
 from packproof.properties.promises import Promises
 from packproof.refs.arguments import finite_scale
-from packproof.refs.gated import L2_EPSILON, run_over_pack
+from packproof.refs.delta_rule import L2_EPSILON
+from packproof.refs.gated import run_over_pack
 from packproof.refs.recurrence import SOFTPLUS_LINEAR
 
 _PARTIAL_SUM_ERROR = 1 / 8
@@ -54,21 +55,10 @@ def delta_rule(promises: Promises, signs: Signs) -> Callable[..., Any]:
     """Make the delta rule, gated or not, with roundings of random signs, for a kernel with these promises."""
 
     def function(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        beta: Tensor,
-        g: Tensor | None = None,
-        A_log: Tensor | None = None,
-        dt_bias: Tensor | None = None,
-        qk_l2norm: bool = False,
-        beta_sigmoid: bool = False,
-        cu_seqlens: Tensor,
-        scale: float | None = None,
-        initial_states: Tensor | None = None,
-        return_final_states: bool = False,
-    ) -> Any:
+        q: Tensor, k: Tensor, v: Tensor, *, beta: Tensor, g: Tensor | None = None, A_log: Tensor | None = None,
+        dt_bias: Tensor | None = None, qk_l2norm: bool = False, beta_sigmoid: bool = False,
+        scale: float | None = None, **options: Any,
+    ) -> Any:  # fmt: skip
         factor = finite_scale("delta_rule", scale, k.shape[-1])
 
         def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, beta: Tensor, *g: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,10 +72,7 @@ def delta_rule(promises: Promises, signs: Signs) -> Callable[..., Any]:
             return y_and_state
 
         gates = () if g is None else (g,)
-        results = run_over_pack(
-            recurrence, q, k, v, beta, *gates, scale=1.0, cu_seqlens=cu_seqlens, initial_states=initial_states
-        )
-        return results if return_final_states else results[0]
+        return run_over_pack(recurrence, q, k, v, beta, *gates, scale=1.0, **options)
 
     return function
 

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.bounds.signs import Signs
 from packproof.properties.cases.sample import Sample
 from packproof.properties.promises import Promises
-from packproof.properties.roundings import Roundings
 from packproof.properties.tensor_key import TensorKey
 from packproof.refs.axes import KEYS
 

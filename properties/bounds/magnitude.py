@@ -17,7 +17,7 @@ magnitude op of attention is in `magnitude_of_attention`.
 
 # mypy: allow-untyped-calls
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, overload
 
@@ -35,9 +35,10 @@ from packproof.refs.recurrence import (
     join_sequences,
     over_time,
     split_sequences,
-    state_space,
     time_step,
 )
+from packproof.refs.scan import run_scan
+from packproof.refs.ssd import run_ssd
 
 MagnitudeOp = Callable[..., Any]
 
@@ -105,68 +106,28 @@ def round_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> Tensor:
     return refs.round_fp8(x, cu_seqlens=cu_seqlens, block=block).abs()
 
 
-def selective_scan(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    delta_bias: Tensor | None = None,
-    *,
-    delta_softplus: bool = False,
-    cu_seqlens: Tensor,
-    initial_states: Tensor | None = None,
-    return_final_states: bool = False,
-) -> Any:
+def selective_scan(**arguments: Any) -> Any:
     """Magnitude op of `refs.selective_scan`."""
 
     def recurrence(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
         states, h = _states(h, delta[..., None], A, (magnitude(delta) * u)[..., None] * B)
         return (states * C).sum(-1), h
 
-    y, final_states = state_space(
-        recurrence,
-        *(magnitude(u), delta, A, magnitude(B), magnitude(C), magnitude(D), z, delta_bias, magnitude(initial_states)),
-        tuple(A.shape),
-        softplus=delta_softplus,
-        cu_seqlens=cu_seqlens,
-        gate=_gate,
-    )
-    return (y, final_states) if return_final_states else y
+    return run_scan(recurrence, **_with_magnitudes(arguments, "u", "B", "C", "D", "initial_states"), gate=_gate)
 
 
-def ssd(
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
-    *,
-    dt_softplus: bool = False,
-    cu_seqlens: Tensor,
-    initial_states: Tensor | None = None,
-    return_final_states: bool = False,
-) -> Any:
+def ssd(**arguments: Any) -> Any:
     """Magnitude op of `refs.ssd`."""
 
     def recurrence(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
         return chunked_ssd(h, magnitude(dt)[..., None] * x, *_decay(dt, A), B, C)
 
-    D = D[:, None] if D is not None and D.ndim == 1 else D
-    y, final_states = state_space(
-        recurrence,
-        *(magnitude(x), dt, A, magnitude(B), magnitude(C), magnitude(D), z, dt_bias, magnitude(initial_states)),
-        (*x.shape[1:], B.shape[-1]),
-        softplus=dt_softplus,
-        cu_seqlens=cu_seqlens,
-        gate=_gate,
-    )
-    return (y, final_states) if return_final_states else y
+    return run_ssd(recurrence, **_with_magnitudes(arguments, "x", "B", "C", "D", "initial_states"), gate=_gate)
+
+
+def _with_magnitudes(arguments: Mapping[str, Any], *linear_inputs: str) -> dict[str, Any]:
+    """The arguments of an op, the inputs of its linear terms by their magnitudes."""
+    return {**arguments, **{name: magnitude(arguments.get(name)) for name in linear_inputs}}
 
 
 def selective_scan_cumsum(promises: Promises) -> MagnitudeOp:
@@ -179,37 +140,22 @@ def selective_scan_cumsum(promises: Promises) -> MagnitudeOp:
     """
 
     def magnitude_op(
-        u: Tensor,
-        delta: Tensor,
-        A: Tensor,
-        B: Tensor,
-        C: Tensor,
-        D: Tensor | None = None,
-        z: Tensor | None = None,
-        delta_bias: Tensor | None = None,
-        *,
-        delta_softplus: bool = False,
-        cu_seqlens: Tensor,
-        initial_states: Tensor | None = None,
-        return_final_states: bool = False,
-    ) -> Any:
-        def run(B: Tensor, C: Tensor, initial_states: Tensor | None) -> Any:
-            return selective_scan(
-                *(u, delta, A, B, C, D, z, delta_bias),
-                delta_softplus=delta_softplus,
-                cu_seqlens=cu_seqlens,
-                initial_states=initial_states,
-                return_final_states=return_final_states,
-            )
-
+        *, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, delta_bias: Tensor | None = None, cu_seqlens: Tensor,
+        delta_softplus: bool = False, initial_states: Tensor | None = None, **others: Any,
+    ) -> Any:  # fmt: skip
+        step_options = {"delta": delta, "A": A, "delta_bias": delta_bias, "delta_softplus": delta_softplus}
+        run = partial(selective_scan, **step_options, cu_seqlens=cu_seqlens, **others)
         steps = [time_step(piece, delta_bias, delta_softplus) for piece in split_sequences(delta, cu_seqlens)]
         exponents = [clamped_exponent(magnitude(step)[..., None] * magnitude(A)) for step in steps]
         E = chunk_sums(exponents, promises, delta[..., None] * A)
-        B, C = expand_groups(magnitude(B), u.shape[1]), expand_groups(magnitude(C), u.shape[1])
+        B, C = (expand_groups(magnitude(x), delta.shape[1]) for x in (B, C))
         states = (
             None if initial_states is None else magnitude(initial_states) * (1 + sequence_start_values(E, cu_seqlens))
         )
-        return add_results(run(B * (1 + E), C.expand_as(E), states), run(B.expand_as(E), C * (1 + E), initial_states))
+        return add_results(
+            run(B=B * (1 + E), C=C.expand_as(E), initial_states=states),
+            run(B=B.expand_as(E), C=C * (1 + E), initial_states=initial_states),
+        )
 
     return magnitude_op
 
@@ -221,36 +167,20 @@ def ssd_cumsum(promises: Promises) -> MagnitudeOp:
     """
 
     def magnitude_op(
-        x: Tensor,
-        dt: Tensor,
-        A: Tensor,
-        B: Tensor,
-        C: Tensor,
-        D: Tensor | None = None,
-        z: Tensor | None = None,
-        dt_bias: Tensor | None = None,
-        *,
-        dt_softplus: bool = False,
-        cu_seqlens: Tensor,
-        initial_states: Tensor | None = None,
-        return_final_states: bool = False,
-    ) -> Any:
-        def run(B: Tensor, C: Tensor, initial_states: Tensor | None) -> Any:
-            return ssd(
-                *(x, dt, A, B, C, D, z, dt_bias),
-                dt_softplus=dt_softplus,
-                cu_seqlens=cu_seqlens,
-                initial_states=initial_states,
-                return_final_states=return_final_states,
-            )
-
+        *, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, dt_bias: Tensor | None = None, cu_seqlens: Tensor,
+        dt_softplus: bool = False, initial_states: Tensor | None = None, **others: Any,
+    ) -> Any:  # fmt: skip
+        step_options = {"dt": dt, "A": A, "dt_bias": dt_bias, "dt_softplus": dt_softplus}
+        run = partial(ssd, **step_options, cu_seqlens=cu_seqlens, **others)
         steps = [time_step(piece, dt_bias, dt_softplus) for piece in split_sequences(dt, cu_seqlens)]
         E = chunk_sums([clamped_exponent(magnitude(step) * magnitude(A)) for step in steps], promises, dt)[..., None]
-        B, C = expand_groups(magnitude(B), x.shape[1]), expand_groups(magnitude(C), x.shape[1])
+        B, C = (expand_groups(magnitude(x), dt.shape[1]) for x in (B, C))
         states = None
         if initial_states is not None:
             states = magnitude(initial_states) * (1 + sequence_start_values(E, cu_seqlens)[..., None])
-        return add_results(run(B * (1 + E), C, states), run(B, C * (1 + E), initial_states))
+        return add_results(
+            run(B=B * (1 + E), C=C, initial_states=states), run(B=B, C=C * (1 + E), initial_states=initial_states)
+        )
 
     return magnitude_op
 

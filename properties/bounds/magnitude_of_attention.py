@@ -10,7 +10,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.properties.bounds.magnitude import UNDERFLOW, magnitude, with_derivative
-from packproof.refs.recurrence import join_sequences, split_sequences
+from packproof.refs.attention import attend_sequences
 
 
 def attention(
@@ -19,14 +19,14 @@ def attention(
     v: Tensor,
     sinks: Tensor | None = None,
     *,
-    cu_seqlens: Tensor,
-    cu_seqlens_k: Tensor | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
     softmax_scale: float | None = None,
     softcap: float = 0.0,
-    return_lse: bool = False,
-    **mask: Any,
+    **pack: Any,
 ) -> Any:
-    """Magnitude op of `refs.attention`; `mask` are its `causal` and `window_size`. A sink is a key of value 0."""
+    """Magnitude op of `refs.attention`; `pack` are its offsets and `return_lse`. A sink is a key of value 0."""
+    mask = {"causal": causal, "window_size": window_size}
     scale = max(q.shape[-1], 1) ** -0.5 if softmax_scale is None else softmax_scale
     group = q.shape[1] // k.shape[1]
     run = partial(refs.attention, softmax_scale=softmax_scale, softcap=softcap, return_lse=True, **mask)
@@ -48,13 +48,7 @@ def attention(
         y = einsum(_softmax(p, scores)[..., :m], magnitude(v), "i h j, j h c -> i h c")
         return y, _lse(lse, p, scores)
 
-    key_offsets = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-    pieces = zip(
-        *(split_sequences(x, cu) for x, cu in ((q, cu_seqlens), (k, key_offsets), (v, key_offsets))), strict=True
-    )
-    results = [attend(*piece) for piece in pieces]
-    y = join_sequences((y for y, _ in results), q.new_zeros(*q.shape[:2], v.shape[-1]))
-    return (y, join_sequences((lse for _, lse in results), q.new_zeros(q.shape[:2]))) if return_lse else y
+    return attend_sequences(attend, q, k, v, **pack)
 
 
 def _softmax(p: Tensor, S: Tensor) -> Tensor:

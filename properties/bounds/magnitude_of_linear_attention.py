@@ -23,38 +23,15 @@ from packproof.refs.gated import run_over_pack
 from packproof.refs.recurrence import expand_groups, split_sequences
 
 
-def linear_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float | None = None,
-    initial_states: Tensor | None = None,
-    return_final_states: bool = False,
-    cu_seqlens: Tensor,
-) -> Any:
+def linear_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     """Magnitude op of `refs.linear_attention`."""
-    g = torch.zeros(v.shape[:2], dtype=v.dtype)
-    return simple_gla(
-        *(q, k, v, g),
-        scale=scale,
-        initial_states=initial_states,
-        return_final_states=return_final_states,
-        cu_seqlens=cu_seqlens,
-    )
+    return simple_gla(q, k, v, torch.zeros(v.shape[:2], dtype=v.dtype), **options)
 
 
 def simple_gla(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    *,
-    scale: float | None = None,
-    initial_states: Tensor | None = None,
-    return_final_states: bool = False,
-    cu_seqlens: Tensor,
-) -> Any:
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, scale: float | None = None, initial_states: Tensor | None = None,
+    **options: Any,
+) -> Any:  # fmt: skip
     """Magnitude op of `refs.simple_gla`."""
 
     def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,14 +40,13 @@ def simple_gla(
         y, h = chunked_ssd(S.mT, v, decay, exponent, k, q)
         return y, h.mT
 
-    results = run_over_pack(
+    return run_over_pack(
         recurrence,
         *(magnitude(q), magnitude(k), magnitude(v), g),
         scale=abs(finite_scale("simple_gla", scale, q.shape[-1])),
-        cu_seqlens=cu_seqlens,
         initial_states=magnitude(initial_states),
+        **options,
     )
-    return results if return_final_states else results[0]
 
 
 def retention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, **options: Any) -> Any:

@@ -25,6 +25,7 @@ from packproof.properties.bounds.drawn_roundings import (
 )
 from packproof.properties.bounds.running_error import run_with_error_bounds
 from packproof.properties.bounds.signs import Signs
+from packproof.properties.call import VacuousBound
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
 from packproof.properties.light_torch import vector_jacobian_product
@@ -64,7 +65,7 @@ def oracle_answer(sample: Sample, promises: Promises, *, gradients: bool) -> Ora
     values: Mapping[TensorKey, Tensor]
     if op.roundings is not None:
         values = vjp(op.reference, sample, gradients=gradients)
-        signs = Signs(smallest_normal=SMALLEST_NORMAL[_token_dtype(sample)])
+        signs = Signs(smallest_normal=SMALLEST_NORMAL[sample.token_dtype])
         magnitudes = deviations(op.roundings, sample, promises, partial(vjp, gradients=gradients), values, signs)
     elif derived:
         values, magnitudes = run_with_error_bounds(lambda: vjp(op.reference, sample, gradients=gradients), floor)
@@ -76,7 +77,7 @@ def oracle_answer(sample: Sample, promises: Promises, *, gradients: bool) -> Ora
 
 def with_promises(answer: OracleAnswer, sample: Sample, promises: Promises) -> OracleAnswer:
     """The same answer with the budgets of other promises. These change the precision of operands and sums alone."""
-    op, derived, token_dtype = sample.op, is_derived(sample.op, promises), _token_dtype(sample)
+    op, derived, token_dtype = sample.op, is_derived(sample.op, promises), sample.token_dtype
     dtypes = _output_dtypes(sample)
     u_saved = saved_output_roundoff(promises, dtypes.values())
     dtypes |= {gradient(n): x.dtype for n, x in sample.inputs.items()}
@@ -107,14 +108,13 @@ def with_promises(answer: OracleAnswer, sample: Sample, promises: Promises) -> O
 
 def _output_dtypes(sample: Sample) -> dict[TensorKey, torch.dtype]:
     """The dtype of each output."""
-    dtype_name = str(_token_dtype(sample)).removeprefix("torch.")
-    return {TensorKey(n): dtype_of(sample.op, n, dtype_name) for n in sample.outputs}
+    return {TensorKey(n): dtype_of(sample.op, n, sample.token_dtype_name) for n in sample.outputs}
 
 
 def _operand_bounds(answer: OracleAnswer, sample: Sample, promises: Promises, u_op: float) -> dict[TensorKey, Tensor]:
     """B_op: the effect of operand roundings, at most B. Where an operand is subnormal, B does not bound it."""
     assert sample.op.operands is not None
-    signs, elements = Signs(u_op, SMALLEST_NORMAL[_token_dtype(sample)]), elements_per_copy(sample.op.operands, sample)
+    signs, elements = Signs(u_op, SMALLEST_NORMAL[sample.token_dtype]), elements_per_copy(sample.op.operands, sample)
     if elements > _MAX_DRAWN_ELEMENTS:
         return dict(answer.magnitudes)
     copies = COPIES if elements * COPIES <= MAX_ELEMENTS_AT_ONCE else COPIES_OF_LARGE_STATES
@@ -123,13 +123,24 @@ def _operand_bounds(answer: OracleAnswer, sample: Sample, promises: Promises, u_
     return bounds if signs.underflowed else {key: B.fmin(answer.magnitudes[key]) for key, B in bounds.items()}
 
 
-def _token_dtype(sample: Sample) -> torch.dtype:
-    return sample.inputs[next(iter(sample.op.inputs))].dtype
-
-
 def is_derived(op: Op, promises: Promises) -> bool:
     """Whether B is derived from the op's reference alone (`running_error`)."""
     return op.absolute is None and op.roundings is None and not (promises.cumsum and op.cumsum)
+
+
+def require_decisive(answer: OracleAnswer, sample: Sample, promises: Promises) -> None:
+    """Raises VacuousBound if the budgets of all outputs are as large as their values."""
+    if not all(TensorKey(name) in answer.vacuous for name in sample.outputs) or not answer.vacuous:
+        return
+    bound, way_out = (
+        (f"derived from {sample.op.name}'s reference", "declare `absolute`")
+        if is_derived(sample.op, promises)
+        else (f"that {sample.op.name} declares", "leave out `absolute`, or sum fewer terms in it")
+    )
+    raise VacuousBound(
+        f"the error bound {bound} is so large for {', '.join(map(str, answer.vacuous))} that it cannot judge "
+        f"a kernel; {way_out}"
+    )
 
 
 def magnitude_op(op: Op, promises: Promises) -> Callable[..., Any]:

@@ -28,8 +28,8 @@ from torch import Tensor
 from packproof.properties.bounds.signs import Signs
 from packproof.properties.promises import Promises
 from packproof.refs.arguments import finite_scale
+from packproof.refs.attention import attend_sequences
 from packproof.refs.attention_options import reaches
-from packproof.refs.recurrence import join_sequences, split_sequences
 
 
 def attention(_promises: Promises, signs: Signs) -> Callable[..., Any]:
@@ -41,31 +41,25 @@ def attention(_promises: Promises, signs: Signs) -> Callable[..., Any]:
         v: Tensor,
         sinks: Tensor | None = None,
         *,
-        cu_seqlens: Tensor,
-        cu_seqlens_k: Tensor | None = None,
         causal: bool = False,
         window_size: tuple[int, int] = (-1, -1),
         softmax_scale: float | None = None,
         softcap: float = 0.0,
-        return_lse: bool = False,
+        **pack: Any,
     ) -> Any:
         scale = finite_scale("attention", softmax_scale, q.shape[2], "softmax_scale")
         window, group = reaches(window_size, causal=causal), q.shape[1] // k.shape[1]
         sink_logits = q.new_full(q.shape[1:2], -math.inf) if sinks is None else sinks
-        key_offsets = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-        results = [
-            _Attention.apply(
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            y, lse = _Attention.apply(
                 *(signs, scale, softcap, _visible_keys(len(q), len(k), window), q.transpose(0, 1)),
                 *(repeat(x, "j hk c -> (hk g) j c", g=group) for x in (k, v)),
                 sink_logits,
             )
-            for q, k, v in zip(
-                *(split_sequences(x, cu) for x, cu in ((q, cu_seqlens), (k, key_offsets), (v, key_offsets))),
-                strict=True,
-            )
-        ]
-        y = join_sequences((y.transpose(0, 1) for y, _ in results), q.new_zeros(*q.shape[:2], v.shape[2]))
-        return (y, join_sequences((lse.T for _, lse in results), q.new_zeros(q.shape[:2]))) if return_lse else y
+            return y.transpose(0, 1), lse.T
+
+        return attend_sequences(attend, q, k, v, **pack)
 
     return function
 

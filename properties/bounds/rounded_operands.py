@@ -30,9 +30,10 @@ from torch.nn.functional import pad
 from packproof import refs
 from packproof.properties.bounds.signs import Signs
 from packproof.properties.promises import Promises
-from packproof.refs import gated
 from packproof.refs.arguments import finite_scale
-from packproof.refs.recurrence import gate, state_space
+from packproof.refs.gated import run_over_pack
+from packproof.refs.recurrence import gate
+from packproof.refs.ssd import run_ssd
 
 _CHUNK = 64  # tokens
 ELEMENTS_PER_TOKEN = 128  # elements of a token and head: its row of a chunk, or its channels if there are more
@@ -41,34 +42,12 @@ ELEMENTS_PER_TOKEN = 128  # elements of a token and head: its row of a chunk, or
 def ssd(promises: Promises, signs: Signs) -> Callable[..., Any]:
     """Make an SSD with random-sign roundings of its operands."""
 
-    def function(
-        x: Tensor,
-        dt: Tensor,
-        A: Tensor,
-        B: Tensor,
-        C: Tensor,
-        D: Tensor | None = None,
-        z: Tensor | None = None,
-        dt_bias: Tensor | None = None,
-        *,
-        dt_softplus: bool = False,
-        cu_seqlens: Tensor,
-        initial_states: Tensor | None = None,
-        return_final_states: bool = False,
-    ) -> Any:
+    def function(**arguments: Any) -> Any:
         def recurrence(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
             dt = signs.noisy(dt)
             return _chunked_recurrence(promises, signs, h, dt[..., None] * x, dt * A, B, C)
 
-        y, final_states = state_space(
-            recurrence,
-            *(x, dt, A, B, C, D[:, None] if D is not None and D.ndim == 1 else D, z, dt_bias, initial_states),
-            (*x.shape[1:], B.shape[-1]),
-            softplus=dt_softplus,
-            cu_seqlens=cu_seqlens,
-            gate=lambda y, z: gate(signs.noisy(y), z),
-        )
-        return (y, final_states) if return_final_states else y
+        return run_ssd(recurrence, **arguments, gate=lambda y, z: gate(signs.noisy(y), z))
 
     return function
 
@@ -76,29 +55,13 @@ def ssd(promises: Promises, signs: Signs) -> Callable[..., Any]:
 def simple_gla(promises: Promises, signs: Signs) -> Callable[..., Any]:
     """Make linear attention with a decay for each token and head, and random-sign roundings of its operands."""
 
-    def function(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        g: Tensor,
-        *,
-        scale: float | None = None,
-        initial_states: Tensor | None = None,
-        return_final_states: bool = False,
-        cu_seqlens: Tensor,
-    ) -> Any:
+    def function(q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, scale: float | None = None, **options: Any) -> Any:
         def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
             y, h = _chunked_recurrence(promises, signs, S.mT, v, signs.noisy(g), k, q)
             return y, h.mT
 
-        results = gated.run_over_pack(
-            recurrence,
-            *(q, k, v, g),
-            scale=finite_scale("simple_gla", scale, q.shape[-1]),
-            cu_seqlens=cu_seqlens,
-            initial_states=initial_states,
-        )
-        return results if return_final_states else results[0]
+        factor = finite_scale("simple_gla", scale, q.shape[-1])
+        return run_over_pack(recurrence, q, k, v, g, scale=factor, **options)
 
     return function
 

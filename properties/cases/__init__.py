@@ -1,1 +1,1 @@
-"""The calls of a kernel: cases, their layouts and tensors, and the kernel's domain."""
+"""The calls of a kernel: cases, their layouts, tensors and results, and the kernel's domain."""

@@ -23,6 +23,7 @@ STRONG_GATES = "strong gates"  # a regime only for ops with decays
 CUTS = "cuts"  # the argument by which a kernel cuts a pack over ranks itself
 _SEED_BITS = 40  # a seed of a run makes several seeds of cases, and properties that redraw add to these
 SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+LONG_DTYPES = {short: name for name, short in SHORT_DTYPES.items()}
 
 
 @dataclass(frozen=True)

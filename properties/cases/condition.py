@@ -7,10 +7,9 @@ from functools import cached_property
 from types import CodeType
 from typing import Any
 
-from packproof.properties.cases.case import SHORT_DTYPES
+from packproof.properties.cases.case import LONG_DTYPES
 from packproof.refs.errors import UsageError
 
-DTYPE_NAMES = {short: name for name, short in SHORT_DTYPES.items()}
 LAYOUT_NAMES = ("tokens", "sequences", "slack", "longest", "length")
 _MAX_CHARACTERS = 500
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
@@ -68,7 +67,7 @@ class Condition:
     def holds(self, values: Mapping[str, Any]) -> bool:
         """Whether it holds for these values of its names. Raises UsageError where it cannot be evaluated."""
         try:
-            return bool(eval(self._code, {"__builtins__": {}}, {**DTYPE_NAMES, **values}))  # its grammar has no calls
+            return bool(eval(self._code, {"__builtins__": {}}, {**LONG_DTYPES, **values}))  # its grammar has no calls
         except (ArithmeticError, TypeError, NameError) as error:
             raise UsageError(f"domain: {self.text!r} cannot be worked out: {error}") from None
 
@@ -88,7 +87,7 @@ def _calculates_with_text(node: ast.AST) -> bool:
 
 
 def _names(tree: ast.AST) -> frozenset[str]:
-    return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)) - set(DTYPE_NAMES)
+    return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)) - set(LONG_DTYPES)
 
 
 def _flags(node: ast.expr) -> Iterator[str]:
@@ -116,7 +115,7 @@ def _problems(node: ast.expr) -> Iterator[str]:
         case ast.Tuple(elts=parts):
             rewritten = "; ".join(map(ast.unparse, parts))
             yield f"conditions stand apart by ';', not by ','{f': write {rewritten!r}' if rewritten else ''}"
-        case ast.Name(id=name) if name in DTYPE_NAMES:
+        case ast.Name(id=name) if name in LONG_DTYPES:
             yield f"{name!r} alone is no condition; write 'dtype == {name}', or 'dtype in (bf16, fp16)'"
         case ast.Name(id="dtype"):
             yield "'dtype' alone is no condition; write 'dtype == bf16', or 'dtype in (bf16, fp16)'"
@@ -154,7 +153,7 @@ def _value_problems(node: ast.expr) -> Iterator[str]:
             yield from _value_problems(right)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             yield from _value_problems(operand)
-        case ast.Constant(value=str(word)) if word in DTYPE_NAMES:
+        case ast.Constant(value=str(word)) if word in LONG_DTYPES:
             yield f"a dtype is written without quotes: {word}"
         case ast.Tuple() | ast.Compare() | ast.BoolOp() | ast.UnaryOp():
             yield f"{text!r} is compared with a value; write each comparison of its own, with 'and' or 'or' between"

@@ -227,7 +227,7 @@ def find_filler(op: Op, domain: Domain, sample: Sample, *, copies: int = 1) -> t
         **sample.options,
         **{name: name in sample.inputs for name in optional_inputs(op)},
         "cu_seqlens_k": sample.key_lengths is not None,
-        "dtype": str(sample.inputs[next(iter(op.inputs))].dtype).removeprefix("torch."),
+        "dtype": sample.token_dtype_name,
         "contiguous": True,
         "gradients": True,
         **sample.sizes,

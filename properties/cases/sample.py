@@ -50,6 +50,15 @@ class Sample:
     configuration: int = 0
     """As in a case."""
 
+    @property
+    def token_dtype(self) -> torch.dtype:
+        """The dtype of the tokens, in which a kernel computes."""
+        return self.inputs[next(iter(self.op.inputs))].dtype
+
+    @property
+    def token_dtype_name(self) -> str:
+        return str(self.token_dtype).removeprefix("torch.")
+
     @cached_property
     def offsets(self) -> list[int]:
         return [0, *accumulate(self.lengths)]

@@ -9,10 +9,11 @@ import torch
 from packproof.properties.call import KernelFault, Placement, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.layouts import DEFAULT_CHUNK
+from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import CROWDED_LENGTHS, Space, golden_case
-from packproof.properties.comparison import Comparison
-from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
+from packproof.properties.comparison import Comparison, Origin
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.tensor_key import TensorKey
@@ -26,13 +27,10 @@ _PACK = "aaa bbbbb cc"
 def _determinism(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """The same bits for a kernel that promises to be deterministic, else within the budget."""
     sample = kernel.sample(case)
-    baseline = kernel.remembered(sample)
+    baseline = kernel.cached_run(sample)
     note = "after another layout in the same cu_seqlens tensor"
-    violations = list(
-        _compare_runs(
-            kernel, sample, baseline, kernel.rerun(case, lambda: _run_with_edited_metadata(kernel, case, note)), note
-        )
-    )
+    repeat_results = kernel.cached_rerun(case, lambda: _run_with_edited_metadata(kernel, case, note))
+    violations = list(_compare_runs(kernel, sample, baseline, repeat_results, note))
     if violations:
         yield from _compare_repeat(kernel, sample, baseline, "in a second run")
         yield from violations
@@ -92,7 +90,7 @@ def _compare_runs(
         rows = kernel.row_map(key, sample)
         comparison = Comparison(key, baseline[key], x, rows, budget, baseline_name="again", note=note)
         for violation in comparison.violations():
-            yield kernel.beside_the_reference(violation, sample)
+            yield kernel.with_reference_value(violation, sample)
 
 
 def _cases_with_crowds(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
@@ -121,7 +119,7 @@ def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """New allocations of the kernel start as NaN: a row not written, or read too early, shows."""
     sample = kernel.sample(case)
     note = "with every new buffer filled with NaN"
-    actual, result = kernel.results(sample, guard=True, note=note)
+    actual, result = kernel.run_with_result(sample, guard=True, note=note)
     for name, before in {**sample.inputs, **sample.metadata}.items():
         if _bytes_differ(result.inputs_after[name], before):
             text = f"{name} was changed by the kernel: inputs are the caller's"
@@ -133,7 +131,7 @@ def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
                 f"the incoming gradient of {name} was changed by the kernel: autograd hands the same tensor to others"
             )
             yield Violation(tensor=TensorKey(name), text=text)
-    answer, plain_results = kernel.expect(sample), kernel.remembered(sample)
+    answer, plain_results = kernel.expect(sample), kernel.cached_run(sample)
     for key, x in actual.items():
         expected, rows = answer.values[key], kernel.row_map(key, sample)
         unwritten = torch.where(torch.isfinite(x), expected.to(x.dtype), x)
@@ -169,7 +167,7 @@ def _strides(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     placement = _PLACEMENTS[case.seed % len(_PLACEMENTS)]
     sample = kernel.sample(case)
     placed_sample = _with_equal_cotangents(sample) if placement == "expanded" else sample
-    expected, note = kernel.remembered(placed_sample), f"with {placement} tensors"
+    expected, note = kernel.cached_run(placed_sample), f"with {placement} tensors"
     with kernel.optional(note):
         try:
             actual = kernel.run(placed_sample, placement=placement)
@@ -215,7 +213,7 @@ def _with_equal_cotangents(sample: Sample) -> Sample:
 
 def _metadata(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
-    expected = kernel.remembered(sample)
+    expected = kernel.cached_run(sample)
     int64_sample = dataclasses.replace(sample, index_dtype=torch.int64)
     with kernel.optional(note := "with int64 offsets"):
         try:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from packproof.properties.cases.case import Case, shorten
+from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample, sum_in_float64
 from packproof.properties.cases.space import CROWDED_LENGTHS, Space, golden_case
-from packproof.properties.comparison import Comparison
-from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
+from packproof.properties.comparison import Comparison, Origin
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.tensor_key import TensorKey, gradient
@@ -31,7 +32,7 @@ def _reference(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 def against_reference(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
     """The violations of `reference` at one sample."""
-    actual, answer = kernel.remembered(sample), kernel.expect(sample)
+    actual, answer = kernel.cached_run(sample), kernel.expect(sample)
     for key, x in actual.items():
         rows = kernel.row_map(key, sample)
         yield from Comparison(key, x, answer.values[key], rows, answer.budgets[key]).violations()
@@ -64,15 +65,15 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     `metadata` judges calls of empty packs.
     """
     sample = kernel.sample(case)
-    packed = kernel.remembered(sample)
+    packed = kernel.cached_run(sample)
     covers_all = len(case.lengths) <= 2 * _MOST_SEQUENCES
     comparable = _comparable_sequences(kernel, sample, packed, min)
     selected = comparable if covers_all else _select_sequences(case, comparable)
     sees_nothing = any(n and j not in selected for j, n in enumerate(case.lengths))
     separate_samples = {j: sample.alone(j) for j in selected}
-    separate_runs = {j: kernel.remembered(part) for j, part in separate_samples.items()}
+    separate_runs = {j: kernel.cached_run(part) for j, part in separate_samples.items()}
     for key, x in packed.items():
-        if not kernel.shared(key, sample):
+        if not kernel.is_shared(key, sample):
             for j, run in separate_runs.items():
                 axes = kernel.row_map(key, sample).axes
                 rows, separate_rows = sample.rows(j, axes), separate_samples[j].rows(0, axes)
@@ -135,7 +136,7 @@ def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     For a kernel that promises `isolated`, the other sequences hold NaN, Inf or huge values in every second comparison.
     """
     sample = kernel.sample(case)
-    before = kernel.remembered(sample)
+    before = kernel.cached_run(sample)
     if case.slack:
         note = "with NaN in the slack"
         after = kernel.run(sample.with_slack(float("nan")), note=note)
@@ -156,7 +157,7 @@ def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         after = kernel.run(changed_sample, note=note)
         rerun = _Rerun(sample, changed_sample, before, after, note, has_budget=not is_poisoned)
         for key in after:
-            if not kernel.shared(key, sample):
+            if not kernel.is_shared(key, sample):
                 yield from rerun.compare_rows(kernel, key, sample.rows(j, kernel.row_map(key, sample).axes))
 
 
@@ -193,7 +194,7 @@ def _causality(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     rng = random.Random(case.seed)
     last_positions = [rng.randrange(-1, n) if n else -1 for n in case.lengths]
     redrawn = kernel.sample(case.replace(seed=case.seed + 2000))
-    before = kernel.remembered(sample)
+    before = kernel.cached_run(sample)
     changed_sample, note = sample.with_later_inputs(last_positions, redrawn), "after later tokens were redrawn"
     value_rerun = _Rerun(sample, changed_sample, before, kernel.run(changed_sample, gradients=False, note=note), note)
     outputs = [TensorKey(n) for n in sample.outputs if role(sample.axes[n]) == "token"]
@@ -246,11 +247,11 @@ def _permutation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     random.Random(case.seed).shuffle(order)
     if order == sorted(order):
         order.reverse()
-    before, permuted = kernel.remembered(sample), sample.select(order)
+    before, permuted = kernel.cached_run(sample), sample.select(order)
     note = f"in the order {shorten(tuple(order))}"
     after = kernel.run(permuted, note=note)
     for key, x in after.items():
-        if kernel.shared(key, sample):
+        if kernel.is_shared(key, sample):
             yield from kernel.agree(key, before[key], x, Origin(sample), other="permuted", note=note)
             continue
         axes = kernel.row_map(key, sample).axes

@@ -12,10 +12,11 @@ from packproof.properties.bounds.budget import Budget
 from packproof.properties.cases.case import CUTS, Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.layouts import Lengths
+from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample, Span
 from packproof.properties.cases.space import Space, golden_case
 from packproof.properties.comparison import Comparison, RowMap
-from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.pieces import Pieces
 from packproof.properties.laws.property import Illustration, Property
@@ -40,7 +41,7 @@ def _partition(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         return
     sample = kernel.sample(case)
     pieces = Pieces(kernel, sample, spans_of_ranks(case.lengths, case.cuts), _RANK_NOTE)
-    single_rank = kernel.remembered(sample)
+    single_rank = kernel.cached_run(sample)
     several_ranks = _run_with_cuts(kernel, sample, case) if kernel.takes_cuts else pieces.joined_results()
     inner_cuts = _cuts_inside(case)
     exact_kinds, handovers = (
@@ -61,7 +62,7 @@ def _partition(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
                 baseline_name="over ranks",
             )
             for violation in comparison.violations():
-                annotated = kernel.beside_the_reference(violation, sample, pieces=handovers)
+                annotated = kernel.with_reference_value(violation, sample, handovers=handovers)
                 yield dataclasses.replace(annotated, rank=_rank(case, annotated))
 
 
@@ -71,7 +72,7 @@ def run_law_calls(kernel: KernelUnderTest, case: Case) -> None:
     For the ranks of a group: one of them judges the case, the others take part in its calls.
     """
     sample = kernel.sample(case)
-    kernel.remembered(sample)
+    kernel.cached_run(sample)
     _run_with_cuts(kernel, sample, case)
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from packproof.properties.bounds.budget import Budget
+from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample, Span, sum_in_float64
-from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.refs.axes import is_in_pool, role
 
@@ -124,7 +125,7 @@ class Pieces:
         rows: number of rows.
         handovers: how often a state is handed on.
         """
-        whole_budget = self.kernel.budget(key, self.sample, pieces=handovers, summands=self._summands(key))[:rows]
+        whole_budget = self.kernel.budget(key, self.sample, handovers=handovers, summands=self._summands(key))[:rows]
         if not self.kernel.promises.cumsum:
             return whole_budget * 2
         budgets = [self.kernel.budget(key, piece) for piece in self._samples_and_runs[0]]
@@ -136,7 +137,7 @@ class Pieces:
 
         A kernel that cuts packs itself sums over its ranks internally: B bounds its summands.
         """
-        if not self.kernel.shared(key, self.sample):
+        if not self.kernel.is_shared(key, self.sample):
             return ()
         if self.kernel.takes_cuts:
             return (self.kernel.expect(self.sample).magnitudes[key],)

@@ -8,10 +8,11 @@ import torch
 
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space
-from packproof.properties.comparison import Comparison
-from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
+from packproof.properties.comparison import Comparison, Origin
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.state_passing import compare_carried_runs, compare_in_pieces
@@ -32,7 +33,7 @@ def _pool(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     if kernel.op.pool is None:
         return
     sample = kernel.sample(case)
-    before = kernel.remembered(sample)
+    before = kernel.cached_run(sample)
     yield from _check_unused_slots(kernel, sample, before)
     yield from _check_moved_slots(kernel, sample, before)
     with kernel.optional("with requests put in that have no slot"):

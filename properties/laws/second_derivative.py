@@ -51,9 +51,9 @@ def _double_backward(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]
     except Refusal:
         return
     expected, terms = _expected_derivatives(kernel, sample)
-    token_dtype = sample.inputs[next(iter(sample.op.inputs))].dtype
+    token_dtype = sample.token_dtype
     u_acc, u_op = accumulator_roundoff(token_dtype), operand_roundoff(sample.op, kernel.promises, token_dtype)
-    outputs = (dtype_of(sample.op, name, str(token_dtype).removeprefix("torch.")) for name in sample.outputs)
+    outputs = (dtype_of(sample.op, name, sample.token_dtype_name) for name in sample.outputs)
     u_saved = saved_output_roundoff(kernel.promises, outputs)
     k_acc = accumulation_constant(kernel.promises, derived=is_derived(sample.op, kernel.promises))
     largest = max((float(x.abs().max()) for x in expected.values() if x.numel()), default=0.0)

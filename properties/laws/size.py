@@ -8,9 +8,11 @@ from collections.abc import Callable, Collection, Iterator
 from packproof.properties.call import KernelFault, MachineLimit, OutsideDomain, Placement, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, golden_case
-from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
+from packproof.properties.comparison import Origin
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property, needs_gpu
 from packproof.properties.tensor_key import TensorKey, gradient
@@ -102,7 +104,7 @@ def _check_far_rows(kernel: KernelUnderTest, sample: Sample, name: str, placemen
                 yield Violation(text=str(fault), note=note, fault=fault.kind)
                 return
             raise Refusal(str(fault)) from fault
-        expected = kernel.remembered(sample)
+        expected = kernel.cached_run(sample)
         for key, x in actual.items():
             yield from kernel.agree(key, x, expected[key], Origin(sample), exact=False, other="nearby", note=note)
 
@@ -110,15 +112,15 @@ def _check_far_rows(kernel: KernelUnderTest, sample: Sample, name: str, placemen
 def _check_copies(kernel: KernelUnderTest, sample: Sample, copies: int, limit: str) -> Iterator[Violation]:
     """Run copies of the pack. Of each tensor the last copy is compared, and the copy that differs most from it."""
     note = f"repeated {copies:,} times, past {limit}"
-    _require_time(kernel, copies, lambda few: kernel.results(sample, copies=few), note)
+    _require_time(kernel, copies, lambda few: kernel.run_with_result(sample, copies=few), note)
     try:
-        actual, result = kernel.results(sample, copies=copies)
+        actual, result = kernel.run_with_result(sample, copies=copies)
     except KernelFault as fault:
         yield _fault_violation(fault, note)
         return
-    expected = kernel.remembered(sample)
+    expected = kernel.cached_run(sample)
     for key, x in actual.items():
-        if not kernel.shared(key, sample):
+        if not kernel.is_shared(key, sample):
             yield from kernel.agree(key, x, expected[key], Origin(sample), other="alone", note=f"the last, {note}")
     for name, (number, x) in result.outliers.items():
         kind, _, tensor = name.partition(":")
@@ -135,7 +137,7 @@ def _check_long_sequence(kernel: KernelUnderTest, sample: Sample) -> Iterator[Vi
     """
     if kernel.promises.cumsum or not kernel.op.carry:
         return
-    expected = kernel.remembered(sample)
+    expected = kernel.cached_run(sample)
 
     def compare_with_plain(actual: Tensors, note: str) -> Iterator[Violation]:
         for key, x in actual.items():

@@ -134,7 +134,7 @@ def _allowed_cuts(domain: Domain, case: Case, unit: int, rng: random.Random) -> 
 
 def compare_in_pieces(kernel: KernelUnderTest, sample: Sample, cuts: Cuts, *, exact: bool) -> Iterator[Violation]:
     """One run against the pieces, within the budgets of both. exact: values are compared bit for bit."""
-    whole_run, handovers = kernel.remembered(sample), len(cuts) - 1
+    whole_run, handovers = kernel.cached_run(sample), len(cuts) - 1
     pieces = Pieces(kernel, sample, [[(j, a, b) for j, (a, b) in enumerate(cut)] for cut in cuts], _PIECE_NOTE)
     for key, x in pieces.joined_results().items():
         bitwise = exact and not key.is_gradient
@@ -142,7 +142,7 @@ def compare_in_pieces(kernel: KernelUnderTest, sample: Sample, cuts: Cuts, *, ex
         rows, actual = kernel.row_map(key, sample), whole_run[key][: len(x)]
         comparison = Comparison(key, actual, x, rows, allowed, baseline_name="in pieces", note=_describe_cuts(cuts))
         for violation in comparison.violations():
-            yield kernel.beside_the_reference(violation, sample, pieces=handovers)
+            yield kernel.with_reference_value(violation, sample, handovers=handovers)
 
 
 def _describe_cuts(cuts: Cuts) -> str:

@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Iterator
 
-from packproof.properties.call import KernelFault, Mode, NotCompiled
+from packproof.properties.call import FailedCompilation, KernelFault, Mode
 from packproof.properties.cases.case import Case
+from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
+from packproof.properties.comparison import Origin
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property, needs_gpu
 from packproof.properties.violation import Violation
@@ -59,7 +61,7 @@ def _fp32_skip_reason(space: Space) -> str:
 def _compare_mode(kernel: KernelUnderTest, case: Case, mode: Mode, note: str, *, exact: bool) -> Iterator[Violation]:
     """Compare a call in this mode with a plain call."""
     sample = kernel.sample(case)
-    expected = kernel.remembered(sample)
+    expected = kernel.cached_run(sample)
     with kernel.optional(note):
         actual = kernel.run(sample, mode=mode, note=note)
         yield from _compare_results(kernel, sample, actual, expected, note, exact=exact)
@@ -74,12 +76,12 @@ def _compare_results(
 
 def _torch_compile(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """An error of torch's compiler fails only a kernel that promises `compilable`."""
-    kernel.remembered(kernel.sample(case))
+    kernel.cached_run(kernel.sample(case))
     if kernel.interpreted:
         return
     try:
         yield from _compare_mode(kernel, case, "compiled", "through torch.compile", exact=False)
-    except NotCompiled as error:
+    except FailedCompilation as error:
         if kernel.promises.compilable:
             raise KernelFault("raised", str(error)) from error
         raise
@@ -159,9 +161,9 @@ SIDE_STREAM = Property(
 def _opcheck(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """For the operators called by the kernel, with its own arguments."""
     sample, note = kernel.sample(case), "under torch.library.opcheck"
-    expected = kernel.remembered(sample)
+    expected = kernel.cached_run(sample)
     with kernel.optional(note):
-        actual, result = kernel.results(sample, mode="opcheck")
+        actual, result = kernel.run_with_result(sample, mode="opcheck")
         if result.operators:
             yield from _compare_results(kernel, sample, actual, expected, note, exact=False)
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from packproof.adapters.adapter import Adapter
-from packproof.harness.engine.evaluate import ReplayInfo
-from packproof.harness.engine.failure import Finding, shrunk_failure
+from packproof.harness.engine.failure import CellViolation, ReplayInfo, shrunk_failure
 from packproof.harness.engine.request import Allowance
 from packproof.harness.engine.violations import judge_case
 from packproof.harness.execution.execute import InProcess
@@ -33,7 +32,7 @@ def report(adapter: Adapter, folder: Path, dtype: str = "float32") -> str:
         judged += stopped is None
         if violation is not None:
             cell = Cell(adapter.op.name, "it", "reference", dtype, "cpu")
-            found = Finding(cell, REFERENCE, space, case, violation, judged)
+            found = CellViolation(cell, REFERENCE, space, case, violation, judged)
             return "\n".join(
                 shrunk_failure(kernel, found, Allowance(40, 5), ReplayInfo(folder=str(folder)), empty_packs=False).lines
             )

@@ -17,7 +17,7 @@ from packproof.parallel import ContiguousShares, simulated
 
 def _positions(cu_seqlens, n):
     rows = torch.arange(n, device=cu_seqlens.device)
-    seq_idx = torch.bucketize(rows, cu_seqlens[1:].long(), right=True)
+    seq_idx = torch.bucketize(rows, cu_seqlens.long(), right=True) - 1
     return rows - cu_seqlens[seq_idx.clamp(max=len(cu_seqlens) - 2)].long()
 
 

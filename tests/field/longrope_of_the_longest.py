@@ -30,7 +30,7 @@ class Correct(nn.Module):
     def forward(self, input_ids, cu_seqlens):
         t = input_ids.shape[-1]
         rows = torch.arange(t, device=input_ids.device)
-        document = torch.bucketize(rows, cu_seqlens[1:].long(), right=True)
+        document = torch.bucketize(rows, cu_seqlens.long(), right=True) - 1
         lengths = torch.cat([cu_seqlens.diff(), cu_seqlens.new_ones(1)])
         positions = rows - torch.cat([cu_seqlens[:-1], cu_seqlens[-1:]])[document]
         longest = lengths[document] if self.by_document else positions.max().expand(t) + 1

@@ -90,7 +90,7 @@ def _adapted(*, stale):
         bounds = [0, *torch.cat(sizes).cumsum(0).tolist()]
         rows = torch.arange(bounds[-1], device=q.device)
         inside = rows < int(cu_seqlens[-1])
-        seq_idx = torch.where(inside, torch.bucketize(rows, cu_seqlens[1:].long(), right=True), -1)
+        seq_idx = torch.where(inside, torch.bucketize(rows, cu_seqlens.long(), right=True) - 1, -1)
         wide = torch.promote_types(q.dtype, torch.float32)
         return Ring.apply(q.to(wide), k.to(wide), v.to(wide), ranks, bounds, seq_idx, causal, stale).to(q.dtype)
 

@@ -37,7 +37,7 @@ def test_the_scan_in_cuda_takes_arguments_of_the_one_in_triton(kernel: str) -> N
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("tokens", selective_scan_launch.DTYPE_NAMES)
+@pytest.mark.parametrize("tokens", selective_scan_launch.DTYPES)
 def test_the_scan_compiles_without_a_gpu(tokens: torch.dtype, target: str) -> None:
     pytest.importorskip("cuda.core")
     for gated, softplus in ((True, True), (False, False)):

@@ -42,7 +42,7 @@ def test_values_and_gradients_are_those_of_the_equations(name: str) -> None:
 class GateAfterNorm(Mamba2Block):
     """norm(y) * silu(z), as mamba-ssm has it with norm_before_gate=True."""
 
-    def _mixed(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
+    def _mix_tokens(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
         d, (h, _), (g, n) = self.norm.channels, self.heads, self.groups
         z, xBC, dt = projected.split((d, d + 2 * g * n, h), dim=1)
         x, B, C = self._convolve(xBC, cu_seqlens).split((d, g * n, g * n), dim=1)

@@ -13,9 +13,9 @@ from packproof.refs.errors import PackproofError
 WEIGHT_TERM = "causal_conv1d_bwd:_causal_conv1d_bwd_weight_kernel:term:1"
 CACHE_KEY = """
 import sys
-from packproof.harness.validation.mutants.mutant import put_for_good
+from packproof.harness.validation.mutants.mutant import install_permanently
 for name in sys.argv[1:]:
-    put_for_good(name)
+    install_permanently(name)
 from packproof.kernels.rope import _rope_kernel
 print(_rope_kernel.cache_key)
 """
@@ -25,7 +25,7 @@ import sys
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
-from packproof.harness.validation.mutants.mutant import put_for_good
+from packproof.harness.validation.mutants.mutant import install_permanently
 
 class Device:
     def get_current_device(self):
@@ -39,7 +39,7 @@ class Device:
 
 triton.runtime.driver.set_active(Device())
 for name in sys.argv[1:]:
-    put_for_good(name)
+    install_permanently(name)
 from packproof.kernels.causal_conv1d_bwd import _causal_conv1d_bwd_weight_kernel as kernel
 compiled = kernel.warmup(*[torch.float32] * 3, 5, 64, 4, BLOCK_T=64, BLOCK_D=32, grid=(1,))
 print(compiled.asm["ttgir"])
@@ -54,14 +54,14 @@ def printed(script: str, *mutants: str) -> str:
 
 
 def test_a_mutant_is_checked_until_a_property_kills_it() -> None:
-    [mutant] = [m for m in all_mutants() if m.id == "rope:_write:mask:1"]
+    [mutant] = [m for m in all_mutants() if m.id == "rope:_store_pairs:mask:1"]
     [outcome] = run_compiled([mutant], ["rope"], "cpu", jobs=1)
     assert (outcome.id, outcome.killed_by, outcome.op) == (mutant.id, "memory", "rope")
     assert outcome.case.startswith("lengths [33], bf16")  # the first with a partial tile
 
 
 def test_an_op_that_was_not_requested_checks_nothing() -> None:
-    [mutant] = [m for m in all_mutants() if m.id == "rope:_write:mask:1"]
+    [mutant] = [m for m in all_mutants() if m.id == "rope:_store_pairs:mask:1"]
     [outcome] = run_compiled([mutant], ["ssd"], "cpu", jobs=1)
     assert (outcome.killed_by, outcome.op) == ("", "")
 
@@ -70,7 +70,7 @@ def test_an_op_that_was_not_requested_checks_nothing() -> None:
 def test_a_kernel_is_recompiled_for_a_mutant_of_what_it_calls() -> None:
     pytest.importorskip("triton", reason="needs triton")
     assert printed(CACHE_KEY) == printed(CACHE_KEY)
-    assert printed(CACHE_KEY) != printed(CACHE_KEY, "rope:_write:mask:1")
+    assert printed(CACHE_KEY) != printed(CACHE_KEY, "rope:_store_pairs:mask:1")
     assert printed(CACHE_KEY) != printed(CACHE_KEY, "sequences:bounds:extremum:0")
 
 
@@ -97,6 +97,6 @@ def test_on_a_gpu_the_triton_implementation_is_checked() -> None:
 
 def test_mutants_of_a_function_that_fails_unchanged_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packproof.harness.validation.mutants.compiled.detected_by", lambda *_: "raised")
-    mutants = [m for m in all_mutants() if m.function == "_write"]
-    with pytest.raises(PackproofError, match=r"rope:_write fails without a change: raised at lengths"):
+    mutants = [m for m in all_mutants() if m.function == "_store_pairs"]
+    with pytest.raises(PackproofError, match=r"rope:_store_pairs fails without a change: raised at lengths"):
         next(run_compiled(mutants, ["rope"], "cpu", jobs=1))

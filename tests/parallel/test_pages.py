@@ -46,7 +46,7 @@ def test_it_is_the_model_of_the_command() -> None:
     assert [names[name] for name in constants] == [getattr(model, name) for name in constants]
     for name in ("SSD", "SCAN"):
         page, command = names[name], getattr(model, name)
-        assert (page.messages, page.whole, page.host) == (command.messages, command.whole, command.host)
+        assert (page.messages, page.whole, page.host) == (command.messages, command.full_ms, command.host_ms)
     for ranks in (2, 64):
         assert names["gather"](ranks, 1_000_000) == model.gather_ms(ranks, 1_000_000)
 

@@ -16,7 +16,6 @@ from packproof.harness.engine.request import Allowance
 from packproof.harness.engine.shrink import shrink
 from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
-from packproof.museum.variants import copy_signature_of
 from packproof.parallel import ContiguousShares, simulated
 from packproof.parallel.ranks import Ranks
 from packproof.properties.call import KernelFault, Refusal
@@ -28,7 +27,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.partition import PARTITION, spans_of_ranks, with_cuts
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import UsageError, copy_signature_of
 from tests.parallel.own import BUGS, own
 
 MINIMAL: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -95,7 +94,7 @@ def test_the_ops_of_packproof_pass_and_keep_the_bits_of_whole_documents(op: str)
         return  # it cuts documents that the law takes for whole
     subject = Subject(op, ours.parallel_kernel(op), Promises(grid="sequence", chunk=16))
     if op == "attention":  # how many keys a product has, and so its bits, changes at every cut
-        subject.kernel = subject.kernel.with_promises(Promises(grid="sequence", chunk=1 << 20))
+        subject.kernel = replace(subject.kernel, promises=Promises(grid="sequence", chunk=1 << 20))
     with record_comparisons() as made:
         assert not any(map(subject.fails, map(ours.without_activations, subject.golden)))
     assert any(compared.allowed is None for compared in made)
@@ -118,8 +117,8 @@ def _restarting(x: Any, cos: Any, sin: Any, *, offsets: Any = None, **call: Any)
 
 
 @copy_signature_of(refs.ssd)
-def _forgets(*args: Any, initial_states: Any = None, **options: Any) -> Any:
-    return refs.ssd(*args, initial_states=None if initial_states is None else 0 * initial_states, **options)
+def _forgets(initial_states: Any, **others: Any) -> Any:
+    return refs.ssd(initial_states=None if initial_states is None else 0 * initial_states, **others)
 
 
 @pytest.mark.parametrize(("op", "function"), [("rope", _restarting), ("ssd", _forgets)])

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from packproof.properties.promises import Promises
 from packproof.refs import gated, segsum, segsum_unstable
+from packproof.refs.delta_rule import delta_recurrence, run_delta_rule
 from packproof.refs.signatures import SIGNATURES
 
 CHUNK = 16
@@ -27,7 +28,7 @@ def form(op: str, recurrence: gated.GatedRecurrence) -> Callable[..., Any]:
         tensors = {name: given.pop(name, None) for name in signature.inputs}
         tensors = {n: x for n, x in tensors.items() if x is not None or n == "initial_states"}
         assert not given
-        return gated.run_delta_rule(recurrence, signature, cu_seqlens, tensors, options, scale)
+        return run_delta_rule(recurrence, signature, cu_seqlens=cu_seqlens, scale=scale, **tensors, **options)
 
     return kernel
 
@@ -155,7 +156,7 @@ def limited(recurrence: gated.GatedRecurrence) -> gated.GatedRecurrence:
 
 
 RECURRENCES: dict[str, tuple[gated.GatedRecurrence, Promises]] = {
-    "recurrent": (gated.delta_recurrence, PLAIN),
+    "recurrent": (delta_recurrence, PLAIN),
     "matrices": (by_matrices, PLAIN),
     "transposed": (transposed, PLAIN),
     "chunks of 7": (partial(gated.chunkwise_recurrence, 7), PLAIN),

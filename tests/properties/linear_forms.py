@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from packproof.properties.promises import Promises
 from packproof.refs import gated, segsum, segsum_unstable
 from packproof.refs.arguments import finite_scale
+from packproof.refs.linear_attention import linear_recurrence
 from tests.properties.delta_forms import CHUNK, CUMSUM, PLAIN, in_dtype
 
 
@@ -25,18 +26,12 @@ def form(op: str, recurrence: gated.GatedRecurrence) -> Callable[..., Any]:
         v: Tensor,
         g: Tensor | None = None,
         decay: Tensor | None = None,
-        cu_seqlens: Tensor,
         scale: float | None = None,
-        initial_states: Tensor | None = None,
-        return_final_states: bool = False,
+        **options: Any,
     ) -> Any:
         gate = gated.no_decay(v) if g is None else g[..., None]
         gate = gate if decay is None else decay[:, None].expand(len(v), -1, -1)
-        factor = finite_scale(op, scale, k.shape[-1])
-        found = gated.run_over_pack(
-            recurrence, q, k, v, gate, scale=factor, cu_seqlens=cu_seqlens, initial_states=initial_states
-        )
-        return found if return_final_states else found[0]
+        return gated.run_over_pack(recurrence, q, k, v, gate, scale=finite_scale(op, scale, k.shape[-1]), **options)
 
     return kernel
 
@@ -68,7 +63,7 @@ def masked(
 
 
 RECURRENCES: dict[str, tuple[gated.GatedRecurrence, Promises]] = {
-    "recurrent": (gated.linear_recurrence, PLAIN),
+    "recurrent": (linear_recurrence, PLAIN),
     "transposed": (transposed, PLAIN),
     "chunks of 7": (partial(gated.chunkwise_recurrence, 7), PLAIN),
     "chunks of 64": (partial(gated.chunkwise_recurrence, 64), PLAIN),

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from packproof.harness.engine.rounds import shared_out
+from packproof.harness.engine.rounds import share_of_dtype
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.layouts import Lengths
@@ -62,6 +62,6 @@ def test_a_property_of_few_cases_has_a_boundary(law: Property, op: str) -> None:
 def test_each_dtype_has_a_boundary_among_its_share(law: Property, op: str) -> None:
     for k, dtype in enumerate(DTYPES):
         cases = law.suited(space(op, dtype, "length == 1"), drawn(op, dtype, "length == 1", 0))
-        share = shared_out(law, cases, k, len(DTYPES))
+        share = share_of_dtype(law, cases, k, len(DTYPES))
         assert any(c.has_boundary for c in share) or not any(c.has_boundary for c in cases), dtype
         assert set(share) <= set(cases)

@@ -23,7 +23,7 @@ IN_ONE_PROCESS = """
 import sys
 import torch
 from packproof import refs
-from packproof.harness.engine.violations import broken
+from packproof.harness.engine.violations import first_violation
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
@@ -39,7 +39,7 @@ space = Space(op, "float32", Promises(), frozenset(["x", "weight", "bias", "cu_s
 for function in (refs.causal_conv1d, wrong):
     for case in golden_cases(space, 0):
         kernel = KernelUnderTest(op, InProcess(function), Promises())
-        found += broken(kernel, PROPERTIES["reference"], case) is not None
+        found += first_violation(kernel, PROPERTIES["reference"], case) is not None
 assert found
 sys.exit("sympy" in sys.modules or "torch._dynamo" in sys.modules)
 """

@@ -11,7 +11,7 @@ from packproof.harness.engine.reference_trial import try_reference
 from packproof.harness.engine.violations import judge_case
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.bounds.running_error import run_with_error_bounds
-from packproof.properties.call import BoundVacuous
+from packproof.properties.call import VacuousBound
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES
@@ -72,7 +72,7 @@ def test_a_vacuous_bound_is_not_a_pass() -> None:
     assert judge_case(subject, REFERENCE, by_length[1]) == (None, None)
     violation, stopped = judge_case(subject, REFERENCE, by_length[70])
     assert violation is None
-    assert isinstance(stopped, BoundVacuous)
+    assert isinstance(stopped, VacuousBound)
     assert "delta_rule's reference is so large for" in str(stopped)
 
 
@@ -95,7 +95,7 @@ def test_a_vacuous_bound_that_was_written_by_hand_is_not_a_pass() -> None:
     by_length = {max(c.lengths): c for c in golden_cases(Space(op, "float32", Promises()))}
     violation, stopped = judge_case(subject, REFERENCE, by_length[70])
     assert violation is None
-    assert isinstance(stopped, BoundVacuous)
+    assert isinstance(stopped, VacuousBound)
     assert "the error bound that delta_rule declares is so large for y" in str(stopped)
 
 

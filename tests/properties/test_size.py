@@ -26,8 +26,9 @@ MOST_TOKENS, MOST_SEQUENCES, MOST_ELEMENTS = 700, 9, (2**16, 2**15)
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("TOKENS", MOST_TOKENS), ("SEQUENCES", MOST_SEQUENCES), ("ELEMENTS", MOST_ELEMENTS)):
-        monkeypatch.setattr(size, f"MOST_{name}", value)
+    limits = (("MAX_TOKENS", MOST_TOKENS), ("MAX_SEQUENCES", MOST_SEQUENCES), ("ELEMENT_LIMITS", MOST_ELEMENTS))
+    for name, value in limits:
+        monkeypatch.setattr(size, name, value)
     monkeypatch.setattr(size, "HISTORY", 800)
     monkeypatch.setattr(execute, "_OFFSET_REACH", {"beyond 2^31": 2**12, "beyond 2^32": 2**13})
 
@@ -119,7 +120,7 @@ def repeated_at(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[Violation
             clock.advance(call)
             return super().run(call)
 
-    for name, value in (("time", clock), ("MOST_TOKENS", 16_000), ("SAMPLE_SIZES", (10, 5))):
+    for name, value in (("time", clock), ("MAX_TOKENS", 16_000), ("SAMPLE_SIZES", (10, 5))):
         monkeypatch.setattr(size, name, value)
     space = Space(OPS["rope"], "float32", PROMISES, on_gpu=True)
     case, *_ = size.SIZE.suited(space, list(golden_cases(space)))

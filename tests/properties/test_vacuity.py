@@ -35,8 +35,8 @@ FIRST = {law: (op, function) for law, op, function in reversed(ON_CPU)}
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """What only the memory of a GPU holds, at sizes that any has."""
     monkeypatch.setattr(execute, "_OFFSET_REACH", {"beyond 2^31": 2**15, "beyond 2^32": 2**16})
-    for name, most in (("SEQUENCES", 40), ("TOKENS", 640), ("ELEMENTS", (2**17,))):
-        monkeypatch.setattr(sizes, f"MOST_{name}", most)
+    for name, limit in (("MAX_SEQUENCES", 40), ("MAX_TOKENS", 640), ("ELEMENT_LIMITS", (2**17,))):
+        monkeypatch.setattr(sizes, name, limit)
     monkeypatch.setattr(sizes, "HISTORY", 640)
 
 

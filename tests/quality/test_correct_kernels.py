@@ -51,6 +51,7 @@ CORRECT: Mapping[str, Mapping[str, Any]] = {
     "a choice by topk": in_field("smallest", "best", op=op_of("smallest", "BEST")),
 }
 
+
 def promises_on(device: str, control: Control) -> Promises:
     """On a GPU without equal bits: torch's reductions add in an order that depends on the number of rows there."""
     if device == "cpu":

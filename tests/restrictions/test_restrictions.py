@@ -15,8 +15,9 @@ import torch
 
 from packproof import refs
 from packproof.harness.cli import ending, main
-from packproof.harness.engine.evaluate import Effort, Evaluator
+from packproof.harness.engine.cell import Evaluator
 from packproof.harness.engine.failure import ReplayInfo
+from packproof.harness.engine.rounds import CaseSelection
 from packproof.harness.engine.shrink import Allowance
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.events import Cell, CellFinished, Verdict
@@ -54,10 +55,10 @@ def judged(
     subject = KernelUnderTest(
         OPS[op], InProcess(kernel), stated.promises, gradients=stated.gradients, domain=stated.domain
     )
-    evaluator = Evaluator(subject, Effort({}, Allowance(20, 5)), ReplayInfo(), "eager")
+    evaluator = Evaluator(subject, CaseSelection({}), Allowance(20, 5), ReplayInfo(), "eager")
     found = {}
     for name in properties:
-        for event in evaluator.cell(Cell(op, "restricted", name, dtype, "cpu"), LAWS[name], space):
+        for event in evaluator.run_cell(Cell(op, "restricted", name, dtype, "cpu"), LAWS[name], space):
             if isinstance(event, CellFinished):
                 found[name] = event.verdict
     return found

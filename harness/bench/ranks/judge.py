@@ -137,14 +137,14 @@ def _compute_case(
     if rank_group.group is not None and rank_group.watch is not None:
         rank_group.watch.arrive(rank_group.group, f"partition of {kernel.op.name}, {case}")
     runner: Any = kernel.runner
-    kernel.renew()
-    runner.made, runner.again = [], None
+    kernel.cache.discard_results()
+    runner.results, runner.replayed_results = [], None
     try:
         run_law_calls(kernel, case)
     except (KernelFault, Refusal) as fault:
         if rank_group.watch is not None and rank_group.watch.lost:
             raise PackproofError(rank_group.watch.lost) from fault
-    return list(runner.made)
+    return list(runner.results)
 
 
 def _judge_case(
@@ -152,8 +152,8 @@ def _judge_case(
 ) -> tuple[list[str], list[bool]]:
     """A line if the case fails, and for each comparison whether it was bit for bit."""
     runner: Any = kernel.runner
-    kernel.renew()
-    runner.again = deque(runs)
+    kernel.cache.discard_results()
+    runner.replayed_results = deque(runs)
     with record_comparisons() as case_comparisons:
         try:
             violation = first_violation(kernel, PARTITION, case)

@@ -38,7 +38,7 @@ class Shadow(Launch):
                 segment.cells(access.addresses[lanes], access.itemsize),
                 access.programs[lanes][:, None],
             )
-            if segment.written:
+            if segment.has_writes:
                 _require_exclusive(segment.writer[cells], lane_programs)
             _mark_read(segment, cells, lane_programs)
 
@@ -91,7 +91,7 @@ class Shadow(Launch):
             self._check_same_bits(segment, cells, addresses, lane_programs, values[lanes])
             _require_exclusive(segment.writer[cells], lane_programs[:, None])
             _require_exclusive(segment.reader[cells], lane_programs[:, None])
-            segment.written = True
+            segment.has_writes = True
             segment.writer[cells] = lane_programs[:, None]
 
     def _check_same_bits(
@@ -198,7 +198,7 @@ class Access:
         if programs.active is not None:
             self.mask = self.mask & align_to_rank(programs.active, len(shape) - 1)
         self.lanes: Flags = self.mask.reshape(-1)
-        self.pointers = _writeable_c_order(broadcast_array(pointers, shape))
+        self.pointers = _writable_c_order(broadcast_array(pointers, shape))
         flat = self.pointers.reshape(-1).view(np.int64)
         self._all_active = bool(self.lanes.all())
         self.addresses: Indices = flat if self._all_active else flat[self.lanes]
@@ -227,9 +227,9 @@ def load(shadow: Callable[[], Shadow]) -> Callable[..., Any]:
         shadow().record_read(access)
         if other is None:
             other = undefined_values((1,) * len(shape), kind)
-        fill_values = _writeable_c_order(broadcast_array(other.data, shape))
+        fill_values = _writable_c_order(broadcast_array(other.data, shape))
         dtype = shipped._get_np_dtype(kind)
-        data = shipped._interpreter.load(access.pointers, _writeable_c_order(access.mask), fill_values, dtype)
+        data = shipped._interpreter.load(access.pointers, _writable_c_order(access.mask), fill_values, dtype)
         shadow().check_loaded(access, data, kind)
         return Handle(data, kind)
 
@@ -242,13 +242,13 @@ def store(shadow: Callable[[], Shadow]) -> Callable[..., Any]:
     def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *args: Any) -> Any:
         shape = (programs.count, *ptrs.data.shape[1:])  # one store for each program, even if all programs agree
         access = Access(ptrs.data, mask.data, shape, itemsize_of(ptrs.get_element_ty()))
-        data = _writeable_c_order(broadcast_array(value.data, shape))
+        data = _writable_c_order(broadcast_array(value.data, shape))
         shadow().record_write(access, data.reshape(-1)[access.lanes])
-        return shipped._interpreter.store(access.pointers, data, _writeable_c_order(access.mask))
+        return shipped._interpreter.store(access.pointers, data, _writable_c_order(access.mask))
 
     return create_masked_store
 
 
-def _writeable_c_order(data: Array) -> Array:
+def _writable_c_order(data: Array) -> Array:
     """A writeable array in C order, as Triton's interpreter requires."""
     return data if data.flags.c_contiguous and data.flags.writeable else np.array(data, order="C")

@@ -144,7 +144,7 @@ def _cases(space: Space) -> Iterator[Case]:
 
 def _rejects(recipe: Recipe, subject: KernelUnderTest, case: Case) -> bool:
     try:
-        actual = subject.remembered(subject.sample(case))
+        actual = subject.cached_run(subject.sample(case))
     except KernelFault:
         return True
     except Refusal:

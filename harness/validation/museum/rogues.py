@@ -89,7 +89,7 @@ def _check_rogues(rogues: Sequence[Rogue]) -> Iterator[RogueResult]:
         for rogue in rogues
     ]
     verdicts: list[Verdict] = []
-    for event in run_plan(plan(request, targets, apart=True)) if targets else ():
+    for event in run_plan(plan(request, targets, one_cell_each=True)) if targets else ():
         if isinstance(event, RunFinished):
             verdicts = list(event.verdicts)
     for rogue in rogues:

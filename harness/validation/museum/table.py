@@ -51,7 +51,7 @@ def shown(entry: Entry, classes: Mapping[str, BugClass]) -> list[str]:
 def places(entry: Entry) -> list[str]:
     """The place of the bug in the source: the function, or each line with the id of the entry."""
     kernel = entry.load()
-    function: Callable[..., Any] = kernel.func if isinstance(kernel, partial) else kernel
+    function: Callable[..., Any] = inspect.unwrap(kernel.func if isinstance(kernel, partial) else kernel)
     file = inspect.getsourcefile(function)
     if file is None:
         return []

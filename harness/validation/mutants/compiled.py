@@ -25,9 +25,9 @@ _DTYPES = ("bfloat16", "float32", "float64")  # fp16 takes the same paths
 _LIMIT = 60.0  # seconds of a call: some mutants never return
 _FILE = '''"""A kernel of packproof, with one mutant in its place: check it like any file of kernels."""
 
-from packproof.harness.validation.mutants.mutant import put_for_good
+from packproof.harness.validation.mutants.mutant import install_permanently
 
-put_for_good("{mutant}")
+install_permanently("{mutant}")
 
 from {module} import {function}
 '''

@@ -102,7 +102,7 @@ class MutantEvaluator:
         Reports each check before it runs, and at the end the killer, "" if there is none. A timeout ends the process. A
         fault (such as a memory error) may leave the process in a bad state: its report has TAINTED.
         """
-        self._subject.renew()
+        self._subject.cache.discard_results()
         start = time.process_time()
         killer = ""
         with install(mutant):
@@ -123,7 +123,7 @@ class MutantEvaluator:
         return killer
 
     def _require_pass(self, check: Check) -> None:
-        self._subject.renew()
+        self._subject.cache.discard_results()
         try:
             violation = first_violation(self._subject, check.property, check.case)
         except Refusal:

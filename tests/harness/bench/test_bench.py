@@ -78,7 +78,7 @@ def test_a_leaky_kernel_gets_a_verdict_and_no_time() -> None:
     ("name", "tensor"), [("wrong_on_many_tokens", "y"), ("wrong_gradient_on_many_tokens", "gradient of x")]
 )
 def test_a_kernel_that_fails_only_at_the_timed_layout_gets_a_verdict_too(name: str, tensor: str) -> None:
-    [proof], [wrong] = bench(name, against=())
+    [proof], [wrong] = bench(name, baselines=())
     assert proof.status == "passed"
     assert wrong.verdict.startswith(f"spot check ({tensor}): sequences 3 and 4 of the timed layout")
     assert not wrong.passes
@@ -92,10 +92,10 @@ def test_what_a_kernel_does_not_take_is_left_out_and_the_row_says_so() -> None:
 
 
 def test_what_was_asked_for_and_a_kernel_does_not_take_is_declined_with_the_way_out() -> None:
-    [proof], results = bench("takes_no_bias", against=(), inputs=("bias",))
+    [proof], results = bench("takes_no_bias", baselines=(), inputs=("bias",))
     said = "does not take bias; without that in --inputs it can be timed"
     assert (proof.status, proof.text, results) == ("declined", said, [])
-    [proof], [result] = bench("takes_no_bias", against=(), options={"activation": "none"})
+    [proof], [result] = bench("takes_no_bias", baselines=(), options={"activation": "none"})
     assert proof.setting == "d=3 w=2, activation=None, without bias"
     assert result.passes
 
@@ -113,13 +113,13 @@ def test_threads_are_pinned_and_given_back() -> None:
 
 
 def test_interpreted_kernels_are_proven_and_not_timed() -> None:
-    proofs, results = bench(against=(), dtype="bfloat16")
+    proofs, results = bench(baselines=(), dtype="bfloat16")
     assert [(p.implementation, p.status, p.tier) for p in proofs] == [("packproof", "interpreted", "interpret")]
     assert results == []
 
 
 def test_a_peer_that_is_not_installed_is_one_line() -> None:
-    proofs, results = bench("correct", against=("causal_conv1d:causal_conv1d",))
+    proofs, results = bench("correct", baselines=("causal_conv1d:causal_conv1d",))
     assert [(p.implementation, p.status) for p in proofs[1:]] == [("causal_conv1d:causal_conv1d", "not installed")]
     assert len(results) == 1
 
@@ -143,8 +143,11 @@ def test_an_unpacked_implementation_is_a_bound_and_not_judged() -> None:
         ({"threads": 0}, "threads: 0 on cpu; expected a whole number above zero, with --device cpu"),
         ({"sizes": {"n": 3}}, "--sizes: causal_conv1d has no axis 'n'; it has d, w"),
         ({"inputs": ("z",)}, "--inputs: causal_conv1d has no optional input 'z'; it has bias, initial_states"),
-        ({"against": ("ference",)}, "no baseline is called 'ference'; did you mean reference?"),
-        ({"against": ("mamba_ssm:ssd",)}, "--against: mamba_ssm:ssd computes ssd, but this bench times causal_conv1d"),
+        ({"baselines": ("ference",)}, "no baseline is called 'ference'; did you mean reference?"),
+        (
+            {"baselines": ("mamba_ssm:ssd",)},
+            "--against: mamba_ssm:ssd computes ssd, but this bench times causal_conv1d",
+        ),
         ({"layout": BenchLayout("lengths", (2**31,))}, "layout lengths: 2147483648 tokens; int32 cu_seqlens end at"),
         ({"layout": BenchLayout("lengths", (0, 0))}, "layout lengths: it has no tokens"),
         ({"device": "cdua"}, "no device is called 'cdua'; did you mean cuda?"),

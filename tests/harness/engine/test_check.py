@@ -13,9 +13,9 @@ import packproof
 from packproof import refs
 from packproof.harness.cli import main
 from packproof.harness.engine import check as engine
-from packproof.harness.engine import schedule
+from packproof.harness.engine import unit as engine_unit
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.evaluate import Evaluator
+from packproof.harness.engine.partition import Unit
 from packproof.harness.engine.plan import plan
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.schedule import run_plan
@@ -23,8 +23,6 @@ from packproof.harness.engine.target import INSTANCE_PROPERTIES, open_target, op
 from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
 from packproof.harness.results.failed import CheckFailed
 from packproof.harness.worker.sharing import CoreTime
-from packproof.properties.cases.space import Space
-from packproof.properties.laws.property import Property
 from packproof.refs.errors import UsageError
 
 HERE = Path(__file__).parents[1]
@@ -67,11 +65,11 @@ def test_one_process_compiles_for_all_and_after_a_loss_for_the_rest(monkeypatch:
         given.append(cells)
         return []
 
-    monkeypatch.setattr(schedule, "compile_cells", compile_cells)
+    monkeypatch.setattr(engine_unit, "compile_cells", compile_cells)
     request = CheckRequest(properties=("compile",))
     (unit,) = plan(request, list(open_targets(request))).units
     for cells in (unit.cells, unit.cells[-2:]):
-        assert list(schedule.run_unit(replace(unit, cells=cells), CoreTime())) == []
+        assert list(engine_unit.run_unit(replace(unit, cells=cells), CoreTime())) == []
     first, second = given
     assert len(first) == 8
     assert (
@@ -109,8 +107,8 @@ def test_on_a_cpu_the_dtypes_share_the_layouts_that_none_of_them_decides(tmp_pat
     assert all(examples["strides"])
 
 
-@pytest.mark.parametrize(("apart", "processes"), [(False, 2), (True, 3)])
-def test_cells_run_beside_those_that_share_something_or_apart(tmp_path: Path, apart: bool, processes: int) -> None:
+@pytest.mark.parametrize(("one_cell_each", "processes"), [(False, 2), (True, 3)])
+def test_cells_that_share_something_run_in_one_process(tmp_path: Path, one_cell_each: bool, processes: int) -> None:
     (tmp_path / "tells.py").write_text(
         "import os, pathlib\n"
         "def scaled(x, weight, *, cu_seqlens):\n"
@@ -121,33 +119,13 @@ def test_cells_run_beside_those_that_share_something_or_apart(tmp_path: Path, ap
     request = CheckRequest(
         "tells.py:scaled", op=OP, device="cpu", dtypes=("float32",), properties=properties, profile="quick"
     )
-    events = list(run_plan(plan(request, [open_target(request)], apart=apart)))
+    events = list(run_plan(plan(request, [open_target(request)], one_cell_each=one_cell_each)))
     verdicts = [event.verdict for event in events if isinstance(event, CellFinished)]
     assert {verdict.cell.property for verdict in verdicts if verdict.status == "passed"} == set(properties)
     assert len(list(tmp_path.glob("by-*"))) == processes
 
 
-@pytest.mark.parametrize(
-    ("cores", "units"),
-    [
-        (1, [{"reference", "packing", "causality", "carry"}]),
-        (2, [{"reference"}, {"packing", "causality", "carry"}]),
-        (16, [{"reference"}, {"packing", "carry"}, {"causality"}]),
-    ],
-)
-def test_more_cores_share_less(
-    cores: int, units: list[set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "scales.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
-    properties = ("reference", "packing", "causality", "carry")
-    request = CheckRequest("scales.py:scaled", op=OP, device="cpu", dtypes=("float32",), properties=properties)
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
-    planned = plan(request, [replace(open_target(request), request=replace(request, questions=False))])
-    assert [{cell.property for cell in unit.cells} for unit in planned.units] == units
-
-
-def test_what_is_skipped_has_no_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of fp64 nothing is left for a second one; a property that cannot tell has it, and reports why."""
+def test_a_property_whose_skip_reason_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "scales.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
     (tmp_path / "laws.py").write_text(
         "from dataclasses import replace\n"
@@ -160,51 +138,13 @@ def test_what_is_skipped_has_no_process_of_its_own(tmp_path: Path, monkeypatch: 
     properties = ("causality", "opcheck", "torch_compile", "laws:UNSURE")
     request = CheckRequest("scales.py:scaled", op=OP, device="cpu", dtypes=("float64",), properties=properties)
     planned = plan(request, [replace(open_target(request), request=replace(request, questions=False))])
-    units = [{cell.property for cell in unit.cells} for unit in planned.units]
-    assert units == [{"causality", "opcheck", "torch_compile"}, {"laws:UNSURE"}]
     verdicts = {e.verdict.cell.property: e.verdict for e in run_plan(planned) if isinstance(e, CellFinished)}
     assert verdicts["causality"].status == "passed"
     assert verdicts["opcheck"].status == "skipped"
     assert verdicts["laws:UNSURE"].reason == "packproof itself failed: RuntimeError: no reason"
 
 
-@pytest.mark.parametrize(
-    ("cores", "dtypes", "halves"),
-    [(1, 3, 0), (2, 2, 0), (2, 3, 1), (3, 2, 0), (3, 4, 1), (4, 6, 2), (4, 7, 0)],
-)
-def test_who_would_run_beside_idle_cores_is_halved(
-    cores: int, dtypes: int, halves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Three dtypes on two cores: the third in two halves, one on each."""
-    (tmp_path / "scales.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
-    properties = ("packing", "causality")
-    request = CheckRequest("scales.py:scaled", op=OP, device="cpu", dtypes=("float32",), properties=properties)
-    target = replace(open_target(request), request=replace(request, questions=False))
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
-    targets = [replace(target, name=str(number)) for number in range(dtypes)]
-    units = [(unit.cells[0].target, [cell.property for cell in unit.cells]) for unit in plan(request, targets).units]
-    whole, halved = targets[: dtypes - halves], targets[dtypes - halves :]
-    expected = [(t.name, list(properties)) for t in whole]
-    assert units == [*expected, *((t.name, [name]) for t in halved for name in properties)]
-
-
-@pytest.mark.parametrize(("kernels", "dtypes"), [(7, ["float32"]), (8, ["float32", "float64"])])
-def test_of_many_kernels_each_has_one_process(
-    kernels: int, dtypes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four for each core: its dtypes follow one another, and none is halved."""
-    (tmp_path / "scales.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
-    request = CheckRequest(
-        "scales.py:scaled", op=OP, device="cpu", dtypes=("float32", "float64"), properties=("carry",)
-    )
-    target = replace(open_target(request), request=replace(request, questions=False))
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    units = plan(request, [replace(target, name=str(number)) for number in range(kernels)]).units
-    assert [cell.dtype for cell in units[0].cells] == dtypes
-    assert len(units) * len(dtypes) == 2 * kernels
-
-
-def test_the_dtypes_of_one_process_have_the_verdicts_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dtypes_of_one_process_have_the_verdicts_of_two(tmp_path: Path) -> None:
     (tmp_path / "halves.py").write_text(
         "def scaled(x, weight, *, cu_seqlens):\n"
         "    return x * weight if x.itemsize == 8 else (x * weight).cumsum(0).to(x.dtype)\n"
@@ -218,36 +158,40 @@ def test_the_dtypes_of_one_process_have_the_verdicts_of_two(tmp_path: Path, monk
         profile="quick",
         questions=False,
     )
-    target = open_target(request)
+    planned = plan(request, [open_target(request)])
 
-    def verdicts() -> set[tuple[str, str, str]]:
-        found = [event.verdict for event in run_plan(plan(request, [target])) if isinstance(event, CellFinished)]
+    def verdicts(*units: Unit) -> set[tuple[str, str, str]]:
+        events = run_plan(replace(planned, units=units))
+        found = [event.verdict for event in events if isinstance(event, CellFinished)]
         return {(v.cell.property, v.cell.dtype, v.status) for v in found}
 
-    apart = verdicts()
+    assert len(planned.units) == 2
+    apart = verdicts(*planned.units)
     assert {status for _, dtype, status in apart if dtype == "float64"} == {"passed"}
     assert ("reference", "float32", "failed") in apart
-    monkeypatch.setattr("packproof.harness.engine.plan._MANY_KERNELS", 0)
-    assert verdicts() == apart
+    assert verdicts(replace(planned.units[0], cells=planned.cells)) == apart
 
 
 def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "right.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
-
-    def cell(evaluator: Evaluator, cell: Cell, law: Property, space: Space) -> Iterator[Event | None]:
-        if cell.dtype == "float32":
-            raise RuntimeError("oops")
-        yield from evaluated_cell(evaluator, cell, law, space)
-
-    evaluated_cell = Evaluator.cell
-    monkeypatch.setattr(Evaluator, "cell", cell)
-    call = ["check", "right.py:scaled", "--op", OP, "--dtype", "fp32,fp64", "--property", "reference,causality"]
-    assert main.run([*call, "--profile", "quick"]) == 3
+    (tmp_path / "faulty_laws.py").write_text(
+        "from dataclasses import replace\n"
+        "from packproof.properties.laws.catalogue import PROPERTIES\n"
+        "def faulty(law):\n"
+        "    def check(kernel, case):\n"
+        "        if case.dtype == 'float32':\n"
+        "            raise RuntimeError('oops')\n"
+        "        yield from law.check(kernel, case)\n"
+        "    return replace(law, name=f'faulty_{law.name}', check=check)\n"
+        "STRIDES, CAUSALITY = faulty(PROPERTIES['strides']), faulty(PROPERTIES['causality'])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    call = ["check", "packproof.refs:rope", "--op", "rope", "--dtype", "fp32,fp64", "--profile", "quick"]
+    assert main.run([*call, "--property", "faulty_laws:STRIDES,faulty_laws:CAUSALITY"]) == 3
     out = capsys.readouterr().out
-    assert "passed   scaled reference fp64" in out
-    assert "passed   scaled causality fp64" in out
+    assert "passed   rope faulty_laws:STRIDES fp64" in out
+    assert "passed   rope faulty_laws:CAUSALITY fp64" in out
     assert "packproof itself failed, and not everything could be judged: 2 not judged, 2 passed" in out
 
 

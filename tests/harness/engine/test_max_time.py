@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from packproof.harness.cli import main
-from packproof.harness.engine import evaluate, schedule
+from packproof.harness.engine import schedule
+from packproof.harness.engine import unit as engine_unit
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.evaluate import evaluate_unit
-from packproof.harness.engine.plan import Plan, Unit, plan
+from packproof.harness.engine.plan import plan
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.target import open_target
 from packproof.harness.results.events import CellFinished, Event, FailureFound, RunFinished
@@ -95,7 +95,7 @@ def test_who_waits_for_memory_until_the_end_is_not_reached(monkeypatch: pytest.M
     target = open_target(replace(request, questions=False))
     monkeypatch.setattr(Worker, "open", crowded)
     (unit,) = plan(target.request, [target]).units
-    (event,) = evaluate_unit(unit, CoreTime())
+    (event,) = engine_unit.run_unit(unit, CoreTime())
     assert isinstance(event, CellFinished)
     assert (event.verdict.status, event.verdict.reason[:15]) == ("inconclusive", "other processes")
 
@@ -107,25 +107,10 @@ def test_who_waits_for_memory_until_the_end_is_not_reached(monkeypatch: pytest.M
         ((9, 9, 1, 1), (90, 95, 100, 100)),  # those of one property need less than those of nine
     ],
 )
-def test_units_share_the_time_of_the_cores(
-    cells: tuple[int, ...], wanted: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_units_share_the_time_of_the_cores(cells: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     """Each has the share of its cells in what its core has to do, once it begins; the last ones have the rest."""
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    ends: list[float] = []
-
-    def run_unit(_unit: Unit, core_time: CoreTime) -> list[Event]:
-        ends.append(core_time._share_end)
-        return []
-
-    monkeypatch.setattr(schedule, "run_unit", run_unit)
-    units = tuple(Unit("evaluate", None, (None,) * n) for n in cells)  # type: ignore[arg-type]
-    plan = Plan(CheckRequest(), (), units, ())
-    now = time.monotonic()
-    planned = schedule._PlanRun(plan, now + 100)
-    for number in range(4):
-        list(planned._unit(number)())
-    assert tuple(round(end - now) for end in ends) == wanted
+    shares = [schedule.time_share(n, cells[number + 1 :], cores=2) for number, n in enumerate(cells)]
+    assert tuple(round(100 * share) for share in shares) == wanted
 
 
 def test_what_had_its_share_goes_on_with_what_others_do_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +164,7 @@ def scaled(x, weight, *, cu_seqlens, calls=[]):
 
 def test_a_call_that_does_not_return_in_time_keeps_no_verdict_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is it called hung: the kernel had less time than its limit."""
-    monkeypatch.setattr(evaluate, "_LAST_CALL", 0.5)
+    monkeypatch.setattr(engine_unit, "_LAST_CALL", 0.5)
     source = SLOW.replace("time.sleep(0.1)", "time.sleep(0 if len(cu_seqlens) == 2 else 60)")
     end = last(run(source, properties=("reference", "strides"), max_time=3.0))
     assert end.seconds < 15

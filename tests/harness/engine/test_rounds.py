@@ -9,7 +9,8 @@ import pytest
 from packproof.harness.cli import main
 from packproof.harness.engine import schedule
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.plan import Plan, Unit
+from packproof.harness.engine.partition import Unit
+from packproof.harness.engine.plan import Plan
 from packproof.harness.engine.request import Allowance, CheckRequest
 from packproof.harness.engine.rounds import rounds
 from packproof.harness.engine.shrink import shrink

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from packproof.harness.execution.compiler_errors import is_compiler_error
 from packproof.harness.execution.execute import InProcess
-from packproof.properties.call import Call, KernelFault, NotCompiled, Refusal
+from packproof.properties.call import Call, FailedCompilation, KernelFault, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.torch_integration import TORCH_COMPILE
@@ -121,7 +121,7 @@ def test_an_error_of_the_compiler_alone_is_no_fault(
     compiler: str, make_call: Make, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue(compiler)
-    with pytest.raises(NotCompiled, match=r"through torch\.compile: [^~]*SliceView"):
+    with pytest.raises(FailedCompilation, match=r"through torch\.compile: [^~]*SliceView"):
         InProcess(plain).run(make_call(2, 3, mode="compiled"))
 
 
@@ -147,7 +147,7 @@ def test_a_kernel_may_decline_to_be_compiled(make_call: Make) -> None:
 
     with pytest.raises(Refusal) as refused:
         InProcess(declining).run(make_call(2, 3, mode="compiled"))
-    assert not isinstance(refused.value, NotCompiled)
+    assert not isinstance(refused.value, FailedCompilation)
 
 
 CASE = Case((2, 3), "float32", (("d", 3), ("w", 4)))
@@ -170,7 +170,7 @@ def test_who_promises_to_be_compiled_is_held_to_it() -> None:
         kernel = KernelUnderTest(OPS["causal_conv1d"], InProcess(by_torch), promises)
         list(TORCH_COMPILE.check(kernel, CASE))
 
-    with pytest.raises(NotCompiled):
+    with pytest.raises(FailedCompilation):
         check(Promises())
     with pytest.raises(KernelFault, match="SliceView"):
         check(Promises(compilable=True))

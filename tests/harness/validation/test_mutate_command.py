@@ -18,10 +18,10 @@ def test_the_list_has_every_mutant_of_a_function(capsys: pytest.CaptureFixture[s
     count = sum((m.module, m.function) == ("rope", "_load_pairs") for m in all_mutants())
     assert last == f"{count} mutants"
     assert len(lines) == 4 * count
-    assert lines[0] == "rope:_read:mask:0"
+    assert lines[0] == "rope:_load_pairs:mask:0"
     assert lines[1].startswith("kernels/rope.py:")
-    assert lines[2].startswith("- first = tl.load(token + channel, mask=mask")
-    assert lines[3].startswith("+ first = tl.load(token + channel, eviction_policy=")
+    assert lines[2].startswith("- first_members = tl.load(token + channel, mask=mask")
+    assert lines[3].startswith("+ first_members = tl.load(token + channel, eviction_policy=")
 
 
 def test_those_beyond_the_interpreter_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +39,7 @@ def test_an_unknown_kernel_is_answered_in_one_line(capsys: pytest.CaptureFixture
 
 def test_a_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept, file = tmp_path / "kept.jsonl", tmp_path / "run.json"
-    call = ["mutate", "--op", "rope", "--kernel", "rope:_write", "--sample", "2", "--seed", "1"]
+    call = ["mutate", "--op", "rope", "--kernel", "rope:_store_pairs", "--sample", "2", "--seed", "1"]
     assert main.run([*call, "--resume", str(kept), "--json", str(file)]) == 0
     assert "2 of 2 killed (100.0%)" in capsys.readouterr().out
     results = json.loads(file.read_text())["results"]

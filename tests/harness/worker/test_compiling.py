@@ -8,7 +8,7 @@ import torch
 
 from packproof.harness.results.coverage import Coverage
 from packproof.harness.worker.worker import Worker
-from packproof.properties.call import Call, KernelFault, NotCompiled, SlowToCompile
+from packproof.properties.call import Call, FailedCompilation, KernelFault, SlowCompilation
 from packproof.properties.cases.case import Case
 
 Make = Callable[..., Call]
@@ -42,7 +42,7 @@ def test_it_gets_more_time(make_call: Make, tmp_path: Path) -> None:
 
 
 def test_beyond_that_time_the_call_is_not_judged(make_call: Make, tmp_path: Path) -> None:
-    with Worker(target(tmp_path), time_limit=0.5) as worker, pytest.raises(SlowToCompile, match=r"after 2 s$"):
+    with Worker(target(tmp_path), time_limit=0.5) as worker, pytest.raises(SlowCompilation, match=r"after 2 s$"):
         worker.run(make_call(2, 3))
 
 
@@ -56,14 +56,14 @@ def test_what_has_been_compiled_may_hang(make_call: Make, tmp_path: Path) -> Non
 def test_a_cell_in_which_one_case_was_not_compiled_in_time_is_inconclusive() -> None:
     seen = Coverage()
     seen.count_case(CASE, frozenset(), compared=True, refusal=None)
-    seen.count_case(CASE, frozenset(), compared=False, refusal=SlowToCompile("it was still compiling after 2 s"))
+    seen.count_case(CASE, frozenset(), compared=False, refusal=SlowCompilation("it was still compiling after 2 s"))
     assert seen.status == "inconclusive"
     assert list(seen.reasons()) == ["1 of 2 examples not judged in time: it was still compiling after 2 s"]
 
 
 def test_a_cell_is_judged_without_the_case_that_torch_cannot_compile() -> None:
     seen = Coverage()
-    seen.count_case(CASE, frozenset({"a class"}), compared=False, refusal=NotCompiled("InductorError: SliceView"))
+    seen.count_case(CASE, frozenset({"a class"}), compared=False, refusal=FailedCompilation("InductorError: SliceView"))
     assert seen.status == "skipped"
     seen.count_case(CASE.with_lengths((5,)), frozenset(), compared=True, refusal=None)
     assert (seen.status, seen.missing) == ("passed", ())

@@ -51,7 +51,7 @@ def test_each_unit_runs_in_a_process_of_its_own() -> None:
 
 PRESSED = """
 import os, signal
-from packproof.harness.worker.parallel import side_by_side
+from packproof.harness.worker.parallel import run_side_by_side
 
 def unit():
     yield 1
@@ -59,7 +59,7 @@ def unit():
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
 try:
-    print(list(side_by_side([unit], 1, of=int)))
+    print(list(run_side_by_side([unit], 1, record_type=int)))
 except KeyboardInterrupt:
     print("interrupted")
 """

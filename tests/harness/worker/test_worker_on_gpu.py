@@ -72,7 +72,8 @@ def test_triton_is_compiled_on_a_gpu(make_call: Make) -> None:
 
 def test_workers_on_a_gpu_inherit_the_hash_of_triton() -> None:
     script = (
-        "from packproof.harness.worker.zygote import prepare; prepare(); from triton.runtime.cache import triton_key; "
+        "from packproof.harness.worker.zygote import prepare_imports; prepare_imports(); "
+        "from triton.runtime.cache import triton_key; "
         "assert triton_key.cache_info().currsize == 1"
     )
     subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"TRITON_INTERPRET": "0"})

@@ -1,0 +1,45 @@
+"""The budget for two runs of a kernel: that of a run against the reference, and the roundings of stored tensors."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from packproof.properties.bounds.budget import UNIT_ROUNDOFF, Budget
+from packproof.properties.bounds.oracle import OracleAnswer
+from packproof.properties.cases.drawing import dtype_of
+from packproof.properties.cases.sample import Sample
+from packproof.properties.tensor_key import TensorKey
+from packproof.refs.axes import is_shared
+
+
+def budget_of_two_runs(
+    answer: OracleAnswer, key: TensorKey, sample: Sample, *, handovers: int = 0, summands: Sequence[Tensor] = ()
+) -> Budget:
+    """The budget of one of two runs: twice this is allowed between them.
+
+    It adds two roundings to the budget of a comparison with the reference. The first is for a shared gradient: the
+    other run stored its summands or its sum. The second is for a state, or its gradient, stored at each hand-over:
+    it reaches an element with the weight of the state's terms, bounded by B.
+
+    handovers: the number of hand-overs.
+    summands: the stored summands of a shared gradient; empty if only the sum was stored.
+    """
+    budget = answer.budgets[key]
+    rounding = budget.rounding
+    if is_shared(sample.axes[key.name]):
+        magnitudes = [x.double().abs() for x in summands] or [answer.values[key].abs()]
+        rounding = rounding + UNIT_ROUNDOFF[sample.inputs[key.name].dtype] * torch.stack(magnitudes).sum(0)
+    if handovers:
+        rounding = rounding + handovers * _state_roundoff(sample) * answer.magnitudes[key]
+    return replace(budget, rounding=rounding)
+
+
+def _state_roundoff(sample: Sample) -> float:
+    """The roundoff of the state as it is stored at a hand-over."""
+    assert sample.op.carried_names is not None
+    tensors = {**sample.cotangents, **sample.inputs}
+    names, default = sample.op.carried_names, sample.token_dtype_name
+    dtypes = (tensors[n].dtype if n in tensors else dtype_of(sample.op, n, default) for n in names)
+    return max(UNIT_ROUNDOFF[dtype] for dtype in dtypes)
