@@ -19,6 +19,7 @@ words:
 
 docs:
 	@.ci/env python docs/properties.py
+	@.ci/env python docs/options.py
 	@.ci/env python -m sphinx -q -W -n -c docs . build/site
 	@echo build/site/index.html
 

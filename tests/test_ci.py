@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from packproof.harness.cli.main import app
+from packproof.harness.engine.request import OPTIONS
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.version import __version__
 
@@ -262,6 +263,14 @@ def test_the_page_names_a_tag_of_this_version_and_every_job_ends() -> None:
 def test_the_action_uses_every_input_and_no_other() -> None:
     used = set(re.findall(r"inputs\.([\w-]+)", yaml.dump(ACTION["runs"])))
     assert used == set(ACTION["inputs"])
+
+
+@pytest.mark.parametrize("name", ["target", "op", "device", "dtypes", "profile"])
+def test_an_input_is_the_option_of_the_command(name: str) -> None:
+    option = OPTIONS[name]
+    described = ACTION["inputs"][option.flags[0].removeprefix("--")]
+    assert described["description"].startswith(option.help)
+    assert described["default"] == (option.default if isinstance(option.default, str) else "")
 
 
 def test_no_input_is_part_of_a_script() -> None:

@@ -1,7 +1,7 @@
 """The commands for kernels: `packproof check`, `peers` and `replay`."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from packproof.harness.cli.beside import hand_over, resumable
-from packproof.harness.cli.durations import seconds
 from packproof.harness.cli.ending import (
     FAILED,
     SUCCESS,
@@ -22,69 +21,22 @@ from packproof.harness.cli.ending import (
     say,
 )
 from packproof.harness.cli.printing import section
-from packproof.harness.cli.usage import seed_option
-from packproof.harness.engine.request import CheckRequest, check_names
+from packproof.harness.cli.request_options import COMMAND_OPTIONS, request_from, request_options
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results import events
 from packproof.harness.results.module_record import MODULE_KIND, ModuleRecord
-from packproof.harness.results.names import parse_dtypes, parse_names, require_known
 from packproof.harness.results.replay_file import describe_replay, read_content, read_replay
 from packproof.harness.worker import zygote_client
 from packproof.harness.worker.privilege import isolation_command
 from packproof.harness.worker.settled import fast_imports
-from packproof.properties.cases.domain import Domain
 from packproof.properties.stopwatch import add_seconds
 from packproof.refs.errors import UsageError
-from packproof.refs.signatures import SIGNATURES
 
 
 @resumable
+@request_options(*COMMAND_OPTIONS, before={"sanitizer": "isolate"})
 def check(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            help="package.module:function, path/file.py:function, or a peer as `packproof list` names it; without it, "
-            "packproof's own kernels"
-        ),
-    ] = None,
     *,
-    op: Annotated[str | None, typer.Option(help="the op that the target computes; see `packproof list`")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; comma-separated")] = None,
-    property: Annotated[  # noqa: A002
-        list[str] | None, typer.Option(help="only these properties, or your own as module:NAME; comma-separated")
-    ] = None,
-    profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
-    seed: Annotated[int, seed_option("another seed draws other examples")] = 0,
-    domain: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="what the kernel supports, such as 'k in (64, 128)', 'd % 8 == 0', 'tokens % 16 == 0', 'length > 0' "
-            "or 'dtype == bf16'; separate several by ; or repeat  [default: declared, else inferred from its refusals]"
-        ),
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="a property that does not hold fails the run even if it is not promised")
-    ] = False,
-    exitfirst: Annotated[bool, typer.Option("--exitfirst", "-x", help="end the run at the first failure")] = False,
-    max_time: Annotated[
-        str | None,
-        typer.Option(
-            help="time that the run may take, such as 60s or 2m: the most telling cases come first, and what is not "
-            "reached is inconclusive"
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(help="seconds that one kernel call may take", min=0.001, max=86_400)
-    ] = None,
-    forward_only: Annotated[bool, typer.Option("--forward-only", help="check no gradients")] = False,
-    draw_configs: Annotated[
-        bool,
-        typer.Option(
-            "--draw-configs",
-            help="draw a configuration of an autotuned Triton kernel for each kind of call, without timing, and take "
-            "the next one in each further case: faster on a GPU, and checks more configurations",
-        ),
-    ] = False,
     isolate: Annotated[
         bool,
         typer.Option(
@@ -92,31 +44,11 @@ def check(
             help="run the kernel under bubblewrap: no network, no other processes, nowhere to write; CPU only",
         ),
     ] = False,
-    sanitizer: Annotated[
-        str | None,
-        typer.Option(
-            help="run the golden cases under compute-sanitizer, not the properties: memcheck, racecheck or initcheck"
-        ),
-    ] = None,
-    compiled: Annotated[
-        str | None,
-        typer.Option(
-            help="what forms of packproof's own kernels took when they were compiled, such as data/compiled.json: only "
-            "what has changed since is compiled, and a sample of the rest, which has to agree"
-        ),
-    ] = None,
-    expected_failures: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="TOML file of known failures, by target, property and dtype: they do not fail the run; one that no "
-            "longer occurs does, until its entry is removed",
-        ),
-    ] = None,
     timings: Annotated[bool, typer.Option("--timings", help="show where the time went")] = False,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
     html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
+    **options: Any,
 ) -> int:
     """Check a kernel: every property at every dtype, with the smallest layout that breaks each one that fails.
 
@@ -130,26 +62,7 @@ def check(
     packproof check my_kernels:delta --op gated_delta_rule --expected-failures expected.toml
     """
     start = time.perf_counter()
-    request = _make_request(
-        device,
-        op,
-        isolate=isolate,
-        target=target,
-        dtypes=parse_dtypes(dtype),
-        properties=parse_names(property, "--property"),
-        profile=profile,
-        seed=seed,
-        domain=Domain.of(domain or ()).texts,
-        strict=strict,
-        timeout=timeout,
-        forward_only=forward_only,
-        draw_configs=draw_configs,
-        sanitizer=sanitizer,
-        fail_fast=exitfirst,
-        max_time=None if max_time is None else seconds(max_time, "--max-time"),
-        compiled=compiled,
-        expected_failures=expected_failures,
-    )
+    request = _make_request(options, isolate=isolate)
     with fast_imports():
         from packproof.harness.engine.check import run_check  # noqa: PLC0415
         from packproof.harness.reports.terminal import TerminalReport  # noqa: PLC0415
@@ -160,18 +73,19 @@ def check(
 
 
 @resumable
+@request_options(
+    *("op", "device", "dtypes", "properties", "profile", "seed", "max_time"),
+    helps={
+        "op": "only peers that compute this op",
+        "properties": "only these properties; comma-separated",
+        "max_time": "time that the run may take, as for `packproof check`",
+    },
+)
 def peers(
+    *,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="peers as `packproof list` names them; default: all")
     ] = None,
-    *,
-    op: Annotated[str | None, typer.Option(help="only peers that compute this op")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; comma-separated")] = None,
-    property: Annotated[list[str] | None, typer.Option(help="only these properties; comma-separated")] = None,  # noqa: A002
-    profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
-    seed: Annotated[int, seed_option("another seed draws other examples")] = 0,
-    max_time: Annotated[str | None, typer.Option(help="time that the run may take, as for `packproof check`")] = None,
     json: Annotated[str | None, typer.Option(help="write the scoreboard to this file")] = None,
     markdown: Annotated[str | None, typer.Option(help="write a page with the scoreboard to this file")] = None,
     html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
@@ -179,6 +93,7 @@ def peers(
         str | None,
         typer.Option("--from", help="make the page from files of --json, and run nothing; a later one replaces peers"),
     ] = None,
+    **options: Any,
 ) -> int:
     """Check the third-party kernels that are installed, and write one scoreboard.
 
@@ -194,15 +109,7 @@ def peers(
     """
     if from_json:
         return _write_peer_page(from_json.split(","), markdown, json)
-    request = _make_request(
-        device,
-        op,
-        dtypes=parse_dtypes(dtype),
-        properties=parse_names(property, "--property"),
-        profile=profile,
-        seed=seed,
-        max_time=None if max_time is None else seconds(max_time, "--max-time"),
-    )
+    request = _make_request(options)
     with fast_imports():
         from packproof.harness.peers.report import PeersReport  # noqa: PLC0415
         from packproof.harness.peers.run import check_peers, open_peers  # noqa: PLC0415
@@ -272,12 +179,11 @@ def replay(
     return exit_code(reports.finish(events.RunFinished((verdict,), verdict.seconds)))
 
 
-def _make_request(device: str | None, op: str | None, *, isolate: bool = False, **settings: Any) -> CheckRequest:
-    """Make the request; without a device it is cuda if available. Names are checked before torch is imported."""
-    if op is not None and ":" not in op:
-        require_known("op", op, SIGNATURES)
-    check_names(request := CheckRequest(op=op, device="cpu" if device is None else device, **settings))
-    return replace(request, device=_start_torch(device, isolate=isolate, several_kernels=request.target is None))
+def _make_request(options: Mapping[str, Any], *, isolate: bool = False) -> CheckRequest:
+    """Make the request; without a device it is cuda if available. It is checked before torch is imported."""
+    request = request_from(options)
+    device = _start_torch(options["device"], isolate=isolate, several_kernels=request.target is None)
+    return replace(request, device=device)
 
 
 def _start_torch(device: str | None, *, isolate: bool = False, several_kernels: bool = False) -> str:

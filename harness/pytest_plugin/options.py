@@ -32,32 +32,20 @@ class Option:
         return f"packproof_{self.name}"
 
 
-def _profile(text: str) -> str:
-    from packproof.harness.engine.request import PROFILES  # noqa: PLC0415
-    from packproof.harness.results.names import require_known  # noqa: PLC0415
+def _request_value(name: str) -> Callable[[str], Any]:
+    """The parser of an option that the request has too. It imports the request when it is called."""
 
-    return require_known("profile", text, PROFILES)
+    def parse(text: str) -> Any:
+        from packproof.harness.engine.request import checked, value_from_text  # noqa: PLC0415
 
+        return getattr(checked({name: value_from_text(name, text, name)}), name)
 
-def _device(text: str) -> str:
-    from packproof.harness.results.names import DEVICES, require_known  # noqa: PLC0415
-
-    return require_known("device", text, DEVICES)
-
-
-def _seed(text: str) -> int:
-    from packproof.harness.results.names import parse_seed  # noqa: PLC0415
-
-    return parse_seed(text)
+    return parse
 
 
 def _expected_failures(text: str) -> str:
     """The absolute path of the file, valid in every folder in which the run goes on."""
-    from packproof.harness.engine.request import CheckRequest  # noqa: PLC0415
-
-    path = os.path.abspath(text)
-    _ = CheckRequest(expected_failures=path).expected
-    return path
+    return str(_request_value("expected_failures")(os.path.abspath(text)))
 
 
 def _switch(text: str) -> bool:
@@ -70,10 +58,16 @@ def _switch(text: str) -> bool:
 OPTIONS: Mapping[str, Option] = {
     option.name: option
     for option in (
-        Option("profile", "how many examples: quick, standard or thorough", "standard", _profile),
-        Option("device", "cpu or cuda  [default: cuda if available]", None, _device),
-        Option("seed", "another seed draws other examples", 0, _seed),
-        Option("expected_failures", "TOML file of failures that are expected", None, _expected_failures, "FILE"),
+        Option("profile", "how many examples: quick, standard or thorough", "standard", _request_value("profile")),
+        Option("device", "cpu or cuda  [default: cuda if available]", None, _request_value("device")),
+        Option("seed", "another seed draws other examples", 0, _request_value("seed")),
+        Option(
+            "expected_failures",
+            "TOML file of known failures, by target, property and dtype",
+            None,
+            _expected_failures,
+            "FILE",
+        ),
         Option("slow", "check the kernels of tests marked slow too", False, _switch),
     )
 }

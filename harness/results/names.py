@@ -1,11 +1,14 @@
-"""Names and numbers typed by users: devices, dtypes, modes and seeds, with the error for an unknown one."""
+"""Values of users: names, numbers, durations and options declared as fields, with the error for an invalid one."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 from packproof.properties.cases.case import LONG_DTYPES, SHORT_DTYPES
 from packproof.refs.errors import UsageError
+from packproof.refs.wording import kind as type_text
 
 DEVICES = ("cpu", "cuda")
 COMPILE = "compile"  # the compile tier, listed among the properties
@@ -15,6 +18,7 @@ MODES = ("eval", "train", "checkpointing")
 ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")  # of transformers
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 SEED = "a whole number from 0 to 2^32 - 1"  # the seeds of cases are derived from it, and may be larger
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
 def require_known(kind: str, name: str, names: Iterable[str], shown_by: str = "") -> str:
@@ -86,3 +90,107 @@ def parse_seed(text: str) -> int:
     if not is_seed(seed):
         raise UsageError(f"{text!r} is not a seed; expected {SEED}")
     return seed
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """The seconds of a duration: 60, 60s, 2m, 1m30s, 1h. Raises UsageError for other text, and for zero."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    hours, minutes, remaining_seconds = (float(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = 3600 * hours + 60 * minutes + remaining_seconds
+    if total <= 0:
+        raise UsageError(f"{option}: {text!r} is no duration; expected one above zero, such as 60, 90s, 2m or 1h30m")
+    return total
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The values of an option, with one error for an invalid value, wherever it was written."""
+
+    expected: str
+    """A valid value, in words or by example."""
+    is_valid: Callable[[Any], bool]
+    """Whether a value has the right type and range; for a list, whether an entry has."""
+    normalized: Callable[[Any], Any] = _unchanged
+    """The value for the request. Raises UsageError for an unknown name."""
+    text_type: type = str
+    """The type on the command line."""
+    parse: Callable[[Any, str], Any] | None = None
+    """The value, from text and the name of the option. Raises UsageError."""
+
+    def checked_value(self, label: str, value: Any) -> Any:
+        """The value for the request. Raises UsageError, with this label for the option."""
+        if not self.is_valid(value):
+            raise self.error(f"{label} is", value)
+        return self.normalized(value)
+
+    def error(self, label: str, value: Any) -> UsageError:
+        """The error for an invalid value: "seed is 0.5, a float; expected a whole number"."""
+        description = "None" if value is None else f"{value!r}, {type_text(value)}"
+        return UsageError(f"{label} {description}; expected {self.expected}")
+
+
+@dataclass(frozen=True)
+class ListKind(Kind):
+    """Lists with at least one entry."""
+
+    def checked_value(self, label: str, value: Any) -> Any:
+        if not isinstance(value, Iterable) or isinstance(value, str | Mapping):
+            raise self.error(f"{label} is", value)
+        if not (entries := tuple(value)):
+            raise UsageError(f"{label} is empty, so that nothing would be checked; leave it out to check all")
+        for entry in entries:
+            if not self.is_valid(entry):
+                raise self.error(f"{label} has", entry)
+        return self.normalized(entries)
+
+
+def is_text(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str)
+
+
+def _is_duration(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def choice(noun: str, names: Iterable[str]) -> Kind:
+    """One of these names."""
+    *quoted, last_quoted = (f'"{name}"' for name in names)
+    return Kind(f"{', '.join(quoted)} or {last_quoted}", is_text, lambda name: require_known(noun, name, names))
+
+
+SWITCH = Kind("True or False", lambda value: isinstance(value, bool), text_type=bool)
+SECONDS = Kind("a number of seconds above zero", _is_duration, text_type=float)
+DURATION = replace(SECONDS, text_type=str, parse=parse_seconds)
+SEED_NUMBER = Kind(SEED, is_seed, text_type=int, parse=lambda text, _: parse_seed(text))
+
+
+@dataclass(frozen=True)
+class RequestOption:
+    """A field of a request that users give: on the command line, in Python, in a marker of pytest."""
+
+    kind: Kind
+    """The values and their check."""
+    flags: tuple[str, ...]
+    """The names on the command line: without dashes for an argument by position, () without any."""
+    help: str
+    """The effect, as `--help` and the docs show it."""
+    default: Any
+    """The default for users; MISSING for a value that Python requires."""
+    form: Mapping[str, Any]
+    """Settings of typer: limits, metavar."""
+
+
+def option(default: Any, kind: Kind, flags: str, help: str, *, user_default: Any = ..., **form: Any) -> Any:  # noqa: A002
+    """A field of a request, with all that users see of it.
+
+    flags: the names on the command line, separated by spaces.
+    user_default: the default for users, if it differs from the one of the request.
+    """
+    user_default = default if user_default is ... else user_default
+    return field(
+        default=default, metadata={"option": RequestOption(kind, tuple(flags.split()), help, user_default, form)}
+    )

@@ -21,8 +21,8 @@ def but(**changes: Any) -> Any:
 WRONG: dict[str, tuple[Any, ...]] = {
     "op": (5, ["rope"]),
     "device": (5, True),
-    "dtypes": ("fp32", 32, [32], {"fp32": 1}),
-    "properties": ("packing", 3, [3], [None]),
+    "dtypes": ("fp32", 32, {"fp32": 1}),
+    "properties": ("packing", 3),
     "profile": (3, None),
     "seed": ("0", 1.5, None, True, -1, 2**32, 10**60),
     "promises": ("sequence", {"grid": "sequence"}),
@@ -39,6 +39,11 @@ TABLE: dict[str, Wrong] = {
         for name, values in WRONG.items()
         for value in values
     },
+    "dtypes of a number": Wrong(but(dtypes=[32]), ("check: dtypes has 32, an int", "['fp32', 'bf16']")),
+    "dtypes empty": Wrong(but(dtypes=[]), ("check: dtypes is empty", "leave it out")),
+    "properties of a number": Wrong(but(properties=["packing", 3]), ("check: properties has 3, an int", "['packing']")),
+    "properties with None": Wrong(but(properties=[None]), ("check: properties has None; expected a list of names",)),
+    "no such op": Wrong(but(op="rop"), ("no op is called 'rop'", "did you mean rope?")),
     "no such device": Wrong(but(device="gpu"), ("no device is called 'gpu'", "cuda")),
     "no such dtype": Wrong(but(dtypes=["fp23"]), ("no dtype is called 'fp23'", "there are: ")),
     "no such property": Wrong(but(properties=["packin"]), ("no property is called 'packin'", "did you mean packing?")),

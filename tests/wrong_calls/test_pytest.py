@@ -73,12 +73,12 @@ MARKERS = {
     "profile a number": Wrong(marked(*TARGET, profile=3), ("profile is 3, an int",)),
     "seed a string": Wrong(marked(*TARGET, seed="1"), ("seed is '1', a str", "a whole number")),
     "seed a fraction": Wrong(marked(*TARGET, seed=0.5), ("seed is 0.5, a float",)),
-    "seed negative": Wrong(marked(*TARGET, seed=-1), ("seed: -1", "from 0 to 2^32 - 1")),
-    "seed too large": Wrong(marked(*TARGET, seed=2**32), ("seed: 4294967296", "from 0 to 2^32 - 1")),
-    "timeout zero": Wrong(marked(*TARGET, timeout=0), ("timeout: 0 seconds", "above zero")),
-    "timeout NaN": Wrong(marked(*TARGET, timeout=float("nan")), ("timeout: nan", "above zero")),
+    "seed negative": Wrong(marked(*TARGET, seed=-1), ("seed is -1", "from 0 to 2^32 - 1")),
+    "seed too large": Wrong(marked(*TARGET, seed=2**32), ("seed is 4294967296", "from 0 to 2^32 - 1")),
+    "timeout zero": Wrong(marked(*TARGET, timeout=0), ("timeout is 0", "seconds above zero")),
+    "timeout NaN": Wrong(marked(*TARGET, timeout=float("nan")), ("timeout is nan", "seconds above zero")),
     "timeout a string": Wrong(marked(*TARGET, timeout="30s"), ("timeout is '30s', a str", "seconds")),
-    "max_time negative": Wrong(marked(*TARGET, max_time=-1), ("max_time: -1", "above zero")),
+    "max_time negative": Wrong(marked(*TARGET, max_time=-1), ("max_time is -1", "seconds above zero")),
     "max_time a string": Wrong(marked(*TARGET, max_time="60s"), ("max_time is '60s', a str", "seconds")),
     "promises a dict": Wrong(marked(*TARGET, promises={"isolated": True}), ("promises is", "packproof.Promises")),
     "promises a class": Wrong(marked(*TARGET, promises=packproof.Promises), ("promises is", "packproof.Promises")),
@@ -91,9 +91,12 @@ MARKERS = {
     "strict a string": Wrong(marked(*TARGET, strict="yes"), ("strict is 'yes', a str", "True or False")),
     "forward_only a number": Wrong(marked(*TARGET, forward_only=1), ("forward_only is 1, an int", "True or False")),
     "sanitizer unknown": Wrong(marked(*TARGET, sanitizer="memchek"), ("'memchek'", "did you mean memcheck?")),
+    "compiled a number": Wrong(marked(*TARGET, compiled=5), ("compiled is 5, an int", "the path of a file")),
+    "compiled in no file": Wrong(marked(*TARGET, compiled="no.json"), ("compiled: no.json is no file",)),
     "replay_dir a number": Wrong(marked(*TARGET, replay_dir=5), ("replay_dir is 5, an int", "a folder")),
     "expected_failures a list": Wrong(
-        marked(*TARGET, expected_failures=["known.toml"]), ("expected_failures is ['known.toml'], a list", "a file")
+        marked(*TARGET, expected_failures=["known.toml"]),
+        ("expected_failures is ['known.toml'], a list", "a TOML file"),
     ),
     "expected_failures in no file": Wrong(
         marked(*TARGET, expected_failures="no.toml"), ("expected failures: no.toml: No such file",)

@@ -216,7 +216,7 @@ def test_a_command_is_handed_over_as_it_was_given(monkeypatch: pytest.MonkeyPatc
         "op": "rope",
         "domain": ["k==4", "t>1"],
         "seed": 3,
-        "exitfirst": True,
+        "fail_fast": True,
         "timeout": 0.5,
         "device": "cpu",
         "profile": "standard",

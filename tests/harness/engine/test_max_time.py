@@ -182,7 +182,7 @@ def test_waiting_for_the_memory_of_a_device_ends_with_the_time() -> None:
 
 
 def test_the_time_has_to_be_above_zero() -> None:
-    with pytest.raises(UsageError, match=r"^max_time: 0 seconds; expected a number above zero"):
+    with pytest.raises(UsageError, match=r"^max_time is 0, an int; expected a number of seconds above zero$"):
         list(run_check(CheckRequest(max_time=0)))
 
 
