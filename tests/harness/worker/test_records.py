@@ -1,4 +1,4 @@
-"""Dataclasses as JSON, in reports and in files: nothing is converted; an error has the path of its value."""
+"""Dataclasses as JSON, in reports of processes and in files: nothing is converted; an error names the value by path."""
 
 import json
 from collections.abc import Mapping
