@@ -102,7 +102,7 @@ class Evaluator:
 
 @dataclass
 class CellProgress:
-    """The cases of one cell, behind and ahead."""
+    """The cases of one cell: judged ones and the rounds to come."""
 
     inferred: InferredDomain | None
     """The inferred domain in which the cases lie."""
