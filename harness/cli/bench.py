@@ -119,7 +119,7 @@ def bench(
     kind = targets[0] if targets in [[name] for name in _OF] else None
     _check_options(context, kind)
     if kind is not None:
-        own = {
+        subcommands = {
             "packing": lambda: _packing(lengths_file, tokens, seed),
             "stack": lambda: _stack(
                 parse_names(model, "--model"), parse_names(modes, "--modes"), steps, packs, tokens, device, json, seed
@@ -127,11 +127,11 @@ def bench(
             "ranks": lambda: on_ranks.bench(ranks, simulated, cases, seconds, tokens=tokens, op=op, json=json),
             "fp8": lambda: _fp8(tokens, seed),
         }
-        return own[kind]()
+        return subcommands[kind]()
     names = parse_names(layout, "--layout")
-    given = parse_dtypes([dtype]) if dtype is not None else None
-    if given and len(given) > 1:
-        raise UsageError(f"--dtype: {dtype!r} names {len(given)} dtypes; a bench has one, so run one for each")
+    dtypes = parse_dtypes([dtype]) if dtype is not None else None
+    if dtypes and len(dtypes) > 1:
+        raise UsageError(f"--dtype: {dtype!r} names {len(dtypes)} dtypes; a bench has one, so run one for each")
     if device is not None:
         require_known("device", device, DEVICES)
     if op is not None and ":" not in op:
@@ -143,18 +143,18 @@ def bench(
     from packproof.harness.bench.command import Outputs, choose_layouts, run_command  # noqa: PLC0415
     from packproof.harness.bench.settings import options_from_text, sizes_from_text  # noqa: PLC0415
 
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = {"names": names, "lengths": lengths, "file": lengths_file, "sweep": sweep}
+    run_device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    layout_options = {"names": names, "lengths": lengths, "file": lengths_file, "sweep": sweep}
     request = BenchRequest(
-        layouts=choose_layouts(where, **chosen, tokens=tokens, seed=seed),  # type: ignore[arg-type]
+        layouts=choose_layouts(run_device, **layout_options, tokens=tokens, seed=seed),  # type: ignore[arg-type]
         targets=tuple(targets or ()),
         op=op,
         baselines=None if against is None else tuple(split_names(against)),
         sizes=sizes_from_text(sizes) if sizes is not None else {},
         inputs=None if inputs is None else tuple(split_names(inputs)),
         options=options_from_text(options) if options is not None else {},
-        dtype=given[0] if given else "bfloat16" if where == "cuda" else "float32",
-        device=where,
+        dtype=dtypes[0] if dtypes else "bfloat16" if run_device == "cuda" else "float32",
+        device=run_device,
         threads=threads,
         seed=seed,
     )
@@ -183,8 +183,8 @@ def _packing(file: str | None, capacity: int | None, seed: int) -> int:
 def _check_options(context: typer.Context, kind: str | None) -> None:
     """Raise UsageError for an option of another kind of bench."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-    for name in sorted(given - {"targets"}):
+    written_names = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    for name in sorted(written_names - {"targets"}):
         option = f"--{name.replace('_', '-')}"
         if kind is not None and name not in _OF[kind]:
             takes = ", ".join(f"--{other.replace('_', '-')}" for other in _OF[kind])
@@ -206,7 +206,7 @@ def _stack(
     """Time training steps of whole stacks, in each mode."""
     if device is not None:
         require_known("device", device, DEVICES)
-    chosen = shapes.modes(modes)
+    selected_modes = shapes.modes(modes)
     shapes.models(names, device or "cuda")  # a wrong name is refused before torch is imported
 
     import torch  # noqa: PLC0415
@@ -214,9 +214,9 @@ def _stack(
     from packproof.harness.stacks.report import StacksFile, StacksReport  # noqa: PLC0415
     from packproof.harness.stacks.run import StacksRequest, run_stacks  # noqa: PLC0415
 
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    rows = capacity or shapes.CAPACITY[where]
-    request = StacksRequest(shapes.models(names, where), chosen, steps, rows, packs, where, seed)
+    run_device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    rows = capacity or shapes.CAPACITY[run_device]
+    request = StacksRequest(shapes.models(names, run_device), selected_modes, steps, rows, packs, run_device, seed)
     file = StacksFile(json, shlex.join(["packproof", *sys.argv[1:]]))
     report = StacksReport(typer.echo)
     for event in run_stacks(request):
