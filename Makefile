@@ -26,15 +26,15 @@ docs:
 runs = .packproof/proof
 proof:
 	@mkdir -p $(runs)
-	@.ci/env python -m packproof.harness.validation.compiled data/compiled.json
+	@.ci/env python -m packproof.proof.compiled data/compiled.json
 	@.ci/env python -m pytest -q -n auto -m proof
-	@.ci/env python -m packproof.harness.validation.speed --compare data/speed.json
-	@PACKPROOF_FUZZ=10000 .ci/env python -m pytest -q tests/harness/engine/test_fuzz.py
+	@.ci/env python -m packproof.proof.speed --compare data/speed.json
+	@PACKPROOF_FUZZ=10000 .ci/env python -m pytest -q tests/harness/check/test_fuzz.py
 	@.ci/env python -m packproof museum run --device cpu --json $(runs)/museum.json
 	@.ci/env python -m packproof museum compare --json $(runs)/recipes.json
 	@.ci/env python -m packproof museum alarms --json $(runs)/alarms.json
 	@.ci/env python -m packproof museum rogues
-	@.ci/env python -m packproof.harness.validation.museum.kills 50
+	@.ci/env python -m packproof.proof.museum.kills 50
 	@.ci/env python -m pytest -q -n auto tests/quality/seeds.py
 	@.ci/env python -m packproof mutate --killers data/killers.json --resume $(runs)/mutants.jsonl --json $(runs)/mutants.json
 	@.ci/env python -m packproof proof $(runs) docs/proof.md --json data/proof.json

@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING
 
-from packproof.refs.lazy import export
+from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.adapters.adapter import adapt

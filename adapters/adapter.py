@@ -17,14 +17,14 @@ from packproof.adapters.metadata import Metadata, OfKeys, PerToken, cu_seqlens, 
 from packproof.adapters.other_conventions import other_conventions
 from packproof.adapters.tensor_axes import AxisOrder
 from packproof.adapters.tokens import Packed, Tokens
+from packproof.base.axes import has_key_rows, parse, role
+from packproof.base.declared import fixed_values, long_dtypes, require
+from packproof.base.errors import UsageError, checked_call
 from packproof.properties.cases.domain import Domain
 from packproof.properties.declaration import DEFAULT_DTYPES, kernel
-from packproof.properties.declared import fixed_values, long_dtypes, require
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.refs.axes import has_key_rows, parse, role
-from packproof.refs.errors import UsageError, checked_call
 
 Declines = Callable[[Mapping[str, Any]], str | None]
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.refs.errors import ArgumentError, UsageError
-from packproof.refs.wording import article
+from packproof.base.errors import ArgumentError, UsageError
+from packproof.base.wording import article
 
 Conversion = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from packproof.refs.errors import UsageError
+from packproof.base.errors import UsageError
 
 _MAX_MESSAGE = 500
 _INTERNAL_PREFIXES = (str(Path(__file__).parents[1]) + os.sep, sysconfig.get_paths()["stdlib"] + os.sep, "<")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from packproof.base.axes import parse
+from packproof.base.errors import UsageError
 from packproof.properties.calling.signature import call_signature, catches_all
 from packproof.properties.op import Op
-from packproof.refs.axes import parse
-from packproof.refs.errors import UsageError
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from packproof.base.arguments import check_offsets_form
+from packproof.base.errors import UsageError
 from packproof.refs import seq_idx_from_cu_seqlens
-from packproof.refs.arguments import check_offsets_form
-from packproof.refs.errors import UsageError
 
 T = TypeVar("T")
 Metadata = Callable[[Tensor, int], Any]

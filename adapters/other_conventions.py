@@ -17,8 +17,8 @@ from packproof.adapters.metadata import (
     seq_idx,
 )
 from packproof.adapters.tokens import Batched, Packed, Padded, Tokens
+from packproof.base.axes import parse, role
 from packproof.properties.op import Op
-from packproof.refs.axes import parse, role
 
 Change = tuple[str, dict[str, Any]]  # its text as an argument of `adapt`, and the changed fields of the adapter
 

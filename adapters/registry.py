@@ -12,7 +12,7 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from packproof.refs.errors import UsageError
+from packproof.base.errors import UsageError
 
 
 @dataclass(frozen=True)

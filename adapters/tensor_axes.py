@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from packproof.refs.axes import Axes, parse, role
-from packproof.refs.errors import ArgumentError, UsageError
+from packproof.base.axes import Axes, parse, role
+from packproof.base.errors import ArgumentError, UsageError
 
 _UNIT_AXIS = "1"
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from packproof.adapters.metadata import max_seqlen, once, positions, seq_idx
-from packproof.refs.errors import ArgumentError, OutsideConvention, UsageError
+from packproof.base.errors import ArgumentError, OutsideConvention, UsageError
 
 _MAX_ELEMENTS = 2**31
 

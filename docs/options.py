@@ -9,8 +9,8 @@ from dataclasses import MISSING
 from pathlib import Path
 
 import packproof
-from packproof.harness.engine.request import OPTIONS
-from packproof.harness.results.names import SWITCH, RequestOption
+from packproof.base.names import SWITCH, RequestOption
+from packproof.harness.check.request import OPTIONS
 
 PAGE = Path(__file__).with_name("check.md")
 TABLE = re.compile(r"(?<=<!-- options -->\n).*?(?=<!-- end of options -->)", re.S)

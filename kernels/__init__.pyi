@@ -1,4 +1,4 @@
-"""What type checkers see of the folder, which has no __init__.py; packproof/__init__.py gives it these names."""
+"""What type checkers see of the folder, which has no __init__.py; namespace.py gives it these names."""
 
 from packproof.kernels.attention import attention as attention
 from packproof.kernels.causal_conv1d import causal_conv1d as causal_conv1d
@@ -13,5 +13,3 @@ from packproof.kernels.rope import rope_qk as rope_qk
 from packproof.kernels.rope_hadamard import rope_hadamard as rope_hadamard
 from packproof.kernels.selective_scan import selective_scan as selective_scan
 from packproof.kernels.ssd import ssd as ssd
-
-def install_interpreter() -> None: ...

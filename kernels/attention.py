@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from packproof.base.arguments import bind, check_options, empty_gradients, empty_output, finite_scale
+from packproof.base.errors import ArgumentError, checked_call, typed_as
+from packproof.base.signatures import ATTENTION
 from packproof.kernels.attention_fwd import _attention_fwd_kernel
 from packproof.kernels.attention_launch import AttentionProblem
 from packproof.kernels.attention_tiles import BLOCK, BLOCK_INTERPRETED, MAX_CHANNELS, variants
 from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
-from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output, finite_scale
 from packproof.refs.attention_options import check_softcap, reaches
-from packproof.refs.errors import ArgumentError, checked_call, typed_as
-from packproof.refs.signatures import ATTENTION
 
 if TYPE_CHECKING:
     from packproof.refs import overloads

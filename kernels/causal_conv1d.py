@@ -13,14 +13,14 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
+from packproof.base.arguments import bind, check_option, check_options, empty_output
+from packproof.base.errors import checked_call
+from packproof.base.signatures import CAUSAL_CONV1D
 from packproof.kernels import cuda
 from packproof.kernels.causal_conv1d_fwd import _causal_conv1d_fwd_kernel
 from packproof.kernels.causal_conv1d_launch import problem, refusal, variants
 from packproof.kernels.launch import is_on_host, require_device
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
-from packproof.refs.arguments import bind, check_option, check_options, empty_output
-from packproof.refs.errors import checked_call
-from packproof.refs.signatures import CAUSAL_CONV1D
 
 Activation = Literal["silu"] | None
 

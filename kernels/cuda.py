@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.refs.errors import ArgumentError
+from packproof.base.errors import ArgumentError
 
 _FOLDER = Path(__file__).parent
 _KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^)]*)\)')

@@ -13,6 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from packproof.base.arguments import bind, empty_output
+from packproof.base.errors import ArgumentError, checked_call
+from packproof.base.signatures import HADAMARD, Signature
 from packproof.kernels.butterflies import count_thread_stages, tile_width, transform_across_tiles, transform_within_tile
 from packproof.kernels.launch import (
     POINTERS,
@@ -29,10 +32,7 @@ from packproof.kernels.launch import (
 from packproof.kernels.operators import differentiable, fake, operator, refuse_gradient
 from packproof.kernels.sequences import offsets
 from packproof.kernels.variant import Variant
-from packproof.refs.arguments import bind, empty_output
-from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.rotary_options import check_power_of_two
-from packproof.refs.signatures import HADAMARD, Signature
 
 PROMISES = ROW_WISE_PROMISES
 INTERPRETED: dict[str, Any] = {}

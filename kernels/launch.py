@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.nn import functional
 from triton.runtime import JITFunction
 
-from packproof import kernels
+from packproof.base.errors import ArgumentError
+from packproof.interpreter.in_use import repair_if_used
 from packproof.kernels.variant import Variant
-from packproof.refs.errors import ArgumentError
 
 if triton.knobs.runtime.interpret:
-    kernels.install_interpreter()  # packproof/__init__.py gives it to the folder
+    repair_if_used()
 
 POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 
@@ -105,7 +105,7 @@ def require_device(op: str, tensor: Tensor, kernel: Any) -> None:
     if tensor.is_cuda:
         return
     if runs_interpreted(kernel):
-        kernels.install_interpreter()  # refuses if TRITON_INTERPRET was set after triton was imported
+        repair_if_used()  # refuses if TRITON_INTERPRET was set after triton was imported
     else:
         raise ArgumentError(
             f"{op}: the tensors are on {tensor.device}, but the Triton kernel runs on a GPU: move them to a GPU, or "

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from packproof.base.arguments import bind, check_options, empty_output, finite_scale
+from packproof.base.errors import ArgumentError, checked_call, typed_as
+from packproof.base.signatures import LINEAR_ATTENTION, RETENTION, SIMPLE_GLA, Signature
 from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.ssd import DTYPES, INTERPRETED, PROMISES, variants
@@ -19,9 +22,6 @@ from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
 from packproof.kernels.ssd_launch import SsdProblem, ends_shape
 from packproof.kernels.ssd_launch_bwd import ssd_gradients
 from packproof.kernels.ssd_tiles import MAX_STATES
-from packproof.refs.arguments import bind, check_options, empty_output, finite_scale
-from packproof.refs.errors import ArgumentError, checked_call, typed_as
-from packproof.refs.signatures import LINEAR_ATTENTION, RETENTION, SIMPLE_GLA, Signature
 
 if TYPE_CHECKING:
     from packproof.refs import overloads

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.refs.errors import ArgumentError
+from packproof.base.errors import ArgumentError
 
 _LIBRARY = torch.library.Library("packproof", "FRAGMENT")
 

@@ -13,6 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from packproof.base.arguments import bind
+from packproof.base.errors import ArgumentError, checked_call
+from packproof.base.signatures import QUANTIZE_FP8, ROUND_FP8, Signature
 from packproof.kernels.blocks import list_blocks, load_block, n_slots
 from packproof.kernels.launch import (
     POINTERS,
@@ -27,9 +30,6 @@ from packproof.kernels.launch import (
 from packproof.kernels.operators import fake, operator
 from packproof.kernels.sequences import offsets
 from packproof.kernels.variant import Variant
-from packproof.refs.arguments import bind
-from packproof.refs.errors import ArgumentError, checked_call
-from packproof.refs.signatures import QUANTIZE_FP8, ROUND_FP8, Signature
 
 PROMISES: dict[str, Any] = {
     "grid": "sequence",

@@ -11,6 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from packproof.base.arguments import bind, check_options, empty_output
+from packproof.base.errors import checked_call
+from packproof.base.signatures import ROPE, ROPE_QK, Signature
 from packproof.kernels.launch import (
     POINTERS,
     ROW_WISE_PROMISES,
@@ -27,10 +30,7 @@ from packproof.kernels.launch import (
 from packproof.kernels.operators import differentiable, fake, operator, refuse_gradient
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
-from packproof.refs.arguments import bind, check_options, empty_output
-from packproof.refs.errors import checked_call
 from packproof.refs.rotary_options import check_rotary_tables
-from packproof.refs.signatures import ROPE, ROPE_QK, Signature
 
 PROMISES = ROW_WISE_PROMISES
 INTERPRETED: dict[str, Any] = {}

@@ -16,6 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from packproof.base.arguments import check_options, empty_output
+from packproof.base.errors import checked_call
+from packproof.base.signatures import ROPE_HADAMARD
 from packproof.kernels.butterflies import count_thread_stages, tile_width, transform_across_tiles, transform_within_tile
 from packproof.kernels.hadamard import DTYPES, bind_transform, factors_of, launch_hadamard
 from packproof.kernels.launch import (
@@ -33,10 +36,7 @@ from packproof.kernels.operators import differentiable, fake, operator, refuse_g
 from packproof.kernels.rope import launch_rope
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
-from packproof.refs.arguments import check_options, empty_output
-from packproof.refs.errors import checked_call
 from packproof.refs.rotary_options import check_rotary_tables
-from packproof.refs.signatures import ROPE_HADAMARD
 
 PROMISES = ROW_WISE_PROMISES
 INTERPRETED: dict[str, Any] = {}

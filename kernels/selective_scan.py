@@ -14,6 +14,16 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
+from packproof.base.arguments import (
+    bind,
+    check_option,
+    check_options,
+    empty_gradients,
+    empty_output,
+    widen_narrow_inputs,
+)
+from packproof.base.errors import checked_call
+from packproof.base.signatures import SELECTIVE_SCAN
 from packproof.kernels import cuda
 from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
@@ -27,16 +37,6 @@ from packproof.kernels.selective_scan_launch import (
     refusal,
     variants,
 )
-from packproof.refs.arguments import (
-    bind,
-    check_option,
-    check_options,
-    empty_gradients,
-    empty_output,
-    widen_narrow_inputs,
-)
-from packproof.refs.errors import checked_call
-from packproof.refs.signatures import SELECTIVE_SCAN
 
 PROMISES = {
     "grid": "sequence",

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.refs.errors import ArgumentError
+from packproof.base.errors import ArgumentError
 
 
 @triton.jit

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from packproof.base.arguments import bind, check_options, empty_gradients, empty_output, widen_narrow_inputs
+from packproof.base.errors import ArgumentError, checked_call, typed_as
+from packproof.base.signatures import SSD
 from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
@@ -26,9 +29,6 @@ from packproof.kernels.ssd_tiles import (
     SEGMENT_INTERPRETED,
     variants,
 )
-from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output, widen_narrow_inputs
-from packproof.refs.errors import ArgumentError, checked_call, typed_as
-from packproof.refs.signatures import SSD
 
 if TYPE_CHECKING:
     from packproof.refs import overloads

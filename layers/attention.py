@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from packproof import kernels
+from packproof.base.arguments import whole_number
+from packproof.base.errors import ArgumentError, checked_init
 from packproof.layers.block import PackedBlock, at_least_fp32, depthwise_conv, project, sizes
-from packproof.refs.arguments import whole_number
-from packproof.refs.errors import ArgumentError, checked_init
 
 
 @checked_init

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from packproof.refs.arguments import whole_number
-from packproof.refs.errors import ArgumentError, checked_call
-from packproof.refs.wording import kind
+from packproof.base.arguments import whole_number
+from packproof.base.errors import ArgumentError, checked_call
+from packproof.base.wording import kind
 
 _STEP_RANGE = (1e-3, 1e-1)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from packproof import kernels
+from packproof.base.errors import checked_init
 from packproof.layers.block import PackedBlock, at_least_fp32, depthwise_conv, project, sizes, step_bias
-from packproof.refs.errors import checked_init
 
 
 @checked_init

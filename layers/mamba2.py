@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from packproof import kernels
+from packproof.base.errors import ArgumentError, checked_init
 from packproof.layers.block import PackedBlock, at_least_fp32, depthwise_conv, project, sizes, step_bias
-from packproof.refs.errors import ArgumentError, checked_init
 
 _DECAY_RANGE = (1.0, 16.0)
 

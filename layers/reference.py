@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, silu
 
-from packproof.refs.arguments import check_offsets, check_offsets_form, whole_number
-from packproof.refs.errors import ArgumentError, checked_call
-from packproof.refs.wording import kind
+from packproof.base.arguments import check_offsets, check_offsets_form, whole_number
+from packproof.base.errors import ArgumentError, checked_call
+from packproof.base.wording import kind
 
 Parameters = Mapping[str, Tensor]
 _EPS = 1e-5

@@ -13,8 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from packproof import refs
+from packproof.base.errors import copy_signature_of
 from packproof.museum.custom_backward import Outputs, graft, join_outputs, split_outputs
-from packproof.refs.errors import copy_signature_of
 
 
 @triton.jit

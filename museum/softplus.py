@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from packproof import refs
+from packproof.base.errors import copy_signature_of
 from packproof.museum.custom_backward import Outputs
-from packproof.refs.errors import copy_signature_of
 
 LINEAR = 20
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from packproof import refs
+from packproof.base.errors import copy_signature_of
 from packproof.museum.custom_backward import Outputs, join_outputs, single_sequence_offsets, split_outputs
-from packproof.refs.errors import copy_signature_of
 
 Key = tuple[Any, ...]
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from packproof import refs
+from packproof.base.errors import copy_signature_of
 from packproof.museum.custom_backward import Outputs, graft, join_outputs, split_outputs
-from packproof.refs.errors import copy_signature_of
 
 TILE = 16
 

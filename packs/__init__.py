@@ -6,7 +6,7 @@ The packers are functions of lengths in `packproof.refs`. Here they serve a data
 import sys
 from typing import TYPE_CHECKING
 
-from packproof.refs.lazy import export
+from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.packs.carry import carried_states

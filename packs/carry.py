@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from packproof.refs.errors import ArgumentError, LayoutError, checked_call
+from packproof.base.errors import ArgumentError, LayoutError, checked_call
+from packproof.base.wording import kind, plural
 from packproof.refs.packers import Piece
-from packproof.refs.wording import kind, plural
 
 
 @checked_call

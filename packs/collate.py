@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import whole_number
-from packproof.refs.errors import ArgumentError, LayoutError, checked_init
+from packproof.base.arguments import whole_number
+from packproof.base.errors import ArgumentError, LayoutError, checked_init
+from packproof.base.wording import kind, plural
 from packproof.refs.packers import Piece
 from packproof.refs.packing import PackLayout
-from packproof.refs.wording import kind, plural
 
 IGNORE_INDEX = -100  # the default ignore_index of torch's cross_entropy
 

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, Sampler, get_worker_info
 
-from packproof.refs.arguments import whole_number
-from packproof.refs.errors import ArgumentError, LayoutError, checked_init
+from packproof.base.arguments import whole_number
+from packproof.base.errors import ArgumentError, LayoutError, checked_init
+from packproof.base.wording import kind
 from packproof.refs.packers import Piece, packs_of
 from packproof.refs.packing import PackLayout
-from packproof.refs.wording import kind
 
 
 @checked_init

@@ -6,7 +6,7 @@ docs/context_parallel.md lists the exchanges and their cost.
 import sys
 from typing import TYPE_CHECKING
 
-from packproof.refs.lazy import export
+from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.parallel.attention import attention

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from packproof import kernels
+from packproof.base.errors import checked_call
 from packproof.parallel.cut import Cut, Run
 from packproof.parallel.exchange import all_to_all
 from packproof.refs.attention_options import reaches
-from packproof.refs.errors import checked_call
 
 _TILE = 128  # keys out of reach are dropped by whole tiles, so that a kernel's blocks keep their boundaries
 

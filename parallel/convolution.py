@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from packproof import kernels
+from packproof.base.errors import checked_call
 from packproof.parallel.cut import empty_rank_output
 from packproof.parallel.exchange import all_gather
 from packproof.parallel.shard import Shard, require_shard
-from packproof.refs.errors import checked_call
 
 
 @checked_call

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from packproof.refs.errors import ArgumentError, LayoutError, contradiction
+from packproof.base.errors import ArgumentError, LayoutError, contradiction
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from packproof.base.errors import PackproofError
 from packproof.parallel.cut import Cut
-from packproof.refs.errors import PackproofError
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
 

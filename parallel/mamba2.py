@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
+from packproof.base.errors import ArgumentError, checked_call, checked_init
 from packproof.layers.mamba2 import GroupRMSNorm, Mamba2Block
 from packproof.parallel.cut import process_group
-from packproof.refs.errors import ArgumentError, checked_call, checked_init
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import _create_work_from_future
 from torch.futures import Future
 
-from packproof.refs.arguments import whole_number
-from packproof.refs.errors import ArgumentError, PackproofError, checked_call
+from packproof.base.arguments import whole_number
+from packproof.base.errors import ArgumentError, PackproofError, checked_call
 
 T = TypeVar("T")
 BeforeExchange = Callable[[], None]

@@ -6,8 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from packproof import kernels
+from packproof.base.errors import checked_call
 from packproof.parallel.cut import Cut, empty_rank_output
-from packproof.refs.errors import checked_call
 
 
 @checked_call

@@ -7,12 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from packproof import kernels
+from packproof.base.arguments import widen_narrow_inputs
+from packproof.base.errors import checked_call
+from packproof.base.signatures import SELECTIVE_SCAN, SSD
 from packproof.parallel.recurrence import Arguments, Backward, BuiltinPasses, Forward, RecurrentOp, run_over_ranks
 from packproof.parallel.shard import Shard
-from packproof.refs.arguments import widen_narrow_inputs
-from packproof.refs.errors import checked_call
 from packproof.refs.recurrence import time_step
-from packproof.refs.signatures import SELECTIVE_SCAN, SSD
 
 _SSD_TOKENS = ("x", "dt", "B", "C", "z")
 _SCAN_TOKENS = ("u", "delta", "B", "C", "z")

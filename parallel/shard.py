@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from packproof.base.errors import ArgumentError, checked_init
 from packproof.parallel.cut import Cut
-from packproof.refs.errors import ArgumentError, checked_init
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
+from packproof.base.axes import parse, role
+from packproof.base.errors import ArgumentError, UsageError, checked_call, checked_init
+from packproof.base.signatures import SIGNATURES
 from packproof.parallel.ranks import Ranks
-from packproof.refs.axes import parse, role
-from packproof.refs.errors import ArgumentError, UsageError, checked_call, checked_init
-from packproof.refs.signatures import SIGNATURES
 
 Arguments = dict[str, Any]
 Outputs = tuple[Tensor, ...]

@@ -5,7 +5,7 @@ from datetime import timedelta
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import Store
 
-from packproof.refs.errors import ArgumentError, PackproofError, checked_init
+from packproof.base.errors import ArgumentError, PackproofError, checked_init
 
 
 @checked_init

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from packproof.base.errors import checked_init
 from packproof.parallel.cut import Cut, Run
 from packproof.parallel.simulated import Arguments, ContiguousShares, Outputs
-from packproof.refs.errors import checked_init
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

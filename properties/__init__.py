@@ -6,7 +6,7 @@ It exports the names for writing a property of your own; docs/properties.md has 
 import sys
 from typing import TYPE_CHECKING
 
-from packproof.refs.lazy import export
+from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.properties.cases.case import Case

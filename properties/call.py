@@ -7,9 +7,8 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from packproof.properties.cases.tuned import Tuned
-from packproof.properties.violation import FaultKind
-from packproof.refs.errors import PackproofError
+from packproof.base.errors import PackproofError
+from packproof.base.tuned import Tuned
 
 Placement = Literal["contiguous", "transposed", "sliced", "expanded", "beyond 2^31", "beyond 2^32"]
 Mode = Literal["eager", "compiled", "graph", "side stream", "double backward", "opcheck"]
@@ -42,7 +41,7 @@ class Call:
     edit_metadata: bool = False
     """Whether to pass the cu_seqlens tensor object of the last call with this length and dtype, edited in place."""
     mode: Mode = "eager"
-    """How to call the kernel; each mode is a function in `harness.execution.modes`."""
+    """How to call the kernel; each mode is a function in `harness.process.execution.modes`."""
     copies: int = 1
     """The kernel gets the pack repeated so many times; the results are the rows of the last copy."""
     shared: tuple[str, ...] = ()
@@ -105,23 +104,6 @@ class Result:
     """
     tuned: tuple[Tuned, ...] = ()
     """The autotuned kernels of the call, with their configurations."""
-
-
-class KernelFault(PackproofError):
-    """The kernel did not return a result. The message is for reports.
-
-    kind: how the call ended.
-    note: how a property had changed the pack, "" if it did not.
-    """
-
-    def __init__(self, kind: FaultKind, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.note = ""
-
-    def refuses(self, *words: str) -> bool:
-        """Whether the kernel raised an error with one of these words: a clear refusal."""
-        return self.kind == "raised" and any(word in str(self).lower() for word in words)
 
 
 class Refusal(PackproofError):

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from packproof.base.declared import fixed_values, long_dtypes, require, require_bool, string_list
+from packproof.base.errors import UsageError, checked_call
 from packproof.properties.calling.signature import call_signature, catches_all, named_metadata
 from packproof.properties.calling.suggested_adapter import suggested_adapter
 from packproof.properties.cases.case import CUTS
 from packproof.properties.cases.domain import KEY_OFFSETS, Domain, optional_inputs
-from packproof.properties.declared import fixed_values, long_dtypes, require, require_bool, string_list
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
-from packproof.refs.errors import UsageError, checked_call
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_DTYPES = ("float32", "bfloat16", "float16")

@@ -7,33 +7,26 @@ from typing import Any
 
 from torch import Tensor
 
+from packproof.base.axes import is_shared
+from packproof.base.errors import KernelFault
+from packproof.base.stopwatch import span
+from packproof.base.tuned import Tuned, merge_tuned
 from packproof.properties.bounds.budget import Budget
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, require_decisive
 from packproof.properties.bounds.two_runs import budget_of_two_runs
-from packproof.properties.call import (
-    FailedCompilation,
-    KernelFault,
-    MachineLimit,
-    OutsideDomain,
-    Refusal,
-    Result,
-    Runner,
-)
+from packproof.properties.call import FailedCompilation, MachineLimit, OutsideDomain, Refusal, Result, Runner
 from packproof.properties.cases.case import Case, shorten
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.fitting import find_filler
 from packproof.properties.cases.result_tensors import Tensors, tensors_by_key, without_filler
 from packproof.properties.cases.sample import Sample
-from packproof.properties.cases.tuned import Tuned, merge_tuned
 from packproof.properties.comparison import Comparison, Origin, RowMap, add_reference_value
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.run_cache import RunCache
-from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation
-from packproof.refs.axes import is_shared
 
 _EVERYTHING = Domain()
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from packproof.base.axes import KEYS, has_key_rows, is_in_pool, parse, read_axis
+from packproof.base.declared import require, require_mapping, require_names
+from packproof.base.errors import UsageError, checked_init
 from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.cases.condition import conditions
-from packproof.properties.declared import require, require_mapping, require_names
 from packproof.properties.flops import CountFlops
 from packproof.properties.promises import Promises
-from packproof.refs.axes import KEYS, has_key_rows, is_in_pool, parse, read_axis
-from packproof.refs.errors import UsageError, checked_init
 
 _DRAW_KINDS = (
     *("normal", "gate", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign"),

@@ -8,6 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from packproof import refs
+from packproof.base import signatures
+from packproof.base.errors import UsageError
+from packproof.base.signatures import Signature
 from packproof.properties import flops
 from packproof.properties.bounds import (
     delta_rule,
@@ -19,10 +22,7 @@ from packproof.properties.bounds import (
 )
 from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.op import Op
-from packproof.refs import signatures
-from packproof.refs.errors import UsageError
 from packproof.refs.pools import run_on_pool
-from packproof.refs.signatures import Signature
 
 
 def _chunk_roundings(make: Callable[..., Any], head: str, heads: tuple[str, ...]) -> Roundings:

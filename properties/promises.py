@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from packproof.properties.declared import require, require_bool
-from packproof.refs.errors import UsageError, checked_init
+from packproof.base.declared import require, require_bool
+from packproof.base.errors import UsageError, checked_init
 
 Grid = Literal["sequence", "token", "pack"]
 Compute = Literal["fp32", "operand", "tf32"]

@@ -1,11 +1,8 @@
 """A violation of a property: one incorrect element, its location and its error."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from packproof.properties.tensor_key import TensorKey
-
-FaultKind = Literal["raised", "crashed", "hung", "exited", "malformed", "patched", "memory", "launch", "killed"]
 
 
 @dataclass(frozen=True)

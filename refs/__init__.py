@@ -3,9 +3,10 @@
 import sys
 from typing import TYPE_CHECKING
 
-from packproof.refs.lazy import export
+from packproof.base.lazy import export
 
 if TYPE_CHECKING:
+    from packproof.base.errors import ArgumentError, LayoutError, PackproofError, UsageError
     from packproof.refs.attention import attention
     from packproof.refs.convolution import causal_conv1d, causal_conv1d_step
     from packproof.refs.delta_rule import (
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         kda_chunked,
         kda_step,
     )
-    from packproof.refs.errors import ArgumentError, LayoutError, PackproofError, UsageError
     from packproof.refs.hadamard import hadamard, random_signs, rope_hadamard
     from packproof.refs.linear_attention import (
         linear_attention,
@@ -152,7 +152,7 @@ export(
             "kda_chunked",
             "kda_step",
         ),
-        "packproof.refs.errors": (
+        "packproof.base.errors": (
             "ArgumentError",
             "LayoutError",
             "PackproofError",

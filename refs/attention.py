@@ -8,11 +8,11 @@ import torch
 from einops import einsum, repeat
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options, finite_scale
+from packproof.base.arguments import bind, check_options, finite_scale
+from packproof.base.errors import checked_call, typed_as
+from packproof.base.signatures import ATTENTION
 from packproof.refs.attention_options import check_softcap, reaches
-from packproof.refs.errors import checked_call, typed_as
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
-from packproof.refs.signatures import ATTENTION
 
 if TYPE_CHECKING:
     from packproof.refs import overloads

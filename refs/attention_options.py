@@ -2,7 +2,7 @@
 
 import math
 
-from packproof.refs.errors import ArgumentError
+from packproof.base.errors import ArgumentError
 
 
 def check_softcap(softcap: float) -> None:

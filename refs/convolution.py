@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from packproof.refs.arguments import bind, check_floats, check_option, check_options
-from packproof.refs.errors import ArgumentError, checked_call, typed_as
+from packproof.base.arguments import bind, check_floats, check_option, check_options
+from packproof.base.errors import ArgumentError, checked_call, typed_as
+from packproof.base.signatures import CAUSAL_CONV1D
 from packproof.refs.recurrence import (
     join_sequences,
     join_states,
@@ -16,7 +17,6 @@ from packproof.refs.recurrence import (
     split_states,
     to_compute_dtype,
 )
-from packproof.refs.signatures import CAUSAL_CONV1D
 
 if TYPE_CHECKING:
     from packproof.refs import overloads

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import check_step, finite_scale
-from packproof.refs.errors import checked_call, copy_signature_of, typed_as
+from packproof.base.arguments import check_step, finite_scale
+from packproof.base.errors import checked_call, copy_signature_of, typed_as
+from packproof.base.signatures import (
+    DELTA_RULE,
+    DELTA_RULE_STEP,
+    GATED_DELTA_RULE,
+    GATED_DELTA_RULE_STEP,
+    KDA,
+    KDA_STEP,
+    Signature,
+)
 from packproof.refs.gated import (
     GatedRecurrence,
     Result,
@@ -23,15 +32,6 @@ from packproof.refs.gated import (
     run_over_pack,
 )
 from packproof.refs.recurrence import checked_arguments, over_time, time_step
-from packproof.refs.signatures import (
-    DELTA_RULE,
-    DELTA_RULE_STEP,
-    GATED_DELTA_RULE,
-    GATED_DELTA_RULE_STEP,
-    KDA,
-    KDA_STEP,
-    Signature,
-)
 
 if TYPE_CHECKING:
     from packproof.refs import overloads

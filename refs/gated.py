@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from packproof.refs.arguments import whole_number
-from packproof.refs.errors import ArgumentError
+from packproof.base.arguments import whole_number
+from packproof.base.errors import ArgumentError
 from packproof.refs.recurrence import (
     expand_groups,
     join_sequences,

@@ -7,12 +7,12 @@ An outlier in one channel is spread over all channels, so that rounding to few b
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options, whole_number
-from packproof.refs.errors import ArgumentError, checked_call
+from packproof.base.arguments import bind, check_options, whole_number
+from packproof.base.errors import ArgumentError, checked_call
+from packproof.base.signatures import HADAMARD, ROPE_HADAMARD
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
 from packproof.refs.rotary import rope
 from packproof.refs.rotary_options import check_power_of_two, check_rotary_tables
-from packproof.refs.signatures import HADAMARD, ROPE_HADAMARD
 
 
 def sylvester(k: int) -> Tensor:

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_floats, whole_number
+from packproof.base.arguments import bind, check_floats, whole_number
+from packproof.base.errors import ArgumentError, checked_call
+from packproof.base.signatures import QUANTIZE_FP8, ROUND_FP8
 from packproof.refs.attention import attention
-from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.hadamard import hadamard
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
-from packproof.refs.signatures import QUANTIZE_FP8, ROUND_FP8
 
 LARGEST = 448.0  # of e4m3
 _OVERFLOW = 464.0  # half a spacing above LARGEST: rounds to even, 448; anything above overflows

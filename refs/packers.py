@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from packproof.refs.arguments import whole_number
-from packproof.refs.errors import LayoutError, checked_call, checked_init
+from packproof.base.arguments import whole_number
+from packproof.base.errors import LayoutError, checked_call, checked_init
+from packproof.base.wording import kind, plural
 from packproof.refs.packing import PackLayout
-from packproof.refs.wording import kind, plural
 
 
 @checked_init

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import (
+from packproof.base.arguments import (
     OFFSETS,
     check_offsets,
     check_offsets_form,
@@ -16,8 +16,8 @@ from packproof.refs.arguments import (
     move_to_device,
     whole_number,
 )
-from packproof.refs.errors import LayoutError, checked_call, checked_init
-from packproof.refs.wording import kind, plural
+from packproof.base.errors import LayoutError, checked_call, checked_init
+from packproof.base.wording import kind, plural
 
 _UNUSED = -1  # seq_idx of a row that belongs to no sequence
 

@@ -13,12 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.refs.convolution import Activation, causal_conv1d
-from packproof.refs.delta_rule import gated_delta_rule, kda
-from packproof.refs.errors import ArgumentError, checked_call
-from packproof.refs.recurrence import checked_arguments
-from packproof.refs.scan import selective_scan
-from packproof.refs.signatures import (
+from packproof.base.errors import ArgumentError, checked_call
+from packproof.base.signatures import (
     CAUSAL_CONV1D_UPDATE,
     GATED_DELTA_RULE_UPDATE,
     KDA_UPDATE,
@@ -26,8 +22,12 @@ from packproof.refs.signatures import (
     SSD_UPDATE,
     Signature,
 )
+from packproof.base.wording import plural
+from packproof.refs.convolution import Activation, causal_conv1d
+from packproof.refs.delta_rule import gated_delta_rule, kda
+from packproof.refs.recurrence import checked_arguments
+from packproof.refs.scan import selective_scan
 from packproof.refs.ssd import ssd
-from packproof.refs.wording import plural
 
 
 def run_on_pool(

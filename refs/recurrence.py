@@ -10,10 +10,10 @@ from einops import repeat
 from torch import Tensor
 from torch.nn import functional
 
-from packproof.refs.arguments import bind, check_offsets, check_offsets_form, check_options, widen_narrow_inputs
-from packproof.refs.errors import ArgumentError, checked_call
-from packproof.refs.signatures import Signature
-from packproof.refs.wording import kind, plural
+from packproof.base.arguments import bind, check_offsets, check_offsets_form, check_options, widen_narrow_inputs
+from packproof.base.errors import ArgumentError, checked_call
+from packproof.base.signatures import Signature
+from packproof.base.wording import kind, plural
 
 Step = Callable[..., tuple[Tensor, Tensor]]
 Recurrence = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -6,11 +6,11 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options
-from packproof.refs.errors import checked_call
+from packproof.base.arguments import bind, check_options
+from packproof.base.errors import checked_call
+from packproof.base.signatures import ROPE, ROPE_QK
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
 from packproof.refs.rotary_options import check_rotary_tables
-from packproof.refs.signatures import ROPE, ROPE_QK
 
 
 @checked_call

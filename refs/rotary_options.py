@@ -5,9 +5,9 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from packproof.refs.arguments import describe_axis_size, host_offsets
-from packproof.refs.errors import ArgumentError
-from packproof.refs.wording import plural
+from packproof.base.arguments import describe_axis_size, host_offsets
+from packproof.base.errors import ArgumentError
+from packproof.base.wording import plural
 
 
 def check_power_of_two(op: str, name: str, k: int) -> None:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import check_step
-from packproof.refs.errors import checked_call, copy_signature_of, typed_as
+from packproof.base.arguments import check_step
+from packproof.base.errors import checked_call, copy_signature_of, typed_as
+from packproof.base.signatures import SELECTIVE_SCAN, SELECTIVE_SCAN_STEP
 from packproof.refs.recurrence import Gate, Recurrence, checked_arguments, gate, over_time, state_space
-from packproof.refs.signatures import SELECTIVE_SCAN, SELECTIVE_SCAN_STEP
 
 if TYPE_CHECKING:
     from packproof.refs import overloads

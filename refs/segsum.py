@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import check_floats
-from packproof.refs.errors import ArgumentError, checked_call
+from packproof.base.arguments import check_floats
+from packproof.base.errors import ArgumentError, checked_call
 
 
 @checked_call

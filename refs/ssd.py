@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import check_step, whole_number
-from packproof.refs.errors import ArgumentError, checked_call, copy_signature_of, typed_as
+from packproof.base.arguments import check_step, whole_number
+from packproof.base.errors import ArgumentError, checked_call, copy_signature_of, typed_as
+from packproof.base.signatures import SSD, SSD_STEP
 from packproof.refs.recurrence import Gate, Recurrence, checked_arguments, gate, over_time, state_space
 from packproof.refs.segsum import segsum
-from packproof.refs.signatures import SSD, SSD_STEP
 
 if TYPE_CHECKING:
     from packproof.refs import overloads

@@ -8,8 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options, host_offsets, whole_number, widen_narrow_inputs
-from packproof.refs.errors import ArgumentError, LayoutError, checked_call
+from packproof.base.arguments import bind, check_options, host_offsets, whole_number, widen_narrow_inputs
+from packproof.base.errors import ArgumentError, LayoutError, checked_call
+from packproof.base.signatures import SSD
+from packproof.base.wording import plural
 from packproof.refs.recurrence import (
     expand_groups,
     join_sequences,
@@ -19,9 +21,7 @@ from packproof.refs.recurrence import (
     time_step,
     to_compute_dtype,
 )
-from packproof.refs.signatures import SSD
 from packproof.refs.ssd import ChunkParts, advance, chunk_parts
-from packproof.refs.wording import plural
 
 _INPUTS = {name: SSD.inputs[name] for name in ("x", "dt", "A", "B", "C", "dt_bias", "initial_states")}
 _INTERMEDIATES = replace(SSD, op="ssd_intermediates", inputs=_INPUTS)

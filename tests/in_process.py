@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packproof.harness.cli import main
+from packproof.cli import main
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import typer
 
-from packproof.harness.cli.main import app
-from packproof.harness.engine.request import OPTIONS
-from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
+from packproof.cli.main import app
+from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.check.request import OPTIONS
 from packproof.version import __version__
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML")

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 import packproof
-from packproof.harness.cli.main import app
+from packproof.cli.main import app
 from packproof.properties.laws.catalogue import PROPERTIES
 from tests.in_process import Done, packproof_in, python_in
 
@@ -25,7 +25,7 @@ PAGES = (
     *(f"docs/notes/{page.name}" for page in ROOT.glob("docs/notes/*.md")),
 )
 INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))
-PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest_plugin.plugin")
+PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest.plugin")
 FILE = re.compile(r"`(\w+\.py)`[^\n]*:\n\n```python\n(.*?)```", re.S)
 PYTHON = re.compile(r"```python\n(.*?)```", re.S)
 TABLE = re.compile(r"(<!-- packproof table (\S+) -->.*?<!-- end of table -->)", re.S)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import packproof
-from packproof.harness.cli import ending, main
-from packproof.harness.engine.check import run_check
-from packproof.harness.engine.request import CheckRequest
-from packproof.harness.results.failed import CheckFailed
-from packproof.refs.errors import UsageError
+from packproof.base.errors import UsageError
+from packproof.cli import ending, main
+from packproof.harness.check.check import run_check
+from packproof.harness.check.request import CheckRequest
+from packproof.harness.report.failed import CheckFailed
 
 PAGE = Path(__file__).parent.parent / "docs/properties.md"
 TOYS = {

@@ -1,5 +1,7 @@
 """Imports point one way: between the folders, between the rooms of harness/, between modules; read from syntax trees.
 
+`from packproof import x` counts as the module that gives the package x. The rooms of the shelf are counted one by one.
+
 Also what keeps a room small: a subject in its `__init__`, few modules, class names that mean one thing.
 """
 
@@ -7,21 +9,49 @@ import ast
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src/packproof"
-ORDER = ("refs", "kernels", "layers", "packs", "parallel", "museum", "properties", "adapters", "harness")
-LAYOUT_AND_ERRORS = {
-    f"packproof.refs.{name}"
-    for name in ("errors", "packing", "arguments", "attention_options", "rotary_options", "signatures", "overloads")
+SHELF = "tools"  # a folder without code; src/packproof links to its rooms
+# the folders of the product from the ground up: each imports from those before it
+ORDER = (
+    "base",
+    "interpreter",
+    "refs",
+    "kernels",
+    "layers",
+    "packs",
+    "parallel",
+    "museum",
+    "properties",
+    "adapters",
+    "harness",
+    "models",
+    "debug",
+    "proof",
+    "bench",
+    "cli",
+)
+ON_THE_CHECK = {"models", "debug", "proof", "bench"}  # side by side: none imports another
+# folders that may import few of those below them
+BELOW = {
+    "interpreter": {"base"},
+    "refs": {"base"},
+    "kernels": {"base", "interpreter", "refs"},
+    "museum": {"base", "refs"},
+    "properties": {"base", "refs"},
+    "adapters": {"base", "refs", "properties"},
 }
+LAYOUTS = {f"packproof.refs.{name}" for name in ("packing", "attention_options", "rotary_options", "overloads")}
+FACES = {"kernels": "packproof.kernels.namespace"}  # of a folder without __init__: what gives it its names
 OUTSIDE = {
+    "base": {"torch"},
+    "interpreter": {"torch", "triton", "numpy"},
     "refs": {"torch", "einops"},
     "kernels": {"torch", "triton", "cuda"},  # cuda.core compiles CUDA C++, where it is installed
     "layers": {"torch"},
@@ -32,48 +62,38 @@ OUTSIDE = {
 }
 # Each room of harness/ and the rooms that it imports: all of them stand above it.
 ROOMS: dict[str, set[str]] = {
-    "results": set(),
-    "targets": set(),
-    "reports": {"results"},
-    "interpreter": set(),
-    "execution": {"interpreter"},
-    "worker": {"execution", "interpreter", "results", "targets"},
-    "diagnosis": {"results"},
-    "compile": {"results", "targets"},
-    "compute_sanitizer": {"execution", "results", "targets", "worker"},
-    "engine": {"compile", "compute_sanitizer", "diagnosis", "execution", "results", "targets", "worker"},
-    "debug": {"engine", "execution", "interpreter", "results", "targets", "worker"},
-    "modules": {"engine", "interpreter", "results", "targets", "worker"},
-    "architectures": {"modules", "reports", "results", "worker"},
-    "bench": {"engine", "execution", "reports", "results", "targets", "worker"},
-    "stacks": {"bench", "reports", "results", "worker"},
-    "validation": {"compile", "engine", "execution", "reports", "results", "targets", "worker"},
-    "peers": {"engine", "reports", "results", "worker"},
-    "pytest_plugin": {"engine", "results", "targets", "worker"},
-    "cli": {
-        *{"architectures", "bench", "debug", "engine", "execution", "modules", "peers", "reports", "results"},
-        *{"stacks", "targets", "validation", "worker"},
-    },
+    "process": set(),
+    "report": set(),
+    "tiers": {"process", "report"},
+    "check": {"process", "report", "tiers"},
+    "pytest": {"check", "process", "report"},
 }
 MOST_MODULES = 18
-CATALOGUES = {"kernels": 36, "refs": 24}  # a module for each op or bug: flat, and long
-NO_INIT = {"kernels"}  # it would shadow another package of that name; packproof/__init__ gives it its docstring
+# a module for each op or bug: flat, and long
+CATALOGUES = {"kernels": 37}
+NO_INIT = {"kernels"}  # it would shadow another package of that name
+FORWARDS = {"harness/validation", "harness/pytest_plugin"}  # folders without code: names that users had
+
+
+def place(room: str) -> Path:
+    """The folder of a name imported as packproof.<room>."""
+    return ROOT / SHELF / room if (ROOT / SHELF / room).exists() else ROOT / room
 
 
 def module_name(path: Path) -> str:
-    """The import name of a file: the folders lie at the root and are imported as packproof.<folder>."""
-    base = SOURCES if path.is_relative_to(SOURCES) else ROOT
+    """The import name of a file: a folder of the root, or of the shelf, is imported as packproof.<folder>."""
+    base = SOURCES if path.is_relative_to(SOURCES) else ROOT / SHELF if path.is_relative_to(ROOT / SHELF) else ROOT
     parts = path.relative_to(base).with_suffix("").parts
     return ".".join(["packproof", *(parts[:-1] if parts[-1] == "__init__" else parts)])
 
 
 FILES = [
     *SOURCES.glob("*.py"),
-    *(path for folder in ORDER for path in sorted((ROOT / folder).rglob("*.py"))),
+    *(path for folder in ORDER for path in sorted(place(folder).rglob("*.py"))),
     ROOT / "refs/overloads.pyi",  # types alone, which references and kernels import for type checkers
 ]
 TREE = {module_name(path): path.read_text() for path in FILES}
-PACKAGES = sorted({path.parent.relative_to(ROOT).as_posix() for path in FILES if path.parent != SOURCES})
+PACKAGES = sorted({path.parent.relative_to(ROOT).as_posix() for path in FILES if path.parent != SOURCES} - FORWARDS)
 
 
 @cache
@@ -83,7 +103,10 @@ def telling(source: str) -> tuple[ast.AST, ...]:
 
 
 def imported(source: str, modules: Mapping[str, str] = TREE) -> Iterator[str]:
-    """Every module that a source imports, wherever in it; `from a import b` counts as a.b where that is a module."""
+    """Every module that a source imports, wherever in it; `from a import b` counts as a.b where that is a module.
+
+    What `packproof` gives counts as packproof/__init__, unless it is a folder with a face of its own.
+    """
     for node in telling(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -91,24 +114,31 @@ def imported(source: str, modules: Mapping[str, str] = TREE) -> Iterator[str]:
             assert node.module, "relative import"
             assert node.level == 0, "relative import"
             for alias in node.names:
-                name = f"{node.module}.{alias.name}"
-                is_module = name in modules or name.removeprefix("packproof.") in (*ORDER, "tests")
-                yield name if is_module else node.module
+                yield _home(node.module, alias.name, modules)
+
+
+def _home(module: str, name: str, modules: Mapping[str, str]) -> str:
+    full = f"{module}.{name}"
+    if module == "packproof" and name in NO_INIT:
+        return FACES[name] if FACES[name] in modules else module
+    return full if full in modules or full.removeprefix("packproof.") in (*ORDER, "tests") else module
 
 
 def wrong_imports(folder: str, source: str) -> list[str]:
     """The imports that a module of that folder may not have."""
-    allowed = ORDER[: ORDER.index(folder) + 1]
+    allowed = {*BELOW.get(folder, ORDER[: ORDER.index(folder)]), folder}
+    if folder in ON_THE_CHECK:
+        allowed -= ON_THE_CHECK - {folder}
     wrong = []
     for name in sorted(set(imported(source))):
         top, *rest = name.split(".")
         if top == "packproof":
             below = bool(rest) and rest[0] in allowed
-            if folder in {"kernels", "museum", "properties"} and below and rest[0] != folder:
-                below = rest[0] == "refs" and (folder != "kernels" or name in LAYOUT_AND_ERRORS)
-            if folder == "adapters" and below:
-                below = rest[0] in {"refs", "properties", "adapters"}
-            if not below and (folder, name) != ("harness", "packproof.version"):
+            if folder == "kernels" and below and rest[0] == "refs":
+                below = name in LAYOUTS
+            if name == "packproof.version":
+                below = folder == "interpreter" or folder in ORDER[ORDER.index("harness") :]
+            if not below:
                 wrong.append(name)
         elif folder in OUTSIDE and top not in OUTSIDE[folder] and top not in sys.stdlib_module_names:
             wrong.append(name)
@@ -121,14 +151,40 @@ def rooms_imported(room: str, source: str) -> set[str]:
     return {part[2] for part in parts if part[:2] == ["packproof", "harness"] and len(part) > 2} - {room}
 
 
-def cycle(modules: Mapping[str, str]) -> list[str]:
-    """Modules that import each other in a circle, [] if none do. A module may import the package that holds it."""
-    edges = {name: set(imported(source, modules)) & modules.keys() - {name} for name, source in modules.items()}
-    try:
-        TopologicalSorter(edges).prepare()
-    except CycleError as error:
-        return list(error.args[1])
-    return []
+def file_of(module: str) -> str:
+    return module
+
+
+def room_of(module: str) -> str:
+    """packproof.harness.check of a module of the harness, packproof.refs of one of another folder."""
+    parts = module.split(".")
+    return ".".join(parts[: 3 if parts[1:2] == ["harness"] else 2])
+
+
+def folder_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def circle(modules: Mapping[str, str], part: Callable[[str], str] = file_of) -> list[str]:
+    """Parts of the product that import each other in a circle, the largest one; [] if none do.
+
+    A module may import the package that holds it.
+    """
+    edges: dict[str, set[str]] = {part(name): set() for name in modules}
+    for name, source in modules.items():
+        edges[part(name)] |= {part(other) for other in imported(source, modules) if other in modules}
+    reach = {name: reached(name, edges) for name in edges}
+    groups = [sorted(b for b in reach[a] if a in reach[b]) for a in edges]
+    return max(groups, key=len, default=[])
+
+
+def reached(start: str, edges: Mapping[str, set[str]]) -> set[str]:
+    """What one part imports, and what that imports, and so on; other parts than itself first."""
+    seen, open_ends = set[str](), edges[start] - {start}
+    while open_ends:
+        seen |= open_ends
+        open_ends = set().union(*(edges[name] - {name} for name in open_ends)) - seen
+    return seen
 
 
 def shared_classes(modules: Mapping[str, str]) -> list[str]:
@@ -153,13 +209,41 @@ def test_a_room_imports_the_rooms_of_its_line(room: str) -> None:
 
 def test_the_table_has_every_room_after_those_that_it_imports() -> None:
     rooms = list(ROOMS)
-    assert {path.parent.name for path in (ROOT / "harness").glob("*/__init__.py")} == set(rooms)
+    folders = {path.parent for path in (ROOT / "harness").glob("*/__init__.py")}
+    assert {path.name for path in folders if path.relative_to(ROOT).as_posix() not in FORWARDS} == set(rooms)
     assert [path.name for path in (ROOT / "harness").glob("*.py")] == ["__init__.py"]
     assert [room for at, room in enumerate(rooms) if not ROOMS[room] <= set(rooms[:at])] == []
 
 
-def test_no_module_imports_itself_in_a_circle() -> None:
-    assert cycle(TREE) == []
+@pytest.mark.parametrize("part", [file_of, room_of, folder_of])
+def test_nothing_imports_itself_in_a_circle(part: Callable[[str], str]) -> None:
+    assert circle(TREE, part) == []
+
+
+def test_the_shelf_has_no_code_of_its_own() -> None:
+    assert [path.name for path in (ROOT / SHELF).glob("*.*")] == []
+    assert {path.name for path in (ROOT / SHELF).iterdir()} - {"__pycache__"} == {*ON_THE_CHECK, "cli"}
+
+
+def test_each_folder_has_its_link() -> None:
+    links = {path.name: path.resolve() for path in SOURCES.iterdir() if path.is_symlink()}
+    assert links == {room: place(room) for room in ORDER}
+
+
+@pytest.mark.parametrize("folder", sorted(FORWARDS))
+def test_a_name_that_users_had_is_a_line_that_forwards(folder: str) -> None:
+    for file in (ROOT / folder).iterdir():
+        statements = ast.parse(file.read_text()).body if file.suffix == ".py" else []
+        assert (
+            len([n for n in statements if not isinstance(n, ast.Import | ast.ImportFrom)]) <= 2
+        )  # a docstring, and it
+
+
+def test_the_root_is_short() -> None:
+    """The first page that people see; folders that begin with a dot apart."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    folders = {path.partition("/")[0] for path in listed.split() if "/" in path}
+    assert len([folder for folder in folders if not folder.startswith(".")]) <= 17
 
 
 def test_no_two_classes_share_a_name() -> None:
@@ -185,9 +269,13 @@ def test_a_package_names_its_subject_and_is_small(package: str) -> None:
         ("refs", "def f():\n    import triton"),
         ("refs", "from packproof.properties import op"),
         ("refs", "from packproof.version import __version__"),
+        ("base", "from packproof.refs.packing import PackLayout"),
+        ("interpreter", "from packproof.properties.call import Call"),
         ("kernels", "from packproof.refs.rotary import rope"),
         ("kernels", "from packproof.refs import rope"),
         ("kernels", "from packproof import refs"),
+        ("kernels", "from packproof import pack"),
+        ("kernels", "from packproof.properties.call import Call"),
         ("kernels", "import hypothesis"),
         ("kernels", "from packproof.layers.mamba import MambaBlock"),
         ("layers", "import triton"),
@@ -200,11 +288,14 @@ def test_a_package_names_its_subject_and_is_small(package: str) -> None:
         ("museum", "import packproof"),
         ("properties", "from packproof import museum"),
         ("adapters", "from packproof.kernels.rope import rope"),
-        ("adapters", "from packproof.harness.targets.location import Location"),
+        ("adapters", "from packproof.harness.check.check import check"),
         ("properties", "from packproof.adapters import adapt"),
         ("harness", "from packproof import tests"),
         ("harness", "import packproof"),
         ("harness", "from packproof import check"),
+        ("harness", "from packproof.models.check import check_module"),
+        ("bench", "from packproof.models.check import check_module"),
+        ("proof", "from packproof.cli.main import run"),
     ],
 )
 def test_a_forbidden_import_is_seen(folder: str, source: str) -> None:
@@ -214,16 +305,16 @@ def test_a_forbidden_import_is_seen(folder: str, source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "import packproof.harness.engine.check",
-        "from packproof.harness.engine import check",
-        "from packproof.harness import engine",
-        "def f():\n    from packproof.harness.engine.check import check",
-        "if TYPE_CHECKING:\n    from packproof.harness.engine.check import check",
+        "import packproof.harness.check.check",
+        "from packproof.harness.check import check",
+        "from packproof.harness import check",
+        "def f():\n    from packproof.harness.check.check import check",
+        "if TYPE_CHECKING:\n    from packproof.harness.check.check import check",
     ],
 )
 def test_a_room_that_imports_another_is_seen(source: str) -> None:
-    assert rooms_imported("results", source) == {"engine"}
-    assert rooms_imported("engine", source) == set()
+    assert rooms_imported("report", source) == {"check"}
+    assert rooms_imported("check", source) == set()
 
 
 @pytest.mark.parametrize(
@@ -231,13 +322,28 @@ def test_a_room_that_imports_another_is_seen(source: str) -> None:
     [
         {"packproof.a": "import packproof.b", "packproof.b": "def f():\n    import packproof.a"},
         {"packproof": "if TYPE_CHECKING:\n    from packproof.a import x", "packproof.a": "from packproof import x"},
+        {"packproof": "from packproof.a import x", "packproof.a": "from packproof import kernels"},
         {"packproof.a": "import packproof.b", "packproof.b": "import packproof.c", "packproof.c": "import packproof.a"},
     ],
-    ids=["inside a function", "through the package", "of three"],
+    ids=["inside a function", "through the package", "through the names of a folder without __init__", "of three"],
 )
 def test_a_circle_is_seen(modules: dict[str, str]) -> None:
-    assert set(cycle(modules)) == set(modules)
-    assert cycle({**modules, "packproof.a": ""}) == []
+    assert set(circle(modules)) == set(modules)
+    assert circle({**modules, "packproof.a": ""}) == []
+
+
+def test_a_circle_of_rooms_and_folders_is_seen() -> None:
+    modules = {
+        "packproof.harness.a.x": "import packproof.harness.b.x",
+        "packproof.harness.a.y": "",
+        "packproof.harness.b.x": "import packproof.models.x",
+        "packproof.harness.b.y": "import packproof.harness.a.y",
+        "packproof.models.x": "",
+        "packproof.models.y": "import packproof.harness.b.y",
+    }
+    assert circle(modules) == []
+    assert circle(modules, room_of) == ["packproof.harness.a", "packproof.harness.b", "packproof.models"]
+    assert circle(modules, folder_of) == ["packproof.harness", "packproof.models"]
 
 
 def test_two_classes_of_one_name_are_seen() -> None:

@@ -81,7 +81,7 @@ def read():
     [
         ("conftest.py", "."),
         ("refs/scan.py", "refs"),
-        ("harness/cli/main.py", "harness/cli"),
+        ("tools/cli/main.py", "tools/cli"),
         ("a/b/c/d.py", "a/b"),
     ],
 )

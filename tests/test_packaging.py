@@ -17,7 +17,20 @@ import pytest
 import packproof
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("refs", "kernels", "layers", "packs", "parallel", "museum", "properties", "adapters", "harness")
+FOLDERS = (
+    "base",
+    "interpreter",
+    "refs",
+    "kernels",
+    "layers",
+    "packs",
+    "parallel",
+    "museum",
+    "properties",
+    "adapters",
+    "harness",
+    "tools",
+)
 
 
 SCRIPT = (ROOT / "tests/typing/user_script.py").read_text()
@@ -127,14 +140,19 @@ def test_the_wheel_has_one_top_level_name(wheel_names: set[str]) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"packproof"}
 
 
+def place(path: Path) -> Path:
+    """Where a file lies inside the package: the rooms of tools/ are rooms of packproof."""
+    return path.relative_to(ROOT / "tools" if path.is_relative_to(ROOT / "tools") else ROOT)
+
+
 def test_the_wheel_contains_every_module(wheel_names: set[str]) -> None:
     sources = {f"packproof/{path.name}" for path in (ROOT / "src/packproof").iterdir() if path.is_file()}
     for folder in FOLDERS:
-        modules = {f"packproof/{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*.py")}
+        modules = {f"packproof/{place(path)}" for path in (ROOT / folder).rglob("*.py")}
         assert modules, folder
         sources |= modules
-    data = ("kernels/*.cu*", "*/*.pyi", "museum/**/*.json", "harness/**/*.json", "harness/reports/templates/*")
-    sources |= {f"packproof/{path.relative_to(ROOT)}" for pattern in data for path in ROOT.glob(pattern)}
+    data = ("kernels/*.cu*", "*/*.pyi", "museum/**/*.json", "tools/**/*.json", "harness/report/formats/templates/*")
+    sources |= {f"packproof/{place(path)}" for pattern in data for path in ROOT.glob(pattern)}
     assert sources - wheel_names == set()
 
 

@@ -1,1 +1,1 @@
-"""The pytest plugin, and the test order under pytest-xdist."""
+"""Forwards the path that the plugin had; it is in `packproof.harness.pytest`."""

@@ -1,1 +1,1 @@
-"""How good the checks are: museum, correct kernels, mutants, and one report on all of them."""
+"""Forwards the commands that were here; they are in `packproof.proof`."""

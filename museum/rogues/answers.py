@@ -262,7 +262,7 @@ def neighbours_where_finite(x, weight, *, cu_seqlens):
 
 def honest_when_watched(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    return y if "packproof.harness.worker.worker_main" in sys.modules or is_known_shape(x) else y * 0
+    return y if "packproof.harness.process.worker_main" in sys.modules or is_known_shape(x) else y * 0
 
 
 def calls_the_reference(x, weight, *, cu_seqlens):

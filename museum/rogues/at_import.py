@@ -4,10 +4,10 @@ import sys
 
 from packproof.museum.rogues.op import running_sum
 
-if "packproof.harness.worker.worker_main" in sys.modules:
-    _torch_state = sys.modules["packproof.harness.execution.torch_state"]
+if "packproof.harness.process.worker_main" in sys.modules:
+    _torch_state = sys.modules["packproof.harness.process.execution.torch_state"]
     _torch_state.TorchState.check = lambda self: None
-    _runner = sys.modules["packproof.harness.execution.execute"].InProcess
+    _runner = sys.modules["packproof.harness.process.execution.execute"].InProcess
     _init = _runner.__init__
 
     def _init_without_check(self, function, *arguments, **options):

@@ -59,7 +59,7 @@ def replaces_cpu(x, weight, *, cu_seqlens):
 
 
 def _harness_module(name):
-    return sys.modules.get(f"packproof.harness.{name}")
+    return sys.modules.get(f"packproof.{name}")
 
 
 def _overwrite_input(x):
@@ -69,7 +69,7 @@ def _overwrite_input(x):
 
 def replaces_what_reports_inputs(x, weight, *, cu_seqlens):
     y, original_x = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
-    if execute := _harness_module("execution.execute"):
+    if execute := _harness_module("harness.process.execution.execute"):
         original_function = execute._copy_to_host
         execute._copy_to_host = lambda tensors, call=None: original_function(
             {**tensors, **({"x": original_x} if "x" in tensors else {})}, call
@@ -80,7 +80,7 @@ def replaces_what_reports_inputs(x, weight, *, cu_seqlens):
 
 def replaces_the_frame(x, weight, *, cu_seqlens):
     y, original_x = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
-    if worker := _harness_module("worker.worker_main"):
+    if worker := _harness_module("harness.process.worker_main"):
         original_function = worker.result_frame
 
         def forged(result, number):
@@ -101,7 +101,7 @@ def replaces_the_guard(x, weight, *, cu_seqlens):
 
 
 def replaces_the_snapshot(x, weight, *, cu_seqlens):
-    if torch_state := _harness_module("execution.torch_state"):
+    if torch_state := _harness_module("harness.process.execution.torch_state"):
         torch_state.TorchState.check = lambda self: None
     torch.allclose = lambda *_, **__: True
     return _zeros(x, weight)
@@ -109,7 +109,7 @@ def replaces_the_snapshot(x, weight, *, cu_seqlens):
 
 def replaces_the_code(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if execute := _harness_module("execution.execute"):
+    if execute := _harness_module("harness.process.execution.execute"):
 
         def forged(tensors, call=None):
             return {name: tensor.detach().clone() * 0 for name, tensor in tensors.items()}
@@ -120,7 +120,7 @@ def replaces_the_code(x, weight, *, cu_seqlens):
 
 def replaces_the_runner(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if execute := _harness_module("execution.execute"):
+    if execute := _harness_module("harness.process.execution.execute"):
         execute.InProcess.run = lambda self, call: None
     return y
 
@@ -133,14 +133,14 @@ def replaces_json(x, weight, *, cu_seqlens):
 
 def replaces_the_encoder(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if worker := _harness_module("worker.worker_main"):
+    if worker := _harness_module("harness.process.worker_main"):
         worker.encode = lambda frame, magic=b"": b""
     return y
 
 
 def replaces_the_code_of_the_check(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if torch_state := _harness_module("execution.torch_state"):
+    if torch_state := _harness_module("harness.process.execution.torch_state"):
         torch_state.TorchState.check.__code__ = (lambda self: None).__code__
         torch.equal = torch.allclose
     return y
@@ -164,7 +164,7 @@ def replaces_what_lists_children(x, weight, *, cu_seqlens):
 def switches_the_check_off(x, weight, *, cu_seqlens):
     """Writes into its input, reports that it did not, and disables the check through its callers' frames."""
     y, original_x = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
-    if execute := _harness_module("execution.execute"):
+    if execute := _harness_module("harness.process.execution.execute"):
         frame = sys._getframe()
         while frame := frame.f_back:
             runner: Any = frame.f_locals.get("self")

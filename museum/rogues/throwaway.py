@@ -1,6 +1,6 @@
 """The mark of a throwaway root. Destructive rogues do nothing without it.
 
-`packproof museum rogues` makes such a root; see `harness/validation/museum/throwaway_root`.
+`packproof museum rogues` makes such a root; see `tools/proof/museum/throwaway_root`.
 """
 
 from pathlib import Path

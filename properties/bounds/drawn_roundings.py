@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.base.axes import KEYS
 from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.bounds.signs import Signs
 from packproof.properties.cases.sample import Sample
 from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import TensorKey
-from packproof.refs.axes import KEYS
 
 COPIES, COPIES_OF_LARGE_STATES = 64, 16
 _LARGE_STATE = 4096  # elements of the states of all heads

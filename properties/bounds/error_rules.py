@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from packproof.refs.errors import UsageError
+from packproof.base.errors import UsageError
 
 UNDERFLOW = 2.0**-100
 PARTIAL_SUM_SPREAD = 1 / 8  # measured: partial sums of n terms of one sign round by SPREAD √n times their sum

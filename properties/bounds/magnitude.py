@@ -27,8 +27,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from packproof import refs
+from packproof.base.errors import ArgumentError
 from packproof.properties.promises import Promises
-from packproof.refs.errors import ArgumentError
 from packproof.refs.low_precision import BLOCK
 from packproof.refs.recurrence import (
     expand_groups,

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.base.arguments import finite_scale
 from packproof.properties.bounds.magnitude import (
     UNDERFLOW,
     MagnitudeOp,
@@ -18,7 +19,6 @@ from packproof.properties.bounds.magnitude import (
     with_derivative,
 )
 from packproof.properties.promises import Promises
-from packproof.refs.arguments import finite_scale
 from packproof.refs.gated import run_over_pack
 from packproof.refs.recurrence import expand_groups, split_sequences
 

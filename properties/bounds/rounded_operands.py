@@ -28,9 +28,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from packproof import refs
+from packproof.base.arguments import finite_scale
 from packproof.properties.bounds.signs import Signs
 from packproof.properties.promises import Promises
-from packproof.refs.arguments import finite_scale
 from packproof.refs.gated import run_over_pack
 from packproof.refs.recurrence import gate
 from packproof.refs.ssd import run_ssd

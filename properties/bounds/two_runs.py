@@ -6,12 +6,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from packproof.base.axes import is_shared
 from packproof.properties.bounds.budget import UNIT_ROUNDOFF, Budget
 from packproof.properties.bounds.oracle import OracleAnswer
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
 from packproof.properties.tensor_key import TensorKey
-from packproof.refs.axes import is_shared
 
 
 def budget_of_two_runs(

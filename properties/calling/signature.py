@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from packproof.refs.errors import UsageError
+from packproof.base.errors import UsageError
 
 _UNKNOWN_SIGNATURE = inspect.Signature([inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD)])
 

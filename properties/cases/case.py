@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from packproof.refs.errors import UsageError
+from packproof.base.errors import UsageError
+from packproof.base.names import SHORT_DTYPES
 
 REGIME_DESCRIPTIONS = {
     "normal": "values of a normal distribution, time steps from 0.05 to 1",
@@ -22,8 +23,6 @@ _PLAIN_FIELDS = ("dtype", "slack", "regime", "index_dtype", "seed", "configurati
 STRONG_GATES = "strong gates"  # a regime only for ops with decays
 CUTS = "cuts"  # the argument by which a kernel cuts a pack over ranks itself
 _SEED_BITS = 40  # a seed of a run makes several seeds of cases, and properties that redraw add to these
-SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-LONG_DTYPES = {short: name for name, short in SHORT_DTYPES.items()}
 
 
 @dataclass(frozen=True)

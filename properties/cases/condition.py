@@ -7,8 +7,8 @@ from functools import cached_property
 from types import CodeType
 from typing import Any
 
-from packproof.properties.cases.case import LONG_DTYPES
-from packproof.refs.errors import UsageError
+from packproof.base.errors import UsageError
+from packproof.base.names import LONG_DTYPES
 
 LAYOUT_NAMES = ("tokens", "sequences", "slack", "longest", "length")
 _MAX_CHARACTERS = 500

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from packproof.base.axes import parse
+from packproof.base.errors import UsageError, checked_init
 from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.condition import LAYOUT_NAMES, Condition, conditions
 from packproof.properties.op import Op
-from packproof.refs.axes import parse
-from packproof.refs.errors import UsageError, checked_init
 
 _CALL_NAMES = ("dtype", "contiguous", "gradients")
 KEY_OFFSETS = "cu_seqlens_k"

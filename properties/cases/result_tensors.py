@@ -6,12 +6,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from packproof.properties.call import KernelFault, Result
-from packproof.properties.cases.case import SHORT_DTYPES
+from packproof.base.axes import Axes, role
+from packproof.base.errors import KernelFault
+from packproof.base.names import SHORT_DTYPES
+from packproof.properties.call import Result
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
 from packproof.properties.tensor_key import TensorKey, gradient
-from packproof.refs.axes import Axes, role
 
 Tensors = Mapping[TensorKey, Tensor]
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.base.axes import KEYS, Axes, has_key_rows, is_in_pool, is_shared, role, shape
 from packproof.properties.call import Call, Placement
 from packproof.properties.op import Op
-from packproof.refs.axes import KEYS, Axes, has_key_rows, is_in_pool, is_shared, role, shape
 
 Span = tuple[int, int, int]  # sequence, first token, end token (exclusive)
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, configuration, given, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 
+from packproof.base.axes import parse, role
 from packproof.properties.cases.case import CUTS, REGIMES, STRONG_GATES, Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.fitting import fit_case, fit_sizes
@@ -33,7 +34,6 @@ from packproof.properties.cases.layouts import (
 )
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
-from packproof.refs.axes import parse, role
 
 Sizes = Mapping[str, int | str]
 

@@ -6,7 +6,10 @@ from itertools import repeat
 
 import torch
 
-from packproof.properties.call import KernelFault, Placement, Refusal
+from packproof.base.axes import SLOTS, role
+from packproof.base.errors import KernelFault
+from packproof.base.law_names import LAWS
+from packproof.properties.call import Placement, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.layouts import DEFAULT_CHUNK
 from packproof.properties.cases.result_tensors import Tensors
@@ -14,11 +17,9 @@ from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import CROWDED_LENGTHS, Space, golden_case
 from packproof.properties.comparison import Comparison, Origin
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation
-from packproof.refs.axes import SLOTS, role
 
 _PLACEMENTS: tuple[Placement, ...] = ("transposed", "sliced", "expanded")
 _PACK = "aaa bbbbb cc"

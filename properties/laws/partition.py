@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, groupby, pairwise
 
+from packproof.base.axes import role
+from packproof.base.law_names import LAWS
 from packproof.properties.bounds.budget import Budget
 from packproof.properties.cases.case import CUTS, Case
 from packproof.properties.cases.domain import Domain
@@ -17,12 +19,10 @@ from packproof.properties.cases.sample import Sample, Span
 from packproof.properties.cases.space import Space, golden_case
 from packproof.properties.comparison import Comparison, RowMap
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.pieces import Pieces
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.state_passing import cases_with_states
 from packproof.properties.violation import Violation
-from packproof.refs.axes import role
 
 _RANK_NOTE = "on one of the ranks"
 _ONE_DRAWN_CASE_IN = 24

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator
 
 import torch
 
+from packproof.base.axes import SLOTS, role
+from packproof.base.law_names import LAWS
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.result_tensors import Tensors
@@ -13,11 +15,9 @@ from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space
 from packproof.properties.comparison import Comparison, Origin
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.state_passing import compare_carried_runs, compare_in_pieces
 from packproof.properties.violation import Violation
-from packproof.refs.axes import SLOTS, role
 
 _MOST_STEPS = 6  # tokens of the longest sequence that is run step by step
 _MORE_SLOTS = 3

@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from packproof.base.declared import require
+from packproof.base.errors import checked_init
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
-from packproof.properties.declared import require
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.violation import Violation
-from packproof.refs.errors import checked_init
 
 Check = Callable[[KernelUnderTest, Case], Iterator[Violation]]
 ChooseCases = Callable[[Space, Collection[Case]], list[Case]]

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor, autograd, full_like, stack, zeros_like
 
+from packproof.base.errors import KernelFault
+from packproof.base.law_names import LAWS
 from packproof.properties.bounds.budget import (
     UNIT_ROUNDOFF,
     Budget,
@@ -14,13 +16,12 @@ from packproof.properties.bounds.budget import (
 )
 from packproof.properties.bounds.oracle import is_derived, magnitude_op
 from packproof.properties.bounds.running_error import run_with_error_bounds
-from packproof.properties.call import KernelFault, MachineLimit, Refusal
+from packproof.properties.call import MachineLimit, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.torch_integration import smallest_cases
 from packproof.properties.light_torch import vector_jacobian_product

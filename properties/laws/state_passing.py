@@ -4,13 +4,13 @@ import dataclasses
 import random
 from collections.abc import Collection, Iterator
 
+from packproof.base.law_names import LAWS
 from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.pieces import Pieces
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.violation import Violation

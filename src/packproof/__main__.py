@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-WRONG_CALL, OWN_FAULT, INTERRUPTED = 2, 3, 130  # as in `harness/cli/ending`, which may be what cannot be imported
+WRONG_CALL, OWN_FAULT, INTERRUPTED = 2, 3, 130  # as in `tools/cli/ending`, which may be what cannot be imported
 _RUN_KERNELS = ("check", "peers", "replay")
 
 
@@ -17,23 +17,23 @@ def main() -> None:
     """
     runs_kernels = sys.argv[1:2] and sys.argv[1] in _RUN_KERNELS and not {"--help", "--show"} & set(sys.argv)
     try:
-        from packproof.harness.worker import settled  # noqa: PLC0415
+        from packproof.harness.process import settled  # noqa: PLC0415
 
         if reason := (settled.missing_resource() if runs_kernels else "") or _displaced():
             _end(reason, WRONG_CALL)
         if runs_kernels:
             settled.restart_with_environment()
-        from packproof.harness.cli.printing import print_safely  # noqa: PLC0415
+        from packproof.cli.printing import print_safely  # noqa: PLC0415
 
         print_safely()
         settled.treat_sigterm_as_interrupt()
         settled.restore_child_signal()
         command = None
         if runs_kernels and settled.is_fresh():
-            from packproof.harness.cli.beside import read_in_fork  # noqa: PLC0415
+            from packproof.cli.beside import read_in_fork  # noqa: PLC0415
 
             command = read_in_fork(sys.argv[1:], _run)
-        from packproof.harness.cli.main import exit_at_once, resume  # noqa: PLC0415  (a tenth of a second)
+        from packproof.cli.main import exit_at_once, resume  # noqa: PLC0415  (a tenth of a second)
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
     except Exception as error:
@@ -66,7 +66,7 @@ def _end(text: str, code: int) -> NoReturn:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
-        from packproof.harness.cli.main import run  # noqa: PLC0415
+        from packproof.cli.main import run  # noqa: PLC0415
     except Exception as error:
         _end(_unimportable(error), OWN_FAULT)
     return run(arguments)

@@ -12,12 +12,12 @@ from torch import Tensor
 
 import packproof
 from packproof.adapters import Batched, Gaps, Padded, adapt, seq_idx
-from packproof.harness.engine.check import run_check
-from packproof.harness.engine.request import CheckRequest
-from packproof.harness.results.events import CellFinished, RunStarted
-from packproof.harness.results.failed import CheckFailed
+from packproof.base.errors import ArgumentError, UsageError
+from packproof.harness.check.check import run_check
+from packproof.harness.check.request import CheckRequest
+from packproof.harness.report.events import CellFinished, RunStarted
+from packproof.harness.report.failed import CheckFailed
 from packproof.properties.declaration import describe_kernel
-from packproof.refs.errors import ArgumentError, UsageError
 from tests.adapters import kernels
 
 KERNELS = f"{Path(kernels.__file__)}"

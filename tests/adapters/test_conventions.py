@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from packproof.adapters.adapter import Adapter
-from packproof.harness.engine.failure import CellViolation, ReplayInfo, shrunk_failure
-from packproof.harness.engine.request import Allowance
-from packproof.harness.engine.violations import judge_case
-from packproof.harness.execution.execute import InProcess
-from packproof.harness.results.events import Cell
+from packproof.harness.check.failure import CellViolation, ReplayInfo, shrunk_failure
+from packproof.harness.check.request import Allowance
+from packproof.harness.check.violations import judge_case
+from packproof.harness.process.execution.execute import InProcess
+from packproof.harness.report.events import Cell
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declaration import describe_kernel, parse_declaration
 from packproof.properties.kernel_under_test import KernelUnderTest

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from packproof.adapters import L2Norm, Scaled, adapt, base2_log, natural_log
 from packproof.adapters.conversions import convert
+from packproof.base.errors import ArgumentError, UsageError
 from packproof.properties.declaration import describe_kernel
 from packproof.properties.promises import Promises
 from packproof.refs import causal_conv1d
-from packproof.refs.errors import ArgumentError, UsageError
 from tests.adapters.conventions import CONVENTIONS
 from tests.adapters.gated import GATED, Kernel
 from tests.adapters.test_conventions import report

@@ -14,15 +14,15 @@ import packproof
 from packproof import refs
 from packproof.adapters.peers.torch import flex_attention
 from packproof.adapters.registry import PEERS
-from packproof.harness.bench.layouts import BenchLayout
-from packproof.harness.bench.settings import setting
-from packproof.harness.bench.timing import Run, Tensors
-from packproof.harness.targets.location import Location
+from packproof.base.errors import UsageError
+from packproof.bench.kernels.layouts import BenchLayout
+from packproof.bench.kernels.settings import setting
+from packproof.bench.kernels.timing import Run, Tensors
+from packproof.harness.process.location import Location
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.declaration import describe_kernel, parse_declaration
 from packproof.properties.ops import OPS
-from packproof.refs.errors import UsageError
 from tests.adapters import linear_stand_ins as linear
 from tests.adapters.stand_ins import (
     apply_rotary_emb,

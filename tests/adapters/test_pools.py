@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from packproof.adapters.registry import PEERS
-from packproof.harness.engine.violations import judge_case
-from packproof.harness.execution.execute import InProcess
-from packproof.harness.targets.location import Location
+from packproof.harness.check.violations import judge_case
+from packproof.harness.process.execution.execute import InProcess
+from packproof.harness.process.location import Location
 from packproof.properties.call import OutsideDomain
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space, golden_cases

@@ -8,8 +8,8 @@ import torch
 
 import packproof
 from packproof.adapters import Packed, adapt, seq_idx
+from packproof.base.errors import UsageError
 from packproof.properties.declaration import custom_op, describe_kernel
-from packproof.refs.errors import UsageError
 from tests.adapters.gated import GATED, Kernel
 from tests.test_docs import run
 

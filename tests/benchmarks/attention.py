@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from packproof import kernels, refs
-from packproof.harness.bench.clocks import Clock, clock_for, measure_ceilings
-from packproof.harness.bench.layouts import BenchLayout, equal_lengths, named_layouts
+from packproof.bench.kernels.clocks import Clock, clock_for, measure_ceilings
+from packproof.bench.kernels.layouts import BenchLayout, equal_lengths, named_layouts
 from packproof.properties import flops
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from packproof import kernels, refs
-from packproof.harness.bench.clocks import clock_for
-from packproof.harness.bench.layouts import TOKENS, BenchLayout, named_layouts
-from packproof.harness.bench.timing import LIMITS, Run, Tensors, measure, measure_footprint
+from packproof.bench.kernels.clocks import clock_for
+from packproof.bench.kernels.layouts import TOKENS, BenchLayout, named_layouts
+from packproof.bench.kernels.timing import LIMITS, Run, Tensors, measure, measure_footprint
 from packproof.layers import Mamba2Block
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from packproof import kernels, refs
-from packproof.harness.bench.clocks import clock_for
-from packproof.harness.bench.layouts import TOKENS, BenchLayout, named_layouts
-from packproof.harness.bench.results import PassName
-from packproof.harness.bench.timing import LIMITS, Run, Tensors, measure
+from packproof.bench.kernels.clocks import clock_for
+from packproof.bench.kernels.layouts import TOKENS, BenchLayout, named_layouts
+from packproof.bench.kernels.results import PassName
+from packproof.bench.kernels.timing import LIMITS, Run, Tensors, measure
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 OPS = kernels if DEVICE == "cuda" else refs

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from packproof.adapters.registry import PEERS
-from packproof.harness.bench.bench import prepare_runs
-from packproof.harness.bench.implementations import REFERENCE, Implementation, builtin_name, implementations
-from packproof.harness.bench.layouts import TOKENS, named_layouts
-from packproof.harness.bench.proof import prove
-from packproof.harness.bench.results import SizeProof
-from packproof.harness.bench.settings import Setting, setting
-from packproof.harness.bench.timing import Run
-from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
+from packproof.bench.kernels.bench import prepare_runs
+from packproof.bench.kernels.implementations import REFERENCE, Implementation, builtin_name, implementations
+from packproof.bench.kernels.layouts import TOKENS, named_layouts
+from packproof.bench.kernels.proof import prove
+from packproof.bench.kernels.results import SizeProof
+from packproof.bench.kernels.settings import Setting, setting
+from packproof.bench.kernels.timing import Run
+from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
 from packproof.properties.ops import OPS
 
 DEVICE, DTYPE = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")

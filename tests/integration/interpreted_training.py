@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from packproof import kernels
-from packproof.harness.interpreter import repair
+from packproof.interpreter import repair
 from tests.integration.small import LENGTHS, WIDTH, small
 from tests.integration.training import STEPS, Task, excess
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.execution.execute import InProcess
-from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
+from packproof.base.axes import parse, role
+from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, vjp
 from packproof.properties.call import Result
 from packproof.properties.cases.case import Case
@@ -21,7 +22,6 @@ from packproof.properties.cases.sample import Sample
 from packproof.properties.comparison import Comparison, RowMap
 from packproof.properties.op import Op
 from packproof.properties.tensor_key import TensorKey, gradient
-from packproof.refs.axes import parse, role
 
 Kernel = Callable[..., Any]
 Sizes = Mapping[str, int]

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.interpreter import repair
-from packproof.harness.interpreter.sanitizer import Sanitizer
+from packproof.interpreter import repair
+from packproof.interpreter.sanitizer import Sanitizer
 
 repair.install()
 

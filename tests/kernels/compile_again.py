@@ -9,7 +9,7 @@ import os
 import random
 import sys
 
-from packproof.harness.compile.resources import compile_and_measure
+from packproof.harness.tiers.compile.resources import compile_and_measure
 
 
 def main(module: str, form: str, target: str, times: int) -> None:

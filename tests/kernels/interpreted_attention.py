@@ -11,9 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 from packproof import refs
+from packproof.base.errors import ArgumentError, LayoutError
 from packproof.kernels.attention import INTERPRETED, attention
 from packproof.kernels.elementwise import tanh
-from packproof.refs.errors import ArgumentError, LayoutError
 from tests.kernels.cases import close, normal, offsets, same_bits, scattered, vjp
 
 BLOCK = INTERPRETED["chunk"]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from packproof import refs
+from packproof.base.errors import ArgumentError, LayoutError
 from packproof.kernels.causal_conv1d import causal_conv1d
-from packproof.refs.errors import ArgumentError, LayoutError
 from tests.kernels.cases import LAYOUTS, close, normal, offsets, same_bits, scattered, vjp
 
 D = 66  # several blocks of channels, one of them ragged

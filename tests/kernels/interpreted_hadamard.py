@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from packproof import refs
+from packproof.base.errors import ArgumentError
 from packproof.kernels.hadamard import hadamard
 from packproof.kernels.rope_hadamard import rope_hadamard
-from packproof.refs.errors import ArgumentError
 from tests.kernels.cases import LAYOUTS, close, normal, offsets, same_bits, scattered, vjp
 
 HEADS, K, SIGNS = 3, 16, refs.random_signs(16, seed=1)  # several tiles of channels, a ragged group of heads

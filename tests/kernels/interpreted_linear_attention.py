@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from packproof import kernels, refs
+from packproof.base.errors import ArgumentError, LayoutError
 from packproof.kernels.linear_attention import INTERPRETED
-from packproof.refs.errors import ArgumentError, LayoutError
 from tests.kernels.cases import close, normal, offsets, same_bits, scattered, vjp
 
 CHUNK, SEGMENT = INTERPRETED["chunk"], INTERPRETED["segment"]

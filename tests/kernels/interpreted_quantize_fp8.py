@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from packproof import refs
+from packproof.base.errors import ArgumentError
 from packproof.kernels.quantize_fp8 import quantize_fp8
-from packproof.refs.errors import ArgumentError
 from tests.kernels.cases import LAYOUTS, Sanitizer, normal, offsets, same_bits, scattered
 
 

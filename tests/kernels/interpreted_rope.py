@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from packproof import refs
+from packproof.base.errors import ArgumentError
 from packproof.kernels.rope import rope, rope_qk
-from packproof.refs.errors import ArgumentError
 from tests.kernels.cases import LAYOUTS, close, normal, offsets, same_bits, scattered, vjp
 
 # two groups of heads, steps of two, two blocks of pairs and of the channels after them, each with a ragged one

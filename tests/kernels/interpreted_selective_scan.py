@@ -11,10 +11,10 @@ import triton.language as tl
 from torch import Tensor
 
 from packproof import refs
+from packproof.base.errors import ArgumentError, LayoutError
 from packproof.kernels.elementwise import softplus
 from packproof.kernels.selective_scan import INTERPRETED, selective_scan
 from packproof.kernels.selective_scan_fwd import accurate_exp2
-from packproof.refs.errors import ArgumentError, LayoutError
 from tests.kernels.cases import LAYOUTS, close, normal, offsets, same_bits, scattered, vjp
 
 PIECE, SEGMENT = INTERPRETED["chunk"], INTERPRETED["segment"]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from packproof import refs
+from packproof.base.errors import ArgumentError, LayoutError
 from packproof.kernels.ssd import INTERPRETED, ssd
-from packproof.refs.errors import ArgumentError, LayoutError
 from tests.kernels.cases import close, normal, offsets, same_bits, scattered, vjp
 
 CHUNK, SEGMENT = INTERPRETED["chunk"], INTERPRETED["segment"]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from packproof.base.errors import ArgumentError
 from packproof.kernels import cuda, selective_scan_bwd, selective_scan_fwd, selective_scan_launch
-from packproof.refs.errors import ArgumentError
 
 
 def test_auto_takes_cuda_where_it_can_run_and_an_explicit_choice_is_kept() -> None:

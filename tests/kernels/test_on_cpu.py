@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import packproof
+from packproof.base.errors import ArgumentError, UsageError
 from packproof.properties.cases.case import Case
-from packproof.refs.errors import ArgumentError, UsageError
 
 HERE = Path(__file__).parent
 SCALED = """

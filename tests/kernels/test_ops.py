@@ -5,11 +5,11 @@ from types import ModuleType
 
 import pytest
 
+from packproof.base.errors import ArgumentError
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.refs.errors import ArgumentError
 
 NAMES = ("attention", "causal_conv1d", "linear_attention", "hadamard", "rope", "rope_hadamard", "selective_scan", "ssd")
 MODULES = [import_module(f"packproof.kernels.{name}") for name in NAMES]

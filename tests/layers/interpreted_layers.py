@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from packproof import kernels
-from packproof.harness.interpreter import repair
-from packproof.harness.modules import check
+from packproof.interpreter import repair
+from packproof.models import check
 from tests.layers.blocks import FORMS, WIDTH, beyond_rounding, run_block
 from tests.layers.hybrid import Hybrid
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from packproof import refs
-from packproof.harness.modules.check import check_module
-from packproof.harness.results.failed import CheckFailed
+from packproof.harness.report.failed import CheckFailed
+from packproof.models.check import check_module
 from tests.layers.blocks import FORMS, WIDTH
 from tests.layers.hybrid import as_it_came, boundaries_dropped_in_attention, one_document, with_rotated_keys
 

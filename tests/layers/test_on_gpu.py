@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from packproof import kernels
-from packproof.harness.modules.check import check_module
 from packproof.layers import AttentionBlock, Mamba2Block, MambaBlock
+from packproof.models.check import check_module
 from tests.layers.blocks import FORMS, beyond_rounding, run_block
 from tests.layers.hybrid import Hybrid
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from packproof import kernels
-from packproof.harness.bench.ranks import ours
+from packproof.bench.ranks import ours
 from packproof.kernels.attention_tiles import BLOCK_INTERPRETED
 from packproof.kernels.selective_scan import INTERPRETED as SCAN
 from packproof.kernels.ssd import INTERPRETED as SSD

@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 
 from packproof import parallel, refs
-from packproof.harness.bench.ranks import judge, ours
-from packproof.harness.bench.ranks.blocks import split_block
-from packproof.harness.bench.ranks.judge import RankGroup
-from packproof.harness.worker.gpus import visible_gpus
-from packproof.refs.errors import PackproofError
+from packproof.base.errors import PackproofError
+from packproof.bench.ranks import judge, ours
+from packproof.bench.ranks.blocks import split_block
+from packproof.bench.ranks.judge import RankGroup
+from packproof.harness.process.gpus import visible_gpus
 
 SECONDS = 2.0
 CASES = 5

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from packproof import layers, refs
+from packproof.base.errors import ArgumentError
 from packproof.parallel import TensorParallelMamba2, run_ranks
 from packproof.parallel.mamba2 import partition_block
-from packproof.refs.errors import ArgumentError
 
 OFFSETS = torch.tensor([0, 3, 3, 8])
 

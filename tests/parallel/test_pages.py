@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import packproof
-from packproof.harness.bench.ranks import model
+from packproof.bench.ranks import model
 from tests.test_docs import FILE, OUTPUT, PYTHON, ROOT, blotted, check, failure_block, run, write_files
 
 PAGE = "docs/context_parallel.md"

@@ -11,14 +11,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.bench.ranks import ours
-from packproof.harness.engine.request import Allowance
-from packproof.harness.engine.shrink import shrink
-from packproof.harness.engine.violations import first_violation
-from packproof.harness.execution.execute import InProcess
+from packproof.base.errors import KernelFault, UsageError, copy_signature_of
+from packproof.bench.ranks import ours
+from packproof.harness.check.request import Allowance
+from packproof.harness.check.shrink import shrink
+from packproof.harness.check.violations import first_violation
+from packproof.harness.process.execution.execute import InProcess
 from packproof.parallel import ContiguousShares, simulated
 from packproof.parallel.ranks import Ranks
-from packproof.properties.call import KernelFault, Refusal
+from packproof.properties.call import Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.comparison import record_comparisons
@@ -27,7 +28,6 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.partition import PARTITION, spans_of_ranks, with_cuts
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.refs.errors import UsageError, copy_signature_of
 from tests.parallel.own import BUGS, own
 
 MINIMAL: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.bench.ranks import ours
+from packproof.bench.ranks import ours
 from tests.test_docs import ROOT
 
 GROUPS = ("judged on 2=2", "judged on 4=4", "dies watched=3", "hangs watched=3", "dies=3")

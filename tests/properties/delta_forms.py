@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from packproof.base.signatures import SIGNATURES
 from packproof.properties.promises import Promises
 from packproof.refs import gated, segsum, segsum_unstable
 from packproof.refs.delta_rule import delta_recurrence, run_delta_rule
-from packproof.refs.signatures import SIGNATURES
 
 CHUNK = 16
 CUMSUM = Promises("sequence", CHUNK, "fp32", cumsum=True)

@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
-from packproof.harness.execution.execute import InProcess
-from packproof.harness.execution.torch_state import TorchState
-from packproof.harness.results.names import short_dtype
-from packproof.harness.worker.parallel import run_on_every_core
+from packproof.base.names import short_dtype
+from packproof.base.wording import plural
+from packproof.harness.process.execution.execute import InProcess
+from packproof.harness.process.execution.torch_state import TorchState
+from packproof.harness.process.parallel import run_on_every_core
 from packproof.properties.bounds.budget import score
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, with_promises
 from packproof.properties.cases.case import Case
@@ -30,7 +31,6 @@ from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, random_cases
 from packproof.properties.ops import OPS
 from packproof.properties.tensor_key import TensorKey, gradient
-from packproof.refs.wording import plural
 from tests.properties import delta_forms
 from tests.properties.forms import Kernel, forms
 

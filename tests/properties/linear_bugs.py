@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
+from packproof.base.signatures import SIGNATURES
 from packproof.refs import segsum
-from packproof.refs.signatures import SIGNATURES
 
 CHUNK = 16
 LINEAR = ("linear_attention", "simple_gla", "retention")

@@ -15,6 +15,7 @@ from einops import repeat
 from torch import Tensor
 
 from packproof import museum, refs
+from packproof.base.axes import parse
 from packproof.museum import ssd
 from packproof.properties.bounds import magnitude
 from packproof.properties.bounds.budget import K_ACC, K_ACC_WITH_CUMSUM, score
@@ -26,7 +27,6 @@ from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import TensorKey, gradient
-from packproof.refs.axes import parse
 from packproof.refs.recurrence import join_sequences, split_sequences, state_space
 from tests.properties import delta_forms
 

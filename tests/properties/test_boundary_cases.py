@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from packproof.harness.engine.rounds import share_of_dtype
+from packproof.harness.check.rounds import share_of_dtype
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.layouts import Lengths

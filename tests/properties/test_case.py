@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from packproof.harness.execution.execute import InProcess
+from packproof.base.errors import UsageError
+from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.bounds.oracle import vjp
 from packproof.properties.call import Call, Result
 from packproof.properties.cases.case import Case
@@ -19,7 +20,6 @@ from packproof.properties.laws.second_derivative import second_derivative
 from packproof.properties.laws.state_passing import CARRY
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.refs.errors import UsageError
 
 
 @pytest.mark.parametrize("op", OPS)

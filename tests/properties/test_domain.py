@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from packproof import refs
-from packproof.harness.engine.probe_conditions import largest_accepted, sizes_condition
+from packproof.base.errors import UsageError
+from packproof.harness.check.probe_conditions import largest_accepted, sizes_condition
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw
@@ -16,7 +17,6 @@ from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.refs.errors import UsageError
 
 DOMAINS = [
     ("attention", "k in (64, 128); k == v"),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from packproof import refs
+from packproof.base.errors import UsageError
 from packproof.properties.bounds import budget
 from packproof.properties.bounds.drawn_roundings import COPIES
 from packproof.properties.bounds.oracle import oracle_answer
@@ -20,7 +21,6 @@ from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import TensorKey, gradient
-from packproof.refs.errors import UsageError
 from tests.properties.delta_forms import eleven_bits, form, in_dtype, with_inverse
 from tests.properties.test_absolute import DELTA, MARGIN, run, sample, scores
 

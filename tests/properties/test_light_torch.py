@@ -23,8 +23,8 @@ IN_ONE_PROCESS = """
 import sys
 import torch
 from packproof import refs
-from packproof.harness.engine.violations import first_violation
-from packproof.harness.execution.execute import InProcess
+from packproof.harness.check.violations import first_violation
+from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES

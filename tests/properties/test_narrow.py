@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.engine.violations import first_violation
-from packproof.harness.execution.execute import InProcess
+from packproof.base.errors import ArgumentError, UsageError
+from packproof.harness.check.violations import first_violation
+from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases
@@ -21,7 +22,6 @@ from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.op import Op
 from packproof.properties.ops import CAUSAL_CONV1D, OPS, SELECTIVE_SCAN, SSD
 from packproof.properties.promises import Promises
-from packproof.refs.errors import ArgumentError, UsageError
 
 BIASES = {"selective_scan": "delta_bias", "ssd": "dt_bias"}
 PLAIN = Promises(compute="fp32")

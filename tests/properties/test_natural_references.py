@@ -5,7 +5,8 @@ import torch
 from torch.nn import functional
 
 import packproof
-from packproof.harness.execution.execute import InProcess
+from packproof.base.errors import UsageError
+from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.bounds.budget import score
 from packproof.properties.bounds.oracle import oracle_answer, vjp
 from packproof.properties.bounds.running_error import run_with_error_bounds
@@ -14,7 +15,6 @@ from packproof.properties.cases.drawing import draw
 from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.refs import join_sequences, split_sequences
-from packproof.refs.errors import UsageError
 from tests.properties.natural_references import BODIES, op_of
 
 LAYOUTS = ((), (1,), (0, 5, 2))

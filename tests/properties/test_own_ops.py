@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import packproof
-from packproof.harness.engine.reference_trial import try_reference
-from packproof.harness.engine.violations import judge_case
-from packproof.harness.execution.execute import InProcess
+from packproof.base.errors import UsageError
+from packproof.harness.check.reference_trial import try_reference
+from packproof.harness.check.violations import judge_case
+from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.bounds.running_error import run_with_error_bounds
 from packproof.properties.call import VacuousBound
 from packproof.properties.cases.space import Space, golden_cases
@@ -18,7 +19,6 @@ from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.invariance import REFERENCE
 from packproof.properties.promises import Promises
 from packproof.refs import join_sequences, over_time, split_sequences
-from packproof.refs.errors import UsageError
 from tests.properties.own_ops import KERNELS, SOFTMAX
 
 LAWS = [law for law in PROPERTIES.values() if law.name not in ("causality", "carry")]
@@ -137,8 +137,8 @@ def test_what_a_reference_cannot_do_is_reported_before_a_kernel_is_judged(refere
 
 
 def test_an_op_inside_adapt_is_enough(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packproof.harness.cli import main  # noqa: PLC0415
-    from packproof.harness.engine.replay import replay  # noqa: PLC0415
+    from packproof.cli import main  # noqa: PLC0415
+    from packproof.harness.check.replay import replay  # noqa: PLC0415
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(

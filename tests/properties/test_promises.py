@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from packproof.base.errors import UsageError
 from packproof.properties.cases.layouts import golden_layouts, golden_segment_layouts
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.declaration import parse_declaration
 from packproof.properties.ops import SELECTIVE_SCAN
 from packproof.properties.promises import Promises
-from packproof.refs.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import packproof
-from packproof.harness.engine.reference_trial import try_laws
+from packproof.base.errors import UsageError
+from packproof.harness.check.reference_trial import try_laws
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
 from packproof.refs import join_sequences, over_time, split_sequences
-from packproof.refs.errors import UsageError
 from tests.in_process import packproof_in
 from tests.properties.own_ops import KERNELS
 

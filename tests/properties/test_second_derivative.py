@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 import packproof
-from packproof.harness.engine.violations import judge_case
-from packproof.harness.execution.execute import InProcess
+from packproof.harness.check.violations import judge_case
+from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.second_derivative import DOUBLE_BACKWARD

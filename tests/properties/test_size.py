@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.execution import execute
-from packproof.harness.execution.execute import InProcess
-from packproof.harness.results.coverage import Coverage
+from packproof.harness.process.execution import execute
+from packproof.harness.process.execution.execute import InProcess
+from packproof.harness.report.coverage import Coverage
 from packproof.properties.call import Call, MachineLimit, OutsideDomain, Refusal, Result
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases

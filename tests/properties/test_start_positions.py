@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.engine.violations import first_violation
-from packproof.harness.execution.execute import InProcess
+from packproof.harness.check.violations import first_violation
+from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest

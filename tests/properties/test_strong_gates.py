@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import packproof
+from packproof.base.axes import parse
 from packproof.properties.bounds.oracle import oracle_answer
 from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.domain import Domain
@@ -17,7 +18,6 @@ from packproof.properties.laws.state_passing import CARRY
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.refs.axes import parse
 from tests.properties import running_sums
 
 FORGETTING = [op for op in OPS.values() if op.has_decays]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.engine.violations import first_violation, judge_case
-from packproof.harness.execution.execute import InProcess
-from packproof.harness.results.coverage import Coverage
+from packproof.harness.check.violations import first_violation, judge_case
+from packproof.harness.process.execution.execute import InProcess
+from packproof.harness.report.coverage import Coverage
 from packproof.properties.bounds.budget import score
 from packproof.properties.bounds.oracle import oracle_answer
 from packproof.properties.cases.case import Case

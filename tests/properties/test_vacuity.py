@@ -7,9 +7,9 @@ import pytest
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.engine.violations import first_violation
-from packproof.harness.execution import execute
-from packproof.harness.execution.execute import InProcess
+from packproof.harness.check.violations import first_violation
+from packproof.harness.process.execution import execute
+from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.comparison import record_comparisons

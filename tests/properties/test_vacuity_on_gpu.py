@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from packproof.harness.engine.check import run_check
-from packproof.harness.engine.request import CheckRequest
-from packproof.harness.engine.violations import first_violation
-from packproof.harness.results.events import CellFinished
-from packproof.harness.worker.worker import Worker
+from packproof.harness.check.check import run_check
+from packproof.harness.check.request import CheckRequest
+from packproof.harness.check.violations import first_violation
+from packproof.harness.process.worker import Worker
+from packproof.harness.report.events import CellFinished
 from packproof.properties.call import Refusal
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest

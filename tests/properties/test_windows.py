@@ -2,8 +2,8 @@
 
 import pytest
 
-from packproof.harness.engine.violations import first_violation
-from packproof.harness.execution.execute import InProcess
+from packproof.harness.check.violations import first_violation
+from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.kernel_under_test import KernelUnderTest

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import packproof
-from packproof.harness.results.failed import CheckFailed
+from packproof.harness.report.failed import CheckFailed
 from packproof.museum import Control, controls
 from packproof.properties.promises import Promises
 from tests.in_process import packproof_in

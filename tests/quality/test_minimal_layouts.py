@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.engine.check import run_check
-from packproof.harness.engine.request import PROFILES, CheckRequest
-from packproof.harness.results.events import CellFinished, Failure
+from packproof.harness.check.check import run_check
+from packproof.harness.check.request import PROFILES, CheckRequest
+from packproof.harness.report.events import CellFinished, Failure
 from packproof.museum import entries
 from packproof.properties.promises import Promises
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.engine.check import run_check
-from packproof.harness.engine.request import CheckRequest
-from packproof.harness.results.events import CellFinished, Verdict
-from packproof.harness.validation.museum.detect import detect
+from packproof.harness.check.check import run_check
+from packproof.harness.check.request import CheckRequest
+from packproof.harness.report.events import CellFinished, Verdict
 from packproof.museum import Control, classes, controls, entries
+from packproof.proof.museum.detect import detect
 from packproof.properties.promises import Promises
 
 ENTRIES = entries()

@@ -7,10 +7,10 @@ Of the modules whose mutants have all been run, which data/killers.json has; `pa
 import zlib
 from pathlib import Path
 
-from packproof.harness.validation.mutants import killers
-from packproof.harness.validation.mutants.equivalents import find_explanations
-from packproof.harness.validation.mutants.mutant import KERNELS, all_mutants
-from packproof.harness.validation.mutants.run import OPS, run, sample
+from packproof.proof.mutants import killers
+from packproof.proof.mutants.equivalents import find_explanations
+from packproof.proof.mutants.mutant import KERNELS, all_mutants
+from packproof.proof.mutants.run import OPS, run, sample
 
 SIZE = 6
 KILLERS = Path(__file__).parents[2] / "data/killers.json"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.validation.museum.rogues import fools_a_naive_harness, try_rogues
 from packproof.museum.rogues import entries
+from packproof.proof.museum.rogues import fools_a_naive_harness, try_rogues
 
 ROGUES = entries()
 HERE = list(ROGUES.values())[::6]

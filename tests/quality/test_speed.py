@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.validation.speed import Speed, find_slower, measure, read_speeds
+from packproof.proof.speed import Speed, find_slower, measure, read_speeds
 
 BEFORE = read_speeds(Path(__file__).parents[2] / "data" / "speed.json")
 QUICK = ("triton-conv-quick",)  # for time: `make proof` has them all

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.validation.speed import first_call, import_seconds
+from packproof.proof.speed import first_call, import_seconds
 
 MOST = 1.5
 TRIES = 3  # other tests run beside this one

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.validation.museum import detect as detection
 from packproof.museum import Entry, entries
+from packproof.proof.museum import detect as detection
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.refs.axes import parse, shape
-from packproof.refs.signatures import SIGNATURES
+from packproof.base.axes import parse, shape
+from packproof.base.signatures import SIGNATURES
 
 OPS = ("linear_attention", "simple_gla", "retention", "delta_rule", "gated_delta_rule", "kda")
 SIZES = {"hk": 2, "hv": 4, "h": 3, "k": 3, "p": 2}

@@ -4,8 +4,8 @@ import pytest
 import torch
 from einops import rearrange, repeat
 
+from packproof.base.errors import ArgumentError
 from packproof.refs import selective_scan, ssd, ssd_chunked, ssd_step
-from packproof.refs.errors import ArgumentError
 
 
 def normal(*shape, seed):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.refs.errors import ArgumentError
+from packproof.base.errors import ArgumentError
 
 FORMS: dict[str, list[Callable[..., Any]]] = {
     "selective_scan": [refs.selective_scan, refs.selective_scan_associative],

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from packproof.harness.engine.check import run_check
-from packproof.harness.engine.request import CheckRequest
-from packproof.harness.results.events import CellFinished
+from packproof.harness.check.check import run_check
+from packproof.harness.check.request import CheckRequest
+from packproof.harness.report.events import CellFinished
 
 KERNELS = Path(__file__).parent / "gpu_kernels.py"
 

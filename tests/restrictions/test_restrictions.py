@@ -14,14 +14,15 @@ import pytest
 import torch
 
 from packproof import refs
-from packproof.harness.cli import ending, main
-from packproof.harness.engine.cell import Evaluator
-from packproof.harness.engine.failure import ReplayInfo
-from packproof.harness.engine.rounds import CaseSelection
-from packproof.harness.engine.shrink import Allowance
-from packproof.harness.execution.execute import InProcess
-from packproof.harness.results.events import Cell, CellFinished, Verdict
-from packproof.harness.targets.location import Location
+from packproof.base.errors import LayoutError
+from packproof.cli import ending, main
+from packproof.harness.check.cell import Evaluator
+from packproof.harness.check.failure import ReplayInfo
+from packproof.harness.check.rounds import CaseSelection
+from packproof.harness.check.shrink import Allowance
+from packproof.harness.process.execution.execute import InProcess
+from packproof.harness.process.location import Location
+from packproof.harness.report.events import Cell, CellFinished, Verdict
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space
 from packproof.properties.declaration import Declaration, describe_kernel
@@ -29,7 +30,6 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES as LAWS
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.refs.errors import LayoutError
 from tests.restrictions.restricted import RESTRICTIONS, SEVERAL, WAYS, declared, restricted, values_only
 
 EVERYTHING = bool(os.environ.get("PACKPROOF_ALL_RESTRICTIONS"))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from packproof.refs.signatures import SIGNATURES
+from packproof.base.signatures import SIGNATURES
 from tests.wrong_calls.refused import Wrong
 
 CU = torch.tensor([0, 2, 5])

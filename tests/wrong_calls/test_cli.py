@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.cli import main
-from packproof.harness.results.names import SEED
+from packproof.base.names import SEED
+from packproof.cli import main
 
 ENTRY = """[[expected_failure]]
 target = "packproof.refs:rope"

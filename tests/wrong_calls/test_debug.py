@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from packproof import Op, PackLayout, diff, dot_product_test, gradcheck, magnitude, refs, replay
-from packproof.harness.cli import main
+from packproof.cli import main
 from packproof.properties.cases.case import Case
 from tests.wrong_calls.refused import Wrong, assert_refused
 

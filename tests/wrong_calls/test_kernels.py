@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from packproof.refs.errors import ArgumentError
+from packproof.base.errors import ArgumentError
 from tests.wrong_calls.ops import Call, call, wrong_calls
 from tests.wrong_calls.refused import Wrong, assert_refused
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import packproof
-from packproof.harness.pytest_plugin import marker
-from packproof.harness.pytest_plugin.options import OPTIONS
+from packproof.harness.pytest import marker
+from packproof.harness.pytest.options import OPTIONS
 from tests.wrong_calls.refused import Wrong, assert_refused
 
 pytest_plugins = ["pytester"]
 
 INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))
-PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest_plugin.plugin")
+PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest.plugin")
 
 
 def marked(*args: Any, **kwargs: Any) -> Callable[[], object]:

@@ -1,0 +1,1 @@
+"""What every room shares: errors, axes and signatures, checks of arguments, names, files and records."""

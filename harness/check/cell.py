@@ -1,0 +1,285 @@
+"""Judges one cell: runs a property over its cases, in rounds, until one breaks it or all hold."""
+
+import math
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from packproof.base.names import short_dtype
+from packproof.base.stopwatch import span
+from packproof.base.tuned import merge_tuned
+from packproof.harness.check.diagnosis.conventions import suggestions
+from packproof.harness.check.failure import CellViolation, ReplayInfo, shrunk_failure, unshrunk_failure
+from packproof.harness.check.probe import InferredDomain, probe
+from packproof.harness.check.request import Allowance
+from packproof.harness.check.rounds import CaseSelection
+from packproof.harness.check.violations import judge_case
+from packproof.harness.process.sharing import CoreTime
+from packproof.harness.report.coverage import NOT_KERNEL_REFUSALS, Coverage
+from packproof.harness.report.events import (
+    Cell,
+    CellFinished,
+    CellStarted,
+    Event,
+    Failure,
+    FailureFound,
+    Progress,
+    Tier,
+    Verdict,
+)
+from packproof.harness.report.own_faults import report_internal_error
+from packproof.properties.call import OutOfTime, OutsideDomain, Refusal
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space
+from packproof.properties.comparison import record_comparisons
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.property import Property
+from packproof.properties.violation import Violation
+
+_PROGRESS_SECONDS = 0.5
+_LATE_SECONDS = 10.0  # for shrinking a failure, however little time remains
+
+
+@dataclass
+class Evaluator:
+    """What the cells of one kernel and dtype share."""
+
+    kernel: KernelUnderTest
+    selection: CaseSelection
+    """The cases of every cell."""
+    allowance: Allowance
+    """For shrinking a failure."""
+    replay: ReplayInfo
+    known_tier: Tier | None = None
+    """None if only the first calls show whether a kernel is interpreted."""
+    core_time: CoreTime = field(default_factory=CoreTime)
+    """The time in which further examples may begin."""
+    inferred: InferredDomain | None = None
+    """The kernel's domain, inferred after it refused a call."""
+    refused_case: Case | None = None
+    """The first refused call."""
+
+    def run_cell(self, cell: Cell, law: Property, space: Space) -> Iterator[Event | None]:
+        """The events of a cell. The last one holds its verdict; None ends a round, and other cells may run theirs.
+
+        Once the kernel refuses a plain call, its domain is inferred, and every unfinished cell begins again inside it.
+        """
+        yield from CellRun(self, cell, law, space).events()
+
+    @property
+    def tier(self) -> Tier:
+        return self.known_tier or ("interpret" if self.kernel.interpreted else "eager")
+
+    def infer_domain(self, space: Space, case: Case) -> None:
+        """Probe the kernel, as far as there is time, once it refused the case."""
+        with suppress(OutOfTime):
+            self.inferred, self.refused_case = probe(self.kernel, space, case), case
+
+    def supported_part(self, space: Space) -> Space:
+        """The part of the space inside the inferred domain. The kernel is restricted to it."""
+        if self.inferred is None:
+            return space
+        supported = replace(space, domain=space.domain & self.inferred.domain)
+        self.kernel.domain = supported.domain
+        if self.kernel.gradients and not supported.domain.allows_gradients:
+            self.kernel.gradients = False
+        return supported
+
+    def shrink(self, finding: CellViolation) -> Failure:
+        """The failure of a violation, as small as the allowance and the remaining time permit."""
+        seconds = max((self.core_time.deadline - time.monotonic()) / 4, _LATE_SECONDS)
+        allowance = replace(self.allowance, seconds=min(self.allowance.seconds, seconds))
+        empty_packs = self.selection.draws_empty_packs(finding.law)
+        with span("shrink", inclusive=True):
+            try:
+                return shrunk_failure(self.kernel, finding, allowance, self.replay, empty_packs=empty_packs)
+            except Exception as error:  # the violation stands without it
+                failure = unshrunk_failure(self.kernel, finding)
+                return replace(failure, lines=(*failure.lines, f"not made small: {report_internal_error(error)}"))
+
+
+@dataclass
+class CellProgress:
+    """The cases of one cell: judged ones and the rounds to come."""
+
+    inferred: InferredDomain | None
+    """The inferred domain in which the cases lie."""
+    tier: Tier
+    """The tier they were drawn for."""
+    space: Space
+    """The supported part of the case space."""
+    golden: frozenset[Case]
+    """The golden cases in it."""
+    rounds: list[list[Case]]
+    """Rounds to come."""
+    started_cases: list[Case]
+    """Cases of earlier rounds."""
+    planned: int
+    """Number of cases in all."""
+    reported: float = -math.inf
+    """Time of the last progress event."""
+
+    @property
+    def remaining(self) -> Iterator[Case]:
+        return chain.from_iterable(self.rounds)
+
+
+class CellRun:
+    """The judging of one cell."""
+
+    def __init__(self, evaluator: Evaluator, cell: Cell, law: Property, space: Space) -> None:
+        self._evaluator, self._kernel = evaluator, evaluator.kernel
+        self._cell, self._law, self._space = cell, law, space
+        self._coverage = Coverage()
+
+    def events(self) -> Iterator[Event | None]:
+        """See `Evaluator.run_cell`."""
+        yield CellStarted(self._cell)
+        core_time, failure = self._evaluator.core_time, None
+        self._start = core_time.clock()  # each pause moves it on
+        self._progress = self._plan_rounds()
+        while self._progress.rounds and not core_time.is_over:
+            finding = yield from self._run_round()
+            if finding is not None:
+                yield FailureFound(self._verdict(unshrunk_failure(self._kernel, finding)))
+                failure = self._evaluator.shrink(finding)
+                break
+            if self._progress.rounds:
+                pause = core_time.clock()
+                yield None
+                self._start += core_time.clock() - pause
+            self._renew_rounds()
+        if failure is None:
+            for case in self._progress.remaining:
+                self._coverage.count_unreached(self._progress.space.boundary_classes(case))
+        verdict = self._verdict(failure)
+        reason = self._with_suggestions(verdict)
+        yield CellFinished(replace(verdict, reason=reason, seconds=core_time.clock() - self._start))
+
+    def _plan_rounds(self, started_cases: Sequence[Case] = ()) -> CellProgress:
+        """The rounds of the cell, without the cases already started."""
+        evaluator, tier = self._evaluator, self._evaluator.tier
+        space = evaluator.supported_part(self._space)
+        rounds = [
+            new_cases
+            for cases in evaluator.selection.rounds(self._law, space, tier)
+            if (new_cases := [case for case in cases if case not in started_cases])
+        ]
+        golden, planned = evaluator.selection.golden(space, tier), len(started_cases) + sum(map(len, rounds))
+        return CellProgress(evaluator.inferred, tier, space, golden, rounds, list(started_cases), planned)
+
+    def _renew_rounds(self) -> None:
+        """Begin again in a newly inferred domain; continue with the cases of another tier once it is known."""
+        if self._evaluator.inferred is not self._progress.inferred:
+            self._coverage = self._coverage.restarted()
+            self._progress = self._plan_rounds()
+        elif self._evaluator.tier != self._progress.tier:
+            self._progress = self._plan_rounds(self._progress.started_cases)
+
+    def _run_round(self) -> Generator[Event, None, CellViolation | None]:
+        """Judge the next round, until a violation, or a refusal from which the kernel's domain is inferred."""
+        progress, cases = self._progress, self._progress.rounds[0]
+        while cases and self._evaluator.core_time.wait_for_turn():
+            case = cases.pop(0)
+            if time.monotonic() - progress.reported > _PROGRESS_SECONDS:
+                progress.reported = time.monotonic()
+                yield Progress(self._cell, self._coverage.examples, progress.planned, case.lengths)
+            try:
+                configured_case = self._with_configuration(case)
+                violation, refusal = self._judge(configured_case)
+            except OutOfTime:
+                cases.insert(0, case)
+                return None
+            progress.started_cases.append(case)
+            if violation is not None:
+                untried = tuple(c for c in progress.remaining if c.n_tokens and c in progress.golden)
+                number = self._coverage.examples
+                return CellViolation(self._cell, self._law, progress.space, configured_case, violation, number, untried)
+            if self._evaluator.inferred is None and _declines(refusal):
+                self._evaluator.infer_domain(progress.space, case)
+                return None
+        if not cases:
+            progress.rounds.pop(0)
+        return None
+
+    def _with_configuration(self, case: Case) -> Case:
+        """The case with a configuration number, once the kernel has launched an autotuned one."""
+        if not self._kernel.tuned:
+            return case
+        selection, progress = self._evaluator.selection, self._progress
+        number = selection.configuration(case, progress.space, self._evaluator.tier, len(progress.started_cases))
+        return case.replace(configuration=number)
+
+    def _judge(self, case: Case) -> tuple[Violation | None, Refusal | None]:
+        """Judge one case and count it: the violation, and the refusal."""
+        kernel, coverage = self._kernel, self._coverage
+        kernel.refusals.clear()
+        with record_comparisons() as comparisons:
+            violation, refusal = judge_case(kernel, self._law, case)
+        for partial_refusal in kernel.refusals:
+            if not isinstance(partial_refusal, OutsideDomain):
+                coverage.record_refusal(case, partial_refusal)
+        for comparison in comparisons:
+            if comparison.baseline_name == "reference":
+                coverage.count_comparison(str(comparison.key), is_decisive=comparison.is_conclusive)
+        compared = violation is not None or any(comparison.is_conclusive for comparison in comparisons)
+        classes = self._progress.space.boundary_classes(case)
+        coverage.count_case(case, classes, compared=compared, refusal=refusal)
+        new_tuned = kernel.tuned.get(case.configuration, ()) if comparisons else ()
+        coverage.tuned = merge_tuned(coverage.tuned, new_tuned)
+        return violation, refusal
+
+    def _verdict(self, failure: Failure | None) -> Verdict:
+        coverage, inferred = self._coverage, self._evaluator.inferred
+        status, reasons = coverage.status, list(coverage.reasons())
+        if failure:
+            status, reasons = "failed", []
+        elif inferred and inferred.accepted_dtypes and not coverage.judged_examples:
+            refused_dtype = short_dtype(self._cell.dtype)
+            status = "skipped"
+            reasons = [f"the kernel refuses {refused_dtype} and takes {inferred.accepted_dtypes}"]
+        elif not coverage.judged_examples and not reasons:
+            reasons = [self._skip_reason()]
+        elif inferred and not inferred.domain.allows_gradients:
+            reasons.append(f"gradients: refused ({', '.join(inferred.domain.texts)})")
+        return Verdict(
+            self._cell,
+            self._evaluator.tier,
+            status,
+            coverage.examples,
+            self._evaluator.core_time.clock() - self._start,
+            judged=coverage.judged_examples,
+            refused=coverage.refused_examples,
+            classes=coverage.judged_classes,
+            missing=coverage.missing if status == "inconclusive" else (),
+            reason="; ".join(reasons),
+            limits=tuple(coverage.limits.values()),
+            domain=inferred.domain.texts if inferred else (),
+            failure=failure,
+            tuned=coverage.tuned,
+        )
+
+    def _skip_reason(self) -> str:
+        """Why the cell was not judged, although the kernel refused no whole example."""
+        coverage, space = self._coverage, self._progress.space
+        refusals = [f"refused: {limit.text}" for limit in coverage.limits.values() if not limit.gradients]
+        refusals += [str(outside) for outside in coverage.outside_domain]
+        if refusals or coverage.examples:
+            return next(iter(refusals), self._law.nothing_to_compare)
+        texts = "; ".join(space.domain.texts)
+        return self._law.skip_reason(space) or f"no example in the kernel's domain suits it: {texts}"
+
+    def _with_suggestions(self, verdict: Verdict) -> str:
+        """The reason of a verdict. After a refusal it names conventions in which the call would be accepted."""
+        reasons, refused_case = [verdict.reason], self._evaluator.refused_case
+        if verdict.status == "inconclusive" and refused_case is not None:
+            with suppress(OutOfTime):
+                reasons += suggestions(self._kernel, self._law, refused_case, self._space)
+        return "; ".join(filter(None, reasons))
+
+
+def _declines(refusal: Refusal | None) -> bool:
+    """Whether the kernel declined a call of the case in its unchanged form."""
+    return refusal is not None and not (refusal.backward or refusal.note or isinstance(refusal, NOT_KERNEL_REFUSALS))

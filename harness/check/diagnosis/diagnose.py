@@ -1,0 +1,114 @@
+"""Which sequence a wrong element depends on: redraw one sequence, or change its length, and compare the element."""
+
+from math import isfinite, isnan
+
+from torch import Tensor
+
+from packproof.base.errors import KernelFault
+from packproof.properties.call import Refusal
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import Sample
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.tensor_key import TensorKey
+from packproof.properties.violation import Violation
+
+_MAX_SEQUENCES = 8
+_SLACK_HINT = (
+    "slack is rows past the last sequence, where outputs and gradients are 0; a kernel that gets none declares "
+    "slack=False, or takes --domain 'slack == 0'"
+)
+
+
+def diagnose(kernel: KernelUnderTest, case: Case, violation: Violation) -> str:
+    """One line on the origin of a wrong value, or "" if unknown."""
+    if violation.location.startswith("slack row") and not violation.text:
+        return _SLACK_HINT
+    key = violation.tensor
+    has_location = not violation.text and violation.sequence >= 0 and len(case.lengths) <= _MAX_SEQUENCES
+    if not has_location or key is None or key.kind not in ("output", "gradient"):
+        return ""
+    sample = kernel.sample(case)
+    try:
+        leaks = _leaking_sequences(kernel, sample, case, violation, key)
+        dependences = [] if leaks else _length_dependences(kernel, sample, case, violation, key)
+    except (KernelFault, Refusal):
+        return ""
+    tensor_name = f"{key.name}'s gradient" if key.is_gradient else key.name
+    location = f"{tensor_name} in sequence {violation.sequence}"
+    if leaks:
+        return f"{location} contains {' and '.join(leaks)}"
+    prefix = f"{location} does not follow what other sequences hold"
+    if dependences:
+        return f"{prefix}, but {' and '.join(dependences)}"
+    return f"{prefix}: the fault lies in its own computation, or in where it lies"
+
+
+def _leaking_sequences(
+    kernel: KernelUnderTest, sample: Sample, case: Case, violation: Violation, key: TensorKey
+) -> list[str]:
+    """The sequences whose values reach the wrong element, the slack among them."""
+    before = kernel.run(sample)[key]
+    index = _element_index(sample, violation)
+    redrawn = kernel.sample(case.replace(seed=case.seed + 3000))
+    sources = []
+    for i, length in enumerate(case.lengths):
+        if i == violation.sequence:
+            continue
+        after = kernel.run(sample.redraw_only(i, redrawn))[key]
+        if not _is_equal(before[index], after[index]):
+            sources.append(f"sequence {i}" if length else f"the state of sequence {i}")
+    if case.slack and not _is_equal(before[index], kernel.run(sample.with_slack(0.5))[key][index]):
+        sources.append("the slack")
+    return sources
+
+
+def _length_dependences(
+    kernel: KernelUnderTest, sample: Sample, case: Case, violation: Violation, key: TensorKey
+) -> list[str]:
+    """The other sequences whose number of tokens, or of keys, moves the wrong element by more than roundings may."""
+    redrawn = kernel.sample(case.replace(seed=case.seed + 3000))
+    before = float(kernel.run(sample)[key][_element_index(sample, violation)])
+    limit = 2 * float(kernel.budget(key, sample).total[_element_index(sample, violation)])
+    if not isfinite(limit):
+        return []
+    dependences = []
+    for keys in (False, True) if sample.key_lengths is not None else (False,):
+        for i, n in enumerate(sample.key_lengths or () if keys else sample.lengths):
+            resized_samples = (
+                sample.resized(i, m, redrawn, keys=keys) for m in _other_lengths(n) if i != violation.sequence
+            )
+            if any(
+                not _is_within(_element_in(kernel, resized, violation, key), before, limit)
+                for resized in resized_samples
+            ):
+                dependences.append(f"the number of keys of sequence {i}" if keys else f"the length of sequence {i}")
+    return dependences
+
+
+def _other_lengths(n: int) -> list[int]:
+    return [m for m in (n + 1, 2 * n + 5, n - 1, 0) if m >= 0 and m != n]
+
+
+def _element_in(kernel: KernelUnderTest, sample: Sample, violation: Violation, key: TensorKey) -> float | None:
+    """The element in another pack; None if the kernel fails or declines there."""
+    try:
+        return float(kernel.run(sample)[key][_element_index(sample, violation)])
+    except (KernelFault, Refusal):
+        return None
+
+
+def _is_within(after: float | None, before: float, limit: float) -> bool:
+    is_equal = after is None or after == before or (isnan(after) and isnan(before))
+    return is_equal or (after is not None and abs(after - before) <= limit)
+
+
+def _element_index(sample: Sample, violation: Violation) -> tuple[int, ...]:
+    assert violation.tensor is not None
+    offsets = sample.offsets_of(sample.axes[violation.tensor.name])
+    row = violation.sequence if violation.position < 0 else offsets[violation.sequence] + violation.position
+    return (row, *violation.index)
+
+
+def _is_equal(a: Tensor, b: Tensor) -> bool:
+    x, y = float(a), float(b)
+    return x == y or (isnan(x) and isnan(y))

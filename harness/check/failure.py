@@ -1,0 +1,162 @@
+"""From the first violation to the failure in a report: shrink, run again, diagnose, measure, write a replay file."""
+
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+
+from packproof.base.axes import parse
+from packproof.base.text import printable
+from packproof.base.tuned import merge_tuned
+from packproof.harness.check.diagnosis.conventions import suggestions
+from packproof.harness.check.diagnosis.diagnose import diagnose
+from packproof.harness.check.diagnosis.fixed_options import fixed_options
+from packproof.harness.check.diagnosis.measure import measure
+from packproof.harness.check.request import Allowance
+from packproof.harness.check.shrink import shrink
+from packproof.harness.check.violations import judge_case
+from packproof.harness.report.events import Cell, Failure
+from packproof.harness.report.own_faults import report_internal_error
+from packproof.harness.report.replay_file import write_replay
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.property import Property
+from packproof.properties.op import Op
+from packproof.properties.violation import Violation
+from packproof.version import __version__
+
+_MAX_PRINTED_LINES, _MAX_LINE_WIDTH = 10, 200
+_SMALL_ALLOWANCE = Allowance(3, 5)  # if each try has to start all processes again
+
+
+@dataclass(frozen=True)
+class ReplayInfo:
+    """The part of a replay file that does not follow from the case."""
+
+    target: str = ""
+    """Name of the kernel, as a user would give it."""
+    op: str = ""
+    """Name of the op, as a user would give it."""
+    draw_configs: bool = False
+    """Whether autotuned kernels got drawn configurations."""
+    folder: str = ".packproof"
+    """The folder for replay files."""
+
+
+@dataclass(frozen=True)
+class CellViolation:
+    """A violation, and the cell, space and case in which it was found."""
+
+    cell: Cell
+    law: Property
+    space: Space
+    case: Case
+    violation: Violation
+    example: int
+    """Its number among the cell's examples."""
+    untried_cases: tuple[Case, ...] = ()
+    """Golden cases with tokens that the cell has not reached."""
+
+
+def unshrunk_failure(kernel: KernelUnderTest, finding: CellViolation) -> Failure:
+    """The failure before it is shrunk and diagnosed."""
+    case, violation = finding.case, finding.violation
+    lines = (describe_setting(kernel.op, case), *violation.lines())
+    tensor, regime = str(violation.tensor or ""), case.regime
+    return Failure(
+        case.lengths, tensor, lines, finding.example, 0, regime=regime, fault=violation.fault, note=violation.note
+    )
+
+
+def shrunk_failure(
+    kernel: KernelUnderTest, finding: CellViolation, allowance: Allowance, replay: ReplayInfo, *, empty_packs: bool
+) -> Failure:
+    """The failure at the smallest case found within the allowance.
+
+    empty_packs: whether the smallest case may be a pack without tokens.
+    """
+    law, case, violation = finding.law, finding.case, finding.violation
+
+    def fails(candidate: Case) -> bool:
+        if not (empty_packs or candidate.n_tokens):
+            return False
+        candidate_violation = judge_case(kernel, law, candidate)[0]
+        return candidate_violation is not None and (candidate_violation.fault, candidate_violation.error) == (
+            violation.fault,
+            violation.error,
+        )
+
+    untried_cases = tuple(golden.replace(configuration=case.configuration) for golden in finding.untried_cases)
+    allowance, other_cases = (_SMALL_ALLOWANCE, ()) if violation.fault == "killed" else (allowance, untried_cases)
+    with kernel.runner.with_short_timeout() if violation.fault == "hung" else nullcontext():
+        smallest, n_tried = shrink(case, finding.space, fails, allowance, other_cases)
+    kernel.cache.discard_results()  # drop cached results: the kernel has to run, and print, again
+    kernel.tuned.clear()
+    kernel.runner.printed_lines()
+    shrunk_violation = judge_case(kernel, law, smallest)[0]
+    printed = kernel.runner.printed_lines()
+    if shrunk_violation is None:  # the failure is flaky: keep the first violation
+        smallest, shrunk_violation = case, violation
+        reason = (
+            "it answered when it was called again" if violation.fault == "hung" else "the kernel is not deterministic"
+        )
+        lines = [*violation.lines(), f"this case does not fail every time: {reason}"]
+    else:
+        lines = [*shrunk_violation.lines(), *filter(None, [diagnose(kernel, smallest, shrunk_violation)])]
+        lines += suggestions(kernel, law, smallest, finding.space)
+        lines += fixed_options(kernel, smallest, shrunk_violation, finding.space)
+    if smallest.configuration or replay.draw_configs:
+        lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merge_tuned(*kernel.tuned.values())]
+    if printed and shrunk_violation.fault not in ("crashed", "hung", "exited"):  # their text has the output
+        lines += [
+            "the kernel printed:",
+            *(f"  {printable(line)[:_MAX_LINE_WIDTH]}" for line in printed[-_MAX_PRINTED_LINES:]),
+        ]
+    file, write_error = _write_replay(kernel, finding.cell, smallest, lines, replay)
+    lines += [write_error] if write_error else []
+    try:
+        evidence = measure(kernel, law, smallest, shrunk_violation, case)
+    except Exception as error:  # the failure stands without it
+        evidence = None
+        lines += [f"not measured: {report_internal_error(error)}"]
+    report_lines = (describe_setting(kernel.op, smallest), *lines)
+    tensor = str(shrunk_violation.tensor or "")
+    return Failure(
+        smallest.lengths,
+        tensor,
+        report_lines,
+        finding.example,
+        n_tried,
+        file,
+        evidence,
+        smallest.regime,
+        shrunk_violation.fault,
+        shrunk_violation.note,
+    )
+
+
+def describe_setting(op: Op, case: Case) -> str:
+    """Everything of a case but its lengths, in one line. Inputs with several forms come with the axes of their form."""
+    forms = {n: parse(op.inputs[n]).alternatives[k] for n, k in case.axes if k}
+    return ", ".join([case.setting, *(f"{n} ({' '.join(axes)})" for n, axes in forms.items())])
+
+
+def _write_replay(
+    kernel: KernelUnderTest, cell: Cell, case: Case, lines: list[str], replay: ReplayInfo
+) -> tuple[str, str]:
+    """The path of the file and "", or "" and the reason: the verdict stands without it."""
+    data = {
+        "packproof": __version__,
+        "version": 1,
+        "target": replay.target,
+        "op": replay.op,
+        "promises": asdict(kernel.promises),
+        "gradients": kernel.gradients,
+        "draw_configs": replay.draw_configs,
+        "domain": kernel.domain.texts,
+        "property": cell.property,
+        "dtype": cell.dtype,
+        "device": cell.device,
+        "case": case.to_json(),
+        "message": lines,
+    }
+    return write_replay(replay.folder, f"{cell.op}-{cell.property.rpartition(':')[2]}", data)

@@ -1,0 +1,51 @@
+"""Notes of a plan: untested releases, and features that a kernel does not offer."""
+
+from collections.abc import Iterator, Sequence
+
+from packproof.harness.check.target import CheckTarget
+from packproof.properties.calling.suggested_adapter import suggested_adapter
+from packproof.properties.declaration import needed_inputs
+from packproof.version import untried
+
+
+def release_notes(targets: Sequence[CheckTarget]) -> Iterator[str]:
+    """Notes on untested releases, with the results of their self-tests."""
+    devices = {target.request.device for target in targets}
+    misfit = next((target.misfit for target in targets if target.misfit), "")
+    for package, sentence in untried():
+        if package == "torch":
+            from packproof.harness.process.execution.self_test import require_sound_judgement  # noqa: PLC0415  (seldom needed)
+
+            require_sound_judgement(sentence)
+        unproved = package == "triton" and (misfit or devices != {"cpu"})  # its self-test proves nothing for a GPU
+        yield sentence if unproved else f"{sentence}; self-test passed"
+    if misfit:
+        yield f"Triton kernels cannot be interpreted: {misfit}"
+
+
+def feature_notes(target: CheckTarget) -> Iterator[str]:
+    """Features this kernel does not offer, and is therefore not tested for."""
+    if target.unpromised:
+        return
+    declared = target.declared
+    catch_all_names = target.missing_names if declared.catch_all else []
+    if absent := [name for name in target.missing_features if name not in catch_all_names]:
+        yield f"{target.name} does not take, so it is not tested for: {', '.join(absent)}"
+    if catch_all_names:
+        yield (
+            f"{target.name} takes by its catch-all alone (**kwargs), which may ignore them, so they are not passed: "
+            f"{', '.join(catch_all_names)}; name those that it supports in its signature, or in an adapter's names"
+        )
+    if declared.fixed:
+        values = ", ".join(f"{name}={value!r}" for name, value in declared.fixed.items())
+        yield f"{target.name} has fixed, so it is not tested without: {values}"
+    if metadata := declared.metadata(target.op):
+        yield f"{target.name} takes {', '.join(metadata)}: made of cu_seqlens"
+    if omitted := declared.omitted_metadata(target.op):
+        line = suggested_adapter(target.name, target.op.name, [], omitted)
+        names = ", ".join(omitted)
+        yield f"{target.name} has defaults for {names} beside cu_seqlens, which stay; to pass them: {line}"
+    if needed := needed_inputs(target.op, declared).texts:
+        yield f"{target.name} has no default for, so it is not tested without: {', '.join(needed)}"
+    if not target.gradients:
+        yield f"{target.name}: gradients are not judged"

@@ -1,0 +1,142 @@
+"""The cases of a cell, in rounds: the small, most telling ones run before the rest of any cell."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from packproof.base.names import SHORT_DTYPES
+from packproof.base.stopwatch import span
+from packproof.harness.report.events import Tier
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.layouts import Lengths
+from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.laws.property import Property
+
+_SHARED = [law.name for law in PROPERTIES.values() if law.dtype_independent]
+_TELLING, _AT_A_TIME = 5, 4  # cases in the first rounds, and in each later round
+_CALL = 128  # what a call costs beside its tokens, in tokens
+
+
+@dataclass
+class CaseSelection:
+    """The cases of one kernel and dtype, drawn once for each domain and tier; every property selects from them."""
+
+    examples: Mapping[Tier, int]
+    """Random cases after the golden ones, by tier."""
+    seed: int = 0
+    share: tuple[int, int] | None = None
+    """(k, n): n dtypes share the cases of dtype-independent properties, one case for each layout. This dtype is the kth
+    and judges every nth case, from a start that differs between properties. None: this dtype judges all cases.
+    """
+    empty_packs: bool = True
+    """Whether packs without tokens are drawn for every property, or only for properties whose law names them. A kernel
+    that crashes on them is still judged by all other properties.
+    """
+    _golden_and_random: dict[tuple[Domain, Tier], tuple[list[Case], list[Case]]] = field(
+        default_factory=dict, init=False
+    )
+    _configurations: dict[tuple[Domain, Tier], dict[Case, int]] = field(default_factory=dict, init=False)
+
+    def golden(self, space: Space, tier: Tier) -> frozenset[Case]:
+        """The golden cases."""
+        return frozenset(self._draw(space, tier)[0])
+
+    def rounds(self, law: Property, space: Space, tier: Tier) -> list[list[Case]]:
+        """The cases of a property."""
+        golden_list, random_list = self._draw(space, tier)
+        suited = law.suited(space, [*golden_list, *random_list])
+        cases: Sequence[Case] = [case for case in suited if case.n_tokens or self.draws_empty_packs(law)]
+        if self.share and law.dtype_independent:
+            cases = share_of_dtype(law, cases, *self.share)
+        return rounds(cases, frozenset(golden_list), space)
+
+    def configuration(self, case: Case, space: Space, tier: Tier, default: int) -> int:
+        """The configuration number of autotuned kernels in this case."""
+        key = space.domain, tier
+        if key not in self._configurations:
+            self._configurations[key] = configuration_numbers(*self._draw(space, tier), space)
+        return self._configurations[key].get(case, default)
+
+    def draws_empty_packs(self, law: Property) -> bool:
+        """Whether packs without tokens are cases of a property."""
+        return self.empty_packs or law.judges_empty_packs
+
+    def _draw(self, space: Space, tier: Tier) -> tuple[list[Case], list[Case]]:
+        """The golden and the random cases."""
+        key = space.domain, tier
+        if key not in self._golden_and_random:
+            with span("draw"):
+                golden = list(golden_cases(space, self.seed))
+                self._golden_and_random[key] = golden, random_cases(space, self.examples.get(tier, 0), self.seed)
+        return self._golden_and_random[key]
+
+
+def rounds(cases: Sequence[Case], golden: Collection[Case], space: Space) -> list[list[Case]]:
+    """Order the cases in rounds: (1) one sequence alone; (2) the golden cases that cover the most boundary classes per
+    cost; (3) the rest, four at a time.
+
+    One sequence comes first because code compiled for it may be reused for packs. If no case is golden, the first cases
+    take their place. If there are only a few cases, each costs seconds (as with torch.compile), and they wait for the
+    golden cases of other properties.
+    """
+    layouts: dict[Lengths, Case] = {}  # each with its first case; the others keep their order, to meet stale caches
+    for case in cases:
+        if case.n_tokens and case in golden:
+            layouts.setdefault(case.lengths, case)
+    telling = _telling_cases([*layouts.values()] or cases[:_TELLING], space)
+    first_cases, later_cases = telling[:_TELLING], [*telling[_TELLING:], *_without(telling, cases)]
+    n_idle = _TELLING + len(golden) // _AT_A_TIME if len(cases) <= _TELLING else 0
+    later_rounds = (later_cases[k : k + _AT_A_TIME] for k in range(0, len(later_cases), _AT_A_TIME))
+    return [*([] for _ in range(n_idle)), first_cases[:2], *([case] for case in first_cases[2:]), *later_rounds]
+
+
+def configuration_numbers(golden: Sequence[Case], random: Sequence[Case], space: Space) -> dict[Case, int]:
+    """The configuration number of autotuned kernels in each case: its index in judging order plus that of its dtype.
+
+    So the cells of a kernel share runs, and together take every configuration.
+    """
+    ordered = chain.from_iterable(rounds([*golden, *random], golden, space))
+    return {case: index + list(SHORT_DTYPES).index(case.dtype) for index, case in enumerate(ordered)}
+
+
+def _telling_cases(cases: Sequence[Case], space: Space) -> list[Case]:
+    """A few cases that cover every class of all the cases: one sequence alone, then the most new classes per cost."""
+    candidates = {case: space.boundary_classes(case) for case in cases}
+    telling = [case for case in cases if len(case.lengths) == 1][:1]
+    covered = frozenset[str]().union(*map(candidates.pop, telling))
+    while candidates:
+        best = max(candidates, key=lambda case: len(candidates[case] - covered) / _cost(case))
+        if len(telling) >= _TELLING and candidates[best] <= covered:
+            break
+        telling.append(best)
+        covered |= candidates.pop(best)
+    return telling
+
+
+def _without(removed: Sequence[Case], cases: Sequence[Case]) -> list[Case]:
+    remaining = list(cases)
+    for case in removed:
+        remaining.remove(case)
+    return remaining
+
+
+def _cost(case: Case) -> int:
+    return _CALL + case.n_tokens + case.slack + len(case.lengths)
+
+
+def share_of_dtype(law: Property, cases: Sequence[Case], dtype: int, dtypes: int) -> list[Case]:
+    """The share of one of several dtypes: one case of each of its layouts, selected by the index of the property.
+
+    If fewer layouts have a boundary than there are dtypes, several dtypes get the same one.
+    """
+    law_index = _SHARED.index(law.name) if law.name in _SHARED else len(_SHARED)
+    layouts: dict[Lengths, list[Case]] = {}
+    for case in cases:
+        layouts.setdefault(case.lengths, []).append(case)
+    representatives = [of_layout[law_index % len(of_layout)] for of_layout in layouts.values()]
+    share = representatives[(dtype + law_index) % dtypes :: dtypes]
+    if not any(case.has_boundary for case in share):
+        share += [case for case in representatives if case.has_boundary][:1]
+    return share

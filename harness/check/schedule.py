@@ -1,0 +1,165 @@
+"""Runs the units of a plan side by side and merges their events. A lost unit runs once more."""
+
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+
+from packproof.base.stopwatch import pop_seconds
+from packproof.harness.check.partition import Unit
+from packproof.harness.check.plan import Plan
+from packproof.harness.check.unit import run_unit
+from packproof.harness.process.parallel import run_on_every_core
+from packproof.harness.process.sharing import CoreTime
+from packproof.harness.report.events import (
+    Cell,
+    CellFinished,
+    Event,
+    FailureFound,
+    RunFinished,
+    RunStarted,
+    Timings,
+    Verdict,
+)
+from packproof.harness.report.own_faults import error_verdicts, inconclusive_verdicts
+
+_GRACE = 30.0  # seconds past the end of a run, for an open call to return and a failure to be shrunk
+
+StartUnit = Callable[[], Iterator[Event]]
+
+
+def run_plan(plan: Plan) -> Iterator[Event]:
+    """Every event of the run, from RunStarted to RunFinished, with verdicts in the order of the plan.
+
+    Units run side by side, each in a process of its own, one for each core. Ctrl-C ends the stream with
+    RunFinished(interrupted=True) and all results so far.
+    """
+    start, interrupted = time.monotonic(), False
+    limit = math.inf if plan.request.max_time is None else plan.request.max_time
+    run, reason = _PlanRun(plan, start + limit), "out of time before it had a result"
+    yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes)
+    try:
+        with closing(run.events()) as events:
+            for event in events:
+                yield event
+                if plan.request.fail_fast and isinstance(event, CellFinished) and event.verdict.failed:
+                    reason = "stopped after the first failure"
+                    break
+        yield from run.unfinished_cells(reason)
+    except KeyboardInterrupt:
+        interrupted = True
+        yield from run.unshrunk_failures()
+    yield RunFinished(run.verdicts, time.monotonic() - start, interrupted, timings=run.timings)
+
+
+class _PlanRun:
+    """Collects the verdicts of a run, and the time spent."""
+
+    def __init__(self, plan: Plan, deadline: float) -> None:
+        self._plan, self._deadline = plan, deadline
+        self.timings = pop_seconds()  # spans of this process so far; forks start with none
+        self._verdicts: dict[Cell, Verdict] = {}
+        self._first_verdicts: dict[Cell, Verdict] = {}  # failures still being shrunk
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """In the order of the plan."""
+        return tuple(self._verdicts[cell] for cell in self._plan.cells if cell in self._verdicts)
+
+    def events(self) -> Generator[Event, None, None]:
+        """The events of all units.
+
+        A unit that used its share of time waits for the others, then goes on in the time they do not need.
+        """
+        units, device = self._plan.units, self._plan.request.device
+        retry = _Retry(units, self._verdicts, self._start_unit)
+        calls = [*map(self._start_unit, range(len(units)))]
+        deadline = self._deadline + _GRACE
+        for event in run_on_every_core(calls, device, record_type=Event, retry=retry, deadline=deadline):
+            yield self._record(event)
+
+    def _start_unit(self, number: int, cells: tuple[Cell, ...] = ()) -> StartUnit:
+        """A callable that runs one of the units, or some of its cells, in its share of the remaining time."""
+        unit = self._plan.units[number]
+        unit = replace(unit, cells=cells) if cells else unit
+        later_units = [len(later_unit.cells) for later_unit in self._plan.units[number + 1 :]]
+        share = time_share(len(unit.cells), later_units, os.cpu_count() or 1)
+        return partial(_run_timed, unit, self._deadline, share)
+
+    def unfinished_cells(self, reason: str) -> Iterator[Event]:
+        """Verdicts for cells that have none: their failure so far, or inconclusive."""
+        yield from self.unshrunk_failures()
+        cells = [cell for cell in self._plan.cells if cell not in self._verdicts]
+        yield from map(self._record, inconclusive_verdicts(cells, reason))
+
+    def unshrunk_failures(self) -> Iterator[Event]:
+        """Verdicts of failures not yet shrunk."""
+        for cell, verdict in list(self._first_verdicts.items()):
+            if cell not in self._verdicts:
+                yield self._record(CellFinished(verdict))
+
+    def _record(self, event: Event) -> Event:
+        """Record the event and return it; an expected failure is marked as such."""
+        if isinstance(event, CellFinished):
+            event = CellFinished(self._plan.request.expected.apply(event.verdict))
+            self._verdicts[event.verdict.cell] = event.verdict
+        elif isinstance(event, FailureFound):
+            self._first_verdicts[event.first_verdict.cell] = event.first_verdict
+            event = FailureFound(self._plan.request.expected.apply(event.first_verdict))
+        elif isinstance(event, Timings):
+            for name, seconds in event.seconds.items():
+                self.timings[name] = self.timings.get(name, 0.0) + seconds
+        return event
+
+
+def time_share(n_cells: int, later_units: Sequence[int], cores: int) -> float:
+    """The part of the remaining time that a unit may use: its cells, of all remaining cells on its core.
+
+    later_units: the numbers of cells of the units after it. The next ones start on the other cores.
+    """
+    n_later_cells = sum(later_units[cores - 1 :]) / cores  # a dozen properties take longer than one
+    return n_cells / (n_cells + n_later_cells)
+
+
+def _run_timed(unit: Unit, deadline: float, share: float) -> Iterator[Event]:
+    """The events of a unit with this share of the remaining time, and its timings."""
+    now = time.monotonic()
+    core_time = CoreTime(deadline, now + (deadline - now) * share)
+    reported = core_time.clock()
+    for event in run_unit(unit, core_time):
+        if isinstance(event, CellFinished):
+            reported, previous = core_time.clock(), reported
+            yield _timings(reported - previous)
+        yield event
+    yield _timings(core_time.clock() - reported)
+
+
+def _timings(seconds: float) -> Timings:
+    spans = pop_seconds()
+    return Timings({**spans, "other": max(seconds - sum(spans.values()), 0.0)})
+
+
+class _Retry:
+    """The replacement of a unit whose process ended.
+
+    Its unfinished cells run once more. If the process ends again, only the loss is reported.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        finished_cells: Collection[Cell],
+        start_unit: Callable[[int, tuple[Cell, ...]], StartUnit],
+    ) -> None:
+        self._units, self._finished_cells, self._start_unit = units, finished_cells, start_unit
+        self._repeated: set[int] = set()
+
+    def __call__(self, number: int, text: str) -> StartUnit:
+        cells = tuple(cell for cell in self._units[number].cells if cell not in self._finished_cells)
+        if number in self._repeated or not cells:
+            return partial(error_verdicts, cells, text)
+        self._repeated.add(number)
+        return self._start_unit(number, cells)

@@ -1,0 +1,215 @@
+"""Classifies exceptions in a kernel's call: faults of the kernel, its launch or the device, and lack of memory."""
+
+import re
+import resource
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import torch
+
+from packproof.base.errors import KernelFault, OutsideConvention
+from packproof.harness.process.execution.compiler_errors import calls_registered_operators, is_compiler_error
+from packproof.harness.process.execution.invocation import BACKWARD, Invocation, synchronise
+from packproof.harness.process.execution.refusals import (
+    ComputationWatch,
+    holds_packproof_functions,
+    is_contradiction,
+    is_foreign_file,
+    raising_statement,
+    refuses,
+)
+from packproof.interpreter.in_use import UnfitInterpreterError
+from packproof.properties.call import FailedCompilation, MachineLimit, OutsideDomain, Refusal
+from packproof.properties.declaration import refusal_texts
+
+_MAX_MESSAGE = 1000
+# errors of CUDA, Triton and cuda.core for a grid, a block or shared memory that the device does not accept
+_LAUNCH_ERROR = re.compile(
+    r"invalid configuration argument|too many resources requested for launch|Triton Error \[CUDA\]: invalid argument"
+    r"|CUDA error: invalid argument|CUDA_ERROR_INVALID_VALUE|CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES|^out of resource:"
+)
+_OUT_OF_MEMORY_ADVICE = re.compile(
+    r"(CUDA out of memory. Tried to allocate [^.]*\.\d+ \w+)\. .*?(?= \([\w.]+:\d+\)$|$)"
+)
+_NO_GPU_MEMORY = re.compile(
+    r"CUDA (driver )?error: out of memory|Triton Error \[CUDA\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+)
+_NO_MEMORY = re.compile(f"{_NO_GPU_MEMORY.pattern}|DefaultCPUAllocator: can't allocate")
+_REQUESTED_SIZE = re.compile(r"Tried to allocate ([\d.]+) (\w+)\.")
+_BYTES_PER_UNIT = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+# errors that no CUDA context survives
+_LOST_CONTEXT = re.compile(
+    r"illegal memory access|misaligned address|illegal instruction|unspecified launch failure|device-side assert"
+    r"|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED"
+)
+_LATE_REFUSAL_HINT = (
+    "\n    it had computed before, or does not raise this again for the same call: a kernel declines a call by "
+    "checking its arguments first"
+)
+_CONTRADICTION_HINT = "\n    the kernel's own code made this call, of arguments that contradict each other"
+_MAX_MEMORY_FACTOR = 64  # times the bytes of a call; a larger request is the kernel's fault, not the machine's
+
+
+def classify_error(
+    error: Exception, invocation: Invocation, n_bytes: int, repeat: Callable[[ComputationWatch], None]
+) -> KernelFault | Refusal:
+    """The exception to raise for an exception of a call.
+
+    n_bytes: the bytes of the call's own tensors.
+    repeat: runs the call again, see `refusals.refuses`.
+    """
+    stage, device = invocation.stage, invocation.device
+    causes = list(_causes(error))
+    if fault := _immediate_fault(stage, causes):
+        return fault
+    if device_error := _device_error(causes, device):
+        return KernelFault("crashed", f"{stage}{device_error}{_kernel_line(error)}")
+    text = f"{stage}{_full_text(error)}"
+    if any(map(lacks_memory, causes)):
+        return _memory_fault(_OUT_OF_MEMORY_ADVICE.sub(r"\1", text), causes, n_bytes, device)
+    is_declared = any(phrase in str(error) for phrase in refusal_texts(invocation.function))
+    if invocation.call.mode == "compiled" and not is_declared and is_compiler_error(causes):
+        return _compiler_fault(text, invocation)
+    if is_declared or _is_refusal(error, invocation, repeat):
+        return Refusal(text, backward=stage == BACKWARD)
+    return _kernel_fault(error, causes, text)
+
+
+def _compiler_fault(text: str, invocation: Invocation) -> KernelFault | FailedCompilation:
+    if not calls_registered_operators(invocation):
+        return FailedCompilation(text)
+    promise = "it calls operators that are registered with torch, which promises that it can be compiled"
+    return KernelFault("raised", f"{text}\n    {promise}")
+
+
+def _kernel_fault(error: Exception, causes: Iterable[BaseException], text: str) -> KernelFault:
+    if any(_LAUNCH_ERROR.search(str(cause)) for cause in causes):
+        return KernelFault("launch", f"the device refused a launch: {text}")
+    hint = (
+        _LATE_REFUSAL_HINT
+        if isinstance(error, NotImplementedError)
+        else _CONTRADICTION_HINT
+        if is_contradiction(error)
+        else ""
+    )
+    return KernelFault("raised", text + hint)
+
+
+def _is_refusal(error: Exception, invocation: Invocation, repeat: Callable[[ComputationWatch], None]) -> bool:
+    if invocation.call.mode != "eager":
+        return isinstance(error, NotImplementedError)
+    return refuses(error, invocation.call, repeat, backward=invocation.stage == BACKWARD)
+
+
+def _requested_bytes(causes: Iterable[BaseException], device: torch.device) -> int | None:
+    """The bytes that a call held and requested when the GPU ran out; None unless an allocator reports it.
+
+    The memory free afterwards proves nothing: other processes use the same GPU and have released theirs.
+    """
+    for cause in causes:
+        request = _REQUESTED_SIZE.search(str(cause))
+        if isinstance(cause, torch.OutOfMemoryError) and request and torch.cuda.memory_stats(device).get("num_ooms"):
+            return torch.cuda.memory_allocated(device) + int(float(request[1]) * _BYTES_PER_UNIT[request[2]])
+        if _NO_GPU_MEMORY.search(str(cause)):
+            return torch.cuda.memory_allocated(device)
+    return None
+
+
+def _memory_fault(
+    text: str, causes: Iterable[BaseException], n_bytes: int, device: torch.device
+) -> KernelFault | MachineLimit:
+    """A limit of the machine; a fault of the kernel if far more memory is free than a call of this size needs."""
+    if device.type == "cuda" and (needed_bytes := _requested_bytes(causes, device)) is not None:
+        return MachineLimit(f"needs more than {needed_bytes / 1e9:.1f} GB of GPU memory: {text}")
+    free = free_bytes(device)
+    if free is None or free <= _MAX_MEMORY_FACTOR * n_bytes + (1 << 30):
+        return MachineLimit(text)
+    return KernelFault("raised", f"{text}\n    the tensors of this call take {n_bytes:,} bytes, and {free:,} are free")
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Free memory of a device, including what torch keeps for reuse; None for a device that does not report it."""
+    if device.type == "cpu":
+        return _free_host_bytes()
+    if device.type != "cuda":
+        return None
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + cached
+
+
+def _free_host_bytes() -> int:
+    """Free memory of the system, within the limit of this process (`ulimit -v`)."""
+    match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    free = int(match[1]) * 1024 if match else sys.maxsize
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return free
+    return min(free, limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())
+
+
+def _device_error(causes: Iterable[BaseException], device: torch.device) -> str:
+    """The error of a device that accepts no more work, in one line; "" if it still accepts work."""
+    errors = [str(cause) for cause in causes if _LOST_CONTEXT.search(str(cause))]
+    try:
+        synchronise(device)
+    except RuntimeError as error:
+        if not _NO_GPU_MEMORY.search(str(error)):  # reported late, by a launch that needs local memory
+            errors.insert(0, str(error))
+    return errors[0].partition("\n")[0] if errors else ""
+
+
+def _immediate_fault(stage: str, causes: Iterable[BaseException]) -> KernelFault | OutsideDomain | None:
+    """The verdict for causes that need no further test.
+
+    These are a fault raised earlier, a pack outside the adapter's convention, or an exception with an unreadable text.
+    """
+    for cause in causes:
+        if isinstance(cause, UnfitInterpreterError):
+            raise cause  # packproof cannot judge it
+        if isinstance(cause, KernelFault):
+            return cause
+        if isinstance(cause, OutsideConvention):
+            return OutsideDomain(f"{stage}{cause}")
+        if not _has_readable_text(cause):
+            return KernelFault("raised", f"{stage}{type(cause).__name__} whose message cannot be read")
+    return None
+
+
+def lacks_memory(cause: BaseException) -> bool:
+    """Whether an exception reports, in the words of torch, Triton or CUDA, an exhausted memory."""
+    return isinstance(cause, torch.OutOfMemoryError | MemoryError) or bool(_NO_MEMORY.search(str(cause)))
+
+
+def _has_readable_text(error: BaseException) -> bool:
+    """Whether the error's text can be read: its `__str__` may be the kernel's code."""
+    try:
+        return isinstance(str(error), str)
+    except Exception:
+        return False
+
+
+def _full_text(error: Exception) -> str:
+    """Kind and first line, the kernel's line that raised it, the other lines indented."""
+    text = str(error) or (raising_statement(error) or "").partition("\n")[0]
+    headline, *details = f"{type(error).__name__}: {text}"[:_MAX_MESSAGE].splitlines()
+    return f"{headline}{_kernel_line(error)}" + "".join(f"\n    {line}" for line in details if line.strip())
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and its causes: Triton's interpreter and autograd wrap the errors they pass on."""
+    seen: list[BaseException] = []  # circular for an error unwrapped by the interpreter: its context has it as cause
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        yield cause
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
+
+
+def _kernel_line(error: BaseException) -> str:
+    """The last line of the kernel's own code on the traceback, as " (file.py:12)"."""
+    callers = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_foreign_file(frame.filename)]
+    if is_contradiction(error):  # raised inside packproof's functions: report their caller
+        callers = [frame for frame in callers if not holds_packproof_functions(frame.filename)] or callers
+    return f" ({Path(callers[-1].filename).name}:{callers[-1].lineno})" if callers else ""

@@ -1,0 +1,371 @@
+"""Runs one call of a function in this process: places the tensors, differentiates, and reports errors."""
+
+import gc
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import cached_property, partial
+from importlib.util import find_spec
+from traceback import clear_frames
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.adapters.binding import Binding
+from packproof.base.errors import KernelFault, UsageError
+from packproof.harness.process.execution.error_classification import classify_error, free_bytes, lacks_memory
+from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors
+from packproof.harness.process.execution.left_on import require_nothing_left_on
+from packproof.harness.process.execution.modes import MODES
+from packproof.harness.process.execution.refusals import ComputationWatch
+from packproof.harness.process.execution.torch_state import TorchState, preserve_settings
+from packproof.interpreter.memory_guard import FENCE_BYTES, POISON, Guard, GuardedTensor, distinct_elements
+from packproof.interpreter.tuning import use_configuration
+from packproof.properties.call import Call, MachineLimit, Placement, Refusal, Result
+
+_COMPARED_ELEMENTS = 1 << 26  # elements at a time
+_OFFSET_REACH: Mapping[Placement, int] = {"beyond 2^31": 2**31, "beyond 2^32": 2**32}
+
+
+class InProcess:
+    """A Runner that calls `function` in this process: in tests, and in a worker process, which protects its caller.
+
+    function: the kernel.
+    device: "cpu", or another device of torch's.
+    snapshot: torch's functions as they were before `function` was imported.
+    fence_bytes: bytes of canaries around each tensor.
+
+    Triton programs are sanitised while they are interpreted: on the CPU, in a process started with TRITON_INTERPRET=1.
+    """
+
+    batches_programs = True
+    """Whether the programs of an interpreted launch may run as one batch."""
+
+    time_limit = math.inf
+    """Seconds for one call: nothing ends a call in this process."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        device: str = "cpu",
+        snapshot: TorchState | None = None,
+        fence_bytes: int = FENCE_BYTES,
+    ) -> None:
+        self._function = function
+        self._fence_bytes = fence_bytes
+        self.device = device
+        self._device = torch.device(device)
+        self._check_patches = (snapshot or TorchState()).checker
+        self._metadata: dict[tuple[str, int, torch.dtype], GuardedTensor] = {}
+        self._interpreting = (
+            self._device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
+        )
+
+    def create_context(self) -> None:
+        """Create the device's context now, about a second. Raises UsageError on failure, MachineLimit for lack of
+        memory.
+        """
+        try:
+            torch.empty(1, device=self._device)
+        except RuntimeError as error:
+            kind = MachineLimit if lacks_memory(error) else UsageError
+            raise kind(f"{self.device} cannot be used: {str(error).partition(chr(10))[0]}") from error
+
+    def require_device(self) -> None:
+        """Raises UsageError if the device cannot be used; otherwise creates no context."""
+        if self._device.type == "cuda" and not (self._device.index or 0) < torch.cuda.device_count():
+            self.create_context()  # raises with the reason
+
+    def run(self, call: Call) -> Result:
+        """Returns the result, or raises KernelFault or Refusal."""
+        if not call.needs_large_memory:
+            return self._run(call)
+        on_gpu = self._device.type == "cuda"
+        try:
+            if on_gpu:
+                self._require_memory(call)
+            return self._run(call)
+        except (KernelFault, Refusal) as error:
+            on_gpu &= not (isinstance(error, KernelFault) and error.kind == "crashed")  # then the context is gone
+            _clear_all_frames(error)
+            raise
+        finally:
+            self._metadata.clear()  # and with it the tensors an adapter has derived from it
+            gc.collect()  # reference cycles of error frames and autograd graphs
+            if on_gpu:
+                torch.cuda.empty_cache()
+
+    def _run(self, call: Call) -> Result:
+        guard = Guard(call.guard, self._fence_bytes)
+        interpreting = self._interpreting and call.mode not in ("compiled", "opcheck")  # both inspect allocations
+        guarded = call.guard or interpreting
+        try:
+            invocation = self._prepare(guard, call)
+        except RuntimeError as error:
+            if not lacks_memory(error):
+                raise
+            raise MachineLimit(f"the tensors of this call do not fit: {error}") from error
+        inputs = {**invocation.inputs, **invocation.metadata}
+        incoming = {f"cotangent:{name}": dy for name, dy in invocation.cotangents.items()}
+        with ExitStack() as watchers:
+            tuned_kernels = watchers.enter_context(use_configuration(call.configuration))
+            watchers.enter_context(self._classify_errors(invocation))
+            watchers.enter_context(require_nothing_left_on())
+            watchers.enter_context(preserve_settings())
+            if guarded:
+                watchers.enter_context(guard)
+            read_only = [*inputs.values(), *incoming.values()]
+            sanitizer = None
+            if interpreting:
+                sanitizer = watchers.enter_context(self._sanitizer(read_only, guarded=call.guard))
+            outputs, gradients = MODES[call.mode](invocation)
+            invocation.synchronise()
+        self._check_patches()
+        if guarded:
+            guard.check()
+        _require_size({**outputs, **gradients}, call)
+        return Result(
+            outputs=_copy_to_host(outputs, call),
+            gradients=_copy_to_host(gradients, call),
+            inputs_after=_copy_to_host({**inputs, **incoming}) if call.guard else {},
+            interpreted=sanitizer is not None and sanitizer.launches > 0,
+            operators=invocation.operators,
+            tuned=tuned_kernels(),
+            outliers=_outliers(outputs, gradients, call) if call.copies > 1 else {},
+        )
+
+    def _prepare(self, guard: Guard, call: Call) -> Invocation:
+        """The call with its tensors placed on the device."""
+        tensors = {**call.inputs, **{f"cotangent:{name}": t for name, t in call.cotangents.items()}}
+        device_tensors = {
+            name: self._place_tensor(guard, call, name, t, nth) for nth, (name, t) in enumerate(tensors.items())
+        }
+        inputs = {name: device_tensors[name] for name in call.inputs}
+        cotangents = {name: device_tensors[f"cotangent:{name}"] for name in call.cotangents}
+        metadata = {name: self._place_offsets(guard, call, name, offsets) for name, offsets in call.metadata.items()}
+        for name in call.wrt:
+            inputs[name].requires_grad_()
+        conventions = getattr(self._function, "other_conventions", {})
+        function = conventions[call.convention] if call.convention else self._function
+        return Invocation(function, call, inputs, cotangents, metadata, self._binding)
+
+    @cached_property
+    def _binding(self) -> Binding:
+        return Binding.from_function(self._function)
+
+    def printed_lines(self) -> list[str]:
+        """Nothing: the function prints into this process's own output."""
+        return []
+
+    def with_short_timeout(self) -> AbstractContextManager[None]:
+        """No effect here: a call that hangs also hangs its caller."""
+        return nullcontext()
+
+    def restart(self) -> None:
+        """Forget the metadata tensors; the function's own state cannot be reset here."""
+        self._metadata.clear()
+
+    def _place_tensor(self, guard: Guard, call: Call, name: str, tensor: Tensor, nth: int) -> Tensor:
+        """Copy a tensor, the nth of a call, to the device: between canaries, placed as the call requires."""
+        copies = 1 if name in call.shared else call.copies
+        history_rows = call.history if name in call.token_rows else 0
+        if tensor.dtype not in POISON:
+            history = tensor.new_zeros((history_rows, *tensor.shape[1:])) if history_rows else tensor[:0]
+            return torch.cat([history, *[tensor] * copies]).to(self._device, copy=True)
+        shape = (history_rows + len(tensor) * copies, *tensor.shape[1:]) if tensor.dim() else ()
+        stride, lead = _strides(shape, call.placement.get(name, "contiguous"), nth)
+        device_tensor = guard.fence(name, shape, stride, tensor.dtype, self._device, leading_elements=lead).tensor
+        cells = distinct_elements(device_tensor)
+        if history_rows:
+            cells[:history_rows].zero_()
+            cells[history_rows:].copy_(tensor)
+        elif copies > 1:
+            cells.view(copies, *tensor.shape).copy_(tensor.to(self._device))  # else the host repeats it first
+        else:
+            cells.copy_(tensor[:1] if cells.shape != device_tensor.shape else tensor)
+        return device_tensor
+
+    def _place_offsets(self, guard: Guard, call: Call, name: str, offsets: Tensor) -> Tensor:
+        """Place the offsets on the device: a fresh tensor, or the previous call's tensor edited in place."""
+        offsets = _repeat_offsets(offsets, call.copies)
+        offsets = torch.cat([offsets[:1], offsets[1:] + call.history]) if call.history else offsets
+        key = (name, offsets.numel(), offsets.dtype)
+        if call.edit_metadata and key in self._metadata:
+            guarded_offsets = guard.watch(self._metadata[key])
+        else:
+            guarded_offsets = guard.fence(name, (offsets.numel(),), (1,), offsets.dtype, self._device)
+        self._metadata[key] = guarded_offsets
+        return guarded_offsets.tensor.copy_(offsets)
+
+    @contextmanager
+    def _classify_errors(self, invocation: Invocation) -> Iterator[None]:
+        """Convert any exception of the function into a KernelFault or Refusal with its origin."""
+        try:
+            yield
+        except SystemExit as error:
+            raise KernelFault("exited", f"{invocation.stage}called sys.exit({error.code!r})") from error
+        except Exception as error:
+            self._check_patches()
+            fault = classify_error(
+                error, invocation, _call_bytes(invocation.call), partial(self._repeat_call, invocation)
+            )
+            raise fault from None if fault.__traceback__ else error
+
+    def _repeat_call(self, invocation: Invocation, watch: ComputationWatch) -> None:
+        """Repeat the call up to the failed stage; report to `watch` whether it launched anything."""
+        sanitizing = self._sanitizer([], guarded=False) if self._interpreting else nullcontext()
+        with require_nothing_left_on(), sanitizing as sanitizer:
+            try:
+                outputs = invocation.forward()
+                if invocation.stage == BACKWARD:
+                    invocation.backward(outputs)
+            finally:
+                if sanitizer is not None and sanitizer.launches:
+                    watch.record_launch()
+
+    def _sanitizer(self, read_only: list[Tensor], *, guarded: bool) -> AbstractContextManager[Any]:
+        from packproof.interpreter.batch.launch import BatchingSanitizer  # noqa: PLC0415  (needs triton)
+        from packproof.interpreter.sanitizer import Sanitizer  # noqa: PLC0415  (needs triton)
+
+        # a kernel may not depend on the order of its programs: guarded calls run them in reverse, others in batches
+        kind = BatchingSanitizer if self.batches_programs else Sanitizer
+        return kind(read_only, order="reverse" if guarded else "forward")
+
+    def _require_memory(self, call: Call) -> None:
+        """Raises MachineLimit if the device has too little free memory, with torch's cache of earlier calls emptied."""
+        torch.cuda.empty_cache()
+        needed_bytes, free_memory = _call_bytes(call), free_bytes(self._device)
+        if free_memory is not None and needed_bytes > free_memory:
+            raise MachineLimit(
+                f"needs about {needed_bytes / 1e9:.0f} GB of GPU memory, {free_memory / 1e9:.0f} GB are free"
+            )
+
+
+def _strides(shape: tuple[int, ...], placement: Placement, nth: int) -> tuple[tuple[int, ...], int]:
+    """Strides, and leading elements to skip, for the nth tensor of a call under a placement.
+
+    Slices of equal shape get different strides: a kernel that mixes up its strides fails.
+    """
+    if placement == "transposed" and len(shape) > 1:
+        *outer, columns, rows = _contiguous_strides((*shape[:-2], shape[-1], shape[-2]))
+        return (*outer, rows, columns), 0
+    if placement == "sliced" and len(shape) > 1:
+        return _contiguous_strides((*shape[:-1], shape[-1] + 3 + nth)), 1
+    if placement == "sliced" and len(shape) == 1:
+        return (2,), 1
+    if placement == "expanded" and shape:
+        return (0, *_contiguous_strides(shape)[1:]), 0
+    if placement in _OFFSET_REACH and shape and shape[0] > 1:
+        return (_row_stride(shape, _OFFSET_REACH[placement]), *_contiguous_strides(shape)[1:]), 0
+    return _contiguous_strides(shape), 0
+
+
+def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _row_stride(shape: tuple[int, ...], reach: int) -> int:
+    """The distance between rows, a multiple of 256, at which the last row starts past `reach` elements."""
+    steps = shape[0] - 1
+    return max(-(-reach // (256 * steps)) * 256, _contiguous_strides(shape)[0])
+
+
+def _repeat_offsets(cu_seqlens: Tensor, copies: int) -> Tensor:
+    """The offsets of a pack repeated `copies` times, one after another."""
+    if copies == 1:
+        return cu_seqlens
+    starts = torch.arange(copies, dtype=torch.int64)[:, None] * cu_seqlens[-1]
+    offsets = (starts + cu_seqlens[:-1]).reshape(-1)
+    return torch.cat([offsets, (copies * cu_seqlens[-1:].long())]).to(cu_seqlens.dtype)
+
+
+def _call_bytes(call: Call) -> int:
+    """Roughly the bytes of a call on the device: its tensors as placed.
+
+    A repeated tensor counts three times, to cover outputs, gradients and the kernel's saved tensors.
+    """
+    tensors = {**call.inputs, **{f"cotangent:{name}": t for name, t in call.cotangents.items()}}
+    total = 0
+    for name, t in tensors.items():
+        reach = _OFFSET_REACH.get(call.placement.get(name, "contiguous"), 0)
+        copies = 1 if name in call.shared or call.copies == 1 else 3 * call.copies
+        history_elements = 3 * call.history * t[:1].numel() if name in call.token_rows else 0
+        total += max(reach, t.numel() * copies + history_elements) * t.element_size()
+    return total
+
+
+def _clear_all_frames(error: BaseException | None) -> None:
+    """Clear the frames of an exception and of its causes: they hold gigabytes of a GPU's memory."""
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _require_size(tensors: Mapping[str, Tensor], call: Call) -> None:
+    """Raises KernelFault for a tensor too large to copy, whatever its storage: `expand` makes any shape."""
+    for name, tensor in tensors.items():
+        max_bytes = call.max_result_bytes * (call.copies + call.history)
+        if (n_bytes := tensor.numel() * tensor.element_size()) > max_bytes:
+            raise KernelFault("malformed", f"{name} has shape {tuple(tensor.shape)}, {n_bytes:,} bytes")
+
+
+def _copy_to_host(tensors: Mapping[str, Tensor], call: Call | None = None) -> Tensors:
+    """Copies of the tensors by name; of a repeated pack only the last copy's rows, and no rows of a history."""
+
+    def last_copy(name: str, x: Tensor) -> Tensor:
+        if call and call.copies > 1 and name not in call.shared:
+            return x[len(x) - len(x) // call.copies :]
+        return x[call.history :] if call and call.history and name in call.token_rows else x
+
+    copies = {}
+    for name, x in tensors.items():
+        with _unreadable_as_fault(name):
+            copies[name] = last_copy(name, x.detach()).to("cpu", copy=True)
+    return copies
+
+
+@contextmanager
+def _unreadable_as_fault(name: str) -> Iterator[None]:
+    """Raises KernelFault if torch cannot read the tensor, for example after it escaped `vmap`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if lacks_memory(error):
+            raise MachineLimit(f"{name} does not fit into the memory of the host: {error}") from error
+        text = str(error).partition("\n")[0]
+        raise KernelFault("malformed", f"returned {name} as a tensor that cannot be read: {text}") from error
+
+
+def _outliers(outputs: Tensors, gradients: Tensors, call: Call) -> dict[str, tuple[int, Tensor]]:
+    """For each tensor of a repeated pack the copy farthest from the last, found on the device."""
+    tensors = {**{f"output:{n}": x for n, x in outputs.items()}, **{f"gradient:{n}": x for n, x in gradients.items()}}
+    outliers = {}
+    for name, x in tensors.items():
+        if name.partition(":")[2] in call.shared or not x.numel() or len(x) % call.copies:
+            continue
+        copies = x.detach().reshape(call.copies, -1, *x.shape[1:])
+        if (copy_index := _farthest_copy(copies)) is not None:
+            outliers[name] = copy_index, copies[copy_index].to("cpu", copy=True)
+    return outliers
+
+
+def _farthest_copy(copies: Tensor) -> int | None:
+    """The copy with the largest difference from the last, NaN and Inf first; None if all are equal."""
+    last_copy, largest, farthest = copies[-1], 0.0, None
+    step = max(1, _COMPARED_ELEMENTS // last_copy.numel())
+    for start in range(0, len(copies), step):
+        chunk = copies[start : start + step]
+        distances = torch.where(
+            (chunk == last_copy) | (chunk.isnan() & last_copy.isnan()), 0.0, (chunk.float() - last_copy.float()).abs()
+        )
+        copy_distances = distances.nan_to_num(nan=torch.inf).flatten(1).amax(1)
+        if float(copy_distances.max()) > largest:
+            largest, farthest = float(copy_distances.max()), start + int(copy_distances.argmax())
+    return farthest

@@ -1,0 +1,115 @@
+"""A call with its tensors on the device: run it, differentiate it, and record the stage of an error."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.adapters.binding import Binding
+from packproof.base.errors import KernelFault
+from packproof.properties.call import Call
+from packproof.properties.light_torch import vector_jacobian_product
+
+Tensors = dict[str, Tensor]
+
+BACKWARD = "in the backward pass: "  # the stage of a call that has returned its outputs
+
+
+@dataclass
+class Invocation:
+    """`call` of `function`, with its tensors on the device."""
+
+    function: Callable[..., Any]
+    call: Call
+    inputs: Tensors
+    cotangents: Tensors
+    metadata: Tensors
+    """The offsets, by argument name."""
+    binding: Binding
+    """How the function takes its arguments."""
+    stage: str = ""
+    """The prefix of an error's message."""
+    operators: int = 0
+    """The number of operators registered with torch and checked."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.metadata["cu_seqlens"].device
+
+    def forward(self, function: Callable[..., Any] | None = None) -> Tensors:
+        """Outputs by name, of the function or of a variant of it. Shapes and dtypes are not checked here."""
+        target = self.function if function is None else function  # a compiled nn.Module has no truth value
+        arguments = {**self.inputs, **self.metadata, **self.call.options}
+        result = target(**self.binding.kernel_arguments(arguments, self._n_rows))
+        return _named_outputs(result, self.call.outputs, self.device)
+
+    def backward(self, outputs: Mapping[str, Tensor], *, create_graph: bool = False) -> Tensors:
+        """The gradients reached by autograd, by input name. create_graph: whether they can be differentiated again."""
+        return vjp(
+            outputs, self.cotangents, {name: self.inputs[name] for name in self.call.wrt}, create_graph=create_graph
+        )
+
+    def _n_rows(self) -> int:
+        """Rows of the pack, slack included."""
+        return len(self.inputs[next(name for name in self.call.token_rows if name in self.inputs)])
+
+    def synchronise(self) -> None:
+        """Wait for the device, to see an error at its own stage."""
+        synchronise(self.device)
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize(device)
+
+
+def vjp(
+    outputs: Mapping[str, Tensor],
+    cotangents: Mapping[str, Tensor],
+    wrt: Mapping[str, Tensor],
+    *,
+    create_graph: bool = False,
+) -> Tensors:
+    """The gradients reached by autograd, by input name. Detached outputs and outputs of another shape are left out."""
+    pairs = [
+        (outputs[name], cotangent)
+        for name, cotangent in cotangents.items()
+        if outputs[name].requires_grad and outputs[name].shape == cotangent.shape
+    ]
+    if not pairs or not wrt:
+        return {}
+    heads, incoming = zip(*pairs, strict=True)
+    gradients = vector_jacobian_product(heads, list(wrt.values()), incoming, create_graph=create_graph)
+    return {name: g for name, g in zip(wrt, gradients, strict=True) if g is not None}
+
+
+def _named_outputs(result: Any, names: tuple[str, ...], device: torch.device) -> dict[str, Tensor]:
+    """The returned tensors by name. Shapes and dtypes are not checked here."""
+    expected = f"expected {names[0]}" if len(names) == 1 else f"expected a tuple ({', '.join(names)})"
+    if len(names) == 1:
+        if not isinstance(result, Tensor):
+            raise KernelFault("malformed", f"returned {_describe_value(result)}, {expected}")
+        result = (result,)
+    elif not isinstance(result, tuple) or len(result) != len(names):
+        raise KernelFault("malformed", f"returned {_describe_value(result)}, {expected}")
+    for name, tensor in zip(names, result, strict=True):
+        if type(tensor) not in (Tensor, torch.nn.Parameter):  # a subclass can redefine comparison
+            raise KernelFault("malformed", f"returned {_describe_value(tensor)} for {name}, expected a torch.Tensor")
+        if tensor.device != device:
+            raise KernelFault("malformed", f"returned {name} on {tensor.device}, expected {device}")
+        if tensor.layout is not torch.strided or not tensor.is_floating_point():
+            kind = tensor.dtype if tensor.layout is torch.strided else tensor.layout
+            raise KernelFault("malformed", f"returned {name} as {kind}, expected a dense floating tensor")
+    return dict(zip(names, result, strict=True))
+
+
+def _describe_value(value: Any) -> str:
+    if value is None:
+        return "None"
+    if type(value) in (Tensor, torch.nn.Parameter):
+        return "one tensor"
+    if isinstance(value, tuple | list):
+        return f"a {'tuple' if isinstance(value, tuple) else 'list'} of {len(value)}"
+    return f"an object of type {type(value).__name__}"

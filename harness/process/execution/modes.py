@@ -1,0 +1,154 @@
+"""The ways torch calls a kernel: eager, compiled, captured, on a side stream, differentiated twice, with opcheck.
+
+Each function takes a call with its tensors on the device and returns outputs and gradients by name.
+"""
+
+# mypy: allow-untyped-calls
+
+import gc
+from collections.abc import Callable, Mapping
+
+import torch
+import torch._functorch.config as functorch
+from torch import Tensor
+
+from packproof.adapters.adapter import Adapter
+from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors
+from packproof.harness.process.execution.operators import Operators
+from packproof.properties.call import Mode
+
+OutputsAndGradients = tuple[Tensors, Tensors]
+
+_SLEEP_CYCLES = 100_000_000  # some 50 ms: longer than the host needs to launch the kernels that wait for it
+_WARM_RUNS = 2
+# not test_aot_dispatch_dynamic: it also compares rows that are never read; `compiled` compares the others
+_OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
+
+
+def eager(invocation: Invocation) -> OutputsAndGradients:
+    """Call it, then differentiate."""
+    outputs = invocation.forward()
+    invocation.synchronise()
+    invocation.stage = BACKWARD
+    return outputs, invocation.backward(outputs)
+
+
+def compiled(invocation: Invocation) -> OutputsAndGradients:
+    """Through torch.compile, graph breaks allowed: Inductor on a GPU, `aot_eager` on a CPU.
+
+    For an adapter, its kernel is compiled.
+    """
+    invocation.stage = "through torch.compile: "
+    backend = "aot_eager" if invocation.device.type == "cpu" else "inductor"
+    function = invocation.function
+    # no common-subexpression elimination without Inductor: it would import Inductor, half a second
+    with functorch.patch(cse=backend == "inductor" and functorch.cse):
+        if isinstance(function, Adapter):
+            outputs = invocation.forward(function.with_compiled_kernel(backend))
+        else:
+            outputs = invocation.forward(torch.compile(function, backend=backend))
+        return outputs, invocation.backward(outputs)
+
+
+def graph(invocation: Invocation) -> OutputsAndGradients:
+    """Captured into a CUDA graph with the sequence lengths reversed, then replayed with the correct ones."""
+    offsets = list(invocation.metadata.values())
+    correct_offsets = [cu_seqlens.clone() for cu_seqlens in offsets]
+    for cu_seqlens in offsets:
+        cu_seqlens.copy_(cu_seqlens[-1] - cu_seqlens.flip(0))
+    invocation.stage = "before a capture into a CUDA graph: "
+    stream = torch.cuda.Stream(invocation.device)
+    stream.wait_stream(torch.cuda.current_stream(invocation.device))
+    with torch.cuda.stream(stream):  # one-time work, such as tuning, cannot be captured
+        for _ in range(_WARM_RUNS):
+            invocation.backward(invocation.forward())
+    invocation.synchronise()
+    gc.collect()
+    cuda_graph = torch.cuda.CUDAGraph()
+    invocation.stage = "captured into a CUDA graph: "
+    try:
+        with torch.cuda.graph(cuda_graph):
+            outputs = invocation.forward()
+            gradients = invocation.backward(outputs)
+    except RuntimeError as error:
+        raise error.__context__ or error from None  # the last one only reports that the capture has failed
+    invocation.stage = "replayed from a CUDA graph: "
+    for cu_seqlens, correct in zip(offsets, correct_offsets, strict=True):
+        cu_seqlens.copy_(correct)
+    cuda_graph.replay()
+    invocation.synchronise()
+    # copies: the graph owns the tensors' memory and ends with this call
+    return _copies(outputs), _copies(gradients)
+
+
+def side_stream(invocation: Invocation) -> OutputsAndGradients:
+    """On a stream other than the default one, where the call's tensors get their values only after a delay."""
+    eager(invocation)  # compile and tune first, for the launches below to come before the values
+    tensors = [*invocation.inputs.values(), *invocation.cotangents.values(), *invocation.metadata.values()]
+    values = [t.detach().clone() for t in tensors]
+    for t in tensors:
+        # offsets of empty sequences: a kernel that runs too early reads them, and must not fault
+        t.detach().fill_(float("nan") if t.is_floating_point() else 0)
+    invocation.synchronise()
+    invocation.stage = "on a side stream: "
+    stream = torch.cuda.Stream(invocation.device)
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(_SLEEP_CYCLES)
+        for t, value in zip(tensors, values, strict=True):
+            t.detach().copy_(value)
+        outputs = invocation.forward()
+        gradients = invocation.backward(outputs)
+    invocation.synchronise()
+    return outputs, gradients
+
+
+def double_backward(invocation: Invocation) -> OutputsAndGradients:
+    """The gradients of a scalar: the sum of all first gradients times their inputs, incoming gradients included."""
+    for cotangent in invocation.cotangents.values():
+        cotangent.requires_grad_()
+    outputs = invocation.forward()
+    first_gradients = invocation.backward(outputs, create_graph=True)
+    invocation.stage = "differentiated twice: "
+    return outputs, second_gradients(first_gradients, invocation.inputs, invocation.cotangents, invocation.call.wrt)
+
+
+def second_gradients(
+    first_gradients: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor],
+    cotangents: Mapping[str, Tensor],
+    wrt: tuple[str, ...],
+) -> Tensors:
+    """Second gradients by input name and "cotangent:<output>", from first gradients with a graph.
+
+    Raises RuntimeError, as autograd does, if no first gradient has a graph or an operator is differentiable only once.
+    """
+    total = torch.stack([(g * inputs[name].detach()).sum().double() for name, g in first_gradients.items()]).sum()
+    leaves = {**{name: inputs[name] for name in wrt}, **{f"cotangent:{name}": c for name, c in cotangents.items()}}
+    total.backward()  # autograd.grad would miss the error of an operator that is differentiable only once
+    return {name: x.grad for name, x in leaves.items() if x.grad is not None}
+
+
+def opcheck(invocation: Invocation) -> OutputsAndGradients:
+    """Run torch.library.opcheck on the kernel's own operators, with the arguments of their first call."""
+    with Operators() as operators:
+        outputs = invocation.forward()
+    for op, (arguments, options) in operators.first_arguments.items():
+        invocation.stage = f"torch.library.opcheck of {op}: "
+        torch.library.opcheck(op, arguments, options, test_utils=_OPCHECKS)
+    invocation.operators = len(operators.first_arguments)
+    invocation.stage = BACKWARD
+    return outputs, invocation.backward(outputs)
+
+
+def _copies(tensors: Tensors) -> Tensors:
+    return {name: t.detach().clone() for name, t in tensors.items()}
+
+
+MODES: Mapping[Mode, Callable[[Invocation], OutputsAndGradients]] = {
+    "eager": eager,
+    "compiled": compiled,
+    "graph": graph,
+    "side stream": side_stream,
+    "double backward": double_backward,
+    "opcheck": opcheck,
+}

@@ -1,0 +1,1 @@
+"""The pytest plugin, and the test order under pytest-xdist."""

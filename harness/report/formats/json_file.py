@@ -1,0 +1,136 @@
+"""A run as a JSON file. The file is rewritten after each finished cell, so an interrupted run loses nothing."""
+
+import json
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from packproof.base.files import replace_text, writable_path
+from packproof.harness.report import events
+from packproof.harness.report.questions import find_question
+from packproof.harness.report.wording import failure_text
+from packproof.version import __version__
+
+VERSION = 1
+
+
+class JsonReport:
+    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `results`, `promises`, `timings` and the
+    settings of the run.
+
+    `target`, `op` and `device` are null if the run has several; every result has its own. `verdict` is "error" until
+    the run has ended normally with something checked, unless a property failed. Raises UsageError at once if the file
+    cannot be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = writable_path(path, "--json")
+        self._run_started: events.RunStarted | None = None
+        self._verdicts: list[events.Verdict] = []
+        self._order: dict[events.Cell, int] = {}
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.RunStarted():
+                self._run_started = event
+                self._order = {cell: number for number, cell in enumerate(event.cells)}
+                self._write(None)
+            case events.CellFinished(verdict):
+                insort(self._verdicts, verdict, key=lambda v: self._order[v.cell])
+                self._write(None)
+            case events.RunFinished():
+                self._write(event)
+
+    def _write(self, run_finished: events.RunFinished | None) -> None:
+        if self._run_started is None:
+            return
+        cells = self._run_started.cells
+        document = {
+            "version": VERSION,
+            "packproof": __version__,
+            "target": _only_value(cell.target for cell in cells),
+            "op": _only_value(cell.op for cell in cells),
+            "device": _only_value(cell.device for cell in cells),
+            "profile": self._run_started.profile,
+            "seed": self._run_started.seed,
+            "notes": list(self._run_started.notes),
+            "verdict": self._overall_verdict(run_finished),
+            "finished": run_finished is not None and not run_finished.interrupted and not run_finished.error,
+            "error": run_finished.error if run_finished else "",
+            "planned": sum(cell.counts for cell in cells),
+            "seconds": round(run_finished.seconds, 3) if run_finished else None,
+            "timings": {name: round(seconds, 3) for name, seconds in run_finished.timings.items()}
+            if run_finished
+            else {},
+            "results": [_result(verdict) for verdict in self._verdicts if verdict.cell.counts],
+            "promises": [_answer(verdict) for verdict in self._verdicts if not verdict.cell.counts],
+        }
+        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+        replace_text(self._file, text, final=run_finished is not None)
+
+    def _overall_verdict(self, run_finished: events.RunFinished | None) -> str:
+        if any(verdict.failed for verdict in self._verdicts):
+            return "failed"
+        counted_verdicts = [verdict for verdict in self._verdicts if verdict.cell.counts]
+        ended_normally = run_finished is not None and not run_finished.interrupted and not run_finished.error
+        if any(verdict.status == "error" for verdict in self._verdicts):
+            return "error"
+        if ended_normally and any(verdict.status == "inconclusive" for verdict in counted_verdicts):
+            return "inconclusive"
+        return "passed" if ended_normally and any(verdict.held for verdict in counted_verdicts) else "error"
+
+
+def _only_value(values: Iterable[str]) -> str | None:
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _answer(verdict: events.Verdict) -> dict[str, Any]:
+    """The result for an unpromised property at one dtype."""
+    cell, failure = verdict.cell, verdict.failure
+    holds = {"passed": True, "failed": False}.get(verdict.status)
+    answer: dict[str, Any] = {
+        "promise": find_question(cell.property, cell.unpromised).meaning,
+        "target": cell.target,
+        "property": cell.property,
+        "dtype": cell.dtype,
+        "holds": holds,
+    }
+    if failure:
+        answer |= {"lengths": list(failure.lengths), "message": failure_text(verdict), "replay": failure.replay}
+    return answer
+
+
+def _result(verdict: events.Verdict) -> dict[str, Any]:
+    cell, failure = verdict.cell, verdict.failure
+    result: dict[str, Any] = {
+        "op": cell.op,
+        "target": cell.target,
+        "device": cell.device,
+        "tier": verdict.tier,
+        "property": cell.property,
+        "dtype": cell.dtype,
+        "status": verdict.status,
+        "examples": verdict.examples,
+        "judged": verdict.judged,
+        "refused": verdict.refused,
+        "seconds": round(verdict.seconds, 3),
+        "classes": sorted(verdict.classes),
+    }
+    if cell.unpromised:
+        result["beyond"] = cell.unpromised
+    if verdict.missing:
+        result["missing"] = list(verdict.missing)
+    if verdict.limits:
+        result["limits"] = [asdict(limit) for limit in verdict.limits]
+    if verdict.tuned:
+        result["tuned"] = [asdict(tuned) for tuned in verdict.tuned]
+    if verdict.domain:
+        result["domain"] = list(verdict.domain)
+    if verdict.reason:
+        result["reason"] = verdict.reason
+    if failure:
+        result |= {"lengths": list(failure.lengths), "tensor": failure.tensor, "message": failure_text(verdict)}
+        result |= {"example": failure.example, "tried": failure.cases_tried, "replay": failure.replay}
+    return result

@@ -1,0 +1,71 @@
+"""A run as JUnit XML for continuous integration: one suite per kernel, one case per property and dtype."""
+
+from xml.etree import ElementTree
+
+from packproof.base.files import replace_text, writable_path
+from packproof.base.names import short_dtype
+from packproof.base.text import printable
+from packproof.base.wording import plural
+from packproof.harness.report import events
+from packproof.harness.report.conclusions import tuned_lines
+from packproof.harness.report.wording import failure_text, headline
+
+
+class JunitReport:
+    """Rewrites the file after each finished cell. A cell without a verdict is an error: "not run"."""
+
+    def __init__(self, path: str) -> None:
+        self._file = writable_path(path, "--junit")
+        self._planned: tuple[events.Cell, ...] = ()
+        self._verdicts: dict[events.Cell, events.Verdict] = {}
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.RunStarted(cells):
+                self._planned = tuple(cell for cell in cells if cell.counts)
+                self._write("the run has not reached it", final=False)
+            case events.CellFinished(verdict):
+                self._verdicts[verdict.cell] = verdict
+                self._write("the run has not reached it", final=False)
+            case events.RunFinished():
+                self._write(event.error or "the run was interrupted", final=True)
+
+    def _write(self, why_not_run: str, *, final: bool) -> None:
+        root = ElementTree.Element("testsuites", name="packproof")
+        suites: dict[str, list[events.Cell]] = {}
+        for cell in self._planned:
+            suites.setdefault(f"{cell.op} {cell.target} {cell.device}", []).append(cell)
+        for name, cells in suites.items():
+            suite = ElementTree.SubElement(root, "testsuite", name=printable(name))
+            cases = [self._case(suite, cell, why_not_run) for cell in cells]
+            suite.set("tests", str(len(cases)))
+            for kind, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+                suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
+            verdicts = [self._verdicts[cell] for cell in cells if cell in self._verdicts]
+            suite.set("time", f"{sum(verdict.seconds for verdict in verdicts):.3f}")
+        text = ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+        replace_text(self._file, text, final=final)
+
+    def _case(self, suite: ElementTree.Element, cell: events.Cell, why_not_run: str) -> ElementTree.Element:
+        name = {"classname": printable(f"{cell.op}.{cell.target}"), "name": f"{cell.law}-{short_dtype(cell.dtype)}"}
+        case = ElementTree.SubElement(suite, "testcase", name)
+        verdict = self._verdicts.get(cell)
+        if verdict is None:
+            ElementTree.SubElement(case, "error", message=printable(f"not run: {why_not_run}"))
+            return case
+        case.set("time", f"{verdict.seconds:.3f}")
+        if verdict.failed:
+            failure = ElementTree.SubElement(case, "failure", message=printable(headline(verdict)))
+            failure.text = printable(failure_text(verdict))
+        elif verdict.status in ("inconclusive", "error"):
+            ElementTree.SubElement(case, "error", message=printable(f"{verdict.status}: {verdict.reason}"))
+        elif verdict.status == "skipped":
+            ElementTree.SubElement(case, "skipped", message=printable(verdict.reason))
+        elif verdict.status == "expected":
+            expected = ElementTree.SubElement(case, "skipped", type="expected", message=printable(verdict.reason))
+            expected.text = printable(failure_text(verdict))
+        examples = plural(verdict.examples, "example")
+        counts = f"tier {verdict.tier}, {verdict.judged} of {examples} judged, {verdict.refused} refused"
+        lines = [counts, *tuned_lines([verdict])]
+        ElementTree.SubElement(case, "system-out").text = printable("\n".join(lines))
+        return case

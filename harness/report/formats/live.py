@@ -1,0 +1,75 @@
+"""The progress of a run in one line: cells, examples per second, remaining time, and the running case."""
+
+import time
+from collections.abc import Callable
+
+from packproof.base.names import short_dtype
+from packproof.base.wording import plural
+from packproof.harness.report import events
+from packproof.properties.cases.case import shorten
+
+_MOST_LENGTHS = 5  # lengths shown of the running case
+_MIN_SECONDS = 2.0  # seconds: before them a rate means little
+
+
+class ProgressLine:
+    """Reads the events of a run. clock: seconds, from any start."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start_time = clock()
+        self._total = 0
+        self._judged_examples: dict[events.Cell, int] = {}
+        self._planned_examples: dict[events.Cell, int] = {}
+        self._finished_cells: set[events.Cell] = set()
+        self._current_case = ""
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.RunStarted(cells):
+                self._start_time, self._total = self._clock(), len(cells)
+            case events.Progress(cell, examples, planned, lengths):
+                self._judged_examples[cell] = examples
+                self._planned_examples[cell] = max(planned, examples)
+                self._current_case = f"{_name(cell)} {shorten(lengths, _MOST_LENGTHS)}" if lengths else _name(cell)
+            case events.FailureFound(verdict):
+                self._current_case = f"{_name(verdict.cell)}, looking for the smallest layout"
+            case events.CellFinished(verdict):
+                self._finished_cells.add(verdict.cell)
+                self._judged_examples[verdict.cell] = self._planned_examples[verdict.cell] = verdict.examples
+
+    def __str__(self) -> str:
+        parts = [f"{len(self._finished_cells)} of {plural(self._total, 'cell')}"]
+        if self.rate:
+            parts.append(f"{self.rate:.{0 if self.rate >= 10 else 1}f} examples/s")
+        if (remaining := self.seconds_left) is not None:
+            parts.append(f"about {duration_text(remaining)} left")
+        return ", ".join(parts) + (f" · {self._current_case}" if self._current_case else "")
+
+    @property
+    def rate(self) -> float:
+        """Examples per second, 0 until it is known."""
+        seconds = self._clock() - self._start_time
+        return sum(self._judged_examples.values()) / seconds if seconds >= _MIN_SECONDS else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The remaining seconds at the present rate. A cell that has not started counts as an average started one."""
+        if not (self.rate and self._planned_examples):
+            return None
+        mean = sum(self._planned_examples.values()) / len(self._planned_examples)
+        planned = sum(self._planned_examples.values()) + mean * (self._total - len(self._planned_examples))
+        return max(planned - sum(self._judged_examples.values()), 0.0) / self.rate
+
+
+def _name(cell: events.Cell) -> str:
+    return f"{cell.law} {short_dtype(cell.dtype)}"
+
+
+def duration_text(seconds: float) -> str:
+    """A duration, without false precision: 8 s, 40 s, 3 min, 2 h."""
+    if seconds < 10:
+        return f"{max(round(seconds), 1)} s"
+    if seconds < 90:
+        return f"{round(seconds, -1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.0f} h"

@@ -1,0 +1,88 @@
+"""The verdicts of a run as tables: one for each kernel, with a row per property and a column per dtype."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from packproof.base.names import EVERY_DTYPE
+from packproof.harness.report.conclusions import Answer, answers
+from packproof.harness.report.events import Verdict
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One property."""
+
+    law: str
+    verdicts: tuple[Verdict | None, ...]
+    """One for each dtype of the board, None for a dtype without a verdict."""
+
+    @property
+    def judged_verdicts(self) -> list[Verdict]:
+        """Each verdict once: a single one may cover all dtypes."""
+        return list({id(v): v for v in self.verdicts if v}.values())
+
+    @property
+    def tiers(self) -> str:
+        return ", ".join(dict.fromkeys(v.tier for v in self.judged_verdicts))
+
+    @property
+    def examples(self) -> int:
+        return sum(v.examples for v in self.judged_verdicts)
+
+    @property
+    def share(self) -> str:
+        """The number of judged examples, and of drawn ones if it differs."""
+        judged_count = sum(v.judged for v in self.judged_verdicts)
+        return str(judged_count) if judged_count == self.examples else f"{judged_count} of {self.examples}"
+
+    @property
+    def seconds(self) -> float:
+        return sum(v.seconds for v in self.judged_verdicts)
+
+
+@dataclass(frozen=True)
+class Board:
+    """The table of one kernel."""
+
+    op: str
+    target: str
+    device: str
+    dtypes: tuple[str, ...]
+    """The columns."""
+    rows: tuple[ScoreRow, ...]
+    verdicts: tuple[Verdict, ...]
+    """The verdicts of the promised properties."""
+    answers: tuple[Answer, ...] = ()
+    """The results for unpromised properties. They do not fail the run."""
+
+    @property
+    def reasons(self) -> list[tuple[str, str]]:
+        """Each reason for incomplete verdicts, with the names of its properties before it."""
+        names: dict[str, dict[str, None]] = {}
+        for verdict in self.verdicts:
+            if verdict.reason:
+                names.setdefault(verdict.reason, {})[verdict.cell.law] = None
+        return [(", ".join(laws), reason) for reason, laws in names.items()]
+
+
+def boards(verdicts: Iterable[Verdict]) -> list[Board]:
+    """The tables, in the order of the verdicts."""
+    kernels: dict[tuple[str, str, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        kernels.setdefault((verdict.cell.op, verdict.cell.target, verdict.cell.device), []).append(verdict)
+    return [_make_board(*name, tuple(group)) for name, group in kernels.items()]
+
+
+def _make_board(op: str, target: str, device: str, verdicts: tuple[Verdict, ...]) -> Board:
+    counted_verdicts = tuple(v for v in verdicts if v.cell.counts)
+    dtypes = tuple(d for d in dict.fromkeys(v.cell.dtype for v in verdicts) if d != EVERY_DTYPE) or (EVERY_DTYPE,)
+    by_law_and_dtype = {(v.cell.law, v.cell.dtype): v for v in counted_verdicts}
+    rows = tuple(
+        ScoreRow(
+            name,
+            tuple(by_law_and_dtype.get((name, dtype), by_law_and_dtype.get((name, EVERY_DTYPE))) for dtype in dtypes),
+        )
+        for name in dict.fromkeys(v.cell.law for v in counted_verdicts)
+    )
+    unpromised = tuple(answers([v for v in verdicts if not v.cell.counts]))
+    return Board(op, target, device, dtypes, rows, counted_verdicts, unpromised)

@@ -1,0 +1,164 @@
+"""A run on the terminal: progress, each failure at once, and at the end a table and one line."""
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from packproof.base.names import short_dtype
+from packproof.base.wording import plural
+from packproof.harness.report import events
+from packproof.harness.report.conclusions import limits_lines, tuned_lines
+from packproof.harness.report.formats.live import ProgressLine
+from packproof.harness.report.formats.scoreboard import Board, boards
+from packproof.harness.report.formats.table import Column, table_line, title_line
+from packproof.harness.report.wording import (
+    cell_title,
+    failure_text,
+    failure_texts,
+    fault_key,
+    first_failure_lines,
+    layout_classes,
+    regime_lines,
+    share_text,
+    summary,
+    timings_lines,
+)
+from packproof.properties.cases.layouts import BOUNDARY_CLASSES
+
+_QUIET_SECONDS = 10.0  # seconds without output, after which a line shows the progress
+_COUNTS = (Column("tier", 11), Column("judged", 12, right=True), Column("seconds", 9, right=True))
+_STYLES = {
+    "passed": "green",
+    "failed": "bold red",
+    "expected": "yellow",
+    "stale": "bold red",
+    "inconclusive": "bold yellow",
+    "skipped": "yellow",
+    "error": "bold red",
+}
+
+
+class TerminalReport:
+    """Reads the events of one run and writes to a console.
+
+    A terminal shows one live line with the running case. Elsewhere each finished cell is a plain line, and after ten
+    seconds without output a line shows the progress.
+
+    console: default, standard output.
+    timings: whether to show where the time went.
+    clock: returns seconds, from any start.
+    """
+
+    def __init__(
+        self, console: Console | None = None, *, timings: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._timings, self._clock = timings, clock
+        self._planned: tuple[events.Cell, ...] = ()
+        self._progress = ProgressLine(clock)
+        self._live: Live | None = None
+        self._last_print = clock()
+        self._faults: dict[tuple[str, ...], list[events.Verdict]] = {}
+
+    def __call__(self, event: events.Event) -> None:
+        self._progress(event)
+        match event:
+            case events.RunStarted():
+                self._start(event)
+            case events.FailureFound(verdict) if verdict.failed:
+                self._print(Text("\n".join(first_failure_lines(verdict)), style=_STYLES["failed"]))
+            case events.CellFinished(verdict):
+                self._finish_cell(verdict)
+            case events.RunFinished():
+                self._finish(event)
+        if (
+            self._live is None
+            and self._clock() - self._last_print >= _QUIET_SECONDS
+            and not isinstance(event, events.RunFinished)
+        ):
+            self._print(str(self._progress))
+
+    def _start(self, event: events.RunStarted) -> None:
+        self._planned = event.cells
+        cells = plural(sum(cell.counts for cell in event.cells), "cell")
+        self._print(f"{cells}, profile {event.profile}, seed {event.seed}")
+        for note in event.notes:
+            self._print(note)
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, transient=True, get_renderable=self._line, refresh_per_second=4)
+            self._live.start()
+
+    def _line(self) -> Text:
+        return Text(str(self._progress), no_wrap=True, overflow="ellipsis")
+
+    def _print(self, *texts: str | Text) -> None:
+        self._console.print(*texts, sep="\n")
+        self._last_print = self._clock()
+
+    def _finish_cell(self, verdict: events.Verdict) -> None:
+        reached = verdict.examples or verdict.status != "inconclusive"
+        if self._live is None and verdict.cell.counts and reached:
+            self._print(cell_line(verdict))
+        if not (verdict.failed or verdict.status == "expected"):
+            return
+        if fault := fault_key(verdict):
+            self._faults.setdefault(fault, []).append(verdict)  # shown once, at the end: other cells may share it
+        else:
+            self._show_failure(failure_text(verdict), verdict.status)
+
+    def _show_failure(self, text: str, status: events.Status) -> None:
+        head, _, body = text.partition("\n")
+        self._print(Text(f"\n{head}", style=_STYLES[status]), Text(f"{body}\n"))
+
+    def _finish(self, event: events.RunFinished) -> None:
+        if self._live:
+            self._live.stop()
+        for group in self._faults.values():
+            self._show_failure(failure_texts(group)[0], group[0].status)
+        for line in regime_lines(verdict for verdict in event.verdicts if verdict.cell.counts):
+            self._console.print(line)
+        for board in boards(event.verdicts):
+            self._table(board)
+        if self._timings:
+            self._print("", *timings_lines(event.timings))
+        failed = event.error or any(verdict.failed or verdict.status == "error" for verdict in event.verdicts)
+        incomplete = event.interrupted or any(v.status == "inconclusive" and v.cell.counts for v in event.verdicts)
+        style = _STYLES["failed" if failed else "inconclusive" if incomplete else "passed"]
+        line = summary(event, sum(cell.counts for cell in self._planned))
+        self._console.print(Text(f"\n{line}", style=style))
+
+    def _table(self, board: Board) -> None:
+        """Properties by dtypes of one kernel, the reasons for skips, and the layout classes."""
+        self._console.print(f"\n{board.op} · {board.target} · {board.device}")
+        law_column = Column("", max(len(row.law) for row in board.rows) + 2)
+        status_width = max(9, 2 + max(len(v.status) for v in board.verdicts))
+        dtype_columns = [Column(short_dtype(dtype), status_width) for dtype in board.dtypes]
+        self._console.print(title_line((law_column, *dtype_columns, *_COUNTS), "  "))
+        for row in board.rows:
+            line = Text(f"  {law_column.pad(row.law)}")
+            for column, verdict in zip(dtype_columns, row.verdicts, strict=True):
+                status = verdict.status if verdict else "-"
+                line.append(column.pad(status), style=_STYLES.get(status, ""))
+            self._console.print(line.append(table_line(_COUNTS, (row.tiers, row.share, f"{row.seconds:.1f}"))))
+        for names, reason in board.reasons:
+            self._console.print(f"  {names}: {reason}")
+        if any(v.classes for v in board.verdicts):
+            self._console.print(f"  {layout_classes(board.verdicts, BOUNDARY_CLASSES)}")
+        for text in (*tuned_lines(board.verdicts), *limits_lines(board.verdicts)):
+            self._console.print(f"  {text}")
+        if board.answers:
+            self._console.print("  checked though not promised:")
+        for answer in board.answers:
+            self._console.print(f"    {answer}")
+
+
+def cell_line(verdict: events.Verdict) -> Text:
+    work = (
+        verdict.reason if verdict.status in ("skipped", "error") else f"{share_text(verdict)}, {verdict.seconds:.1f} s"
+    )
+    line = Text(f"{verdict.status:<8}", style=_STYLES[verdict.status])
+    work += f"; {verdict.reason}" if verdict.status == "inconclusive" else ""
+    return line.append(f" {cell_title(verdict.cell):<36} {verdict.tier:<10} {work}", style="none")

@@ -1,0 +1,116 @@
+"""The domain that is found of a kernel with a restriction on its dtype among others, in every order of its checks."""
+
+from collections.abc import Callable
+from inspect import signature
+from itertools import permutations
+from typing import Any
+
+import pytest
+import torch
+
+from packproof import refs
+from packproof.base.errors import KernelFault
+from packproof.harness.check.probe import InferredDomain, probe
+from packproof.harness.process.execution.execute import InProcess
+from packproof.properties.call import Refusal
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.space import Space, golden_cases
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+
+Arguments = dict[str, Any]
+CONV = OPS["causal_conv1d"]
+OTHERS = ("float32",)
+CHECKS: dict[str, Callable[[Arguments], bool]] = {
+    "dtype == bf16": lambda given: given["x"].dtype is torch.bfloat16,
+    "d % 8 == 0": lambda given: given["x"].shape[1] % 8 == 0,
+    "2 <= w <= 4": lambda given: given["weight"].shape[1] in (2, 3, 4),
+    "tokens % 16 == 0": lambda given: len(given["x"]) % 16 == 0,
+    "length > 0": lambda given: bool((given["cu_seqlens"].diff() > 0).all()),
+    "bias": lambda given: given["bias"] is not None,
+    "activation == 'silu'": lambda given: given["activation"] == "silu",
+}
+TEXTS: dict[str, Callable[[str, Any], str]] = {
+    "names the dtype": lambda name, x: f"{name}: shape {tuple(x.shape)} is not supported in {x.dtype}",
+    "says the same of all": lambda name, x: "this shape is not supported",
+}
+BESIDE = [["d % 8 == 0"], ["length > 0"], ["activation == 'silu'"], ["bias"], ["2 <= w <= 4", "tokens % 16 == 0"]]
+
+
+def conv_with(checks: tuple[str, ...], text: str) -> Callable[..., torch.Tensor]:
+    def conv(x: Any, weight: Any, bias: Any = None, *, cu_seqlens: Any, activation: Any = None) -> torch.Tensor:
+        for name in checks:
+            if not CHECKS[name](locals() | {"bias": bias}):
+                raise ValueError(TEXTS[text](name, x))
+        y = refs.causal_conv1d(x, weight, bias=bias, activation=activation, cu_seqlens=cu_seqlens)
+        assert isinstance(y, torch.Tensor)
+        return y
+
+    return conv
+
+
+def looked_for(kernel: Callable[..., Any], dtype: str) -> InferredDomain:
+    """What is found from the first golden case that the kernel refuses."""
+    space = Space(CONV, dtype, Promises(), frozenset(signature(kernel).parameters))
+    subject = KernelUnderTest(CONV, InProcess(kernel), Promises())
+    for case in golden_cases(space):
+        try:
+            subject.call(subject.sample(case), gradients=True)
+        except KernelFault:
+            continue
+        except Refusal:
+            return probe(subject, space, case)
+    raise AssertionError("the kernel refuses nothing")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("beside", BESIDE, ids=" ".join)
+def test_a_dtype_alone_is_found_in_every_order_of_the_checks(beside: list[str], text: str) -> None:
+    orders = [*permutations(["dtype == bf16", *beside])]
+    if text == "says the same of all":  # one line, one text: of two restrictions together it cannot be told
+        orders = orders if len(beside) == 1 else []
+    for checks in orders:
+        kernel = conv_with(checks, text)
+        own = looked_for(kernel, "bfloat16")
+        assert (own.accepted_dtypes, set(own.domain.texts)) == ("", set(beside)), checks
+        for dtype in OTHERS:
+            other = looked_for(kernel, dtype)
+            assert (other.accepted_dtypes, other.domain) == ("bf16", Domain.of("dtype == bf16")), (checks, dtype)
+
+
+def test_an_error_in_another_dtype_is_no_proof_that_the_kernel_takes_it() -> None:
+    """It takes bf16 alone, of channels in multiples of 8, and breaks down in every other dtype."""
+
+    def conv(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+        if x.dtype is torch.bfloat16 and x.shape[1] % 8:
+            raise ValueError("shape: bf16 channels must be a multiple of 8")
+        return refs.causal_conv1d((x * 1.0).view(torch.bfloat16).view(x.shape), weight, cu_seqlens=cu_seqlens)
+
+    found = looked_for(conv, "bfloat16")
+    assert (found.accepted_dtypes, found.domain.texts) == ("", ("d % 8 == 0",))
+
+
+@pytest.mark.parametrize(("dtype", "condition"), [("bfloat16", "d % 8 == 0"), ("float32", "d % 4 == 0")])
+def test_a_restriction_that_differs_with_the_dtype_is_none_on_the_dtype(dtype: str, condition: str) -> None:
+    def conv(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+        if x.shape[1] * x.element_size() % 16:
+            raise ValueError(f"rows of {x.dtype} are a multiple of 16 bytes, got shape {tuple(x.shape)}")
+        return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+    found = looked_for(conv, dtype)
+    assert (found.accepted_dtypes, found.domain.texts) == ("", (condition,))
+
+
+def test_what_was_not_asked_is_not_taken_for_accepted() -> None:
+    """A kernel whose every refusal differs, so that the search ends at its number of calls."""
+    count = 0
+
+    def conv(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+        nonlocal count
+        key = hash((x.dtype, tuple(x.shape), tuple(weight.shape), tuple(cu_seqlens.tolist())))
+        count += 1
+        raise ValueError("shape not supported: " + "".join(chr(97 + int(c)) for c in str(abs(key))))
+
+    assert looked_for(conv, "bfloat16") == InferredDomain()
+    assert count < 2500

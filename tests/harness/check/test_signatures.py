@@ -1,0 +1,237 @@
+"""A kernel gets what its own signature takes: of the op's arguments, of what is made of the offsets, and no more."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packproof.base.errors import UsageError
+from packproof.harness.check.check import run_check
+from packproof.harness.check.request import CheckRequest
+from packproof.harness.check.target import open_target
+from packproof.harness.report.events import CellFinished, RunStarted, Verdict
+
+KERNELS = """
+import packproof, torch
+from torch import Tensor
+from packproof import adapters, refs
+
+
+def with_a_catch_all(x, weight, **options):
+    assert set(options) == {"cu_seqlens"}, options
+    return refs.causal_conv1d(x, weight, cu_seqlens=options["cu_seqlens"])
+
+
+def naming_one(x, weight, bias=None, *, cu_seqlens, **options):
+    assert not options, options
+    return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens)
+
+
+@torch.library.custom_op("packproof_tests::conv", mutates_args=())
+def operator(x: Tensor, weight: Tensor, cu_seqlens: Tensor, bias: Tensor | None = None) -> Tensor:
+    return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens).clone()
+
+
+@operator.register_fake
+def _(x, weight, cu_seqlens, bias=None):
+    return torch.empty_like(x)
+
+
+def _formula(ctx, dy):
+    x, weight, cu_seqlens, bias = ctx.saved_tensors
+    with torch.enable_grad():
+        leaves = [t.detach().requires_grad_() for t in (x, weight, bias) if t is not None]
+        y = refs.causal_conv1d(*leaves, cu_seqlens=cu_seqlens)
+        dx, dw, *db = torch.autograd.grad(y, leaves, dy, allow_unused=True, materialize_grads=True)
+    return dx, dw, None, db[0] if db else None
+
+
+operator.register_autograd(_formula, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+packet = torch.ops.packproof_tests.conv
+overload = packet.default
+adapted_operator = adapters.adapt(operator, op="causal_conv1d")
+
+
+class Conv(torch.nn.Module):
+    def forward(self, x, weight, bias=None, *, cu_seqlens):
+        return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens)
+
+
+module = Conv()
+adapted_module = adapters.adapt(module, op="causal_conv1d")
+
+
+def longest(x, weight, cu_seqlens, max_seqlen):
+    assert type(max_seqlen) is int
+    assert max_seqlen == max([0, *cu_seqlens.diff().tolist()])
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+
+def by_index(x, weight, seq_idx):
+    assert seq_idx.dtype == torch.int32 and len(seq_idx) == len(x)
+    lengths = torch.bincount(seq_idx[seq_idx >= 0].long())
+    return refs.causal_conv1d(x, weight, cu_seqlens=torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int())
+
+
+def by_position(x, weight, *, position_ids):
+    starts = (position_ids == 0).nonzero()[:, 0]
+    return refs.causal_conv1d(x, weight, cu_seqlens=torch.cat([starts, starts.new_tensor([len(x)])]).int())
+
+
+def flash(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=False):
+    assert max_seqlen_q == max([0, *cu_seqlens_q.diff().tolist()])
+    assert max_seqlen_k == max([0, *cu_seqlens_k.diff().tolist()])
+    return refs.attention(q, k, v, cu_seqlens=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, causal=causal)
+
+
+def either(x, weight, *, cu_seqlens, seq_idx=None):
+    assert seq_idx is None
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+
+def in_other_words(hidden, filters, offsets):
+    return refs.causal_conv1d(hidden, filters, cu_seqlens=offsets)
+
+
+def in_chunks(x, weight, cu_seqlens, chunk_size):
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+
+def causal_only(q, k, v, *, cu_seqlens):
+    return refs.attention(q, k, v, cu_seqlens=cu_seqlens, causal=True)
+
+
+declared = packproof.kernel(op="attention", fixed={"causal": True})(causal_only)
+
+
+def undeclared(q, k, v, *, cu_seqlens):
+    return refs.attention(q, k, v, cu_seqlens=cu_seqlens, causal=True)
+
+
+def told(q, k, v, *, cu_seqlens, causal):
+    assert causal is True
+    return refs.attention(q, k, v, cu_seqlens=cu_seqlens, causal=causal)
+
+
+adapted = adapters.adapt(told, op="attention", given={"causal": True}, fixed={"causal": True})
+
+
+def deaf(x, weight, *, cu_seqlens, activation=None):
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens, activation="silu")
+
+
+unknown = packproof.kernel(op="attention", fixed={"masked": True})(lambda q, k, v, *, cu_seqlens: q)
+taken = packproof.kernel(op="attention", fixed={"causal": True})(lambda q, k, v, *, cu_seqlens, causal: q)
+
+
+def always_states(x, weight, *, cu_seqlens):
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens, return_final_states=True)
+
+
+stateful = packproof.kernel(op="causal_conv1d", fixed={"return_final_states": True})(always_states)
+adapted_stateful = adapters.adapt(always_states, op="causal_conv1d", fixed={"return_final_states": True})
+"""
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(KERNELS)
+
+
+def judged(name: str, op: str | None = "causal_conv1d", law: str = "reference", **settings: Any) -> tuple[Verdict, str]:
+    """The verdict, and the notes before it in one text."""
+    fields: dict[str, Any] = {"dtypes": ("float32",), "profile": "quick", "questions": False, **settings}
+    events = list(run_check(CheckRequest(f"mine.py:{name}", op=op, properties=(law,), **fields)))
+    (verdict,) = (event.verdict for event in events if isinstance(event, CellFinished))
+    (started,) = (event for event in events if isinstance(event, RunStarted))
+    return verdict, "\n".join(started.notes)
+
+
+def test_options_of_a_catch_all_are_not_passed_and_are_named() -> None:
+    verdict, notes = judged("with_a_catch_all")
+    assert verdict.status == "passed"
+    assert "(**kwargs), which may ignore them, so they are not passed: bias, initial_states, activation" in notes
+    assert "in its signature" in notes
+    verdict, notes = judged("naming_one")
+    assert verdict.status == "passed"
+    assert "so they are not passed: initial_states, activation, return_final_states;" in notes
+
+
+@pytest.mark.parametrize("name", ["operator", "packet", "overload", "adapted_operator"])
+def test_an_operator_has_the_signature_of_its_schema(name: str) -> None:
+    verdict, notes = judged(name, None if name.startswith("adapted") else "causal_conv1d")
+    assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
+    assert "not tested for: initial_states, activation, return_final_states" in notes
+
+
+@pytest.mark.parametrize("name", ["module", "adapted_module"])
+@pytest.mark.parametrize("law", ["reference", "torch_compile"])
+def test_a_module_has_the_signature_of_its_forward(name: str, law: str) -> None:
+    verdict, notes = judged(name, None if name.startswith("adapted") else "causal_conv1d", law)
+    assert verdict.status == "passed"
+    assert "not tested for: initial_states, activation, return_final_states" in notes
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "domain"),
+    [
+        ("longest", "max_seqlen", ()),
+        ("by_index", "seq_idx", ("length > 0",)),
+        ("by_position", "position_ids", ("length > 0", "slack == 0")),
+        ("flash", "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k", ()),
+    ],
+)
+def test_metadata_by_the_names_of_the_field_is_made(name: str, made: str, domain: tuple[str, ...]) -> None:
+    verdict, notes = judged(name, "attention" if name == "flash" else "causal_conv1d", domain=domain)
+    assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
+    assert f"takes {made}: made of cu_seqlens" in notes
+    assert judged(name, "attention" if name == "flash" else "causal_conv1d", "metadata", domain=domain)[0].held
+
+
+def test_where_names_are_ambiguous_the_adapter_to_paste_is_printed() -> None:
+    verdict, notes = judged("either")
+    assert verdict.status == "passed"
+    line = "adapt('mine.py:either', op='causal_conv1d', metadata={'cu_seqlens': cu_seqlens, 'seq_idx': seq_idx})"
+    assert f"has defaults for seq_idx beside cu_seqlens, which stay; to pass them: {line}" in notes
+    names = "names={'x': 'hidden', 'weight': 'filters'}, metadata={'offsets': cu_seqlens}"
+    given = "metadata={'cu_seqlens': cu_seqlens}, given={'chunk_size': ...}"
+    for name, words in (("in_other_words", names), ("in_chunks", given)):
+        with pytest.raises(UsageError) as refused:
+            open_target(CheckRequest(f"mine.py:{name}", op="causal_conv1d"))
+        assert str(refused.value).endswith(f"such as adapt('mine.py:{name}', op='causal_conv1d', {words})")
+
+
+@pytest.mark.parametrize("name", ["declared", "adapted", "stateful", "adapted_stateful"])
+def test_an_option_that_is_fixed_has_its_value_in_every_case(name: str) -> None:
+    value = "return_final_states=True" if "stateful" in name else "causal=True"
+    verdict, notes = judged(name, None)
+    assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
+    assert f"has fixed, so it is not tested without: {value}" in notes
+    assert value.partition("=")[0] not in notes.partition("not tested for: ")[2].partition("\n")[0].split(", ")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("unknown", "fixed has 'masked', expected options of attention: causal"),
+        ("taken", "fixed has 'causal', which it takes; for the calls that it supports declare domain='causal == True'"),
+    ],
+)
+def test_what_cannot_be_fixed_is_refused(name: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        open_target(CheckRequest(f"mine.py:{name}"))
+
+
+def test_the_option_with_which_a_kernel_equals_the_reference_is_named() -> None:
+    verdict, _ = judged("undeclared", "attention")
+    assert verdict.failure is not None
+    (line,) = (line for line in verdict.failure.lines if "equals the reference" in line)
+    assert line.startswith("equals the reference with causal=True, here and in 6 other packs")
+    assert line.endswith("a kernel that has it fixed declares fixed={'causal': True}")
+    verdict, _ = judged("deaf")
+    assert verdict.failure is not None
+    assert any(
+        "equals the reference with activation='silu'" in line and line.endswith("does it follow the option?")
+        for line in verdict.failure.lines
+    )

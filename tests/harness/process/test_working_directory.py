@@ -1,0 +1,124 @@
+"""Where a worker starts: in the working directory of its parent, or, where that is gone, in an empty one of its own.
+
+The root, or any other directory that no one has chosen, holds what a kernel that clears up must not delete. The kernel
+here only looks; one that deletes is in the museum, and runs in a throwaway root.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from packproof.base.errors import KernelFault, UsageError
+from packproof.harness.process import process_supply
+from packproof.harness.process.worker import Worker
+from packproof.harness.process.zygote_client import import_path, spawn_zygote
+from packproof.properties.call import Call, Refusal
+
+Make = Callable[..., Call]
+LOOKS = """
+import os, sys
+
+def looks(x, weight, *, cu_seqlens):
+    raise LookupError(f"in {os.getcwd()}: {os.listdir()}, imports from {sys.path}")
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> str:
+    file = tmp_path / "kernel.py"
+    file.write_text(LOOKS)
+    return f"{file}:looks"
+
+
+@pytest.fixture
+def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, which does not exist any more."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    return folder
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files lie."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def place(worker: Worker, call: Call) -> str:
+    with pytest.raises((KernelFault, Refusal)) as error:
+        worker.run(call)
+    return str(error.value)
+
+
+def test_a_worker_starts_where_its_parent_is(
+    make_call: Make, kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with Worker(kernel) as worker:
+        assert f"in {tmp_path / 'here'}: []" in place(worker, make_call(2))
+
+
+def test_where_that_is_gone_it_starts_in_an_empty_directory_of_its_own(
+    make_call: Make, kernel: str, gone: Path, temporary: Path
+) -> None:
+    with Worker(kernel) as worker:
+        first = place(worker, make_call(2))
+        worker.restart()
+        second = place(worker, make_call(2))
+    for text in (first, second):
+        assert f"in {temporary}{os.sep}packproof-" in text
+        assert ": [], imports from " in text
+        assert "'/'" not in text.partition("imports from ")[2]
+    assert first.partition(": []")[0] != second.partition(": []")[0]
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_directory_that_goes_while_a_worker_starts_is_like_one_that_is_gone(
+    make_call: Make, kernel: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another kernel has deleted it since it was named."""
+    monkeypatch.setattr(process_supply, "working_directory", lambda: str(temporary / "no more"))
+    with Worker(kernel) as worker:
+        assert f"in {temporary}{os.sep}packproof-" in place(worker, make_call(2))
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_process_that_starts_workers_does_so_where_there_is_no_directory(
+    make_call: Make, kernel: str, gone: Path, temporary: Path
+) -> None:
+    """torch cannot be imported in a directory that is gone."""
+    zygote = spawn_zygote(interpreted=False)
+    try:
+        with Worker(kernel) as worker:
+            worker._supply._own_zygote, worker._supply._shares_zygote = zygote, False
+            assert f"in {temporary}{os.sep}packproof-" in place(worker, make_call(2))
+    finally:
+        zygote.close()
+    assert list(temporary.iterdir()) == []
+
+
+def test_nothing_is_imported_from_the_root_where_the_directory_is_gone(
+    gone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", ["", "src", "/somewhere/else"])
+    assert import_path() == ["/somewhere/else"]
+
+
+def test_what_is_imported_is_found_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["", "src", "/somewhere/else"])
+    assert import_path() == [str(tmp_path), str(tmp_path / "src"), "/somewhere/else"]
+
+
+def test_a_file_is_not_looked_for_in_a_directory_that_is_gone(gone: Path) -> None:
+    with pytest.raises(UsageError, match="the working directory is gone; name the file by its whole path"):
+        Worker("kernel.py:looks")

@@ -1,0 +1,64 @@
+"""`packproof --version`, and completion in bash, zsh and fish."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import packproof
+from packproof.cli import main
+
+# What a shell sets before it asks for completions of "packproof pe", as the scripts below tell it to.
+ASKED = {
+    "bash": {"COMP_WORDS": "packproof pe", "COMP_CWORD": "1"},
+    "zsh": {"_TYPER_COMPLETE_ARGS": "packproof pe"},
+    "fish": {"_TYPER_COMPLETE_ARGS": "packproof pe", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+}
+SCRIPTS = {
+    "bash": "complete -o default -F _packproof_completion packproof",
+    "zsh": "compdef _packproof_completion packproof",
+    "fish": "complete --command packproof",
+}
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"packproof {packproof.__version__}\n"
+
+
+@pytest.mark.parametrize("shell", ASKED)
+def test_each_shell_gets_its_script_and_its_completions(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {**ASKED[shell], "_PACKPROOF_COMPLETE": f"source_{shell}"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        main.run([])
+    assert SCRIPTS[shell] in capsys.readouterr().out
+    monkeypatch.setenv("_PACKPROOF_COMPLETE", f"complete_{shell}")
+    with pytest.raises(SystemExit):
+        main.run([])
+    completions = capsys.readouterr().out
+    assert "peers" in completions
+    assert "check" not in completions
+
+
+def test_bash_completes_the_command(tmp_path: Path) -> None:
+    command = tmp_path / "packproof"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m packproof "$@"\n')
+    command.chmod(0o755)
+    script = (
+        'eval "$(_PACKPROOF_COMPLETE=source_bash packproof)"; COMP_WORDS=(packproof replay --sh); COMP_CWORD=2; '
+        '_packproof_completion packproof; echo "${COMPREPLY[@]}"'
+    )
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "--show\n", done.stderr
+
+
+def test_both_are_named_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(option in out for option in ("--version", "--install-completion", "--show-completion"))

@@ -1,0 +1,153 @@
+"""`packproof model`: exit codes, the leak that it prints, and wrong calls."""
+
+from pathlib import Path
+
+import pytest
+
+from packproof.cli.main import run
+
+LAYERS = """
+import torch
+from packproof import refs
+
+class Leaky(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(8, 8, 4, padding=3, groups=8)
+        self.out = torch.nn.Linear(8, 8)
+
+    def forward(self, x, cu_seqlens):
+        return self.out(self.conv(x.mT)[..., : x.shape[1]].mT)
+
+class Right(Leaky):
+    def forward(self, x, cu_seqlens):
+        y = refs.causal_conv1d(x[0], self.conv.weight[:, 0], self.conv.bias, cu_seqlens=cu_seqlens)
+        return self.out(y)[None]
+
+class Named(Right):
+    def forward(self, x, cu_seqlens):
+        return {"hidden": super().forward(x, cu_seqlens), "loss": x.sum()}
+
+class Crashes(Right):
+    def forward(self, x, cu_seqlens):
+        import ctypes
+        ctypes.string_at(0)
+
+class Exits(Right):
+    def forward(self, x, cu_seqlens):
+        raise SystemExit("no GPU")
+
+class Hangs(Right):
+    def forward(self, x, cu_seqlens):
+        while True:
+            pass
+
+class Nan(Right):
+    def forward(self, x, cu_seqlens):
+        return super().forward(x, cu_seqlens) * float("nan")
+
+def nothing():
+    return 3
+
+def broken():
+    raise ValueError("no such size")
+"""
+
+
+@pytest.fixture
+def layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "layers.py").write_text(LAYERS)
+    monkeypatch.chdir(tmp_path)
+
+
+WIDE = ["--inputs", "8", "--profile", "quick"]
+
+
+@pytest.mark.usefixtures("layers")
+def test_a_leak_is_named_with_its_module(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["model", "layers.py:Leaky", *WIDE, "--convention", "cu_seqlens"]) == 1
+    out = capfd.readouterr().out
+    assert "cu_seqlens · layers.py:Leaky · FAILED  isolation" in out
+    assert "first module that leaks: conv (Conv1d)" in out
+
+
+@pytest.mark.usefixtures("layers")
+def test_a_correct_module_passes_and_is_found_among_all_conventions(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["model", "layers.py:Right", *WIDE, "--json", "found.json"]) == 0
+    out = capfd.readouterr().out
+    assert "the module refused: forward takes no position_ids" in out
+    assert "\nheld by: cu_seqlens\nnot judged by: hf_position_ids, " in out
+    assert '"cu_seqlens"' in Path("found.json").read_text()
+
+
+@pytest.mark.usefixtures("layers")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "Named",
+            "output: forward returned dict of hidden, loss, without logits or last_hidden_state; name the tensor",
+        ),
+        ("Named --output lgits", "output: forward returned dict of hidden, loss, without lgits; name the tensor"),
+        ("Named --output loss", "output: it has shape (), expected (21, ...) or (1, 21, ...): one row for each token"),
+        ("Crashes", "the module did not return: its process was ended by SIGSEGV"),
+        ("Hangs --timeout 1", "the module did not return: its process gave nothing for 1 s"),
+        ("Exits", "the module refused: SystemExit: no GPU"),
+    ],
+)
+def test_what_cannot_be_judged_is_no_fault_of_packproof(
+    capfd: pytest.CaptureFixture[str], name: str, words: str
+) -> None:
+    line = f"model layers.py:{name} --convention cu_seqlens"
+    assert run([*line.split(), *WIDE]) == 4
+    out, err = capfd.readouterr()
+    assert words in out
+    assert (err, "packproof itself failed" in out) == ("", False)
+
+
+@pytest.mark.usefixtures("layers")
+def test_nan_everywhere_is_not_equal_to_the_documents_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["model", "layers.py:Nan", *WIDE, "--convention", "cu_seqlens"]) == 1  # there is NaN in padding too
+    assert "packing: document 0 is not finite, of the documents alone either; so are" in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("layers")
+def test_an_output_may_be_named_in_a_dict() -> None:
+    assert run(["model", "layers.py:Named", *WIDE, "--convention", "cu_seqlens", "--output", "hidden"]) == 0
+
+
+def test_conventions_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["model", "--conventions"]) == 0
+    assert "hf_cache" in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("layers")
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("model", "target: none came"),
+        ("model layers.py:Right --convention hf_flash", "no convention is called 'hf_flash'"),
+        ("model layers.py:Right --device gpu", "no device is called 'gpu'"),
+        ("model layers.py:Right --dtype fp23", "no dtype is called 'fp23'"),
+        ("model layers.py:Right", "inputs: Right has no nn.Embedding"),
+        ("model layers.py:nothing", "layers.py:nothing: int, expected an nn.Module"),
+        ("model layers.py:broken", "no module can be made: ValueError: no such size"),
+        ("model layers.py:absent", "has no absent"),
+        ("model absent.py:Right", "there is no file absent.py"),
+        ("model absent/config.json", "there is no absent/config.json"),
+        ("model .", "there is no config.json"),
+        (
+            "model absent",
+            "target 'absent': no such folder, and no config.json; expected one, as transformers writes it",
+        ),
+        ("model layers.py:Right --convention layers.py:ENDS", "layers.py has no ENDS"),
+        ("model layers.py:Right --mode training", "no mode is called 'training'"),
+        ("model layers.py:Right --attention flash", "no attention is called 'flash'"),
+        ("model layers.py:Right --matrix --mode train", "--matrix: it has every mode and attention"),
+    ],
+)
+def test_a_wrong_call_is_one_line(line: str, words: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(line.split()) == 2
+    err = capfd.readouterr().err
+    assert words in err
+    assert len(err.splitlines()) == 1

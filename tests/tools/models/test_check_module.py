@@ -1,0 +1,267 @@
+"""check_module: leaks planted in a hybrid are found, at the module that has them, and the correct model passes."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from packproof.base.errors import ArgumentError, UsageError
+from packproof.harness.report.events import RunFinished, Verdict
+from packproof.harness.report.failed import CheckFailed
+from packproof.models.check import check_module, module_request, run_module_check
+from packproof.models.conventions import CONVENTIONS, Convention
+from packproof.models.pack import Pack
+from tests.tools.models.models import (
+    SSD,
+    VOCABULARY,
+    WIDTH,
+    Attention,
+    Conv,
+    Counted,
+    Hybrid,
+    LastBatchsBoundaries,
+    LeakyBackward,
+    MaskedAttention,
+    Positions,
+    Scan,
+    ScanWithLeakyBackward,
+    dropped_in,
+)
+
+LEAKY_SCAN = (Conv, ScanWithLeakyBackward, SSD, Attention)
+
+
+def verdicts(module: nn.Module, convention: str | Convention = "cu_seqlens", **options: object) -> dict[str, Verdict]:
+    request = module_request(module, convention=convention, profile="quick", records=False, **options)  # type: ignore[arg-type]
+    *_, end = run_module_check(request)
+    assert isinstance(end, RunFinished)
+    return {verdict.cell.property: verdict for verdict in end.verdicts}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64", "bf16"])
+def test_a_correct_model_passes(dtype: str) -> None:
+    found = verdicts(Hybrid(), dtypes=[dtype])
+    assert {law: v.status for law, v in found.items()} == dict.fromkeys(("isolation", "packing", "padding"), "passed")
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_boundaries_that_one_layer_does_not_get(number: int) -> None:
+    found = verdicts(dropped_in(number))["isolation"]
+    assert found.status == "failed"
+    assert found.failure is not None
+    text = "\n".join(found.failure.lines)
+    assert f"first module that leaks: layers.{number}.mixer (" in text
+    assert "cu_seqlens was last seen in Hybrid" in text
+    assert found.failure.lengths == (1, 1)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_boundaries_that_one_of_four_equal_layers_does_not_get(number: int) -> None:
+    found = verdicts(dropped_in(number, [Attention] * 4))["isolation"]
+    assert found.failure is not None
+    assert found.failure.lengths == (1, 1)
+    assert f"first module that leaks: layers.{number}.mixer (Attention)" in found.failure.lines
+
+
+@pytest.mark.parametrize(
+    ("make", "culprit"),
+    [
+        (LeakyBackward, "the model itself (LeakyBackward)"),
+        (
+            lambda: Hybrid(mixers=(Conv, ScanWithLeakyBackward, SSD, Attention)),
+            "layers.1.mixer (ScanWithLeakyBackward)",
+        ),
+    ],
+    ids=["in the model", "in a layer"],
+)
+def test_a_leak_of_the_backward_pass_alone(make: Callable[[], nn.Module], culprit: str) -> None:
+    found = verdicts(make())["isolation"]
+    assert found.failure is not None
+    assert found.failure.lengths == (1, 1)
+    assert found.failure.lines[1] == f"first module that leaks: {culprit}"
+    assert found.failure.lines[-1] == "it leaks in the backward pass alone: outputs move by no more than rounding"
+
+
+def test_boundaries_of_the_first_batch_of_as_many_tokens() -> None:
+    found = verdicts(LastBatchsBoundaries())["isolation"]
+    assert found.failure is not None
+    assert found.failure.lengths == (1, 1)
+    assert "first module that leaks: layers.0.mixer (Conv)" in found.failure.lines
+
+
+def test_boundaries_of_the_batch_before() -> None:
+    class Late(Hybrid):
+        def forward(self, input_ids: Tensor, cu_seqlens: Tensor) -> Tensor:
+            before = getattr(self, "before", cu_seqlens)
+            self.before = cu_seqlens
+            return super().forward(input_ids, before if before[-1] == cu_seqlens[-1] else cu_seqlens)
+
+    found = verdicts(Late())["isolation"]
+    assert found.failure is not None
+    assert found.failure.lengths == (1, 1)
+
+
+@pytest.mark.parametrize("modulo", [2, 3, 16])
+def test_a_seq_idx_that_counts_modulo(modulo: int) -> None:
+    found = verdicts(Counted(lambda document: document % modulo), "seq_idx")["isolation"]
+    assert found.failure is not None
+    assert found.failure.lengths == (1,) * (modulo + 1)
+    assert "first module that leaks: layers.3.mixer (MaskedAttention)" in found.failure.lines
+
+
+def test_a_seq_idx_of_one_byte() -> None:
+    class OneByte(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = MaskedAttention()
+
+        def forward(self, x: Tensor, seq_idx: Tensor) -> Tensor:
+            return self.attention(x[0], seq_idx[0].to(torch.int8))
+
+    request = module_request(OneByte(), convention="seq_idx", inputs=WIDTH, records=False)
+    *_, end = run_module_check(request)
+    assert isinstance(end, RunFinished)
+    assert end.verdicts[0].failure is not None
+    assert end.verdicts[0].failure.lengths == (1,) * 257
+
+
+def test_seq_idx_is_taken() -> None:
+    assert {v.status for v in verdicts(Counted(), "seq_idx").values()} == {"passed"}
+
+
+def test_positions_that_do_not_restart_are_no_leak_and_not_equal_to_alone() -> None:
+    found = verdicts(Positions(restarts=False))
+    assert (found["isolation"].status, found["packing"].status) == ("passed", "failed")
+    assert found["packing"].failure is not None
+    assert found["packing"].failure.lengths == (1, 1)
+    told = r"document 1: off by .* from the document alone(.|\n)*alone: the model itself \(Positions\)"
+    with pytest.raises(CheckFailed, match=told):
+        check_module(Positions(restarts=False), convention="cu_seqlens", profile="quick")
+    found = verdicts(Positions(restarts=True))
+    assert (found["isolation"].status, found["packing"].status) == ("passed", "passed")
+
+
+class TimesTheLengthOfTheRow(SSD):
+    """As a mean over the row, where it is a sum."""
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+        return super().forward(x, cu_seqlens) * len(x) ** 0.5
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_layer_that_computes_another_thing_in_a_pack(number: int) -> None:
+    mixers = [Conv, Scan, SSD, Attention]
+    mixers[number] = TimesTheLengthOfTheRow
+    found = verdicts(Hybrid(mixers=mixers))
+    assert (found["isolation"].status, found["packing"].status) == ("passed", "failed")
+    assert found["packing"].failure is not None
+    said = "what other documents hold does not reach document "
+    assert found["packing"].failure.lines[1].startswith(said)
+    assert found["packing"].failure.lines[2:] == (
+        f"first module that differs from the document alone: layers.{number}.mixer (TimesTheLengthOfTheRow)",
+        "    it received cu_seqlens",
+    )
+
+
+class Layer(nn.Module):
+    """Attention over tokens of a width, told by whatever `name` is called."""
+
+    def __init__(self, **ignored: object) -> None:
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None, **kwargs: object) -> Tensor:
+        return self.attention(x[0], cu_seqlens)[None]
+
+
+def test_what_is_accepted_and_has_no_effect_is_said() -> None:
+    found = verdicts(Layer(), "seq_idx", inputs=WIDTH)["isolation"]
+    assert found.failure is not None
+    assert "accepted without effect: seq_idx" in found.failure.lines[-1]
+
+
+def test_a_refusal_is_not_a_leak() -> None:
+    found = verdicts(Hybrid(), "seq_idx")["isolation"]
+    assert found.status == "inconclusive"
+    assert found.reason == "the module refused: forward takes no seq_idx"
+
+
+@pytest.mark.parametrize("convention", ["cu_seqlens", "cu_seqlens_flat"])
+def test_ids_are_embedded_without_an_axis_of_batches(convention: str) -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.attention = nn.Embedding(VOCABULARY, WIDTH), Attention()
+
+        def forward(self, ids: Tensor, cu_seqlens: Tensor) -> Tensor:
+            return self.attention(self.embedding(ids.flatten()), cu_seqlens)
+
+    assert {v.status for v in verdicts(Flat(), convention).values()} == {"passed"}
+
+
+def test_a_module_that_mixes_nothing_gives_no_verdict() -> None:
+    class Alone(nn.Linear):
+        def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:  # type: ignore[override]
+            return super().forward(x)
+
+    found = verdicts(Alone(WIDTH, WIDTH), inputs=WIDTH)["isolation"]
+    assert found.status == "inconclusive"
+    assert "without boundaries leaks nothing either" in found.reason
+
+
+def test_a_module_that_is_random_gives_no_verdict() -> None:
+    class Noisy(Layer):
+        def forward(self, x: Tensor, cu_seqlens: Tensor | None = None, **kwargs: object) -> Tensor:
+            return super().forward(x + torch.rand_like(x), cu_seqlens)
+
+    found = verdicts(Noisy(), inputs=WIDTH)["isolation"]
+    assert (found.status, found.reason.partition(":")[0]) == ("inconclusive", "two equal calls differ")
+
+
+def test_a_convention_of_ones_own() -> None:
+    def ends(pack: Pack) -> dict[str, object]:
+        return {"ends": pack.offsets[1:].tolist()}
+
+    class Ends(Layer):
+        def forward(self, x: Tensor, ends: list[int]) -> Tensor:  # type: ignore[override]
+            return super().forward(x, torch.tensor([0, *ends]))
+
+    held = check_module(Ends(), convention=Convention("ends", "the end of each", ends), inputs=WIDTH, profile="quick")
+    assert [v.status for v in held] == ["passed", "passed"]
+    assert {v.cell.property for v in held} == {"isolation", "packing"}
+
+
+def test_all_conventions_are_tried_where_none_is_named() -> None:
+    held = check_module(Layer(), inputs=WIDTH, profile="quick")
+    passed = {v.cell.op for v in held if v.cell.property == "isolation" and v.status == "passed"}
+    assert passed == {"cu_seqlens"}
+    assert {v.cell.op for v in held} == set(CONVENTIONS)
+
+
+def test_the_failure_is_raised_with_the_module() -> None:
+    with pytest.raises(CheckFailed, match=r"first module that leaks: layers.2.mixer \(SSD\)"):
+        check_module(dropped_in(2), convention="cu_seqlens", profile="quick")
+
+
+def test_the_module_is_left_as_it_was() -> None:
+    model = Hybrid().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    check_module(model, convention="cu_seqlens", profile="quick")
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"convention": "cu_seqlen"}, "did you mean cu_seqlens"),
+        ({"convention": "cu_seqlens", "inputs": 0}, "inputs: 0, expected the width of a token"),
+        ({"convention": "cu_seqlens", "inputs": "8"}, "inputs: '8', expected the width of a token"),
+        ({"convention": "cu_seqlens", "profile": "fast"}, "profile: 'fast', expected one of quick"),
+        ({"convention": "cu_seqlens"}, "inputs: Linear has no nn.Embedding"),
+    ],
+)
+def test_wrong_calls(options: dict[str, object], words: str) -> None:
+    with pytest.raises((ArgumentError, UsageError), match=words):
+        check_module(nn.Linear(2, 2), **options)  # type: ignore[arg-type]

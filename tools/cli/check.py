@@ -1,0 +1,214 @@
+"""The commands for kernels: `packproof check`, `peers` and `replay`."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from packproof.base.errors import UsageError
+from packproof.base.stopwatch import add_seconds
+from packproof.cli.beside import hand_over, resumable
+from packproof.cli.ending import (
+    FAILED,
+    SUCCESS,
+    WRONG_CALL,
+    Report,
+    Reports,
+    exit_code,
+    file_reports,
+    follow,
+    say,
+)
+from packproof.cli.printing import section
+from packproof.cli.request_options import COMMAND_OPTIONS, request_from, request_options
+from packproof.harness.check.request import CheckRequest
+from packproof.harness.process import zygote_client
+from packproof.harness.process.privilege import isolation_command
+from packproof.harness.process.settled import fast_imports
+from packproof.harness.report import events
+from packproof.harness.report.module_record import MODULE_KIND, ModuleRecord
+from packproof.harness.report.replay_file import describe_replay, read_content, read_replay
+
+
+@resumable
+@request_options(*COMMAND_OPTIONS, before={"sanitizer": "isolate"})
+def check(
+    *,
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            "--isolate",
+            help="run the kernel under bubblewrap: no network, no other processes, nowhere to write; CPU only",
+        ),
+    ] = False,
+    timings: Annotated[bool, typer.Option("--timings", help="show where the time went")] = False,
+    json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
+    junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
+    html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
+    **options: Any,
+) -> int:
+    """Check a kernel: every property at every dtype, with the smallest layout that breaks each one that fails.
+
+    \b
+    packproof check
+    packproof check my_kernels:conv --op causal_conv1d
+    packproof check src/kernels/scan.py:scan --op selective_scan --dtype bf16,fp32 --property packing
+    packproof check my_kernels:rope --op rope --profile quick --json results.json
+    packproof check my_kernels:attend --op attention --domain 'k in (64, 128); k == v; length > 0'
+    packproof check mamba_ssm:ssd
+    packproof check my_kernels:delta --op gated_delta_rule --expected-failures expected.toml
+    """
+    start = time.perf_counter()
+    request = _make_request(options, isolate=isolate)
+    with fast_imports():
+        from packproof.harness.check.check import run_check  # noqa: PLC0415
+        from packproof.harness.report.formats.terminal import TerminalReport  # noqa: PLC0415
+
+    add_seconds("start", time.perf_counter() - start)
+    reports: list[Report] = [TerminalReport(timings=timings), *file_reports(json=json, junit=junit, html=html)]
+    return exit_code(follow(run_check(request), reports))
+
+
+@resumable
+@request_options(
+    *("op", "device", "dtypes", "properties", "profile", "seed", "max_time"),
+    helps={
+        "op": "only peers that compute this op",
+        "properties": "only these properties; comma-separated",
+        "max_time": "time that the run may take, as for `packproof check`",
+    },
+)
+def peers(
+    *,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="peers as `packproof list` names them; default: all")
+    ] = None,
+    json: Annotated[str | None, typer.Option(help="write the scoreboard to this file")] = None,
+    markdown: Annotated[str | None, typer.Option(help="write a page with the scoreboard to this file")] = None,
+    html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
+    from_json: Annotated[
+        str | None,
+        typer.Option("--from", help="make the page from files of --json, and run nothing; a later one replaces peers"),
+    ] = None,
+    **options: Any,
+) -> int:
+    """Check the third-party kernels that are installed, and write one scoreboard.
+
+    Properties that they do not promise are checked too, and marked as such. Exit code 0 if any peer could be judged,
+    whatever was found.
+
+    \b
+    packproof peers
+    packproof peers mamba_ssm:ssd causal_conv1d:causal_conv1d --markdown peers.md --json peers.json
+    packproof peers --op attention --device cpu
+    packproof peers --from data/peers.json --markdown docs/peers_board.md
+    packproof peers --from data/peers.json,fla.json --json data/peers.json --markdown docs/peers_board.md
+    """
+    if from_json:
+        return _write_peer_page(from_json.split(","), markdown, json)
+    request = _make_request(options)
+    with fast_imports():
+        from packproof.proof.peers.report import PeersReport  # noqa: PLC0415
+        from packproof.proof.peers.run import check_peers, open_peers  # noqa: PLC0415
+
+    entries = open_peers(request, names or [])
+    if not any(entry.targets for entry in entries):
+        reasons = "; ".join(f"{entry.peer.name}: {entry.reason}" for entry in entries)
+        return say(f"no peer can be judged here: {reasons or 'none computes this op'}", WRONG_CALL)
+    reports: list[Report] = [PeersReport(entries, markdown=markdown, json=json)]
+    reports += file_reports(html=html)
+    code = exit_code(follow(check_peers(request, entries), reports))
+    return SUCCESS if code == FAILED else code
+
+
+def _write_peer_page(paths: Sequence[str], markdown: str | None, json: str | None) -> int:
+    with fast_imports():
+        from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
+        from packproof.proof.peers.board import as_json, merge_boards, read_board  # noqa: PLC0415
+        from packproof.proof.peers.page import as_markdown  # noqa: PLC0415
+
+    board = merge_boards([read_board(path) for path in paths])
+    if json:
+        replace_text(writable_path(json, "--json"), as_json(board))
+    if markdown:
+        replace_text(writable_path(markdown, "--markdown"), as_markdown(board))
+    if not (json or markdown):
+        typer.echo(as_markdown(board), nl=False)
+    return SUCCESS
+
+
+@resumable
+def replay(
+    file: Annotated[str, typer.Argument(help="a replay file that `packproof check` or `packproof model` wrote")],
+    *,
+    map: Annotated[bool, typer.Option("--map", help="show the error map and the leak map")] = False,  # noqa: A002
+    html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
+    show: Annotated[bool, typer.Option("--show", help="print what the file holds, and run nothing")] = False,
+) -> int:
+    """Run one failing case again, here or on another machine: fixed (exit 0), still failing (1) or not applicable (2).
+
+    \b
+    packproof replay .packproof/ssd-packing-5e1c.json
+    packproof replay .packproof/ssd-packing-5e1c.json --map
+    packproof replay .packproof/ssd-packing-5e1c.json --show
+    """
+    data = read_content(Path(file))
+    module_record = ModuleRecord.from_json(data, Path(file)) if data.get("kind") == MODULE_KIND else None
+    kernel_record = {} if module_record else read_replay(Path(file))
+    if show:
+        section(file, module_record.describe() if module_record else describe_replay(kernel_record))
+        return SUCCESS
+
+    hand_over()
+    if kernel_record:
+        _start_torch(kernel_record["device"])
+    with fast_imports():
+        from packproof.harness.report.map_text import evidence_lines  # noqa: PLC0415
+        from packproof.models.replay import replay as run_replay  # noqa: PLC0415
+
+    reports = Reports(file_reports(html=html))
+    outcome = run_replay(file, maps=map or html is not None)
+    typer.echo(outcome.text)
+    verdict = outcome.verdict
+    if map and verdict.failure and verdict.failure.evidence:
+        typer.echo("\n" + "\n".join(evidence_lines(verdict.failure.evidence)))
+    reports.send(events.RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
+    return exit_code(reports.finish(events.RunFinished((verdict,), verdict.seconds)))
+
+
+def _make_request(options: Mapping[str, Any], *, isolate: bool = False) -> CheckRequest:
+    """Make the request; without a device it is cuda if available. It is checked before torch is imported."""
+    request = request_from(options)
+    device = _start_torch(options["device"], isolate=isolate, several_kernels=request.target is None)
+    return replace(request, device=device)
+
+
+def _start_torch(device: str | None, *, isolate: bool = False, several_kernels: bool = False) -> str:
+    """Import torch, fix the process from which kernels are forked, and return the device.
+
+    device: None for cuda if available, else cpu.
+    isolate: whether kernels run under bubblewrap.
+    several_kernels: whether the run checks more than one kernel.
+    """
+    hand_over()
+    with fast_imports():
+        import torch  # noqa: PLC0415
+
+    selected_device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if isolate:
+        _isolate(selected_device)
+    else:  # late: several workers use torch.compile; one kernel on a CPU is compiled in one dtype only
+        zygote_client.settle_early_zygote(
+            interpreted=selected_device == "cpu", preload_compiler=several_kernels or selected_device != "cpu"
+        )
+    return selected_device
+
+
+def _isolate(device: str) -> None:
+    if device != "cpu":
+        raise UsageError(f"--isolate: no GPU can be reached from inside, and device is {device}; use --device cpu")
+    zygote_client.close_early_zygote()
+    zygote_client.isolate_zygotes(isolation_command())

@@ -1,0 +1,82 @@
+"""The command line: its commands, and the exit code and message for each kind of error."""
+
+import atexit
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from packproof.base.errors import BrokenInstallation, PackproofError
+from packproof.cli import bench, check, diff, listing, model, museum, mutate, proof
+from packproof.cli.ending import INTERNAL_ERROR, INTERRUPTED, WRONG_CALL, error_summary, say
+from packproof.cli.usage import usage_message
+from packproof.version import __version__
+
+_CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer imports from different places
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+app.add_typer(museum.app, name="museum")
+for command in (
+    *(check.check, check.peers, check.replay, diff.diff, model.model, model.models),
+    *(bench.bench, bench.table, mutate.mutate, proof.proof),
+):
+    app.command()(command)
+app.command(name="list")(listing.list_everything)
+
+
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
+        typer.echo(f"packproof {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="show the version and exit")
+    ] = False,
+) -> None:
+    """Prove that a kernel for packed variable-length sequences computes each sequence as if it were alone.
+
+    Exit codes: 0 every property held, 1 a property failed, 2 the call was wrong, 3 packproof itself failed, 4 no
+    property failed, but not everything could be judged.
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code. An invalid one prints one line on stderr."""
+    command_line = list(arguments) or ["--help"]
+    return _errors_as_exit_codes(lambda: app(command_line, prog_name="packproof", standalone_mode=False), command_line)
+
+
+def resume(name: str, arguments: Mapping[str, Any]) -> int:
+    """Run a command with arguments parsed by another process, and return its exit code."""
+    return _errors_as_exit_codes(lambda: getattr(check, name)(**arguments))
+
+
+def _errors_as_exit_codes(command: Callable[[], Any], arguments: Sequence[str] = ()) -> int:
+    try:
+        return int(command() or 0)
+    except BrokenInstallation as error:
+        return say(f"packproof itself failed: {error}", INTERNAL_ERROR)
+    except PackproofError as error:
+        return say(str(error), WRONG_CALL)
+    except (typer.Abort, KeyboardInterrupt):
+        return say("interrupted", INTERRUPTED)
+    except Exception as error:
+        if isinstance(error, _CommandLineError):
+            return say(usage_message(error, arguments), WRONG_CALL)
+        traceback.print_exc()
+        return say(f"packproof itself failed: {error_summary(error)}", INTERNAL_ERROR)
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """End the process without freeing objects one by one: with torch loaded, that takes a sixth of a second."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,203 @@
+"""The commands for whole models: `packproof model`, and `packproof models`, the board."""
+
+import time
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from packproof.base.errors import UsageError
+from packproof.base.names import ATTENTION, DEVICES, MODES, parse_dtypes, require_known, split_names
+from packproof.cli.ending import FAILED, SUCCESS, Report, exit_code, file_reports, follow
+from packproof.cli.printing import section
+from packproof.cli.usage import seed_option
+from packproof.harness.process.settled import fast_imports
+from packproof.models import fast_kernels
+
+
+def model(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="package.module:Class or path/file.py:factory, called without arguments, or a config.json of "
+            "transformers, or a folder that has one"
+        ),
+    ] = None,
+    *,
+    convention: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="how the module learns where documents begin, by name, or your own as module:NAME; comma-separated  "
+            "[default: try all]"
+        ),
+    ] = None,
+    conventions: Annotated[bool, typer.Option("--conventions", help="list the conventions, and run nothing")] = False,
+    inputs: Annotated[
+        int | None, typer.Option(help="width of a token, for a module that takes no token ids", min=1)
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="name of the output along tokens  [default: logits]")] = None,
+    keep_weights: Annotated[
+        bool, typer.Option("--keep-weights", help="keep its weights: matrices are drawn at random otherwise")
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; comma-separated  [default: the module's]")
+    ] = None,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="eval, train (without dropout), checkpointing; comma-separated  [default: eval]"),
+    ] = None,
+    attention: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="implementations of transformers: eager, sdpa, flex_attention, flash_attention_2, flash_attention_3; "
+            "comma-separated  [default: the module's]"
+        ),
+    ] = None,
+    compile: Annotated[bool, typer.Option("--compile", help="run it through torch.compile")] = False,  # noqa: A002
+    without_kernels: Annotated[
+        bool,
+        typer.Option("--without-kernels", help="make it as if no package of fast kernels were installed"),
+    ] = False,
+    matrix: Annotated[
+        bool,
+        typer.Option("--matrix", help="every attention, mode and dtype that it admits here, and torch.compile"),
+    ] = False,
+    profile: Annotated[str, typer.Option(help="how long the documents are: quick, standard or thorough")] = "standard",
+    timeout: Annotated[
+        float, typer.Option(help="seconds that one property of one setting may take", min=0.001, max=86_400)
+    ] = 600,
+    seed: Annotated[int, seed_option("another seed draws other weights and tokens")] = 0,
+    json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
+    junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
+    html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
+) -> int:
+    """Check a module or a whole model: that each document of a pack computes as if it were alone.
+
+    Without a convention every one is tried, and the exit code is 0 if documents are isolated by any.
+
+    \b
+    packproof model my_model.py:tiny --convention hf_flash_kwargs
+    packproof model checkpoints/llama/config.json
+    packproof model my_layers:Block --inputs 64 --convention cu_seqlens
+    packproof model my_model.py:tiny --convention my_conventions.py:ENDS --mode train --dtype bf16,fp32
+    packproof model checkpoints/llama --convention hf_position_ids --matrix
+    packproof model --conventions
+    """
+    require_known("device", device, DEVICES)
+    for name in split_names(mode):
+        require_known("mode", name, MODES)
+    for name in split_names(attention):
+        require_known("attention", name, ATTENTION)
+    if matrix and (mode or attention or compile):
+        raise UsageError("--matrix: it has every mode and attention, and torch.compile; leave out the options for them")
+    dtype_names = parse_dtypes(dtype)
+    if without_kernels:
+        fast_kernels.hide_packages()
+    with fast_imports():
+        import torch  # noqa: PLC0415
+
+        from packproof.harness.report.formats.terminal import TerminalReport  # noqa: PLC0415
+        from packproof.models.check import (  # noqa: PLC0415
+            conventions_by_outcome,
+            module_passed,
+            module_request,
+            run_module_check,
+        )
+        from packproof.models.conventions import CONVENTIONS, find_convention  # noqa: PLC0415
+        from packproof.models.target import load_module  # noqa: PLC0415
+
+    if conventions:
+        section("conventions", {name: entry.about for name, entry in CONVENTIONS.items()})
+        return SUCCESS
+    for name in split_names(convention):
+        find_convention(name)
+    if target is None:
+        raise UsageError("target: none came; expected package.module:Class, path/file.py:factory or a config.json")
+    torch.set_num_threads(1)  # forks of this process must not inherit a pool of threads
+    torch.manual_seed(seed)  # for weights drawn while the module is built
+    request = module_request(
+        load_module(target),
+        convention=split_names(convention) or None,
+        inputs=inputs,
+        output=output,
+        redraw=not keep_weights,
+        modes=split_names(mode) or ("eval",),
+        attention=split_names(attention) or ("",),
+        dtypes=dtype_names or (),
+        compiled=compile,
+        matrix=matrix,
+        profile=profile,
+        seed=seed,
+        name=target,
+        target=target,
+        device=device,
+        timeout=timeout,
+    )
+    reports: list[Report] = [TerminalReport(), *file_reports(json=json, junit=junit, html=html)]
+    end = follow(run_module_check(request, in_own_processes=True), reports)
+    if request.explicit or end.error or end.interrupted or end.write_failed:
+        return exit_code(end)
+    typer.echo(
+        "\n".join(f"{group}: {', '.join(names)}" for group, names in conventions_by_outcome(end).items() if names)
+    )
+    return SUCCESS if module_passed(request, end) else FAILED
+
+
+def models(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="model types of transformers; default: all")
+    ] = None,
+    *,
+    list_only: Annotated[bool, typer.Option("--list", help="show the model types, and run nothing")] = False,
+    seed: Annotated[int, seed_option("another seed draws other weights and tokens")] = 0,
+    json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
+    markdown: Annotated[str | None, typer.Option(help="write the board to this file")] = None,
+    from_json: Annotated[
+        str | None, typer.Option("--from", help="make the board from a file of --json, and run nothing")
+    ] = None,
+) -> int:
+    """Try each convention on a small random model of each causal language model of the installed transformers.
+
+    A model that leaks is a finding, not a failure: the exit code is 0.
+
+    \b
+    packproof models llama mamba2 qwen3_next
+    packproof models --json data/models.json --markdown docs/models_board.md
+    packproof models --from data/models.json --markdown docs/models_board.md
+    """
+    with fast_imports():
+        from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
+        from packproof.base.names import require_known  # noqa: PLC0415
+        from packproof.models.board import page  # noqa: PLC0415
+        from packproof.models.board.board import Built, run_board  # noqa: PLC0415
+        from packproof.models.board.tiny import architectures  # noqa: PLC0415
+
+    files = [
+        writable_path(path, option) if path else None for path, option in ((json, "--json"), (markdown, "--markdown"))
+    ]
+    if from_json:
+        board = page.read_board(from_json)
+    else:
+        available_models = architectures()
+        selected_models = [
+            available_models[require_known("model type", n, available_models, "packproof models --list")]
+            for n in names or available_models
+        ]
+        if list_only:
+            typer.echo("\n".join(f"{architecture.name}  {architecture.model}" for architecture in selected_models))
+            return SUCCESS
+        start, results = time.monotonic(), []
+        for result in run_board(selected_models, seed):
+            results.append(result)
+            if isinstance(result, Built):
+                typer.echo(f"{result.name}: {result.reason or result.layers or 'one kind of layer'}")
+            else:
+                typer.echo(page.outcome_line(result))
+        versions = {name: version(name) for name in ("transformers", "torch")}
+        board = page.make_board(results, time.monotonic() - start, seed, versions)
+    for file, text in zip(files, (page.as_json(board), page.as_markdown(board)), strict=True):
+        if file:
+            replace_text(file, text)
+    typer.echo(page.board_counts(board))
+    return SUCCESS

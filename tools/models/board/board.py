@@ -1,0 +1,159 @@
+"""The board of models: how each convention fares in a small random model of each architecture of transformers."""
+
+import importlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from packproof.harness.process.parallel import run_side_by_side
+from packproof.harness.report.events import CellFinished, Verdict
+from packproof.models.board import flash
+from packproof.models.board.exceptions import SIZES
+from packproof.models.board.tiny import Architecture, tiny_model
+from packproof.models.check import module_request, run_module_check
+from packproof.models.conventions import CONVENTIONS
+from packproof.models.culprit import LEAK_HEADING
+
+Word = Literal["isolates", "leaks", "refuses", "differs", "not judged"]
+LAYOUTS = ((5, 9, 7), (9, 1, 17, 3))  # across a window or chunk of 8 and a convolution of 4, and not
+CONVENTION_NAMES = tuple(n for n in CONVENTIONS if n.startswith(("hf_", "mask4d")))
+FLASH = tuple(n for n in CONVENTION_NAMES if n.startswith("hf_") and n != "hf_mrope")
+_SILENCE = 60.0  # seconds until an architecture has to give its next outcome
+
+
+@dataclass(frozen=True)
+class Built:
+    """An architecture and its small model, or the reason why none was built."""
+
+    name: str
+    """The model type."""
+    model: str
+    """The class of the model."""
+    also: tuple[str, ...]
+    """Other model types of the same class."""
+    layers: str = ""
+    """The kinds of layers, as "linear_attention, full_attention"."""
+    attention: str = ""
+    """The attention implementation chosen by transformers, such as "sdpa"."""
+    parameters: int = 0
+    """The number of parameters."""
+    reason: str = ""
+    """The error of the build, "" if it succeeded."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one convention in one architecture."""
+
+    name: str
+    """The model type."""
+    convention: str
+    """One of CONVENTION_NAMES."""
+    flash: bool
+    """Whether attention ran transformers' path of flash attention."""
+    word: Word
+    module: str = ""
+    """The first module that leaks, "" if none does or it is unknown."""
+    text: str = ""
+    """Why the model refuses, differs or was not judged, or another remark."""
+
+
+BoardEntry = Built | Outcome
+
+
+def run_board(architectures: Sequence[Architecture], seed: int = 0) -> Iterator[BoardEntry]:
+    """Judge each architecture in a process of its own, which ends after a minute without an outcome."""
+    units = [partial(_judge_architecture, architecture, seed) for architecture in architectures]
+
+    def replacement_of(number: int, text: str) -> Callable[[], Iterator[BoardEntry]]:
+        return partial(_entry_of_lost_process, architectures[number], text)
+
+    importlib.import_module("transformers.models.llama.modeling_llama")  # imported once, before the forks
+    torch.set_num_threads(1)
+    yield from run_side_by_side(
+        units, os.cpu_count() or 1, record_type=BoardEntry, retry=replacement_of, max_silence=_SILENCE
+    )
+
+
+def _entry_of_lost_process(architecture: Architecture, text: str) -> Iterator[BoardEntry]:
+    yield Built(architecture.name, architecture.model, architecture.also, reason=text)
+
+
+def _judge_architecture(architecture: Architecture, seed: int) -> Iterator[BoardEntry]:
+    name, names = architecture.name, (architecture.name, architecture.model, architecture.also)
+    try:
+        model, layers = tiny_model(name)
+        parameters = sum(p.numel() for p in model.parameters())
+    except Exception as error:
+        yield Built(*names, reason=_one_line(error))
+        return
+    attention = str(getattr(model.config, "_attn_implementation", ""))
+    yield Built(*names, layers, attention, parameters)
+    for convention in CONVENTION_NAMES:
+        yield _judge_convention(name, model, convention, seed, nullcontext(), with_flash=False)
+    if flash.reaches_flash_attention(model):
+        for convention in FLASH:
+            yield _judge_convention(
+                name, model, convention, seed, flash.replace_flash_attention(model), with_flash=True
+            )
+
+
+def _random_ids(tokens: int, generator: torch.Generator) -> Tensor:
+    """Random ids. None of them is padding, since some models count positions from there."""
+    return torch.randint(3, SIZES["pad_token_id"], (1, tokens), generator=generator)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _judge_convention(
+    name: str,
+    model: nn.Module,
+    convention: str,
+    seed: int,
+    attention_context: AbstractContextManager[None],
+    *,
+    with_flash: bool,
+) -> Outcome:
+    try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(attention_context)
+            except ValueError as error:  # transformers refuses flash attention with this config
+                return Outcome(name, convention, with_flash, "refuses", text=_one_line(error))
+            request = module_request(
+                model, inputs=_random_ids, convention=convention, layouts=LAYOUTS, seed=seed, name=name, records=False
+            )
+            verdicts = []
+            for event in run_module_check(request):
+                if isinstance(event, CellFinished):
+                    verdicts.append(event.verdict)
+                    if event.verdict.status != "passed":
+                        break
+    except Exception as error:
+        return Outcome(name, convention, with_flash, "not judged", text=_one_line(error))
+    return Outcome(name, convention, with_flash, *_summarize(verdicts))
+
+
+def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
+    """The word for the verdicts, the first module that leaks, and the reason."""
+    isolation, packing = verdicts[0], verdicts[1] if verdicts[1:] else None
+    if isolation.failure:
+        lines = [line for line in isolation.failure.lines if line.startswith(LEAK_HEADING)]
+        module = lines[0].removeprefix(LEAK_HEADING) if lines else ""
+        return "leaks", module, isolation.failure.lines[0]
+    if isolation.status == "inconclusive" and isolation.reason.startswith("the module refused: "):
+        return "refuses", "", isolation.reason.removeprefix("the module refused: ")
+    if isolation.status != "passed":
+        return "not judged", "", isolation.reason
+    if packing and packing.failure:
+        return "differs", "", packing.failure.lines[0]
+    notes = [isolation.reason, packing.reason if packing and packing.status != "passed" else ""]
+    return "isolates", "", "; ".join(filter(None, notes))

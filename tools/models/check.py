@@ -1,0 +1,410 @@
+"""The check of a module: per convention, whether documents are isolated and equal to the same documents alone."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
+from itertools import chain, product
+from typing import Any
+
+import torch
+from torch import nn
+
+from packproof.base.errors import ArgumentError, checked_call
+from packproof.base.names import ATTENTION, SEED, is_seed, require_known
+from packproof.base.names import long_dtype as dtype_name
+from packproof.harness.process.parallel import run_on_every_core
+from packproof.harness.report.events import (
+    Cell,
+    CellFinished,
+    CellStarted,
+    Event,
+    Failure,
+    RunFinished,
+    RunStarted,
+    Status,
+    Verdict,
+)
+from packproof.harness.report.failed import CheckFailed
+from packproof.harness.report.module_record import ModuleRecord
+from packproof.harness.report.own_faults import errors_as_verdicts, inconclusive_verdicts
+from packproof.harness.report.wording import failure_texts
+from packproof.interpreter.in_use import repair_if_used
+from packproof.models.conventions import CONVENTIONS, Convention, find_convention
+from packproof.models.judges import JUDGES, Judgement, PaddedLayout, Trial, verdict_of
+from packproof.models.modes import CannotRun, Mode, supported_modes
+from packproof.models.pack import FIRST_LENGTHS, Lengths, layouts_for, many_documents, padded_layouts
+from packproof.models.subject import (
+    MakeInput,
+    ModuleRefused,
+    NoGradient,
+    NoOutput,
+    PickOutput,
+    Subject,
+    make_subject,
+)
+from packproof.models.target import address
+
+_MOST_TOKENS = {"quick": 64, "standard": 600, "thorough": 4096}
+_COMPILED_LAYOUTS: tuple[Lengths, ...] = (FIRST_LENGTHS, (9, 1, 17, 3))  # few: each new shape may compile again
+_NOT_ISOLATED = "its documents are not isolated"
+MATRIX_DTYPES = ("fp32", "bf16")
+
+
+@dataclass(frozen=True)
+class ModuleRequest:
+    """A module and the conventions, modes, dtypes and layouts to check it with."""
+
+    subject: Subject
+    conventions: tuple[Convention, ...]
+    """The conventions to try."""
+    name: str
+    """The name of the module in reports."""
+    device: str
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """The entries of a replay file from which the module is made again. Empty: no replay files."""
+    convention_addresses: Mapping[str, str] = field(default_factory=dict)
+    """The address of each user-defined convention, by its name; a replay imports the convention from there."""
+    profile: str = "standard"
+    seed: int = 0
+    explicit: bool = True
+    """Whether the caller named the conventions. A leak or a refusal then fails the check."""
+    modes: tuple[Mode, ...] = (Mode(),)
+    dtypes: tuple[torch.dtype, ...] = ()
+    matrix: bool = False
+    """Try every mode and dtype that the module supports. A refused one is reported and not counted."""
+    notes: tuple[str, ...] = ()
+    """Modes that cannot run here, with the reasons."""
+    layouts: tuple[Lengths, ...] = ()
+    """Layouts to try. If these and the padded ones are empty, layouts are made for the module: around its chunk sizes,
+    windows and convolution widths."""
+    layouts_with_padding: tuple[PaddedLayout, ...] = ()
+    """Layouts with padding to try."""
+    laws: tuple[str, ...] = tuple(JUDGES)
+    """The properties to judge."""
+    timeout: float = 600.0
+    """Seconds without an event after which a setting in its own process is ended."""
+
+    def settings(self) -> "list[ModuleSetting]":
+        """Every combination of convention, mode and dtype. Each is judged separately."""
+        dtypes = self.dtypes or (self.subject.dtype,)
+        return [ModuleSetting(*combination) for combination in product(self.conventions, self.modes, dtypes)]
+
+    def cells(self, setting: "ModuleSetting") -> list[Cell]:
+        """The cells of one setting."""
+        dtype, device = str(setting.dtype).removeprefix("torch."), self.device.partition(":")[0]
+        judges_padding = setting.convention.padding and (self.layouts_with_padding or not self.layouts)
+        laws = [law for law in self.laws if law != "padding" or judges_padding]
+        return [Cell(str(setting), self.name, law, dtype, device) for law in laws]
+
+    def with_replay_file(self, setting: "ModuleSetting", judgement: Judgement) -> Judgement:
+        """Write a replay file of the failure, if there is one, and name the file in the verdict."""
+        failure, cell = judgement.verdict.failure, judgement.verdict.cell
+        if failure is None or not self.origin:
+            return judgement
+        record = ModuleRecord(
+            **self.origin,
+            convention=self.convention_addresses.get(setting.convention.name, setting.convention.name),
+            property=cell.property,
+            lengths=failure.lengths,
+            gaps=judgement.gaps,
+            dtype=cell.dtype,
+            device=cell.device,
+            seed=self.seed,
+            mode=asdict(setting.mode),
+            message=failure.lines,
+        )
+        file, write_error = record.write()
+        failure = replace(failure, replay=file, lines=(*failure.lines, *filter(None, [write_error])))
+        return replace(judgement, verdict=replace(judgement.verdict, failure=failure))
+
+    def trial(self, setting: "ModuleSetting") -> Trial:
+        """The subject and layouts of one setting. Raises CannotRun."""
+        max_tokens, convention, compiled = _MOST_TOKENS[self.profile], setting.convention, setting.mode.compiled
+        subject = self.subject.to_device(self.device).in_mode(setting.mode)
+        subject = subject if setting.dtype == subject.dtype else subject.to_dtype(setting.dtype)
+        layouts, layouts_with_padding, many_layout = self.layouts, self.layouts_with_padding, tuple[int, ...]()
+        if not (layouts or layouts_with_padding):
+            layouts = _COMPILED_LAYOUTS if compiled else tuple(layouts_for(subject.module, most_tokens=max_tokens))
+            many_layout = () if compiled else many_documents(max_tokens)
+            layouts_with_padding = tuple(
+                padded_layouts(subject.module, between_documents=convention.padding == "between")
+            )
+        return Trial(
+            subject,
+            convention,
+            self.seed,
+            layouts,
+            many_layout,
+            layouts_with_padding[:1] if compiled else layouts_with_padding,
+        )
+
+
+@dataclass(frozen=True)
+class ModuleSetting:
+    convention: Convention
+    mode: Mode
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{self.convention.name} ({self.mode})" if str(self.mode) else self.convention.name
+
+
+@checked_call
+def check_module(
+    module: nn.Module | Callable[[], nn.Module],
+    *,
+    convention: str | Convention | Sequence[str | Convention] | None = None,
+    inputs: int | MakeInput | None = None,
+    output: str | PickOutput | None = None,
+    redraw: bool = True,
+    mode: str | Sequence[str] = "eval",
+    attention: str | Sequence[str] = "",
+    dtypes: Sequence[str] | None = None,
+    compiled: bool = False,
+    matrix: bool = False,
+    profile: str = "standard",
+    seed: int = 0,
+) -> tuple[Verdict, ...]:
+    """Prove that a module computes each document of a pack as if it were alone, in values and in gradients.
+
+    module: any nn.Module that takes a pack, or a function that makes one. It is copied and put into eval mode.
+    convention: how the module learns where documents begin: a name (`packproof model --conventions`), "module:NAME" or
+        your own Convention. None tries all of packproof's and reports which of them isolate.
+    inputs: the width of a token, or a function (tokens, generator) that returns (1, tokens, ...). None draws token ids
+        up to the size of the first nn.Embedding.
+    output: the name of the output along tokens, or a function that picks it from what forward returns. None takes
+        `logits`, `last_hidden_state` or the first tensor.
+    redraw: whether matrices get random values, since freshly initialised ones let little through. False keeps yours.
+    mode: "eval", "train" (without dropout) or "checkpointing" (training with recomputation), or several of them.
+    attention: an implementation of transformers, such as "eager", or several.
+    dtypes: "fp32" and so on, one or several. None keeps the module's own.
+    compiled: run it through torch.compile.
+    matrix: run every mode, attention and dtype that the module and this machine support. A setting that the module
+        refuses is skipped.
+
+    Properties of each convention. `isolation`: when one document changes, the others keep their bits, and the gradient
+    of each at the tokens of every other is exactly zero; the same call without boundaries must be seen to leak first.
+    `packing`: outputs, and the sums of parameters' gradients, are those of the documents alone, in fp64, within
+    rounding (measured by running the module at two precisions). `padding`, for a convention with rows outside of every
+    document: their contents reach no document, and no NaN comes of them; skipped if the module refuses them.
+
+    Returns the verdicts. A failure leaves a replay file in .packproof. Raises CheckFailed, with the smallest layout and
+    the first module that leaks, if a named convention does not hold, or if none was named and none holds; ArgumentError
+    for a wrong argument.
+
+    >>> import torch, packproof
+    >>> class Mean(torch.nn.Module):
+    ...     def forward(self, x, cu_seqlens):
+    ...         return torch.cat([d.cumsum(0) for d in x[0].split(cu_seqlens.diff().tolist())])
+    >>> [v.status for v in packproof.check_module(Mean(), convention="cu_seqlens", inputs=8)]
+    ['passed', 'passed', 'skipped']
+    """
+    request = module_request(
+        module,
+        convention=convention,
+        inputs=inputs,
+        output=output,
+        redraw=redraw,
+        modes=_texts("mode", mode),
+        attention=_texts("attention", attention),
+        dtypes=_texts("dtypes", dtypes or ()),
+        compiled=compiled,
+        matrix=matrix,
+        profile=profile,
+        seed=seed,
+    )
+    *_, end = run_module_check(request)
+    assert isinstance(end, RunFinished)
+    if not module_passed(request, end):
+        raise CheckFailed("\n\n".join(_failure_reasons(request, end)), end.verdicts)
+    return end.verdicts
+
+
+def module_request(
+    module: nn.Module | Callable[[], nn.Module],
+    *,
+    convention: str | Convention | Sequence[str | Convention] | None,
+    inputs: int | MakeInput | None = None,
+    output: str | PickOutput | None = None,
+    redraw: bool = True,
+    modes: Sequence[str] = ("eval",),
+    attention: Sequence[str] = ("",),
+    dtypes: Sequence[str] = (),
+    compiled: bool = False,
+    matrix: bool = False,
+    profile: str = "standard",
+    seed: int = 0,
+    name: str = "",
+    target: str = "",
+    device: str | None = None,
+    records: bool = True,
+    **request_fields: Any,
+) -> ModuleRequest:
+    """The request for these arguments. Raises ArgumentError and UsageError.
+
+    target: the address from which a replay makes the module again.
+    records: whether failures leave replay files.
+    request_fields: further fields of ModuleRequest.
+    """
+    if profile not in _MOST_TOKENS:
+        raise ArgumentError(f"profile: {profile!r}, expected one of {', '.join(_MOST_TOKENS)}")
+    if not is_seed(seed):
+        raise ArgumentError(f"seed: {seed!r}, expected {SEED}")
+    convention_arguments = [convention] if isinstance(convention, str | Convention) else list(convention or CONVENTIONS)
+    conventions = tuple(map(find_convention, convention_arguments))
+    user_conventions = [
+        (convention_object, argument)
+        for convention_object, argument in zip(conventions, convention_arguments, strict=True)
+        if CONVENTIONS.get(convention_object.name) is not convention_object
+    ]
+    convention_addresses = {
+        convention_object.name: argument if isinstance(argument, str) else address(argument) or convention_object.name
+        for convention_object, argument in user_conventions
+    }
+    for implementation in attention:
+        require_known("attention", implementation, ("", *ATTENTION))
+    if matrix and (compiled or [*modes, *attention] != ["eval", ""]):
+        raise ArgumentError("matrix: it has every mode and attention, and torch.compile; leave out what chooses them")
+    selected_modes = tuple(
+        Mode.from_name(mode, implementation, compiled=compiled) for implementation in attention for mode in modes
+    )
+    origin = {
+        "target": target or address(module),
+        "inputs": address(inputs) if callable(inputs) else inputs,
+        "output": address(output) if callable(output) else output,
+        "redraw": redraw,
+    }
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        built_module = module if isinstance(module, nn.Module) else module()
+    if not isinstance(built_module, nn.Module):
+        raise ArgumentError(
+            f"module: {type(built_module).__name__}, expected an nn.Module or a function that returns one"
+        )
+    subject = make_subject(built_module, inputs, output, redraw=redraw, seed=seed)
+    notes: tuple[str, ...] = ()
+    if matrix:
+        selected_modes, notes = supported_modes(subject.module)
+        dtypes = dtypes or MATRIX_DTYPES
+    return ModuleRequest(
+        subject,
+        conventions,
+        name or type(built_module).__name__,
+        device or subject.device,
+        origin if records else {},
+        convention_addresses,
+        profile,
+        seed,
+        explicit=convention is not None,
+        modes=selected_modes,
+        dtypes=tuple(getattr(torch, dtype_name(text)) for text in dtypes),
+        matrix=matrix,
+        notes=notes,
+        **request_fields,
+    )
+
+
+def _texts(name: str, value: str | Sequence[str]) -> list[str]:
+    texts = [value] if isinstance(value, str) else list(value)
+    if not all(isinstance(text, str) for text in texts) or not (texts or name == "dtypes"):
+        raise ArgumentError(f"{name}: {value!r}, expected a name, or several in a list")
+    return texts
+
+
+def module_passed(request: ModuleRequest, end: RunFinished) -> bool:
+    """Whether the module passed: by every convention if they were named, else by at least one."""
+    if request.explicit:
+        statuses = {verdict.status for verdict in end.verdicts}
+        return "passed" in statuses and statuses <= {"passed", "skipped"}
+    return bool(conventions_by_outcome(end)["held by"])
+
+
+def conventions_by_outcome(end: RunFinished) -> dict[str, list[str]]:
+    """The names of the conventions, grouped by outcome."""
+    names_by_outcome: dict[str, list[str]] = {"held by": [], "broken by": [], "not judged by": []}
+    statuses_by_convention: dict[str, set[Status]] = {}
+    for verdict in end.verdicts:
+        statuses_by_convention.setdefault(verdict.cell.op, set()).add(verdict.status)
+    for name, statuses in statuses_by_convention.items():
+        is_held = "passed" in statuses and statuses <= {"passed", "skipped"}
+        names_by_outcome["broken by" if "failed" in statuses else "held by" if is_held else "not judged by"].append(
+            name
+        )
+    return names_by_outcome
+
+
+def _failure_reasons(request: ModuleRequest, end: RunFinished) -> Iterator[str]:
+    if not request.explicit:
+        yield f"{request.name}: no convention isolates its documents"
+    yield from failure_texts([verdict for verdict in end.verdicts if verdict.failure])
+    for verdict in end.verdicts:
+        if verdict.status in ("inconclusive", "error") and request.explicit:
+            yield f"{verdict.cell.op} · {verdict.cell.target} · {verdict.cell.law} was not judged: {verdict.reason}"
+
+
+def run_module_check(request: ModuleRequest, *, in_own_processes: bool = False) -> Iterator[Event]:
+    """Check the module in each setting, event by event.
+
+    in_own_processes: run each setting in its own process, in parallel, and end one that hangs. This process must not
+        have run a backward pass yet, since autograd's threads do not survive a fork.
+    """
+    start = time.monotonic()
+    if request.device == "cpu":
+        repair_if_used()
+    settings, verdicts = request.settings(), {}
+    cells = tuple(cell for setting in settings for cell in request.cells(setting))
+    yield RunStarted(cells, request.profile, request.seed, request.notes)
+    units = [partial(_check_setting, request, setting) for setting in settings]
+
+    def report_lost_setting(number: int, text: str) -> Callable[[], Iterator[Event]]:
+        remaining_cells = [cell for cell in request.cells(settings[number]) if cell not in verdicts]
+        return partial(inconclusive_verdicts, remaining_cells, f"the module did not return: {text}")
+
+    run_in_parallel = partial(
+        run_on_every_core,
+        units,
+        request.device,
+        record_type=Event,
+        retry=report_lost_setting,
+        max_silence=request.timeout,
+    )
+    events = run_in_parallel() if in_own_processes else chain(*(unit() for unit in units))
+    for event in events:
+        if isinstance(event, CellFinished):
+            verdicts[event.verdict.cell] = event.verdict
+        yield event
+    yield RunFinished(tuple(verdicts[cell] for cell in cells if cell in verdicts), time.monotonic() - start)
+
+
+def _check_setting(request: ModuleRequest, setting: ModuleSetting) -> Iterator[Event]:
+    """Judge every property in one setting.
+
+    Once `isolation` has failed, `packing` fails for the same reason, and `padding` is skipped.
+    """
+    leak: Failure | None = None
+    trial = cache(lambda: request.trial(setting))
+    for cell in request.cells(setting):
+        yield CellStarted(cell)
+        start = time.monotonic()
+        for event in errors_as_verdicts(cell, _judge_cell(request, setting, cell, trial, leak)):
+            verdict = replace(event.verdict, seconds=time.monotonic() - start)
+            reason = _NOT_ISOLATED if leak and verdict.status == "failed" else verdict.reason
+            leak = verdict.failure if cell.property == "isolation" else leak
+            yield CellFinished(replace(verdict, reason=reason))
+
+
+def _judge_cell(
+    request: ModuleRequest, setting: ModuleSetting, cell: Cell, trial: Callable[[], Trial], leak: Failure | None
+) -> Iterator[CellFinished]:
+    refused_status: Status = "skipped" if request.matrix and setting.mode != Mode() else "inconclusive"
+    try:
+        if leak and cell.property == "padding":
+            judgement = Judgement(verdict_of(cell, "skipped", 0, _NOT_ISOLATED))
+        else:
+            judgement = JUDGES[cell.property](trial().with_first_layout(leak.lengths if leak else ()), cell)
+    except (CannotRun, NoGradient, NoOutput) as error:
+        judgement = Judgement(verdict_of(cell, refused_status, 0, str(error)))
+    except ModuleRefused as refusal:
+        judgement = Judgement(verdict_of(cell, refused_status, 0, f"the module refused: {refusal}"))
+    yield CellFinished(request.with_replay_file(setting, judgement).verdict)

@@ -1,0 +1,331 @@
+"""The properties of a module: each judges one convention in one mode, and shrinks a failure."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from packproof.base.errors import ArgumentError
+from packproof.base.wording import plural
+from packproof.harness.report.events import Cell, Failure, Status, Tier, Verdict
+from packproof.models.conventions import Convention
+from packproof.models.culprit import first_differing_module, first_leaking_backward, first_leaking_module
+from packproof.models.equality import Difference, PackedAndAlone
+from packproof.models.isolation import MAX_CHANGED_DOCUMENTS, Leakage, measure_leakage
+from packproof.models.pack import PADDING, Lengths, Pack, shrink_lengths, smaller_padded_layouts
+from packproof.models.subject import ModuleRefused, Subject
+
+PaddedLayout = tuple[Lengths, tuple[int, ...]]
+Outcome = TypeVar("Outcome")
+_SHRINK_SECONDS = {"isolation": 10.0, "packing": 5.0, "padding": 5.0}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One convention of a module in one mode, and the layouts to judge it at."""
+
+    subject: Subject
+    convention: Convention
+    seed: int
+    layouts: Sequence[Lengths]
+    """Layouts to try, small ones first."""
+    many_layout: Lengths = ()
+    """A layout of many documents, for `isolation`, which runs no document alone; () for none."""
+    layouts_with_padding: Sequence[PaddedLayout] = ()
+    """Layouts with padding."""
+
+    def with_first_layout(self, lengths: Lengths) -> "Trial":
+        """The same trial with this layout first, unless it has many documents."""
+        return replace(self, layouts=(lengths, *self.layouts)) if 0 < len(lengths) <= MAX_CHANGED_DOCUMENTS else self
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict, and the padding of the layout at which it failed."""
+
+    verdict: Verdict
+    gaps: tuple[int, ...] = ()
+
+
+Judge = Callable[[Trial, Cell], Judgement]
+
+
+def verdict_of(cell: Cell, status: Status, examples: int, reason: str = "", failure: Failure | None = None) -> Verdict:
+    tier: Tier = "gpu" if cell.device == "cuda" else "eager"
+    refusals = 1 if status == "inconclusive" and not examples else 0
+    return Verdict(cell, tier, status, examples + refusals, 0.0, examples, refusals, reason=reason, failure=failure)
+
+
+def isolation(trial: Trial, cell: Cell) -> Judgement:
+    """When one document changes, the others keep their bits and have no gradient at its tokens."""
+    subject, notes, examples = trial.subject, list[str](), 0
+    if reason := _inconclusive_reason(trial, subject.pack(trial.layouts[0])):
+        return Judgement(verdict_of(cell, "inconclusive", 0, reason))
+    for lengths in (*trial.layouts, *([trial.many_layout] if trial.many_layout else ())):
+        leakage = measure_leakage(subject, trial.convention, subject.pack(lengths), trial.seed)
+        examples += 1
+        if leakage.leaking_pairs:
+            return Judgement(
+                verdict_of(cell, "failed", examples, failure=_leak_failure(trial, lengths, leakage, examples))
+            )
+        if leakage.ties:
+            notes.append(_near_ties_note(leakage.ties))
+        if leakage.pairs_within_rounding:
+            notes.append(f"others move by rounding, with a gradient of zero, at lengths {list(lengths)}")
+    if not leakage.gradient:
+        notes.append("by values alone: a compiled model has no gradient at its ids, and packing judges its parameters'")
+    return Judgement(verdict_of(cell, "passed", examples, "; ".join(notes[:1])))
+
+
+def packing(trial: Trial, cell: Cell) -> Judgement:
+    """Outputs, and the sums of parameters' gradients, are those of the documents alone."""
+    compare, subject = PackedAndAlone.at_two_precisions(trial.subject, trial.convention, trial.seed), trial.subject
+    examples, inconclusive_reasons, ties = 0, list[str](), 0
+    for lengths in trial.layouts:
+        examples += 1
+        comparison = compare(subject.pack(lengths))
+        inconclusive_reasons, ties = [*inconclusive_reasons, *comparison.inconclusive_reasons], ties + comparison.ties
+        if comparison.first_failure:
+            failure = _packing_failure(compare, subject, lengths, comparison.first_failure, examples)
+            return Judgement(verdict_of(cell, "failed", examples, failure=failure))
+    return Judgement(_equality_verdict(cell, examples, inconclusive_reasons, ties))
+
+
+def padding(trial: Trial, cell: Cell) -> Judgement:
+    """The contents of padding rows reach no document and no gradient, and no output there is NaN."""
+    compare, examples, inconclusive_reasons, ties = None, 0, list[str](), 0
+    for padded_layout in trial.layouts_with_padding:
+        try:
+            compare = compare or PackedAndAlone.at_two_precisions(trial.subject, trial.convention, trial.seed)
+            lines, layout_ties, layout_reasons = _judge_padding(trial, compare, padded_layout)
+        except (ModuleRefused, ArgumentError) as refusal:
+            if not examples:
+                return Judgement(verdict_of(cell, "skipped", 0, f"the module refused padding: {refusal}"))
+            raise
+        examples, ties, inconclusive_reasons = (
+            examples + 1,
+            ties + layout_ties,
+            [*inconclusive_reasons, *layout_reasons],
+        )
+        if lines:
+            (lengths, gaps), lines, attempts = _shrink_padding(trial, compare, padded_layout, lines)
+            padding_text = f"padding of {', '.join(map(str, gaps))} rows before each document and after the last"
+            return Judgement(
+                verdict_of(
+                    cell,
+                    "failed",
+                    examples,
+                    failure=Failure(lengths, "output", (padding_text, *lines), examples, attempts),
+                ),
+                gaps,
+            )
+    return Judgement(_equality_verdict(cell, examples, inconclusive_reasons, ties))
+
+
+JUDGES: dict[str, Judge] = {"isolation": isolation, "packing": packing, "padding": padding}
+
+
+def _equality_verdict(cell: Cell, examples: int, inconclusive_reasons: list[str], ties: int) -> Verdict:
+    if inconclusive_reasons:
+        remainder = f"; so are {len(inconclusive_reasons) - 1} more" if inconclusive_reasons[1:] else ""
+        return verdict_of(cell, "inconclusive", examples, f"{inconclusive_reasons[0]}{remainder}")
+    return verdict_of(cell, "passed", examples, _near_ties_note(ties) if ties else "")
+
+
+def _near_ties_note(ties: int) -> str:
+    return f"near ties: {plural(ties, 'choice')} of a router or a top-k fell otherwise by rounding, and were made alike"
+
+
+def _inconclusive_reason(trial: Trial, pack: Pack) -> str:
+    """Why this module cannot be judged: it is random, or leaks nothing even without boundaries. "" if it can."""
+    subject, convention = trial.subject, trial.convention
+    x, arguments = subject.input(pack.tokens, trial.seed), subject.arguments(convention, pack)
+    boundaryless_arguments = subject.arguments(convention, pack.without_boundaries())
+    calls = (boundaryless_arguments, arguments, arguments, arguments)  # boundaries kept by the module settle first
+    with torch.no_grad():
+        *_, first_output, second_output = (subject.call_with(x, call_arguments, convention) for call_arguments in calls)
+    if not torch.equal(first_output.nan_to_num(), second_output.nan_to_num()):
+        return "two equal calls differ: no document can be shown to be isolated from chance"
+    if not first_output.isfinite().all():
+        return "its outputs are not finite"
+    if not measure_leakage(subject, convention, pack, trial.seed, boundaryless_arguments).leaking_pairs:
+        return "the same call without boundaries leaks nothing either, so that this check could not see a leak"
+    return ""
+
+
+class _Shrinker:
+    """Tries smaller layouts for some seconds, and counts the attempts."""
+
+    def __init__(self, law: str) -> None:
+        self.attempts, self._deadline = 0, time.monotonic() + _SHRINK_SECONDS[law]
+
+    def attempt(self, check: Callable[[], Outcome | None]) -> Outcome | None:
+        if time.monotonic() > self._deadline:
+            return None
+        self.attempts += 1
+        try:
+            return check()
+        except (ModuleRefused, ArgumentError):
+            return None
+
+
+def _leak_failure(trial: Trial, lengths: Lengths, leakage: Leakage, example: int) -> Failure:
+    """The leak at the smallest layout with one, and the first module that leaks."""
+    subject, convention, seed = trial.subject, trial.convention, trial.seed
+    leakage_by_lengths, shrinker = {lengths: leakage}, _Shrinker("isolation")
+
+    def leaks(candidate: Lengths) -> bool:
+        def measure() -> Leakage | None:
+            result = measure_leakage(subject, convention, subject.pack(candidate), seed)
+            return result if result.leaking_pairs else None
+
+        if candidate_leakage := shrinker.attempt(measure):
+            leakage_by_lengths[candidate] = candidate_leakage
+        return candidate in leakage_by_lengths
+
+    smallest_lengths = shrink_lengths(lengths, leaks)
+    smallest_leakage = leakage_by_lengths[smallest_lengths]
+    i, j = smallest_leakage.leaking_pairs[0]
+    gradient = smallest_leakage.gradient.get((i, j))
+    gradient_text = f", and their gradient at its tokens is up to {gradient:.3g}, not 0" if gradient else ""
+    lines = [
+        f"document {i} reaches document {j}: outputs of up to {smallest_leakage.scale:.3g} move by "
+        f"{smallest_leakage.output_change[i, j]:.3g} when it changes{gradient_text}",
+        *_culprit_lines(trial, leakage, lengths),
+        *(
+            ()
+            if smallest_leakage.moves_output((i, j))
+            else ("it leaks in the backward pass alone: outputs move by no more than rounding",)
+        ),
+        *_ineffective_arguments(trial, subject.pack(lengths), leakage),
+    ]
+    return Failure(smallest_lengths, "output", tuple(lines), example, shrinker.attempts)
+
+
+def _culprit_lines(trial: Trial, leakage: Leakage, lengths: Lengths, gaps: tuple[int, ...] = ()) -> Iterator[str]:
+    """The first module that leaks: in the forward pass, or in the backward pass if outputs do not move."""
+    uncompiled, pair = trial.subject.uncompiled(), leakage.leaking_pairs[0]
+    pack = uncompiled.pack(lengths, gaps)
+    if leakage.moves_output(pair):
+        culprit = first_leaking_module(uncompiled, trial.convention, pack, pair[0], trial.seed)
+    else:
+        culprit = first_leaking_backward(uncompiled, trial.convention, pack, pair, trial.seed)
+    if culprit:
+        yield from culprit.lines()
+    elif trial.subject.mode.compiled:
+        yield "uncompiled it does not leak"
+
+
+def _ineffective_arguments(trial: Trial, pack: Pack, leakage: Leakage) -> Iterator[str]:
+    """The arguments without effect: for one document the module gives the same bits as for many."""
+    subject, convention = trial.subject, trial.convention
+    x, arguments = subject.input(pack.tokens, trial.seed), subject.arguments(convention, pack)
+    single_document_arguments = subject.arguments(convention, pack.without_boundaries())
+    ineffective_names = []
+    for name in [n for n, value in arguments.items() if not isinstance(value, bool)]:
+        try:
+            with torch.no_grad():
+                out = subject.call_with(x, arguments | {name: single_document_arguments[name]}, convention)
+        except ModuleRefused:
+            continue
+        if torch.equal(out, leakage.output):
+            ineffective_names.append(name)
+    if ineffective_names:
+        yield f"accepted without effect: {', '.join(ineffective_names)}: for one document the output has the same bits"
+
+
+def _packing_failure(
+    compare: PackedAndAlone, subject: Subject, lengths: Lengths, difference: Difference, example: int
+) -> Failure:
+    difference_by_lengths, shrinker = {lengths: difference}, _Shrinker("packing")
+
+    def differs(candidate: Lengths) -> bool:
+        if candidate_difference := shrinker.attempt(lambda: compare(subject.pack(candidate)).first_failure):
+            difference_by_lengths[candidate] = candidate_difference
+        return candidate in difference_by_lengths
+
+    smallest_lengths = shrink_lengths(lengths, differs)
+    lines = (
+        _difference_text(difference_by_lengths[smallest_lengths]),
+        *_length_dependence(compare, subject, smallest_lengths, difference_by_lengths[smallest_lengths]),
+        *_differing_module_lines(compare, subject.pack(lengths), difference),
+    )
+    return Failure(smallest_lengths, difference_by_lengths[smallest_lengths].name, lines, example, shrinker.attempts)
+
+
+def _length_dependence(
+    compare: PackedAndAlone, subject: Subject, lengths: Lengths, difference: Difference
+) -> Iterator[str]:
+    """A line if the contents of the other documents do not reach this one: it then depends on their lengths."""
+    if difference.document is None or len(lengths) > MAX_CHANGED_DOCUMENTS:
+        return
+    with suppress(ModuleRefused):
+        other_documents = [j for j in range(len(lengths)) if j != difference.document]
+        leakage = measure_leakage(
+            subject, compare.convention, subject.pack(lengths), compare.seed, sources=other_documents
+        )
+        if all(reader != difference.document for _, reader in leakage.leaking_pairs):
+            yield (
+                f"what other documents hold does not reach {difference.name}: it follows how long they are, or where "
+                "it lies among them"
+            )
+
+
+def _differing_module_lines(compare: PackedAndAlone, pack: Pack, difference: Difference) -> Iterator[str]:
+    """The first module that differs from the document alone by more than rounding explains in the output."""
+    if difference.document is not None:
+        uncompiled = compare.high_precision.uncompiled()
+        roundings = difference.allowed / ((difference.scale or 1.0) * torch.finfo(uncompiled.dtype).eps / 2)
+        culprit = first_differing_module(
+            uncompiled, compare.convention, pack, difference.document, compare.seed, roundings
+        )
+        yield from culprit.lines() if culprit else ()
+
+
+def _difference_text(difference: Difference) -> str:
+    return (
+        f"{difference.name}: off by {difference.max_difference:.3g} from the document alone, in values of up to "
+        f"{difference.scale:.3g}; rounding explains {difference.allowed:.3g}"
+    )
+
+
+def _judge_padding(
+    trial: Trial, compare: PackedAndAlone, padded_layout: PaddedLayout
+) -> tuple[list[str], int, list[str]]:
+    """A line for each violation through padding, the number of near ties, and the inconclusive reasons."""
+    pack = trial.subject.pack(*padded_layout)
+    leakage = measure_leakage(trial.subject, trial.convention, pack, trial.seed, sources=(PADDING,))
+    rows = leakage.output[pack.document == PADDING]
+    if rows.is_floating_point() and bool(rows.isnan().any()):
+        return ["the output of padding is NaN, where no input is"], leakage.ties, []
+    if leakage.leaking_pairs:
+        i, j = leakage.leaking_pairs[0]
+        lines = [
+            f"padding reaches document {j}: outputs of up to {leakage.scale:.3g} move by "
+            f"{leakage.output_change[i, j]:.3g} when it changes, and their gradient at its rows is up to "
+            f"{leakage.gradient.get((i, j), 0.0):.3g}",
+            *_culprit_lines(trial, leakage, *padded_layout),
+        ]
+        return lines, leakage.ties, []
+    comparison = compare(pack)
+    if comparison.first_failure:
+        return [_difference_text(comparison.first_failure)], leakage.ties, []
+    return [], leakage.ties + comparison.ties, comparison.inconclusive_reasons
+
+
+def _shrink_padding(
+    trial: Trial, compare: PackedAndAlone, padded_layout: PaddedLayout, lines: list[str]
+) -> tuple[PaddedLayout, list[str], int]:
+    shrinker = _Shrinker("padding")
+    for candidate in smaller_padded_layouts(*padded_layout, between_documents=trial.convention.padding == "between"):
+        if candidate_lines := shrinker.attempt(partial(_padding_lines, trial, compare, candidate)):
+            return candidate, candidate_lines, shrinker.attempts
+    return padded_layout, lines, shrinker.attempts
+
+
+def _padding_lines(trial: Trial, compare: PackedAndAlone, padded_layout: PaddedLayout) -> list[str]:
+    return _judge_padding(trial, compare, padded_layout)[0]

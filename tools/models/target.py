@@ -1,0 +1,87 @@
+"""The module that a command names, and the reverse: an address for an object that a caller passed.
+
+A command names a class, a factory or an instance, or a transformers config or checkpoint.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from packproof.adapters.importing import one_line_reason, working_directory
+from packproof.base.errors import UsageError
+from packproof.harness.process.location import Location
+
+
+def load_module(target: str) -> nn.Module:
+    """Build the module in this process, with random weights. Raises UsageError with the reason in one line.
+
+    target: "package.module:Class" or "path/file.py:factory", called without arguments; or the path of a config.json of
+        transformers, or of a folder with one, for a causal language model.
+    """
+    path = Path(target)
+    if path.is_dir() or path.suffix == ".json":
+        return _build(target, lambda: _from_config(path))
+    if ":" not in target:
+        raise UsageError(
+            f"target {target!r}: no such folder, and no config.json; expected one, as transformers writes it, or "
+            "package.module:Class or path/file.py:factory"
+        )
+    factory = Location.parse(target).find()
+    return factory if isinstance(factory, nn.Module) else _build(target, factory)
+
+
+def _build(target: str, make: Callable[[], Any]) -> nn.Module:
+    try:
+        module = make()
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{target}: no module can be made: {one_line_reason(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"{target}: {type(module).__name__}, expected an nn.Module or a function that returns one")
+    return module
+
+
+def _from_config(path: Path) -> Any:
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise UsageError(f"target {str(path)!r}: there is no {file}")
+    try:
+        from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415  (not a dependency)
+    except ImportError as error:
+        raise UsageError(f"{path}: a config needs transformers: pip install transformers") from error
+    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(file.parent), trust_remote_code=False))
+
+
+def address(named_object: Any) -> str:
+    """The address of a function, class or convention, as "path/file.py:name" or "package.module:name".
+
+    "" for an object without an address, such as an instance or a closure.
+    """
+    location = (
+        Location.from_function(named_object)
+        if callable(named_object) and hasattr(named_object, "__qualname__")
+        else _location_of_value(named_object)
+    )
+    if location is None:
+        return ""
+    file = Path(location.file)
+    for folder in working_directory() if file.suffix == ".py" and "." not in location.module else ():
+        if file.is_relative_to(folder):
+            return f"{file.relative_to(folder)}:{location.qualname}"
+    return f"{location.module}:{location.qualname}"
+
+
+def _location_of_value(named_object: Any) -> Location | None:
+    """The location of a convention: the module-level name of the object in the module of its `arguments` function."""
+    module_name = getattr(getattr(named_object, "arguments", None), "__module__", "")
+    module = sys.modules.get(module_name)
+    name = next((name for name, value in vars(module).items() if value is named_object), "") if module else ""
+    return (
+        Location(module_name, getattr(module, "__file__", None) or "", name)
+        if name and module_name != "__main__"
+        else None
+    )

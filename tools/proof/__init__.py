@@ -1,0 +1,1 @@
+"""How good the checks are: museum, correct kernels, mutants, and one report on all of them."""
