@@ -10,7 +10,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from packproof.base.errors import BrokenInstallation, PackproofError
-from packproof.cli import bench, check, diff, listing, model, museum, mutate, proof
+from packproof.cli import check, diff, listing, model, museum, mutate, proof, table
+from packproof.cli.bench import group as bench
 from packproof.cli.ending import INTERNAL_ERROR, INTERRUPTED, WRONG_CALL, error_summary, say
 from packproof.cli.usage import usage_message
 from packproof.version import __version__
@@ -18,10 +19,11 @@ from packproof.version import __version__
 _CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer imports from different places
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+app.add_typer(bench.app, name="bench")
 app.add_typer(museum.app, name="museum")
 for command in (
     *(check.check, check.peers, check.replay, diff.diff, model.model, model.models),
-    *(bench.bench, bench.table, mutate.mutate, proof.proof),
+    *(table.table, mutate.mutate, proof.proof),
 ):
     app.command()(command)
 app.command(name="list")(listing.list_everything)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from packproof.cli.ending import FAILED, INCONCLUSIVE, SUCCESS
-from packproof.cli.usage import seed_option
+from packproof.cli.usage import default_device, seed_option
 
 app = typer.Typer(add_completion=False)
 
@@ -66,7 +66,7 @@ def run(
     from packproof.proof.museum.detect import run_entries  # noqa: PLC0415
     from packproof.proof.museum.table import as_json, outcome, summary  # noqa: PLC0415
 
-    selected_device = _default_device() if device is None else device
+    selected_device = default_device() if device is None else device
     validate(CheckRequest(device=selected_device, profile=profile))
     file = writable_path(json, "--json") if json is not None else None
     start, detections = time.monotonic(), []
@@ -169,12 +169,6 @@ def compare(*, json: _Json = None) -> int:
     if file:
         replace_text(file, compared_json(comparisons))
     return SUCCESS
-
-
-def _default_device() -> str:
-    import torch  # noqa: PLC0415
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _select_entries(ids: list[str] | None, op: str | None, bug_class: str | None) -> list[Any]:

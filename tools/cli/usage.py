@@ -1,4 +1,7 @@
-"""The message for a wrong command line: the option, the value, the expected kind, and the command for help."""
+"""What several commands share: the message for a wrong command line, the option `--seed` and the default device.
+
+The message names the option, the value, the expected kind, and the command for help.
+"""
 
 import re
 from collections.abc import Sequence
@@ -21,10 +24,25 @@ def usage_message(error: Any, arguments: Sequence[str]) -> str:
     if unknown := re.fullmatch(r"No such command '(.*)'", message):
         commands = context.command.list_commands(context)
         message += f"; {did_you_mean(unknown[1], commands)}there are: {', '.join(commands)}"
+    if unknown := re.match(r"No such option: (--[\w-]+)", message):
+        message = _owners_of_option(unknown[1], context) or message
     option = _option_names(error)
     if option and (expected := _expected_value(message)):
         message = f"Invalid value for '{option[-1]}': {_value(option, arguments)!r}; expected {expected}"
     return f"{message}; see `{context.command_path} --help`"
+
+
+def _owners_of_option(option: str, context: Any) -> str:
+    """A message that names the commands of the same group with this option; "" if there are none."""
+    group = context.parent
+    if group is None or group.parent is None:  # commands at the top have little in common
+        return ""
+    owners = [
+        f"`{group.command_path} {name}`"
+        for name, command in group.command.commands.items()
+        if any(option in parameter.opts for parameter in command.params)
+    ]
+    return f"No such option: {option}; it is an option of {' and '.join(owners)}" if owners else ""
 
 
 def _expected_value(message: str) -> str:
@@ -62,3 +80,10 @@ def _seed(text: str) -> int:
         return parse_seed(str(text))  # the default comes as a number
     except UsageError:
         raise typer.BadParameter(f"{text[:_MOST_CHARACTERS]!r}; expected {SEED}") from None
+
+
+def default_device() -> str:
+    """The device of a command without `--device`. Imports torch."""
+    import torch  # noqa: PLC0415
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,10 +1,10 @@
-"""The command line of `packproof bench ranks`: starts the ranks, or runs as one of them."""
+"""The command `packproof bench ranks`: starts the ranks, or runs as one of them."""
 
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -19,17 +19,35 @@ if TYPE_CHECKING:
 _DEFAULT_SECONDS = 60.0
 
 
-def bench(
-    ranks: int | None,
-    simulated: int | None,
-    cases: int | None,
-    seconds: float | None,
+def ranks(
     *,
-    tokens: int | None,
-    op: str | None,
-    json: str | None,
+    ranks: Annotated[
+        int | None, typer.Option(help="processes to start  [default: one for each GPU, without any 2]", min=1)
+    ] = None,
+    simulated: Annotated[
+        int | None, typer.Option(help="judge this many ranks in one process, without times", min=1)
+    ] = None,
+    cases: Annotated[
+        int | None, typer.Option(help="packs to judge of each op and dtype  [default: cuda 50, cpu 5]", min=0)
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="longest wait of a rank for the others  [default: 60]", min=1.0)
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="tokens of the timed packs  [default: cuda 262144, cpu 96]", min=1)
+    ] = None,
+    op: Annotated[str | None, typer.Option(help="the only op to judge and time")] = None,
+    json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
 ) -> int:
-    """Judge and time packs cut over ranks. Exit code 1 if a case fails, 4 if a rank is lost."""
+    """Judge and time packs cut over several GPUs.
+
+    \b
+    packproof bench ranks --json ranks.json
+    packproof bench ranks --simulated 2 --op ssd
+    torchrun --standalone --nproc-per-node 2 -m packproof bench ranks --json ranks.json
+
+    Exit code 1 if a case fails, 4 if a rank is lost.
+    """
     if ranks is not None and simulated is not None:
         raise UsageError("--simulated: cannot be given together with --ranks; choose one")
     file = writable_path(json, "--json") if json is not None else None

@@ -1,0 +1,1 @@
+"""The command line of the bench: a subcommand in each file."""
