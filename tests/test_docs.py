@@ -95,7 +95,11 @@ def test_command_lines_are_ones_that_packproof_takes(page: str) -> None:
 
 def parse(command: Any, arguments: list[str]) -> None:
     """Raises a usage error unless the command, or one of its subcommands, takes the arguments."""
-    while hasattr(command, "commands") and arguments and arguments[0] in command.commands:
+    while hasattr(command, "commands"):
+        if not arguments or arguments[0] not in command.commands:
+            if not hasattr(command, "default"):
+                break
+            arguments = [command.default, *arguments]
         command, arguments = command.commands[arguments[0]], arguments[1:]
     command.make_context("packproof", arguments)
 

@@ -46,7 +46,7 @@ FILES = {
 }
 LINES = {
     "": {
-        "judge": "No such command 'judge'; there are: check, peers, replay, diff, model, models, bench, table",
+        "judge": "No such command 'judge'; there are: check, peers, replay, diff, model, models, table, mutate",
         "checks m:f": "No such command 'checks'. Did you mean 'check'?",
         "--versions": "No such option: --versions",
     },
@@ -198,9 +198,18 @@ LINES = {
         "stack --packs x": "Invalid value for '--packs': 'x'; expected a whole number",
         "stack --tokens 32 --device cpu": "--tokens: 32; documents have up to 64 tokens, and none is cut",
         "stack --json no/s.json --device cpu": "--json: the folder no of no/s.json does not exist; create it first",
-        "stack --lengths-file lengths.txt": "--lengths-file: is no option of `packproof bench stack`, which has",
-        "--op rope --modes packed": "--modes: is an option of `packproof bench stack` alone",
-        "packing --packs 3": "--packs: is no option of `packproof bench packing`, which has --lengths-file, --tokens",
+        "stack --lengths-file lengths.txt": "No such option: --lengths-file; it is an option of `packproof bench "
+        "kernels` and `packproof bench packing`; see `packproof bench stack --help`",
+        "--op rope --modes packed": "--modes; it is an option of `packproof bench stack`; see `packproof bench kernels",
+        "packing --packs 3": "--packs; it is an option of `packproof bench stack`; see `packproof bench packing --h",
+        "--packs 3 packing": "--packs; it is an option of `packproof bench stack`; see `packproof bench packing --h",
+        "fp8 --device cpu": "--device; it is an option of `packproof bench kernels` and `packproof bench stack`",
+        "stack --nowhere": "No such option: --nowhere; see `packproof bench stack --help`",
+        "stack again": "Got unexpected extra argument(s) (again); see `packproof bench stack --help`",
+        "ranks --ranks 0": "Invalid value for '--ranks': '0'; expected a number greater than or equal to 1",
+        "ranks --ranks 2 --simulated 2": "--simulated: cannot be given together with --ranks; choose one",
+        "stak --steps 3": "No such command 'stak'; did you mean stack? there are: kernels, packing, stack, ranks, fp8",
+        "kernels --op rop": "no op is called 'rop'; did you mean rope?",
         "m --op rope --device cpu": "target 'm'; expected package.module:function or path/file.py:function",
         "no.py:f --op rope --device cpu": "target 'no.py:f': there is no file no.py",
     },
@@ -211,6 +220,7 @@ LINES = {
         "--op attention --class wrong-grid": "--op attention and --class wrong-grid: none of 171 entries is of it",
         "shoow": "No such command 'shoow'. Did you mean 'show'?",
         "show": "Missing argument 'ID...'; see `packproof museum show --help`",
+        "show --profile quick": "No such option: --profile; it is an option of `packproof museum run`; see",
         "show S1777": "no entry is called 'S1777'; did you mean S17? there are 171, from",
         "show s17": "no entry is called 's17'; did you mean S17? there are 171, from",
         "show ''": "no entry is called ''; there are 171, from C1 to L16; `packproof museum` shows them",

@@ -58,6 +58,28 @@ def test_bash_completes_the_command(tmp_path: Path) -> None:
     assert done.stdout == "--show\n", done.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("bench ", ["kernels", "packing", "stack", "ranks", "fp8"]),
+        ("bench st", ["stack"]),
+        ("bench --op", ["--op", "--options"]),
+        ("bench --op rope --la", ["--layout"]),
+        ("bench stack --mo", ["--model", "--modes"]),
+        ("bench --tokens 4 stack --mo", ["--model", "--modes"]),
+    ],
+)
+def test_the_subcommands_of_the_bench_and_the_options_of_each_are_completed(
+    line: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMP_WORDS", f"packproof {line}")
+    monkeypatch.setenv("COMP_CWORD", str(line.count(" ") + 1))
+    monkeypatch.setenv("_PACKPROOF_COMPLETE", "complete_bash")
+    with pytest.raises(SystemExit):
+        main.run([])
+    assert capsys.readouterr().out.split() == expected
+
+
 def test_both_are_named_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["--help"]) == 0
     out = capsys.readouterr().out

@@ -18,7 +18,11 @@ from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
 
 HEAVY = ("torch", "triton", "hypothesis", "numpy", "matplotlib", "safetensors")
-COMMANDS = ("check", "peers", "replay", "diff", "bench", "table", "proof", "mutate", "list", "museum", "museum run")
+BENCHES = ("bench kernels", "bench packing", "bench stack", "bench ranks", "bench fp8")
+COMMANDS = (
+    *("check", "peers", "replay", "diff", "bench", *BENCHES, "table"),
+    *("proof", "mutate", "list", "museum", "museum run"),
+)
 WRONG_CALLS = (
     "judge",
     "check --seed x",
@@ -37,6 +41,9 @@ WRONG_CALLS = (
     "bench --tokens many",
     "bench stack --model mamba",
     "bench stack --op rope",
+    "bench packing --packs 3",
+    "bench ranks --ranks 2 --simulated 2",
+    "bench stak",
     "table",
     "proof nowhere",
     "mutate --jobs none",

@@ -12,11 +12,14 @@ from packproof.cli.bench.ranks import ranks
 from packproof.cli.bench.stack import stack
 from packproof.cli.bench.tables import fp8, packing
 
-_DEFAULT, _HELP = "kernels", "--help"
+_HELP = "--help"
 
 
 class _KernelsByDefault(TyperGroup):
     """A group whose subcommand `kernels` may be left out. The name of another may follow its options."""
+
+    default = "kernels"
+    """The name of the default subcommand."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         name, position = self._first_argument(args)
@@ -25,12 +28,12 @@ class _KernelsByDefault(TyperGroup):
         if ":" not in name and did_you_mean(name, self.commands) and not ctx.resilient_parsing:
             ctx.fail(f"No such command '{name}'")  # no target either: a target has a colon
         completes_name = ctx.resilient_parsing and not args
-        return super().parse_args(ctx, args if args[:1] == [_HELP] or completes_name else [_DEFAULT, *args])
+        return super().parse_args(ctx, args if args[:1] == [_HELP] or completes_name else [self.default, *args])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """The subcommands, and the options of the default one."""
-        default = self.commands[_DEFAULT]
-        default_context = default.make_context(_DEFAULT, [], parent=ctx, resilient_parsing=True)
+        default = self.commands[self.default]
+        default_context = default.make_context(self.default, [], parent=ctx, resilient_parsing=True)
         completions = [*super().shell_complete(ctx, incomplete), *default.shell_complete(default_context, incomplete)]
         return list({completion.value: completion for completion in completions}.values())
 
