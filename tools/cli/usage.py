@@ -24,7 +24,7 @@ def usage_message(error: Any, arguments: Sequence[str]) -> str:
     if unknown := re.fullmatch(r"No such command '(.*)'", message):
         commands = context.command.list_commands(context)
         message += f"; {did_you_mean(unknown[1], commands)}there are: {', '.join(commands)}"
-    if unknown := re.match(r"No such option: (--[\w-]+)", message):
+    if unknown := re.match(r"No such option:? '?(--[\w-]+)", message):  # quoted by newer click
         message = _owners_of_option(unknown[1], context) or message
     option = _option_names(error)
     if option and (expected := _expected_value(message)):
