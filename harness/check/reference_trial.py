@@ -220,7 +220,8 @@ def _check_outputs(result: Any, sample: Sample, context: str, *, absolute: bool)
 
 def _one_line_of(error: Exception) -> str:
     """Kind, first line, and the last line of the user's code on the traceback."""
-    libraries = tuple(str(Path(file).parent) for file in (torch.__file__, errors.__file__))
+    package = Path(errors.__file__).parent.parent
+    libraries = tuple(map(str, (Path(torch.__file__).parent, package / "base", package / "refs")))
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [f for f in frames if not f.filename.startswith((*libraries, "<")) and f.filename != __file__]
     location = f" ({Path(user_frames[-1].filename).name}:{user_frames[-1].lineno})" if user_frames else ""
