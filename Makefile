@@ -1,5 +1,5 @@
 # Each target sets up what it needs; see .ci/env for which Python it takes.
-.PHONY: check test lint words docs proof matrix
+.PHONY: check test lint words docs tree proof matrix
 
 check:
 	@.ci/env python -m packproof check --compiled data/compiled.json
@@ -22,6 +22,13 @@ docs:
 	@.ci/env python docs/options.py
 	@.ci/env python -m sphinx -q -W -n -c docs . build/site
 	@echo build/site/index.html
+
+# for tools that do not follow links: the sources with real folders in place of the links of src/packproof
+tree = build/tree
+tree:
+	@rm -rf $(tree) && mkdir -p $(dir $(tree)) && cp -RL src $(tree)
+	@find $(tree) -name __pycache__ -prune -exec rm -r {} +
+	@echo $(tree)
 
 runs = .packproof/proof
 proof:

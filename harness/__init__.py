@@ -1,1 +1,1 @@
-"""The tools for users: checks, debugging tools, benchmarks, reports, the command line, the pytest plugin."""
+"""The check, from a request to its verdicts and reports, and the processes in which kernels run."""

@@ -1,9 +1,9 @@
-"""The kernel under test, for properties: run a sample, compare it with the oracle or with another run."""
+"""The kernel under test, for properties: run a sample, compare it with the oracle or another run, judge a case."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -14,7 +14,15 @@ from packproof.base.tuned import Tuned, merge_tuned
 from packproof.properties.bounds.budget import Budget
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, require_decisive
 from packproof.properties.bounds.two_runs import budget_of_two_runs
-from packproof.properties.call import FailedCompilation, MachineLimit, OutsideDomain, Refusal, Result, Runner
+from packproof.properties.call import (
+    FailedCompilation,
+    MachineLimit,
+    OutsideDomain,
+    Refusal,
+    Result,
+    Runner,
+    VacuousBound,
+)
 from packproof.properties.cases.case import Case, shorten
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw
@@ -228,3 +236,39 @@ class KernelUnderTest:
         summands: the stored summands of a shared gradient; empty if only its sum was stored.
         """
         return budget_of_two_runs(self.expect(sample), key, sample, handovers=handovers, summands=summands)
+
+
+class Law(Protocol):
+    """The part of a property that judges a case."""
+
+    @property
+    def check(self) -> Callable[[KernelUnderTest, Case], Iterator[Violation]]:
+        """Yields the violations at one case."""
+
+
+def first_violation(kernel: KernelUnderTest, law: Law, case: Case) -> Violation | None:
+    """The first violation of a property at a case, or None. A fault of the kernel violates every property."""
+    try:
+        return next(law.check(kernel, case), None)
+    except KernelFault as fault:
+        return Violation(text=str(fault), note=fault.note, fault=fault.kind)
+
+
+def judge_case(kernel: KernelUnderTest, law: Law, case: Case) -> tuple[Violation | None, Refusal | None]:
+    """The first violation of a property at a case, and the refusal that kept it from being judged.
+
+    If the kernel refuses to differentiate, its values are judged. If a derived bound is vacuous for wild data, plain
+    data of the same layout are judged.
+    """
+    try:
+        return first_violation(kernel, law, case), None
+    except VacuousBound as vacuous:
+        return (None, vacuous) if case.regime == "normal" else judge_case(kernel, law, case.replace(regime="normal"))
+    except Refusal as refused:
+        if not refused.backward:
+            return None, refused
+        backward_refusal = refused
+    try:
+        return first_violation(kernel.values_only, law, case), backward_refusal
+    except Refusal as refused:
+        return None, refused

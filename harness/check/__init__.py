@@ -1,1 +1,1 @@
-"""The stages of a check: request, target, plan, schedule, evaluate, shrink. Also replay: run one case again."""
+"""The stages of a check: request, target, plan, schedule, unit, cell, failure. Also replay: run one case again."""

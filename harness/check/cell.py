@@ -15,7 +15,6 @@ from packproof.harness.check.failure import CellViolation, ReplayInfo, shrunk_fa
 from packproof.harness.check.probe import InferredDomain, probe
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.rounds import CaseSelection
-from packproof.harness.check.violations import judge_case
 from packproof.harness.process.sharing import CoreTime
 from packproof.harness.report.coverage import NOT_KERNEL_REFUSALS, Coverage
 from packproof.harness.report.events import (
@@ -34,7 +33,7 @@ from packproof.properties.call import OutOfTime, OutsideDomain, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
 from packproof.properties.comparison import record_comparisons
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.property import Property
 from packproof.properties.violation import Violation
 

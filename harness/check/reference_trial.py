@@ -19,7 +19,6 @@ from packproof.base.axes import is_shared, parse
 from packproof.base.declared import require
 from packproof.base.errors import KernelFault, UsageError
 from packproof.base.wording import plural
-from packproof.harness.check.violations import judge_case
 from packproof.properties.bounds.oracle import vjp
 from packproof.properties.bounds.running_error import run_with_error_bounds
 from packproof.properties.call import Call, Result
@@ -27,7 +26,7 @@ from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, golden_case
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.property import Property
 from packproof.properties.light_torch import vector_jacobian_product
 from packproof.properties.op import Op
@@ -221,7 +220,8 @@ def _check_outputs(result: Any, sample: Sample, context: str, *, absolute: bool)
 
 def _one_line_of(error: Exception) -> str:
     """Kind, first line, and the last line of the user's code on the traceback."""
-    libraries = tuple(str(Path(file).parent) for file in (torch.__file__, errors.__file__))
+    package = Path(errors.__file__).parent.parent
+    libraries = tuple(map(str, (Path(torch.__file__).parent, package / "base", package / "refs")))
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [f for f in frames if not f.filename.startswith((*libraries, "<")) and f.filename != __file__]
     location = f" ({Path(user_frames[-1].filename).name}:{user_frames[-1].lineno})" if user_frames else ""

@@ -7,12 +7,11 @@ import pytest
 from packproof.adapters.adapter import Adapter
 from packproof.harness.check.failure import CellViolation, ReplayInfo, shrunk_failure
 from packproof.harness.check.request import Allowance
-from packproof.harness.check.violations import judge_case
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.report.events import Cell
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declaration import describe_kernel, parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.invariance import REFERENCE
 from tests.adapters.conventions import CONVENTIONS
 

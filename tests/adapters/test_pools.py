@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from packproof.adapters.registry import PEERS
-from packproof.harness.check.violations import judge_case
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.location import Location
 from packproof.properties.call import OutsideDomain
@@ -19,7 +18,7 @@ from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.comparison import record_comparisons
 from packproof.properties.declaration import describe_kernel, parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from packproof import kernels, parallel
 from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
-from packproof.harness.check.violations import first_violation
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
 

@@ -15,7 +15,6 @@ from packproof.base.errors import KernelFault, UsageError, copy_signature_of
 from packproof.bench.ranks import ours
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.shrink import shrink
-from packproof.harness.check.violations import first_violation
 from packproof.harness.process.execution.execute import InProcess
 from packproof.parallel import ContiguousShares, simulated
 from packproof.parallel.ranks import Ranks
@@ -24,7 +23,7 @@ from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.comparison import record_comparisons
 from packproof.properties.declaration import describe_kernel
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.partition import PARTITION, spans_of_ranks, with_cuts
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises

@@ -2,11 +2,10 @@
 
 import pytest
 
-from packproof.harness.check.violations import first_violation
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import ATTENTION
 from packproof.properties.violation import Violation

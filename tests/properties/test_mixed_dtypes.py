@@ -8,12 +8,11 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.base.errors import UsageError
-from packproof.harness.check.violations import first_violation
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declaration import check_signature, describe_kernel, kernel, parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import CAUSAL_CONV1D, ROPE, SSD
 from packproof.properties.promises import Promises

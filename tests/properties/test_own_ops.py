@@ -9,12 +9,11 @@ import torch
 import packproof
 from packproof.base.errors import UsageError
 from packproof.harness.check.reference_trial import try_reference
-from packproof.harness.check.violations import judge_case
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.bounds.running_error import run_with_error_bounds
 from packproof.properties.call import VacuousBound
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.invariance import REFERENCE
 from packproof.properties.promises import Promises

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.check.violations import first_violation, judge_case
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.report.coverage import Coverage
 from packproof.properties.bounds.budget import score
@@ -19,7 +18,7 @@ from packproof.properties.bounds.oracle import oracle_answer
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.comparison import record_comparisons
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation, judge_case
 from packproof.properties.laws.invariance import PACKING, REFERENCE
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises

@@ -7,14 +7,13 @@ import pytest
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.check.violations import first_violation
 from packproof.harness.process.execution import execute
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.comparison import record_comparisons
 from packproof.properties.declaration import describe_kernel
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws import size as sizes
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.invariance import REFERENCE

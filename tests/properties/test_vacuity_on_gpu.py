@@ -7,12 +7,11 @@ import torch
 
 from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.violations import first_violation
 from packproof.harness.process.worker import Worker
 from packproof.harness.report.events import CellFinished
 from packproof.properties.call import Refusal
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.call_contract import DETERMINISM
 from packproof.properties.laws.property import Property
 from packproof.properties.laws.second_derivative import DOUBLE_BACKWARD

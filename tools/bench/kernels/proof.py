@@ -13,7 +13,6 @@ from packproof.base.errors import KernelFault
 from packproof.bench.kernels.implementations import Implementation
 from packproof.bench.kernels.results import SizeProof
 from packproof.bench.kernels.settings import Setting
-from packproof.harness.check.violations import first_violation
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.report.events import Tier
 from packproof.properties.bounds.oracle import oracle_answer
@@ -21,7 +20,7 @@ from packproof.properties.call import Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.sample import Sample
 from packproof.properties.comparison import Comparison
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.invariance import PACKING, REFERENCE
 from packproof.properties.violation import Violation
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from packproof.harness.check.request import TIME_LIMITS
-from packproof.harness.check.violations import first_violation
 from packproof.harness.process.parallel import run_on_every_core
 from packproof.harness.process.worker import Worker
 from packproof.museum import Control
@@ -14,7 +13,7 @@ from packproof.properties.call import Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, random_cases
 from packproof.properties.declaration import parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.property import Property
 from packproof.properties.ops import OPS

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from packproof.harness.check.request import PROFILES, TIME_LIMITS
 from packproof.harness.check.rounds import rounds
-from packproof.harness.check.violations import first_violation
 from packproof.harness.process.parallel import run_on_every_core
 from packproof.harness.process.worker import Worker
 from packproof.harness.report.events import Tier
@@ -19,7 +18,7 @@ from packproof.properties.cases.case import Case
 from packproof.properties.cases.layouts import Lengths
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.declaration import parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.property import Property
 from packproof.properties.ops import OPS

@@ -13,7 +13,6 @@ from typing import Any
 
 from packproof.base.errors import PackproofError
 from packproof.harness.check.builtin_kernels import BuiltinKernel
-from packproof.harness.check.violations import first_violation
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.location import Location
 from packproof.proof.mutants.fork_pool import TAINTED
@@ -22,7 +21,7 @@ from packproof.proof.mutants.outcome import DECIDING, detected_by
 from packproof.properties.call import Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.invariance import REFERENCE
 from packproof.properties.laws.property import Property

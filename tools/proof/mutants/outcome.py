@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from packproof.harness.check.violations import first_violation
 from packproof.properties.call import Refusal
 from packproof.properties.cases.case import Case
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.property import Property
 

@@ -11,11 +11,10 @@ from torch import Tensor
 from packproof import refs
 from packproof.harness.check.diagnosis.conventions import suggestions
 from packproof.harness.check.diagnosis.diagnose import diagnose
-from packproof.harness.check.violations import first_violation
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.invariance import REFERENCE
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises

@@ -10,13 +10,12 @@ from torch import Tensor
 from packproof import refs
 from packproof.harness.check.diagnosis.leaks import leak_map
 from packproof.harness.check.diagnosis.measure import measure
-from packproof.harness.check.violations import first_violation
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.report.map_text import error_lines, leak_lines, small_error_lines
 from packproof.harness.report.maps import Evidence, Layout, LeakMap, TensorRow, compact
 from packproof.museum import convolution
 from packproof.properties.cases.case import Case
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.invariance import PACKING
 from packproof.properties.op import Op
