@@ -20,7 +20,7 @@ from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.execution.torch_state import TorchState
 from packproof.harness.process.location import Location
 from packproof.harness.process.privilege import adopt_orphans, child_pids, confine
-from packproof.harness.process.settled import fast_imports, with_large_frame
+from packproof.harness.process.start.imports import fast_imports
 from packproof.harness.process.wire import READ_BYTES, Decoder, Frame, decode_call, encode, refusal_frame, result_frame
 from packproof.interpreter.in_use import misfit
 from packproof.interpreter.tuning import draw_configurations
@@ -109,7 +109,6 @@ def import_compiler() -> None:
         guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]
 
 
-@with_large_frame
 def _serve(
     order: Mapping[str, Any], function: Callable[..., Any] | None, snapshot: TorchState, channel: socket.socket
 ) -> int:

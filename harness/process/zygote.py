@@ -31,7 +31,7 @@ from typing import Any
 from packproof.harness.process.execution.fork import reset_signals, start_fork
 from packproof.harness.process.execution.torch_state import TorchState
 from packproof.harness.process.privilege import adopt_orphans, child_pids, conceal, set_process_name
-from packproof.harness.process.settled import fast_imports
+from packproof.harness.process.start.imports import fast_imports
 from packproof.harness.process.worker_main import import_compiler, run_worker
 from packproof.interpreter.in_use import repair_or_refuse
 

@@ -15,7 +15,8 @@ from typing import IO, Any
 
 from packproof.base.errors import UsageError
 from packproof.harness.process.execution.fork import print_error, start_fork
-from packproof.harness.process.settled import ENVIRONMENT, fast_imports, missing_resource
+from packproof.harness.process.start.environment import ENVIRONMENT, missing_resource
+from packproof.harness.process.start.imports import fast_imports
 
 _FIXED_VARIABLES = {
     *ENVIRONMENT,
@@ -97,17 +98,17 @@ class ZygoteClient:
 
 
 _shared_zygotes: dict[bool, ZygoteClient] = {}
-_early_zygote: ZygoteClient | None = None
 
 
 def shared_zygote(interpreted: bool) -> ZygoteClient:
     """The zygote with or without Triton's interpreter, of this process or its parent. It ends with its starter."""
     if interpreted not in _shared_zygotes:
-        _register_shared(spawn_zygote(interpreted), interpreted=interpreted)
+        share_zygote(spawn_zygote(interpreted), interpreted=interpreted)
     return _shared_zygotes[interpreted]
 
 
-def _register_shared(client: ZygoteClient, *, interpreted: bool) -> None:
+def share_zygote(client: ZygoteClient, *, interpreted: bool) -> None:
+    """Make this the shared zygote of that kind, until this process ends."""
     _shared_zygotes[interpreted] = client
     atexit.register(client.close)
 
@@ -133,7 +134,7 @@ def are_zygotes_isolated() -> bool:
 def spawn_zygote(interpreted: bool) -> ZygoteClient:
     """A new zygote, with or without Triton's interpreter. The caller closes it."""
     _require_resources()
-    environment = os.environ | _environment(interpreted=interpreted)
+    environment = os.environ | fixed_environment(interpreted=interpreted)
     control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
     private_directory = "" if working_directory() else tempfile.mkdtemp(prefix="packproof-")  # torch's import needs one
@@ -168,7 +169,7 @@ def become_zygote() -> None:
         print_error(error)
 
 
-def _environment(*, interpreted: bool) -> dict[str, str]:
+def fixed_environment(*, interpreted: bool) -> dict[str, str]:
     """The fixed part of a zygote's environment."""
     path = os.pathsep.join(import_path())
     return {**ENVIRONMENT, "PYTHONPATH": path, "TRITON_INTERPRET": "1" if interpreted else "0"}
@@ -178,47 +179,10 @@ def fork_zygote(function: Callable[..., Any]) -> ZygoteClient:
     """A zygote forked from this very process, for a function no other process could import."""
     from packproof.harness.process.zygote import serve  # noqa: PLC0415  (imports torch, not needed before)
 
-    return _fork_client(lambda control: serve(control, function))
+    return fork_client(lambda control: serve(control, function))
 
 
-def fork_early_zygote() -> None:
-    """Import torch and fork the shared zygote. It then waits for `settle_early_zygote` or `close_early_zygote`.
-
-    For a process that `is_fresh`: it has one thread and has not used CUDA.
-    """
-    global _early_zygote  # noqa: PLW0603
-    with fast_imports():
-        from packproof.harness.process.zygote import serve  # noqa: PLC0415
-
-    def become(control: socket.socket) -> None:
-        _close_all_but(control)
-        answer = control.recv(2)
-        if answer:
-            interpreted, preload_compiler = map(bool, answer)
-            os.environ.update(_environment(interpreted=interpreted))
-            serve(control, preload_compiler=preload_compiler)
-
-    _early_zygote = _fork_client(become)
-
-
-def settle_early_zygote(*, interpreted: bool, preload_compiler: bool) -> None:
-    """Make the early zygote, if there is one, the shared one.
-
-    interpreted: whether Triton is interpreted there.
-    preload_compiler: whether several of its workers will use torch's compiler.
-    """
-    if _early_zygote is not None:
-        _register_shared(_early_zygote, interpreted=interpreted)
-        _early_zygote.start_serving(interpreted=interpreted, preload_compiler=preload_compiler)
-
-
-def close_early_zygote() -> None:
-    """End the early zygote, if there is one: the run needs another."""
-    if _early_zygote is not None:
-        _early_zygote.close()
-
-
-def _fork_client(become: Callable[[socket.socket], None]) -> ZygoteClient:
+def fork_client(become: Callable[[socket.socket], None]) -> ZygoteClient:
     """A zygote forked from this process. become: serves the control socket in it."""
     _require_resources()
     control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -243,14 +207,6 @@ def _require_resources() -> None:
     """Raises UsageError if the system lacks something needed by zygotes and workers."""
     if reason := missing_resource():
         raise UsageError(reason)
-
-
-def _close_all_but(control: socket.socket) -> None:
-    """Close all inherited descriptors, as in a newly started program; 0, 1 and 2 are its own by now."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != control.fileno():
-            with suppress(OSError):
-                os.close(int(name))
 
 
 def import_path() -> list[str]:

@@ -17,23 +17,25 @@ def main() -> None:
     """
     runs_kernels = sys.argv[1:2] and sys.argv[1] in _RUN_KERNELS and not {"--help", "--show"} & set(sys.argv)
     try:
-        from packproof.harness.process import settled  # noqa: PLC0415
+        from packproof.harness.process.start import environment, signals  # noqa: PLC0415
 
-        if reason := (settled.missing_resource() if runs_kernels else "") or _displaced():
+        if reason := (environment.missing_resource() if runs_kernels else "") or _displaced():
             _end(reason, WRONG_CALL)
         if runs_kernels:
-            settled.restart_with_environment()
+            environment.restart_with_environment()
         from packproof.cli.printing import print_safely  # noqa: PLC0415
 
         print_safely()
-        settled.treat_sigterm_as_interrupt()
-        settled.restore_child_signal()
+        signals.treat_sigterm_as_interrupt()
+        signals.restore_child_signal()
         command = None
-        if runs_kernels and settled.is_fresh():
-            from packproof.cli.beside import read_in_fork  # noqa: PLC0415
+        if runs_kernels and environment.is_fresh():
+            from packproof.harness.process.start.command_line import read_in_fork  # noqa: PLC0415
+            from packproof.harness.process.start.early_zygote import fork_early_zygote  # noqa: PLC0415
 
-            command = read_in_fork(sys.argv[1:], _run)
-        from packproof.cli.main import exit_at_once, resume  # noqa: PLC0415  (a tenth of a second)
+            command = read_in_fork(sys.argv[1:], _run, meanwhile=fork_early_zygote)
+        from packproof.cli.main import resume  # noqa: PLC0415  (a tenth of a second)
+        from packproof.harness.process.start.exit import exit_at_once  # noqa: PLC0415
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
     except Exception as error:

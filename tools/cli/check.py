@@ -10,7 +10,6 @@ import typer
 
 from packproof.base.errors import UsageError
 from packproof.base.stopwatch import add_seconds
-from packproof.cli.beside import hand_over, resumable
 from packproof.cli.ending import (
     FAILED,
     SUCCESS,
@@ -27,7 +26,9 @@ from packproof.cli.request_options import COMMAND_OPTIONS, request_from, request
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.process import zygote_client
 from packproof.harness.process.privilege import isolation_command
-from packproof.harness.process.settled import fast_imports
+from packproof.harness.process.start.command_line import hand_over, resumable
+from packproof.harness.process.start.early_zygote import close_early_zygote, settle_early_zygote
+from packproof.harness.process.start.imports import fast_imports
 from packproof.harness.report import events
 from packproof.harness.report.module_record import MODULE_KIND, ModuleRecord
 from packproof.harness.report.replay_file import describe_replay, read_content, read_replay
@@ -201,7 +202,7 @@ def _start_torch(device: str | None, *, isolate: bool = False, several_kernels: 
     if isolate:
         _isolate(selected_device)
     else:  # late: several workers use torch.compile; one kernel on a CPU is compiled in one dtype only
-        zygote_client.settle_early_zygote(
+        settle_early_zygote(
             interpreted=selected_device == "cpu", preload_compiler=several_kernels or selected_device != "cpu"
         )
     return selected_device
@@ -210,5 +211,5 @@ def _start_torch(device: str | None, *, isolate: bool = False, several_kernels: 
 def _isolate(device: str) -> None:
     if device != "cpu":
         raise UsageError(f"--isolate: no GPU can be reached from inside, and device is {device}; use --device cpu")
-    zygote_client.close_early_zygote()
+    close_early_zygote()
     zygote_client.isolate_zygotes(isolation_command())

@@ -12,7 +12,7 @@ from packproof.base.names import DEVICES, require_known, split_names
 from packproof.base.names import long_dtype as dtype_name
 from packproof.cli.ending import FAILED, INCONCLUSIVE, SUCCESS, say
 from packproof.cli.usage import seed_option
-from packproof.harness.process.settled import fast_imports
+from packproof.harness.process.start.imports import fast_imports
 
 _SEPARATOR = re.compile(r"[;,](?![^(\[]*[)\]])")  # a comma inside brackets is part of a value
 

@@ -1,11 +1,8 @@
 """The command line: its commands, and the exit code and message for each kind of error."""
 
-import atexit
-import os
-import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -74,11 +71,3 @@ def _errors_as_exit_codes(command: Callable[[], Any], arguments: Sequence[str] =
             return say(usage_message(error, arguments), WRONG_CALL)
         traceback.print_exc()
         return say(f"packproof itself failed: {error_summary(error)}", INTERNAL_ERROR)
-
-
-def exit_at_once(code: int) -> NoReturn:
-    """End the process without freeing objects one by one: with torch loaded, that takes a sixth of a second."""
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

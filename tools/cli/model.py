@@ -11,7 +11,7 @@ from packproof.base.names import ATTENTION, DEVICES, MODES, parse_dtypes, requir
 from packproof.cli.ending import FAILED, SUCCESS, Report, exit_code, file_reports, follow
 from packproof.cli.printing import section
 from packproof.cli.usage import seed_option
-from packproof.harness.process.settled import fast_imports
+from packproof.harness.process.start.imports import fast_imports
 from packproof.models import fast_kernels
 
 

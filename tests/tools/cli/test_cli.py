@@ -19,6 +19,7 @@ from packproof.cli.ending import follow
 from packproof.cli.printing import print_safely
 from packproof.harness.check.replay import ReplayOutcome
 from packproof.harness.check.request import CheckRequest
+from packproof.harness.process.start.exit import exit_at_once
 from packproof.harness.report.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
 
 HERE = "packproof.refs:rope"
@@ -261,7 +262,7 @@ def exit_code_of_a_command(prepare: Callable[[], None], encoding: str) -> int:
                 except OSError:
                     setattr(sys, name, None)
             print_safely()
-            main.exit_at_once(main.run(["check"]))
+            exit_at_once(main.run(["check"]))
         except SystemExit as end:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()

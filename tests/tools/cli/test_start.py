@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from packproof.cli import beside, main
-from packproof.harness.process.settled import ENVIRONMENT
+from packproof.cli import main
+from packproof.harness.process.start.command_line import read_in_fork
+from packproof.harness.process.start.environment import ENVIRONMENT
 
 COMMAND = (sys.executable, "-m", "packproof", "check")
 FEW = ("--op", "rope", "--dtype", "fp32", "--property", "packing", "--profile", "quick", "--device", "cpu")
@@ -143,7 +144,7 @@ def test_the_command_ends_with_the_code_of_the_check(tmp_path: Path) -> None:
 
 
 def test_a_process_that_has_imported_torch_is_not_forked() -> None:
-    run = "import sys; from packproof.harness.process.settled import is_fresh; print(is_fresh(), end=' ')"
+    run = "import sys; from packproof.harness.process.start.environment import is_fresh; print(is_fresh(), end=' ')"
     line = [sys.executable, "-c", f"{run}; import torch; print(is_fresh())"]
     done = subprocess.run(line, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=True)
     assert done.stdout == "True False\n"
@@ -204,10 +205,9 @@ import typer
     assert err == "packproof: no profile is called 'fast'; there are: quick, standard, thorough\n"
 
 
-def test_a_command_is_handed_over_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "fork_early_zygote", lambda: None)
+def test_a_command_is_handed_over_as_it_was_given() -> None:
     line = "check m:f --op rope --domain k==4 --domain t>1 --seed 3 -x --timeout 0.5 --device cpu"
-    command = beside.read_in_fork(line.split(), main.run)
+    command = read_in_fork(line.split(), main.run, meanwhile=lambda: None)
     assert command is not None
     name, given = command
     assert name == "check"

@@ -1,8 +1,8 @@
 """Read the command line of a check in a fork, while this process imports torch.
 
-Importing torch takes five times as long as reading the command line. The fork runs the command until it would import
-torch. There it sends the command's name and arguments to this process, and this process runs the command again. If the
-command ends earlier (help, a usage error), the fork has already printed everything.
+The fork runs the command until it would import torch. There it sends the command's name and arguments to this process,
+and this process runs the command again. If the command ends earlier (help, a usage error), the fork has already printed
+everything.
 """
 
 import json
@@ -16,9 +16,8 @@ from functools import wraps
 from typing import Any
 
 from packproof.harness.process.execution.fork import start_fork
-from packproof.harness.process.zygote_client import fork_early_zygote
 
-_INTERNAL_ERROR = 3  # as in `ending`: importing it here would delay torch
+_INTERNAL_ERROR = 3  # as in `cli/ending`, which stands above
 
 _resumable_command: tuple[str, dict[str, Any]] | None = None  # name and arguments of the running command
 _parent_socket: socket.socket | None = None  # set in the fork only
@@ -47,12 +46,16 @@ def hand_over() -> None:
         os._exit(0)
 
 
-def read_in_fork(arguments: Sequence[str], run: Callable[[Sequence[str]], int]) -> tuple[str, dict[str, Any]] | None:
-    """Import torch and fork the zygote, while a fork reads the command line by `run`.
+def read_in_fork(
+    arguments: Sequence[str], run: Callable[[Sequence[str]], int], *, meanwhile: Callable[[], None]
+) -> tuple[str, dict[str, Any]] | None:
+    """Do something else, while a fork reads the command line by `run`.
 
     Returns the command's name and arguments, or None if the fork was killed. If the fork ends without a command to run,
-    this process exits with the exit code of `run`.
+    this process exits at once with the exit code of `run`.
     """
+    # typer and the commands are imported on another core while torch is imported on this one. A wrong call and --help
+    # end before torch is there, although this process began to import it first.
     parent_socket, fork_socket = socket.socketpair()
 
     def run_in_fork() -> int:
@@ -65,7 +68,7 @@ def read_in_fork(arguments: Sequence[str], run: Callable[[Sequence[str]], int]) 
     reader = start_fork(run_in_fork, error_code=_INTERNAL_ERROR)
     fork_socket.close()
     with _exit_with_fork(reader.pid, parent_socket):
-        fork_early_zygote()
+        meanwhile()
     with parent_socket:
         text = b"".join(iter(lambda: parent_socket.recv(1 << 16), b""))
     code = reader.wait()
