@@ -26,7 +26,7 @@ def test_blocks_of_kernels_isolate_and_equal_each_sequence_alone(
 ) -> None:
     monkeypatch.setattr(check, "layouts_for", lambda module, most_tokens: LAYOUTS)
     monkeypatch.setattr(check, "many_documents", lambda most_tokens: ())
-    monkeypatch.setattr(check, "padded_layouts", lambda module, between: PADDED)
+    monkeypatch.setattr(check, "padded_layouts", lambda module, between_documents: PADDED)
     verdicts = check.check_module(make, convention="cu_seqlens", inputs=inputs, profile="quick")
     assert [verdict.status for verdict in verdicts] == ["passed", "passed", "passed"]
 

@@ -94,7 +94,7 @@ def test_what_zeros_change_is_no_violation() -> None:
 
 
 class Clock:
-    """A clock moved by the calls of a kernel: each takes seconds for each copy, the first of 5 copies compiles too."""
+    """A clock moved by the calls of a kernel: each takes seconds for each copy, the first of 4 copies compiles too."""
 
     def __init__(self, seconds_per_copy: float, seconds_to_compile: float = 0.0) -> None:
         self.seconds_per_copy, self.seconds_to_compile = seconds_per_copy, seconds_to_compile
@@ -105,13 +105,13 @@ class Clock:
 
     def advance(self, call: Call) -> None:
         self.now += call.copies * self.seconds_per_copy
-        if call.copies == 5 and 5 not in self.copies:
+        if call.copies == 4 and 4 not in self.copies:
             self.now += self.seconds_to_compile
         self.copies.append(call.copies)
 
 
 def repeated_at(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[Violation]:
-    """Judge a small case of a kernel that this clock times, at a size of 20 copies or more."""
+    """Judge a small case of a kernel that this clock times, at a size of 9 copies."""
 
     class Timed(InProcess):
         time_limit = 10.0
@@ -120,7 +120,7 @@ def repeated_at(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[Violation
             clock.advance(call)
             return super().run(call)
 
-    for name, value in (("time", clock), ("MAX_TOKENS", 16_000), ("SAMPLE_SIZES", (10, 5))):
+    for name, value in (("time", clock), ("MAX_TOKENS", 4_800), ("SAMPLE_SIZES", (4, 2))):
         monkeypatch.setattr(size, name, value)
     space = Space(OPS["rope"], "float32", PROMISES, on_gpu=True)
     case, *_ = size.SIZE.suited(space, list(golden_cases(space)))
@@ -128,16 +128,16 @@ def repeated_at(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[Violation
 
 
 def test_a_kernel_that_would_take_too_long_is_not_called_with_the_whole_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(seconds_per_copy=0.5)
-    with pytest.raises(MachineLimit, match=r"too slow to be judged repeated .*: it would take about 13 s"):
+    clock = Clock(seconds_per_copy=2)
+    with pytest.raises(MachineLimit, match=r"too slow to be judged repeated .*: it would take about 18 s"):
         repeated_at(clock, monkeypatch)
-    assert max(clock.copies) == 5
+    assert max(clock.copies) == 4
 
 
 def test_the_time_to_compile_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(seconds_per_copy=0.2, seconds_to_compile=100.0)
     assert repeated_at(clock, monkeypatch) == []
-    assert max(clock.copies) > 20
+    assert max(clock.copies) == 9
 
 
 MEMORY = MachineLimit("needs about 52 GB of GPU memory, 9 GB are free")

@@ -22,7 +22,7 @@ EVERY = "configurations judged: 2 of 2 of _forward_kernel, 3 of 3 of _backward_k
 
 
 def target(name: str) -> str:
-    return f"{HERE / 'engine' / 'tuned_kernels.py'}:{name}"
+    return f"{HERE / 'check' / 'tuned_kernels.py'}:{name}"
 
 
 @pytest.fixture(autouse=True)
