@@ -120,7 +120,7 @@ def repeated_at(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[Violation
             clock.advance(call)
             return super().run(call)
 
-    for name, value in (("time", clock), ("MAX_TOKENS", 4_800), ("SAMPLE_SIZES", (4, 2))):
+    for name, value in (("time", clock), ("MAX_TOKENS", 5_400), ("SAMPLE_SIZES", (4, 2))):
         monkeypatch.setattr(size, name, value)
     space = Space(OPS["rope"], "float32", PROMISES, on_gpu=True)
     case, *_ = size.SIZE.suited(space, list(golden_cases(space)))
