@@ -66,17 +66,22 @@ def replay(
     ...     print("no-such-file.json" in str(error))
     True
     """
+    require_arguments(path, target, device)
+    data = read_replay(Path(path))
+    actual_device = device or data["device"]
+    unit = partial(_outcomes, data, str(path), target, actual_device, maps)
+    [outcome] = run_on_every_core([unit], actual_device, record_type=ReplayOutcome)
+    return outcome
+
+
+def require_arguments(path: object, target: object, device: str | None) -> None:
+    """Raises ArgumentError or UsageError for arguments that no replay takes."""
     if not isinstance(path, str | Path):
         raise ArgumentError(f"replay: path is {path!r} but the path of a replay file was expected")
     if not isinstance(target, str | None):
         raise ArgumentError(f"replay: target is {target!r} but package.module:function was expected")
     if device is not None:
         require_known("device", device, DEVICES)
-    data = read_replay(Path(path))
-    actual_device = device or data["device"]
-    unit = partial(_outcomes, data, str(path), target, actual_device, maps)
-    [outcome] = run_on_every_core([unit], actual_device, record_type=ReplayOutcome)
-    return outcome
 
 
 def _outcomes(data: dict[str, Any], path: str, target: str | None, device: str, maps: bool) -> Iterator[ReplayOutcome]:

@@ -46,17 +46,6 @@ class Signs:
         )
 
 
-class _Noise(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, signs: Signs) -> Tensor:
-        ctx.signs = signs
-        return signs.operand(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return ctx.signs.operand(grads[0]), None
-
-
 class _GradientNoise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, signs: Signs) -> Tensor:
@@ -66,3 +55,10 @@ class _GradientNoise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         return ctx.signs.operand(grads[0]), None
+
+
+class _Noise(_GradientNoise):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, signs: Signs) -> Tensor:
+        ctx.signs = signs
+        return signs.operand(x)

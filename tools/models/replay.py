@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from packproof.base.errors import ArgumentError, UsageError, checked_call
+from packproof.base.errors import UsageError, checked_call
 from packproof.base.files import damaged_error
-from packproof.base.names import DEVICES, require_known, short_dtype
+from packproof.base.names import short_dtype
 from packproof.harness.check import replay as kernel_replay
 from packproof.harness.check.replay import ReplayOutcome, ReplayStatus
 from packproof.harness.process.location import Location
@@ -44,12 +44,7 @@ def replay(
     ...     print("no-such-file.json" in str(error))
     True
     """
-    if not isinstance(path, str | Path):
-        raise ArgumentError(f"replay: path is {path!r} but the path of a replay file was expected")
-    if not isinstance(target, str | None):
-        raise ArgumentError(f"replay: target is {target!r} but package.module:function was expected")
-    if device is not None:
-        require_known("device", device, DEVICES)
+    kernel_replay.require_arguments(path, target, device)
     data = read_content(Path(path))
     if data.get("kind") != MODULE_KIND:
         return kernel_replay.replay(path, target=target, device=device, maps=maps)
