@@ -36,7 +36,7 @@ class Declaration:
     dtypes: tuple[str, ...] = DEFAULT_DTYPES
     """Supported dtypes of tokens."""
     parameters: tuple[str, ...] | None = None
-    """The arguments that it takes by name; None if it takes any."""
+    """The names of the arguments that it takes; None if it takes any."""
     required: tuple[str, ...] = ()
     """The arguments without a default."""
     catch_all: bool = False
@@ -160,7 +160,7 @@ def kernel(
 def describe_kernel(function: Callable[..., Any]) -> dict[str, Any]:
     """The declaration and signature of a function, as JSON data. Runs in the kernel's process."""
     signature = call_signature(function)
-    parameters = {n: p for n, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    parameters = {n: p for n, p in signature.parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     adapter_conventions = getattr(function, "other_conventions", None)
     conventions = list(adapter_conventions) if isinstance(adapter_conventions, Mapping) else []
     return {

@@ -31,7 +31,7 @@ srcdoc="%s"></iframe><pre id="cut"></pre><script>
 document.querySelector("iframe").onload = (event) => {
   const page = event.target.contentDocument, width = page.documentElement.clientWidth, cut = [];
   for (const element of page.body.querySelectorAll("*")) {
-    const box = element.getBoundingClientRect(), name = element.tagName + "." + (element.className.baseVal ?? element.className);
+    const box = element.getBoundingClientRect(), name = element.tagName + "." + element.getAttribute("class");
     if (!box.width) continue;
     if (box.right > width + 1 || box.left < -1) cut.push(name + " reaches " + Math.round(box.right) + " of " + width);
     if (element.scrollWidth > element.clientWidth + 1 && element.clientWidth && !element.closest("svg"))

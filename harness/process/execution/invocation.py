@@ -42,7 +42,8 @@ class Invocation:
         """Outputs by name, of the function or of a variant of it. Shapes and dtypes are not checked here."""
         target = self.function if function is None else function  # a compiled nn.Module has no truth value
         arguments = {**self.inputs, **self.metadata, **self.call.options}
-        result = target(**self.binding.kernel_arguments(arguments, self._n_rows))
+        by_position, by_name = self.binding.kernel_arguments(arguments, self._n_rows)
+        result = target(*by_position, **by_name)
         return _named_outputs(result, self.call.outputs, self.device)
 
     def backward(self, outputs: Mapping[str, Tensor], *, create_graph: bool = False) -> Tensors:

@@ -18,8 +18,53 @@ from packproof import adapters, refs
 
 
 def with_a_catch_all(x, weight, **options):
-    assert set(options) == {"cu_seqlens"}, options
-    return refs.causal_conv1d(x, weight, cu_seqlens=options["cu_seqlens"])
+    return _convolved(x, weight, **options)
+
+
+def _convolved(x, weight, *, cu_seqlens):
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+
+def reading(x, weight, **options):
+    assert options["max_seqlen"] == max([0, *options["cu_seqlens"].diff().tolist()])
+    activation = options["activation"] if "activation" in options else None
+    return refs.causal_conv1d(x, weight, options.get("bias"), cu_seqlens=options["cu_seqlens"], activation=activation)
+
+
+def reading_ids(x, weight, **options):
+    return by_index(x, weight, options.pop("segment_ids"))
+
+
+def by_position_alone(x, weight, bias=None, cu_seqlens=None, /, activation=None):
+    return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
+
+
+class Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, cu_seqlens):
+        ctx.save_for_backward(x, weight, cu_seqlens)
+        return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight, cu_seqlens = ctx.saved_tensors
+        with torch.enable_grad():
+            x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
+            y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+        return *torch.autograd.grad(y, (x, weight), dy, allow_unused=True, materialize_grads=True), None
+
+
+class SeparateFunction(Function):
+    @staticmethod
+    def forward(x, weight, cu_seqlens):
+        return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+
+apply, separate_apply = Function.apply, SeparateFunction.apply
 
 
 def naming_one(x, weight, bias=None, *, cu_seqlens, **options):
@@ -156,6 +201,25 @@ def test_options_of_a_catch_all_are_not_passed_and_are_named() -> None:
     verdict, notes = judged("naming_one")
     assert verdict.status == "passed"
     assert "so they are not passed: initial_states, activation, return_final_states;" in notes
+
+
+def test_names_read_from_a_catch_all_are_arguments() -> None:
+    verdict, notes = judged("reading")
+    assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
+    assert "takes max_seqlen: made of cu_seqlens" in notes
+    assert "mine.py:reading does not take, so it is not tested for: initial_states, return_final_states" in notes
+    assert "catch-all" not in notes
+    with pytest.raises(UsageError, match=r"reading_ids: takes \(x, weight, segment_ids\)"):
+        open_target(CheckRequest("mine.py:reading_ids", op="causal_conv1d"))
+
+
+@pytest.mark.parametrize("name", ["by_position_alone", "apply", "separate_apply", "Function.apply"])
+def test_arguments_by_position_alone_are_passed_so(name: str) -> None:
+    verdict, notes = judged(name)
+    assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
+    features = "initial_states" if name == "by_position_alone" else "bias, initial_states"
+    assert f"not tested for: {features}" in notes
+    assert "catch-all" not in notes
 
 
 @pytest.mark.parametrize("name", ["operator", "packet", "overload", "adapted_operator"])

@@ -54,11 +54,12 @@ class Run:
         inputs = {name: x.detach() for name, x in tensors.inputs.items()}  # leaves of its own on shared memory
         self._wrt = [inputs[name].requires_grad_() for name in tensors.wrt] if gradients else []
         rows = len(next(iter(inputs.values())))
-        self._arguments = Binding.from_function(function).kernel_arguments({**inputs, **tensors.metadata}, lambda: rows)
+        arguments = {**inputs, **tensors.metadata}
+        self._by_position, self._by_name = Binding.from_function(function).kernel_arguments(arguments, lambda: rows)
         self._cotangents = tensors.cotangents
 
     def forward(self) -> Outputs:
-        return_value = self._function(**self._arguments)
+        return_value = self._function(*self._by_position, **self._by_name)
         return return_value if isinstance(return_value, tuple) else (return_value,)
 
     def backward(self, outputs: Outputs) -> tuple[Tensor | None, ...]:
