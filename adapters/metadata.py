@@ -165,6 +165,29 @@ def max_seqlen(cu_seqlens: Tensor, tokens: int) -> int:
     return int(cu_seqlens.diff().max()) if len(cu_seqlens) > 1 else 0
 
 
+def num_sequences(cu_seqlens: Tensor, tokens: int) -> int:
+    """The number of sequences, empty ones included, on the host.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.num_sequences(torch.tensor([0, 2, 5]), 5)
+    2
+    """
+    check_offsets_form("num_sequences", cu_seqlens)
+    return len(cu_seqlens) - 1
+
+
+def num_tokens(cu_seqlens: Tensor, tokens: int) -> int:
+    """The number of rows of the pack, slack included, on the host.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.num_tokens(torch.tensor([0, 2, 5]), 6)
+    6
+    """
+    return tokens
+
+
 @per_token(outside=-1)
 def seq_idx(cu_seqlens: Tensor, tokens: int) -> Tensor:
     """(t,) int32: the sequence of each row, -1 in slack.

@@ -3,10 +3,12 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from packproof.base.declared import fixed_values, long_dtypes, require, require_bool, string_list
 from packproof.base.errors import UsageError, checked_call
+from packproof.properties.calling.pasted_lines import PastedLines, advice
 from packproof.properties.calling.signature import call_signature, catches_all, named_metadata
 from packproof.properties.calling.suggested_adapter import suggested_adapter
 from packproof.properties.cases.case import CUTS
@@ -56,6 +58,8 @@ class Declaration:
     """Inputs fixed to fp32 in the op and supported in 16 bits."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """The values of options fixed by the kernel, which has no argument for them."""
+    by_author: bool = False
+    """Whether its author declared it, with `packproof.kernel` or `adapt`."""
 
     @property
     def takes_cuts(self) -> bool:
@@ -210,6 +214,7 @@ def parse_declaration(description: dict[str, Any], target: str) -> Declaration:
             parameters=None if names is None else tuple(str(n) for n in names),
             required=tuple(str(n) for n in description.get("required", ())),
             catch_all=description.get("catch_all") is True,
+            by_author=bool(options),
             conventions=tuple(str(words) for words in description.get("conventions", ()))[:_MAX_CONVENTIONS],
         )
         return declaration.restricted_to(Domain.of(options.get("domain", ())))
@@ -217,8 +222,12 @@ def parse_declaration(description: dict[str, Any], target: str) -> Declaration:
         raise UsageError(f"{target}: its declaration cannot be read ({error})") from None
 
 
-def check_signature(op: Op, declaration: Declaration, target: str) -> None:
-    """Raises UsageError unless the target takes the op's required inputs and its declaration fits the op."""
+def check_signature(op: Op, declaration: Declaration, target: str, pasted: PastedLines | None = None) -> None:
+    """Raises UsageError unless the target takes the op's required inputs and its declaration fits the op.
+
+    target: the kernel in messages.
+    pasted: the kernel and its op in lines to paste.
+    """
     for field_name, names, allowed_names, description in (
         ("float32", declaration.float32, op.float32, "fp32 beside tokens"),
         ("narrow", declaration.narrow, op.narrow, "of 16 bits"),
@@ -246,18 +255,20 @@ def check_signature(op: Op, declaration: Declaration, target: str) -> None:
     ]
     call_arguments = (*op.inputs, *op.options, "cu_seqlens", KEY_OFFSETS, CUTS, *declaration.metadata(op))
     unexpected = [n for n in declaration.required if n not in call_arguments]
+    optional = [n for n in declaration.parameters if n not in (*call_arguments, *declaration.required)]
     missing = [n for n in required_names if n not in declaration.parameters]
+    pasted = pasted or PastedLines(target, op.name)
+    lines = partial(suggested_adapter, pasted, packs_keys=op.packs_keys)
     if missing and not declaration.catch_all:
         parameter_names = ", ".join(declaration.parameters) or "nothing"
         raise UsageError(
             f"{target}: takes ({parameter_names}) but {op.name} is called with {', '.join(required_names)}; "
-            "write an adapter with the op's argument names, such as "
-            f"{suggested_adapter(target, op.name, missing, unexpected)}"
+            f"{advice(pasted, lines(missing, unexpected, optional))}"
         )
     if unexpected:
         raise UsageError(
-            f"{target}: needs {', '.join(unexpected)}, which {op.name} does not have; give it a default, or write an "
-            f"adapter, such as {suggested_adapter(target, op.name, [], unexpected)}"
+            f"{target}: needs {', '.join(unexpected)}, which {op.name} does not have; give it a default, or "
+            f"{advice(pasted, lines([], unexpected))}"
         )
 
 

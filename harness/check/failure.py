@@ -8,13 +8,14 @@ from packproof.base.text import printable
 from packproof.base.tuned import merge_tuned
 from packproof.harness.check.diagnosis.conventions import suggestions
 from packproof.harness.check.diagnosis.diagnose import diagnose
-from packproof.harness.check.diagnosis.fixed_options import fixed_options
 from packproof.harness.check.diagnosis.measure import measure
+from packproof.harness.check.diagnosis.missing_declaration import missing_declaration
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.shrink import shrink
 from packproof.harness.report.events import Cell, Failure
 from packproof.harness.report.own_faults import report_internal_error
 from packproof.harness.report.replay_file import write_replay
+from packproof.properties.calling.pasted_lines import PastedLines
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
 from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
@@ -39,6 +40,8 @@ class ReplayInfo:
     """Whether autotuned kernels got drawn configurations."""
     folder: str = ".packproof"
     """The folder for replay files."""
+    pasted: PastedLines | None = None
+    """The kernel in lines to paste; None if it is not declared by a user."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def shrunk_failure(
     else:
         lines = [*shrunk_violation.lines(), *filter(None, [diagnose(kernel, smallest, shrunk_violation)])]
         lines += suggestions(kernel, law, smallest, finding.space)
-        lines += fixed_options(kernel, smallest, shrunk_violation, finding.space)
+        lines += missing_declaration(kernel, smallest, shrunk_violation, finding.space, replay.pasted)
     if smallest.configuration or replay.draw_configs:
         lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merge_tuned(*kernel.tuned.values())]
     if printed and shrunk_violation.fault not in ("crashed", "hung", "exited"):  # their text has the output

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from packproof.harness.check.target import CheckTarget
+from packproof.properties.calling.pasted_lines import dict_text
 from packproof.properties.calling.suggested_adapter import suggested_adapter
 from packproof.properties.declaration import needed_inputs
 from packproof.version import untried
@@ -34,7 +35,8 @@ def feature_notes(target: CheckTarget) -> Iterator[str]:
     if catch_all_names:
         yield (
             f"{target.name} takes by its catch-all alone (**kwargs), which may ignore them, so they are not passed: "
-            f"{', '.join(catch_all_names)}; name those that it supports in its signature, or in an adapter's names"
+            f"{', '.join(catch_all_names)}; to pass those that it supports, name them in its signature, or paste of "
+            f"{'; '.join(target.pasted.adapter({'names': dict_text({n: repr(n) for n in catch_all_names})}))}"
         )
     if declared.fixed:
         values = ", ".join(f"{name}={value!r}" for name, value in declared.fixed.items())
@@ -42,9 +44,9 @@ def feature_notes(target: CheckTarget) -> Iterator[str]:
     if metadata := declared.metadata(target.op):
         yield f"{target.name} takes {', '.join(metadata)}: made of cu_seqlens"
     if omitted := declared.omitted_metadata(target.op):
-        line = suggested_adapter(target.name, target.op.name, [], omitted)
+        lines = suggested_adapter(target.pasted, [], omitted, packs_keys=target.op.packs_keys)
         names = ", ".join(omitted)
-        yield f"{target.name} has defaults for {names} beside cu_seqlens, which stay; to pass them: {line}"
+        yield f"{target.name} has defaults for {names} beside cu_seqlens, which stay; to pass them: {'; '.join(lines)}"
     if needed := needed_inputs(target.op, declared).texts:
         yield f"{target.name} has no default for, so it is not tested without: {', '.join(needed)}"
     if not target.gradients:

@@ -13,6 +13,7 @@ from packproof.harness.check.reference_trial import try_laws, try_reference
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.process.location import Location
 from packproof.harness.process.worker import Worker
+from packproof.properties.calling.pasted_lines import PLACEHOLDER, PastedLines
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.fitting import MAX_AXIS_SIZE
 from packproof.properties.cases.space import Space
@@ -64,6 +65,11 @@ class CheckTarget:
     def address(self) -> str:
         """The name that finds the kernel again; `name` is for printing."""
         return self.kernel if isinstance(self.kernel, str) else self.name
+
+    @property
+    def pasted(self) -> PastedLines:
+        """The kernel in lines to paste."""
+        return pasted_lines(self.name, self.request.op, self.declared)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -152,7 +158,7 @@ def open_target(
     if op not in OPS.values():
         try_reference(op)
         try_laws(op, request.laws.values())
-    check_signature(op, declared, name)
+    check_signature(op, declared, name, pasted_lines(name, requested_op, declared))
     declared = with_required_inputs(op, declared).restricted_to(Domain.of(request.domain) & needed_inputs(op, declared))
     _check_domain(op, declared, name)
     op_name = requested_op if isinstance(requested_op, str) else op.name
@@ -174,6 +180,14 @@ def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
     if ":" in requested_op:
         return _import_op(requested_op)
     return OPS[require_known("op", requested_op, OPS)]
+
+
+def pasted_lines(name: str, requested_op: str | Op | None, declared: Declaration) -> PastedLines:
+    """The kernel in lines to paste. An Op object of the request has no name that could be pasted."""
+    if isinstance(requested_op, Op):
+        requested_op = requested_op.name if requested_op in OPS.values() else PLACEHOLDER
+    op_text = requested_op if requested_op and declared.op is None else ""
+    return PastedLines(name, op_text, declared=declared.by_author)
 
 
 def _import_op(name: str) -> Op:

@@ -111,7 +111,13 @@ def _evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: CoreT
         ),
         selection=CaseSelection(profile.examples, request.seed, share, target.empty_packs),
         allowance=profile.shrink,
-        replay=ReplayInfo(target.address, target.op_name, request.draw_configs, request.replay_dir),
+        replay=ReplayInfo(
+            target.address,
+            target.op_name,
+            request.draw_configs,
+            request.replay_dir,
+            pasted=None if target.builtin else target.pasted,
+        ),
         known_tier="gpu" if on_gpu else None,
         core_time=core_time,
     )

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
+from inspect import signature
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from packproof.adapters.importing import load_module, one_line_reason, resolve_attribute, working_directory
@@ -71,10 +72,12 @@ class Location:
         """Import the function here. Raises UsageError with the reason in one line."""
         target, name = self.find(), f"{self.module or self.file}:{self.qualname}"
         if isinstance(target, type):
-            apply = f"{self.qualname}.apply, or " if hasattr(target, "apply") and hasattr(target, "backward") else ""
+            raise UsageError(f"{name} is a class, not a function; {_what_to_name(target, self.qualname)}")
+        owner, _, method = self.qualname.rpartition(".")
+        if owner and isinstance(target, FunctionType) and next(iter(signature(target).parameters), "") == "self":
             raise UsageError(
-                f"{name} is a class, not a function; name {apply}a function that calls it (`packproof model` checks "
-                "an nn.Module as a whole)"
+                f"{name} is a method, not a function; name that of an object: paste {method} = {owner}(...).{method}, "
+                f"with its arguments in place of ..., and name {method}"
             )
         if not callable(target):
             raise UsageError(f"{name} is of type {type(target).__name__}, not a function")
@@ -103,6 +106,18 @@ class Location:
                 if not self.file or getattr(module, "__file__", None) == self.file:
                     return module
         return load_module(Path(self.file))
+
+
+def _what_to_name(target: type, qualname: str) -> str:
+    if hasattr(target, "backward") and hasattr(target, "apply"):
+        return f"name {qualname}.apply, or a function that calls it"
+    if not hasattr(target, "forward"):
+        return "name a function that calls it"
+    variable = qualname.rpartition(".")[2].lower()
+    return (
+        f"name an object of it: paste {variable} = {qualname}(...), with its arguments in place of ..., and name "
+        f"{variable} (`packproof model` checks an nn.Module as a whole)"
+    )
 
 
 def missing_target_reason(target: str) -> str:

@@ -1,51 +1,44 @@
-"""Suggests an `adapt(...)` line for a kernel with other argument names than the op's: a guess, to be read first."""
+"""Suggests an adapter for a kernel with other argument names than the op's: a guess, to be read first."""
 
-import re
 from collections.abc import Sequence
 
-_OFFSETS = re.compile(r"cu_?|offset|indptr|starts", re.IGNORECASE)
-_LENGTHS = re.compile(r"len", re.IGNORECASE)
+from packproof.properties.calling.argument_names import BOUNDARIES, is_of_keys, meaning_of
+from packproof.properties.calling.pasted_lines import PLACEHOLDER, PastedLines, dict_text
 
 
-def _likely_metadata(name: str) -> str:
-    """The likely metadata of an argument with this name, "" if there is none."""
-    if name in ("seq_idx", "position_ids"):
-        return name
-    if name.startswith("cu_seqlens"):
-        return "cu_seqlens"
-    if _LENGTHS.search(name):
-        return "max_seqlen" if name.startswith("max") else "lengths"
-    return ""
-
-
-def suggested_adapter(target: str, op: str, missing: Sequence[str], unexpected: Sequence[str]) -> str:
-    """An `adapt` line that maps the missing arguments of the op to the unexpected ones of the kernel.
+def suggested_adapter(
+    pasted: PastedLines,
+    missing: Sequence[str],
+    unexpected: Sequence[str],
+    optional: Sequence[str] = (),
+    *,
+    packs_keys: bool = False,
+) -> tuple[str, ...]:
+    """Lines that map the missing arguments of the op to the unexpected ones of the kernel.
 
     missing: the op's arguments unknown to the kernel, in order.
     unexpected: the kernel's required arguments unknown to the op.
+    optional: its other arguments unknown to the op. They are used if it has no boundaries otherwise.
+    packs_keys: whether keys have offsets of their own.
     """
-    remaining, metadata = list(unexpected), dict[str, str]()
-    if "cu_seqlens" in missing:
-        offsets = next((name for name in remaining if _OFFSETS.search(name)), None)
-        if offsets is not None:
-            metadata[offsets] = "cu_seqlens"
-            remaining.remove(offsets)
-    else:
-        metadata["cu_seqlens"] = "cu_seqlens"
-    for name in unexpected:
-        if name in remaining and (metadata_name := _likely_metadata(name)):
-            metadata[name] = metadata_name
-            remaining.remove(name)
+    meanings = {name: meaning for name in unexpected if (meaning := meaning_of(name))}
+    if "cu_seqlens" not in missing:
+        meanings = {"cu_seqlens": "cu_seqlens", **meanings}
+    elif not set(meanings.values()) & {*BOUNDARIES}:
+        meanings |= {name: meaning for name in optional if (meaning := meaning_of(name))} or {PLACEHOLDER: "cu_seqlens"}
+    remaining = [name for name in unexpected if name not in meanings]
     inputs = [name for name in missing if name != "cu_seqlens"]
-    names = dict(zip(inputs, remaining, strict=False))
+    kernel_names = [*map(repr, remaining), *[PLACEHOLDER] * len(inputs)]
+    names = dict(zip(inputs, kernel_names, strict=False))
     constants = remaining[len(names) :]
-    parts = [
-        f"names={{{', '.join(f'{op_name!r}: {kernel_name!r}' for op_name, kernel_name in names.items())}}}"
-        if names
-        else "",
-        f"metadata={{{', '.join(f'{name!r}: {metadata_name}' for name, metadata_name in metadata.items())}}}"
-        if metadata
-        else "",
-        f"given={{{', '.join(f'{name!r}: ...' for name in constants)}}}" if constants else "",
-    ]
-    return f"adapt({', '.join([repr(target), f'op={op!r}', *filter(None, parts)])})"
+    of_keys = {name for name in meanings if packs_keys and is_of_keys(name)}
+    if meanings == {"cu_seqlens": "cu_seqlens"}:  # what `adapt` passes by default
+        meanings = {}
+    metadata = {name: f"OfKeys({meaning})" if name in of_keys else meaning for name, meaning in meanings.items()}
+    texts = {
+        "names": names,
+        "metadata": metadata,
+        "given": dict.fromkeys(constants, PLACEHOLDER),
+    }
+    functions = {*meanings.values(), *(["OfKeys"] if of_keys else [])}
+    return pasted.adapter({name: dict_text(values) for name, values in texts.items() if values}, functions)

@@ -12,6 +12,7 @@ from packproof.harness.report.formats.svg import LEVELS, Drawing, level
 from packproof.harness.report.maps import ErrorMap, Layout, LeakCell, LeakMap, MapRow, TensorRow, compact
 
 WIDE, NARROW = 960.0, 336.0
+_LABELS = 110.0  # the width of the names of rows
 _MOST_BARS, _MOST_NARROW_COLUMNS = 128, 24
 _NUMBER_WIDTH, _CROSS_WIDTH = 26.0, 13.0  # the least width of a cell with a number, and with a cross, in it
 _LARGEST_CELL, _LARGEST_LEAK = 36.0, 26.0  # at this size a picture is the same for both widths
@@ -56,7 +57,7 @@ def error_svg(error_map: ErrorMap, width: float = WIDE) -> Markup:
 
     Cells hold a number if there is room, otherwise a cross.
     """
-    x0, y0, height = 96.0, 20.0, 24.0
+    x0, y0, height = _LABELS, 20.0, 24.0
     most_cells = max(len(row.cells) for row in error_map.rows)
     unit, n_cells = _cell_width(error_map, width), min(most_cells, _cells_in_a_line(width))
     lines = [(row, k) for row in error_map.rows for k in range(0, len(row.cells) or 1, n_cells or 1)]
@@ -96,11 +97,11 @@ def marks_text(error_map: ErrorMap, width: float = WIDE) -> str:
 
 def _cell_width(error_map: ErrorMap, width: float) -> float:
     most_cells = max(len(row.cells) for row in error_map.rows)
-    return min(_LARGEST_CELL, (width - 106) / max(1, min(most_cells, _cells_in_a_line(width))))
+    return min(_LARGEST_CELL, (width - _LABELS - 10) / max(1, min(most_cells, _cells_in_a_line(width))))
 
 
 def _cells_in_a_line(width: float) -> int:
-    return int((width - 106) / _CROSS_WIDTH)
+    return int((width - _LABELS - 10) / _CROSS_WIDTH)
 
 
 def _error_cell(
@@ -135,7 +136,7 @@ def leak_svg(leak_map: LeakMap, width: float = WIDE) -> Markup:
     """
     if len(leak_map.columns) > _MOST_NARROW_COLUMNS:
         width = WIDE
-    x0, y0 = 110.0, 40.0
+    x0, y0 = _LABELS, 40.0
     unit = min(_LARGEST_LEAK, (width - x0 - 10) / max(1, len(leak_map.columns)))
     x1, y1 = x0 + unit * len(leak_map.columns), y0 + unit * len(leak_map.rows)
     picture = Drawing(

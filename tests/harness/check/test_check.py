@@ -385,11 +385,11 @@ def test_a_closure_is_checked_in_a_fork() -> None:
         (CheckRequest(target=f"{HERE / 'rogues.py'}:needs_more", op="rope"), "takes (x, weight, chunk, cu_seqlens)"),
         (
             CheckRequest(target=f"{HERE / 'rogues.py'}:needs_more", op=f"{HERE / 'rogues_op.py'}:SCALED"),
-            "needs chunk, which scaled does not have; give it a default, or write an adapter",
+            "needs chunk, which scaled does not have; give it a default, or paste below it, with what belongs in",
         ),
         (
             CheckRequest(target=f"{HERE / 'rogues.py'}:_BadBackward", op="rope"),
-            "_BadBackward is a class, not a function; name _BadBackward.apply, or",
+            "_BadBackward is a class, not a function; name _BadBackward.apply, or a function that calls it",
         ),
         (CheckRequest(properties=("pakking",)), "packing"),
         (CheckRequest(profile="slow"), "profile"),

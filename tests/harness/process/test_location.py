@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.process.location import missing_target_reason
+from packproof.base.errors import UsageError
+from packproof.harness.process.location import Location, missing_target_reason
 
 SOURCE = """
 raise SystemExit("imported")
@@ -55,3 +56,29 @@ def test_what_only_a_run_could_tell_may_be_there(target: str) -> None:
 )
 def test_what_is_not_there_is_named(target: str, why: str) -> None:
     assert missing_target_reason(target) == why
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        (
+            "Layer",
+            r"is a class, not a function; name an object of it: paste layer = Layer\(\.\.\.\), with its arguments",
+        ),
+        (
+            "Layer.forward",
+            r"is a method, not a function; name that of an object: paste forward = Layer\(\.\.\.\)\.forward",
+        ),
+        ("Function", r"is a class, not a function; name Function\.apply, or a function that calls it"),
+        ("Other", r"is a class, not a function; name a function that calls it"),
+        ("number", r"is of type int, not a function"),
+    ],
+)
+def test_what_is_no_function_is_answered_by_what_to_name(name: str, advice: str) -> None:
+    Path("objects.py").write_text(
+        "import torch\nnumber = 1\nclass Other: ...\n"
+        "class Layer(torch.nn.Module):\n    def forward(self, x): ...\n"
+        "class Function(torch.autograd.Function): ...\n"
+    )
+    with pytest.raises(UsageError, match=advice):
+        Location.parse(f"objects.py:{name}").load()

@@ -1,0 +1,100 @@
+"""Lines of Python that declare a kernel, for its author to paste."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+PLACEHOLDER = "..."
+"""Stands for a value that only the author knows."""
+
+
+@dataclass(frozen=True)
+class PastedLines:
+    """A kernel as its author named it, and what its declaration has to import."""
+
+    target: str
+    """"path/file.py:function", "package.module:function", or the name of a function."""
+    op: str = ""
+    """The name of an op, "file.py:NAME" or "module:NAME" of the user's own, or PLACEHOLDER; "" if the kernel declares
+    it.
+    """
+    declared: bool = False
+    """Whether its author has declared it already, so that the declaration is what to change."""
+
+    @property
+    def place(self) -> str:
+        """Where the lines go."""
+        return "in a file of your own" if self._is_module else "below it"
+
+    def adapter(self, arguments: Mapping[str, str], functions: Iterable[str] = ()) -> tuple[str, ...]:
+        """The lines that make an adapter of it.
+
+        arguments: of `adapt`, as source text.
+        functions: names of `packproof.adapters` in these arguments.
+        """
+        imported = ", ".join(sorted({"adapt", *functions}, key=str.lower))
+        kernel = repr(self.target) if self._is_module else self._function
+        call = self._call("adapt", {"": kernel, **self._op_argument, **arguments})
+        return (f"from packproof.adapters import {imported}", *self._op_import, f"{self._variable} = {call}")
+
+    def declaration(self, arguments: Mapping[str, str]) -> tuple[str, ...]:
+        """The lines that declare it. arguments: of `packproof.kernel`, as source text."""
+        module, _, name = self.target.rpartition(":")
+        kernel_import = [f"from {module} import {name.partition('.')[0]}"] if self._is_module else []
+        call = self._call("packproof.kernel", {**self._op_argument, **arguments})
+        return ("import packproof", *kernel_import, *self._op_import, f"{self._variable} = {call}({self._function})")
+
+    @property
+    def _is_module(self) -> bool:
+        source = self.target.rpartition(":")[0]
+        return bool(source) and not source.endswith(".py")
+
+    @property
+    def _function(self) -> str:
+        return self.target.rpartition(":")[2].rpartition("<locals>.")[2]
+
+    @property
+    def _variable(self) -> str:
+        name = self._function.replace(".", "_")
+        return name if name.isidentifier() else "kernel"
+
+    @property
+    def _op_argument(self) -> dict[str, str]:
+        source, _, name = self.op.rpartition(":")
+        return {"op": name if source or name == PLACEHOLDER else repr(name)} if self.op else {}
+
+    @property
+    def _op_import(self) -> list[str]:
+        """The import of the user's own op, unless it stands in the kernel's file."""
+        source, _, name = self.op.rpartition(":")
+        if not source or source == self.target.rpartition(":")[0]:
+            return []
+        module = PurePath(source).stem if source.endswith(".py") else source
+        return [f"from {module} import {name.partition('.')[0]}"]
+
+    def _call(self, function: str, arguments: Mapping[str, str]) -> str:
+        return f"{function}({', '.join(f'{name}={text}' if name else text for name, text in arguments.items())})"
+
+
+def dict_text(values: Mapping[str, str]) -> str:
+    """The source of a dict of source texts."""
+    keys = {name: name if name == PLACEHOLDER else repr(name) for name in values}
+    return f"{{{', '.join(f'{keys[name]}: {text}' for name, text in values.items())}}}"
+
+
+def advice(pasted: PastedLines, lines: Sequence[str]) -> str:
+    """Lines to paste, as one line of an error: Python takes them from there too."""
+    return f"{_place(pasted, lines)} {'; '.join(lines)}"
+
+
+def changed_declaration(pasted: PastedLines, arguments: Mapping[str, str]) -> list[str]:
+    """What to do for these arguments in the declaration of a kernel, in lines of a report."""
+    if pasted.declared:
+        return [f"add {', '.join(f'{name}={text}' for name, text in arguments.items())} to its declaration"]
+    lines = pasted.declaration(arguments)
+    return [_place(pasted, lines), *(f"    {line}" for line in lines)]
+
+
+def _place(pasted: PastedLines, lines: Iterable[str]) -> str:
+    hint = f", with what belongs in place of {PLACEHOLDER}" if any(PLACEHOLDER in line for line in lines) else ""
+    return f"paste {pasted.place}{hint}:"
