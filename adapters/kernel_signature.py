@@ -83,7 +83,9 @@ class KernelSignature:
 
     @cached_property
     def _signature(self) -> inspect.Signature:
-        return call_signature(self.function)
+        signature = call_signature(self.function)
+        takes_no_names = all(p.kind is p.POSITIONAL_ONLY for p in signature.parameters.values())
+        return inspect.Signature() if self.positional and takes_no_names else signature  # `positional` names them anew
 
     @property
     def _parameters(self) -> Mapping[str, inspect.Parameter]:

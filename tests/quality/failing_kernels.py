@@ -13,14 +13,14 @@ TILE = 64
 
 def _convolved(x: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
     """The causal convolution of rows: only those with the same id are summed."""
-    w = weight.shape[1]
-    y = torch.zeros_like(x)
+    w, rows = weight.shape[1], x.float()
+    y = torch.zeros_like(rows)
     for k in range(w):
         shift = w - 1 - k
-        source = functional.pad(x, (0, 0, shift, 0))[: len(x)]
+        source = functional.pad(rows, (0, 0, shift, 0))[: len(x)]
         is_same = functional.pad(ids, (shift, 0), value=-2)[: len(x)] == ids
-        y = y + torch.where((is_same & (ids >= 0))[:, None], source, 0) * weight[:, k]
-    return y
+        y = y + torch.where((is_same & (ids >= 0))[:, None], source, 0) * weight[:, k].float()
+    return y.to(x.dtype)
 
 
 def leak_at_a_tile(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
