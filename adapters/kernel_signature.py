@@ -85,7 +85,9 @@ class KernelSignature:
     def _signature(self) -> inspect.Signature:
         signature = call_signature(self.function)
         takes_no_names = all(p.kind is p.POSITIONAL_ONLY for p in signature.parameters.values())
-        return inspect.Signature() if self.positional and takes_no_names else signature  # `positional` names them anew
+        return (
+            inspect.Signature() if self.positional and takes_no_names else signature
+        )  # `positional` has other names for them
 
     @property
     def _parameters(self) -> Mapping[str, inspect.Parameter]:

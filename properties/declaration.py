@@ -58,6 +58,8 @@ class Declaration:
     """Inputs fixed to fp32 in the op and supported in 16 bits."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """The values of options fixed by the kernel, which has no argument for them."""
+    own_parameters: tuple[str, ...] = ()
+    """The names of the parameters that an nn.Module owns."""
     by_author: bool = False
     """Whether its author declared it, with `packproof.kernel` or `adapt`."""
 
@@ -173,6 +175,7 @@ def describe_kernel(function: Callable[..., Any]) -> dict[str, Any]:
         "catch_all": catches_all(signature),
         "declared": getattr(function, _MARK, {}),
         "conventions": conventions,
+        "own_parameters": [name for name, _ in function.named_parameters()] if hasattr(function, "forward") else [],
     }
 
 
@@ -214,6 +217,7 @@ def parse_declaration(description: dict[str, Any], target: str) -> Declaration:
             parameters=None if names is None else tuple(str(n) for n in names),
             required=tuple(str(n) for n in description.get("required", ())),
             catch_all=description.get("catch_all") is True,
+            own_parameters=tuple(str(n) for n in description.get("own_parameters", ())),
             by_author=bool(options),
             conventions=tuple(str(words) for words in description.get("conventions", ()))[:_MAX_CONVENTIONS],
         )
@@ -259,6 +263,11 @@ def check_signature(op: Op, declaration: Declaration, target: str, pasted: Paste
     missing = [n for n in required_names if n not in declaration.parameters]
     pasted = pasted or PastedLines(target, op.name)
     lines = partial(suggested_adapter, pasted, packs_keys=op.packs_keys)
+    owned = {name: path for path in declaration.own_parameters if (name := path.rpartition(".")[2]) in op.inputs}
+    if missing and not unexpected and owned.keys() >= {*missing}:
+        arguments = [name for name in declaration.parameters if name in call_arguments]
+        function = advice(pasted, pasted.functional_call(arguments, owned))
+        raise UsageError(f"{target}: owns {', '.join(owned)}, which {op.name} is called with; {function}")
     if missing and not declaration.catch_all:
         parameter_names = ", ".join(declaration.parameters) or "nothing"
         raise UsageError(

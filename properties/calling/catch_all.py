@@ -13,7 +13,7 @@ _METHODS = ("get", "pop", "setdefault")
 
 @dataclass(frozen=True)
 class CatchAll:
-    """What the source of a function tells about its catch-all."""
+    """The uses of a catch-all in the source of its function."""
 
     names: dict[str, bool]
     """Whether each name that is read from it is required."""
@@ -22,7 +22,7 @@ class CatchAll:
 
 
 def read_catch_all(function: Callable[..., Any], parameter: str) -> CatchAll:
-    """What a function reads from its parameter **`parameter`. Without a source it may take any name."""
+    """The uses of **`parameter` in a function. Without a source it may take any name."""
     function = inspect.unwrap(function)
     while isinstance(function, functools.partial):
         function = function.func

@@ -1,16 +1,16 @@
-"""Lines of Python that declare a kernel, for its author to paste."""
+"""A kernel's declaration as lines of Python, for its author to paste."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
 PLACEHOLDER = "..."
-"""Stands for a value that only the author knows."""
+"""Stands for a value known to the author alone."""
 
 
 @dataclass(frozen=True)
 class PastedLines:
-    """A kernel as its author named it, and what its declaration has to import."""
+    """The names of a kernel and its op in lines to paste."""
 
     target: str
     """"path/file.py:function", "package.module:function", or the name of a function."""
@@ -19,7 +19,7 @@ class PastedLines:
     it.
     """
     declared: bool = False
-    """Whether its author has declared it already, so that the declaration is what to change."""
+    """Whether its author has declared it already."""
 
     @property
     def place(self) -> str:
@@ -27,7 +27,7 @@ class PastedLines:
         return "in a file of your own" if self._is_module else "below it"
 
     def adapter(self, arguments: Mapping[str, str], functions: Iterable[str] = ()) -> tuple[str, ...]:
-        """The lines that make an adapter of it.
+        """The lines of an adapter for it.
 
         arguments: of `adapt`, as source text.
         functions: names of `packproof.adapters` in these arguments.
@@ -38,11 +38,28 @@ class PastedLines:
         return (f"from packproof.adapters import {imported}", *self._op_import, f"{self._variable} = {call}")
 
     def declaration(self, arguments: Mapping[str, str]) -> tuple[str, ...]:
-        """The lines that declare it. arguments: of `packproof.kernel`, as source text."""
+        """The lines of its declaration. arguments: of `packproof.kernel`, as source text."""
         module, _, name = self.target.rpartition(":")
         kernel_import = [f"from {module} import {name.partition('.')[0]}"] if self._is_module else []
         call = self._call("packproof.kernel", {**self._op_argument, **arguments})
         return ("import packproof", *kernel_import, *self._op_import, f"{self._variable} = {call}({self._function})")
+
+    def functional_call(self, arguments: Sequence[str], owned: Mapping[str, str]) -> tuple[str, ...]:
+        """The lines of a function that takes parameters of an nn.Module as arguments.
+
+        arguments: of its `forward`.
+        owned: the paths of its parameters by the op's names.
+        """
+        module, _, name = self.target.rpartition(":")
+        kernel_import = [f"from {module} import {name.partition('.')[0]}"] if self._is_module else []
+        parameters = dict_text({path: name for name, path in owned.items()})
+        keywords = dict_text({name: name for name in arguments})
+        call = f"functional_call({self._function}, {parameters}, kwargs={keywords})"
+        return (
+            "from torch.func import functional_call",
+            *kernel_import,
+            f"{self._variable}_of = lambda {', '.join((*arguments, *owned))}: {call}",
+        )
 
     @property
     def _is_module(self) -> bool:
@@ -88,7 +105,7 @@ def advice(pasted: PastedLines, lines: Sequence[str]) -> str:
 
 
 def changed_declaration(pasted: PastedLines, arguments: Mapping[str, str]) -> list[str]:
-    """What to do for these arguments in the declaration of a kernel, in lines of a report."""
+    """Lines of a report: these arguments in the declaration of a kernel."""
     if pasted.declared:
         return [f"add {', '.join(f'{name}={text}' for name, text in arguments.items())} to its declaration"]
     lines = pasted.declaration(arguments)

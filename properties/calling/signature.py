@@ -24,7 +24,7 @@ def call_signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.Signature(list(_schema_parameters(operator._schema)))
     function = getattr(function, "_orig_mod", function)  # an nn.Module inside the wrapper of torch.compile
     if _is_apply(function):
-        return _signature_of_apply(function.__self__)  # type: ignore[attr-defined]
+        return _signature_of_apply(getattr(function, "__self__", None))
     forward = None if isinstance(function, type) else getattr(function, "forward", None)  # of an nn.Module
     function = forward if callable(forward) else function
     try:

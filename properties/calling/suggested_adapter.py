@@ -14,7 +14,7 @@ def suggested_adapter(
     *,
     packs_keys: bool = False,
 ) -> tuple[str, ...]:
-    """Lines that map the missing arguments of the op to the unexpected ones of the kernel.
+    """Lines to map the missing arguments of the op to the unexpected ones of the kernel.
 
     missing: the op's arguments unknown to the kernel, in order.
     unexpected: the kernel's required arguments unknown to the op.

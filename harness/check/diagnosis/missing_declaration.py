@@ -6,7 +6,7 @@ Each is tried, not guessed: the kernel is run once more at the failing case and 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from packproof.base.errors import KernelFault
@@ -19,6 +19,7 @@ from packproof.properties.cases.space import Space
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.invariance import REFERENCE
 from packproof.properties.op import Op
+from packproof.properties.promises import Promises
 from packproof.properties.violation import Violation
 
 _TIME_LIMIT = 5.0
@@ -69,7 +70,7 @@ def _rounding(
         variant = replace(kernel, promises=replace(kernel.promises, **{name: value}))
         if all(holds(variant, REFERENCE, c) for c in (case, *other_cases)):
             statement = f"holds with {name}={value!r}, here and in {plural(len(other_cases), 'other pack')}"
-            declaration = {"promises": f"packproof.Promises({name}={value!r})"}
+            declaration = {"promises": _promises_text(variant.promises)}
             return _advice(f"{statement}: if {explanation}", pasted, declaration)
     return []
 
@@ -96,6 +97,12 @@ def _fixed_option(
                 return [f"{statement}: does it follow the option?"]
             return _advice(f"{statement}: if it has that fixed", pasted, {"fixed": f"{{{name!r}: {value!r}}}"})
     return []
+
+
+def _promises_text(promises: Promises) -> str:
+    values = {field.name: getattr(promises, field.name) for field in fields(promises)}
+    made = [f"{name}={value!r}" for name, value in values.items() if value != getattr(Promises(), name)]
+    return f"packproof.Promises({', '.join(made)})"
 
 
 def _advice(condition: str, pasted: PastedLines | None, declaration: dict[str, str]) -> list[str]:

@@ -62,6 +62,19 @@ class Conv(torch.nn.Module):
 with_silu = Conv("silu")
 
 
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(3, 3, 4, groups=3)
+        self.conv.weight = torch.nn.Parameter(self.conv.weight[:, 0].detach())
+
+    def forward(self, x, cu_seqlens):
+        return causal_conv1d(x, self.conv.weight, self.conv.bias, cu_seqlens=cu_seqlens)
+
+
+layer = Layer()
+
+
 @torch.library.custom_op("packproof_tests::shifted", mutates_args=())
 def operator(x: torch.Tensor, weight: torch.Tensor, seq_lens: torch.Tensor) -> torch.Tensor:
     return per_sequence(x, weight, seq_lens).clone()
@@ -136,6 +149,14 @@ def test_the_adapter_for_arguments_of_other_names_works(name: str) -> None:
         open_target(CheckRequest(f"mine.py:{name}", op=op))
     paste(lines_to_paste(str(refused.value)))
     verdict = verdict_of(name, op, domain=("length > 0",), forward_only=name == "operator")
+    assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
+
+
+def test_a_module_that_owns_its_parameters_becomes_a_function_of_them() -> None:
+    with pytest.raises(UsageError, match="layer: owns weight, bias, which causal_conv1d is called with") as refused:
+        open_target(CheckRequest("mine.py:layer", op="causal_conv1d"))
+    paste(lines_to_paste(str(refused.value)))
+    verdict = verdict_of("layer_of", "causal_conv1d")
     assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
 
 
