@@ -175,7 +175,7 @@ def describe_kernel(function: Callable[..., Any]) -> dict[str, Any]:
         "catch_all": catches_all(signature),
         "declared": getattr(function, _MARK, {}),
         "conventions": conventions,
-        "own_parameters": [name for name, _ in function.named_parameters()] if hasattr(function, "forward") else [],
+        "own_parameters": [name for name, _ in getattr(function, "named_parameters", tuple)()],
     }
 
 

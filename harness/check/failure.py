@@ -105,7 +105,7 @@ def shrunk_failure(
     else:
         lines = [*shrunk_violation.lines(), *filter(None, [diagnose(kernel, smallest, shrunk_violation)])]
         lines += suggestions(kernel, law, smallest, finding.space)
-        lines += missing_declaration(kernel, smallest, shrunk_violation, finding.space, replay.pasted)
+        lines += missing_declaration(kernel, law, smallest, shrunk_violation, finding.space, replay.pasted)
     if smallest.configuration or replay.draw_configs:
         lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merge_tuned(*kernel.tuned.values())]
     if printed and shrunk_violation.fault not in ("crashed", "hung", "exited"):  # their text has the output

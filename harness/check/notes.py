@@ -35,7 +35,7 @@ def feature_notes(target: CheckTarget) -> Iterator[str]:
     if catch_all_names:
         yield (
             f"{target.name} takes by its catch-all alone (**kwargs), which may ignore them, so they are not passed: "
-            f"{', '.join(catch_all_names)}; name those that it supports in its signature, or in the names of an adapter: "
+            f"{', '.join(catch_all_names)}; name those that it supports in its signature, or in an adapter's names: "
             f"{'; '.join(target.pasted.adapter({'names': dict_text({n: repr(n) for n in catch_all_names})}))}"
         )
     if declared.fixed:

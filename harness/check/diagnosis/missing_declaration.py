@@ -1,4 +1,4 @@
-"""Whether a kernel fails for want of a declaration: an option that it has fixed, or a promise about its roundings.
+"""Whether a kernel fails for want of a declaration: a domain without empty packs, a fixed option, a rounding.
 
 Each is tried, not guessed: the kernel is run once more at the failing case and in a few other packs.
 """
@@ -15,15 +15,19 @@ from packproof.harness.check.diagnosis.conventions import holds, small_cases
 from packproof.harness.check.diagnosis.fixed_option_runner import FixedOptionRunner
 from packproof.properties.calling.pasted_lines import PastedLines, changed_declaration
 from packproof.properties.cases.case import Case
+from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.invariance import REFERENCE
+from packproof.properties.laws.property import Property
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.violation import Violation
 
 _TIME_LIMIT = 5.0
-_ROUNDINGS = (  # a promise of further roundings, its value, where it is made, and what a kernel does that makes it
+_ROUNDINGS: tuple[
+    tuple[str, Any, str, str], ...
+] = (  # a promise of further roundings, its value, where it is made, and what a kernel does that makes it
     (
         "saved_outputs",
         True,
@@ -35,22 +39,44 @@ _ROUNDINGS = (  # a promise of further roundings, its value, where it is made, a
 
 
 def missing_declaration(
-    kernel: KernelUnderTest, case: Case, violation: Violation, space: Space, pasted: PastedLines | None
+    kernel: KernelUnderTest,
+    law: Property,
+    case: Case,
+    violation: Violation,
+    space: Space,
+    pasted: PastedLines | None,
 ) -> list[str]:
-    """Lines that name a declaration with which the kernel equals the reference; empty if there is none.
+    """Lines that name a declaration with which the kernel keeps the law; empty if there is none.
 
-    case: the smallest case where the kernel differs from the reference.
+    case: the smallest case where the law is broken.
     space: the space of the kernel's cases.
     pasted: the kernel in lines to paste.
     """
-    if violation.tensor is None or violation.other != "reference":
-        return []
     deadline = time.monotonic() + _TIME_LIMIT
     with kernel.runner.with_short_timeout(), suppress(KernelFault):  # a call that ends the process stops the search
+        if violation.fault == "raised" and not case.n_tokens:
+            return _no_empty_packs(kernel, law, case, space, pasted)
+        if violation.tensor is None or violation.other != "reference":
+            return []
         for find in (_rounding, _fixed_option):
             if lines := find(kernel, case, space, pasted, deadline):
                 return lines
     return []
+
+
+def _no_empty_packs(
+    kernel: KernelUnderTest, law: Property, case: Case, space: Space, pasted: PastedLines | None
+) -> list[str]:
+    """Whether only packs without tokens make the kernel raise an error."""
+    condition = "length > 0" if case.lengths else "sequences > 0"
+    other_cases = [c for c in _other_cases(space, case) if 0 not in c.lengths]
+    cache = kernel.cache.without_results()
+    variant = replace(kernel, domain=kernel.domain & Domain.of(condition), cache=cache, tuned={})
+    if not all(holds(variant, law, c) for c in other_cases):
+        return []
+    illegal = "empty sequences are" if case.lengths else "a pack without sequences is"
+    statement = f"passes {plural(len(other_cases), 'pack')} of sequences with tokens: if {illegal} not legal"
+    return _advice(statement, pasted, {"domain": repr(condition)})
 
 
 def _rounding(

@@ -80,6 +80,11 @@ def operator(x: torch.Tensor, weight: torch.Tensor, seq_lens: torch.Tensor) -> t
     return per_sequence(x, weight, seq_lens).clone()
 
 
+def longest(x, weight, cu_seqlens, max_seqlen):
+    assert max_seqlen >= int(cu_seqlens.diff().max())
+    return causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+
 class Softmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, cu_seqlens):
@@ -176,6 +181,16 @@ def test_the_declaration_that_explains_a_failure_works(name: str, op: str, dtype
     assert argument in lines
     paste(lines)
     verdict = verdict_of(name, op, **settings)
+    assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
+
+
+def test_the_domain_without_empty_packs_works() -> None:
+    verdict = verdict_of("longest", "causal_conv1d", properties=("metadata",))
+    assert verdict.failure is not None
+    lines = lines_to_paste("\n".join(verdict.failure.lines))
+    assert "domain='sequences > 0'" in lines
+    paste(lines)
+    verdict = verdict_of("longest", "causal_conv1d", properties=("metadata",))
     assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
 
 

@@ -198,7 +198,7 @@ def test_options_of_a_catch_all_are_not_passed_and_are_named() -> None:
     assert verdict.status == "passed"
     assert "(**kwargs), which may ignore them, so they are not passed: bias, initial_states, activation" in notes
     assert (
-        "in its signature, or in the names of an adapter: from packproof.adapters import adapt; with_a_catch_all = adapt("
+        "in its signature, or in an adapter's names: from packproof.adapters import adapt; with_a_catch_all = adapt("
         in notes
     )
     verdict, notes = judged("naming_one")
