@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         once,
         per_token,
         position_ids,
+        segment_ids,
         seq_idx,
     )
     from packproof.adapters.tokens import Batched, Gaps, Packed, Padded, Tokens
@@ -48,6 +49,7 @@ __all__ = [
     "once",
     "per_token",
     "position_ids",
+    "segment_ids",
     "seq_idx",
 ]
 
@@ -69,6 +71,7 @@ export(
             "once",
             "per_token",
             "position_ids",
+            "segment_ids",
             "seq_idx",
         ),
         "packproof.adapters.tokens": (

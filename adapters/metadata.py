@@ -201,6 +201,18 @@ def seq_idx(cu_seqlens: Tensor, tokens: int) -> Tensor:
 
 
 @per_token(outside=0)
+def segment_ids(cu_seqlens: Tensor, tokens: int) -> Tensor:
+    """(t,) int32: the sequence of each row, counted from 1, 0 in slack.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.segment_ids(torch.tensor([0, 2, 5]), 6)
+    tensor([1, 1, 2, 2, 2, 0], dtype=torch.int32)
+    """
+    return seq_idx(cu_seqlens, tokens) + 1  # type: ignore[no-any-return]
+
+
+@per_token(outside=0)
 def position_ids(cu_seqlens: Tensor, tokens: int) -> Tensor:
     """(t,) int32: the position of each row in its sequence, 0 in slack.
 
