@@ -18,7 +18,7 @@ class CatchAll:
     names: dict[str, bool]
     """Whether each name that is read from it is required."""
     passed_on: bool
-    """Whether the function uses it in another way, such as `other(**kwargs)`. It may then take further names."""
+    """Whether it is used in another way, such as `other(**kwargs)`, or ignored. It may then take further names."""
 
 
 def read_catch_all(function: Callable[..., Any], parameter: str) -> CatchAll:
@@ -33,7 +33,7 @@ def read_catch_all(function: Callable[..., Any], parameter: str) -> CatchAll:
     uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == parameter]
     reads = list(_reads(tree, parameter))
     optional = {name for name, required in reads if not required}
-    return CatchAll({name: name not in optional for name, _ in reads}, passed_on=len(reads) < len(uses))
+    return CatchAll({name: name not in optional for name, _ in reads}, passed_on=len(reads) < len(uses) or not reads)
 
 
 def _reads(tree: ast.AST, parameter: str) -> Iterator[tuple[str, bool]]:
