@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from packproof.base.errors import UsageError
@@ -12,6 +13,7 @@ from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS, BuiltinKern
 from packproof.harness.check.reference_trial import try_laws, try_reference
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.process.location import Location
+from packproof.harness.process.parallel import differentiate_apart
 from packproof.harness.process.worker import Worker
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.fitting import MAX_AXIS_SIZE
@@ -150,13 +152,17 @@ def open_target(
         requested_op = kernel if isinstance(kernel, str) else custom_op(kernel)
     op = resolve_op(requested_op, declared, name)
     if op not in OPS.values():
-        try_reference(op)
-        try_laws(op, request.laws.values())
+        differentiate_apart(partial(_try_op, op, request))
     check_signature(op, declared, name)
     declared = with_required_inputs(op, declared).restricted_to(Domain.of(request.domain) & needed_inputs(op, declared))
     _check_domain(op, declared, name)
     op_name = requested_op if isinstance(requested_op, str) else op.name
     return CheckTarget(request, kernel, name, op, op_name, declared, builtin, misfit=misfit)
+
+
+def _try_op(op: Op, request: CheckRequest) -> None:
+    try_reference(op)
+    try_laws(op, request.laws.values())
 
 
 def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:

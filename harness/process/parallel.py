@@ -75,6 +75,20 @@ def run_on_every_core(
         )
 
 
+def differentiate_apart(function: Callable[[], object]) -> None:
+    """Call a function that uses autograd; beside a GPU in a fork, so that this process can still run units in forks."""
+    if torch.accelerator.current_accelerator() is None:
+        function()
+        return
+    for _ in run_side_by_side([partial(_no_items, function)], 1, record_type=bool):
+        pass
+
+
+def _no_items(function: Callable[[], object]) -> Iterator[bool]:
+    function()
+    yield from ()
+
+
 def _run_on_gpu(number: int, unit: Unit[T]) -> Iterator[T]:
     original = dict(os.environ)
     os.environ.update(gpus.gpu_environment(number))
