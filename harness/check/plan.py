@@ -1,9 +1,9 @@
 """From kernels to the plan of a check: its cells (each kernel by property, dtype and tier), units and notes."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from packproof.base.cores import available_cores
 from packproof.base.names import COMPILE
 from packproof.base.text import printable
 from packproof.harness.check.notes import feature_notes, release_notes
@@ -40,7 +40,7 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, one_cell_each
         *(note for target in targets for note in feature_notes(target)),
         *request.expected.notes(cells),
     )
-    return Plan(request, cells, tuple(divide(planned, os.cpu_count() or 1, one_cell_each=one_cell_each)), notes)
+    return Plan(request, cells, tuple(divide(planned, available_cores(), one_cell_each=one_cell_each)), notes)
 
 
 def _compiled_once(targets: Sequence[CheckTarget]) -> Iterator[tuple[CheckTarget, bool]]:

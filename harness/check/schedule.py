@@ -1,13 +1,13 @@
 """Runs the units of a plan side by side and merges their events. A lost unit runs once more."""
 
 import math
-import os
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
+from packproof.base.cores import available_cores
 from packproof.base.stopwatch import pop_seconds
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import Plan
@@ -86,7 +86,7 @@ class _PlanRun:
         unit = self._plan.units[number]
         unit = replace(unit, cells=cells) if cells else unit
         later_units = [len(later_unit.cells) for later_unit in self._plan.units[number + 1 :]]
-        share = time_share(len(unit.cells), later_units, os.cpu_count() or 1)
+        share = time_share(len(unit.cells), later_units, available_cores())
         return partial(_run_timed, unit, self._deadline, share)
 
     def unfinished_cells(self, reason: str) -> Iterator[Event]:

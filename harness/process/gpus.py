@@ -6,6 +6,8 @@ import subprocess
 from functools import cache
 from itertools import takewhile
 
+from packproof.base.cores import available_cores
+
 WORKERS_PER_GPU = 8  # each keeps a core busy with references; its kernel's CUDA context takes half a GB or more
 
 
@@ -26,7 +28,7 @@ def gpu_environment(worker: int) -> dict[str, str]:
 
 def worker_count() -> int | None:
     """The number of workers for all GPUs: equally many for each, at most one for each core; None without GPUs."""
-    gpus, cores = len(visible_gpus()), len(os.sched_getaffinity(0))
+    gpus, cores = len(visible_gpus()), available_cores()
     return gpus * min(WORKERS_PER_GPU, max(1, cores // gpus)) if gpus else None
 
 

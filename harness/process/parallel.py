@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from packproof.base.cores import available_cores
 from packproof.base.errors import PackproofError, UsageError
 from packproof.base.records import RecordError, from_json, to_json
 from packproof.harness.process import gpus
@@ -69,7 +70,7 @@ def run_on_every_core(
         placed_units = (
             [partial(_run_on_gpu, number, unit) for number, unit in enumerate(units)] if device == "cuda" else units
         )
-        n_processes = min(os.cpu_count() or 1, max_processes)
+        n_processes = min(available_cores(), max_processes)
         yield from run_side_by_side(
             placed_units, n_processes, record_type=record_type, retry=retry, deadline=deadline, max_silence=max_silence
         )

@@ -1,11 +1,11 @@
 """The command line of mutation testing: `packproof mutate`."""
 
-import os
 import time
 from typing import Annotated
 
 import typer
 
+from packproof.base.cores import available_cores
 from packproof.cli.ending import FAILED, SUCCESS
 from packproof.cli.usage import seed_option
 
@@ -89,7 +89,7 @@ def mutate(
     mutants = {m.id: m for m in selected_mutants}
     start = last_progress = time.monotonic()
     outcomes = []
-    for outcome in runs.run(selected_mutants, ops, jobs or os.cpu_count() or 1, resume_path, first_checks, device):
+    for outcome in runs.run(selected_mutants, ops, jobs or available_cores(), resume_path, first_checks, device):
         outcomes.append(outcome)
         if not outcome.killed_by and outcome.id not in explanations and (outcome.op or not op):
             typer.echo(table.survived(outcome, mutants[outcome.id]))

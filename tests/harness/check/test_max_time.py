@@ -45,7 +45,7 @@ def last(events: list[Event]) -> RunFinished:
 def test_what_is_not_reached_is_inconclusive_and_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 1)  # the second dtype has to wait
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0})  # the second dtype has to wait
     Path("mine.py").write_text(SLOW + "\n")
     call = [
         "check",
@@ -115,7 +115,7 @@ def test_units_share_the_time_of_the_cores(cells: tuple[int, ...], wanted: tuple
 
 def test_what_had_its_share_goes_on_with_what_others_do_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the same process, from where it was."""
-    monkeypatch.setattr("os.cpu_count", lambda: 1)  # fp32 waits until fp64 has had its share
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0})  # fp32 waits until fp64 has had its share
     source = """
 import pathlib, os, time
 def scaled(x, weight, *, cu_seqlens):

@@ -1,7 +1,6 @@
 """The board of models: how each convention fares in a small random model of each architecture of transformers."""
 
 import importlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from packproof.base.cores import available_cores
 from packproof.harness.process.parallel import run_side_by_side
 from packproof.harness.report.events import CellFinished, Verdict
 from packproof.models.board import flash
@@ -77,7 +77,7 @@ def run_board(architectures: Sequence[Architecture], seed: int = 0) -> Iterator[
     importlib.import_module("transformers.models.llama.modeling_llama")  # imported once, before the forks
     torch.set_num_threads(1)
     yield from run_side_by_side(
-        units, os.cpu_count() or 1, record_type=BoardEntry, retry=replacement_of, max_silence=_SILENCE
+        units, available_cores(), record_type=BoardEntry, retry=replacement_of, max_silence=_SILENCE
     )
 
 

@@ -5,7 +5,6 @@ near a maximum as in flash-attention, the offsets [0, 256, 500, 1000] and [0, 15
 flash-linear-attention. No slack, contiguous tensors, normal values; once with every option and once with none.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.base.cores import available_cores
 from packproof.base.errors import KernelFault
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.parallel import run_on_every_core
@@ -100,7 +100,7 @@ class RecipeComparison:
 
 def compare(kernels: Sequence[Control]) -> Iterator[RecipeComparison]:
     """Every recipe on each kernel, and the properties on each entry; on a CPU, on every core."""
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     ops = dict.fromkeys(kernel.op for kernel in kernels)
     groups = [[kernel for kernel in kernels if kernel.op == op][part::cores] for op in ops for part in range(cores)]
     yield from run_on_every_core([partial(_unit, group) for group in groups], "cpu", record_type=RecipeComparison)

@@ -1,12 +1,12 @@
 """`packproof peers`: checks the installed third-party kernels, for promised and unpromised properties."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from packproof.adapters.registry import PEERS, Peer
+from packproof.base.cores import available_cores
 from packproof.base.errors import UsageError
 from packproof.base.names import require_known, short_dtype
 from packproof.harness.check.partition import Unit
@@ -56,7 +56,7 @@ def open_peers(request: CheckRequest, names: Sequence[str]) -> list[PeerRequest]
             raise UsageError(f"--op: {name} computes {PEERS[name].op}, not {request.op}")
     candidates = [PEERS[n] for n in names] if names else [p for p in PEERS.values() if p.packed]
     selected_peers = [peer for peer in candidates if request.op in (None, peer.op)]
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     return [
         entry
         for k in range(0, len(selected_peers), cores)
