@@ -12,6 +12,7 @@ from packproof.base.stopwatch import span
 from packproof.base.tuned import merge_tuned
 from packproof.harness.check.diagnosis.conventions import suggestions
 from packproof.harness.check.failure import CellViolation, ReplayInfo, shrunk_failure, unshrunk_failure
+from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.probe import InferredDomain, probe
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.rounds import CaseSelection
@@ -28,7 +29,6 @@ from packproof.harness.report.events import (
     Tier,
     Verdict,
 )
-from packproof.harness.report.own_faults import report_internal_error
 from packproof.properties.call import OutOfTime, OutsideDomain, Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space

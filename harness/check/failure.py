@@ -10,11 +10,11 @@ from packproof.harness.check.diagnosis.conventions import suggestions
 from packproof.harness.check.diagnosis.diagnose import diagnose
 from packproof.harness.check.diagnosis.fixed_options import fixed_options
 from packproof.harness.check.diagnosis.measure import measure
+from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.shrink import shrink
 from packproof.harness.report.events import Cell, Failure
-from packproof.harness.report.own_faults import report_internal_error
-from packproof.harness.report.replay_file import write_replay
+from packproof.harness.report.replay_files.replay_file import write_replay
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
 from packproof.properties.kernel_under_test import KernelUnderTest, judge_case

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from packproof.harness.check.target import CheckTarget
+from packproof.harness.check.targets.target import CheckTarget
 from packproof.properties.calling.suggested_adapter import suggested_adapter
 from packproof.properties.declaration import needed_inputs
 from packproof.version import untried

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from packproof.base.names import COMPILE
-from packproof.harness.check.target import CheckTarget
+from packproof.harness.check.targets.target import CheckTarget
 from packproof.harness.report.events import Cell
 from packproof.properties.cases.space import Space
 from packproof.properties.laws.property import Property, SharedResults

@@ -31,9 +31,9 @@ from packproof.base.names import (
     require_known,
 )
 from packproof.base.signatures import SIGNATURES
+from packproof.harness.check.expected import ExpectedFailures
 from packproof.harness.process.location import Location, missing_target_reason
 from packproof.harness.report.events import Tier
-from packproof.harness.report.expected import ExpectedFailures
 from packproof.properties.cases.domain import Domain
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from packproof.base.stopwatch import pop_seconds
+from packproof.harness.check.own_faults import error_verdicts, inconclusive_verdicts
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import Plan
 from packproof.harness.check.unit import run_unit
@@ -24,7 +25,6 @@ from packproof.harness.report.events import (
     Timings,
     Verdict,
 )
-from packproof.harness.report.own_faults import error_verdicts, inconclusive_verdicts
 
 _GRACE = 30.0  # seconds past the end of a run, for an open call to return and a failure to be shrunk
 

@@ -70,7 +70,7 @@ def _require_passed(end: "RunFinished") -> None:
 
     An expected failure is an xfail, with its report in the test's output. If nothing could be judged, it is a skip.
     """
-    from packproof.harness.report.wording import failure_text, failure_texts  # noqa: PLC0415
+    from packproof.harness.report.wording.results import failure_text, failure_texts  # noqa: PLC0415
 
     if failures := [v for v in end.verdicts if v.failed]:
         raise PlainFailure("\n\n".join(failure_texts(failures)), headline(failures[0]))

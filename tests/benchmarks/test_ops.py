@@ -18,7 +18,7 @@ from packproof.bench.kernels.proof import prove
 from packproof.bench.kernels.results import SizeProof
 from packproof.bench.kernels.settings import Setting, setting
 from packproof.bench.kernels.timing import Run
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.properties.ops import OPS
 
 DEVICE, DTYPE = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from packproof.base.axes import parse, role
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, vjp
 from packproof.properties.call import Result

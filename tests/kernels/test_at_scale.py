@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from packproof import refs
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.kernels import ssd_launch, ssd_tiles
 from packproof.properties.ops import OPS
 from tests.kernels.at_scale import Kernel, outside_the_budget, relative_errors, sample_of, tail_outside_the_budget

@@ -8,7 +8,7 @@ import torch
 
 import packproof
 from packproof.base.errors import UsageError
-from packproof.harness.check.reference_trial import try_reference
+from packproof.harness.check.targets.reference_trial import try_reference
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.bounds.running_error import run_with_error_bounds
 from packproof.properties.call import VacuousBound

@@ -30,8 +30,8 @@ from packproof.harness.process.start.command_line import hand_over, resumable
 from packproof.harness.process.start.early_zygote import close_early_zygote, settle_early_zygote
 from packproof.harness.process.start.imports import fast_imports
 from packproof.harness.report import events
-from packproof.harness.report.module_record import MODULE_KIND, ModuleRecord
-from packproof.harness.report.replay_file import describe_replay, read_content, read_replay
+from packproof.harness.report.replay_files.module_record import MODULE_KIND, ModuleRecord
+from packproof.harness.report.replay_files.replay_file import describe_replay, read_content, read_replay
 
 
 @resumable
@@ -167,7 +167,7 @@ def replay(
     if kernel_record:
         _start_torch(kernel_record["device"])
     with fast_imports():
-        from packproof.harness.report.map_text import evidence_lines  # noqa: PLC0415
+        from packproof.harness.report.maps.text import evidence_lines  # noqa: PLC0415
         from packproof.models.replay import replay as run_replay  # noqa: PLC0415
 
     reports = Reports(file_reports(html=html))

@@ -8,8 +8,8 @@ from packproof.base.names import SHORT_DTYPES
 from packproof.base.signatures import SIGNATURES
 from packproof.cli.ending import SUCCESS
 from packproof.cli.printing import section
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.check.request import PROFILES
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
 
 
 def list_everything() -> int:

@@ -16,7 +16,7 @@ from packproof.base.errors import ArgumentError, PackproofError
 from packproof.base.names import SEED, is_seed
 from packproof.base.signatures import SIGNATURES, Signature
 from packproof.base.wording import article
-from packproof.harness.check.target import resolve_op
+from packproof.harness.check.targets.target import resolve_op
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample

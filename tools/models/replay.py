@@ -14,8 +14,8 @@ from packproof.harness.check import replay as kernel_replay
 from packproof.harness.check.replay import ReplayOutcome, ReplayStatus
 from packproof.harness.process.location import Location
 from packproof.harness.report.events import Cell, RunFinished, Status, Verdict
-from packproof.harness.report.module_record import MODULE_KIND, ModuleRecord
-from packproof.harness.report.replay_file import read_content
+from packproof.harness.report.replay_files.module_record import MODULE_KIND, ModuleRecord
+from packproof.harness.report.replay_files.replay_file import read_content
 from packproof.models.check import ModuleRequest, module_request, run_module_check
 from packproof.models.modes import Mode
 from packproof.models.target import load_module

@@ -13,7 +13,7 @@ from packproof.base.axes import is_in_pool, role
 from packproof.base.errors import KernelFault
 from packproof.base.wording import plural
 from packproof.harness.check.diagnosis.leaks import leak_map
-from packproof.harness.report.maps import ErrorMap, Evidence, Layout, MapRow, WorstElement
+from packproof.harness.report.maps.measurements import ErrorMap, Evidence, Layout, MapRow, WorstElement
 from packproof.properties.bounds.budget import same_bits, score
 from packproof.properties.call import Refusal
 from packproof.properties.cases.case import Case

@@ -10,11 +10,11 @@ from rich.text import Text
 from packproof.base.names import short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
-from packproof.harness.report.conclusions import limits_lines, tuned_lines
 from packproof.harness.report.formats.live import ProgressLine
 from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.table import Column, table_line, title_line
-from packproof.harness.report.wording import (
+from packproof.harness.report.wording.conclusions import limits_lines, tuned_lines
+from packproof.harness.report.wording.results import (
     cell_title,
     failure_text,
     failure_texts,

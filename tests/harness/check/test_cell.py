@@ -10,7 +10,7 @@ from packproof.harness.check.cell import Evaluator
 from packproof.harness.check.failure import ReplayInfo
 from packproof.harness.check.request import Allowance, CheckRequest
 from packproof.harness.check.rounds import CaseSelection
-from packproof.harness.check.target import CheckTarget
+from packproof.harness.check.targets.target import CheckTarget
 from packproof.harness.check.unit import alternate, evaluate_cells
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.sharing import CoreTime

@@ -20,7 +20,7 @@ from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import plan
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.schedule import run_plan
-from packproof.harness.check.target import INSTANCE_PROPERTIES, open_target, open_targets
+from packproof.harness.check.targets.target import INSTANCE_PROPERTIES, open_target, open_targets
 from packproof.harness.process.sharing import CoreTime
 from packproof.harness.report.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
 from packproof.harness.report.failed import CheckFailed

@@ -21,7 +21,7 @@ from packproof.base.records import RecordError, from_json, to_json
 from packproof.harness.check.replay import check_fits
 from packproof.harness.process.wire import Decoder, Frame, InternalWorkerError, WireError, decode_answer, encode
 from packproof.harness.report.events import Cell, Event, Progress
-from packproof.harness.report.replay_file import read_replay
+from packproof.harness.report.replay_files.replay_file import read_replay
 from packproof.properties.call import Refusal
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases, random_cases

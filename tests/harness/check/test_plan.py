@@ -6,11 +6,11 @@ from typing import get_args
 
 import pytest
 
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.check.partition import UNITS, CoreShares, CoreSupply, Unit, divide
 from packproof.harness.check.plan import plan
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.target import CheckTarget
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.check.targets.target import CheckTarget
 from packproof.harness.report.events import Cell
 from packproof.properties.declaration import Declaration
 from packproof.properties.laws.property import Property, SharedResults

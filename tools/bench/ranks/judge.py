@@ -15,7 +15,7 @@ from packproof import refs
 from packproof.base.errors import KernelFault, PackproofError
 from packproof.bench.ranks.ours import ZIGZAG, parallel_kernel, without_activations
 from packproof.bench.ranks.row import OpJudgement
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.process.execution.execute import InProcess
 from packproof.parallel import Watch
 from packproof.properties.call import Call, Refusal, Result

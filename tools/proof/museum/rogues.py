@@ -19,7 +19,7 @@ import torch
 from packproof.harness.check.plan import plan
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.schedule import run_plan
-from packproof.harness.check.target import open_target
+from packproof.harness.check.targets.target import open_target
 from packproof.harness.process.execution.fork import start_fork
 from packproof.harness.process.location import Location
 from packproof.harness.report.events import RunFinished, Verdict

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from packproof.base.errors import PackproofError
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.harness.process.parallel import run_on_every_core
 from packproof.harness.process.worker import Worker
 from packproof.proof.mutants.mutant import KERNELS, Mutant, control_of

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from packproof.base.errors import PackproofError
-from packproof.harness.check.builtin_kernels import BuiltinKernel
+from packproof.harness.check.targets.builtin_kernels import BuiltinKernel
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.location import Location
 from packproof.proof.mutants.fork_pool import TAINTED

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.process.zygote import prepare_imports
 from packproof.proof.mutants.evaluator import ROUNDS, Check, MutantEvaluator
 from packproof.proof.mutants.fork_pool import run_forked

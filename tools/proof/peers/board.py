@@ -11,7 +11,7 @@ from packproof.base.environment import Environment, environment
 from packproof.base.errors import UsageError
 from packproof.base.names import short_dtype
 from packproof.base.records import read_record, to_json
-from packproof.harness.check.target import CheckTarget
+from packproof.harness.check.targets.target import CheckTarget
 from packproof.harness.report import events
 from packproof.proof.peers.run import PeerRequest, golden_classes
 from packproof.properties.cases.case import Case, shorten

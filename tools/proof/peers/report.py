@@ -8,10 +8,10 @@ from rich.console import Console
 from packproof.base.files import replace_text, writable_path
 from packproof.base.wording import plural
 from packproof.harness.report import events
-from packproof.harness.report.conclusions import limits_lines
 from packproof.harness.report.formats.table import fitted_table, texts
 from packproof.harness.report.formats.terminal import cell_line
-from packproof.harness.report.wording import failure_text, summary
+from packproof.harness.report.wording.conclusions import limits_lines
+from packproof.harness.report.wording.results import failure_text, summary
 from packproof.proof.peers.board import PeerBoard, as_json, dtype_verdicts, make_board, replay_file, smallest_layout
 from packproof.proof.peers.page import absent, as_markdown, legend
 from packproof.proof.peers.run import PeerRequest

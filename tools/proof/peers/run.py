@@ -13,13 +13,13 @@ from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import plan
 from packproof.harness.check.request import CheckRequest, validate
 from packproof.harness.check.schedule import run_plan
-from packproof.harness.check.target import CheckTarget, open_target, worker_for
+from packproof.harness.check.targets.target import CheckTarget, open_target, worker_for
 from packproof.harness.process.worker import Worker
 from packproof.harness.report.events import Event, Verdict
-from packproof.harness.report.questions import OF_PEERS
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.ops import OPS
+from packproof.properties.questions import OF_PEERS
 
 _COMPILE_TIMEOUT = 600.0  # seconds: with every core busy, compiling many large kernels in a first call takes minutes
 

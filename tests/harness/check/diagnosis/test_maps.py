@@ -11,8 +11,8 @@ from packproof import refs
 from packproof.harness.check.diagnosis.leaks import leak_map
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.process.execution.execute import InProcess
-from packproof.harness.report.map_text import error_lines, leak_lines, small_error_lines
-from packproof.harness.report.maps import Evidence, Layout, LeakMap, TensorRow, compact
+from packproof.harness.report.maps.measurements import Evidence, Layout, LeakMap, TensorRow, compact
+from packproof.harness.report.maps.text import error_lines, leak_lines, small_error_lines
 from packproof.museum import convolution
 from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest, first_violation

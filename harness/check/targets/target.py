@@ -8,9 +8,9 @@ from typing import Any
 from packproof.base.errors import UsageError
 from packproof.base.names import require_known
 from packproof.base.text import printable
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
-from packproof.harness.check.reference_trial import try_laws, try_reference
 from packproof.harness.check.request import CheckRequest
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
+from packproof.harness.check.targets.reference_trial import try_laws, try_reference
 from packproof.harness.process.location import Location
 from packproof.harness.process.worker import Worker
 from packproof.properties.cases.domain import Domain

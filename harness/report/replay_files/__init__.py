@@ -1,0 +1,1 @@
+"""The files that reproduce a failure: of a kernel, and of a module."""

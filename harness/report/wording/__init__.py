@@ -1,0 +1,1 @@
+"""The results of a check in words."""
