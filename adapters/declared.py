@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from packproof.adapters.importing import EXPECTED_TARGET, FunctionName
+from packproof.adapters.function_name import EXPECTED_TARGET, FunctionName
 from packproof.base.declared import require, require_mapping
 from packproof.base.errors import UsageError
 from packproof.properties.declaration import declared_op

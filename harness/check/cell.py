@@ -16,12 +16,13 @@ from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.probe import InferredDomain, probe
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.rounds import CaseSelection
-from packproof.harness.process.sharing import CoreTime
-from packproof.harness.report.coverage import NOT_KERNEL_REFUSALS, Coverage
-from packproof.harness.report.events import (
+from packproof.harness.process import CoreTime
+from packproof.harness.report import (
+    NOT_KERNEL_REFUSALS,
     Cell,
     CellFinished,
     CellStarted,
+    Coverage,
     Event,
     Failure,
     FailureFound,
@@ -30,11 +31,10 @@ from packproof.harness.report.events import (
     Verdict,
 )
 from packproof.properties.call import OutOfTime, OutsideDomain, Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space
+from packproof.properties.cases import Case, Space
 from packproof.properties.comparison import record_comparisons
 from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
-from packproof.properties.laws.property import Property
+from packproof.properties.laws import Property
 from packproof.properties.violation import Violation
 
 _PROGRESS_SECONDS = 0.5

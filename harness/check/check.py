@@ -12,10 +12,9 @@ from packproof.harness.check.plan import plan
 from packproof.harness.check.request import CheckRequest, checked, validate
 from packproof.harness.check.schedule import run_plan
 from packproof.harness.check.targets.target import open_targets
-from packproof.harness.report.events import Event, RunFinished, Verdict
-from packproof.harness.report.failed import CheckFailed
-from packproof.harness.report.wording.results import cell_title, failure_texts
-from packproof.properties.laws.property import Property
+from packproof.harness.report import CheckFailed, Event, RunFinished, Verdict
+from packproof.harness.report.wording import cell_title, failure_texts
+from packproof.properties.laws import Property
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 

@@ -30,7 +30,7 @@ from packproof.base.names import (
     short_dtype,
 )
 from packproof.base.wording import plural
-from packproof.harness.report.events import Cell, Failure, Verdict
+from packproof.harness.report import Cell, Failure, Verdict
 
 TABLE = "expected_failure"
 _MOST_BYTES = 1_000_000

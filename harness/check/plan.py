@@ -10,7 +10,7 @@ from packproof.harness.check.notes import feature_notes, release_notes
 from packproof.harness.check.partition import Unit, divide
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.targets.target import CheckTarget
-from packproof.harness.report.events import Cell
+from packproof.harness.report import Cell
 from packproof.properties.questions import open_questions
 
 

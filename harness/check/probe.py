@@ -21,11 +21,9 @@ from packproof.harness.check.probe_conditions import (
     smallest_accepted,
     smallest_step,
 )
-from packproof.harness.report.coverage import SOURCE_LINE, refusal_key
+from packproof.harness.report import SOURCE_LINE, refusal_key
 from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.space import Space, golden_cases
+from packproof.properties.cases import Case, Domain, Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 
 _MAX_CALLS = 400  # most are refused at once; a kernel with one restriction needs some dozen

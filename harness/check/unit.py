@@ -16,12 +16,10 @@ from packproof.harness.check.partition import Unit
 from packproof.harness.check.request import PROFILES, Allowance
 from packproof.harness.check.rounds import CaseSelection
 from packproof.harness.check.targets.target import CheckTarget
-from packproof.harness.process.location import Location
-from packproof.harness.process.sharing import CoreTime
-from packproof.harness.process.worker import Worker
-from packproof.harness.report.events import Cell, CellFinished, Event, Progress, Verdict
-from packproof.harness.tiers.compile.cell import compile_cells
-from packproof.harness.tiers.compute_sanitizer.cell import sanitize_cell
+from packproof.harness.process import CoreTime, Location, Worker
+from packproof.harness.report import Cell, CellFinished, Event, Progress, Verdict
+from packproof.harness.tiers.compile import compile_cells
+from packproof.harness.tiers.compute_sanitizer import sanitize_cell
 from packproof.properties.call import OutOfTime
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.questions import find_question

@@ -33,7 +33,7 @@ from packproof.harness.process.execution.torch_state import TorchState
 from packproof.harness.process.privilege import adopt_orphans, child_pids, conceal, set_process_name
 from packproof.harness.process.start.imports import fast_imports
 from packproof.harness.process.worker_main import import_compiler, run_worker
-from packproof.interpreter.in_use import repair_or_refuse
+from packproof.interpreter import repair_or_refuse
 
 PROCESS_NAME = "pp-zygote"  # of this process and its workers, in /proc/<pid>/comm
 ABORT, KILL = b"A", b"K"

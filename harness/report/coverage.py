@@ -15,7 +15,7 @@ from packproof.properties.call import (
     SlowCompilation,
     VacuousBound,
 )
-from packproof.properties.cases.case import Case
+from packproof.properties.cases import Case
 
 BOUNDARY = "a boundary between two sequences"
 NOT_KERNEL_REFUSALS = (

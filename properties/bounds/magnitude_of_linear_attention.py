@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from packproof.base.arguments import finite_scale
-from packproof.properties.bounds.magnitude import (
+from packproof.properties.bounds.magnitude_ops import (
     UNDERFLOW,
     MagnitudeOp,
     add_results,

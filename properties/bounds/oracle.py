@@ -144,7 +144,7 @@ def require_decisive(answer: OracleAnswer, sample: Sample, promises: Promises) -
 
 
 def magnitude_op(op: Op, promises: Promises) -> Callable[..., Any]:
-    """The declared magnitude op: it bounds the terms of the op's values and gradients (`bounds.magnitude`)."""
+    """The declared magnitude op: it bounds the terms of the op's values and gradients (`bounds.magnitude_ops`)."""
     declared_op = op.cumsum(promises) if promises.cumsum and op.cumsum else op.absolute
     assert declared_op is not None
     return declared_op

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import packproof
 from packproof import refs
+from packproof.adapters.peers.registry import PEERS
 from packproof.adapters.peers.torch import flex_attention
-from packproof.adapters.registry import PEERS
 from packproof.base.errors import UsageError
 from packproof.bench.kernels.layouts import BenchLayout
 from packproof.bench.kernels.settings import setting

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from packproof.adapters.registry import PEERS
+from packproof.adapters.peers.registry import PEERS
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.location import Location
 from packproof.properties.call import OutsideDomain

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from packproof.adapters.registry import PEERS
+from packproof.adapters.peers.registry import PEERS
 from packproof.bench.kernels.bench import prepare_runs
 from packproof.bench.kernels.implementations import REFERENCE, Implementation, builtin_name, implementations
 from packproof.bench.kernels.layouts import TOKENS, named_layouts

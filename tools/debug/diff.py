@@ -25,12 +25,10 @@ from packproof.debug.cases import (
 from packproof.debug.local import LocalRunner
 from packproof.debug.own_tensors import Tool, check_seed, describe_value, run_reference, sample_of_tensors
 from packproof.debug.rows import RowRange, ranges
-from packproof.harness.process.location import Location
-from packproof.harness.report.maps.measurements import Layout, compact
-from packproof.properties.bounds.budget import score
-from packproof.properties.bounds.oracle import vjp
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import Sample
+from packproof.harness.process import Location
+from packproof.harness.report.maps import Layout, compact
+from packproof.properties.bounds import score, vjp
+from packproof.properties.cases import Case, Sample
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.light_torch import argmax
 from packproof.properties.op import Op

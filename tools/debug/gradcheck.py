@@ -10,7 +10,7 @@ from packproof.base.errors import checked_call
 from packproof.base.wording import plural
 from packproof.debug.local import LocalRunner
 from packproof.debug.own_tensors import Tool, check_seed, run_reference, sample_of_tensors
-from packproof.harness.report.failed import CheckFailed
+from packproof.harness.report import CheckFailed
 from packproof.properties.call import VacuousBound
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from packproof.base.axes import role
-from packproof.harness.report.maps.measurements import Layout
+from packproof.harness.report.maps import Layout
 from packproof.properties.comparison import RowMap
 
 

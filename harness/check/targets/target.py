@@ -11,11 +11,8 @@ from packproof.base.text import printable
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.harness.check.targets.reference_trial import try_laws, try_reference
-from packproof.harness.process.location import Location
-from packproof.harness.process.worker import Worker
-from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.fitting import MAX_AXIS_SIZE
-from packproof.properties.cases.space import Space
+from packproof.harness.process import Location, Worker
+from packproof.properties.cases import MAX_AXIS_SIZE, Domain, Space
 from packproof.properties.declaration import (
     DEFAULT_DTYPES,
     Declaration,

@@ -20,7 +20,7 @@ from packproof.harness.process.execution.refusals import (
     raising_statement,
     refuses,
 )
-from packproof.interpreter.in_use import UnfitInterpreterError
+from packproof.interpreter import UnfitInterpreterError
 from packproof.properties.call import FailedCompilation, MachineLimit, OutsideDomain, Refusal
 from packproof.properties.declaration import refusal_texts
 

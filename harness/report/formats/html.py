@@ -19,8 +19,7 @@ from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.svg import LEVELS, palette
 from packproof.harness.report.wording.conclusions import limits_lines, tuned_lines
 from packproof.harness.report.wording.results import regime_lines, share_text, summary
-from packproof.properties.cases.case import shorten
-from packproof.properties.cases.layouts import BOUNDARY_CLASSES
+from packproof.properties.cases import BOUNDARY_CLASSES, shorten
 from packproof.version import __version__
 
 SYMBOLS = {

@@ -26,7 +26,7 @@ from packproof.harness.report.wording.results import (
     summary,
     timings_lines,
 )
-from packproof.properties.cases.layouts import BOUNDARY_CLASSES
+from packproof.properties.cases import BOUNDARY_CLASSES
 
 _QUIET_SECONDS = 10.0  # seconds without output, after which a line shows the progress
 _COUNTS = (Column("tier", 11), Column("judged", 12, right=True), Column("seconds", 9, right=True))

@@ -10,7 +10,7 @@ from packproof.base.wording import plural
 from packproof.harness.report.coverage import refusal_key
 from packproof.harness.report.events import Cell, RunFinished, Status, Verdict
 from packproof.harness.report.maps.text import small_error_lines
-from packproof.properties.cases.case import REGIME_DESCRIPTIONS, shorten
+from packproof.properties.cases import REGIME_DESCRIPTIONS, shorten
 
 _STRENGTH = {name: rank for rank, name in enumerate(LAWS)}
 _COUNTED: Mapping[Status, str] = {"error": "not judged", "expected": "failed as expected"}

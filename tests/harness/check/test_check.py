@@ -1,6 +1,7 @@
 """The check end to end on kernels that misbehave: each fails with a plain message, and the run goes on."""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,6 @@ import packproof
 from packproof import refs
 from packproof.base.errors import UsageError
 from packproof.cli import main
-from packproof.harness.check import check as engine
 from packproof.harness.check import unit as engine_unit
 from packproof.harness.check.check import run_check
 from packproof.harness.check.partition import Unit
@@ -302,7 +302,7 @@ def test_check_takes_the_gpu_if_there_is_one(there: bool, device: str, monkeypat
 
     asked: list[str] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(engine, "run_check", run)
+    monkeypatch.setattr(sys.modules["packproof.harness.check.check"], "run_check", run)
     packproof.check("m:f")
     packproof.check("m:f", device="cpu")
     assert asked == [device, "cpu"]

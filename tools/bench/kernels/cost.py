@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from packproof.properties.cases.drawing import dtype_of
-from packproof.properties.cases.sample import Sample
+from packproof.properties.cases import Sample, dtype_of
 from packproof.properties.flops import Flops
 
 

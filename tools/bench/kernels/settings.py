@@ -12,9 +12,7 @@ from packproof.base.axes import Axes, parse, role
 from packproof.base.errors import UsageError
 from packproof.base.names import did_you_mean
 from packproof.bench.kernels.layouts import BenchLayout
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.drawing import draw
-from packproof.properties.cases.sample import Sample
+from packproof.properties.cases import Case, Sample, draw
 from packproof.properties.op import Op
 
 Sizes = Mapping[str, int | str]

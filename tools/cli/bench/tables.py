@@ -23,8 +23,8 @@ def packing(
     packproof bench packing
     packproof bench packing --lengths-file lengths.json --tokens 8192
     """
-    from packproof.bench.kernels.layouts import from_file  # noqa: PLC0415
-    from packproof.bench.packing import PACK_CAPACITY, packer_lines, sample_lengths  # noqa: PLC0415
+    from packproof.bench import PACK_CAPACITY, packer_lines, sample_lengths  # noqa: PLC0415
+    from packproof.bench.kernels import from_file  # noqa: PLC0415
 
     lengths = from_file(lengths_file).lengths if lengths_file else sample_lengths(seed=seed)
     for line in packer_lines(lengths, tokens or PACK_CAPACITY):
@@ -43,7 +43,7 @@ def fp8(
     packproof bench fp8
     packproof bench fp8 --tokens 4096
     """
-    from packproof.bench.fp8 import FP8_TOKENS, fp8_error_lines  # noqa: PLC0415
+    from packproof.bench import FP8_TOKENS, fp8_error_lines  # noqa: PLC0415
 
     for line in fp8_error_lines(tokens or FP8_TOKENS, seed):
         typer.echo(line)

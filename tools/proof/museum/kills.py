@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from packproof.harness.process.zygote import PROCESS_NAME
+from packproof.harness.process import PROCESS_NAME
 
 Kind = Literal["main", "evaluator", "keeper", "zygote", "worker"]
 KINDS: tuple[Kind, ...] = ("main", "evaluator", "keeper", "zygote", "worker")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from packproof.base.names import short_dtype
 from packproof.base.wording import plural
-from packproof.harness.report.formats.table import markdown_table, texts
+from packproof.harness.report.formats import markdown_table, texts
 from packproof.proof.peers.board import BoardPeer, BoardRow, PeerBoard, replay_file, smallest_layout
 from packproof.properties.questions import OF_PEERS
 

@@ -82,7 +82,8 @@ def _install(folder: Path, monkeypatch: pytest.MonkeyPatch, *, call: int, report
     fake.write_text(FAKE.format(python=sys.executable, call=call, report=report, end=end))
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(f"{require_sanitizer.__module__}.require_sanitizer", lambda device: require_sanitizer("cuda"))
+    face = "packproof.harness.tiers.compute_sanitizer"
+    monkeypatch.setattr(f"{face}.require_sanitizer", lambda device: require_sanitizer("cuda"))
     monkeypatch.chdir(folder)
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from packproof.adapters.registry import Peer
+from packproof.adapters.peers.registry import Peer
 from packproof.base.errors import PackproofError, UsageError
 from packproof.bench.kernels.bench import BenchRequest, run_bench
 from packproof.bench.kernels.command import document_from_new_process, with_median_rows
