@@ -21,10 +21,8 @@ from packproof.base.axes import has_key_rows, parse, role
 from packproof.base.declared import fixed_values, long_dtypes, require
 from packproof.base.errors import UsageError, checked_call
 from packproof.properties.cases import Domain
-from packproof.properties.declaration import DEFAULT_DTYPES, kernel
-from packproof.properties.op import Op
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import DEFAULT_DTYPES, Promises, kernel
+from packproof.properties.ops import OPS, Op
 
 Declines = Callable[[Mapping[str, Any]], str | None]
 

@@ -25,18 +25,6 @@ OPEN = {
     "parallel": "its face has the ops; the bench times their exchanges one by one",
     "adapters.adapter": _FOR_USERS,
     "adapters.binding": _FOR_USERS,
-    "properties.call": _FOR_USERS,
-    "properties.comparison": _FOR_USERS,
-    "properties.declaration": _FOR_USERS,
-    "properties.flops": _FOR_USERS,
-    "properties.kernel_under_test": _FOR_USERS,
-    "properties.light_torch": _FOR_USERS,
-    "properties.op": _FOR_USERS,
-    "properties.ops": _FOR_USERS,
-    "properties.promises": _FOR_USERS,
-    "properties.questions": _FOR_USERS,
-    "properties.tensor_key": _FOR_USERS,
-    "properties.violation": _FOR_USERS,
 }
 # Faces whose names users import; the other rooms need few of them.
 FOR_USERS = {f"packproof.{name}" for name in ("refs", "layers", "packs", "parallel", "properties", "adapters")}

@@ -30,12 +30,10 @@ from packproof.harness.report import (
     Tier,
     Verdict,
 )
-from packproof.properties.call import OutOfTime, OutsideDomain, Refusal
+from packproof.properties.calling import OutOfTime, OutsideDomain, Refusal
 from packproof.properties.cases import Case, Space
-from packproof.properties.comparison import record_comparisons
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
-from packproof.properties.laws import Property
-from packproof.properties.violation import Violation
+from packproof.properties.judgement import KernelUnderTest, judge_case, record_comparisons
+from packproof.properties.laws import Property, Violation
 
 _PROGRESS_SECONDS = 0.5
 _LATE_SECONDS = 10.0  # for shrinking a failure, however little time remains

@@ -14,9 +14,9 @@ from packproof.harness.check.schedule import run_plan
 from packproof.harness.check.targets.target import open_targets
 from packproof.harness.report import CheckFailed, Event, RunFinished, Verdict
 from packproof.harness.report.wording import cell_title, failure_texts
+from packproof.properties.declarations import Promises
 from packproof.properties.laws import Property
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
+from packproof.properties.ops import Op
 
 
 def run_check(request: CheckRequest) -> Iterator[Event]:

@@ -192,7 +192,7 @@ def _require_property(name: str) -> None:
         return
     require_known("property", law, [*LAWS, COMPILE, *TOOLS])
     if label:
-        from packproof.properties.questions import OF_KERNELS  # noqa: PLC0415  (torch)
+        from packproof.properties.declarations import OF_KERNELS  # noqa: PLC0415  (torch)
 
         require_known("property", name, [f"{question.property} ({question.label})" for question in OF_KERNELS])
 

@@ -16,10 +16,9 @@ from packproof.harness.check.shrink import shrink
 from packproof.harness.report import Cell, Failure
 from packproof.harness.report.replay_files import write_replay
 from packproof.properties.cases import Case, Space
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
-from packproof.properties.laws import Property
-from packproof.properties.op import Op
-from packproof.properties.violation import Violation
+from packproof.properties.judgement import KernelUnderTest, judge_case
+from packproof.properties.laws import Property, Violation
+from packproof.properties.ops import Op
 from packproof.version import __version__
 
 _MAX_PRINTED_LINES, _MAX_LINE_WIDTH = 10, 200

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from packproof.harness.check.targets.target import CheckTarget
 from packproof.properties.calling import suggested_adapter
-from packproof.properties.declaration import needed_inputs
+from packproof.properties.declarations import needed_inputs
 from packproof.version import untried
 
 

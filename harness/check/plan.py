@@ -11,7 +11,7 @@ from packproof.harness.check.partition import Unit, divide
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.targets.target import CheckTarget
 from packproof.harness.report import Cell
-from packproof.properties.questions import open_questions
+from packproof.properties.declarations import open_questions
 
 
 @dataclass(frozen=True)

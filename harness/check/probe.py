@@ -22,9 +22,9 @@ from packproof.harness.check.probe_conditions import (
     smallest_step,
 )
 from packproof.harness.report import SOURCE_LINE, refusal_key
-from packproof.properties.call import Refusal
+from packproof.properties.calling import Refusal
 from packproof.properties.cases import Case, Domain, Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.judgement import KernelUnderTest
 
 _MAX_CALLS = 400  # most are refused at once; a kernel with one restriction needs some dozen
 _MAX_ATTEMPTS = 4  # calls from which to try to get past one check: some checks allow none

@@ -20,8 +20,8 @@ from packproof.harness.process import run_on_every_core
 from packproof.harness.report import Cell, Failure, Status, Tier, Verdict
 from packproof.harness.report.replay_files import read_replay
 from packproof.properties.cases import Case, Domain
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
-from packproof.properties.op import Op
+from packproof.properties.judgement import KernelUnderTest, judge_case
+from packproof.properties.ops import Op
 
 _MAX_ELEMENTS = 1 << 27
 

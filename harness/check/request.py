@@ -35,8 +35,8 @@ from packproof.harness.check.expected import ExpectedFailures
 from packproof.harness.process import Location, missing_target_reason
 from packproof.harness.report import Tier
 from packproof.properties.cases import Domain
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises
+from packproof.properties.ops import Op
 
 if TYPE_CHECKING:
     from packproof.properties.laws import Property

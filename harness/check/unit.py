@@ -20,9 +20,9 @@ from packproof.harness.process import CoreTime, Location, Worker
 from packproof.harness.report import Cell, CellFinished, Event, Progress, Verdict
 from packproof.harness.tiers.compile import compile_cells
 from packproof.harness.tiers.compute_sanitizer import sanitize_cell
-from packproof.properties.call import OutOfTime
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.questions import find_question
+from packproof.properties.calling import OutOfTime
+from packproof.properties.declarations import find_question
+from packproof.properties.judgement import KernelUnderTest
 
 _LAST_CALL = 20.0  # seconds past the end of the run after which an open call is ended
 _SANITIZER_SLOWER = 10  # times the limit of one call, for all golden cases

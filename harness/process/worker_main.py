@@ -23,8 +23,8 @@ from packproof.harness.process.privilege import adopt_orphans, child_pids, confi
 from packproof.harness.process.start.imports import fast_imports
 from packproof.harness.process.wire import READ_BYTES, Decoder, Frame, decode_call, encode, refusal_frame, result_frame
 from packproof.interpreter import draw_configurations, misfit
-from packproof.properties.call import MachineLimit, Refusal
-from packproof.properties.declaration import describe_kernel
+from packproof.properties.calling import MachineLimit, Refusal
+from packproof.properties.declarations import describe_kernel
 
 # helpers of multiprocessing and torch.compile: they run until their process ends
 _HELPERS = ("multiprocessing.resource_tracker", "torch/_inductor/compile_worker")

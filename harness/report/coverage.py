@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from packproof.base.tuned import Tuned
 from packproof.base.wording import plural
 from packproof.harness.report.events import Limit, Status
-from packproof.properties.call import (
+from packproof.properties.calling import (
     FailedCompilation,
     MachineLimit,
     OutsideDomain,

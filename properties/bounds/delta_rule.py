@@ -47,7 +47,7 @@ from packproof.properties.bounds.magnitude_ops import (
     with_derivative,
 )
 from packproof.properties.bounds.signs import Signs
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 from packproof.refs.delta_rule import L2_EPSILON
 from packproof.refs.gated import run_over_pack
 from packproof.refs.recurrence import SOFTPLUS_LINEAR

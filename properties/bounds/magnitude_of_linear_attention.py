@@ -18,7 +18,7 @@ from packproof.properties.bounds.magnitude_ops import (
     sequence_start_values,
     with_derivative,
 )
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 from packproof.refs.gated import run_over_pack
 from packproof.refs.recurrence import expand_groups, split_sequences
 

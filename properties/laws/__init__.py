@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from packproof.properties.laws.invariance import PACKING, REFERENCE, against_reference
     from packproof.properties.laws.partition import PARTITION, run_law_calls, with_cuts
     from packproof.properties.laws.property import Property, SharedResults
+    from packproof.properties.laws.violation import Violation, distinct_texts
 
 __all__ = [
     "PACKING",
@@ -18,7 +19,9 @@ __all__ = [
     "REFERENCE",
     "Property",
     "SharedResults",
+    "Violation",
     "against_reference",
+    "distinct_texts",
     "run_law_calls",
     "with_cuts",
 ]
@@ -26,6 +29,7 @@ __all__ = [
 export(
     sys.modules[__name__],
     {
+        "packproof.properties.laws.violation": ("Violation", "distinct_texts"),
         "packproof.properties.laws.catalogue": ("PROPERTIES",),
         "packproof.properties.laws.invariance": ("PACKING", "REFERENCE", "against_reference"),
         "packproof.properties.laws.partition": ("PARTITION", "run_law_calls", "with_cuts"),

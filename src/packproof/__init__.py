@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from packproof.models import Convention, check_module, guard, replay
     from packproof.properties.bounds import magnitude
     from packproof.properties.cases import Case, Domain
-    from packproof.properties.declaration import kernel
+    from packproof.properties.declarations import Promises, kernel
     from packproof.properties.laws import Property
-    from packproof.properties.op import Op
-    from packproof.properties.promises import Promises
+    from packproof.properties.ops import Op
     from packproof.refs.packing import PackLayout, pack, unpack
 
 __all__ = [
@@ -66,11 +65,10 @@ _HOMES = {
     "packproof.debug": ("Diff", "diff", "dot_product_test", "gradcheck"),
     "packproof.models": ("Convention", "check_module", "guard", "replay"),
     "packproof.harness.report": ("CheckFailed", "Verdict"),
-    "packproof.properties.declaration": ("kernel",),
+    "packproof.properties.declarations": ("Promises", "kernel"),
     "packproof.properties.bounds": ("magnitude",),
     "packproof.properties.cases": ("Case", "Domain"),
-    "packproof.properties.op": ("Op",),
-    "packproof.properties.promises": ("Promises",),
+    "packproof.properties.ops": ("Op",),
     "packproof.properties.laws": ("Property",),
     "packproof.base.errors": ("ArgumentError", "LayoutError", "PackproofError", "UsageError"),
     "packproof.refs.packing": ("PackLayout", "pack", "unpack"),

@@ -21,8 +21,8 @@ from packproof.bench.kernels.timing import Run, Tensors
 from packproof.harness.process.location import Location
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
-from packproof.properties.declaration import describe_kernel, parse_declaration
-from packproof.properties.ops import OPS
+from packproof.properties.declarations.declaration import describe_kernel, parse_declaration
+from packproof.properties.ops.catalogue import OPS
 from tests.adapters import linear_stand_ins as linear
 from tests.adapters.stand_ins import (
     apply_rotary_emb,

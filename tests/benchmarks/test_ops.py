@@ -19,7 +19,7 @@ from packproof.bench.kernels.results import SizeProof
 from packproof.bench.kernels.settings import Setting, setting
 from packproof.bench.kernels.timing import Run
 from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
-from packproof.properties.ops import OPS
+from packproof.properties.ops.catalogue import OPS
 
 DEVICE, DTYPE = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")
 [LAYOUT] = named_layouts(["L2"], TOKENS if DEVICE == "cuda" else 2048)

@@ -20,13 +20,13 @@ from packproof.museum import ssd
 from packproof.properties.bounds import magnitude_ops
 from packproof.properties.bounds.budget import K_ACC, K_ACC_WITH_CUMSUM, score
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, vjp
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import REGIMES, Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
-from packproof.properties.op import Op
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import OPS
+from packproof.properties.ops.op import Op
 from packproof.refs.recurrence import join_sequences, split_sequences, state_space
 from tests.properties import delta_forms
 

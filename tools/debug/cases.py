@@ -17,7 +17,7 @@ from packproof.debug.own_tensors import Tool, check_seed, describe_value, sugges
 from packproof.harness.check import check_fits
 from packproof.harness.report.replay_files import read_replay
 from packproof.properties.cases import Case, Domain, Space, optional_inputs, size_names
-from packproof.properties.declaration import custom_op
+from packproof.properties.declarations import custom_op
 from packproof.refs.packing import PackLayout
 
 EXPECTED_CASE = "expected a replay file, a Case, a PackLayout or the lengths of sequences, such as [3, 0, 5]"

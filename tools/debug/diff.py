@@ -12,6 +12,7 @@ from torch import Tensor
 
 from packproof.base.axes import is_in_pool, role
 from packproof.base.errors import ArgumentError, UsageError, checked_call
+from packproof.base.light_torch import argmax
 from packproof.base.names import require_known
 from packproof.base.wording import plural
 from packproof.debug.cases import (
@@ -28,11 +29,10 @@ from packproof.debug.rows import RowRange, ranges
 from packproof.harness.process import Location
 from packproof.harness.report.maps import Layout, compact
 from packproof.properties.bounds import score, vjp
+from packproof.properties.calling import TensorKey
 from packproof.properties.cases import Case, Sample
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.light_torch import argmax
-from packproof.properties.op import Op
-from packproof.properties.tensor_key import TensorKey
+from packproof.properties.judgement import KernelUnderTest
+from packproof.properties.ops import Op
 from packproof.refs.packing import PackLayout
 
 _MAX_NUMBERS = 64

@@ -7,7 +7,7 @@ from packproof.base.errors import KernelFault, UsageError
 from packproof.harness.process import Location, Worker
 from packproof.harness.process.execution import InProcess
 from packproof.interpreter import is_interpreting
-from packproof.properties.call import Call, Refusal, Result
+from packproof.properties.calling import Call, Refusal, Result
 
 # messages of Triton without a GPU, of Triton with one, and of packproof's own kernels
 _NEEDS_INTERPRETER = ("0 active drivers", "cannot be accessed from Triton", "set TRITON_INTERPRET=1")

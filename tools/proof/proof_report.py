@@ -19,8 +19,8 @@ from packproof.harness.check import PROFILES
 from packproof.harness.report.formats import markdown_table, texts
 from packproof.museum import classes as bug_classes
 from packproof.properties.cases import BOUNDARY_CLASSES, Space, boundary_classes, golden_cases, random_cases
+from packproof.properties.declarations import Promises
 from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
 from packproof.version import __version__
 
 PARTS = ("museum", "recipes", "alarms", "mutants")

@@ -13,7 +13,7 @@ from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS, Bui
 from packproof.harness.check.targets.reference_trial import try_laws, try_reference
 from packproof.harness.process import Location, Worker
 from packproof.properties.cases import MAX_AXIS_SIZE, Domain, Space
-from packproof.properties.declaration import (
+from packproof.properties.declarations import (
     DEFAULT_DTYPES,
     Declaration,
     check_signature,
@@ -22,8 +22,7 @@ from packproof.properties.declaration import (
     parse_declaration,
     with_required_inputs,
 )
-from packproof.properties.op import Op
-from packproof.properties.ops import OPS
+from packproof.properties.ops import OPS, Op
 
 INSTANCE_PROPERTIES = (
     "reference",

@@ -21,8 +21,8 @@ from packproof.harness.process.execution.refusals import (
     refuses,
 )
 from packproof.interpreter import UnfitInterpreterError
-from packproof.properties.call import FailedCompilation, MachineLimit, OutsideDomain, Refusal
-from packproof.properties.declaration import refusal_texts
+from packproof.properties.calling import FailedCompilation, MachineLimit, OutsideDomain, Refusal
+from packproof.properties.declarations import refusal_texts
 
 _MAX_MESSAGE = 1000
 # errors of CUDA, Triton and cuda.core for a grid, a block or shared memory that the device does not accept

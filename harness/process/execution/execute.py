@@ -22,7 +22,7 @@ from packproof.harness.process.execution.modes import MODES
 from packproof.harness.process.execution.refusals import ComputationWatch
 from packproof.harness.process.execution.torch_state import TorchState, preserve_settings
 from packproof.interpreter import FENCE_BYTES, POISON, Guard, GuardedTensor, distinct_elements, use_configuration
-from packproof.properties.call import Call, MachineLimit, Placement, Refusal, Result
+from packproof.properties.calling import Call, MachineLimit, Placement, Refusal, Result
 
 _COMPARED_ELEMENTS = 1 << 26  # elements at a time
 _OFFSET_REACH: Mapping[Placement, int] = {"beyond 2^31": 2**31, "beyond 2^32": 2**32}

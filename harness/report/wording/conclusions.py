@@ -9,7 +9,7 @@ from packproof.base.wording import plural
 from packproof.harness.report.coverage import refusal_key
 from packproof.harness.report.events import Limit, Verdict
 from packproof.properties.cases import Domain, shorten
-from packproof.properties.questions import find_question
+from packproof.properties.declarations import find_question
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from packproof.base.errors import KernelFault
 from packproof.harness.process import Decoder, Location, decode_call
 from packproof.harness.process.execution import InProcess
-from packproof.properties.call import Refusal
+from packproof.properties.calling import Refusal
 
 PREFIX = "packproof "
 _PAUSE = 0.1  # the sanitizer prints from another process: its reports must arrive before the next announcement

@@ -19,7 +19,7 @@ from packproof.harness.check.targets.target import open_target
 from packproof.harness.process.sharing import CoreTime, exclusive_device
 from packproof.harness.process.worker import Worker
 from packproof.harness.report.events import CellFinished, Event, FailureFound, RunFinished
-from packproof.properties.call import OutOfTime
+from packproof.properties.calling.call import OutOfTime
 from packproof.properties.cases.layouts import BOUNDARY_CLASSES
 
 OP = f"{Path(__file__).parents[1] / 'rogues_op.py'}:SCALED"

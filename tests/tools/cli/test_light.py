@@ -15,7 +15,7 @@ from packproof.harness.check.request import PROFILES
 from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.report.replay_files.replay_file import describe_replay, read_replay
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import OPS
+from packproof.properties.ops.catalogue import OPS
 
 HEAVY = ("torch", "triton", "hypothesis", "numpy", "matplotlib", "safetensors")
 BENCHES = ("bench kernels", "bench packing", "bench stack", "bench ranks", "bench fp8")

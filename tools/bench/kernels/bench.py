@@ -46,9 +46,9 @@ from packproof.bench.kernels.timing import (
     measure_footprint,
 )
 from packproof.harness.process import Location, run_on_every_core
-from packproof.properties.call import Refusal
+from packproof.properties.calling import Refusal
 from packproof.properties.cases import Sample
-from packproof.properties.op import Op
+from packproof.properties.ops import Op
 
 _CLOSE_RATIO = 1.03  # the same code against itself: below this, more rounds hardly help
 

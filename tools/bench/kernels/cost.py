@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from packproof.properties.cases import Sample, dtype_of
-from packproof.properties.flops import Flops
+from packproof.properties.ops import Flops
 
 
 @dataclass(frozen=True)

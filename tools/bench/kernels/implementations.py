@@ -10,9 +10,8 @@ from packproof.base.names import require_known, short_dtype
 from packproof.bench.kernels.settings import Setting
 from packproof.harness.check import CheckRequest
 from packproof.harness.check.targets import BUILTIN_KERNELS, BuiltinKernel, CheckTarget, open_target
-from packproof.properties.declaration import Declaration
-from packproof.properties.op import Op
-from packproof.properties.ops import OPS
+from packproof.properties.declarations import Declaration
+from packproof.properties.ops import OPS, Op
 
 REFERENCE = "reference"
 

@@ -13,7 +13,7 @@ from packproof.base.errors import UsageError
 from packproof.base.names import did_you_mean
 from packproof.bench.kernels.layouts import BenchLayout
 from packproof.properties.cases import Case, Sample, draw
-from packproof.properties.op import Op
+from packproof.properties.ops import Op
 
 Sizes = Mapping[str, int | str]
 

@@ -23,7 +23,7 @@ from packproof.harness.process.execution import start_fork
 from packproof.harness.report import RunFinished, Verdict
 from packproof.museum.rogues import MARK, Rogue, entries, require_throwaway_root, running_sum
 from packproof.proof.museum.throwaway_root import ThrowawayRootError, environment, throwaway_root
-from packproof.properties.op import Op
+from packproof.properties.ops import Op
 
 RUNNING_SUM = Op(
     name="running_sum",

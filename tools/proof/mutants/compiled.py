@@ -15,7 +15,7 @@ from packproof.harness.process import Worker, run_on_every_core
 from packproof.proof.mutants.mutant import KERNELS, Mutant, control_of
 from packproof.proof.mutants.outcome import DECIDING, MutantOutcome, detected_by
 from packproof.properties.cases import Case, Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.laws import Property
 from packproof.properties.ops import OPS
 

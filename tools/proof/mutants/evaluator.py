@@ -18,9 +18,9 @@ from packproof.harness.process.execution import InProcess
 from packproof.proof.mutants.fork_pool import TAINTED
 from packproof.proof.mutants.mutant import Mutant, install
 from packproof.proof.mutants.outcome import DECIDING, detected_by
-from packproof.properties.call import Refusal
+from packproof.properties.calling import Refusal
 from packproof.properties.cases import Case, Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.judgement import KernelUnderTest, first_violation
 from packproof.properties.laws import PROPERTIES, REFERENCE, Property
 from packproof.properties.ops import OPS
 

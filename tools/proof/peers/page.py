@@ -6,7 +6,7 @@ from packproof.base.names import short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report.formats import markdown_table, texts
 from packproof.proof.peers.board import BoardPeer, BoardRow, PeerBoard, replay_file, smallest_layout
-from packproof.properties.questions import OF_PEERS
+from packproof.properties.declarations import OF_PEERS
 
 COMMAND = "packproof peers --from data/peers.json --markdown docs/peers_board.md"
 _WIDEST = 160  # characters of what went wrong

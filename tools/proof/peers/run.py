@@ -14,8 +14,8 @@ from packproof.harness.check.targets import CheckTarget, open_target, worker_for
 from packproof.harness.process import Worker
 from packproof.harness.report import Event, Verdict
 from packproof.properties.cases import Case, Domain
+from packproof.properties.declarations import OF_PEERS
 from packproof.properties.ops import OPS
-from packproof.properties.questions import OF_PEERS
 
 _COMPILE_TIMEOUT = 600.0  # seconds: with every core busy, compiling many large kernels in a first call takes minutes
 

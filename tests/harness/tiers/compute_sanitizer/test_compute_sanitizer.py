@@ -117,7 +117,7 @@ def test_a_finding_fails_the_kernel_and_names_the_layout(tmp_path: Path, monkeyp
 
 def _golden_lengths() -> list[tuple[int, ...]]:
     from packproof.properties.cases.space import Space, golden_cases  # noqa: PLC0415
-    from packproof.properties.promises import Promises  # noqa: PLC0415
+    from packproof.properties.declarations.promises import Promises  # noqa: PLC0415
     from tests.harness.rogues_op import SCALED  # noqa: PLC0415
 
     return [case.lengths for case in golden_cases(Space(SCALED, "float32", Promises()))]

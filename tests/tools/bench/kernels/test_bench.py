@@ -24,7 +24,7 @@ from packproof.bench.kernels.timing import RoundLimits
 from packproof.cli import ending, main
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.targets.target import open_target
-from packproof.properties.ops import OPS
+from packproof.properties.ops.catalogue import OPS
 from tests.tools.bench import bench_samples
 from tests.tools.bench.bench_results import CEILINGS, ON_CPU, spread
 

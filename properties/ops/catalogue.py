@@ -11,7 +11,6 @@ from packproof import refs
 from packproof.base import signatures
 from packproof.base.errors import UsageError
 from packproof.base.signatures import Signature
-from packproof.properties import flops
 from packproof.properties.bounds import (
     delta_rule,
     magnitude_of_attention,
@@ -21,7 +20,8 @@ from packproof.properties.bounds import (
     rounded_operands,
 )
 from packproof.properties.bounds.roundings import Roundings
-from packproof.properties.op import Op
+from packproof.properties.ops import flops
+from packproof.properties.ops.op import Op
 from packproof.refs.pools import run_on_pool
 
 
