@@ -40,6 +40,13 @@ def names_of(package: str) -> frozenset[str]:
 FACES = {package: names for package in sorted(FOLDERS - {"packproof"}) if (names := names_of(package))}
 
 
+def typed_homes(source: str) -> dict[str, str]:
+    """The imports of a package for type checkers alone: the module of each name."""
+    blocks = [n for n in ast.parse(source).body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    nodes = [n for block in blocks for n in block.body if isinstance(n, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in nodes for alias in node.names}
+
+
 def is_inside(module: str, room: str) -> bool:
     return f"{module}.".startswith(f"packproof.{room}.")
 
@@ -77,6 +84,16 @@ def taken_from_outside(room: str) -> set[tuple[str, str]]:
     return {pair for source in outside for pair in names_taken(source) if is_inside(pair[0], room)}
 
 
+def defining_modules(source: str) -> set[str]:
+    """The modules that define what a source takes, through faces."""
+
+    def home(module: str, name: str) -> str:
+        inner = typed_homes(TREE[module]).get(name) if module in FACES else None
+        return home(inner, name) if inner else module
+
+    return {home(module, name) for module, name in names_taken(source)}
+
+
 def past_faces(pairs: set[tuple[str, str]]) -> set[str]:
     """The modules that are entered past a face."""
     return {module.removeprefix("packproof.") for module, name in pairs if name not in FACES.get(module, ())}
@@ -111,13 +128,6 @@ def test_each_name_of_a_face_is_there(face: str) -> None:
         getattr(package, name)
     lazy_names = vars(package).get("_homes", {})
     assert {name: home for name, home in typed_homes(TREE[face]).items() if name in package.__all__} == lazy_names
-
-
-def typed_homes(source: str) -> dict[str, str]:
-    """The imports of a package for type checkers alone: the module of each name."""
-    blocks = [n for n in ast.parse(source).body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
-    nodes = [n for block in blocks for n in block.body if isinstance(n, ast.ImportFrom)]
-    return {alias.name: str(node.module) for node in nodes for alias in node.names}
 
 
 @pytest.mark.parametrize(
