@@ -11,7 +11,7 @@ from torch import Tensor
 
 from packproof.adapters.conversions import Conversion, convert, extra_argument_names
 from packproof.adapters.declared import check_types, op_of, resolve_target, title_of
-from packproof.adapters.importing import FunctionName, calling_file
+from packproof.adapters.function_name import FunctionName, calling_file
 from packproof.adapters.kernel_signature import KernelSignature, required_inputs
 from packproof.adapters.metadata import Metadata, OfKeys, PerToken, cu_seqlens, mask, once
 from packproof.adapters.other_conventions import other_conventions
@@ -20,11 +20,9 @@ from packproof.adapters.tokens import Packed, Tokens
 from packproof.base.axes import has_key_rows, parse, role
 from packproof.base.declared import fixed_values, long_dtypes, require
 from packproof.base.errors import UsageError, checked_call
-from packproof.properties.cases.domain import Domain
-from packproof.properties.declaration import DEFAULT_DTYPES, kernel
-from packproof.properties.op import Op
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.cases import Domain
+from packproof.properties.declarations import DEFAULT_DTYPES, Promises, kernel
+from packproof.properties.ops import OPS, Op
 
 Declines = Callable[[Mapping[str, Any]], str | None]
 

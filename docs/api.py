@@ -13,7 +13,9 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property
+from importlib import import_module
 from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 import packproof
@@ -64,12 +66,18 @@ def entries() -> list[Entry]:
         homes = vars(package).get("_homes", {})
         for name in getattr(package, "__all__", None) or homes:
             full, value = f"{package.__name__}.{name}", getattr(package, name)
-            home = full if inspect.ismodule(value) else homes.get(name) or getattr(value, "__module__", full)
+            home = full if inspect.ismodule(value) else _home(package, name) or getattr(value, "__module__", full)
             found.setdefault((home, name), []).append((full, value))
     return [
         Entry(names[0][0], tuple(name for name, _ in names[1:]), home, names[0][1])
         for (home, _), names in found.items()
     ]
+
+
+def _home(package: ModuleType, name: str) -> str:
+    """The module that defines a name of a package with lazy names, through the faces of rooms; "" without one."""
+    home: str = vars(package).get("_homes", {}).get(name, "")
+    return (home and _home(import_module(home), name)) or home
 
 
 def fill(page: str) -> str:

@@ -15,8 +15,8 @@ import pytest
 import typer
 
 from packproof.cli.main import app
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.check.request import OPTIONS
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.version import __version__
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML")

@@ -11,13 +11,12 @@ from packproof.base.stopwatch import span
 from packproof.harness.check.plan import plan
 from packproof.harness.check.request import CheckRequest, checked, validate
 from packproof.harness.check.schedule import run_plan
-from packproof.harness.check.target import open_targets
-from packproof.harness.report.events import Event, RunFinished, Verdict
-from packproof.harness.report.failed import CheckFailed
+from packproof.harness.check.targets.target import open_targets
+from packproof.harness.report import CheckFailed, Event, RunFinished, Verdict
 from packproof.harness.report.wording import cell_title, failure_texts
-from packproof.properties.laws.property import Property
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises
+from packproof.properties.laws import Property
+from packproof.properties.ops import Op
 
 
 def run_check(request: CheckRequest) -> Iterator[Event]:

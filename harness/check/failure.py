@@ -10,17 +10,15 @@ from packproof.harness.check.diagnosis.conventions import suggestions
 from packproof.harness.check.diagnosis.diagnose import diagnose
 from packproof.harness.check.diagnosis.fixed_options import fixed_options
 from packproof.harness.check.diagnosis.measure import measure
+from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.shrink import shrink
-from packproof.harness.report.events import Cell, Failure
-from packproof.harness.report.own_faults import report_internal_error
-from packproof.harness.report.replay_file import write_replay
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
-from packproof.properties.laws.property import Property
-from packproof.properties.op import Op
-from packproof.properties.violation import Violation
+from packproof.harness.report import Cell, Failure
+from packproof.harness.report.replay_files import write_replay
+from packproof.properties.cases import Case, Space
+from packproof.properties.judgement import KernelUnderTest, judge_case
+from packproof.properties.laws import Property, Violation
+from packproof.properties.ops import Op
 from packproof.version import __version__
 
 _MAX_PRINTED_LINES, _MAX_LINE_WIDTH = 10, 200

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from packproof.harness.check.target import CheckTarget
-from packproof.properties.calling.suggested_adapter import suggested_adapter
-from packproof.properties.declaration import needed_inputs
+from packproof.harness.check.targets.target import CheckTarget
+from packproof.properties.calling import suggested_adapter
+from packproof.properties.declarations import needed_inputs
 from packproof.version import untried
 
 
@@ -14,7 +14,7 @@ def release_notes(targets: Sequence[CheckTarget]) -> Iterator[str]:
     misfit = next((target.misfit for target in targets if target.misfit), "")
     for package, sentence in untried():
         if package == "torch":
-            from packproof.harness.process.execution.self_test import require_sound_judgement  # noqa: PLC0415  (seldom needed)
+            from packproof.harness.process.execution import require_sound_judgement  # noqa: PLC0415  (seldom needed)
 
             require_sound_judgement(sentence)
         unproved = package == "triton" and (misfit or devices != {"cpu"})  # its self-test proves nothing for a GPU

@@ -9,9 +9,9 @@ from packproof.base.text import printable
 from packproof.harness.check.notes import feature_notes, release_notes
 from packproof.harness.check.partition import Unit, divide
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.target import CheckTarget
-from packproof.harness.report.events import Cell
-from packproof.harness.report.questions import open_questions
+from packproof.harness.check.targets.target import CheckTarget
+from packproof.harness.report import Cell
+from packproof.properties.declarations import open_questions
 
 
 @dataclass(frozen=True)

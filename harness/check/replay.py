@@ -15,14 +15,13 @@ from packproof.base.files import damaged_error
 from packproof.base.names import DEVICES, require_known, short_dtype
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.request import CheckRequest, resolve_property
-from packproof.harness.check.target import open_target
-from packproof.harness.process.parallel import run_on_every_core
-from packproof.harness.report.events import Cell, Failure, Status, Tier, Verdict
-from packproof.harness.report.replay_file import read_replay
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.domain import Domain
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
-from packproof.properties.op import Op
+from packproof.harness.check.targets.target import open_target
+from packproof.harness.process import run_on_every_core
+from packproof.harness.report import Cell, Failure, Status, Tier, Verdict
+from packproof.harness.report.replay_files import read_replay
+from packproof.properties.cases import Case, Domain
+from packproof.properties.judgement import KernelUnderTest, judge_case
+from packproof.properties.ops import Op
 
 _MAX_ELEMENTS = 1 << 27
 

@@ -9,22 +9,12 @@ from functools import partial
 
 from packproof.base.cores import available_cores
 from packproof.base.stopwatch import pop_seconds
+from packproof.harness.check.own_faults import error_verdicts, inconclusive_verdicts
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import Plan
 from packproof.harness.check.unit import run_unit
-from packproof.harness.process.parallel import run_on_every_core
-from packproof.harness.process.sharing import CoreTime
-from packproof.harness.report.events import (
-    Cell,
-    CellFinished,
-    Event,
-    FailureFound,
-    RunFinished,
-    RunStarted,
-    Timings,
-    Verdict,
-)
-from packproof.harness.report.own_faults import error_verdicts, inconclusive_verdicts
+from packproof.harness.process import CoreTime, run_on_every_core
+from packproof.harness.report import Cell, CellFinished, Event, FailureFound, RunFinished, RunStarted, Timings, Verdict
 
 _GRACE = 30.0  # seconds past the end of a run, for an open call to return and a failure to be shrunk
 

@@ -9,7 +9,7 @@ from packproof.harness.process.child import Child, ProcessKilled
 from packproof.harness.process.patience import Patience
 from packproof.harness.process.wire import Frame, WireError, call_frame, decode_answer
 from packproof.harness.process.zygote_client import ZygoteClient, are_zygotes_isolated
-from packproof.properties.call import Call, MachineLimit, OutOfTime, Refusal, Result
+from packproof.properties.calling import Call, MachineLimit, OutOfTime, Refusal, Result
 
 IMPORT_SECONDS = 120.0
 NO_TIME = "the time of the run was up"

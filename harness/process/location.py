@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from packproof.adapters.importing import load_module, one_line_reason, resolve_attribute, working_directory
-from packproof.adapters.registry import PEERS
+from packproof.adapters.peers import PEERS
 from packproof.base.errors import UsageError
+from packproof.base.importing import load_module, one_line_reason, resolve_attribute, working_directory
 
 
 @dataclass(frozen=True)

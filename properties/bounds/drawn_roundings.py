@@ -26,9 +26,9 @@ from torch import Tensor
 from packproof.base.axes import KEYS
 from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.bounds.signs import Signs
+from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.sample import Sample
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import TensorKey
+from packproof.properties.declarations.promises import Promises
 
 COPIES, COPIES_OF_LARGE_STATES = 64, 16
 _LARGE_STATE = 4096  # elements of the states of all heads

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.base.light_torch import vector_jacobian_product
 from packproof.properties.bounds.budget import (
     SMALLEST_NORMAL,
     Budget,
@@ -25,13 +26,12 @@ from packproof.properties.bounds.drawn_roundings import (
 )
 from packproof.properties.bounds.running_error import run_with_error_bounds
 from packproof.properties.bounds.signs import Signs
-from packproof.properties.call import VacuousBound
+from packproof.properties.calling.call import VacuousBound
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
-from packproof.properties.light_torch import vector_jacobian_product
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.op import Op
 
 _VACUOUS_SHARE = 0.01  # of the RMS of a tensor, on more than half of its elements
 _MAX_DRAWN_ELEMENTS = 2**23  # elements of one copy
@@ -144,7 +144,7 @@ def require_decisive(answer: OracleAnswer, sample: Sample, promises: Promises) -
 
 
 def magnitude_op(op: Op, promises: Promises) -> Callable[..., Any]:
-    """The declared magnitude op: it bounds the terms of the op's values and gradients (`bounds.magnitude`)."""
+    """The declared magnitude op: it bounds the terms of the op's values and gradients (`bounds.magnitude_ops`)."""
     declared_op = op.cumsum(promises) if promises.cumsum and op.cumsum else op.absolute
     assert declared_op is not None
     return declared_op

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 from packproof.base.axes import is_in_pool, role
 from packproof.base.law_names import LAWS
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import Case, shorten
 from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample, sum_in_float64
 from packproof.properties.cases.space import CROWDED_LENGTHS, Space, golden_case
-from packproof.properties.comparison import Comparison, Origin
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.judgement.comparison import Comparison, Origin
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Illustration, Property
-from packproof.properties.tensor_key import TensorKey, gradient
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
 
 _MOST_SEQUENCES = 6
 _PACK = "aaa bbbbb cc"

@@ -8,17 +8,17 @@ from collections.abc import Callable, Collection, Iterator
 from packproof.base.axes import role
 from packproof.base.errors import KernelFault
 from packproof.base.law_names import LAWS
-from packproof.properties.call import MachineLimit, OutsideDomain, Placement, Refusal
+from packproof.properties.calling.call import MachineLimit, OutsideDomain, Placement, Refusal
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, golden_case
-from packproof.properties.comparison import Origin
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.judgement.comparison import Origin
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Illustration, Property, needs_gpu
-from packproof.properties.tensor_key import TensorKey, gradient
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
 
 FAR_PLACEMENTS: tuple[Placement, ...] = ("beyond 2^31", "beyond 2^32")
 MAX_SEQUENCES = 131_071  # twice the range of 16 bits, which is also the limit of the second and third axis of a grid

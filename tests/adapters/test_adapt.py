@@ -17,7 +17,7 @@ from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import CellFinished, RunStarted
 from packproof.harness.report.failed import CheckFailed
-from packproof.properties.declaration import describe_kernel
+from packproof.properties.declarations.declaration import describe_kernel
 from tests.adapters import kernels
 
 KERNELS = f"{Path(kernels.__file__)}"

@@ -9,8 +9,8 @@ import torch
 
 from packproof import adapters
 from packproof.adapters.adapter import Adapter
-from packproof.adapters.importing import FunctionName
-from packproof.properties.declaration import describe_kernel
+from packproof.adapters.function_name import FunctionName
+from packproof.properties.declarations.declaration import describe_kernel
 from tests.adapters.conventions import CONVENTIONS
 from tests.adapters.test_conventions import report
 from tests.test_docs import PYTHON, ROOT, check, write_files

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import packproof
 from packproof import refs
+from packproof.adapters.peers.registry import PEERS
 from packproof.adapters.peers.torch import flex_attention
-from packproof.adapters.registry import PEERS
 from packproof.base.errors import UsageError
 from packproof.bench.kernels.layouts import BenchLayout
 from packproof.bench.kernels.settings import setting
@@ -21,8 +21,8 @@ from packproof.bench.kernels.timing import Run, Tensors
 from packproof.harness.process.location import Location
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
-from packproof.properties.declaration import describe_kernel, parse_declaration
-from packproof.properties.ops import OPS
+from packproof.properties.declarations.declaration import describe_kernel, parse_declaration
+from packproof.properties.ops.catalogue import OPS
 from tests.adapters import linear_stand_ins as linear
 from tests.adapters.stand_ins import (
     apply_rotary_emb,

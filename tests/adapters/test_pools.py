@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from packproof.adapters.registry import PEERS
+from packproof.adapters.peers.registry import PEERS
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.location import Location
-from packproof.properties.call import OutsideDomain
+from packproof.properties.calling.call import OutsideDomain
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.comparison import record_comparisons
-from packproof.properties.declaration import describe_kernel, parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
+from packproof.properties.declarations.declaration import describe_kernel, parse_declaration
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.comparison import record_comparisons
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 
 
 def causal_conv1d_update(

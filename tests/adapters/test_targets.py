@@ -9,7 +9,7 @@ import torch
 import packproof
 from packproof.adapters import Packed, adapt, seq_idx
 from packproof.base.errors import UsageError
-from packproof.properties.declaration import custom_op, describe_kernel
+from packproof.properties.declarations.declaration import custom_op, describe_kernel
 from tests.adapters.gated import GATED, Kernel
 from tests.test_docs import run
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from packproof.properties.call import Call
+from packproof.properties.calling.call import Call
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from packproof.interpreter.batch.launch import BatchingSanitizer
 from packproof.interpreter.batch.programs import programs
 from packproof.interpreter.batch.rewrite import batch_function
 from packproof.interpreter.sanitizer import Launch, Order, Sanitizer
-from packproof.properties.call import Call
+from packproof.properties.calling.call import Call
 from tests.interpreter import triton_batches, triton_fallbacks, triton_races, triton_samples
 from tests.interpreter.interpreted_sanitizer import CASES, CORRECT, FAULTS
 

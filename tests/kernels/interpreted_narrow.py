@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from packproof import kernels, parallel
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import OPS
+from packproof.properties.ops.catalogue import OPS
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from packproof import museum, refs
 from packproof.museum import Control
-from packproof.properties.ops import OPS
+from packproof.properties.ops.catalogue import OPS
 
 CONTROLS = {
     name: control

@@ -18,15 +18,15 @@ from packproof.harness.check.shrink import shrink
 from packproof.harness.process.execution.execute import InProcess
 from packproof.parallel import ContiguousShares, simulated
 from packproof.parallel.ranks import Ranks
-from packproof.properties.call import Refusal
+from packproof.properties.calling.call import Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.comparison import record_comparisons
-from packproof.properties.declaration import describe_kernel
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.declaration import describe_kernel
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.comparison import record_comparisons
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.partition import PARTITION, spans_of_ranks, with_cuts
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 from tests.parallel.own import BUGS, own
 
 MINIMAL: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {

@@ -25,12 +25,12 @@ from packproof.harness.process.execution.torch_state import TorchState
 from packproof.harness.process.parallel import run_on_every_core
 from packproof.properties.bounds.budget import score
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, with_promises
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, random_cases
-from packproof.properties.ops import OPS
-from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.ops.catalogue import OPS
 from tests.properties import delta_forms
 from tests.properties.forms import Kernel, forms
 

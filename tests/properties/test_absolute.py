@@ -17,16 +17,16 @@ from torch import Tensor
 from packproof import museum, refs
 from packproof.base.axes import parse
 from packproof.museum import ssd
-from packproof.properties.bounds import magnitude
+from packproof.properties.bounds import magnitude_ops
 from packproof.properties.bounds.budget import K_ACC, K_ACC_WITH_CUMSUM, score
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, vjp
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import REGIMES, Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
-from packproof.properties.op import Op
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import OPS
+from packproof.properties.ops.op import Op
 from packproof.refs.recurrence import join_sequences, split_sequences, state_space
 from tests.properties import delta_forms
 
@@ -297,7 +297,7 @@ def test_magnitude_ops_take_packs_of_nothing(op, lengths):
 
 def test_magnitude_has_slope_one():
     x = torch.tensor([-2.0, 0.0, 3.0], requires_grad=True)
-    y = magnitude.magnitude(x)
+    y = magnitude_ops.magnitude(x)
     assert y.tolist() == [2, 0, 3]
     assert torch.autograd.grad(y.sum(), x)[0].tolist() == [1, 1, 1]
 
@@ -310,11 +310,11 @@ def test_an_ssd_has_the_same_terms_token_by_token(n_tokens: int) -> None:
     draws |= {"C": draws["B"].flip(0), "A": -draws["A"]}
 
     def chunks(h, x, dt, A, B, C):
-        return magnitude.chunked_ssd(h, x, *magnitude._decay(dt, A), B, C)
+        return magnitude_ops.chunked_ssd(h, x, *magnitude_ops._decay(dt, A), B, C)
 
     def tokens(h, x, dt, A, B, C):
         added = x[..., None] * B[:, :, None]
-        states, h = magnitude._states(h, dt[..., None, None], A[:, None, None], added)
+        states, h = magnitude_ops._states(h, dt[..., None, None], A[:, None, None], added)
         return (states * C[:, :, None]).sum(-1), h
 
     found, wanted = (torch.autograd.functional.vjp(f, tuple(draws.values()), _ones(f, draws)) for f in (chunks, tokens))

@@ -14,9 +14,9 @@ from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.fitting import find_filler
 from packproof.properties.cases.layouts import boundary_classes
 from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.declarations.promises import Promises
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 
 DOMAINS = [
     ("attention", "k in (64, 128); k == v"),

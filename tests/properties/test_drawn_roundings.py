@@ -14,13 +14,13 @@ from packproof.base.errors import UsageError
 from packproof.properties.bounds import budget
 from packproof.properties.bounds.drawn_roundings import COPIES
 from packproof.properties.bounds.oracle import oracle_answer
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import REGIMES, Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
-from packproof.properties.op import Op
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import OPS
+from packproof.properties.ops.op import Op
 from tests.properties.delta_forms import eleven_bits, form, in_dtype, with_inverse
 from tests.properties.test_absolute import DELTA, MARGIN, run, sample, scores
 

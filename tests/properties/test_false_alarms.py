@@ -16,8 +16,8 @@ from packproof.properties.bounds.oracle import oracle_answer, with_promises
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 from tests.properties import attention_kernels, false_alarms
 from tests.properties.false_alarms import CASES, DTYPES, Judged, broken, judged, judgements, main, offers, space
 from tests.properties.forms import forms, rounded_attention, rounded_ssd

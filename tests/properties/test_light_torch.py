@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from packproof.properties.light_torch import DispatchMode, argmax, vector_jacobian_product
+from packproof.base.light_torch import DispatchMode, argmax, vector_jacobian_product
 
 ALONE = """
 import sys
@@ -25,10 +25,10 @@ import torch
 from packproof import refs
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import OPS
+from packproof.properties.declarations.promises import Promises
 
 def wrong(x, weight, bias=None, *, cu_seqlens, activation=None):
     return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation) * 1.5

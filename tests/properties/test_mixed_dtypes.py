@@ -11,11 +11,11 @@ from packproof.base.errors import UsageError
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.declaration import check_signature, describe_kernel, kernel, parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.declaration import check_signature, describe_kernel, kernel, parse_declaration
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import CAUSAL_CONV1D, ROPE, SSD
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import CAUSAL_CONV1D, ROPE, SSD
 
 OPTIONS: dict[str, Any] = {"float32": tuple(sorted(CAUSAL_CONV1D.float32)), "max_tokens": 60}
 

@@ -10,10 +10,10 @@ from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.bounds.budget import score
 from packproof.properties.bounds.oracle import oracle_answer, vjp
 from packproof.properties.bounds.running_error import run_with_error_bounds
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import REGIMES, Case
 from packproof.properties.cases.drawing import draw
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.declarations.promises import Promises
 from packproof.refs import join_sequences, split_sequences
 from tests.properties.natural_references import BODIES, op_of
 

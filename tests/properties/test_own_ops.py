@@ -8,15 +8,15 @@ import torch
 
 import packproof
 from packproof.base.errors import UsageError
-from packproof.harness.check.reference_trial import try_reference
+from packproof.harness.check.targets.reference_trial import try_reference
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.bounds.running_error import run_with_error_bounds
-from packproof.properties.call import VacuousBound
+from packproof.properties.calling.call import VacuousBound
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.invariance import REFERENCE
-from packproof.properties.promises import Promises
 from packproof.refs import join_sequences, over_time, split_sequences
 from tests.properties.own_ops import KERNELS, SOFTMAX
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from packproof.properties.bounds.oracle import oracle_answer
+from packproof.properties.calling.tensor_key import gradient
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import gradient
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 
 SEQUENCES = 100
 

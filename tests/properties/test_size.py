@@ -11,14 +11,14 @@ from packproof import refs
 from packproof.harness.process.execution import execute
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.report.coverage import Coverage
-from packproof.properties.call import Call, MachineLimit, OutsideDomain, Refusal, Result
+from packproof.properties.calling.call import Call, MachineLimit, OutsideDomain, Refusal, Result
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws import size
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
+from packproof.properties.ops.catalogue import OPS
 
 PROMISES = Promises(chunk=16)
 MOST_TOKENS, MOST_SEQUENCES, MOST_ELEMENTS = 700, 9, (2**16, 2**15)

@@ -14,10 +14,10 @@ from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.declarations.promises import Promises
 from packproof.properties.laws.state_passing import CARRY
-from packproof.properties.op import Op
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import OPS
+from packproof.properties.ops.op import Op
 from tests.properties import running_sums
 
 FORGETTING = [op for op in OPS.values() if op.has_decays]

@@ -9,19 +9,19 @@ from torch import Tensor
 from packproof import refs
 from packproof.harness.process.execution import execute
 from packproof.harness.process.execution.execute import InProcess
+from packproof.properties.calling.tensor_key import gradient
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.comparison import record_comparisons
-from packproof.properties.declaration import describe_kernel
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.declaration import describe_kernel
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.comparison import record_comparisons
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws import size as sizes
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.invariance import REFERENCE
 from packproof.properties.laws.torch_integration import OPCHECK, TORCH_COMPILE
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import gradient
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
+from packproof.properties.ops.catalogue import OPS
 from tests.properties import segments, wrong
 from tests.properties.linear_bugs import DELTA, LINEAR
 from tests.properties.wrong import INCORRECT

@@ -9,18 +9,18 @@ from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.process.worker import Worker
 from packproof.harness.report.events import CellFinished
-from packproof.properties.call import Refusal
+from packproof.properties.calling.call import Refusal
+from packproof.properties.calling.tensor_key import gradient
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.call_contract import DETERMINISM
 from packproof.properties.laws.property import Property
 from packproof.properties.laws.second_derivative import DOUBLE_BACKWARD
 from packproof.properties.laws.size import SIZE
 from packproof.properties.laws.torch_integration import CUDA_GRAPH, OPCHECK, SIDE_STREAM, TORCH_COMPILE
-from packproof.properties.ops import CAUSAL_CONV1D
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import gradient
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
+from packproof.properties.ops.catalogue import CAUSAL_CONV1D
 
 pytestmark = [
     pytest.mark.gpu,

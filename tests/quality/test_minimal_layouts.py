@@ -10,7 +10,7 @@ from packproof.harness.check.check import run_check
 from packproof.harness.check.request import PROFILES, CheckRequest
 from packproof.harness.report.events import CellFinished, Failure
 from packproof.museum import entries
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 
 
 @pytest.fixture(autouse=True)

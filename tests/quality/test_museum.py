@@ -14,7 +14,7 @@ from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import CellFinished, Verdict
 from packproof.museum import Control, classes, controls, entries
 from packproof.proof.museum.detect import detect
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 
 ENTRIES = entries()
 CONTROLS = controls()

@@ -25,11 +25,11 @@ from packproof.harness.process.location import Location
 from packproof.harness.report.events import Cell, CellFinished, Verdict
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space
-from packproof.properties.declaration import Declaration, describe_kernel
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.declarations.declaration import Declaration, describe_kernel
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES as LAWS
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 from tests.restrictions.restricted import RESTRICTIONS, SEVERAL, WAYS, declared, restricted, values_only
 
 EVERYTHING = bool(os.environ.get("PACKPROOF_ALL_RESTRICTIONS"))

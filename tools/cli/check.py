@@ -23,15 +23,11 @@ from packproof.cli.ending import (
 )
 from packproof.cli.printing import section
 from packproof.cli.request_options import COMMAND_OPTIONS, request_from, request_options
-from packproof.harness.check.request import CheckRequest
-from packproof.harness.process import zygote_client
-from packproof.harness.process.privilege import isolation_command
-from packproof.harness.process.start.command_line import hand_over, resumable
-from packproof.harness.process.start.early_zygote import close_early_zygote, settle_early_zygote
-from packproof.harness.process.start.imports import fast_imports
-from packproof.harness.report import events
-from packproof.harness.report.module_record import MODULE_KIND, ModuleRecord
-from packproof.harness.report.replay_file import describe_replay, read_content, read_replay
+from packproof.harness.check import CheckRequest
+from packproof.harness.process import isolate_zygotes, isolation_command
+from packproof.harness.process.start import close_early_zygote, fast_imports, hand_over, resumable, settle_early_zygote
+from packproof.harness.report import RunFinished, RunStarted
+from packproof.harness.report.replay_files import MODULE_KIND, ModuleRecord, describe_replay, read_content, read_replay
 
 
 @resumable
@@ -65,8 +61,8 @@ def check(
     start = time.perf_counter()
     request = _make_request(options, isolate=isolate)
     with fast_imports():
-        from packproof.harness.check.check import run_check  # noqa: PLC0415
-        from packproof.harness.report.formats.terminal import TerminalReport  # noqa: PLC0415
+        from packproof.harness.check import run_check  # noqa: PLC0415
+        from packproof.harness.report.formats import TerminalReport  # noqa: PLC0415
 
     add_seconds("start", time.perf_counter() - start)
     reports: list[Report] = [TerminalReport(timings=timings), *file_reports(json=json, junit=junit, html=html)]
@@ -112,8 +108,7 @@ def peers(
         return _write_peer_page(from_json.split(","), markdown, json)
     request = _make_request(options)
     with fast_imports():
-        from packproof.proof.peers.report import PeersReport  # noqa: PLC0415
-        from packproof.proof.peers.run import check_peers, open_peers  # noqa: PLC0415
+        from packproof.proof.peers import PeersReport, check_peers, open_peers  # noqa: PLC0415
 
     entries = open_peers(request, names or [])
     if not any(entry.targets for entry in entries):
@@ -128,8 +123,7 @@ def peers(
 def _write_peer_page(paths: Sequence[str], markdown: str | None, json: str | None) -> int:
     with fast_imports():
         from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
-        from packproof.proof.peers.board import as_json, merge_boards, read_board  # noqa: PLC0415
-        from packproof.proof.peers.page import as_markdown  # noqa: PLC0415
+        from packproof.proof.peers import as_json, as_markdown, merge_boards, read_board  # noqa: PLC0415
 
     board = merge_boards([read_board(path) for path in paths])
     if json:
@@ -167,8 +161,8 @@ def replay(
     if kernel_record:
         _start_torch(kernel_record["device"])
     with fast_imports():
-        from packproof.harness.report.map_text import evidence_lines  # noqa: PLC0415
-        from packproof.models.replay import replay as run_replay  # noqa: PLC0415
+        from packproof.harness.report.maps import evidence_lines  # noqa: PLC0415
+        from packproof.models import replay as run_replay  # noqa: PLC0415
 
     reports = Reports(file_reports(html=html))
     outcome = run_replay(file, maps=map or html is not None)
@@ -176,8 +170,8 @@ def replay(
     verdict = outcome.verdict
     if map and verdict.failure and verdict.failure.evidence:
         typer.echo("\n" + "\n".join(evidence_lines(verdict.failure.evidence)))
-    reports.send(events.RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
-    return exit_code(reports.finish(events.RunFinished((verdict,), verdict.seconds)))
+    reports.send(RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
+    return exit_code(reports.finish(RunFinished((verdict,), verdict.seconds)))
 
 
 def _make_request(options: Mapping[str, Any], *, isolate: bool = False) -> CheckRequest:
@@ -212,4 +206,4 @@ def _isolate(device: str) -> None:
     if device != "cpu":
         raise UsageError(f"--isolate: no GPU can be reached from inside, and device is {device}; use --device cpu")
     close_early_zygote()
-    zygote_client.isolate_zygotes(isolation_command())
+    isolate_zygotes(isolation_command())

@@ -12,7 +12,7 @@ from packproof.base.names import DEVICES, require_known, split_names
 from packproof.base.names import long_dtype as dtype_name
 from packproof.cli.ending import FAILED, INCONCLUSIVE, SUCCESS, say
 from packproof.cli.usage import seed_option
-from packproof.harness.process.start.imports import fast_imports
+from packproof.harness.process.start import fast_imports
 
 _SEPARATOR = re.compile(r"[;,](?![^(\[]*[)\]])")  # a comma inside brackets is part of a value
 
@@ -80,9 +80,9 @@ def diff(
         import torch  # noqa: PLC0415
 
         from packproof.base.errors import KernelFault  # noqa: PLC0415
-        from packproof.debug.diff import diff as find  # noqa: PLC0415
-        from packproof.harness.process.location import Location  # noqa: PLC0415
-        from packproof.properties.call import Refusal  # noqa: PLC0415
+        from packproof.debug import diff as find  # noqa: PLC0415
+        from packproof.harness.process import Location  # noqa: PLC0415
+        from packproof.properties.calling import Refusal  # noqa: PLC0415
         from packproof.refs.packing import PackLayout  # noqa: PLC0415
 
     selected_device = device or ("cuda" if torch.cuda.is_available() else "cpu")

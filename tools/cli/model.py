@@ -11,8 +11,8 @@ from packproof.base.names import ATTENTION, DEVICES, MODES, parse_dtypes, requir
 from packproof.cli.ending import FAILED, SUCCESS, Report, exit_code, file_reports, follow
 from packproof.cli.printing import section
 from packproof.cli.usage import seed_option
-from packproof.harness.process.start.imports import fast_imports
-from packproof.models import fast_kernels
+from packproof.harness.process.start import fast_imports
+from packproof.models import hide_packages
 
 
 def model(
@@ -93,19 +93,20 @@ def model(
         raise UsageError("--matrix: it has every mode and attention, and torch.compile; leave out the options for them")
     dtype_names = parse_dtypes(dtype)
     if without_kernels:
-        fast_kernels.hide_packages()
+        hide_packages()
     with fast_imports():
         import torch  # noqa: PLC0415
 
-        from packproof.harness.report.formats.terminal import TerminalReport  # noqa: PLC0415
-        from packproof.models.check import (  # noqa: PLC0415
+        from packproof.harness.report.formats import TerminalReport  # noqa: PLC0415
+        from packproof.models import (  # noqa: PLC0415
+            CONVENTIONS,
             conventions_by_outcome,
+            find_convention,
+            load_module,
             module_passed,
             module_request,
             run_module_check,
         )
-        from packproof.models.conventions import CONVENTIONS, find_convention  # noqa: PLC0415
-        from packproof.models.target import load_module  # noqa: PLC0415
 
     if conventions:
         section("conventions", {name: entry.about for name, entry in CONVENTIONS.items()})
@@ -169,15 +170,23 @@ def models(
     with fast_imports():
         from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
         from packproof.base.names import require_known  # noqa: PLC0415
-        from packproof.models.board import page  # noqa: PLC0415
-        from packproof.models.board.board import Built, run_board  # noqa: PLC0415
-        from packproof.models.board.tiny import architectures  # noqa: PLC0415
+        from packproof.models.board import (  # noqa: PLC0415
+            Built,
+            architectures,
+            as_json,
+            as_markdown,
+            board_counts,
+            make_board,
+            outcome_line,
+            read_board,
+            run_board,
+        )
 
     files = [
         writable_path(path, option) if path else None for path, option in ((json, "--json"), (markdown, "--markdown"))
     ]
     if from_json:
-        board = page.read_board(from_json)
+        board = read_board(from_json)
     else:
         available_models = architectures()
         selected_models = [
@@ -193,11 +202,11 @@ def models(
             if isinstance(result, Built):
                 typer.echo(f"{result.name}: {result.reason or result.layers or 'one kind of layer'}")
             else:
-                typer.echo(page.outcome_line(result))
+                typer.echo(outcome_line(result))
         versions = {name: version(name) for name in ("transformers", "torch")}
-        board = page.make_board(results, time.monotonic() - start, seed, versions)
-    for file, text in zip(files, (page.as_json(board), page.as_markdown(board)), strict=True):
+        board = make_board(results, time.monotonic() - start, seed, versions)
+    for file, text in zip(files, (as_json(board), as_markdown(board)), strict=True):
         if file:
             replace_text(file, text)
-    typer.echo(page.board_counts(board))
+    typer.echo(board_counts(board))
     return SUCCESS

@@ -13,11 +13,13 @@ from torch import nn
 from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.names import ATTENTION, SEED, is_seed, require_known
 from packproof.base.names import long_dtype as dtype_name
-from packproof.harness.process.parallel import run_on_every_core
-from packproof.harness.report.events import (
+from packproof.harness.check import errors_as_verdicts, inconclusive_verdicts
+from packproof.harness.process import run_on_every_core
+from packproof.harness.report import (
     Cell,
     CellFinished,
     CellStarted,
+    CheckFailed,
     Event,
     Failure,
     RunFinished,
@@ -25,11 +27,9 @@ from packproof.harness.report.events import (
     Status,
     Verdict,
 )
-from packproof.harness.report.failed import CheckFailed
-from packproof.harness.report.module_record import ModuleRecord
-from packproof.harness.report.own_faults import errors_as_verdicts, inconclusive_verdicts
+from packproof.harness.report.replay_files import ModuleRecord
 from packproof.harness.report.wording import failure_texts
-from packproof.interpreter.in_use import repair_if_used
+from packproof.interpreter import repair_if_used
 from packproof.models.conventions import CONVENTIONS, Convention, find_convention
 from packproof.models.judges import JUDGES, Judgement, PaddedLayout, Trial, verdict_of
 from packproof.models.modes import CannotRun, Mode, supported_modes

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.base.light_torch import DispatchMode
 from packproof.models.choices import Choice, Choices, TieBreaker
 from packproof.models.conventions import Convention
 from packproof.models.isolation import max_abs
 from packproof.models.pack import FIRST_LENGTHS, PADDING, Pack
 from packproof.models.subject import ModuleRefused, Subject
-from packproof.properties.light_torch import DispatchMode
 
 _SAFETY = 32  # the largest rounding error varies by a few times between samples
 _VACUOUS = 0.1

@@ -11,7 +11,7 @@ import torch
 
 from packproof.base.errors import ArgumentError
 from packproof.base.wording import plural
-from packproof.harness.report.events import Cell, Failure, Status, Tier, Verdict
+from packproof.harness.report import Cell, Failure, Status, Tier, Verdict
 from packproof.models.conventions import Convention
 from packproof.models.culprit import first_differing_module, first_leaking_backward, first_leaking_module
 from packproof.models.equality import Difference, PackedAndAlone

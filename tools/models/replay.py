@@ -10,12 +10,11 @@ import torch
 from packproof.base.errors import UsageError, checked_call
 from packproof.base.files import damaged_error
 from packproof.base.names import short_dtype
-from packproof.harness.check import replay as kernel_replay
-from packproof.harness.check.replay import ReplayOutcome, ReplayStatus
-from packproof.harness.process.location import Location
-from packproof.harness.report.events import Cell, RunFinished, Status, Verdict
-from packproof.harness.report.module_record import MODULE_KIND, ModuleRecord
-from packproof.harness.report.replay_file import read_content
+from packproof.harness import check
+from packproof.harness.check import ReplayOutcome, ReplayStatus
+from packproof.harness.process import Location
+from packproof.harness.report import Cell, RunFinished, Status, Verdict
+from packproof.harness.report.replay_files import MODULE_KIND, ModuleRecord, read_content
 from packproof.models.check import ModuleRequest, module_request, run_module_check
 from packproof.models.modes import Mode
 from packproof.models.target import load_module
@@ -44,10 +43,10 @@ def replay(
     ...     print("no-such-file.json" in str(error))
     True
     """
-    kernel_replay.require_arguments(path, target, device)
+    check.require_arguments(path, target, device)
     data = read_content(Path(path))
     if data.get("kind") != MODULE_KIND:
-        return kernel_replay.replay(path, target=target, device=device, maps=maps)
+        return check.replay(path, target=target, device=device, maps=maps)
     record = ModuleRecord.from_json(data, Path(path))
     return _outcome(replace(record, target=target or record.target, device=device or record.device), str(path))
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from packproof.adapters.importing import one_line_reason, working_directory
 from packproof.base.errors import UsageError
-from packproof.harness.process.location import Location
+from packproof.base.importing import one_line_reason, working_directory
+from packproof.harness.process import Location
 
 
 def load_module(target: str) -> nn.Module:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from packproof.base.cores import available_cores
 from packproof.base.errors import UsageError
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
-from packproof.harness.tiers.compile.variants import compile_variants
+from packproof.harness.check.targets import BUILTIN_KERNELS
+from packproof.harness.tiers.compile import compile_variants
 
 _FIELDS = ("registers", "spills", "shared", "dot", "atomics", "refilled", "key")
 

@@ -9,13 +9,11 @@ from typing import Any
 from packproof.base.errors import KernelFault
 from packproof.base.wording import plural
 from packproof.harness.check.diagnosis.conventions import holds, small_cases
-from packproof.properties.call import Call, Result, Runner
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.invariance import REFERENCE
-from packproof.properties.op import Op
-from packproof.properties.violation import Violation
+from packproof.properties.calling import Call, Result, Runner
+from packproof.properties.cases import Case, Space
+from packproof.properties.judgement import KernelUnderTest
+from packproof.properties.laws import REFERENCE, Violation
+from packproof.properties.ops import Op
 
 _TIME_LIMIT = 5.0
 

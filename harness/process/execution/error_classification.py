@@ -20,9 +20,9 @@ from packproof.harness.process.execution.refusals import (
     raising_statement,
     refuses,
 )
-from packproof.interpreter.in_use import UnfitInterpreterError
-from packproof.properties.call import FailedCompilation, MachineLimit, OutsideDomain, Refusal
-from packproof.properties.declaration import refusal_texts
+from packproof.interpreter import UnfitInterpreterError
+from packproof.properties.calling import FailedCompilation, MachineLimit, OutsideDomain, Refusal
+from packproof.properties.declarations import refusal_texts
 
 _MAX_MESSAGE = 1000
 # errors of CUDA, Triton and cuda.core for a grid, a block or shared memory that the device does not accept

@@ -21,9 +21,8 @@ from packproof.harness.process.execution.left_on import require_nothing_left_on
 from packproof.harness.process.execution.modes import MODES
 from packproof.harness.process.execution.refusals import ComputationWatch
 from packproof.harness.process.execution.torch_state import TorchState, preserve_settings
-from packproof.interpreter.memory_guard import FENCE_BYTES, POISON, Guard, GuardedTensor, distinct_elements
-from packproof.interpreter.tuning import use_configuration
-from packproof.properties.call import Call, MachineLimit, Placement, Refusal, Result
+from packproof.interpreter import FENCE_BYTES, POISON, Guard, GuardedTensor, distinct_elements, use_configuration
+from packproof.properties.calling import Call, MachineLimit, Placement, Refusal, Result
 
 _COMPARED_ELEMENTS = 1 << 26  # elements at a time
 _OFFSET_REACH: Mapping[Placement, int] = {"beyond 2^31": 2**31, "beyond 2^32": 2**32}
@@ -226,8 +225,7 @@ class InProcess:
                     watch.record_launch()
 
     def _sanitizer(self, read_only: list[Tensor], *, guarded: bool) -> AbstractContextManager[Any]:
-        from packproof.interpreter.batch.launch import BatchingSanitizer  # noqa: PLC0415  (needs triton)
-        from packproof.interpreter.sanitizer import Sanitizer  # noqa: PLC0415  (needs triton)
+        from packproof.interpreter import BatchingSanitizer, Sanitizer  # noqa: PLC0415  (needs triton)
 
         # a kernel may not depend on the order of its programs: guarded calls run them in reverse, others in batches
         kind = BatchingSanitizer if self.batches_programs else Sanitizer

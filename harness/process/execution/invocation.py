@@ -9,8 +9,8 @@ from torch import Tensor
 
 from packproof.adapters.binding import Binding
 from packproof.base.errors import KernelFault
-from packproof.properties.call import Call
-from packproof.properties.light_torch import vector_jacobian_product
+from packproof.base.light_torch import vector_jacobian_product
+from packproof.properties.calling import Call
 
 Tensors = dict[str, Tensor]
 

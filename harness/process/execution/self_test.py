@@ -8,11 +8,11 @@ from torch import Tensor
 from packproof.base.errors import PackproofError
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.execution.fork import ForkError, call_in_fork
-from packproof.properties.cases.case import Case
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.invariance import PACKING, REFERENCE
+from packproof.properties.cases import Case
+from packproof.properties.declarations import Promises
+from packproof.properties.judgement import KernelUnderTest
+from packproof.properties.laws import PACKING, REFERENCE
 from packproof.properties.ops import CAUSAL_CONV1D
-from packproof.properties.promises import Promises
 from packproof.version import tried
 
 _CASE = Case((3, 0, 2), "float32", tuple(CAUSAL_CONV1D.sizes[0].items()))

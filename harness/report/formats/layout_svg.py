@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from packproof.base.wording import plural
 from packproof.harness.report.formats.svg import LEVELS, Drawing, level
-from packproof.harness.report.maps import ErrorMap, Layout, LeakCell, LeakMap, MapRow, TensorRow, compact
+from packproof.harness.report.maps.measurements import ErrorMap, Layout, LeakCell, LeakMap, MapRow, TensorRow, compact
 
 _WIDTH = 960.0
 _MOST_BARS = 128

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from packproof.base.names import short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
-from packproof.properties.cases.case import shorten
+from packproof.properties.cases import shorten
 
 _MOST_LENGTHS = 5  # lengths shown of the running case
 _MIN_SECONDS = 2.0  # seconds: before them a rate means little

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from packproof.base.names import EVERY_DTYPE
-from packproof.harness.report.conclusions import Answer, answers
 from packproof.harness.report.events import Verdict
+from packproof.harness.report.wording.conclusions import Answer, answers
 
 
 @dataclass(frozen=True)

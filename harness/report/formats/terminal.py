@@ -10,11 +10,11 @@ from rich.text import Text
 from packproof.base.names import short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
-from packproof.harness.report.conclusions import limits_lines, tuned_lines
 from packproof.harness.report.formats.live import ProgressLine
 from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.table import Column, table_line, title_line
-from packproof.harness.report.wording import (
+from packproof.harness.report.wording.conclusions import limits_lines, tuned_lines
+from packproof.harness.report.wording.results import (
     cell_title,
     failure_text,
     failure_texts,
@@ -26,7 +26,7 @@ from packproof.harness.report.wording import (
     summary,
     timings_lines,
 )
-from packproof.properties.cases.layouts import BOUNDARY_CLASSES
+from packproof.properties.cases import BOUNDARY_CLASSES
 
 _QUIET_SECONDS = 10.0  # seconds without output, after which a line shows the progress
 _COUNTS = (Column("tier", 11), Column("judged", 12, right=True), Column("seconds", 9, right=True))

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 
 
 @pytest.mark.parametrize("own", BUILTIN_KERNELS.values(), ids=BUILTIN_KERNELS)

@@ -1,6 +1,7 @@
 """The check end to end on kernels that misbehave: each fails with a plain message, and the run goes on."""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,14 +14,13 @@ import packproof
 from packproof import refs
 from packproof.base.errors import UsageError
 from packproof.cli import main
-from packproof.harness.check import check as engine
 from packproof.harness.check import unit as engine_unit
 from packproof.harness.check.check import run_check
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import plan
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.schedule import run_plan
-from packproof.harness.check.target import INSTANCE_PROPERTIES, open_target, open_targets
+from packproof.harness.check.targets.target import INSTANCE_PROPERTIES, open_target, open_targets
 from packproof.harness.process.sharing import CoreTime
 from packproof.harness.report.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
 from packproof.harness.report.failed import CheckFailed
@@ -302,7 +302,7 @@ def test_check_takes_the_gpu_if_there_is_one(there: bool, device: str, monkeypat
 
     asked: list[str] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(engine, "run_check", run)
+    monkeypatch.setattr(sys.modules["packproof.harness.check.check"], "run_check", run)
     packproof.check("m:f")
     packproof.check("m:f", device="cpu")
     assert asked == [device, "cpu"]

@@ -15,11 +15,11 @@ from packproof.harness.check import unit as engine_unit
 from packproof.harness.check.check import run_check
 from packproof.harness.check.plan import plan
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.target import open_target
+from packproof.harness.check.targets.target import open_target
 from packproof.harness.process.sharing import CoreTime, exclusive_device
 from packproof.harness.process.worker import Worker
 from packproof.harness.report.events import CellFinished, Event, FailureFound, RunFinished
-from packproof.properties.call import OutOfTime
+from packproof.properties.calling.call import OutOfTime
 from packproof.properties.cases.layouts import BOUNDARY_CLASSES
 
 OP = f"{Path(__file__).parents[1] / 'rogues_op.py'}:SCALED"

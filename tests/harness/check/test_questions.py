@@ -9,8 +9,8 @@ from torch.nn import functional
 
 import packproof
 from packproof.cli import ending, main
-from packproof.harness.report.conclusions import answers
 from packproof.harness.report.failed import CheckFailed
+from packproof.harness.report.wording.conclusions import answers
 from packproof.refs import seq_idx_from_cu_seqlens
 
 KERNELS = Path(__file__).parents[2] / "adapters/kernels.py"

@@ -26,8 +26,8 @@ from packproof.harness.report.events import (
 )
 from packproof.properties.cases.layouts import BOUNDARY_CLASSES
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 
 OP = f"{Path(__file__).parents[1] / 'rogues_op.py'}:SCALED"
 SPACE = Space(OPS["causal_conv1d"], "float32", Promises())

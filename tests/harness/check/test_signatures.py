@@ -8,7 +8,7 @@ import pytest
 from packproof.base.errors import UsageError
 from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.target import open_target
+from packproof.harness.check.targets.target import open_target
 from packproof.harness.report.events import CellFinished, RunStarted, Verdict
 
 KERNELS = """

@@ -11,8 +11,8 @@ from packproof.cli import main
 from packproof.harness.check.check import run_check
 from packproof.harness.check.replay import replay
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.report.conclusions import tuned_lines
 from packproof.harness.report.events import CellFinished, Verdict
+from packproof.harness.report.wording.conclusions import tuned_lines
 
 pytest.importorskip("triton")
 

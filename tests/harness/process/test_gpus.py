@@ -135,7 +135,7 @@ def test_a_kernel_is_checked_on_the_gpu_of_its_worker(monkeypatch: pytest.Monkey
         assigned.append(os.environ["CUDA_VISIBLE_DEVICES"])
         yield RunFinished((Verdict(Cell("op", "m:f", "packing", "float32", "cuda"), "gpu", "passed", 1, 0.1),), 0.1)
 
-    monkeypatch.setattr("packproof.harness.check.check.run_check", engine)
+    monkeypatch.setattr("packproof.harness.check.run_check", engine)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     for worker in ("gw0", "gw1", "gw2"):
         monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)

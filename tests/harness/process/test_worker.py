@@ -21,7 +21,7 @@ from packproof.harness.process.kernel_process import KernelProcess
 from packproof.harness.process.wire import Frame
 from packproof.harness.process.worker import Worker
 from packproof.interpreter.memory_guard import is_poison
-from packproof.properties.call import Call, MachineLimit, OutsideDomain, Refusal, Result
+from packproof.properties.calling.call import Call, MachineLimit, OutsideDomain, Refusal, Result
 
 Make = Callable[..., Call]
 Rogue = Callable[[str], str]
@@ -402,7 +402,7 @@ def test_thousands_of_calls_leak_nothing(make_call: Make, rogue: Rogue) -> None:
 _PARENT = """
 import signal, sys, torch
 from packproof.harness.process.worker import Worker
-from packproof.properties.call import Call
+from packproof.properties.calling.call import Call
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
 call = Call({"x": torch.ones(1, 4), "weight": torch.ones(4)}, torch.tensor([0, 1]), {}, ("y",))
 with Worker(sys.argv[1], time_limit=100) as worker:

@@ -15,7 +15,7 @@ from packproof.base.errors import KernelFault, UsageError
 from packproof.harness.process import process_supply
 from packproof.harness.process.worker import Worker
 from packproof.harness.process.zygote_client import import_path, spawn_zygote
-from packproof.properties.call import Call, Refusal
+from packproof.properties.calling.call import Call, Refusal
 
 Make = Callable[..., Call]
 LOOKS = """

@@ -52,7 +52,7 @@ def engine(request: CheckRequest) -> Iterator[Event]:
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    monkeypatch.setattr("packproof.harness.check.check.run_check", engine)
+    monkeypatch.setattr("packproof.harness.check.run_check", engine)
     return pytester
 
 

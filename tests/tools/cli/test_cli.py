@@ -52,7 +52,7 @@ def ended(*verdicts: Verdict, interrupted: bool = False) -> Engine:
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> object:
     def install(engine: Engine, *arguments: str) -> int:
-        monkeypatch.setattr("packproof.harness.check.check.run_check", engine)
+        monkeypatch.setattr("packproof.harness.check.run_check", engine)
         return main.run(["check", *arguments])
 
     return install
@@ -212,7 +212,7 @@ def test_replay(
     def replayed(path: str, *, maps: bool) -> ReplayOutcome:
         return ReplayOutcome(status, f"{path} {status}", verdict)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("packproof.models.replay.replay", replayed)
+    monkeypatch.setattr("packproof.models.replay", replayed)
     monkeypatch.setattr("packproof.cli.check.read_content", lambda _path: {})
     monkeypatch.setattr("packproof.cli.check.read_replay", lambda _path: {"device": "cpu"})
     assert main.run(["replay", "r.json"]) == code
@@ -279,7 +279,7 @@ def test_an_exit_code_does_not_depend_on_what_can_be_printed(
     monkeypatch: pytest.MonkeyPatch, where: str, descriptors: tuple[int, ...], encoding: str
 ) -> None:
     for engine, code in ((ended(PASSED), 0), (ended(FAILED), 1), (Engine(RuntimeError("\u00e9\ud800")), 3)):
-        monkeypatch.setattr("packproof.harness.check.check.run_check", engine)
+        monkeypatch.setattr("packproof.harness.check.run_check", engine)
         assert exit_code_of_a_command(partial(onto, *descriptors, where=where), encoding) == code
 
 

@@ -13,7 +13,7 @@ from packproof import ArgumentError, Promises, refs
 from packproof.debug.diff import Divergence
 from packproof.museum import convolution
 from packproof.properties.cases.drawing import draw
-from packproof.properties.ops import SELECTIVE_SCAN
+from packproof.properties.ops.catalogue import SELECTIVE_SCAN
 from tests.properties.pool_bugs import step
 
 

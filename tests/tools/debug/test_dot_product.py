@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from packproof import CheckFailed, dot_product_test, refs
 from packproof.base.errors import KernelFault
-from packproof.properties.call import VacuousBound
+from packproof.properties.calling.call import VacuousBound
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
-from packproof.properties.ops import OPS
+from packproof.properties.ops.catalogue import OPS
 from tests.tools.debug.wrong_vjps import WRONG, conv, with_gradients
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

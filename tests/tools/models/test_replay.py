@@ -12,7 +12,7 @@ import packproof
 from packproof.cli.main import run
 from packproof.harness.report.events import RunFinished
 from packproof.harness.report.failed import CheckFailed
-from packproof.harness.report.module_record import ModuleRecord
+from packproof.harness.report.replay_files.module_record import ModuleRecord
 from packproof.models.check import check_module, module_request, run_module_check
 from packproof.models.conventions import Convention
 from packproof.models.modes import Mode

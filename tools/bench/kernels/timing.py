@@ -12,7 +12,7 @@ from torch import Tensor
 from packproof.adapters.binding import Binding
 from packproof.bench.kernels.clocks import Clock
 from packproof.bench.kernels.results import Decile, PassName, Spread
-from packproof.properties.cases.sample import Sample
+from packproof.properties.cases import Sample
 
 Outputs = tuple[Tensor, ...]
 

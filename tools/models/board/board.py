@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from packproof.base.cores import available_cores
-from packproof.harness.process.parallel import run_side_by_side
-from packproof.harness.report.events import CellFinished, Verdict
+from packproof.harness.process import run_side_by_side
+from packproof.harness.report import CellFinished, Verdict
 from packproof.models.board import flash
 from packproof.models.board.exceptions import SIZES
 from packproof.models.board.tiny import Architecture, tiny_model

@@ -7,22 +7,16 @@ from functools import partial
 from itertools import chain
 from typing import TypeVar
 
-from packproof.harness.check.request import PROFILES, TIME_LIMITS
-from packproof.harness.check.rounds import rounds
-from packproof.harness.process.parallel import run_on_every_core
-from packproof.harness.process.worker import Worker
-from packproof.harness.report.events import Tier
+from packproof.harness.check import PROFILES, TIME_LIMITS, rounds
+from packproof.harness.process import Worker, run_on_every_core
+from packproof.harness.report import Tier
 from packproof.museum import Entry
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.layouts import Lengths
-from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.declaration import parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
-from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.laws.property import Property
+from packproof.properties.calling import Refusal
+from packproof.properties.cases import Case, Lengths, Space, golden_cases, random_cases
+from packproof.properties.declarations import Promises, parse_declaration
+from packproof.properties.judgement import KernelUnderTest, first_violation
+from packproof.properties.laws import PROPERTIES, Property
 from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
 
 T = TypeVar("T")
 SHORT_LIMITS = {**TIME_LIMITS, "cpu": 6.0}  # one kernel of the museum never returns

@@ -16,21 +16,16 @@ from torch import Tensor
 
 from packproof.base.cores import available_cores
 from packproof.base.errors import KernelFault
-from packproof.harness.process.execution.execute import InProcess
-from packproof.harness.process.parallel import run_on_every_core
-from packproof.harness.process.worker import Worker
+from packproof.harness.process import Worker, run_on_every_core
+from packproof.harness.process.execution import InProcess
 from packproof.museum import Control, Entry
 from packproof.proof.museum.detect import SHORT_LIMITS, detect
-from packproof.properties.bounds.oracle import vjp
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.drawing import draw
-from packproof.properties.cases.space import Space
-from packproof.properties.declaration import parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.bounds import vjp
+from packproof.properties.calling import Refusal, TensorKey, gradient
+from packproof.properties.cases import Case, Space, draw
+from packproof.properties.declarations import Promises, parse_declaration
+from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import TensorKey, gradient
 
 LAYOUTS = ((15,), (128,), (64, 64, 64, 64), (61, 44, 57, 52), (32, 30, 62), (2, 11, 25, 112, 100))
 PACKPROOF = "packproof"

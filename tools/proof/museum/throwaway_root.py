@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packproof.base.errors import PackproofError
-from packproof.harness.process.zygote_client import import_path
-from packproof.museum.rogues.throwaway import MARK
+from packproof.harness.process import import_path
+from packproof.museum.rogues import MARK
 
 _LIMIT = 60  # seconds for the test of a root
 _DEVICES = ("null", "zero", "full", "random", "urandom")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from packproof.base.errors import PackproofError
 from packproof.base.records import RecordError, from_row, to_row
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
-from packproof.harness.process.zygote_client import import_path
+from packproof.harness.check.targets import BUILTIN_KERNELS
+from packproof.harness.process import import_path
 from packproof.proof.mutants.compiled import run_compiled
 from packproof.proof.mutants.equivalents import find_explanations
 from packproof.proof.mutants.mutant import KERNELS, Mutant

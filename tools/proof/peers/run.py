@@ -5,20 +5,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from packproof.adapters.registry import PEERS, Peer
+from packproof.adapters.peers import PEERS, Peer
 from packproof.base.cores import available_cores
 from packproof.base.errors import UsageError
 from packproof.base.names import require_known, short_dtype
-from packproof.harness.check.partition import Unit
-from packproof.harness.check.plan import plan
-from packproof.harness.check.request import CheckRequest, validate
-from packproof.harness.check.schedule import run_plan
-from packproof.harness.check.target import CheckTarget, open_target, worker_for
-from packproof.harness.process.worker import Worker
-from packproof.harness.report.events import Event, Verdict
-from packproof.harness.report.questions import OF_PEERS
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.domain import Domain
+from packproof.harness.check import CheckRequest, Unit, plan, run_plan, validate
+from packproof.harness.check.targets import CheckTarget, open_target, worker_for
+from packproof.harness.process import Worker
+from packproof.harness.report import Event, Verdict
+from packproof.properties.cases import Case, Domain
+from packproof.properties.declarations import OF_PEERS
 from packproof.properties.ops import OPS
 
 _COMPILE_TIMEOUT = 600.0  # seconds: with every core busy, compiling many large kernels in a first call takes minutes

@@ -20,7 +20,7 @@ from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.execution.invocation import Invocation
 from packproof.harness.process.location import Location
 from packproof.interpreter.memory_guard import is_poison
-from packproof.properties.call import Call, MachineLimit, Placement, Refusal
+from packproof.properties.calling.call import Call, MachineLimit, Placement, Refusal
 
 Make = Callable[..., Call]
 Rogue = Callable[[str], str]

@@ -15,7 +15,7 @@ from packproof.base.errors import UsageError
 from packproof.harness.report.events import Cell, Failure, RunFinished, RunStarted, Verdict
 from packproof.harness.report.formats.html import HtmlReport, page
 from packproof.harness.report.formats.svg import palette
-from packproof.harness.report.maps import (
+from packproof.harness.report.maps.measurements import (
     ErrorMap,
     Evidence,
     Layout,

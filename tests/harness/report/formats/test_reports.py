@@ -24,11 +24,11 @@ from packproof.harness.report.events import (
 from packproof.harness.report.formats.json_file import JsonReport
 from packproof.harness.report.formats.junit import JunitReport
 from packproof.harness.report.formats.terminal import TerminalReport
-from packproof.harness.report.wording import failure_text
+from packproof.harness.report.wording.results import failure_text
+from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.case import REGIME_DESCRIPTIONS
 from packproof.properties.cases.layouts import BOUNDARY_CLASSES
-from packproof.properties.tensor_key import TensorKey
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
 
 
 def cell(prop: str, dtype: str, op: str = "ssd", target: str = "my_kernels:ssd_fwd") -> Cell:

@@ -82,7 +82,8 @@ def _install(folder: Path, monkeypatch: pytest.MonkeyPatch, *, call: int, report
     fake.write_text(FAKE.format(python=sys.executable, call=call, report=report, end=end))
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(f"{require_sanitizer.__module__}.require_sanitizer", lambda device: require_sanitizer("cuda"))
+    face = "packproof.harness.tiers.compute_sanitizer"
+    monkeypatch.setattr(f"{face}.require_sanitizer", lambda device: require_sanitizer("cuda"))
     monkeypatch.chdir(folder)
 
 
@@ -116,7 +117,7 @@ def test_a_finding_fails_the_kernel_and_names_the_layout(tmp_path: Path, monkeyp
 
 def _golden_lengths() -> list[tuple[int, ...]]:
     from packproof.properties.cases.space import Space, golden_cases  # noqa: PLC0415
-    from packproof.properties.promises import Promises  # noqa: PLC0415
+    from packproof.properties.declarations.promises import Promises  # noqa: PLC0415
     from tests.harness.rogues_op import SCALED  # noqa: PLC0415
 
     return [case.lengths for case in golden_cases(Space(SCALED, "float32", Promises()))]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from packproof.adapters.registry import Peer
+from packproof.adapters.peers.registry import Peer
 from packproof.base.errors import PackproofError, UsageError
 from packproof.bench.kernels.bench import BenchRequest, run_bench
 from packproof.bench.kernels.command import document_from_new_process, with_median_rows
@@ -23,8 +23,8 @@ from packproof.bench.kernels.settings import Setting, setting
 from packproof.bench.kernels.timing import RoundLimits
 from packproof.cli import ending, main
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.target import open_target
-from packproof.properties.ops import OPS
+from packproof.harness.check.targets.target import open_target
+from packproof.properties.ops.catalogue import OPS
 from tests.tools.bench import bench_samples
 from tests.tools.bench.bench_results import CEILINGS, ON_CPU, spread
 

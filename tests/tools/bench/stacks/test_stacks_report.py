@@ -139,7 +139,7 @@ def test_the_command_trains_a_tiny_stack(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_mode_on_another_loss_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Trained("mamba2-tiny", "packed", "wrong", "its losses are not those of one document at a time: ...")
-    monkeypatch.setattr("packproof.bench.stacks.run.run_stacks", lambda _: iter((STARTED, ROWS[0], wrong)))
+    monkeypatch.setattr("packproof.bench.stacks.run_stacks", lambda _: iter((STARTED, ROWS[0], wrong)))
     assert main.run(["bench", "stack", "--device", "cpu"]) == ending.FAILED
 
 

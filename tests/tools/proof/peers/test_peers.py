@@ -9,9 +9,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from packproof.adapters import registry
+from packproof.adapters.peers import registry
+from packproof.adapters.peers.registry import PEERS, Peer
 from packproof.adapters.peers.torch import compiled_rope
-from packproof.adapters.registry import PEERS, Peer
 from packproof.base.errors import UsageError
 from packproof.cli import ending, main
 from packproof.harness.check.replay import replay

@@ -11,8 +11,8 @@ from packproof.base.law_names import MODULE_LAWS
 from packproof.base.names import DEVICES, SHORT_DTYPES, require_known
 from packproof.base.text import printable
 from packproof.base.wording import plural
-from packproof.harness.report.replay_file import write_replay
-from packproof.properties.cases.case import shorten
+from packproof.harness.report.replay_files.replay_file import write_replay
+from packproof.properties.cases import shorten
 from packproof.version import __version__
 
 MODULE_KIND = "module"

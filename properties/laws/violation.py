@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from packproof.properties.tensor_key import TensorKey
+from packproof.properties.calling.tensor_key import TensorKey
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from torch.nn.functional import pad
 
 from packproof import refs
 from packproof.base.errors import ArgumentError
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 from packproof.refs.low_precision import BLOCK
 from packproof.refs.recurrence import (
     expand_groups,

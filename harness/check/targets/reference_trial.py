@@ -18,20 +18,15 @@ from packproof.base import errors
 from packproof.base.axes import is_shared, parse
 from packproof.base.declared import require
 from packproof.base.errors import KernelFault, UsageError
+from packproof.base.light_torch import vector_jacobian_product
 from packproof.base.wording import plural
-from packproof.properties.bounds.oracle import vjp
-from packproof.properties.bounds.running_error import run_with_error_bounds
-from packproof.properties.call import Call, Result
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.drawing import draw
-from packproof.properties.cases.sample import Sample
-from packproof.properties.cases.space import Space, golden_case
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
-from packproof.properties.laws.property import Property
-from packproof.properties.light_torch import vector_jacobian_product
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
-from packproof.properties.violation import Violation, distinct_texts
+from packproof.properties.bounds import run_with_error_bounds, vjp
+from packproof.properties.calling import Call, Result
+from packproof.properties.cases import Case, Sample, Space, draw, golden_case
+from packproof.properties.declarations import Promises
+from packproof.properties.judgement import KernelUnderTest, judge_case
+from packproof.properties.laws import Property, Violation, distinct_texts
+from packproof.properties.ops import Op
 
 _LAYOUTS = {
     "a pack of zero sequences": (),

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from packproof.harness.report.maps import ErrorMap, Evidence, LeakCell, LeakMap, MapRow, TensorRow, compact
+from packproof.harness.report.maps.measurements import ErrorMap, Evidence, LeakCell, LeakMap, MapRow, TensorRow, compact
 
 _MOST_ROWS, _MOST_CELLS = 12, 64
 _WITHIN, _OVER, _FAR, _UNKNOWN = "·▒█?"

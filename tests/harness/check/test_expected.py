@@ -7,8 +7,8 @@ import pytest
 
 import packproof
 from packproof.cli import main
+from packproof.harness.check.expected import ExpectedFailures
 from packproof.harness.report.events import Cell, Failure, Verdict
-from packproof.harness.report.expected import ExpectedFailures
 
 CELL = Cell("rope", "mine.py:rope", "packing", "float32", "cpu")
 WRONG = Failure((1, 1), "y", ("fp32, seed 0", "sequence 1, token 0: wrong"), 2, 9, "r.json")

@@ -9,8 +9,8 @@ from packproof.base.names import short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report.coverage import refusal_key
 from packproof.harness.report.events import Cell, RunFinished, Status, Verdict
-from packproof.harness.report.map_text import small_error_lines
-from packproof.properties.cases.case import REGIME_DESCRIPTIONS, shorten
+from packproof.harness.report.maps.text import small_error_lines
+from packproof.properties.cases import REGIME_DESCRIPTIONS, shorten
 
 _STRENGTH = {name: rank for rank, name in enumerate(LAWS)}
 _COUNTED: Mapping[Status, str] = {"error": "not judged", "expected": "failed as expected"}

@@ -10,8 +10,8 @@ from packproof.base.declared import require, require_mapping, require_names
 from packproof.base.errors import UsageError, checked_init
 from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.cases.condition import conditions
-from packproof.properties.flops import CountFlops
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.flops import CountFlops
 
 _DRAW_KINDS = (
     *("normal", "gate", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign"),

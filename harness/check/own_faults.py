@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from packproof.base.errors import PackproofError
-from packproof.harness.report.events import Cell, CellFinished, Verdict
+from packproof.harness.report import Cell, CellFinished, Verdict
 
 E = TypeVar("E")
 

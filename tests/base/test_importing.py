@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.adapters.importing import load_module
+from packproof.base.importing import load_module
 
 
 def test_a_file_mended_within_a_second_and_of_the_same_size_is_read_again(

@@ -14,7 +14,7 @@ from packproof.base.tuned import Tuned, merge_tuned
 from packproof.properties.bounds.budget import Budget
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, require_decisive
 from packproof.properties.bounds.two_runs import budget_of_two_runs
-from packproof.properties.call import (
+from packproof.properties.calling.call import (
     FailedCompilation,
     MachineLimit,
     OutsideDomain,
@@ -23,18 +23,18 @@ from packproof.properties.call import (
     Runner,
     VacuousBound,
 )
+from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.case import Case, shorten
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.fitting import find_filler
 from packproof.properties.cases.result_tensors import Tensors, tensors_by_key, without_filler
 from packproof.properties.cases.sample import Sample
-from packproof.properties.comparison import Comparison, Origin, RowMap, add_reference_value
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
-from packproof.properties.run_cache import RunCache
-from packproof.properties.tensor_key import TensorKey
-from packproof.properties.violation import Violation
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.comparison import Comparison, Origin, RowMap, add_reference_value
+from packproof.properties.judgement.run_cache import RunCache
+from packproof.properties.laws.violation import Violation
+from packproof.properties.ops.op import Op
 
 _EVERYTHING = Domain()
 

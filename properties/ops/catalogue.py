@@ -11,17 +11,17 @@ from packproof import refs
 from packproof.base import signatures
 from packproof.base.errors import UsageError
 from packproof.base.signatures import Signature
-from packproof.properties import flops
 from packproof.properties.bounds import (
     delta_rule,
-    magnitude,
     magnitude_of_attention,
     magnitude_of_linear_attention,
+    magnitude_ops,
     rounded_attention,
     rounded_operands,
 )
 from packproof.properties.bounds.roundings import Roundings
-from packproof.properties.op import Op
+from packproof.properties.ops import flops
+from packproof.properties.ops.op import Op
 from packproof.refs.pools import run_on_pool
 
 
@@ -55,7 +55,7 @@ def _op(
 CAUSAL_CONV1D = _op(
     signatures.CAUSAL_CONV1D,
     reference=refs.causal_conv1d,
-    absolute=magnitude.causal_conv1d,
+    absolute=magnitude_ops.causal_conv1d,
     sizes=({"d": 3, "w": 4}, {"d": 5, "w": 2}, {"d": 130, "w": 3}, {"d": 136, "w": 4}, {"d": 2, "w": 1}),
     conditions=("d >= 1", "w >= 1"),
     model_sizes=({"d": 768, "w": 4}, {"d": 1027, "w": 3}),
@@ -67,8 +67,8 @@ CAUSAL_CONV1D = _op(
 SELECTIVE_SCAN = _op(
     signatures.SELECTIVE_SCAN,
     reference=refs.selective_scan,
-    absolute=magnitude.selective_scan,
-    cumsum=magnitude.selective_scan_cumsum,
+    absolute=magnitude_ops.selective_scan,
+    cumsum=magnitude_ops.selective_scan_cumsum,
     sizes=({"d": 4, "n": 3, "g": 2}, {"d": 3, "n": 1, "g": 1}, {"d": 2, "n": 5, "g": 2}, {"d": 10, "n": 11, "g": 2}),
     model_sizes=({"d": 70, "n": 16, "g": 2}, {"d": 33, "n": 64, "g": 1}, {"d": 160, "n": 16, "g": 1}),
     draws={"delta": "step|delta_softplus", "A": "decay", "delta_bias": "step"},
@@ -79,8 +79,8 @@ SELECTIVE_SCAN = _op(
 SSD = _op(
     signatures.SSD,
     reference=refs.ssd,
-    absolute=magnitude.ssd,
-    cumsum=magnitude.ssd_cumsum,
+    absolute=magnitude_ops.ssd,
+    cumsum=magnitude_ops.ssd_cumsum,
     operands=_chunk_roundings(rounded_operands.ssd, "h", ("g", "h")),
     sizes=(
         {"h": 2, "p": 3, "n": 4, "g": 1},
@@ -105,7 +105,7 @@ SSD = _op(
 ROPE = _op(
     signatures.ROPE,
     reference=refs.rope,
-    absolute=magnitude.rope,
+    absolute=magnitude_ops.rope,
     sizes=(
         {"h": 2, "k": 8, "r": 4, "m": "longest"},
         {"h": 3, "k": 11, "r": 5, "m": "rows"},
@@ -122,7 +122,7 @@ ROPE = _op(
 ROPE_QK = _op(
     signatures.ROPE_QK,
     reference=refs.rope_qk,
-    absolute=magnitude.rope_qk,
+    absolute=magnitude_ops.rope_qk,
     sizes=(
         {"hq": 2, "hk": 1, "k": 8, "r": 4, "m": "longest"},
         {"hq": 5, "hk": 3, "k": 11, "r": 5, "m": "rows"},
@@ -143,7 +143,7 @@ _HADAMARD_SIZES = ("k in (1, 2, 4, 8, 16, 32, 64, 128, 256)",)
 HADAMARD = _op(
     signatures.HADAMARD,
     reference=refs.hadamard,
-    absolute=magnitude.hadamard,
+    absolute=magnitude_ops.hadamard,
     sizes=({"h": 2, "k": 8}, {"h": 3, "k": 32}, {"h": 1, "k": 1}, {"h": 5, "k": 2}, {"h": 1, "k": 64}),
     conditions=_HADAMARD_SIZES,
     model_sizes=({"h": 9, "k": 128}, {"h": 3, "k": 256}),
@@ -155,7 +155,7 @@ HADAMARD = _op(
 ROPE_HADAMARD = _op(
     signatures.ROPE_HADAMARD,
     reference=refs.rope_hadamard,
-    absolute=magnitude.rope_hadamard,
+    absolute=magnitude_ops.rope_hadamard,
     sizes=(
         {"h": 3, "k": 8, "r": 4, "m": "longest"},
         {"h": 2, "k": 16, "r": 5, "m": "rows"},
@@ -172,7 +172,7 @@ ROPE_HADAMARD = _op(
 _ROUND_FP8 = _op(
     signatures.ROUND_FP8,
     reference=refs.round_fp8,
-    absolute=magnitude.round_fp8,
+    absolute=magnitude_ops.round_fp8,
     options={"block": (128, 16)},
     sizes=({"h": 2, "k": 8}, {"h": 1, "k": 20}, {"h": 3, "k": 1}),
     model_sizes=({"h": 4, "k": 128}, {"h": 2, "k": 96}),

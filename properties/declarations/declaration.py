@@ -11,8 +11,8 @@ from packproof.properties.calling.signature import call_signature, catches_all, 
 from packproof.properties.calling.suggested_adapter import suggested_adapter
 from packproof.properties.cases.case import CUTS
 from packproof.properties.cases.domain import KEY_OFFSETS, Domain, optional_inputs
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.op import Op
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_DTYPES = ("float32", "bfloat16", "float16")

@@ -30,7 +30,7 @@ from packproof.base.names import (
     short_dtype,
 )
 from packproof.base.wording import plural
-from packproof.harness.report.events import Cell, Failure, Verdict
+from packproof.harness.report import Cell, Failure, Verdict
 
 TABLE = "expected_failure"
 _MOST_BYTES = 1_000_000
@@ -192,7 +192,7 @@ def _require_property(name: str) -> None:
         return
     require_known("property", law, [*LAWS, COMPILE, *TOOLS])
     if label:
-        from packproof.harness.report.questions import OF_KERNELS  # noqa: PLC0415  (torch)
+        from packproof.properties.declarations import OF_KERNELS  # noqa: PLC0415  (torch)
 
         require_known("property", name, [f"{question.property} ({question.label})" for question in OF_KERNELS])
 

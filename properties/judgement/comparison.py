@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from packproof.base.axes import Axes, is_in_pool, role
+from packproof.base.light_torch import argmax
 from packproof.base.stopwatch import span
 from packproof.properties.bounds.budget import Budget, same_bits, score
 from packproof.properties.bounds.oracle import OracleAnswer
+from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.sample import Sample
-from packproof.properties.light_torch import argmax
-from packproof.properties.tensor_key import TensorKey
-from packproof.properties.violation import Violation, number
+from packproof.properties.laws.violation import Violation, number
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from packproof.base.tuned import merge_tuned
 from packproof.base.wording import plural
 from packproof.harness.report.coverage import refusal_key
 from packproof.harness.report.events import Limit, Verdict
-from packproof.harness.report.questions import find_question
-from packproof.properties.cases.case import shorten
-from packproof.properties.cases.domain import Domain
+from packproof.properties.cases import Domain, shorten
+from packproof.properties.declarations import find_question
 
 
 @dataclass(frozen=True)

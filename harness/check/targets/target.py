@@ -9,16 +9,12 @@ from typing import Any
 from packproof.base.errors import UsageError
 from packproof.base.names import require_known
 from packproof.base.text import printable
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
-from packproof.harness.check.reference_trial import try_laws, try_reference
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.process.location import Location
-from packproof.harness.process.parallel import differentiate_apart
-from packproof.harness.process.worker import Worker
-from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.fitting import MAX_AXIS_SIZE
-from packproof.properties.cases.space import Space
-from packproof.properties.declaration import (
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
+from packproof.harness.check.targets.reference_trial import try_laws, try_reference
+from packproof.harness.process import Location, Worker, differentiate_apart
+from packproof.properties.cases import MAX_AXIS_SIZE, Domain, Space
+from packproof.properties.declarations import (
     DEFAULT_DTYPES,
     Declaration,
     check_signature,
@@ -27,8 +23,7 @@ from packproof.properties.declaration import (
     parse_declaration,
     with_required_inputs,
 )
-from packproof.properties.op import Op
-from packproof.properties.ops import OPS
+from packproof.properties.ops import OPS, Op
 
 INSTANCE_PROPERTIES = (
     "reference",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises
 
 RowKind = Literal["token", "slack", "state", "shared"]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from packproof.properties.cases.domain import Domain
-from packproof.properties.declaration import Declaration
+from packproof.properties.declarations.declaration import Declaration
 from packproof.properties.laws.call_contract import DETERMINISM, MEMORY
 from packproof.properties.laws.invariance import ISOLATION, PACKING
 

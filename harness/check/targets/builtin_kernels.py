@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from packproof.base.signatures import SIGNATURES
-from packproof.properties.declaration import DEFAULT_DTYPES, Declaration
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import DEFAULT_DTYPES, Declaration, Promises
 
 
 @dataclass(frozen=True)

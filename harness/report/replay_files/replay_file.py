@@ -14,8 +14,8 @@ from packproof.base.law_names import LAWS
 from packproof.base.names import DEVICES, SHORT_DTYPES, require_known
 from packproof.base.text import printable
 from packproof.base.wording import plural
-from packproof.properties.cases.case import REGIME_DESCRIPTIONS, Case, shorten
-from packproof.properties.promises import Promises
+from packproof.properties.cases import REGIME_DESCRIPTIONS, Case, shorten
+from packproof.properties.declarations import Promises
 
 _FIELDS = {
     "target": str,
