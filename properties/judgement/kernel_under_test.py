@@ -150,11 +150,16 @@ class KernelUnderTest:
         """
         return self.cache.reruns.get((case, self.gradients), make)
 
-    def expect(self, sample: Sample) -> OracleAnswer:
-        """The oracle's answer. Raises VacuousBound if the budgets of all outputs are as large as their values."""
+    def expect(self, sample: Sample, copies: int | None = None) -> OracleAnswer:
+        """The oracle's answer. Raises VacuousBound if the budgets of all outputs are as large as their values.
+
+        copies: see `oracle_answer`.
+        """
         with span("reference"):
-            key = (sample.digest, self.gradients, self._budget_promises)
-            answer = self.cache.answers.get(key, lambda: oracle_answer(sample, self.promises, gradients=self.gradients))
+            key = (sample.digest, self.gradients, self._budget_promises, copies)
+            answer = self.cache.answers.get(
+                key, lambda: oracle_answer(sample, self.promises, gradients=self.gradients, copies=copies)
+            )
         require_decisive(answer, sample, self.promises)
         return answer
 

@@ -11,6 +11,7 @@ import torch
 
 from packproof import refs
 from packproof.base.errors import UsageError
+from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.bounds import budget
 from packproof.properties.bounds.drawn_roundings import COPIES
 from packproof.properties.bounds.oracle import oracle_answer
@@ -19,6 +20,8 @@ from packproof.properties.cases.case import REGIMES, Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
 from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.invariance import REFERENCE
 from packproof.properties.ops.catalogue import OPS
 from packproof.properties.ops.op import Op
 from tests.properties.delta_forms import eleven_bits, form, in_dtype, with_inverse
@@ -124,3 +127,21 @@ def test_operands_in_fp16_lose_what_decays_below_their_range(op: str, monkeypatc
     without = oracle_answer(s, Promises(), gradients=True)
     assert max(scores(of_any_size, without).values()) <= MARGIN
     assert scores(of_fp16, without)[gradient("initial_states")] > 1
+
+
+@pytest.mark.parametrize(("excess", "is_violation"), [(0.9, False), (1.1, True)])
+def test_an_excess_by_few_copies_is_judged_by_more(excess: float, is_violation: bool) -> None:
+    """States of 65 x 64 elements are large: with few copies, the budget of some elements is too small by chance."""
+    op, case = OPS["delta_rule"], Case((3,), "float32", (("hk", 1), ("hv", 1), ("k", 65), ("p", 64)))
+    s = draw(op, case)
+    few, more = (oracle_answer(s, Promises(), gradients=False, copies=n).budgets[Y].total for n in (None, COPIES))
+    element = (more / few).argmax()
+    assert excess * more.flatten()[element] > few.flatten()[element]
+
+    def kernel(*inputs: torch.Tensor, **options: object) -> torch.Tensor:
+        y = refs.delta_rule(*(x.double() for x in inputs), **options)
+        y.view(-1)[element] += excess * more.flatten()[element]
+        return y
+
+    subject = KernelUnderTest(op, InProcess(kernel), Promises(), gradients=False)
+    assert bool(list(REFERENCE.check(subject, case))) == is_violation
