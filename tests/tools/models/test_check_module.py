@@ -12,6 +12,7 @@ from packproof.harness.report.failed import CheckFailed
 from packproof.models.check import check_module, module_request, run_module_check
 from packproof.models.conventions import CONVENTIONS, Convention
 from packproof.models.pack import Pack
+from tests.tools.models.llama import Llama, Qwen2VL
 from tests.tools.models.models import (
     SSD,
     VOCABULARY,
@@ -179,6 +180,21 @@ def test_what_is_accepted_and_has_no_effect_is_said() -> None:
     found = verdicts(Layer(), "seq_idx", inputs=WIDTH)["isolation"]
     assert found.failure is not None
     assert "accepted without effect: seq_idx" in found.failure.lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("model", "convention", "status"),
+    [
+        (Qwen2VL, "hf_mrope", "failed"),
+        (Qwen2VL, "hf_mrope_text", "passed"),
+        (Llama, "hf_position_ids", "passed"),
+        (Llama, "hf_mrope_text", "inconclusive"),
+    ],
+)
+def test_positions_of_three_axes_show_documents_only_after_those_of_the_text(
+    model: type[nn.Module], convention: str, status: str
+) -> None:
+    assert verdicts(model(), convention)["isolation"].status == status
 
 
 def test_a_refusal_is_not_a_leak() -> None:

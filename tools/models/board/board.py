@@ -22,7 +22,8 @@ from packproof.models.culprit import LEAK_HEADING
 
 Word = Literal["isolates", "leaks", "refuses", "differs", "not judged"]
 LAYOUTS = ((5, 9, 7), (9, 1, 17, 3))  # across a window or chunk of 8 and a convolution of 4, and not
-CONVENTION_NAMES = tuple(n for n in CONVENTIONS if n.startswith(("hf_", "mask4d")))
+NOT_IN_PUBLISHED_BOARD = "hf_mrope_text"  # newer than the last run: it gets its column with the next one
+CONVENTION_NAMES = tuple(n for n in CONVENTIONS if n.startswith(("hf_", "mask4d")) and n != NOT_IN_PUBLISHED_BOARD)
 FLASH = tuple(n for n in CONVENTION_NAMES if n.startswith("hf_") and n != "hf_mrope")
 _SILENCE = 60.0  # seconds until an architecture has to give its next outcome
 
