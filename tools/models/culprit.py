@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from packproof.models.conventions import Convention
-from packproof.models.isolation import first_leaking_visit, with_document_changed
+from packproof.models.isolation import first_leaking_visit, max_abs, with_document_changed
 from packproof.models.pack import PADDING, Pack
 from packproof.models.subject import Subject
 from packproof.models.watch import tensors_in, watch_modules
@@ -232,7 +232,7 @@ def _tensors_agree(
             continue
         first_values, second_values = _rows_along(a, axis, first_rows), _rows_along(b, axis, second_rows)
         is_equal = first_values.shape != second_values.shape or torch.equal(first_values, second_values)
-        if not is_equal and not _within_rounding(first_values, second_values, roundings):
+        if not is_equal and not _within_rounding(first_values, second_values, roundings, (a, b)):
             return False
     return True
 
@@ -241,8 +241,8 @@ def _rows_along(x: Tensor, axis: int, rows: Tensor) -> Tensor:
     return x.index_select(axis, rows.nonzero().flatten().to(x.device)).nan_to_num()
 
 
-def _within_rounding(x: Tensor, y: Tensor, roundings: float) -> bool:
+def _within_rounding(x: Tensor, y: Tensor, roundings: float, all_rows: tuple[Tensor, Tensor]) -> bool:
     if not (roundings and x.is_floating_point()):
         return False
-    bound = roundings * torch.finfo(x.dtype).eps / 2 * x.abs().max()
-    return bool((x - y).abs().max() <= bound)
+    scale = max_abs(x) or max(max_abs(values.nan_to_num()) for values in all_rows)  # zeros have no roundings
+    return max_abs(x - y) <= roundings * torch.finfo(x.dtype).eps / 2 * scale

@@ -250,7 +250,7 @@ def _packing_failure(
 
     smallest_lengths = shrink_lengths(lengths, differs)
     lines = (
-        _difference_text(difference_by_lengths[smallest_lengths]),
+        str(difference_by_lengths[smallest_lengths]),
         *_length_dependence(compare, subject, smallest_lengths, difference_by_lengths[smallest_lengths]),
         *_differing_module_lines(compare, subject.pack(lengths), difference),
     )
@@ -279,18 +279,11 @@ def _differing_module_lines(compare: PackedAndAlone, pack: Pack, difference: Dif
     """The first module that differs from the document alone by more than rounding explains in the output."""
     if difference.document is not None:
         uncompiled = compare.high_precision.uncompiled()
-        roundings = difference.allowed / ((difference.scale or 1.0) * torch.finfo(uncompiled.dtype).eps / 2)
+        roundings = difference.roundings(uncompiled.dtype)
         culprit = first_differing_module(
             uncompiled, compare.convention, pack, difference.document, compare.seed, roundings
         )
         yield from culprit.lines() if culprit else ()
-
-
-def _difference_text(difference: Difference) -> str:
-    return (
-        f"{difference.name}: off by {difference.max_difference:.3g} from the document alone, in values of up to "
-        f"{difference.scale:.3g}; rounding explains {difference.allowed:.3g}"
-    )
 
 
 def _judge_padding(
@@ -313,7 +306,7 @@ def _judge_padding(
         return lines, leakage.ties, []
     comparison = compare(pack)
     if comparison.first_failure:
-        return [_difference_text(comparison.first_failure)], leakage.ties, []
+        return [str(comparison.first_failure)], leakage.ties, []
     return [], leakage.ties + comparison.ties, comparison.inconclusive_reasons
 
 
