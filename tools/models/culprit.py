@@ -3,7 +3,7 @@
 If nothing leaks, the first module that differs: its inputs agree with the document alone, its output does not.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from packproof.models.pack import PADDING, Pack
 from packproof.models.subject import Subject
 from packproof.models.watch import tensors_in, watch_modules
 
-LEAK_HEADING = "first module that leaks: "
+_LEAK_HEADING = "first module that leaks: "
 _DIFFERENCE_HEADING = "first module that differs from the document alone: "
 
 
@@ -32,7 +32,7 @@ class Culprit:
     """The boundary arguments that reached it."""
     last_receivers: Mapping[str, str]
     """For each boundary argument that did not reach it, the innermost enclosing module that received it."""
-    heading: str = LEAK_HEADING
+    heading: str = _LEAK_HEADING
 
     def lines(self) -> Iterator[str]:
         name = self.module or "the model itself"
@@ -42,6 +42,12 @@ class Culprit:
         for argument, receiver in self.last_receivers.items():
             location = "is not passed on by any module" if receiver == "" else f"was last seen in {receiver}"
             yield f"    {argument} {location}"
+
+
+def module_in(lines: Iterable[str]) -> str:
+    """The module, and its class, in lines with those of a culprit; "" if they name none."""
+    headings = (_LEAK_HEADING, _DIFFERENCE_HEADING)
+    return next((line.removeprefix(heading) for line in lines for heading in headings if line.startswith(heading)), "")
 
 
 @dataclass

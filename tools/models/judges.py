@@ -21,6 +21,8 @@ from packproof.models.subject import ModuleRefused, Subject
 
 PaddedLayout = tuple[Lengths, tuple[int, ...]]
 Outcome = TypeVar("Outcome")
+REFUSED = "the module refused: "
+IGNORED = "ignored: "
 _SHRINK_SECONDS = {"isolation": 10.0, "packing": 5.0, "padding": 5.0}
 
 
@@ -225,17 +227,21 @@ def _ineffective_arguments(trial: Trial, pack: Pack, leakage: Leakage) -> Iterat
     subject, convention = trial.subject, trial.convention
     x, arguments = subject.input(pack.tokens, trial.seed), subject.arguments(convention, pack)
     single_document_arguments = subject.arguments(convention, pack.without_boundaries())
-    ineffective_names = []
-    for name in [n for n, value in arguments.items() if not isinstance(value, bool)]:
+
+    def are_ineffective(names: Sequence[str]) -> bool:
         try:
             with torch.no_grad():
-                out = subject.call_with(x, arguments | {name: single_document_arguments[name]}, convention)
+                replacements = {name: single_document_arguments[name] for name in names}
+                return torch.equal(subject.call_with(x, arguments | replacements, convention), leakage.output)
         except ModuleRefused:
-            continue
-        if torch.equal(out, leakage.output):
-            ineffective_names.append(name)
+            return False
+
+    names = [name for name, value in arguments.items() if not isinstance(value, bool)]
+    heading, ineffective_names = IGNORED, names
+    if not are_ineffective(names):
+        heading, ineffective_names = "accepted without effect: ", [name for name in names if are_ineffective([name])]
     if ineffective_names:
-        yield f"accepted without effect: {', '.join(ineffective_names)}: for one document the output has the same bits"
+        yield f"{heading}{', '.join(ineffective_names)}: for one document the output has the same bits"
 
 
 def _packing_failure(
