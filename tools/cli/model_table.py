@@ -24,6 +24,7 @@ from packproof.models.outcomes import (
 _STYLES = {"holds": "green", "refused": "yellow", "not judged": "bold yellow"}
 _ENDINGS = {SUCCESS: "green", INCONCLUSIVE: "bold yellow"}
 _FAULT = "bold red"
+_WIDTH = 80  # of the last line
 _WORDS: tuple[Word, ...] = ("holds", "leaks", "ignored", "differs", "refused", "not judged", "error")
 
 
@@ -110,6 +111,16 @@ def _conclusion(
     if end.interrupted:
         return INTERRUPTED, "interrupted: not every convention was judged"
     if names:
-        return SUCCESS, f"{len(names)} of {plural(planned, 'convention')} hold: {', '.join(names)}"
+        return SUCCESS, _line_of_names(f"{len(names)} of {plural(planned, 'convention')} hold: ", names)
     is_broken = words["leaks"] or words["ignored"] or words["differs"]
     return FAILED if is_broken else INCONCLUSIVE, f"no convention holds; {counts}"
+
+
+def _line_of_names(start: str, names: list[str]) -> str:
+    """As many of the names as one line has room for, and the number of the others."""
+    for count in range(len(names), 1, -1):
+        others = f" and {len(names) - count} more" if count < len(names) else ""
+        line = f"{start}{', '.join(names[:count])}{others}"
+        if len(line) <= _WIDTH:
+            return line
+    return f"{start}{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}"
