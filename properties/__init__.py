@@ -21,11 +21,11 @@ __all__ = ["Case", "KernelUnderTest", "Origin", "Sample", "TensorKey", "Violatio
 export(
     sys.modules[__name__],
     {
+        "packproof.properties.calling.tensor_key": ("TensorKey",),
         "packproof.properties.cases.case": ("Case",),
         "packproof.properties.cases.sample": ("Sample",),
         "packproof.properties.judgement.comparison": ("Origin",),
         "packproof.properties.judgement.kernel_under_test": ("KernelUnderTest",),
-        "packproof.properties.calling.tensor_key": ("TensorKey",),
         "packproof.properties.laws.violation": ("Violation",),
     },
 )

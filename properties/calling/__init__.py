@@ -49,7 +49,6 @@ __all__ = [
 export(
     sys.modules[__name__],
     {
-        "packproof.properties.calling.tensor_key": ("TensorKey", "gradient"),
         "packproof.properties.calling.call": (
             "Call",
             "FailedCompilation",
@@ -66,5 +65,6 @@ export(
         ),
         "packproof.properties.calling.signature": ("OFFSETS", "call_signature", "catches_all", "named_metadata"),
         "packproof.properties.calling.suggested_adapter": ("suggested_adapter",),
+        "packproof.properties.calling.tensor_key": ("TensorKey", "gradient"),
     },
 )

@@ -9,14 +9,7 @@ if TYPE_CHECKING:
     from packproof.properties.judgement.comparison import Comparison, RowMap, record_comparisons
     from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation, judge_case
 
-__all__ = [
-    "Comparison",
-    "KernelUnderTest",
-    "RowMap",
-    "first_violation",
-    "judge_case",
-    "record_comparisons",
-]
+__all__ = ["Comparison", "KernelUnderTest", "RowMap", "first_violation", "judge_case", "record_comparisons"]
 
 export(
     sys.modules[__name__],

@@ -29,10 +29,10 @@ __all__ = [
 export(
     sys.modules[__name__],
     {
-        "packproof.properties.laws.violation": ("Violation", "distinct_texts"),
         "packproof.properties.laws.catalogue": ("PROPERTIES",),
         "packproof.properties.laws.invariance": ("PACKING", "REFERENCE", "against_reference"),
         "packproof.properties.laws.partition": ("PARTITION", "run_law_calls", "with_cuts"),
         "packproof.properties.laws.property": ("Property", "SharedResults"),
+        "packproof.properties.laws.violation": ("Violation", "distinct_texts"),
     },
 )

@@ -16,7 +16,7 @@ export(
     sys.modules[__name__],
     {
         "packproof.properties.ops.catalogue": ("CAUSAL_CONV1D", "OPS", "find_op"),
-        "packproof.properties.ops.op": ("Op",),
         "packproof.properties.ops.flops": ("Flops",),
+        "packproof.properties.ops.op": ("Op",),
     },
 )

@@ -8,7 +8,7 @@ import typer
 
 from packproof.base.errors import UsageError
 from packproof.base.names import ATTENTION, DEVICES, MODES, parse_dtypes, require_known, split_names
-from packproof.cli.ending import FAILED, SUCCESS, Report, exit_code, file_reports, follow
+from packproof.cli.ending import SUCCESS, Report, exit_code, file_reports, follow
 from packproof.cli.printing import section
 from packproof.cli.usage import seed_option
 from packproof.harness.process.start import fast_imports
@@ -63,6 +63,9 @@ def model(
         bool,
         typer.Option("--matrix", help="every attention, mode and dtype that it admits here, and torch.compile"),
     ] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="reasons in full, and each failure below the table of all conventions")
+    ] = False,
     profile: Annotated[str, typer.Option(help="how long the documents are: quick, standard or thorough")] = "standard",
     timeout: Annotated[
         float, typer.Option(help="seconds that one property of one setting may take", min=0.001, max=86_400)
@@ -74,7 +77,7 @@ def model(
 ) -> int:
     """Check a module or a whole model: that each document of a pack computes as if it were alone.
 
-    Without a convention every one is tried, and the exit code is 0 if documents are isolated by any.
+    Without a convention every one is tried: a table says what comes of each, and the exit code is 0 if one holds.
 
     \b
     packproof model my_model.py:tiny --convention hf_flash_kwargs
@@ -97,16 +100,9 @@ def model(
     with fast_imports():
         import torch  # noqa: PLC0415
 
+        from packproof.cli.model_table import TableReport, print_conclusion  # noqa: PLC0415
         from packproof.harness.report.formats import TerminalReport  # noqa: PLC0415
-        from packproof.models import (  # noqa: PLC0415
-            CONVENTIONS,
-            conventions_by_outcome,
-            find_convention,
-            load_module,
-            module_passed,
-            module_request,
-            run_module_check,
-        )
+        from packproof.models import CONVENTIONS, find_convention, load_module, module_request, run_module_check  # noqa: PLC0415
 
     if conventions:
         section("conventions", {name: entry.about for name, entry in CONVENTIONS.items()})
@@ -135,14 +131,12 @@ def model(
         device=device,
         timeout=timeout,
     )
-    reports: list[Report] = [TerminalReport(), *file_reports(json=json, junit=junit, html=html)]
+    first_report = TerminalReport() if request.explicit else TableReport(details=details)
+    reports: list[Report] = [first_report, *file_reports(json=json, junit=junit, html=html)]
     end = follow(run_module_check(request, in_own_processes=True), reports)
-    if request.explicit or end.error or end.interrupted or end.write_failed:
+    if request.explicit:
         return exit_code(end)
-    typer.echo(
-        "\n".join(f"{group}: {', '.join(names)}" for group, names in conventions_by_outcome(end).items() if names)
-    )
-    return SUCCESS if module_passed(request, end) else FAILED
+    return print_conclusion(end, len({str(setting) for setting in request.settings()}), details=details)
 
 
 def models(

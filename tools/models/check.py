@@ -31,8 +31,9 @@ from packproof.harness.report.replay_files import ModuleRecord
 from packproof.harness.report.wording import failure_texts
 from packproof.interpreter import repair_if_used
 from packproof.models.conventions import CONVENTIONS, Convention, find_convention
-from packproof.models.judges import JUDGES, Judgement, PaddedLayout, Trial, verdict_of
+from packproof.models.judges import JUDGES, REFUSED, Judgement, PaddedLayout, Trial, verdict_of
 from packproof.models.modes import CannotRun, Mode, supported_modes
+from packproof.models.outcomes import holding_conventions, outcome_lines, outcomes_of
 from packproof.models.pack import FIRST_LENGTHS, Lengths, layouts_for, many_documents, padded_layouts
 from packproof.models.subject import (
     MakeInput,
@@ -317,29 +318,16 @@ def module_passed(request: ModuleRequest, end: RunFinished) -> bool:
     if request.explicit:
         statuses = {verdict.status for verdict in end.verdicts}
         return "passed" in statuses and statuses <= {"passed", "skipped"}
-    return bool(conventions_by_outcome(end)["held by"])
-
-
-def conventions_by_outcome(end: RunFinished) -> dict[str, list[str]]:
-    """The names of the conventions, grouped by outcome."""
-    names_by_outcome: dict[str, list[str]] = {"held by": [], "broken by": [], "not judged by": []}
-    statuses_by_convention: dict[str, set[Status]] = {}
-    for verdict in end.verdicts:
-        statuses_by_convention.setdefault(verdict.cell.op, set()).add(verdict.status)
-    for name, statuses in statuses_by_convention.items():
-        is_held = "passed" in statuses and statuses <= {"passed", "skipped"}
-        names_by_outcome["broken by" if "failed" in statuses else "held by" if is_held else "not judged by"].append(
-            name
-        )
-    return names_by_outcome
+    return bool(holding_conventions(outcomes_of(end.verdicts)))
 
 
 def _failure_reasons(request: ModuleRequest, end: RunFinished) -> Iterator[str]:
     if not request.explicit:
-        yield f"{request.name}: no convention isolates its documents"
+        yield "\n".join((f"{request.name}: no convention holds; name one to see why", *outcome_lines(end.verdicts)))
+        return
     yield from failure_texts([verdict for verdict in end.verdicts if verdict.failure])
     for verdict in end.verdicts:
-        if verdict.status in ("inconclusive", "error") and request.explicit:
+        if verdict.status in ("inconclusive", "error"):
             yield f"{verdict.cell.op} · {verdict.cell.target} · {verdict.cell.law} was not judged: {verdict.reason}"
 
 
@@ -406,5 +394,5 @@ def _judge_cell(
     except (CannotRun, NoGradient, NoOutput) as error:
         judgement = Judgement(verdict_of(cell, refused_status, 0, str(error)))
     except ModuleRefused as refusal:
-        judgement = Judgement(verdict_of(cell, refused_status, 0, f"the module refused: {refusal}"))
+        judgement = Judgement(verdict_of(cell, refused_status, 0, f"{REFUSED}{refusal}"))
     yield CellFinished(request.with_replay_file(setting, judgement).verdict)

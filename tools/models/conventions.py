@@ -109,6 +109,11 @@ CONVENTIONS: Mapping[str, Convention] = {
             lambda pack: {"position_ids": pack.position.expand(3, 1, -1), "use_cache": False},
         ),
         Convention(
+            "hf_mrope_text",
+            "position_ids (4, 1, t): those of the text, then three axes, as the Qwen2-VL family takes packs; no cache",
+            lambda pack: {"position_ids": pack.position.expand(4, 1, -1), "use_cache": False},
+        ),
+        Convention(
             "hf_flash_kwargs",
             "cu_seq_lens_q/k, max_length_q/k, seq_idx and position_ids: all that a padding-free collator sends",
             lambda pack: {**_positions(pack), **_flash(pack), **_seq_idx(pack)},

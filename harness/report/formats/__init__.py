@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from packproof.harness.report.formats.html import HtmlReport
     from packproof.harness.report.formats.json_file import JsonReport
     from packproof.harness.report.formats.junit import JunitReport
+    from packproof.harness.report.formats.live import ProgressLine, live_line
     from packproof.harness.report.formats.table import (
         Column,
         fitted_table,
@@ -25,9 +26,11 @@ __all__ = [
     "HtmlReport",
     "JsonReport",
     "JunitReport",
+    "ProgressLine",
     "TerminalReport",
     "cell_line",
     "fitted_table",
+    "live_line",
     "markdown_table",
     "numbers",
     "table_line",
@@ -41,6 +44,7 @@ export(
         "packproof.harness.report.formats.html": ("HtmlReport",),
         "packproof.harness.report.formats.json_file": ("JsonReport",),
         "packproof.harness.report.formats.junit": ("JunitReport",),
+        "packproof.harness.report.formats.live": ("ProgressLine", "live_line"),
         "packproof.harness.report.formats.table": (
             "Column",
             "fitted_table",

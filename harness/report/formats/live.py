@@ -3,6 +3,10 @@
 import time
 from collections.abc import Callable
 
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
 from packproof.base.names import short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
@@ -60,6 +64,15 @@ class ProgressLine:
         mean = sum(self._planned_examples.values()) / len(self._planned_examples)
         planned = sum(self._planned_examples.values()) + mean * (self._total - len(self._planned_examples))
         return max(planned - sum(self._judged_examples.values()), 0.0) / self.rate
+
+
+def live_line(console: Console, progress: ProgressLine) -> Live:
+    """The progress as the last line of a terminal, while it runs."""
+
+    def line() -> Text:
+        return Text(str(progress), no_wrap=True, overflow="ellipsis")
+
+    return Live(console=console, transient=True, get_renderable=line, refresh_per_second=4)
 
 
 def _name(cell: events.Cell) -> str:

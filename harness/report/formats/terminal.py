@@ -10,7 +10,7 @@ from rich.text import Text
 from packproof.base.names import short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
-from packproof.harness.report.formats.live import ProgressLine
+from packproof.harness.report.formats.live import ProgressLine, live_line
 from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.table import Column, table_line, title_line
 from packproof.harness.report.wording.conclusions import limits_lines, tuned_lines
@@ -88,11 +88,8 @@ class TerminalReport:
         for note in event.notes:
             self._print(note)
         if self._console.is_terminal:
-            self._live = Live(console=self._console, transient=True, get_renderable=self._line, refresh_per_second=4)
+            self._live = live_line(self._console, self._progress)
             self._live.start()
-
-    def _line(self) -> Text:
-        return Text(str(self._progress), no_wrap=True, overflow="ellipsis")
 
     def _print(self, *texts: str | Text) -> None:
         self._console.print(*texts, sep="\n")

@@ -12,6 +12,7 @@ from packproof.harness.report.failed import CheckFailed
 from packproof.models.check import check_module, module_request, run_module_check
 from packproof.models.conventions import CONVENTIONS, Convention
 from packproof.models.pack import Pack
+from tests.tools.models.llama import Llama, Qwen2VL
 from tests.tools.models.models import (
     SSD,
     VOCABULARY,
@@ -178,7 +179,22 @@ class Layer(nn.Module):
 def test_what_is_accepted_and_has_no_effect_is_said() -> None:
     found = verdicts(Layer(), "seq_idx", inputs=WIDTH)["isolation"]
     assert found.failure is not None
-    assert "accepted without effect: seq_idx" in found.failure.lines[-1]
+    assert found.failure.lines[-1] == "ignored: seq_idx: for one document the output has the same bits"
+
+
+@pytest.mark.parametrize(
+    ("model", "convention", "status"),
+    [
+        (Qwen2VL, "hf_mrope", "failed"),
+        (Qwen2VL, "hf_mrope_text", "passed"),
+        (Llama, "hf_position_ids", "passed"),
+        (Llama, "hf_mrope_text", "inconclusive"),
+    ],
+)
+def test_positions_of_three_axes_show_documents_only_after_those_of_the_text(
+    model: type[nn.Module], convention: str, status: str
+) -> None:
+    assert verdicts(model(), convention)["isolation"].status == status
 
 
 def test_a_refusal_is_not_a_leak() -> None:
@@ -237,6 +253,14 @@ def test_all_conventions_are_tried_where_none_is_named() -> None:
     passed = {v.cell.op for v in held if v.cell.property == "isolation" and v.status == "passed"}
     assert passed == {"cu_seqlens"}
     assert {v.cell.op for v in held} == set(CONVENTIONS)
+
+
+def test_all_conventions_are_one_table_where_none_holds() -> None:
+    with pytest.raises(CheckFailed, match=r"no convention holds; name one to see why\nconvention") as failed:
+        check_module(dropped_in(2), profile="quick")
+    lines = str(failed.value).splitlines()
+    assert len(lines) == 2 + len(CONVENTIONS)
+    assert "cu_seqlens                       leaks       at layers.2.mixer" in lines
 
 
 def test_the_failure_is_raised_with_the_module() -> None:

@@ -18,11 +18,13 @@ from packproof.models.board.exceptions import SIZES
 from packproof.models.board.tiny import Architecture, tiny_model
 from packproof.models.check import module_request, run_module_check
 from packproof.models.conventions import CONVENTIONS
-from packproof.models.culprit import LEAK_HEADING
+from packproof.models.culprit import module_in
+from packproof.models.judges import REFUSED
 
 Word = Literal["isolates", "leaks", "refuses", "differs", "not judged"]
 LAYOUTS = ((5, 9, 7), (9, 1, 17, 3))  # across a window or chunk of 8 and a convolution of 4, and not
-CONVENTION_NAMES = tuple(n for n in CONVENTIONS if n.startswith(("hf_", "mask4d")))
+NOT_IN_PUBLISHED_BOARD = "hf_mrope_text"  # newer than the last run: it gets its column with the next one
+CONVENTION_NAMES = tuple(n for n in CONVENTIONS if n.startswith(("hf_", "mask4d")) and n != NOT_IN_PUBLISHED_BOARD)
 FLASH = tuple(n for n in CONVENTION_NAMES if n.startswith("hf_") and n != "hf_mrope")
 _SILENCE = 60.0  # seconds until an architecture has to give its next outcome
 
@@ -146,11 +148,9 @@ def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
     """The word for the verdicts, the first module that leaks, and the reason."""
     isolation, packing = verdicts[0], verdicts[1] if verdicts[1:] else None
     if isolation.failure:
-        lines = [line for line in isolation.failure.lines if line.startswith(LEAK_HEADING)]
-        module = lines[0].removeprefix(LEAK_HEADING) if lines else ""
-        return "leaks", module, isolation.failure.lines[0]
-    if isolation.status == "inconclusive" and isolation.reason.startswith("the module refused: "):
-        return "refuses", "", isolation.reason.removeprefix("the module refused: ")
+        return "leaks", module_in(isolation.failure.lines), isolation.failure.lines[0]
+    if isolation.status == "inconclusive" and isolation.reason.startswith(REFUSED):
+        return "refuses", "", isolation.reason.removeprefix(REFUSED)
     if isolation.status != "passed":
         return "not judged", "", isolation.reason
     if packing and packing.failure:
