@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -69,7 +69,7 @@ class FunctionName:
 
     def _module(self) -> ModuleType:
         if not self.module.endswith(".py"):
-            return import_module(self.module)
+            return import_by_name(self.module)
         modules_of_file = (
             m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get("__file__") == self.module
         )
@@ -102,6 +102,32 @@ def calling_file() -> str | None:
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "packproof":
         frame = frame.f_back
     return frame.f_globals.get("__file__")
+
+
+def import_by_name(name: str) -> ModuleType:
+    """Import a module as `python -m` would: one of the current folder comes before an installed one.
+
+    The folder is put on the path only if it has the module. Beside any other, its files would shadow modules of
+    packproof and torch.
+    """
+    package = name.partition(".")[0]
+    for folder in map(str, working_directory()):
+        is_on_path = bool({folder, ""} & set(sys.path))
+        if not is_on_path and package not in sys.modules and PathFinder.find_spec(package, [folder]):
+            sys.path.insert(0, folder)
+    return import_module(name)
+
+
+def shadowed_file(name: str) -> str:
+    """The file of an installed module that the current folder's module of this name hides; "" if there is none."""
+    package = name.partition(".")[0]
+    for folder in map(str, working_directory()):
+        own = PathFinder.find_spec(package, [folder])
+        installed = PathFinder.find_spec(package, [entry for entry in sys.path if entry not in ("", folder)])
+        if own and installed and own.origin and installed.origin not in (None, own.origin):
+            already_imported = getattr(sys.modules.get(package), "__file__", own.origin)
+            return installed.origin or "" if already_imported == own.origin else ""
+    return ""
 
 
 def resolve_attribute(module: ModuleType, qualname: str) -> Any:

@@ -1,7 +1,7 @@
 """Values of users: names, numbers, durations and options declared as fields, with the error for an invalid one."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, TypeGuard
@@ -32,11 +32,20 @@ def require_known(kind: str, name: str, names: Iterable[str], shown_by: str = ""
     existing = list(names)
     if name in existing:
         return name
-    alternatives = f"there are: {', '.join(existing)}"
-    if len(alternatives) > _MOST_TEXT:
-        alternatives = f"there are {len(existing)}, from {existing[0]} to {existing[-1]}"
-        alternatives += f"; `{shown_by}` shows them" if shown_by else ""
+    alternatives = alternatives_text(existing, shown_by)
     raise UsageError(f"no {kind} is called {name!r}; {did_you_mean(name, existing)}{alternatives}")
+
+
+def alternatives_text(names: Sequence[str], shown_by: str = "") -> str:
+    """ "there are: quick, standard" for a message; their number where they would fill it.
+
+    shown_by: the command for listing the names.
+    """
+    text = f"there are: {', '.join(names)}"
+    if len(text) <= _MOST_TEXT:
+        return text
+    text = f"there are {len(names)}, from {names[0]} to {names[-1]}"
+    return f"{text}; `{shown_by}` shows them" if shown_by else text
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -31,7 +31,8 @@ from packproof.base.names import (
     require_known,
 )
 from packproof.base.signatures import SIGNATURES
-from packproof.harness.process.location import Location, missing_target_reason
+from packproof.harness.process.location import Location
+from packproof.harness.process.source_names import canonical_target, missing_target_reason
 from packproof.harness.report.events import Tier
 from packproof.harness.report.expected import ExpectedFailures
 from packproof.properties.cases.domain import Domain
@@ -101,7 +102,11 @@ def _existing_file(path: str) -> str:
     return path
 
 
-_TARGET = Kind("a function or its name, 'module:function'", lambda value: callable(value) or is_text(value))
+_TARGET = Kind(
+    "a function or its name, 'module:function'",
+    lambda value: callable(value) or is_text(value),
+    lambda value: canonical_target(value) if is_text(value) else value,
+)
 _OP = Kind("the name of an op or a packproof.Op", lambda value: isinstance(value, str | Op), _known_op)
 _DTYPES = ListKind(
     "a list of names: dtypes=['fp32', 'bf16']",
