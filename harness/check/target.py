@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from packproof.base.errors import UsageError
@@ -11,6 +12,7 @@ from packproof.base.text import printable
 from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.harness.check.reference_trial import try_laws, try_reference
 from packproof.harness.check.request import CheckRequest
+from packproof.harness.process.address import address, kernel_address
 from packproof.harness.process.location import Location
 from packproof.harness.process.worker import Worker
 from packproof.properties.cases.domain import Domain
@@ -60,10 +62,10 @@ class CheckTarget:
     misfit: str = ""
     """Why no Triton kernel is interpreted here; "" if they are."""
 
-    @property
+    @cached_property
     def address(self) -> str:
         """The name that finds the kernel again; `name` is for printing."""
-        return self.kernel if isinstance(self.kernel, str) else self.name
+        return kernel_address(self.kernel)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -139,7 +141,7 @@ def open_target(
     """
     kernel = builtin.target if builtin else request.target
     assert kernel is not None
-    name = printable(kernel if isinstance(kernel, str) else getattr(kernel, "__qualname__", repr(kernel)))
+    name = printable(kernel_address(kernel))
     with worker or worker_for(request, kernel) as process:
         description, misfit = process.describe(), printable(process.misfit)
     declared = builtin.declaration(request.device) if builtin else parse_declaration(description, name)
@@ -155,7 +157,7 @@ def open_target(
     check_signature(op, declared, name)
     declared = with_required_inputs(op, declared).restricted_to(Domain.of(request.domain) & needed_inputs(op, declared))
     _check_domain(op, declared, name)
-    op_name = requested_op if isinstance(requested_op, str) else op.name
+    op_name = requested_op if isinstance(requested_op, str) else _op_address(op, kernel)
     return CheckTarget(request, kernel, name, op, op_name, declared, builtin, misfit=misfit)
 
 
@@ -185,6 +187,13 @@ def _import_op(name: str) -> Op:
             f"op: {name!r} is a {type(value).__name__}, expected a packproof.Op, or a kernel declared with one"
         )
     return op
+
+
+def _op_address(op: Op, kernel: str | Callable[..., Any]) -> str:
+    """The name by which a replay finds an op: its own, its address, or that of a kernel that brings it."""
+    if op in OPS.values():
+        return op.name
+    return address(op) or (address(kernel) if custom_op(kernel) is op else "") or op.name
 
 
 def _check_domain(op: Op, declared: Declaration, name: str) -> None:

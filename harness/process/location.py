@@ -1,7 +1,8 @@
 """The location of a function as data, for another process to import it."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,24 @@ from packproof.adapters.registry import PEERS, distribution_of, peers_of
 from packproof.base.errors import UsageError
 from packproof.base.names import alternatives_text, did_you_mean
 from packproof.harness.process.source_names import canonical_target, incomplete_target_error
+
+_import_depth = 0  # of the targets that this process is importing
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    global _import_depth  # noqa: PLW0603
+    _import_depth += 1
+    try:
+        yield
+    finally:
+        _import_depth -= 1
+
+
+def require_no_import() -> None:
+    """Raises UsageError while a target is imported: a check that it starts would import it again, and so on."""
+    if _import_depth:
+        raise UsageError('its own import starts a check; put that below if __name__ == "__main__":')
 
 
 @dataclass(frozen=True)
@@ -44,10 +63,10 @@ class Location:
         source, _, qualname = target.rpartition(":")
         if not source or not qualname:
             raise incomplete_target_error(target)
-        if source == "__main__" or "<" in qualname:
+        if source == "__main__" or {"<", "("} & set(qualname):
             raise UsageError(
-                f"target {target!r} was defined {_place(qualname)}, where no other process finds it; put it at the top "
-                "level of a module or a file"
+                f"target {target!r} {_origin(qualname)}, where no other process finds it; put it at the top level of a "
+                "module or a file"
             )
         if not source.endswith(".py"):
             return cls(source, "", qualname)
@@ -95,7 +114,8 @@ class Location:
         """Import the object, of any type. Raises UsageError with the reason in one line."""
         source = self.module or self.file
         try:
-            module = self._module()
+            with _importing():
+                module = self._module()
         except (Exception, SystemExit) as error:
             way_out = _way_out(error, source) if isinstance(error, ModuleNotFoundError) else ""
             raise UsageError(f"{source} cannot be imported: {one_line_reason(error)}{way_out}") from error
@@ -117,12 +137,12 @@ class Location:
         return load_module(Path(self.file))
 
 
-def _place(qualname: str) -> str:
-    """Where a function was defined that no other process finds."""
+def _origin(qualname: str) -> str:
+    """How a function came to be that no other process finds."""
     function, _, name = qualname.rpartition(".<locals>.")
-    if name == "<lambda>":
-        return "as a lambda"
-    return f"inside of {function}" if function else "in a session or a notebook"
+    if "(" in qualname or name == "<lambda>":
+        return "is an object without a name"
+    return f"was defined inside of {function}" if function else "was defined in a session or a notebook"
 
 
 def _way_out(error: ModuleNotFoundError, source: str) -> str:

@@ -27,6 +27,8 @@ def missing_target_reason(target: str) -> str:
     if target in PEERS:
         return ""
     source, _, qualname = target.rpartition(":")
+    if source == "__main__":  # the name of a function of a notebook
+        return ""
     file = _source_file(source)
     if file is None:
         return f"target {target!r}: there is no {'file' if source.endswith('.py') else 'module'} {source}"

@@ -145,6 +145,9 @@ def _write_peer_page(paths: Sequence[str], markdown: str | None, json: str | Non
 def replay(
     file: Annotated[str, typer.Argument(help="a replay file that `packproof check` or `packproof model` wrote")],
     *,
+    target: Annotated[
+        str | None, typer.Option(help="run this kernel or module instead of the one in the file; named as for a check")
+    ] = None,
     map: Annotated[bool, typer.Option("--map", help="show the error map and the leak map")] = False,  # noqa: A002
     html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
     show: Annotated[bool, typer.Option("--show", help="print what the file holds, and run nothing")] = False,
@@ -153,6 +156,7 @@ def replay(
 
     \b
     packproof replay .packproof/ssd-packing-5e1c.json
+    packproof replay .packproof/ssd-packing-5e1c.json --target my_kernels:scan
     packproof replay .packproof/ssd-packing-5e1c.json --map
     packproof replay .packproof/ssd-packing-5e1c.json --show
     """
@@ -171,7 +175,7 @@ def replay(
         from packproof.models.replay import replay as run_replay  # noqa: PLC0415
 
     reports = Reports(file_reports(html=html))
-    outcome = run_replay(file, maps=map or html is not None)
+    outcome = run_replay(file, target=target, maps=map or html is not None)
     typer.echo(outcome.text)
     verdict = outcome.verdict
     if map and verdict.failure and verdict.failure.evidence:

@@ -209,14 +209,14 @@ def test_a_wrong_call_gets_one_line(line: str, message: str, capsys: pytest.Capt
 def test_replay(
     status: str, verdict: Verdict, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def replayed(path: str, *, maps: bool) -> ReplayOutcome:
-        return ReplayOutcome(status, f"{path} {status}", verdict)  # type: ignore[arg-type]
+    def replayed(path: str, *, target: str | None, maps: bool) -> ReplayOutcome:
+        return ReplayOutcome(status, f"{path} {target} {status}", verdict)  # type: ignore[arg-type]
 
     monkeypatch.setattr("packproof.models.replay.replay", replayed)
     monkeypatch.setattr("packproof.cli.check.read_content", lambda _path: {})
     monkeypatch.setattr("packproof.cli.check.read_replay", lambda _path: {"device": "cpu"})
-    assert main.run(["replay", "r.json"]) == code
-    assert capsys.readouterr().out == f"r.json {status}\n"
+    assert main.run(["replay", "r.json", "--target", "m:f"]) == code
+    assert capsys.readouterr().out == f"r.json m:f {status}\n"
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
