@@ -19,6 +19,7 @@ MODES = ("eval", "train", "checkpointing")
 ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")  # of transformers
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 SEED = "a whole number from 0 to 2^32 - 1"  # the seeds of cases are derived from it, and may be larger
+_SYNONYMS = {"gpu": "cuda", "half": "fp16", "float": "fp32", "double": "fp64"}  # of other tools, for suggestions
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
@@ -53,13 +54,18 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     lower: dict[str, str] = {}
     for existing in names:
         lower.setdefault(existing.lower(), existing)
-    matches = get_close_matches(name.lower(), lower, n=1)
+    synonym = _SYNONYMS.get(name.lower(), "")
+    matches = [synonym] if synonym in lower else get_close_matches(name.lower(), lower, n=1)
     return f"did you mean {lower[matches[0]]}? " if matches else ""
 
 
 def long_dtype(name: str) -> str:
-    """The long form of a dtype's name: bfloat16 for bf16 and bfloat16. Raises UsageError for an unknown name."""
-    return name if name in SHORT_DTYPES else LONG_DTYPES[require_known("dtype", name, LONG_DTYPES)]
+    """The long form of a dtype's name: bfloat16 for bf16, bfloat16 and torch.bfloat16.
+
+    Raises UsageError for an unknown name.
+    """
+    bare_name = name.removeprefix("torch.")
+    return bare_name if bare_name in SHORT_DTYPES else LONG_DTYPES[require_known("dtype", bare_name, LONG_DTYPES)]
 
 
 def parse_dtypes(values: Iterable[str] | None) -> tuple[str, ...] | None:
@@ -160,6 +166,11 @@ class ListKind(Kind):
 
 def is_text(value: Any) -> TypeGuard[str]:
     return isinstance(value, str)
+
+
+def is_dtype_like(value: Any) -> bool:
+    """Whether a value is text or a torch.dtype, whose text is a name of it."""
+    return isinstance(value, str) or type(value).__module__ == "torch"
 
 
 def _is_duration(value: Any) -> bool:

@@ -240,17 +240,12 @@ def check_signature(op: Op, declaration: Declaration, target: str) -> None:
             )
     if declaration.parameters is None:
         return
-    required_names = [
-        *_required_inputs(op),
-        *([] if {*declaration.metadata(op)} & _BOUNDARY_ARGUMENTS else ["cu_seqlens"]),
-    ]
-    call_arguments = (*op.inputs, *op.options, "cu_seqlens", KEY_OFFSETS, CUTS, *declaration.metadata(op))
-    unexpected = [n for n in declaration.required if n not in call_arguments]
-    missing = [n for n in required_names if n not in declaration.parameters]
+    missing, unexpected = _signature_gaps(op, declaration)
     if missing and not declaration.catch_all:
         parameter_names = ", ".join(declaration.parameters) or "nothing"
         raise UsageError(
-            f"{target}: takes ({parameter_names}) but {op.name} is called with {', '.join(required_names)}; "
+            f"{target}: takes ({parameter_names}) but {op.name} is called with "
+            f"{', '.join(_required_arguments(op, declaration))}; "
             "write an adapter with the op's argument names, such as "
             f"{suggested_adapter(target, op.name, missing, unexpected)}"
         )
@@ -259,6 +254,26 @@ def check_signature(op: Op, declaration: Declaration, target: str) -> None:
             f"{target}: needs {', '.join(unexpected)}, which {op.name} does not have; give it a default, or write an "
             f"adapter, such as {suggested_adapter(target, op.name, [], unexpected)}"
         )
+
+
+def fits(op: Op, declaration: Declaration) -> bool:
+    """Whether the kernel names all required inputs of the op, and needs nothing else."""
+    if declaration.parameters is None:
+        return False
+    missing, unexpected = _signature_gaps(op, declaration)
+    return not unexpected and (not missing or (missing == ["cu_seqlens"] and declaration.catch_all))
+
+
+def _signature_gaps(op: Op, declaration: Declaration) -> tuple[list[str], list[str]]:
+    """The required arguments of the op that the kernel does not name, and those of the kernel that the op lacks."""
+    call_arguments = (*op.inputs, *op.options, "cu_seqlens", KEY_OFFSETS, CUTS, *declaration.metadata(op))
+    missing = [n for n in _required_arguments(op, declaration) if n not in (declaration.parameters or ())]
+    return missing, [n for n in declaration.required if n not in call_arguments]
+
+
+def _required_arguments(op: Op, declaration: Declaration) -> list[str]:
+    has_boundaries = {*declaration.metadata(op)} & _BOUNDARY_ARGUMENTS
+    return [*_required_inputs(op), *([] if has_boundaries else ["cu_seqlens"])]
 
 
 def with_required_inputs(op: Op, declaration: Declaration) -> Declaration:

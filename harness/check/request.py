@@ -24,6 +24,7 @@ from packproof.base.names import (
     ListKind,
     RequestOption,
     choice,
+    is_dtype_like,
     is_text,
     long_dtype,
     option,
@@ -110,8 +111,8 @@ _TARGET = Kind(
 _OP = Kind("the name of an op or a packproof.Op", lambda value: isinstance(value, str | Op), _known_op)
 _DTYPES = ListKind(
     "a list of names: dtypes=['fp32', 'bf16']",
-    is_text,
-    lambda names: tuple(map(long_dtype, names)),
+    is_dtype_like,
+    lambda dtypes: tuple(long_dtype(str(dtype)) for dtype in dtypes),
     text_type=list,
     parse=parse_names,
 )

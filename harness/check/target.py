@@ -23,6 +23,7 @@ from packproof.properties.declaration import (
     Declaration,
     check_signature,
     custom_op,
+    fits,
     needed_inputs,
     parse_declaration,
     with_required_inputs,
@@ -172,10 +173,18 @@ def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
     if isinstance(requested_op, Op):
         return requested_op
     if not requested_op:
-        raise UsageError(f"{target}: which op is it? Name one: {', '.join(OPS)}, or module:NAME of an Op of your own")
+        raise UsageError(f"{target}: which op is it? {_ops_text(declared)}, or module:NAME of an Op of your own")
     if ":" in requested_op:
         return _import_op(requested_op)
     return OPS[require_known("op", requested_op, OPS)]
+
+
+def _ops_text(declared: Declaration) -> str:
+    """The ops that the arguments of a kernel fit. The user decides: silu(x) has the arguments of hadamard(x)."""
+    fitting_ops = [name for name, op in OPS.items() if fits(op, declared)]
+    if len(fitting_ops) == 1:
+        return f"Its arguments fit one: --op {fitting_ops[0]}"
+    return f"Its arguments fit {', '.join(fitting_ops)}: name one" if fitting_ops else f"Name one: {', '.join(OPS)}"
 
 
 def _import_op(name: str) -> Op:

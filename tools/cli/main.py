@@ -15,7 +15,9 @@ from packproof.version import __version__
 
 _CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer imports from different places
 
-app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    pretty_exceptions_enable=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
+)
 app.add_typer(bench.app, name="bench")
 app.add_typer(museum.app, name="museum")
 for command in (

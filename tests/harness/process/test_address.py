@@ -1,4 +1,4 @@
-"""The recorded name of a kernel that was passed as an object: another process finds it, or is told why it cannot."""
+"""The recorded name of a kernel that was passed as an object: another process finds it, or says why not."""
 
 import functools
 import json
@@ -149,7 +149,7 @@ def test_the_replay_of_a_nested_function_says_why_not_and_takes_the_function(ker
     assert packproof.replay(verdict.failure.replay, target="kernels_here:conv").status == "failing"
 
 
-def test_a_script_that_checks_while_it_is_imported_is_told(
+def test_a_script_that_checks_while_it_is_imported_is_refused(
     kernels: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bare.py").write_text("import packproof\ndef conv(x): ...\npackproof.check(conv, op='causal_conv1d')\n")

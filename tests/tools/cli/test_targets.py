@@ -94,3 +94,35 @@ def test_a_target_that_is_not_there_says_what_to_do(
     assert out == ""
     assert message.format(folder=os.getcwd()) in err
     assert err.count("\n") == 1
+
+
+OPLESS = """
+def conv(x, weight, bias=None, *, cu_seqlens): ...
+def silu(x, *, cu_seqlens): ...
+def attend(q, k, v, cu_seqlens, max_seqlen): ...
+def other(hidden, *, cu_seqlens): ...
+def catches(x, weight, **kwargs): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("conv", "which op is it? Its arguments fit one: --op causal_conv1d, or module:NAME of an Op of your own"),
+        ("catches", "which op is it? Its arguments fit one: --op causal_conv1d, or"),
+        ("silu", "which op is it? Its arguments fit hadamard, round_fp8: name one, or"),
+        ("attend", "which op is it? Its arguments fit attention, linear_attention: name one, or"),
+        ("other", "which op is it? Name one: causal_conv1d, selective_scan, ssd, rope, "),
+    ],
+)
+def test_a_kernel_without_an_op_hears_which_its_arguments_fit(
+    folder: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "opless.py").write_text(OPLESS)
+    assert main.run(["check", f"opless:{name}", "--device", "cpu"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_quiet_check_prints_its_last_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["check", "my_kernels:conv", *FEW, "-q"]) == 0
+    assert capsys.readouterr().out.startswith("\nevery property held: 1 passed; ")

@@ -61,7 +61,7 @@ def bench() -> None:
 
     \b
     packproof bench
-    packproof bench --op ssd --against mamba_ssm:ssd --layout L2,L4 --json ssd.json
+    packproof bench --op ssd --against mamba_ssm:ssd --layout L2 --json ssd.json
     packproof bench my_kernels:conv --op causal_conv1d --against reference
     packproof bench packing
     packproof bench stack --model mamba2-1.4b --tokens 8192 --json stack.json
