@@ -9,6 +9,7 @@ import typer
 from packproof.base.errors import BrokenInstallation, PackproofError
 from packproof.cli import check, diff, listing, model, museum, mutate, proof, table
 from packproof.cli.bench import group as bench
+from packproof.cli.completion import complete_values, joined_words
 from packproof.cli.ending import INTERNAL_ERROR, INTERRUPTED, WRONG_CALL, error_summary, say
 from packproof.cli.usage import usage_message
 from packproof.version import __version__
@@ -26,6 +27,7 @@ for command in (
 ):
     app.command()(command)
 app.command(name="list")(listing.list_everything)
+complete_values(app)
 
 
 def _print_version(is_requested: bool) -> None:
@@ -51,7 +53,10 @@ def about(
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code. An invalid one prints one line on stderr."""
     command_line = list(arguments) or ["--help"]
-    return _errors_as_exit_codes(lambda: app(command_line, prog_name="packproof", standalone_mode=False), command_line)
+    with joined_words():
+        return _errors_as_exit_codes(
+            lambda: app(command_line, prog_name="packproof", standalone_mode=False), command_line
+        )
 
 
 def resume(name: str, arguments: Mapping[str, Any]) -> int:
