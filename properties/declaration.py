@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from packproof.base.declared import fixed_values, long_dtypes, require, require_bool, string_list
 from packproof.base.errors import UsageError, checked_call
@@ -13,6 +13,9 @@ from packproof.properties.cases.case import CUTS
 from packproof.properties.cases.domain import KEY_OFFSETS, Domain, optional_inputs
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
+
+if TYPE_CHECKING:
+    import torch
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_DTYPES = ("float32", "bfloat16", "float16")
@@ -92,7 +95,7 @@ def kernel(
     op: str | Op | None = None,
     promises: Promises | None = None,
     gradients: bool = True,
-    dtypes: Sequence[str] = DEFAULT_DTYPES,
+    dtypes: "Sequence[str | torch.dtype]" = DEFAULT_DTYPES,
     slack: bool = True,
     domain: str | Sequence[str] = (),
     mixed: bool = False,
@@ -112,7 +115,7 @@ def kernel(
     arguments may be missing; they are not tested, and reported as not offered.
     promises: the guarantees of the kernel's design.
     gradients: whether it can be differentiated.
-    dtypes: the supported dtypes of tokens, by long or short names.
+    dtypes: the supported dtypes of tokens, by long or short names, or torch's own.
     slack: whether it supports rows past the last sequence. False is the domain "slack == 0".
     domain: the supported calls, as conditions such as "k in (64, 128)" or "tokens % 16 == 0" (see `packproof.Domain`).
     The kernel is judged inside only. If none is declared, it is inferred from the refusals of the kernel's argument

@@ -67,7 +67,7 @@ def _source_file(source: str) -> Path | None:
     if source.endswith(".py"):
         return Path(source) if Path(source).is_file() else None
     spec = _module_spec(source)
-    return spec and Path(spec.origin or "")
+    return Path(spec.origin or "") if spec else None
 
 
 def _module_spec(module: str) -> ModuleSpec | None:
