@@ -47,7 +47,7 @@ def adapt(
     refuses: Sequence[str] = (),
     promises: Promises | None = None,
     gradients: bool = True,
-    dtypes: Sequence[str] = DEFAULT_DTYPES,
+    dtypes: Sequence[str | torch.dtype] = DEFAULT_DTYPES,
     slack: bool = True,
     domain: str | Sequence[str] = (),
     mixed: bool = False,
@@ -135,13 +135,14 @@ def adapt(
         fixed_options,
     )
     adapter.check_declaration()
-    promises = adapter.with_operand_rounding(promises, dtypes)
+    dtype_names = long_dtypes(f"adapt({adapter.title})", dtypes)
+    promises = adapter.with_operand_rounding(promises, dtype_names)
     Domain.of(domain).check(resolved_op, f"adapt({adapter.title})")
     mark = kernel(
         op=resolved_op.name if OPS.get(resolved_op.name) is resolved_op else resolved_op,
         promises=promises,
         gradients=gradients,
-        dtypes=long_dtypes(f"adapt({adapter.title})", dtypes),
+        dtypes=dtype_names,
         slack=slack,
         domain=domain,
         mixed=mixed,

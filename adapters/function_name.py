@@ -3,13 +3,12 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from packproof.base.errors import UsageError
-from packproof.base.importing import load_module, one_line_reason, resolve_attribute, working_directory
+from packproof.base.importing import import_by_name, load_module, one_line_reason, resolve_attribute, working_directory
 
 EXPECTED_TARGET = "a function or package.module:function (or path/file.py:function)"
 _CANNOT_IMPORT = "it cannot be imported here"
@@ -62,7 +61,7 @@ class FunctionName:
 
     def _module(self) -> ModuleType:
         if not self.module.endswith(".py"):
-            return import_module(self.module)
+            return import_by_name(self.module)
         modules_of_file = (
             m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get("__file__") == self.module
         )

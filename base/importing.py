@@ -6,7 +6,8 @@ import sys
 import sysconfig
 import traceback
 from functools import reduce
-from importlib.machinery import SourceFileLoader
+from importlib import import_module
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -31,6 +32,32 @@ def working_directory() -> list[Path]:
         return [Path.cwd()]
     except OSError:
         return []
+
+
+def import_by_name(name: str) -> ModuleType:
+    """Import a module as `python -m` would: one of the current folder comes before an installed one.
+
+    The folder is put on the path only if it has the module. Beside any other, its files would shadow modules of
+    packproof and torch.
+    """
+    package = name.partition(".")[0]
+    for folder in map(str, working_directory()):
+        is_on_path = bool({folder, ""} & set(sys.path))
+        if not is_on_path and package not in sys.modules and PathFinder.find_spec(package, [folder]):
+            sys.path.insert(0, folder)
+    return import_module(name)
+
+
+def shadowed_file(name: str) -> str:
+    """The file of an installed module that the current folder's module of this name hides; "" if there is none."""
+    package = name.partition(".")[0]
+    for folder in map(str, working_directory()):
+        own = PathFinder.find_spec(package, [folder])
+        installed = PathFinder.find_spec(package, [entry for entry in sys.path if entry not in ("", folder)])
+        if own and installed and own.origin and installed.origin not in (None, own.origin):
+            already_imported = getattr(sys.modules.get(package), "__file__", own.origin)
+            return installed.origin or "" if already_imported == own.origin else ""
+    return ""
 
 
 def resolve_attribute(module: ModuleType, qualname: str) -> Any:

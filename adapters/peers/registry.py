@@ -127,3 +127,14 @@ PEERS: Mapping[str, Peer] = {
         Peer("torch:compiled_conv1d", "causal_conv1d", "torch", _TORCH, cpu="all"),
     )
 }
+
+
+def peers_of(package: str) -> list[str]:
+    """The names of a package's kernels with an adapter."""
+    return [name for name in PEERS if name.partition(":")[0] == package]
+
+
+def distribution_of(module: str) -> str:
+    """The distribution to install for a module that an adapter imports; "" if none does."""
+    distributions = (p.distributions[0] for p in PEERS.values() if module == p.required_module.partition(".")[0])
+    return next(distributions, "")

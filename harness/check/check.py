@@ -33,7 +33,7 @@ def check(
     *,
     op: str | Op | None = None,
     device: str | None = None,
-    dtypes: Sequence[str] | None = None,
+    dtypes: Sequence[str | torch.dtype] | None = None,
     properties: Sequence[str | Property] | None = None,
     profile: str = "standard",
     seed: int = 0,
@@ -51,7 +51,7 @@ def check(
     target: a function, or its name as "package.module:function" or "path/file.py:function".
     op: an op of packproof, "module:NAME", or an Op.
     device: "cpu" or "cuda"; the GPU if there is one.
-    dtypes: as on the command line; all dtypes of the kernel if None.
+    dtypes: as on the command line, or torch's own; all dtypes of the kernel if None.
     properties: names, "module:NAME", or Property objects.
     promises: instead of the kernel's own declaration.
     domain: the calls that the kernel supports, as in `packproof.kernel`.

@@ -198,9 +198,10 @@ def _require_property(name: str) -> None:
 
 
 def _location_key(target: str) -> tuple[str, str]:
-    """A key for a kernel's location: equal for two spellings of one path."""
+    """A key for a kernel's location: equal for two spellings of one path, and for a file and its module."""
     source, _, function = target.rpartition(":")
-    return (os.path.realpath(source) if source.endswith(".py") else source), function
+    file = source if source.endswith(".py") else f"{source.replace('.', os.sep)}.py"
+    return (os.path.realpath(file) if os.path.isfile(file) or file == source else source), function
 
 
 def _devices_overlap(device: str, other_device: str) -> bool:

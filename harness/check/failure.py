@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 
 from packproof.base.axes import parse
+from packproof.base.law_names import LAWS
 from packproof.base.text import printable
 from packproof.base.tuned import merge_tuned
 from packproof.harness.check.diagnosis.conventions import suggestions
@@ -13,6 +14,7 @@ from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.shrink import shrink
+from packproof.harness.process import address
 from packproof.harness.report import Cell, Failure
 from packproof.harness.report.replay_files import write_replay
 from packproof.properties.cases import Case, Space
@@ -108,7 +110,7 @@ def shrunk_failure(
             "the kernel printed:",
             *(f"  {printable(line)[:_MAX_LINE_WIDTH]}" for line in printed[-_MAX_PRINTED_LINES:]),
         ]
-    file, write_error = _write_replay(kernel, finding.cell, smallest, lines, replay)
+    file, write_error = _write_replay(kernel, finding, smallest, lines, replay)
     lines += [write_error] if write_error else []
     try:
         evidence = measure(kernel, law, smallest, shrunk_violation, case)
@@ -138,9 +140,11 @@ def describe_setting(op: Op, case: Case) -> str:
 
 
 def _write_replay(
-    kernel: KernelUnderTest, cell: Cell, case: Case, lines: list[str], replay: ReplayInfo
+    kernel: KernelUnderTest, finding: CellViolation, case: Case, lines: list[str], replay: ReplayInfo
 ) -> tuple[str, str]:
     """The path of the file and "", or "" and the reason: the verdict stands without it."""
+    cell, law = finding.cell, finding.law
+    is_own_object = ":" not in cell.property and cell.property not in LAWS
     data = {
         "packproof": __version__,
         "version": 1,
@@ -150,7 +154,7 @@ def _write_replay(
         "gradients": kernel.gradients,
         "draw_configs": replay.draw_configs,
         "domain": kernel.domain.texts,
-        "property": cell.property,
+        "property": (is_own_object and address(law)) or cell.property,
         "dtype": cell.dtype,
         "device": cell.device,
         "case": case.to_json(),

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from packproof.adapters.peers import PEERS
+from packproof.base.importing import shadowed_file
 from packproof.harness.check.targets.target import CheckTarget
 from packproof.properties.calling import suggested_adapter
 from packproof.properties.declarations import needed_inputs
@@ -28,6 +30,9 @@ def feature_notes(target: CheckTarget) -> Iterator[str]:
     if target.unpromised:
         return
     declared = target.declared
+    module = target.kernel.rpartition(":")[0] if isinstance(target.kernel, str) else ""
+    if not module.endswith(".py") and target.kernel not in PEERS and (installed := shadowed_file(module)):
+        yield f"{target.name}: {module} of the current folder, which comes before the installed {installed}"
     catch_all_names = target.missing_names if declared.catch_all else []
     if absent := [name for name in target.missing_features if name not in catch_all_names]:
         yield f"{target.name} does not take, so it is not tested for: {', '.join(absent)}"

@@ -24,6 +24,7 @@ from packproof.base.names import (
     ListKind,
     RequestOption,
     choice,
+    is_dtype_like,
     is_text,
     long_dtype,
     option,
@@ -32,7 +33,7 @@ from packproof.base.names import (
 )
 from packproof.base.signatures import SIGNATURES
 from packproof.harness.check.expected import ExpectedFailures
-from packproof.harness.process import Location, missing_target_reason
+from packproof.harness.process import Location, canonical_target, missing_target_reason
 from packproof.harness.report import Tier
 from packproof.properties.cases import Domain
 from packproof.properties.declarations import Promises
@@ -101,12 +102,16 @@ def _existing_file(path: str) -> str:
     return path
 
 
-_TARGET = Kind("a function or its name, 'module:function'", lambda value: callable(value) or is_text(value))
+_TARGET = Kind(
+    "a function or its name, 'module:function'",
+    lambda value: callable(value) or is_text(value),
+    lambda value: canonical_target(value) if is_text(value) else value,
+)
 _OP = Kind("the name of an op or a packproof.Op", lambda value: isinstance(value, str | Op), _known_op)
 _DTYPES = ListKind(
     "a list of names: dtypes=['fp32', 'bf16']",
-    is_text,
-    lambda names: tuple(map(long_dtype, names)),
+    is_dtype_like,
+    lambda dtypes: tuple(long_dtype(str(dtype)) for dtype in dtypes),
     text_type=list,
     parse=parse_names,
 )

@@ -1,18 +1,42 @@
 """The location of a function as data, for another process to import it."""
 
-import ast
-import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from packproof.adapters.peers import PEERS
+from packproof.adapters.peers import PEERS, distribution_of, peers_of
 from packproof.base.errors import UsageError
-from packproof.base.importing import load_module, one_line_reason, resolve_attribute, working_directory
+from packproof.base.importing import (
+    import_by_name,
+    load_module,
+    one_line_reason,
+    resolve_attribute,
+    working_directory,
+)
+from packproof.base.names import alternatives_text, did_you_mean
+from packproof.harness.process.source_names import canonical_target, incomplete_target_error
+
+_import_depth = 0  # of the targets that this process is importing
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    global _import_depth  # noqa: PLW0603
+    _import_depth += 1
+    try:
+        yield
+    finally:
+        _import_depth -= 1
+
+
+def require_no_import() -> None:
+    """Raises UsageError while a target is imported: a check that it starts would import it again, and so on."""
+    if _import_depth:
+        raise UsageError('its own import starts a check; put that below if __name__ == "__main__":')
 
 
 @dataclass(frozen=True)
@@ -32,12 +56,18 @@ class Location:
     @classmethod
     def parse(cls, target: str) -> "Location":
         """Read "package.module:function", "path/file.py:function", or a peer's name; dots may follow."""
+        target = canonical_target(target)
         if target in PEERS:
             PEERS[target].require()
             return cls(PEERS[target].module, "", PEERS[target].function)
         source, _, qualname = target.rpartition(":")
         if not source or not qualname:
-            raise UsageError(f"target {target!r}; expected package.module:function or path/file.py:function")
+            raise incomplete_target_error(target)
+        if source == "__main__" or {"<", "("} & set(qualname):
+            raise UsageError(
+                f"target {target!r} {_origin(qualname)}, where no other process finds it; put it at the top level of a "
+                "module or a file"
+            )
         if not source.endswith(".py"):
             return cls(source, "", qualname)
         file, cwd = Path(source), working_directory()
@@ -84,18 +114,20 @@ class Location:
         """Import the object, of any type. Raises UsageError with the reason in one line."""
         source = self.module or self.file
         try:
-            module = self._module()
+            with _importing():
+                module = self._module()
         except (Exception, SystemExit) as error:
-            raise UsageError(f"{source} cannot be imported: {one_line_reason(error)}") from error
+            way_out = _way_out(error, source) if isinstance(error, ModuleNotFoundError) else ""
+            raise UsageError(f"{source} cannot be imported: {one_line_reason(error)}{way_out}") from error
         try:
             return resolve_attribute(module, self.qualname)
         except AttributeError as error:
-            raise UsageError(f"{source} has no {self.qualname}") from error
+            raise UsageError(f"{source} has no {self.qualname}{_other_targets(module, self.qualname)}") from error
 
     def _module(self) -> ModuleType:
         if self.module:
             try:
-                module = importlib.import_module(self.module)
+                module = import_by_name(self.module)
             except ModuleNotFoundError:
                 if not self.file:
                     raise
@@ -105,44 +137,29 @@ class Location:
         return load_module(Path(self.file))
 
 
-def missing_target_reason(target: str) -> str:
-    """Why no such target exists, without running its code; "" if it exists, or if only a run could tell."""
-    if target in PEERS:
+def _origin(qualname: str) -> str:
+    """How a function came to be that no other process finds."""
+    function, _, name = qualname.rpartition(".<locals>.")
+    if "(" in qualname or name == "<lambda>":
+        return "is an object without a name"
+    return f"was defined inside of {function}" if function else "was defined in a session or a notebook"
+
+
+def _way_out(error: ModuleNotFoundError, source: str) -> str:
+    """What to do about a missing module."""
+    package = str(error.name).partition(".")[0]
+    if distribution := distribution_of(package):
+        return f"; pip install {distribution}"
+    if package != source.partition(".")[0]:
         return ""
-    source, _, qualname = target.rpartition(":")
-    if source.endswith(".py"):
-        file = Path(source)
-        if not file.is_file():
-            return f"target {target!r}: there is no file {source}"
-    else:
-        spec = _find_spec(source)
-        if spec is None:
-            return f"target {target!r}: there is no module {source}"
-        file = Path(spec.origin or "")
-    defined_names = _bound_names(file)
-    name = qualname.partition(".")[0]
-    return "" if defined_names is None or name in defined_names else f"target {target!r}: {source} defines no {name}"
+    folder = next(map(str, working_directory()), "the working directory, which is gone")
+    return f"; it is neither in {folder} nor installed, and a file is named as path/{package}.py:function"
 
 
-def _find_spec(module: str) -> ModuleSpec | None:
-    """Find a module's spec. Unlike `find_spec`, this imports none of its parent packages."""
-    spec, name, folders = None, "", None
-    for part in module.split("."):
-        name = f"{name}.{part}".lstrip(".")
-        spec = PathFinder.find_spec(name, folders)
-        if spec is None:
-            return None
-        folders = list(spec.submodule_search_locations or ())
-    return spec
-
-
-def _bound_names(file: Path) -> set[str] | None:
-    """Every name bound in a source file, or None if the source alone does not tell."""
-    try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
-    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    names |= {node.asname or node.name.partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
-    return None if {"*", "__getattr__", "globals"} & names else names
+def _other_targets(module: ModuleType, name: str) -> str:
+    """The targets that may be meant by a name that a module lacks."""
+    if peers := peers_of(module.__name__):
+        return f"; {did_you_mean(f'{module.__name__}:{name}', peers)}with an adapter {alternatives_text(peers)}"
+    file = f"{module.__name__}.py"
+    is_shadowed = any((folder / file).is_file() for folder in working_directory())
+    return f"; it is that of {module.__file__}: name the file, {file}:{name}" if is_shadowed else ""

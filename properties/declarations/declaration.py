@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from packproof.base.declared import fixed_values, long_dtypes, require, require_bool, string_list
 from packproof.base.errors import UsageError, checked_call
@@ -13,6 +13,9 @@ from packproof.properties.cases.case import CUTS
 from packproof.properties.cases.domain import KEY_OFFSETS, Domain, optional_inputs
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.op import Op
+
+if TYPE_CHECKING:
+    import torch
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_DTYPES = ("float32", "bfloat16", "float16")
@@ -92,7 +95,7 @@ def kernel(
     op: str | Op | None = None,
     promises: Promises | None = None,
     gradients: bool = True,
-    dtypes: Sequence[str] = DEFAULT_DTYPES,
+    dtypes: "Sequence[str | torch.dtype]" = DEFAULT_DTYPES,
     slack: bool = True,
     domain: str | Sequence[str] = (),
     mixed: bool = False,
@@ -112,7 +115,7 @@ def kernel(
     arguments may be missing; they are not tested, and reported as not offered.
     promises: the guarantees of the kernel's design.
     gradients: whether it can be differentiated.
-    dtypes: the supported dtypes of tokens, by long or short names.
+    dtypes: the supported dtypes of tokens, by long or short names, or torch's own.
     slack: whether it supports rows past the last sequence. False is the domain "slack == 0".
     domain: the supported calls, as conditions such as "k in (64, 128)" or "tokens % 16 == 0" (see `packproof.Domain`).
     The kernel is judged inside only. If none is declared, it is inferred from the refusals of the kernel's argument
@@ -240,17 +243,12 @@ def check_signature(op: Op, declaration: Declaration, target: str) -> None:
             )
     if declaration.parameters is None:
         return
-    required_names = [
-        *_required_inputs(op),
-        *([] if {*declaration.metadata(op)} & _BOUNDARY_ARGUMENTS else ["cu_seqlens"]),
-    ]
-    call_arguments = (*op.inputs, *op.options, "cu_seqlens", KEY_OFFSETS, CUTS, *declaration.metadata(op))
-    unexpected = [n for n in declaration.required if n not in call_arguments]
-    missing = [n for n in required_names if n not in declaration.parameters]
+    missing, unexpected = _signature_gaps(op, declaration)
     if missing and not declaration.catch_all:
         parameter_names = ", ".join(declaration.parameters) or "nothing"
         raise UsageError(
-            f"{target}: takes ({parameter_names}) but {op.name} is called with {', '.join(required_names)}; "
+            f"{target}: takes ({parameter_names}) but {op.name} is called with "
+            f"{', '.join(_required_arguments(op, declaration))}; "
             "write an adapter with the op's argument names, such as "
             f"{suggested_adapter(target, op.name, missing, unexpected)}"
         )
@@ -259,6 +257,26 @@ def check_signature(op: Op, declaration: Declaration, target: str) -> None:
             f"{target}: needs {', '.join(unexpected)}, which {op.name} does not have; give it a default, or write an "
             f"adapter, such as {suggested_adapter(target, op.name, [], unexpected)}"
         )
+
+
+def fits(op: Op, declaration: Declaration) -> bool:
+    """Whether the kernel names all required inputs of the op, and needs nothing else."""
+    if declaration.parameters is None:
+        return False
+    missing, unexpected = _signature_gaps(op, declaration)
+    return not unexpected and (not missing or (missing == ["cu_seqlens"] and declaration.catch_all))
+
+
+def _signature_gaps(op: Op, declaration: Declaration) -> tuple[list[str], list[str]]:
+    """The required arguments of the op that the kernel does not name, and those of the kernel that the op lacks."""
+    call_arguments = (*op.inputs, *op.options, "cu_seqlens", KEY_OFFSETS, CUTS, *declaration.metadata(op))
+    missing = [n for n in _required_arguments(op, declaration) if n not in (declaration.parameters or ())]
+    return missing, [n for n in declaration.required if n not in call_arguments]
+
+
+def _required_arguments(op: Op, declaration: Declaration) -> list[str]:
+    has_boundaries = {*declaration.metadata(op)} & _BOUNDARY_ARGUMENTS
+    return [*_required_inputs(op), *([] if has_boundaries else ["cu_seqlens"])]
 
 
 def with_required_inputs(op: Op, declaration: Declaration) -> Declaration:

@@ -15,7 +15,7 @@ def main() -> None:
     Its exit code does not depend on who reads its output, or in which encoding; ended by SIGTERM, it still writes its
     reports.
     """
-    runs_kernels = sys.argv[1:2] and sys.argv[1] in _RUN_KERNELS and not {"--help", "--show"} & set(sys.argv)
+    runs_kernels = sys.argv[1:2] and sys.argv[1] in _RUN_KERNELS and not {"-h", "--help", "--show"} & set(sys.argv)
     try:
         from packproof.harness.process import start  # noqa: PLC0415
 

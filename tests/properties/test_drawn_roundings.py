@@ -5,6 +5,7 @@ That correct forms stay within it is in `test_absolute`.
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -138,8 +139,8 @@ def test_an_excess_by_few_copies_is_judged_by_more(excess: float, is_violation: 
     element = (more / few).argmax()
     assert excess * more.flatten()[element] > few.flatten()[element]
 
-    def kernel(*inputs: torch.Tensor, **options: object) -> torch.Tensor:
-        y = refs.delta_rule(*(x.double() for x in inputs), **options)
+    def kernel(*inputs: torch.Tensor, **options: Any) -> torch.Tensor:
+        y: torch.Tensor = refs.delta_rule(*(x.double() for x in inputs), **options)
         y.view(-1)[element] += excess * more.flatten()[element]
         return y
 

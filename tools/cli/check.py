@@ -41,6 +41,7 @@ def check(
             help="run the kernel under bubblewrap: no network, no other processes, nowhere to write; CPU only",
         ),
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print failures and the last line, no more")] = False,
     timings: Annotated[bool, typer.Option("--timings", help="show where the time went")] = False,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
@@ -52,11 +53,11 @@ def check(
     \b
     packproof check
     packproof check my_kernels:conv --op causal_conv1d
-    packproof check src/kernels/scan.py:scan --op selective_scan --dtype bf16,fp32 --property packing
+    packproof check src/scan.py:scan --op selective_scan --dtype bf16,fp32
     packproof check my_kernels:rope --op rope --profile quick --json results.json
-    packproof check my_kernels:attend --op attention --domain 'k in (64, 128); k == v; length > 0'
+    packproof check my_kernels:attend --op attention --domain 'k in (64, 128)'
     packproof check mamba_ssm:ssd
-    packproof check my_kernels:delta --op gated_delta_rule --expected-failures expected.toml
+    packproof check my_kernels:conv --op causal_conv1d --expected-failures e.toml
     """
     start = time.perf_counter()
     request = _make_request(options, isolate=isolate)
@@ -65,7 +66,10 @@ def check(
         from packproof.harness.report.formats import TerminalReport  # noqa: PLC0415
 
     add_seconds("start", time.perf_counter() - start)
-    reports: list[Report] = [TerminalReport(timings=timings), *file_reports(json=json, junit=junit, html=html)]
+    reports: list[Report] = [
+        TerminalReport(timings=timings, quiet=quiet),
+        *file_reports(json=json, junit=junit, html=html),
+    ]
     return exit_code(follow(run_check(request), reports))
 
 
@@ -99,10 +103,10 @@ def peers(
 
     \b
     packproof peers
-    packproof peers mamba_ssm:ssd causal_conv1d:causal_conv1d --markdown peers.md --json peers.json
+    packproof peers mamba_ssm:ssd fla:ssd --markdown peers.md --json peers.json
     packproof peers --op attention --device cpu
     packproof peers --from data/peers.json --markdown docs/peers_board.md
-    packproof peers --from data/peers.json,fla.json --json data/peers.json --markdown docs/peers_board.md
+    packproof peers --from data/peers.json,fla.json --json data/peers.json
     """
     if from_json:
         return _write_peer_page(from_json.split(","), markdown, json)
@@ -139,6 +143,9 @@ def _write_peer_page(paths: Sequence[str], markdown: str | None, json: str | Non
 def replay(
     file: Annotated[str, typer.Argument(help="a replay file that `packproof check` or `packproof model` wrote")],
     *,
+    target: Annotated[
+        str | None, typer.Option(help="run this kernel or module instead of the one in the file; named as for a check")
+    ] = None,
     map: Annotated[bool, typer.Option("--map", help="show the error map and the leak map")] = False,  # noqa: A002
     html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
     show: Annotated[bool, typer.Option("--show", help="print what the file holds, and run nothing")] = False,
@@ -147,6 +154,7 @@ def replay(
 
     \b
     packproof replay .packproof/ssd-packing-5e1c.json
+    packproof replay .packproof/ssd-packing-5e1c.json --target my_kernels:scan
     packproof replay .packproof/ssd-packing-5e1c.json --map
     packproof replay .packproof/ssd-packing-5e1c.json --show
     """
@@ -165,7 +173,7 @@ def replay(
         from packproof.models import replay as run_replay  # noqa: PLC0415
 
     reports = Reports(file_reports(html=html))
-    outcome = run_replay(file, maps=map or html is not None)
+    outcome = run_replay(file, target=target, maps=map or html is not None)
     typer.echo(outcome.text)
     verdict = outcome.verdict
     if map and verdict.failure and verdict.failure.evidence:

@@ -51,9 +51,10 @@ def diff(
 
     \b
     packproof diff my_kernels:conv --op causal_conv1d --lengths 3,0,5
-    packproof diff my_kernels:conv --op causal_conv1d --lengths 3,0,5 --dtype bf16 --tensor dx --options activation=silu
-    packproof diff my_kernels:scan --op selective_scan --lengths 64,65 --reference my_kernels:old_scan
-    packproof diff my_kernels:conv --case .packproof/causal_conv1d-packing-5ca1aecb.json
+    packproof diff my_kernels:conv --op causal_conv1d --lengths 3,5 --tensor dx
+    packproof diff my_kernels:conv --lengths 3,5 --options activation=silu
+    packproof diff my_kernels:scan --lengths 64,65 --reference my_kernels:old_scan
+    packproof diff my_kernels:scan --case .packproof/ssd-packing-5ca1aecb.json
 
     Runs the kernel in this process, where breakpoints and prints work. Exit code 0 if nothing diverges, 1 if something
     does or the kernel raises, 4 if it declines the call.

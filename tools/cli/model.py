@@ -83,7 +83,7 @@ def model(
     packproof model my_model.py:tiny --convention hf_flash_kwargs
     packproof model checkpoints/llama/config.json
     packproof model my_layers:Block --inputs 64 --convention cu_seqlens
-    packproof model my_model.py:tiny --convention my_conventions.py:ENDS --mode train --dtype bf16,fp32
+    packproof model my_model.py:tiny --convention ends.py:ENDS --mode train
     packproof model checkpoints/llama --convention hf_position_ids --matrix
     packproof model --conventions
     """

@@ -41,8 +41,8 @@ def mutate(
 
     \b
     packproof mutate --op rope
-    packproof mutate --killers data/killers.json --resume mutants.jsonl --json mutants.json
-    packproof mutate --kernel selective_scan_fwd:_selective_scan_fwd_kernel --sample 40 --seed 1
+    packproof mutate --killers data/killers.json --resume mutants.jsonl
+    packproof mutate --kernel selective_scan_fwd --sample 40 --seed 1
     packproof mutate --kernel products --list
     packproof mutate --device cuda --kernel ssd_fwd --sample 100
     packproof mutate --device cuda --beyond

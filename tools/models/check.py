@@ -14,7 +14,7 @@ from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.names import ATTENTION, SEED, is_seed, require_known
 from packproof.base.names import long_dtype as dtype_name
 from packproof.harness.check import errors_as_verdicts, inconclusive_verdicts
-from packproof.harness.process import run_on_every_core
+from packproof.harness.process import address, run_on_every_core
 from packproof.harness.report import (
     Cell,
     CellFinished,
@@ -44,7 +44,6 @@ from packproof.models.subject import (
     Subject,
     make_subject,
 )
-from packproof.models.target import address
 
 _MOST_TOKENS = {"quick": 64, "standard": 600, "thorough": 4096}
 _COMPILED_LAYOUTS: tuple[Lengths, ...] = (FIRST_LENGTHS, (9, 1, 17, 3))  # few: each new shape may compile again
@@ -271,7 +270,7 @@ def module_request(
         Mode.from_name(mode, implementation, compiled=compiled) for implementation in attention for mode in modes
     )
     origin = {
-        "target": target or address(module),
+        "target": target or ("" if isinstance(module, nn.Module) else address(module)),
         "inputs": address(inputs) if callable(inputs) else inputs,
         "output": address(output) if callable(output) else output,
         "redraw": redraw,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from packproof.base.errors import UsageError
@@ -12,13 +12,14 @@ from packproof.base.text import printable
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.harness.check.targets.reference_trial import try_laws, try_reference
-from packproof.harness.process import Location, Worker, differentiate_apart
+from packproof.harness.process import Location, Worker, address, differentiate_apart, kernel_address
 from packproof.properties.cases import MAX_AXIS_SIZE, Domain, Space
 from packproof.properties.declarations import (
     DEFAULT_DTYPES,
     Declaration,
     check_signature,
     custom_op,
+    fits,
     needed_inputs,
     parse_declaration,
     with_required_inputs,
@@ -57,10 +58,10 @@ class CheckTarget:
     misfit: str = ""
     """Why no Triton kernel is interpreted here; "" if they are."""
 
-    @property
+    @cached_property
     def address(self) -> str:
         """The name that finds the kernel again; `name` is for printing."""
-        return self.kernel if isinstance(self.kernel, str) else self.name
+        return kernel_address(self.kernel)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -136,7 +137,7 @@ def open_target(
     """
     kernel = builtin.target if builtin else request.target
     assert kernel is not None
-    name = printable(kernel if isinstance(kernel, str) else getattr(kernel, "__qualname__", repr(kernel)))
+    name = printable(kernel_address(kernel))
     with worker or worker_for(request, kernel) as process:
         description, misfit = process.describe(), printable(process.misfit)
     declared = builtin.declaration(request.device) if builtin else parse_declaration(description, name)
@@ -151,7 +152,7 @@ def open_target(
     check_signature(op, declared, name)
     declared = with_required_inputs(op, declared).restricted_to(Domain.of(request.domain) & needed_inputs(op, declared))
     _check_domain(op, declared, name)
-    op_name = requested_op if isinstance(requested_op, str) else op.name
+    op_name = requested_op if isinstance(requested_op, str) else _op_address(op, kernel)
     return CheckTarget(request, kernel, name, op, op_name, declared, builtin, misfit=misfit)
 
 
@@ -171,10 +172,18 @@ def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
     if isinstance(requested_op, Op):
         return requested_op
     if not requested_op:
-        raise UsageError(f"{target}: which op is it? Name one: {', '.join(OPS)}, or module:NAME of an Op of your own")
+        raise UsageError(f"{target}: which op is it? {_ops_text(declared)}, or module:NAME of an Op of your own")
     if ":" in requested_op:
         return _import_op(requested_op)
     return OPS[require_known("op", requested_op, OPS)]
+
+
+def _ops_text(declared: Declaration) -> str:
+    """The ops that the arguments of a kernel fit. The user decides: silu(x) has the arguments of hadamard(x)."""
+    fitting_ops = [name for name, op in OPS.items() if fits(op, declared)]
+    if len(fitting_ops) == 1:
+        return f"Its arguments fit one: --op {fitting_ops[0]}"
+    return f"Its arguments fit {', '.join(fitting_ops)}: name one" if fitting_ops else f"Name one: {', '.join(OPS)}"
 
 
 def _import_op(name: str) -> Op:
@@ -186,6 +195,13 @@ def _import_op(name: str) -> Op:
             f"op: {name!r} is a {type(value).__name__}, expected a packproof.Op, or a kernel declared with one"
         )
     return op
+
+
+def _op_address(op: Op, kernel: str | Callable[..., Any]) -> str:
+    """The name by which a replay finds an op: its own, its address, or that of a kernel that brings it."""
+    if op in OPS.values():
+        return op.name
+    return address(op) or (address(kernel) if custom_op(kernel) is op else "") or op.name
 
 
 def _check_domain(op: Op, declared: Declaration, name: str) -> None:

@@ -85,17 +85,30 @@ def test_another_failure_than_the_expected_one_fails(
 
 
 @pytest.mark.parametrize(
-    "entry", [{"fault": "crashed"}, {"fault": "crashed", "device": "cpu"}, {"target": "./mine.py:rope"}]
+    "entry",
+    [
+        {"fault": "crashed"},
+        {"fault": "crashed", "device": "cpu"},
+        {"target": "./mine.py:rope"},
+        {"target": "mine:rope"},
+    ],
 )
 def test_the_same_failure_is_expected_however_it_is_named(entry: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").touch()
     failure = replace(WRONG, fault=entry.get("fault", ""))
     assert expected(tmp_path, **entry).apply(replace(FAILED, failure=failure)).status == "expected"
 
 
 @pytest.mark.parametrize(
     "entry",
-    [{"target": "other.py:rope"}, {"property": "carry"}, {"dtype": "bf16"}, {"device": "cuda"}],
-    ids=["target", "property", "dtype", "device"],
+    [
+        {"target": "other.py:rope"},
+        {"target": "other:rope"},
+        {"property": "carry"},
+        {"dtype": "bf16"},
+        {"device": "cuda"},
+    ],
+    ids=["target", "module", "property", "dtype", "device"],
 )
 def test_an_entry_is_of_one_cell(entry: dict[str, str], tmp_path: Path) -> None:
     found = expected(tmp_path, **entry)

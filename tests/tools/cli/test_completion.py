@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -45,17 +45,70 @@ def test_each_shell_gets_its_script_and_its_completions(
     assert "check" not in completions
 
 
-def test_bash_completes_the_command(tmp_path: Path) -> None:
-    command = tmp_path / "packproof"
+@pytest.fixture(scope="module")
+def bash(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
+    """What bash completes the last of these words by, with the script that packproof gives it."""
+    folder = tmp_path_factory.mktemp("bin")
+    command = folder / "packproof"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m packproof "$@"\n')
     command.chmod(0o755)
-    script = (
-        'eval "$(_PACKPROOF_COMPLETE=source_bash packproof)"; COMP_WORDS=(packproof replay --sh); COMP_CWORD=2; '
-        '_packproof_completion packproof; echo "${COMPREPLY[@]}"'
-    )
-    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout == "--show\n", done.stderr
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+    def complete(*words: str) -> list[str]:
+        script = (
+            'eval "$(_PACKPROOF_COMPLETE=source_bash packproof)"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+            '_packproof_completion packproof; echo "${COMPREPLY[*]}"'
+        )
+        line = ["bash", "-c", script, "bash", "packproof", *words]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    return complete
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["replay", "--sh"], ["--show"]),
+        (["check", "--op", "rope_"], ["rope_qk", "rope_hadamard"]),
+        (["check", "m", ":", "f", "--profile", ""], ["quick", "standard", "thorough"]),
+        (["check", "fla", ":", "rop"], ["rope", "rope_qk"]),
+        (["check", "torch", ":"], ["varlen_attn", "flex_attention", "jagged_sdpa", "compiled_rope", "compiled_conv1d"]),
+        (["check", "--op", "=", "rope_"], ["rope_qk", "rope_hadamard"]),
+        (["check", "my_kernels"], []),  # bash then shows files
+    ],
+)
+def test_bash_completes_commands_and_values(
+    bash: Callable[..., list[str]], words: list[str], expected: list[str]
+) -> None:
+    assert bash(*words) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("check --device ", ["cpu", "cuda"]),
+        ("check --dtype bf16,f", ["bf16,fp64", "bf16,fp32", "bf16,fp16"]),
+        ("check --property pa", ["packing", "partition"]),
+        ("check --sanitizer r", ["racecheck"]),
+        ("peers flashi", ["flashinfer:gated_delta_rule"]),
+        ("bench --against refe", ["reference"]),
+        ("bench stack --device cu", ["cuda"]),
+        ("diff m:f --op ss", ["ssd", "ssd_update"]),
+        ("model --mode tr", ["train"]),
+        ("museum run --profile q", ["quick"]),
+    ],
+)
+def test_values_of_options_are_completed(
+    line: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMP_WORDS", f"packproof {line}")
+    monkeypatch.setenv("COMP_CWORD", str(line.count(" ") + 1))
+    monkeypatch.setenv("_PACKPROOF_COMPLETE", "complete_bash")
+    with pytest.raises(SystemExit):
+        main.run([])
+    assert capsys.readouterr().out.split() == expected
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_an_instance_needs_a_target(folder: Path) -> None:
     file = written(folder, "isolation")
     outcome = replay(file)
     assert outcome.status == "not applicable"
-    assert "an instance was checked, which no file names; give target=" in outcome.text
+    assert "an instance was checked, which no file names; --target, or target=, names a function" in outcome.text
     assert replay(file, target=f"{__name__}:leaky").status == "failing"
 
 

@@ -69,8 +69,9 @@ def kernels(
 
     \b
     packproof bench
-    packproof bench --op ssd --against mamba_ssm:ssd --layout L2,L4 --json ssd.json
-    packproof bench my_kernels:conv --op causal_conv1d --against reference --lengths 5,0,700 --sizes d=256,w=4
+    packproof bench --op ssd --against mamba_ssm:ssd --layout L2 --json ssd.json
+    packproof bench my_kernels:conv --op causal_conv1d --against reference
+    packproof bench my_kernels:conv --lengths 5,0,700 --sizes d=256,w=4
     packproof bench --op rope --sweep sequences --plot rope.svg
     packproof bench --op ssd --layout L2,L4 --compare ssd.json
     packproof bench judged.py:conv --op causal_conv1d --options activation=none

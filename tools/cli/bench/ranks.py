@@ -44,7 +44,7 @@ def ranks(
     \b
     packproof bench ranks --json ranks.json
     packproof bench ranks --simulated 2 --op ssd
-    torchrun --standalone --nproc-per-node 2 -m packproof bench ranks --json ranks.json
+    torchrun --standalone --nproc-per-node 2 -m packproof bench ranks
 
     Exit code 1 if a case fails, 4 if a rank is lost.
     """
