@@ -14,7 +14,7 @@ from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.shrink import shrink
-from packproof.harness.process import address
+from packproof.harness.process.naming import address
 from packproof.harness.report import Cell, Failure
 from packproof.harness.report.replay_files import write_replay
 from packproof.properties.cases import Case, Space

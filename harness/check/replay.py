@@ -18,7 +18,8 @@ from packproof.base.text import printable
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.request import CheckRequest, resolve_property
 from packproof.harness.check.targets.target import open_target
-from packproof.harness.process import kernel_address, run_on_every_core
+from packproof.harness.process import run_on_every_core
+from packproof.harness.process.naming import kernel_address
 from packproof.harness.report import Cell, Failure, Status, Tier, Verdict
 from packproof.harness.report.replay_files import read_replay
 from packproof.properties.cases import Case, Domain

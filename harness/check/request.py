@@ -33,7 +33,7 @@ from packproof.base.names import (
 )
 from packproof.base.signatures import SIGNATURES
 from packproof.harness.check.expected import ExpectedFailures
-from packproof.harness.process import Location, canonical_target, missing_target_reason
+from packproof.harness.process.naming import Location, canonical_target, missing_target_reason
 from packproof.harness.report import Tier
 from packproof.properties.cases import Domain
 from packproof.properties.declarations import Promises

@@ -16,7 +16,8 @@ from packproof.harness.check.partition import Unit
 from packproof.harness.check.request import PROFILES, Allowance
 from packproof.harness.check.rounds import CaseSelection
 from packproof.harness.check.targets.target import CheckTarget
-from packproof.harness.process import CoreTime, Location, Worker
+from packproof.harness.process import CoreTime, Worker
+from packproof.harness.process.naming import Location
 from packproof.harness.report import Cell, CellFinished, Event, Progress, Verdict
 from packproof.harness.tiers.compile import compile_cells
 from packproof.harness.tiers.compute_sanitizer import sanitize_cell

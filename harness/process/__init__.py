@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING
 from packproof.base.lazy import export
 
 if TYPE_CHECKING:
-    from packproof.harness.process.address import address, kernel_address
     from packproof.harness.process.gpus import gpu_environment, visible_gpus, worker_count
-    from packproof.harness.process.location import Location
     from packproof.harness.process.parallel import differentiate_apart, run_on_every_core, run_side_by_side
     from packproof.harness.process.privilege import isolation_command
     from packproof.harness.process.sharing import CoreTime
-    from packproof.harness.process.source_names import canonical_target, missing_target_reason
     from packproof.harness.process.wire import Decoder, call_frame, decode_call, encode
     from packproof.harness.process.worker import Worker
     from packproof.harness.process.zygote import PROCESS_NAME, prepare_imports
@@ -22,11 +19,8 @@ __all__ = [
     "PROCESS_NAME",
     "CoreTime",
     "Decoder",
-    "Location",
     "Worker",
-    "address",
     "call_frame",
-    "canonical_target",
     "decode_call",
     "differentiate_apart",
     "encode",
@@ -34,8 +28,6 @@ __all__ = [
     "import_path",
     "isolate_zygotes",
     "isolation_command",
-    "kernel_address",
-    "missing_target_reason",
     "prepare_imports",
     "run_on_every_core",
     "run_side_by_side",
@@ -47,13 +39,10 @@ __all__ = [
 export(
     sys.modules[__name__],
     {
-        "packproof.harness.process.address": ("address", "kernel_address"),
         "packproof.harness.process.gpus": ("gpu_environment", "visible_gpus", "worker_count"),
-        "packproof.harness.process.location": ("Location",),
         "packproof.harness.process.parallel": ("differentiate_apart", "run_on_every_core", "run_side_by_side"),
         "packproof.harness.process.privilege": ("isolation_command",),
         "packproof.harness.process.sharing": ("CoreTime",),
-        "packproof.harness.process.source_names": ("canonical_target", "missing_target_reason"),
         "packproof.harness.process.wire": ("Decoder", "call_frame", "decode_call", "encode"),
         "packproof.harness.process.worker": ("Worker",),
         "packproof.harness.process.zygote": ("PROCESS_NAME", "prepare_imports"),

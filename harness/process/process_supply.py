@@ -7,7 +7,7 @@ from typing import Any
 from packproof.base.errors import BrokenInstallation, KernelFault, UsageError
 from packproof.harness.process.child import ProcessKilled, ZygoteLostError
 from packproof.harness.process.kernel_process import DisplacedError, KernelProcess
-from packproof.harness.process.location import Location, require_no_import
+from packproof.harness.process.naming.location import Location, require_no_import
 from packproof.harness.process.privilege import concealment
 from packproof.harness.process.zygote_client import (
     ZygoteClient,

@@ -18,7 +18,7 @@ from packproof.base.errors import KernelFault, UsageError
 from packproof.base.importing import one_line_reason
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.execution.torch_state import TorchState
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming.location import Location
 from packproof.harness.process.privilege import adopt_orphans, child_pids, confine
 from packproof.harness.process.start.imports import fast_imports
 from packproof.harness.process.wire import READ_BYTES, Decoder, Frame, decode_call, encode, refusal_frame, result_frame

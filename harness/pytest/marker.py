@@ -11,7 +11,7 @@ import torch
 from packproof.base.errors import UsageError
 from packproof.base.names import short_dtype
 from packproof.harness.check import OPTIONS, CheckRequest, checked, validate
-from packproof.harness.process import missing_target_reason
+from packproof.harness.process.naming import missing_target_reason
 from packproof.harness.pytest.options import option_value
 from packproof.properties.declarations import DEFAULT_DTYPES
 

@@ -18,7 +18,7 @@ from packproof.base.errors import UsageError
 from packproof.bench.kernels.layouts import BenchLayout
 from packproof.bench.kernels.settings import setting
 from packproof.bench.kernels.timing import Run, Tensors
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming.location import Location
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.declarations.declaration import describe_kernel, parse_declaration

@@ -12,7 +12,7 @@ from torch.nn.functional import silu, softplus
 
 from packproof.adapters.peers.registry import PEERS
 from packproof.harness.process.execution.execute import InProcess
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming.location import Location
 from packproof.properties.calling.call import OutsideDomain
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space, golden_cases

@@ -21,7 +21,7 @@ from packproof.harness.check.failure import ReplayInfo
 from packproof.harness.check.rounds import CaseSelection
 from packproof.harness.check.shrink import Allowance
 from packproof.harness.process.execution.execute import InProcess
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming.location import Location
 from packproof.harness.report.events import Cell, CellFinished, Verdict
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space

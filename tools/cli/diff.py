@@ -82,7 +82,7 @@ def diff(
 
         from packproof.base.errors import KernelFault  # noqa: PLC0415
         from packproof.debug import diff as find  # noqa: PLC0415
-        from packproof.harness.process import Location  # noqa: PLC0415
+        from packproof.harness.process.naming import Location  # noqa: PLC0415
         from packproof.properties.calling import Refusal  # noqa: PLC0415
         from packproof.refs.packing import PackLayout  # noqa: PLC0415
 

@@ -26,7 +26,7 @@ from packproof.debug.cases import (
 from packproof.debug.local import LocalRunner
 from packproof.debug.own_tensors import Tool, check_seed, describe_value, run_reference, sample_of_tensors
 from packproof.debug.rows import RowRange, ranges
-from packproof.harness.process import Location
+from packproof.harness.process.naming import Location
 from packproof.harness.report.maps import Layout, compact
 from packproof.properties.bounds import score, vjp
 from packproof.properties.calling import TensorKey

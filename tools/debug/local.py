@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from packproof.base.errors import KernelFault, UsageError
-from packproof.harness.process import Location, Worker
+from packproof.harness.process import Worker
 from packproof.harness.process.execution import InProcess
+from packproof.harness.process.naming import Location
 from packproof.interpreter import is_interpreting
 from packproof.properties.calling import Call, Refusal, Result
 

@@ -14,7 +14,8 @@ from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.names import ATTENTION, SEED, is_seed, require_known
 from packproof.base.names import long_dtype as dtype_name
 from packproof.harness.check import errors_as_verdicts, inconclusive_verdicts
-from packproof.harness.process import address, run_on_every_core
+from packproof.harness.process import run_on_every_core
+from packproof.harness.process.naming import address
 from packproof.harness.report import (
     Cell,
     CellFinished,

@@ -9,7 +9,7 @@ import torch
 
 from packproof.base.errors import UsageError, checked_init
 from packproof.base.names import require_known
-from packproof.harness.process import Location
+from packproof.harness.process.naming import Location
 from packproof.models.pack import Pack, cumulative_lengths
 
 Arguments = Mapping[str, Any]

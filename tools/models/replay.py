@@ -13,7 +13,7 @@ from packproof.base.files import damaged_error
 from packproof.base.names import short_dtype
 from packproof.harness import check
 from packproof.harness.check import ReplayOutcome, ReplayStatus
-from packproof.harness.process import Location, address
+from packproof.harness.process.naming import Location, address
 from packproof.harness.report import Cell, RunFinished, Status, Verdict
 from packproof.harness.report.replay_files import MODULE_KIND, ModuleRecord, read_content
 from packproof.models.check import ModuleRequest, module_request, run_module_check

@@ -8,7 +8,7 @@ from torch import nn
 
 from packproof.base.errors import UsageError
 from packproof.base.importing import one_line_reason
-from packproof.harness.process import Location
+from packproof.harness.process.naming import Location
 
 
 def load_module(target: str) -> nn.Module:

@@ -12,7 +12,8 @@ from packproof.base.text import printable
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.harness.check.targets.reference_trial import try_laws, try_reference
-from packproof.harness.process import Location, Worker, address, differentiate_apart, kernel_address
+from packproof.harness.process import Worker, differentiate_apart
+from packproof.harness.process.naming import Location, address, kernel_address
 from packproof.properties.cases import MAX_AXIS_SIZE, Domain, Space
 from packproof.properties.declarations import (
     DEFAULT_DTYPES,

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from packproof.base.errors import PackproofError, UsageError
-from packproof.harness.process import Location, call_frame, encode, import_path
+from packproof.harness.process import call_frame, encode, import_path
+from packproof.harness.process.naming import Location
 from packproof.harness.report import Cell, CellFinished, CellStarted, Event, Failure, Status, Verdict
 from packproof.harness.tiers.compute_sanitizer.findings import Finding, error_count, findings
 from packproof.harness.tiers.compute_sanitizer.program import PREFIX

@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 from packproof.base.errors import KernelFault
-from packproof.harness.process import Decoder, Location, decode_call
+from packproof.harness.process import Decoder, decode_call
 from packproof.harness.process.execution import InProcess
+from packproof.harness.process.naming import Location
 from packproof.properties.calling import Refusal
 
 PREFIX = "packproof "

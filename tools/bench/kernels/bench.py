@@ -45,7 +45,8 @@ from packproof.bench.kernels.timing import (
     measure,
     measure_footprint,
 )
-from packproof.harness.process import Location, run_on_every_core
+from packproof.harness.process import run_on_every_core
+from packproof.harness.process.naming import Location
 from packproof.properties.calling import Refusal
 from packproof.properties.cases import Sample
 from packproof.properties.ops import Op

@@ -18,8 +18,8 @@ import torch
 
 from packproof.harness.check import CheckRequest, plan, run_plan
 from packproof.harness.check.targets import open_target
-from packproof.harness.process import Location
 from packproof.harness.process.execution import start_fork
+from packproof.harness.process.naming import Location
 from packproof.harness.report import RunFinished, Verdict
 from packproof.museum.rogues import MARK, Rogue, entries, require_throwaway_root, running_sum
 from packproof.proof.museum.throwaway_root import ThrowawayRootError, environment, throwaway_root

@@ -13,8 +13,8 @@ from typing import Any
 
 from packproof.base.errors import PackproofError
 from packproof.harness.check.targets import BuiltinKernel
-from packproof.harness.process import Location
 from packproof.harness.process.execution import InProcess
+from packproof.harness.process.naming import Location
 from packproof.proof.mutants.fork_pool import TAINTED
 from packproof.proof.mutants.mutant import Mutant, install
 from packproof.proof.mutants.outcome import DECIDING, detected_by

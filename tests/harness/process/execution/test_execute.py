@@ -18,7 +18,7 @@ from packproof.base.errors import KernelFault, UsageError
 from packproof.harness.process.execution import error_classification, execute
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.execution.invocation import Invocation
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming.location import Location
 from packproof.interpreter.memory_guard import is_poison
 from packproof.properties.calling.call import Call, MachineLimit, Placement, Refusal
 

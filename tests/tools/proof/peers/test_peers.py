@@ -16,7 +16,7 @@ from packproof.base.errors import UsageError
 from packproof.cli import ending, main
 from packproof.harness.check.replay import replay
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.process import location
+from packproof.harness.process.naming import location
 from packproof.harness.report.events import Cell, Verdict
 from packproof.proof.peers import board as boards
 from packproof.proof.peers import run

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from packproof.base.importing import working_directory
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming.location import Location
 
 
 def kernel_address(kernel: str | Callable[..., Any]) -> str:

@@ -13,8 +13,8 @@ import pytest
 
 import packproof
 from packproof.base.errors import UsageError
-from packproof.harness.process.address import address, kernel_address
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming.address import address, kernel_address
+from packproof.harness.process.naming.location import Location
 
 KERNELS = """
 import functools, packproof
@@ -50,7 +50,7 @@ def declared(x, *, cu_seqlens):
 """
 SCRIPT = """
 from kernels_here import *
-from packproof.harness.process.address import kernel_address as shown
+from packproof.harness.process.naming.address import kernel_address as shown
 
 def own(x): ...
 

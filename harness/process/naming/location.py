@@ -18,7 +18,7 @@ from packproof.base.importing import (
     working_directory,
 )
 from packproof.base.names import alternatives_text, did_you_mean
-from packproof.harness.process.source_names import canonical_target, incomplete_target_error
+from packproof.harness.process.naming.source_names import canonical_target, incomplete_target_error
 
 _import_depth = 0  # of the targets that this process is importing
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.process.source_names import missing_target_reason
+from packproof.harness.process.naming.source_names import missing_target_reason
 
 SOURCE = """
 raise SystemExit("imported")
