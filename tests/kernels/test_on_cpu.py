@@ -53,22 +53,6 @@ def python(*arguments: str, interpret: str = "1") -> str:
     return ran.stdout
 
 
-def test_an_interpreter_that_cannot_be_repaired_is_refused_by_the_import() -> None:
-    printed = python(
-        "-c",
-        """
-from triton.runtime import interpreter
-del interpreter.InterpreterBuilder.create_dot
-try:
-    from packproof.kernels.ssd import ssd
-except Exception as error:
-    print(type(error).__name__, error)
-""",
-    )
-    assert printed.startswith("PackproofError packproof does not know triton ")
-    assert "InterpreterBuilder has no create_dot" in printed
-
-
 def test_interpretation_that_is_requested_too_late_is_refused() -> None:
     """By kernels imported after the request, and by those that share modules with others imported before."""
     printed = python(
