@@ -12,7 +12,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -125,6 +125,7 @@ def _type(annotation: Any) -> str:
     return _DOTTED.sub(lambda match: _public().get(match[0], match[1]), text).replace("~", "")
 
 
+@cache
 def _public() -> dict[str, str]:
     """The public name of each class, by the module and name that define it."""
     return {f"{e.home}.{e.name.rpartition('.')[2]}": e.name for e in entries() if isinstance(e.value, type)}

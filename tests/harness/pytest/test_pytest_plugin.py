@@ -1,6 +1,5 @@
 """The pytest plugin in separate suites, with a fake engine that supplies the verdicts."""
 
-import importlib.metadata
 import os
 import subprocess
 import sys
@@ -15,11 +14,10 @@ from packproof.base.errors import UsageError
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
 from packproof.properties.laws.catalogue import PROPERTIES
+from tests.in_process import PLUGIN
 
 pytest_plugins = ["pytester"]
 
-INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))
-PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest.plugin")
 SUITE = """
 import pytest
 
