@@ -31,7 +31,7 @@ CORRECT = {
     "in_place": "fp32",
 }
 ON_THE_PAGE = ("padded", "heads_first")  # test_page.py judges the same declarations, by more properties
-PROPERTIES = ("reference", "packing", "isolation", "permutation", "memory", "strides")
+PROPERTIES = ("reference", "packing", "memory", "strides")
 TAKEN = [*CORRECT.items(), *(pytest.param(name, "fp32", marks=pytest.mark.proof) for name in ON_THE_PAGE)]
 
 
