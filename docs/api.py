@@ -133,6 +133,7 @@ def _type(annotation: Any) -> str:
     return _DOTTED.sub(lambda match: _public().get(match[0], match[1]), text).replace("~", "")
 
 
+@cache
 def _public() -> dict[str, str]:
     """The public name of each class, by the module and name that define it."""
     return {f"{e.home}.{e.name.rpartition('.')[2]}": e.name for e in entries() if isinstance(e.value, type)}

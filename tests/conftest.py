@@ -1,8 +1,10 @@
 """Shared by the whole suite: one torch thread, and a summary of what detected each bug of the museum."""
 
+import contextlib
 import os
 import statistics
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,13 @@ def pytest_configure() -> None:
     """
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path) -> Iterator[Path]:
+    """The working directory of a test, which has nothing in it."""
+    with contextlib.chdir(tmp_path):
+        yield tmp_path
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

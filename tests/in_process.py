@@ -1,6 +1,7 @@
 """Command lines and Python code in this process, and what they print: another would start for longer than most run."""
 
 import contextlib
+import importlib.metadata
 import io
 import sys
 from collections.abc import Callable, Iterator
@@ -8,7 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from packproof.cli import main
+
+_INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))
+PLUGIN = () if _INSTALLED else ("-p", "packproof.harness.pytest.plugin")
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,12 @@ class Done:
 def packproof_in(folder: Path, *arguments: str) -> Done:
     """`packproof ARGUMENTS` in a folder."""
     return _printed(folder, lambda: main.run(arguments))
+
+
+def pytest_in(folder: Path, *arguments: str) -> Done:
+    """`pytest ARGUMENTS` in a folder, with packproof's plugin."""
+    ours = ("-p", "no:cacheprovider", "-p", "no:faulthandler", "--capture=no")  # what this run of pytest has already
+    return _printed(folder, lambda: pytest.main([*PLUGIN, *ours, *arguments]))
 
 
 def python_in(folder: Path, source: str) -> Done:
@@ -50,11 +62,12 @@ def _printed(folder: Path, run: Callable[[], int]) -> Done:
 @contextlib.contextmanager
 def _imports_of(folder: Path) -> Iterator[None]:
     """Files of a folder can be imported, and are forgotten afterwards: those of another may have the same names."""
+    path = list(sys.path)
     sys.path.insert(0, str(folder))
     try:
         yield
     finally:
-        sys.path.remove(str(folder))
+        sys.path[:] = path
         for name in [name for name, module in sys.modules.items() if _parent(module) == folder]:
             del sys.modules[name]
 

@@ -299,9 +299,17 @@ def exit_code_of_a_command(prepare: Callable[[], None], encoding: str) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
-@pytest.mark.parametrize("descriptors", [(1,), (2,), (1, 2)])
-@pytest.mark.parametrize("where", ["/dev/full", "/dev/null", "closed", "pipe"])
+STREAMS, ENCODINGS = ((1,), (2,), (1, 2)), ("utf-8", "ascii", "latin-1")
+
+
+@pytest.mark.parametrize(
+    ("where", "descriptors", "encoding"),
+    [
+        (where, descriptors, ENCODINGS[(k + n) % 3])
+        for k, where in enumerate(("/dev/full", "/dev/null", "closed", "pipe"))
+        for n, descriptors in enumerate(STREAMS)
+    ],
+)
 def test_an_exit_code_does_not_depend_on_what_can_be_printed(
     monkeypatch: pytest.MonkeyPatch, where: str, descriptors: tuple[int, ...], encoding: str
 ) -> None:

@@ -67,9 +67,8 @@ def broken():
 
 
 @pytest.fixture
-def layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "layers.py").write_text(LAYERS)
-    monkeypatch.chdir(tmp_path)
+def layers(empty_folder: Path) -> None:
+    (empty_folder / "layers.py").write_text(LAYERS)
 
 
 WIDE = ["--inputs", "8", "--profile", "quick"]
