@@ -13,6 +13,7 @@ from packproof.adapters.function_name import FunctionName
 from packproof.properties.declarations.declaration import describe_kernel
 from tests.adapters.conventions import CONVENTIONS
 from tests.adapters.test_conventions import report
+from tests.in_process import imports_of
 from tests.test_docs import PYTHON, ROOT, check, write_files
 
 PAGE = "docs/adapters.md"
@@ -69,8 +70,8 @@ def test_the_table_has_every_convention() -> None:
     assert len(ROWS) >= 17
 
 
-def test_the_declarations_of_the_page_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_declarations_of_the_page_are_valid(tmp_path: Path) -> None:
     write_files(PAGE, tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)  # one file imports another one
-    for source in PYTHON.findall((ROOT / PAGE).read_text()):
-        exec(source, {})
+    with imports_of(tmp_path):  # one file imports another one
+        for source in PYTHON.findall((ROOT / PAGE).read_text()):
+            exec(source, {})

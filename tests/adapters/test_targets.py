@@ -1,5 +1,6 @@
 """Where an adapted kernel is found, and what its op is."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,9 @@ def test_an_adapter_is_checked_as_its_own_op_alone(folder: Path) -> None:
         packproof.check(f"{folder}/inner/adapted.py:conv", op="rope")
 
 
-def test_a_file_is_looked_for_in_the_current_folder_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder / "inner")
-    adapter = adapt("the_kernels.py:Module.conv", op="causal_conv1d", tokens=Packed(-1))
+def test_a_file_is_looked_for_in_the_current_folder_first(folder: Path) -> None:
+    with contextlib.chdir(folder / "inner"):
+        adapter = adapt("the_kernels.py:Module.conv", op="causal_conv1d", tokens=Packed(-1))
     x, weight, offsets = torch.randn(5, 3), torch.randn(3, 2), torch.tensor([0, 2, 5])
     want = packproof.refs.causal_conv1d(x, weight, cu_seqlens=offsets)
     assert torch.equal(adapter(x, weight, cu_seqlens=offsets), want)

@@ -55,9 +55,8 @@ def broken():
 
 
 @pytest.fixture
-def layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "layers.py").write_text(LAYERS)
-    monkeypatch.chdir(tmp_path)
+def layers(working_folder: Path) -> None:
+    (working_folder / "layers.py").write_text(LAYERS)
 
 
 WIDE = ["--inputs", "8", "--profile", "quick"]

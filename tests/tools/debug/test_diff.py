@@ -135,8 +135,7 @@ def test_states_and_slack_are_named_as_such() -> None:
     assert [str(rows) for rows in states.ranges] == ["sequence 2"]
 
 
-def test_a_replay_file_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_replay_file_is_enough(working_folder: Path) -> None:
     target = "packproof.museum.convolution:C1"
     with pytest.raises(packproof.CheckFailed):
         packproof.check(

@@ -49,10 +49,9 @@ WIDE = ["--inputs", "4", "--profile", "quick"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "layers.py").write_text(LEAKY)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(working_folder: Path) -> Path:
+    (working_folder / "layers.py").write_text(LEAKY)
+    return working_folder
 
 
 def written(folder: Path, law: str) -> Path:

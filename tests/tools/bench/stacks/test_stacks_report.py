@@ -68,13 +68,12 @@ bf16, forward, backward, one fused AdamW update; median of 3 steps.
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(working_folder: Path) -> Path:
     """stack.json, with handmade times."""
-    monkeypatch.chdir(tmp_path)
     written = StacksFile("stack.json", "packproof bench stack")
     for event in events():
         written(event)
-    return tmp_path / "stack.json"
+    return working_folder / "stack.json"
 
 
 def events() -> tuple[StackEvent, ...]:
