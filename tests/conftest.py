@@ -1,4 +1,4 @@
-"""Shared by the whole suite: one torch thread, and a summary of what detected each bug of the museum."""
+"""Shared by the whole suite: one torch thread, a working folder, and what detected each bug of the museum."""
 
 import contextlib
 import os

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def _printed(folder: Path, run: Callable[[], int]) -> Done:
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(folder),
-        _imports_of(folder),
+        imports_of(folder),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
@@ -60,7 +61,7 @@ def _printed(folder: Path, run: Callable[[], int]) -> Done:
 
 
 @contextlib.contextmanager
-def _imports_of(folder: Path) -> Iterator[None]:
+def imports_of(folder: Path) -> Iterator[None]:
     """Files of a folder can be imported, and are forgotten afterwards: those of another may have the same names."""
     path = list(sys.path)
     sys.path.insert(0, str(folder))
@@ -70,6 +71,25 @@ def _imports_of(folder: Path) -> Iterator[None]:
         sys.path[:] = path
         for name in [name for name, module in sys.modules.items() if _parent(module) == folder]:
             del sys.modules[name]
+
+
+@contextlib.contextmanager
+def environment(**variables: str | None) -> Iterator[None]:
+    """Variables of the environment as a user would set them; None for one that is not set."""
+    before = {name: os.environ.get(name) for name in variables}
+    _set_environment(variables)
+    try:
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _parent(module: Any) -> Path | None:

@@ -16,20 +16,22 @@ from packproof.harness.check.unit import run_unit
 from packproof.harness.process import CoreTime, run_on_every_core
 from packproof.harness.report import Cell, CellFinished, Event, FailureFound, RunFinished, RunStarted, Timings, Verdict
 
-_GRACE = 30.0  # seconds past the end of a run, for an open call to return and a failure to be shrunk
+_GRACE = 30.0
 
 StartUnit = Callable[[], Iterator[Event]]
 
 
-def run_plan(plan: Plan) -> Iterator[Event]:
+def run_plan(plan: Plan, grace: float = _GRACE) -> Iterator[Event]:
     """Every event of the run, from RunStarted to RunFinished, with verdicts in the order of the plan.
+
+    grace: seconds past its end, for an open call to return and a failure to be shrunk.
 
     Units run side by side, each in a process of its own, one for each core. Ctrl-C ends the stream with
     RunFinished(interrupted=True) and all results so far.
     """
     start, interrupted = time.monotonic(), False
     limit = math.inf if plan.request.max_time is None else plan.request.max_time
-    run, reason = _PlanRun(plan, start + limit), "out of time before it had a result"
+    run, reason = _PlanRun(plan, start + limit, grace), "out of time before it had a result"
     yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes)
     try:
         with closing(run.events()) as events:
@@ -48,8 +50,8 @@ def run_plan(plan: Plan) -> Iterator[Event]:
 class _PlanRun:
     """Collects the verdicts of a run, and the time spent."""
 
-    def __init__(self, plan: Plan, deadline: float) -> None:
-        self._plan, self._deadline = plan, deadline
+    def __init__(self, plan: Plan, deadline: float, grace: float) -> None:
+        self._plan, self._deadline, self._grace = plan, deadline, grace
         self.timings = pop_seconds()  # spans of this process so far; forks start with none
         self._verdicts: dict[Cell, Verdict] = {}
         self._first_verdicts: dict[Cell, Verdict] = {}  # failures still being shrunk
@@ -67,7 +69,7 @@ class _PlanRun:
         units, device = self._plan.units, self._plan.request.device
         retry = _Retry(units, self._verdicts, self._start_unit)
         calls = [*map(self._start_unit, range(len(units)))]
-        deadline = self._deadline + _GRACE
+        deadline = self._deadline + self._grace
         for event in run_on_every_core(calls, device, record_type=Event, retry=retry, deadline=deadline):
             yield self._record(event)
 

@@ -26,9 +26,12 @@ def gpu_environment(worker: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": names[worker % len(names)]} if names else {}
 
 
-def worker_count() -> int | None:
-    """The number of workers for all GPUs: equally many for each, at most one for each core; None without GPUs."""
-    gpus, cores = len(visible_gpus()), available_cores()
+def worker_count(cores: int | None = None) -> int | None:
+    """The number of workers for all GPUs: equally many for each, at most one for each core; None without GPUs.
+
+    cores: those of this process, unless given.
+    """
+    gpus, cores = len(visible_gpus()), available_cores() if cores is None else cores
     return gpus * min(WORKERS_PER_GPU, max(1, cores // gpus)) if gpus else None
 
 

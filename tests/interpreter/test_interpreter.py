@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from packproof.base.errors import PackproofError
+from tests.in_process import environment
 
 pytest.importorskip("triton")
 
@@ -69,11 +70,11 @@ def test_arguments_are_bound_as_inspect_binds_them(args: tuple[int, ...], kwargs
     assert outcome(arguments.call_arguments) == outcome(inspect.getcallargs)
 
 
-def test_it_has_to_be_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_has_to_be_switched_on() -> None:
     from packproof.interpreter import repair  # noqa: PLC0415  (needs triton)
 
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(PackproofError, match="set TRITON_INTERPRET=1 before Triton kernels are imported"):
+    switched_off = environment(TRITON_INTERPRET=None)
+    with switched_off, pytest.raises(PackproofError, match="set TRITON_INTERPRET=1 before Triton kernels are imported"):
         repair.install()
 
 

@@ -13,6 +13,7 @@ import torch
 import packproof
 from packproof.base.errors import ArgumentError, UsageError
 from packproof.properties.cases.case import Case
+from tests.in_process import imports_of
 
 HERE = Path(__file__).parent
 SCALED = """
@@ -108,7 +109,7 @@ def test_a_kernel_that_is_not_interpreted_refuses_cpu_tensors() -> None:
 
 
 @NOT_INTERPRETED
-def test_debugging_tools_interpret_a_third_party_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debugging_tools_interpret_a_third_party_kernel(tmp_path: Path) -> None:
     from tests.harness.rogues_op import SCALED as OP  # noqa: PLC0415
 
     op, file = forward_only(OP), tmp_path / "scale.py"
@@ -119,12 +120,12 @@ def test_debugging_tools_interpret_a_third_party_kernel(tmp_path: Path, monkeypa
     found = packproof.diff(f"{file}:off", case=case, op=op)
     assert [(d.tensor, d.rows) for d in found.divergences] == [("y", 5)]
 
-    monkeypatch.syspath_prepend(tmp_path)
-    scale = importlib.import_module("scale")
-    inputs = {"x": torch.linspace(-1, 1, 10).view(5, 2).bfloat16(), "weight": torch.tensor([0.3, -0.7]).bfloat16()}
-    packproof.gradcheck(scale.scaled, inputs, cu_seqlens=torch.tensor([0, 3, 5]), op=op)
-    with pytest.raises(packproof.CheckFailed, match="scaled is wrong in 1 tensor\n    y: sequence"):
-        packproof.gradcheck(scale.off, inputs, cu_seqlens=torch.tensor([0, 3, 5]), op=op)
+    with imports_of(tmp_path):
+        scale = importlib.import_module("scale")
+        inputs = {"x": torch.linspace(-1, 1, 10).view(5, 2).bfloat16(), "weight": torch.tensor([0.3, -0.7]).bfloat16()}
+        packproof.gradcheck(scale.scaled, inputs, cu_seqlens=torch.tensor([0, 3, 5]), op=op)
+        with pytest.raises(packproof.CheckFailed, match="scaled is wrong in 1 tensor\n    y: sequence"):
+            packproof.gradcheck(scale.off, inputs, cu_seqlens=torch.tensor([0, 3, 5]), op=op)
 
 
 @NOT_INTERPRETED

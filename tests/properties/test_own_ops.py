@@ -1,6 +1,7 @@
 """A user's ops have an error bound without declaring one: correct kernels pass by it, incorrect ones are detected."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,12 +136,11 @@ def test_what_a_reference_cannot_do_is_reported_before_a_kernel_is_judged(refere
         try_reference(op)
 
 
-def test_an_op_inside_adapt_is_enough(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_op_inside_adapt_is_enough(working_folder: Path) -> None:
     from packproof.cli import main  # noqa: PLC0415
     from packproof.harness.check.replay import replay  # noqa: PLC0415
 
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(
+    (working_folder / "mine.py").write_text(
         "from packproof.adapters import adapt\n"
         "from tests.properties import own_ops\n"
         "right = adapt(own_ops.softmax, op=own_ops.SOFTMAX)\n"
@@ -149,7 +149,7 @@ def test_an_op_inside_adapt_is_enough(tmp_path: Any, monkeypatch: pytest.MonkeyP
     request = ["--dtype", "fp32", "--property", "packing", "--profile", "quick", "--device", "cpu"]
     assert main.run(["check", "mine.py:right", *request]) == 0
     assert main.run(["check", "mine.py:wrong", *request]) == 1
-    [file] = (tmp_path / ".packproof").glob("segment_softmax-packing-*.json")
+    [file] = (working_folder / ".packproof").glob("segment_softmax-packing-*.json")
     assert replay(file).status == "failing"
     assert packproof.diff("mine.py:wrong", case=file).divergences
     assert SOFTMAX.absolute is None

@@ -76,10 +76,8 @@ def test_sizes_of_a_correct_kernel(file: str) -> None:
     assert not any(found)
 
 
-def test_a_kernel_that_goes_wrong_past_2_31_elements_is_a_failure_with_its_case(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("working_folder")
+def test_a_kernel_that_goes_wrong_past_2_31_elements_is_a_failure_with_its_case() -> None:
     request = CheckRequest(
         target=f"{HERE / 'sizes_on_gpu.py'}:offsets_in_int32",
         op="causal_conv1d",
@@ -123,10 +121,8 @@ def test_a_correct_kernel_passes_what_torch_needs(law: Property) -> None:
     assert not any(found)
 
 
-def test_an_illegal_access_is_detected_made_small_and_the_other_properties_are_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("working_folder")
+def test_an_illegal_access_is_detected_made_small_and_the_other_properties_are_judged() -> None:
     request = CheckRequest(
         target=f"{HERE / 'wrong_on_gpu.py'}:illegal_on_three_tokens",
         op="causal_conv1d",

@@ -5,7 +5,6 @@ The property that detected each, and how soon, is printed at the end of the run 
 
 from collections.abc import Callable, Iterator
 from itertools import cycle
-from pathlib import Path
 
 import pytest
 
@@ -56,7 +55,7 @@ def test_a_bug_is_detected(name: str, record_property: Callable[[str, object], N
 
 
 # one kernel in twelve, dtypes alternate; `packproof museum alarms`, which `make proof` runs, takes all of both
+@pytest.mark.usefixtures("working_folder")
 @pytest.mark.parametrize(("name", "dtype"), list(zip(list(CONTROLS)[::12], cycle(DTYPES), strict=False)))
-def test_a_correct_kernel_does_not_fail(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_correct_kernel_does_not_fail(name: str, dtype: str) -> None:
     assert failures(CONTROLS[name], "quick", (dtype,)) == []

@@ -1,5 +1,6 @@
 """Wrong command lines. Each ends with exit code 2 and one line that names the option, what came and the way out."""
 
+import contextlib
 import json
 import re
 import shlex
@@ -267,10 +268,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("line", WRONG)
 def test_a_wrong_command_line_is_refused_in_one_line(
-    line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(folder)
-    assert main.run(shlex.split(line)) == 2
+    with contextlib.chdir(folder):
+        assert main.run(shlex.split(line)) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch(r"packproof: .{10,400}\n", err)

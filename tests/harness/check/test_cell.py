@@ -72,9 +72,7 @@ def kinds(events: list[Event | None]) -> list[type]:
     return [type(event) for event in events if not isinstance(event, Progress)]
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # type: ignore[arg-type]
+pytestmark = pytest.mark.usefixtures("working_folder")
 
 
 def test_a_cell_pauses_after_each_round_and_ends_with_its_verdict() -> None:

@@ -24,9 +24,7 @@ def expected(folder: Path, **more: str) -> ExpectedFailures:
     return ExpectedFailures.from_file(str(file))
 
 
-@pytest.fixture(autouse=True)
-def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("working_folder")
 
 
 def test_an_expected_failure_keeps_its_layout_and_does_not_fail_the_run(tmp_path: Path) -> None:

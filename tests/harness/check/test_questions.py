@@ -59,9 +59,7 @@ def _conv(x: Any, weight: Any, cu_seqlens: Any, masked: Any, order: int = 1) -> 
     return torch.where((ids >= 0)[:, None], y, 0)
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("working_folder")
 
 
 @pytest.mark.parametrize(

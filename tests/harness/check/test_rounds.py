@@ -37,9 +37,7 @@ def scaled(x, weight, *, cu_seqlens):
 """
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("working_folder")
 
 
 def events(source: str, **settings: object) -> list[Event]:

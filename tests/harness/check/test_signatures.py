@@ -134,9 +134,8 @@ adapted_stateful = adapters.adapt(always_states, op="causal_conv1d", fixed={"ret
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(KERNELS)
+def _mine(working_folder: Path) -> None:
+    (working_folder / "mine.py").write_text(KERNELS)
 
 
 def judged(name: str, op: str | None = "causal_conv1d", law: str = "reference", **settings: Any) -> tuple[Verdict, str]:

@@ -25,9 +25,7 @@ def target(name: str) -> str:
     return f"{HERE / 'check' / 'tuned_kernels.py'}:{name}"
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("working_folder")
 
 
 def verdicts(name: str, *properties: str, **fields: Any) -> list[Verdict]:

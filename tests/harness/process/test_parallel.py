@@ -14,6 +14,7 @@ import torch
 from packproof.base.errors import UsageError
 from packproof.harness.process import parallel
 from packproof.harness.process.parallel import UnitError, differentiate_apart, run_on_every_core, run_side_by_side
+from tests.in_process import environment
 
 
 def pids(count: int, seconds: float = 0.0) -> Iterator[int]:
@@ -137,14 +138,14 @@ def test_where_forks_cannot_differentiate_units_run_here_one_after_another(monke
     assert list(run_side_by_side([partial(pids, 2)] * 2, max_processes=2, record_type=int)) == [os.getpid()] * 4
 
 
-def test_units_on_cuda_are_spread_over_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_on_cuda_are_spread_over_the_gpus() -> None:
     def where() -> Iterator[str]:
         yield os.environ["CUDA_VISIBLE_DEVICES"]
 
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    assert sorted(run_on_every_core([where] * 3, "cuda", record_type=str)) == ["4", "4", "7"]
-    assert list(run_on_every_core([where], "cpu", record_type=str)) == ["4,7"]
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
+    with environment(CUDA_VISIBLE_DEVICES="4,7"):
+        assert sorted(run_on_every_core([where] * 3, "cuda", record_type=str)) == ["4", "4", "7"]
+        assert list(run_on_every_core([where], "cpu", record_type=str)) == ["4,7"]
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
 
 
 @pytest.mark.parametrize("accelerator", [None, "cuda"])

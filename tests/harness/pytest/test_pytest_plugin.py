@@ -186,9 +186,9 @@ def test_a_requested_gpu_that_is_missing_is_an_error(suite: pytest.Pytester, mon
     )
 
 
-def test_the_summary_has_the_finding(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    result = run(suite, SUITE.format(more=", properties=['packing']"))
+def test_the_summary_has_the_finding(suite: pytest.Pytester) -> None:
+    with environment(COLUMNS="160"):
+        result = run(suite, SUITE.format(more=", properties=['packing']"))
     result.stdout.fnmatch_lines(
         ["FAILED *?packing-bf16? - conv packing (y) at ?1, 1?: sequence 1, token 0: wrong; standard 0"]
     )

@@ -9,6 +9,7 @@ import pytest
 
 import packproof
 from packproof.cli import main
+from tests.in_process import environment
 
 # What a shell sets before it asks for completions of "packproof pe", as the scripts below tell it to.
 ASKED = {
@@ -29,16 +30,11 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("shell", ASKED)
-def test_each_shell_gets_its_script_and_its_completions(
-    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in {**ASKED[shell], "_PACKPROOF_COMPLETE": f"source_{shell}"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit):
+def test_each_shell_gets_its_script_and_its_completions(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with environment(**ASKED[shell], _PACKPROOF_COMPLETE=f"source_{shell}"), pytest.raises(SystemExit):
         main.run([])
     assert SCRIPTS[shell] in capsys.readouterr().out
-    monkeypatch.setenv("_PACKPROOF_COMPLETE", f"complete_{shell}")
-    with pytest.raises(SystemExit):
+    with environment(**ASKED[shell], _PACKPROOF_COMPLETE=f"complete_{shell}"), pytest.raises(SystemExit):
         main.run([])
     completions = capsys.readouterr().out
     assert "peers" in completions
@@ -123,12 +119,10 @@ def test_values_of_options_are_completed(
     ],
 )
 def test_the_subcommands_of_the_bench_and_the_options_of_each_are_completed(
-    line: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str, expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COMP_WORDS", f"packproof {line}")
-    monkeypatch.setenv("COMP_CWORD", str(line.count(" ") + 1))
-    monkeypatch.setenv("_PACKPROOF_COMPLETE", "complete_bash")
-    with pytest.raises(SystemExit):
+    words = {"COMP_WORDS": f"packproof {line}", "COMP_CWORD": str(line.count(" ") + 1)}
+    with environment(**words, _PACKPROOF_COMPLETE="complete_bash"), pytest.raises(SystemExit):
         main.run([])
     assert capsys.readouterr().out.split() == expected
 

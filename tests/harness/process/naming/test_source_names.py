@@ -1,5 +1,6 @@
 """Whether a target exists, from sources alone: nothing of what they say is run."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,16 +19,16 @@ if True:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "mine.py").write_text(SOURCE)
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package/__init__.py").write_text("raise SystemExit('imported')")
-    (tmp_path / "package/inner.py").write_text("def conv(x): ...")
-    (tmp_path / "stars.py").write_text("from elsewhere import *")
-    (tmp_path / "lazy.py").write_text("def __getattr__(name): ...")
-    (tmp_path / "broken.py").write_text("def (")
+def here(working_folder: Path) -> Iterator[None]:
+    (working_folder / "mine.py").write_text(SOURCE)
+    (working_folder / "package").mkdir()
+    (working_folder / "package/__init__.py").write_text("raise SystemExit('imported')")
+    (working_folder / "package/inner.py").write_text("def conv(x): ...")
+    (working_folder / "stars.py").write_text("from elsewhere import *")
+    (working_folder / "lazy.py").write_text("def __getattr__(name): ...")
+    (working_folder / "broken.py").write_text("def (")
+    with imports_of(working_folder):
+        yield
 
 
 @pytest.mark.parametrize(
