@@ -14,7 +14,7 @@ from packproof.base.errors import UsageError
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
 from packproof.properties.laws.catalogue import PROPERTIES
-from tests.in_process import PLUGIN, pytest_in
+from tests.in_process import PLUGIN, environment, pytest_in
 
 pytest_plugins = ["pytester"]
 

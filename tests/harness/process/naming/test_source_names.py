@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from packproof.harness.process.naming.source_names import missing_target_reason
+from tests.in_process import imports_of
 
 SOURCE = """
 raise SystemExit("imported")
