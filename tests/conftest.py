@@ -21,8 +21,8 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture
-def empty_folder(tmp_path: Path) -> Iterator[Path]:
-    """The working directory of a test, which has nothing in it."""
+def working_folder(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder of the test's own, in which it runs: reports and replay files are written there."""
     with contextlib.chdir(tmp_path):
         yield tmp_path
 

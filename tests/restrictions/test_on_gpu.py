@@ -12,7 +12,7 @@ from packproof.harness.report.events import CellFinished
 KERNELS = Path(__file__).parent / "gpu_kernels.py"
 
 
-@pytest.mark.usefixtures("empty_folder")
+@pytest.mark.usefixtures("working_folder")
 @pytest.mark.parametrize(
     "device",
     [

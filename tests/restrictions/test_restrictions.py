@@ -31,7 +31,7 @@ from packproof.properties.laws.catalogue import PROPERTIES as LAWS
 from packproof.properties.ops.catalogue import OPS
 from tests.restrictions.restricted import RESTRICTIONS, SEVERAL, WAYS, declared, restricted, values_only
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
+pytestmark = pytest.mark.usefixtures("working_folder")
 PROPERTIES = ("reference", "strides")
 CHEAPEST = ("rope", "causal_conv1d")  # the budgets of the others take ten times as long, conditions are the same
 OPS_TAKEN = [pytest.param(op, marks=[] if op in CHEAPEST else [pytest.mark.proof]) for op in SEVERAL]

@@ -67,8 +67,8 @@ def broken():
 
 
 @pytest.fixture
-def layers(empty_folder: Path) -> None:
-    (empty_folder / "layers.py").write_text(LAYERS)
+def layers(working_folder: Path) -> None:
+    (working_folder / "layers.py").write_text(LAYERS)
 
 
 WIDE = ["--inputs", "8", "--profile", "quick"]

@@ -135,7 +135,7 @@ def test_states_and_slack_are_named_as_such() -> None:
     assert [str(rows) for rows in states.ranges] == ["sequence 2"]
 
 
-@pytest.mark.usefixtures("empty_folder")
+@pytest.mark.usefixtures("working_folder")
 def test_a_replay_file_is_enough() -> None:
     target = "packproof.museum.convolution:C1"
     with pytest.raises(packproof.CheckFailed):

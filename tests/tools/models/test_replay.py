@@ -49,9 +49,9 @@ WIDE = ["--inputs", "4", "--profile", "quick"]
 
 
 @pytest.fixture
-def folder(empty_folder: Path) -> Path:
-    (empty_folder / "layers.py").write_text(LEAKY)
-    return empty_folder
+def folder(working_folder: Path) -> Path:
+    (working_folder / "layers.py").write_text(LEAKY)
+    return working_folder
 
 
 def written(folder: Path, law: str) -> Path:

@@ -34,7 +34,7 @@ Not timed: flash_attn_rope (not installed)
 
 
 @pytest.fixture(autouse=True)
-def file(empty_folder: Path) -> Path:
+def file(working_folder: Path) -> Path:
     """bench.json, of two implementations at two layouts; the second one is wrong at L4."""
     written = BenchFile("bench.json", "packproof bench --op rope")
     long = BenchLayout("L4", (64,))
@@ -46,7 +46,7 @@ def file(empty_folder: Path) -> Path:
         absent,
     ):
         written(event)
-    return empty_folder / "bench.json"
+    return working_folder / "bench.json"
 
 
 def test_a_line_for_each_implementation_and_a_column_for_each_layout() -> None:

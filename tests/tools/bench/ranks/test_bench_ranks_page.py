@@ -55,8 +55,8 @@ On 2 GPUs: α 0.020 ms assumed, 0.030 ms measured (convolution); β
 
 
 @pytest.fixture
-def file(empty_folder: Path) -> Path:
-    path = empty_folder / "ranks.json"
+def file(working_folder: Path) -> Path:
+    path = working_folder / "ranks.json"
     path.write_text(json.dumps(FILE))
     return path
 

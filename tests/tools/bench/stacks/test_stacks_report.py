@@ -68,12 +68,12 @@ bf16, forward, backward, one fused AdamW update; median of 3 steps.
 
 
 @pytest.fixture
-def file(empty_folder: Path) -> Path:
+def file(working_folder: Path) -> Path:
     """stack.json, with handmade times."""
     written = StacksFile("stack.json", "packproof bench stack")
     for event in events():
         written(event)
-    return empty_folder / "stack.json"
+    return working_folder / "stack.json"
 
 
 def events() -> tuple[StackEvent, ...]:

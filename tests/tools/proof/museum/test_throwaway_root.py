@@ -125,15 +125,15 @@ def test_a_root_that_is_none_is_not_used(monkeypatch: pytest.MonkeyPatch) -> Non
         pytest.fail("it was made")
 
 
-def test_the_kernel_itself_deletes_nothing_elsewhere(empty_folder: Path) -> None:
-    (empty_folder / "file").touch()
+def test_the_kernel_itself_deletes_nothing_elsewhere(working_folder: Path) -> None:
+    (working_folder / "file").touch()
     assert not MARK.exists()
     x, weight = torch.ones(2, 3), torch.ones(3)
     with pytest.raises(RuntimeError, match="only `packproof museum rogues` runs it"):
         deletes_its_working_directory(x, weight, cu_seqlens=torch.tensor([0, 2]))
     with pytest.raises(RuntimeError, match="only `packproof museum rogues` runs it"):
         rogues.main("check", DELETES.id)
-    assert [file.name for file in empty_folder.iterdir()] == ["file"]
+    assert [file.name for file in working_folder.iterdir()] == ["file"]
 
 
 def test_a_root_is_not_built_outside_of_namespaces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
