@@ -224,7 +224,7 @@ def test_the_restricted_kernel_of_the_page_on_checking(tmp_path: Path) -> None:
     done = check(tmp_path, "mine.py:conv", "--op", "causal_conv1d", *few)
     assert done.returncode == 0, done.stdout
     [shown] = re.findall(r"(  limits found:\n.*?)\.\.\.", (ROOT / "docs/check.md").read_text(), re.S)
-    calls = re.compile(r"refused \d+ calls")  # of how many processes, depends on the cores
+    calls = re.compile(r"refused \d+ calls?")  # of how many processes, depends on the cores
     assert calls.sub("", shown) in calls.sub("", done.stdout)
 
 
