@@ -12,7 +12,7 @@ from packproof.proof.mutants.equivalents import find_explanations
 from packproof.proof.mutants.mutant import KERNELS, all_mutants
 from packproof.proof.mutants.run import OPS, run, sample
 
-SIZE = 6
+SIZE = 2
 KILLERS = Path(__file__).parents[2] / "data/killers.json"
 
 
