@@ -1,7 +1,7 @@
 """Check the museum's kernels, each by the properties of its entry, until one fails."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -25,6 +25,7 @@ from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 
 T = TypeVar("T")
+CaseSource = Callable[[Entry, KernelUnderTest, Space, str, int], Iterator[Case]]
 SHORT_LIMITS = {**TIME_LIMITS, "cpu": 6.0}  # one kernel of the museum never returns
 
 
@@ -73,15 +74,25 @@ def detect(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Detecti
 
 
 def detect_with(
-    runner: Runner, entry: Entry, description: Mapping[str, Any], *, profile: str, seed: int = 0
+    runner: Runner,
+    entry: Entry,
+    description: dict[str, Any],
+    *,
+    profile: str,
+    seed: int = 0,
+    draw_cases: CaseSource | None = None,
 ) -> Detection:
-    """The same on a runner of the entry's kernel, whose description is that of `describe_kernel`."""
+    """The same on a runner of the entry's kernel.
+
+    description: of the kernel, by `describe_kernel`.
+    draw_cases: in place of the cases of a check.
+    """
     parameters = parse_declaration(description, entry.kernel).parameters
     start, examples = time.monotonic(), 0
     promises = Promises(**entry.promises)
     subject = KernelUnderTest(OPS[entry.op], runner, promises, gradients=entry.gradients)
     space = Space(OPS[entry.op], entry.dtype, promises, parameters, on_gpu=runner.device == "cuda")
-    for examples, case in enumerate(_cases(entry, subject, space, profile, seed), start=1):
+    for examples, case in enumerate((draw_cases or _cases)(entry, subject, space, profile, seed), start=1):
         for name in entry.properties:
             if violation := _find_violation(subject, space, PROPERTIES[name], case):
                 (lengths, lines), seconds = violation, time.monotonic() - start
