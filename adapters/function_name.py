@@ -8,7 +8,14 @@ from types import ModuleType
 from typing import Any
 
 from packproof.base.errors import UsageError
-from packproof.base.importing import import_by_name, load_module, one_line_reason, resolve_attribute, working_directory
+from packproof.base.importing import (
+    import_by_name,
+    load_module,
+    one_line_reason,
+    resolve_attribute,
+    working_directory,
+    working_directory_text,
+)
 
 EXPECTED_TARGET = "a function or package.module:function (or path/file.py:function)"
 _CANNOT_IMPORT = "it cannot be imported here"
@@ -40,7 +47,7 @@ class FunctionName:
         for folder in folders:
             if (folder / module).is_file():
                 return cls(text, str((folder / module).resolve()), qualname)
-        folder_names = " or ".join(map(str, folders)) or "the working directory, which is gone"
+        folder_names = " or ".join(map(str, folders)) or working_directory_text()
         raise UsageError(f"adapt: target is {text!r}, and there is no file {module} in {folder_names}")
 
     def load(self) -> Callable[..., Any]:

@@ -34,6 +34,11 @@ def working_directory() -> list[Path]:
         return []
 
 
+def working_directory_text() -> str:
+    """The working directory in a message."""
+    return next(map(str, working_directory()), "the working directory, which is gone")
+
+
 def import_by_name(name: str) -> ModuleType:
     """Import a module as `python -m` would: one of the current folder comes before an installed one.
 

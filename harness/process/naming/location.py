@@ -16,6 +16,7 @@ from packproof.base.importing import (
     one_line_reason,
     resolve_attribute,
     working_directory,
+    working_directory_text,
 )
 from packproof.base.names import alternatives_text, did_you_mean
 from packproof.harness.process.naming.source_names import canonical_target, incomplete_target_error
@@ -152,7 +153,7 @@ def _way_out(error: ModuleNotFoundError, source: str) -> str:
         return f"; pip install {distribution}"
     if package != source.partition(".")[0]:
         return ""
-    folder = next(map(str, working_directory()), "the working directory, which is gone")
+    folder = working_directory_text()
     return f"; it is neither in {folder} nor installed, and a file is named as path/{package}.py:function"
 
 

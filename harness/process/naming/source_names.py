@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packproof.adapters.peers import PEERS, peers_of
 from packproof.base.errors import UsageError
-from packproof.base.importing import working_directory
+from packproof.base.importing import working_directory, working_directory_text
 from packproof.base.names import alternatives_text
 from packproof.base.signatures import SIGNATURES
 
@@ -52,14 +52,10 @@ def _candidates_text(name: str) -> str:
         functions = [f"{name}:{function}" for function in _function_names(file)]
         return f": which function? In it {alternatives_text(functions) if functions else 'there is no public one'}"
     if name.endswith(".py"):
-        return f": there is no file {name} in {_folder_text()}"
+        return f": there is no file {name} in {working_directory_text()}"
     module, _, function = name.rpartition(".")
     is_function = module and not missing_target_reason(f"{module}:{function}")
     return f"; {f'did you mean {module}:{function}? ' if is_function else ''}expected {EXPECTED_FORM}"
-
-
-def _folder_text() -> str:
-    return next(map(str, working_directory()), "the working directory, which is gone")
 
 
 def _source_file(source: str) -> Path | None:
