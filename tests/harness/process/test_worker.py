@@ -232,11 +232,11 @@ def test_a_spare_that_went_with_its_zygote_is_not_missed(make_call: Make, rogue:
 
 
 def test_a_hang_ends_at_the_time_limit(make_call: Make, rogue: Rogue) -> None:
-    with Worker(rogue("hang_on_one_token"), time_limit=1) as worker:
+    with Worker(rogue("spins_on_one_token"), time_limit=1) as worker:
         worker.run(make_call(2))
         start = time.monotonic()
         with pytest.raises(
-            KernelFault, match=r"^gave no answer within 1 s\n.*rogues.py.* in hang_on_one_token$"
+            KernelFault, match=r"^gave no answer within 1 s\n.*rogues.py.* in spins_on_one_token$"
         ) as fault:
             worker.run(make_call(1))
         assert fault.value.kind == "hung"
