@@ -5,9 +5,10 @@ import importlib.metadata
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -71,6 +72,29 @@ def imports_of(folder: Path) -> Iterator[None]:
         sys.path[:] = path
         for name in [name for name, module in sys.modules.items() if _parent(module) == folder]:
             del sys.modules[name]
+
+
+@contextlib.contextmanager
+def installed(modules: Mapping[str, ModuleType], reimported: str) -> Iterator[None]:
+    """Modules as if their packages were installed.
+
+    reimported: the start of the names of modules that are imported again, inside and after it.
+    """
+    before = dict(sys.modules)
+    _forget(reimported)
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        _forget(reimported)
+        for name in modules:
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
+
+
+def _forget(start: str) -> None:
+    for name in [name for name in sys.modules if name.startswith(start)]:
+        del sys.modules[name]
 
 
 @contextlib.contextmanager

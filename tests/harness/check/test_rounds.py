@@ -96,10 +96,7 @@ def test_a_bug_that_the_last_property_sees_is_found_before_the_first_one_is_done
     found = events(WRONG_IN_METADATA)
     assert place(found, FailureFound, "metadata") < place(found, CellFinished, "packing")
     assert place(found, CellStarted, "metadata") < place(found, CellFinished, "packing")
-
-
-def test_a_failure_is_sent_before_it_is_made_small() -> None:
-    found = events(WRONG_IN_METADATA)
+    # it is sent before it is made small
     at = place(found, FailureFound, "metadata")
     assert at < place(found, CellFinished, "metadata")
     early = found[at].first_verdict.failure  # type: ignore[union-attr]

@@ -40,7 +40,7 @@ def test_every_configuration_of_a_correct_kernel_is_judged_and_passes() -> None:
 
 
 @pytest.mark.parametrize("draw_configs", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.proof) for seed in (1, 2, 3))])
 def test_a_backward_kernel_wrong_in_its_second_configuration_fails(*, seed: int, draw_configs: bool) -> None:
     [verdict] = verdicts("second_is_short", "reference", dtypes=("float32",), seed=seed, draw_configs=draw_configs)
     assert verdict.failure is not None, verdict

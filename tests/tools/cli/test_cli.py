@@ -21,6 +21,7 @@ from packproof.harness.check.replay import ReplayOutcome
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.process.start.exit import exit_at_once
 from packproof.harness.report.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
+from tests.in_process import environment
 
 HERE = "packproof.refs:rope"
 CELL = Cell("rope", "my_kernels:rope", "packing", "float32", "cpu")
@@ -239,10 +240,10 @@ HELPS = (
 
 @pytest.mark.parametrize("command", HELPS)
 def test_every_command_has_the_short_option_for_help_which_fits_a_terminal(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main.run([*command.split(), "-h"]) == 0
+    with environment(COLUMNS="80"):
+        assert main.run([*command.split(), "-h"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"Usage: packproof {command}".rstrip())
     assert [line for line in out.splitlines() if len(line) > 80] == []

@@ -126,7 +126,12 @@ def test_a_leak_of_nan_alone_is_found_with_nan() -> None:
     }
 
 
-@pytest.mark.parametrize("op", list(OPS.values()), ids=list(OPS))
+SAMPLE = ("causal_conv1d", "ssd", "attention", "gated_delta_rule", "rope")  # of each kind of op one
+
+
+@pytest.mark.parametrize(
+    "op", [pytest.param(op, id=name, marks=[pytest.mark.proof] * (name not in SAMPLE)) for name, op in OPS.items()]
+)
 def test_a_reference_leaks_nowhere(op: Op) -> None:
     """In no output and in no gradient, and what may be reached by the diagonal is reached."""
     judged = kernel_under_test(op.reference, op)

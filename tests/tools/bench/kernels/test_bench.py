@@ -284,7 +284,7 @@ def test_a_row_that_is_too_noisy_has_no_time(
 def test_running_out_of_memory_is_not_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packproof.harness.process.execution.error_classification.free_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr("packproof.harness.process.execution.device.free_bytes", lambda device: 1 << 20)
     file = tmp_path / "bench.json"
     targets = [f"{SAMPLES}:correct", f"{SAMPLES}:fits_on_few_tokens"]
     line = ["bench", *targets, "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu", "--against", ""]

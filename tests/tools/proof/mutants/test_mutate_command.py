@@ -50,16 +50,13 @@ def test_a_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert kept.read_text() == outcomes
 
 
-def test_outcomes_for_other_kernels_properties_or_references_are_not_reused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outcomes_for_other_kernels_properties_or_references_are_not_reused(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("kernels", "properties", "refs")]
-    monkeypatch.setitem(_digest.__globals__, "KERNELS", folders[0])
-    seen = {_digest("cpu"), _digest("cuda")}
+    seen = {_digest("cpu", folders[0]), _digest("cuda", folders[0])}
     for folder in folders:
         folder.mkdir()
         (folder / "of_today.py").write_text(folder.name)
-        seen.add(_digest("cpu"))
+        seen.add(_digest("cpu", folders[0]))
     assert len(seen) == 5
 
 
