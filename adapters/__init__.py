@@ -1,4 +1,4 @@
-"""Calling conventions declared as data; docs/adapters.md shows each. `registry` lists third-party kernels."""
+"""Calling conventions declared as data; docs/adapters.md shows each. `peers` lists third-party kernels."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -74,12 +74,6 @@ export(
             "segment_ids",
             "seq_idx",
         ),
-        "packproof.adapters.tokens": (
-            "Batched",
-            "Gaps",
-            "Packed",
-            "Padded",
-            "Tokens",
-        ),
+        "packproof.adapters.tokens": ("Batched", "Gaps", "Packed", "Padded", "Tokens"),
     },
 )

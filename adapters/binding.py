@@ -12,8 +12,8 @@ from torch import Tensor
 
 from packproof.adapters.adapter import Adapter
 from packproof.adapters.metadata import Metadata, OfKeys, cu_seqlens, max_seqlen, once, position_ids, seq_idx
-from packproof.properties.calling.signature import OFFSETS, call_signature, named_metadata
-from packproof.properties.declaration import fixed_options
+from packproof.properties.calling import OFFSETS, call_signature, named_metadata
+from packproof.properties.declarations import fixed_options
 
 _METADATA: Mapping[str, Metadata] = {
     "cu_seqlens_q": cu_seqlens,

@@ -8,8 +8,8 @@ from typing import Any
 
 from packproof.base.axes import parse
 from packproof.base.errors import UsageError
-from packproof.properties.calling.signature import call_signature, catches_all
-from packproof.properties.op import Op
+from packproof.properties.calling import call_signature, catches_all
+from packproof.properties.ops import Op
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

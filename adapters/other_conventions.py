@@ -19,7 +19,7 @@ from packproof.adapters.metadata import (
 )
 from packproof.adapters.tokens import Batched, Packed, Padded, Tokens
 from packproof.base.axes import parse, role
-from packproof.properties.op import Op
+from packproof.properties.ops import Op
 
 Change = tuple[str, dict[str, Any]]  # its text as an argument of `adapt`, and the changed fields of the adapter
 

@@ -4,24 +4,24 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 
 from packproof.base.axes import parse
+from packproof.base.law_names import LAWS
 from packproof.base.text import printable
 from packproof.base.tuned import merge_tuned
 from packproof.harness.check.diagnosis.conventions import suggestions
 from packproof.harness.check.diagnosis.diagnose import diagnose
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.diagnosis.missing_declaration import missing_declaration
+from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.shrink import shrink
-from packproof.harness.report.events import Cell, Failure
-from packproof.harness.report.own_faults import report_internal_error
-from packproof.harness.report.replay_file import write_replay
-from packproof.properties.calling.pasted_lines import PastedLines
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
-from packproof.properties.laws.property import Property
-from packproof.properties.op import Op
-from packproof.properties.violation import Violation
+from packproof.harness.process.naming import address
+from packproof.harness.report import Cell, Failure
+from packproof.harness.report.replay_files import write_replay
+from packproof.properties.cases import Case, Space
+from packproof.properties.judgement import KernelUnderTest, judge_case
+from packproof.properties.laws import Property, Violation
+from packproof.properties.ops import Op
+from packproof.properties.snippets import PastedLines
 from packproof.version import __version__
 
 _MAX_PRINTED_LINES, _MAX_LINE_WIDTH = 10, 200
@@ -113,7 +113,7 @@ def shrunk_failure(
             "the kernel printed:",
             *(f"  {printable(line)[:_MAX_LINE_WIDTH]}" for line in printed[-_MAX_PRINTED_LINES:]),
         ]
-    file, write_error = _write_replay(kernel, finding.cell, smallest, lines, replay)
+    file, write_error = _write_replay(kernel, finding, smallest, lines, replay)
     lines += [write_error] if write_error else []
     try:
         evidence = measure(kernel, law, smallest, shrunk_violation, case)
@@ -143,9 +143,11 @@ def describe_setting(op: Op, case: Case) -> str:
 
 
 def _write_replay(
-    kernel: KernelUnderTest, cell: Cell, case: Case, lines: list[str], replay: ReplayInfo
+    kernel: KernelUnderTest, finding: CellViolation, case: Case, lines: list[str], replay: ReplayInfo
 ) -> tuple[str, str]:
     """The path of the file and "", or "" and the reason: the verdict stands without it."""
+    cell, law = finding.cell, finding.law
+    is_own_object = ":" not in cell.property and cell.property not in LAWS
     data = {
         "packproof": __version__,
         "version": 1,
@@ -155,7 +157,7 @@ def _write_replay(
         "gradients": kernel.gradients,
         "draw_configs": replay.draw_configs,
         "domain": kernel.domain.texts,
-        "property": cell.property,
+        "property": (is_own_object and address(law)) or cell.property,
         "dtype": cell.dtype,
         "device": cell.device,
         "case": case.to_json(),

@@ -16,7 +16,7 @@ from packproof.harness.process.child import CompilationTimeout, ProcessKilled, Z
 from packproof.harness.process.kernel_process import NO_TIME, KernelProcess
 from packproof.harness.process.process_supply import ProcessSupply
 from packproof.harness.process.sharing import exclusive_device
-from packproof.properties.call import Call, MachineLimit, OutOfTime, Result, SlowCompilation
+from packproof.properties.calling import Call, MachineLimit, OutOfTime, Result, SlowCompilation
 
 _COMPILATION_FACTOR = 4  # times the limit of a call, for one that had to compile longer than that
 

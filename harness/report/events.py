@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from packproof.base.tuned import Tuned
-from packproof.harness.report.maps import Evidence
+from packproof.harness.report.maps.measurements import Evidence
 
 Tier = Literal["compile", "interpret", "eager", "gpu", "sanitizer"]
 Status = Literal["passed", "failed", "expected", "stale", "inconclusive", "skipped", "error"]

@@ -23,7 +23,7 @@ from packproof.adapters import (
     seq_idx,
 )
 from packproof.adapters.adapter import Adapter
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 from tests.adapters.gated import GATED, Kernel
 from tests.properties import running_sums
 

@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from packproof.properties.call import Call, Result, Runner
+from packproof.properties.calling import Call, Result, Runner
 
 
 class FixedOptionRunner:

@@ -13,16 +13,12 @@ from packproof.base.errors import KernelFault
 from packproof.base.wording import plural
 from packproof.harness.check.diagnosis.conventions import holds, small_cases
 from packproof.harness.check.diagnosis.fixed_option_runner import FixedOptionRunner
-from packproof.properties.calling.pasted_lines import PastedLines, changed_declaration
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.invariance import REFERENCE
-from packproof.properties.laws.property import Property
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
-from packproof.properties.violation import Violation
+from packproof.properties.cases import Case, Domain, Space
+from packproof.properties.declarations import Promises
+from packproof.properties.judgement import KernelUnderTest
+from packproof.properties.laws import REFERENCE, Property, Violation
+from packproof.properties.ops import Op
+from packproof.properties.snippets import PastedLines, changed_declaration
 
 _TIME_LIMIT = 5.0
 _ROUNDINGS: tuple[

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from packproof.adapters.binding import Binding
 from packproof.base.errors import KernelFault
-from packproof.properties.call import Call
-from packproof.properties.light_torch import vector_jacobian_product
+from packproof.base.light_torch import vector_jacobian_product
+from packproof.harness.process.execution.device import synchronise
+from packproof.properties.calling import Call
 
 Tensors = dict[str, Tensor]
 
@@ -59,11 +60,6 @@ class Invocation:
     def synchronise(self) -> None:
         """Wait for the device, to see an error at its own stage."""
         synchronise(self.device)
-
-
-def synchronise(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.get_device_module(device).synchronize(device)
 
 
 def vjp(

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from packproof.base.wording import plural
 from packproof.harness.report.formats.svg import LEVELS, Drawing, level
-from packproof.harness.report.maps import ErrorMap, Layout, LeakCell, LeakMap, MapRow, TensorRow, compact
+from packproof.harness.report.maps.measurements import ErrorMap, Layout, LeakCell, LeakMap, MapRow, TensorRow, compact
 
 WIDE, NARROW = 960.0, 336.0
 _LABELS = 110.0  # the width of the names of rows

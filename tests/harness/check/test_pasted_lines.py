@@ -9,11 +9,11 @@ import pytest
 from packproof.base.errors import UsageError
 from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.target import open_target
+from packproof.harness.check.targets.target import open_target
 from packproof.harness.report.events import CellFinished, Verdict
-from packproof.properties.calling.argument_names import is_of_keys, meaning_of
-from packproof.properties.calling.pasted_lines import PastedLines
-from packproof.properties.calling.suggested_adapter import suggested_adapter
+from packproof.properties.snippets.argument_names import is_of_keys, meaning_of
+from packproof.properties.snippets.pasted_lines import PastedLines
+from packproof.properties.snippets.suggested_adapter import suggested_adapter
 
 KERNELS = """
 import torch

@@ -8,7 +8,7 @@ import pytest
 from packproof.base.errors import UsageError
 from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.target import open_target
+from packproof.harness.check.targets.target import open_target
 from packproof.harness.report.events import CellFinished, RunStarted, Verdict
 
 KERNELS = """
@@ -179,9 +179,8 @@ adapted_stateful = adapters.adapt(always_states, op="causal_conv1d", fixed={"ret
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(KERNELS)
+def _mine(working_folder: Path) -> None:
+    (working_folder / "mine.py").write_text(KERNELS)
 
 
 def judged(name: str, op: str | None = "causal_conv1d", law: str = "reference", **settings: Any) -> tuple[Verdict, str]:
@@ -233,8 +232,9 @@ def test_an_operator_has_the_signature_of_its_schema(name: str) -> None:
     assert "not tested for: initial_states, activation, return_final_states" in notes
 
 
-@pytest.mark.parametrize("name", ["module", "adapted_module"])
-@pytest.mark.parametrize("law", ["reference", "torch_compile"])
+@pytest.mark.parametrize(
+    ("name", "law"), [("module", "reference"), ("module", "torch_compile"), ("adapted_module", "reference")]
+)
 def test_a_module_has_the_signature_of_its_forward(name: str, law: str) -> None:
     verdict, notes = judged(name, None if name.startswith("adapted") else "causal_conv1d", law)
     assert verdict.status == "passed"
