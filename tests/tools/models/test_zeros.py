@@ -101,8 +101,8 @@ class UnusedExperts(nn.Module):
         self.unused = nn.ParameterList(nn.Parameter(torch.ones(WIDTH)) for _ in range(4))
 
     def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
-        y = Rounded.apply(x[0], self.rounded, 0.1 if x.dtype == torch.bfloat16 else 0.0)
-        y = Rounded.apply(y, self.exact, 1e-5 * (len(y) == sum(FIRST_LENGTHS)))
+        y = Rounded.apply(x[0], self.rounded, 0.1 if x.dtype == torch.float32 else 0.0)
+        y = Rounded.apply(y, self.exact, 1e-9 * (len(y) == sum(FIRST_LENGTHS)))
         return y + sum(0 * weight for weight in self.unused)
 
 
