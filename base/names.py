@@ -17,6 +17,27 @@ TOOLS = ("memcheck", "racecheck", "initcheck")  # of NVIDIA's compute-sanitizer
 _MOST_TEXT = 300  # characters of names in one message
 MODES = ("eval", "train", "checkpointing")
 ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")  # of transformers
+CONVENTIONS = (
+    "hf_position_ids",
+    "hf_mrope",
+    "hf_mrope_text",
+    "hf_flash_kwargs",
+    "hf_flash_kwargs_no_position_ids",
+    "hf_flash_kwargs_no_seq_idx",
+    "hf_cache",
+    "hf_ones_mask",
+    "mask4d",
+    "mask4d_additive",
+    "flex",
+    "segment_ids",
+    "document_ids",
+    "seq_idx",
+    "seq_lens",
+    "cu_seqlens",
+    "cu_seqlens_flat",
+    "packed_seq_params",
+    "engine",
+)  # by which a model learns where documents begin
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 SEED = "a whole number from 0 to 2^32 - 1"  # the seeds of cases are derived from it, and may be larger
 _SYNONYMS = {"gpu": "cuda", "half": "fp16", "float": "fp32", "double": "fp64"}  # of other tools, for suggestions

@@ -9,6 +9,7 @@ import pytest
 
 import packproof
 from packproof.cli import main
+from packproof.models import CONVENTIONS
 from tests.in_process import environment
 
 # What a shell sets before it asks for completions of "packproof pe", as the scripts below tell it to.
@@ -93,6 +94,8 @@ def test_bash_completes_commands_and_values(
         ("bench stack --device cu", ["cuda"]),
         ("diff m:f --op ss", ["ssd", "ssd_update"]),
         ("model --mode tr", ["train"]),
+        ("model --convention ", list(CONVENTIONS)),
+        ("model --convention flex,seq_", ["flex,seq_idx", "flex,seq_lens"]),
         ("museum run --profile q", ["quick"]),
     ],
 )
