@@ -13,7 +13,7 @@ class PastedLines:
     """The names of a kernel and its op in lines to paste."""
 
     target: str
-    """"path/file.py:function", "package.module:function", or the name of a function."""
+    """"path/file.py:function", "package.module:function", or another text for a function that has no such name."""
     op: str = ""
     """The name of an op, "file.py:NAME" or "module:NAME" of the user's own, or PLACEHOLDER; "" if the kernel declares
     it.
@@ -63,17 +63,19 @@ class PastedLines:
 
     @property
     def _is_module(self) -> bool:
-        source = self.target.rpartition(":")[0]
-        return bool(source) and not source.endswith(".py")
+        """Whether another file can import the kernel from its module."""
+        source, _, name = self.target.rpartition(":")
+        return source not in ("", "__main__") and not source.endswith(".py") and _is_dotted_name(name)
 
     @property
     def _function(self) -> str:
-        return self.target.rpartition(":")[2].rpartition("<locals>.")[2]
+        """The kernel where it is defined; PLACEHOLDER for a lambda, a partial or another object."""
+        name = self.target.rpartition(":")[2].rpartition("<locals>.")[2]
+        return name if _is_dotted_name(name) else PLACEHOLDER
 
     @property
     def _variable(self) -> str:
-        name = self._function.replace(".", "_")
-        return name if name.isidentifier() else "kernel"
+        return "kernel" if self._function == PLACEHOLDER else self._function.replace(".", "_")
 
     @property
     def _op_argument(self) -> dict[str, str]:
@@ -91,6 +93,10 @@ class PastedLines:
 
     def _call(self, function: str, arguments: Mapping[str, str]) -> str:
         return f"{function}({', '.join(f'{name}={text}' if name else text for name, text in arguments.items())})"
+
+
+def _is_dotted_name(text: str) -> bool:
+    return all(part.isidentifier() for part in text.split("."))
 
 
 def dict_text(values: Mapping[str, str]) -> str:

@@ -242,7 +242,7 @@ def _precisions(subject: Subject, convention: Convention, seed: int) -> tuple[Su
     for high_dtype, low_dtype in pairs:
         exact = subject.to_dtype(high_dtype)
         uncompiled, pack = exact.uncompiled(), exact.pack(FIRST_LENGTHS)
-        x = _cast(subject.input(pack.tokens, seed), uncompiled)  # numbers drawn in fp32 are no computation of the module
+        x = _cast(subject.input(pack.tokens, seed), uncompiled)  # drawn in fp32, before the detector looks
         try:
             with torch.no_grad(), _LowPrecisionDetector() as detector:  # type: ignore[no-untyped-call]
                 uncompiled.call(x, convention, pack)

@@ -255,6 +255,26 @@ def test_a_kernel_of_a_module_is_declared_in_a_file_of_ones_own() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        ("my_kernels:conv", "conv = adapt('my_kernels:conv')"),
+        ("my_kernels:make.<locals>.conv", "conv = adapt(conv)"),
+        ("__main__:conv", "conv = adapt(conv)"),
+        ("my_kernels:make.<locals>.<lambda>", "kernel = adapt(...)"),
+        ("my_kernels:partial(conv)", "kernel = adapt(...)"),
+        ("my_kernels:Conv()", "kernel = adapt(...)"),
+    ],
+)
+def test_an_object_that_no_file_can_import_gets_lines_for_the_place_where_it_is(target: str, line: str) -> None:
+    pasted = PastedLines(target)
+    assert pasted.adapter({})[-1] == line
+    is_imported = repr(target) in line
+    assert pasted.place == ("in a file of your own" if is_imported else "below it")
+    imports = [text for text in pasted.declaration({}) if text.startswith("from ")]
+    assert imports == (["from my_kernels import conv"] if is_imported else [])
+
+
 def test_what_only_the_author_knows_is_left_open() -> None:
     lines = suggested_adapter(PastedLines("mine.py:conv", "conv"), ["weight", "cu_seqlens"], [])
     assert lines[-1] == "conv = adapt(conv, op='conv', names={'weight': ...}, metadata={...: cu_seqlens})"
