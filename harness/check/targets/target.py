@@ -186,9 +186,9 @@ def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
 
 
 def pasted_lines(name: str, requested_op: str | Op | None, declared: Declaration) -> PastedLines:
-    """The kernel in lines to paste. An Op object of the request has no name that could be pasted."""
+    """The kernel in lines to paste."""
     if isinstance(requested_op, Op):
-        requested_op = requested_op.name if requested_op in OPS.values() else PLACEHOLDER
+        requested_op = requested_op.name if requested_op in OPS.values() else address(requested_op) or PLACEHOLDER
     op_text = requested_op if requested_op and declared.op is None else ""
     return PastedLines(name, op_text, declared=declared.by_author)
 

@@ -1,6 +1,7 @@
 """A kernel that is called or judged otherwise than its author means is answered by the lines to paste, which work."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from packproof.base.errors import UsageError
 from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.targets.target import open_target
+from packproof.harness.check.targets.target import open_target, pasted_lines
 from packproof.harness.report.events import CellFinished, Verdict
+from packproof.properties.declarations import Declaration
+from packproof.properties.ops import OPS
 from packproof.properties.snippets.argument_names import is_of_keys, meaning_of
 from packproof.properties.snippets.pasted_lines import PastedLines
 from packproof.properties.snippets.suggested_adapter import suggested_adapter
@@ -105,7 +108,7 @@ def softmax(x, *, cu_seqlens):
     return Softmax.apply(x, cu_seqlens)
 """
 
-OPS = """
+OPS_SOURCE = """
 import packproof, torch
 from packproof.refs import join_sequences, split_sequences
 
@@ -119,12 +122,14 @@ SOFTMAX = packproof.Op(
 )
 """
 
+OWN_OP = replace(OPS["rope"], name="own")
+
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(KERNELS)
-    Path("ops.py").write_text(OPS)
+    Path("ops.py").write_text(OPS_SOURCE)
 
 
 def verdict_of(name: str, op: str, **settings: Any) -> Verdict:
@@ -273,6 +278,13 @@ def test_an_object_that_no_file_can_import_gets_lines_for_the_place_where_it_is(
     assert pasted.place == ("in a file of your own" if is_imported else "below it")
     imports = [text for text in pasted.declaration({}) if text.startswith("from ")]
     assert imports == (["from my_kernels import conv"] if is_imported else [])
+
+
+def test_an_op_object_is_imported_where_it_has_a_name() -> None:
+    lines = pasted_lines("mine.py:conv", OWN_OP, Declaration()).adapter({})
+    assert lines[1:] == (f"from {__name__} import OWN_OP", "conv = adapt(conv, op=OWN_OP)")
+    assert pasted_lines("mine.py:conv", OPS["rope"], Declaration()).op == "rope"
+    assert pasted_lines("mine.py:conv", replace(OWN_OP, name="other"), Declaration()).op == "..."
 
 
 def test_what_only_the_author_knows_is_left_open() -> None:
