@@ -210,7 +210,7 @@ def test_an_output_that_is_not_laid_out_as_declared_is_named() -> None:
 
 def test_a_kernel_with_var_keywords_is_offered_only_what_names_lists() -> None:
     def everything(*tensors: Tensor, **options: Any) -> Tensor:
-        return options["x"]
+        return dict(**options)["x"]  # read by names alone, these would be its arguments
 
     assert describe_kernel(adapt(everything, op="causal_conv1d"))["parameters"] == ["x", "weight", "cu_seqlens"]
     named = adapt(everything, op="causal_conv1d", names={"activation": "act"})
