@@ -41,7 +41,7 @@ class Limits:
     elements: tuple[int, ...] = (2**32, 2**31)
     """The first that fits the memory counts."""
     fractions: tuple[int, ...] = (2**14, 2**12, 2**10)
-    """Of a size, in turn: the times of two that follow each other give that of the whole."""
+    """Of a size, the smallest first: the times of two neighbours give that of the whole."""
     clock: Callable[[], float] = time.monotonic
     """Seconds now."""
 
