@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from itertools import pairwise
 
 from packproof.base.axes import role
 from packproof.base.errors import KernelFault
@@ -24,6 +25,7 @@ from packproof.properties.laws.violation import Violation
 FAR_PLACEMENTS: tuple[Placement, ...] = ("beyond 2^31", "beyond 2^32")
 WIDE_TOKEN = 64  # elements of a token: at this width 2^32 elements are a realistic number of tokens
 SHORT_HISTORY = 16
+_FAR_ABOVE = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +40,8 @@ class Limits:
     """More tokens than `tokens`, in whole chunks."""
     elements: tuple[int, ...] = (2**32, 2**31)
     """The first that fits the memory counts."""
-    fractions: tuple[int, int] = (2**13, 2**10)
-    """Of a size: the times of these two give that of the whole."""
+    fractions: tuple[int, ...] = (2**14, 2**12, 2**10)
+    """Of a size, the smallest first: the times of two neighbours give that of the whole."""
     clock: Callable[[], float] = time.monotonic
     """Seconds now."""
 
@@ -180,25 +182,38 @@ def _require_time(kernel: KernelUnderTest, limits: Limits, size: int, run: Calla
     """Raises MachineLimit where a call of this size would take longer than a call may.
 
     A kernel that launches for each token, as PyTorch code does, would otherwise run into the time limit, and be started
-    again, in each case. Its time is extended from two small sizes along a line. The shortest of three times counts: a
-    first call may compile, and any may meet a busy machine.
+    again, in each case. Its time is extended from two small sizes along a line, first from the smallest: where these
+    take too long already, no larger one is tried.
     """
-    few, more = (size // fraction for fraction in limits.fractions)
-    if not few:
-        return
-    seconds_few = seconds_more = math.inf
-    for _ in range(3):
+    sizes = list(dict.fromkeys(max(size // fraction, 1) for fraction in limits.fractions))
+    for few, more in pairwise(sizes):
         try:
-            seconds_few = min(seconds_few, _seconds(limits.clock, run, few))
-            seconds_more = min(seconds_more, _seconds(limits.clock, run, more))
+            estimate = _estimated_seconds(kernel, limits, (few, more, size), run)
         except KernelFault as fault:
             if fault.kind == "hung":
                 raise MachineLimit(f"too slow to be judged {note}: {fault}") from fault
             return  # the call of the whole size has it too, and reports it
+        if estimate > kernel.runner.time_limit:
+            raise MachineLimit(f"too slow to be judged {note}: it would take about {estimate:,.0f} s")
+
+
+def _estimated_seconds(
+    kernel: KernelUnderTest, limits: Limits, sizes: tuple[int, int, int], run: Callable[[int], object]
+) -> float:
+    """Seconds of a call of the largest size, on the line through the times of the two others.
+
+    The shortest of three times counts: a first call may compile, and any may meet a busy machine. That one explains no
+    estimate far above the limit, hence two times are enough there.
+    """
+    few, more, size = sizes
+    seconds_few = seconds_more = estimate = math.inf
+    for repetition in range(3):
+        seconds_few = min(seconds_few, _seconds(limits.clock, run, few))
+        seconds_more = min(seconds_more, _seconds(limits.clock, run, more))
         estimate = seconds_more + (size - more) * (seconds_more - seconds_few) / (more - few)
-        if estimate <= kernel.runner.time_limit:
-            return
-    raise MachineLimit(f"too slow to be judged {note}: it would take about {estimate:,.0f} s")
+        if estimate <= kernel.runner.time_limit or (repetition and estimate > _FAR_ABOVE * kernel.runner.time_limit):
+            break
+    return estimate
 
 
 def _seconds(clock: Callable[[], float], run: Callable[[int], object], size: int) -> float:

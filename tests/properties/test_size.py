@@ -112,7 +112,7 @@ class Clock:
         self.copies.append(call.copies)
 
 
-def repeated_at(clock: Clock) -> list[Violation]:
+def repeated_at(clock: Clock, fractions: tuple[int, ...] = (4, 2)) -> list[Violation]:
     """Judge a small case of a kernel that this clock times, at a size of 9 copies."""
 
     class Timed(Small):
@@ -122,7 +122,7 @@ def repeated_at(clock: Clock) -> list[Violation]:
             clock.advance(call)
             return super().run(call)
 
-    timed = size_property(replace(LIMITS, tokens=5_400, fractions=(4, 2), clock=clock.monotonic))
+    timed = size_property(replace(LIMITS, tokens=5_400, fractions=fractions, clock=clock.monotonic))
     space = Space(OPS["rope"], "float32", PROMISES, on_gpu=True)
     case, *_ = timed.suited(space, list(golden_cases(space)))
     return list(timed.check(KernelUnderTest(OPS["rope"], Timed(refs.rope), PROMISES), case))
@@ -133,6 +133,13 @@ def test_a_kernel_that_would_take_too_long_is_not_called_with_the_whole_size() -
     with pytest.raises(MachineLimit, match=r"too slow to be judged repeated .*: it would take about 18 s"):
         repeated_at(clock)
     assert max(clock.copies) == 4
+
+
+def test_a_kernel_that_is_far_too_slow_is_called_with_the_smallest_sizes_twice() -> None:
+    clock = Clock(seconds_per_copy=40)
+    with pytest.raises(MachineLimit, match="it would take about 360 s"):
+        repeated_at(clock, fractions=(9, 4, 2))
+    assert [copies for copies in clock.copies if copies > 1] == [2, 2]
 
 
 def test_the_time_to_compile_does_not_count() -> None:

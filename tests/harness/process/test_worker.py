@@ -226,6 +226,34 @@ def test_a_hang_ends_at_the_time_limit(make_call: Make, rogue: Rogue) -> None:
         worker.run(make_call(2))
 
 
+SLOW = """
+import time
+def slow(x, weight, *, cu_seqlens):
+    time.sleep({seconds})
+    return x * weight
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error", "words"),
+    [
+        ("0.002 * len(x) ** 2", MachineLimit, "40 tokens are too slow to be judged: it gave no answer within 1 s"),
+        ("1000 * (len(x) == 40)", KernelFault, "gave no answer within 1 s"),
+    ],
+    ids=["slow", "hung"],
+)
+def test_a_call_as_slow_as_smaller_ones_let_expect_is_no_hang(
+    make_call: Make, tmp_path: Path, seconds: str, error: type[PackproofError], words: str
+) -> None:
+    kernel = tmp_path / "slow.py"
+    kernel.write_text(SLOW.format(seconds=seconds))
+    with Worker(f"{kernel}:slow", time_limit=1.0, warmup_limit=30.0) as worker:
+        worker.run(make_call(3))
+        worker.run(make_call(14))
+        with pytest.raises(error, match=words):
+            worker.run(make_call(40))
+
+
 def test_an_interrupted_call_leaves_no_answer_for_the_next(make_call: Make, rogue: Rogue) -> None:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
