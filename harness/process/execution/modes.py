@@ -1,12 +1,14 @@
 """The ways torch calls a kernel: eager, compiled, captured, on a side stream, differentiated twice, with opcheck.
 
-Each function takes a call with its tensors on the device and returns outputs and gradients by name.
+Each function takes a call with its tensors on the device. It returns the snapshot at the kernel's return, and the
+gradients by name.
 """
 
 # mypy: allow-untyped-calls
 
 import gc
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 import torch._functorch.config as functorch
@@ -15,9 +17,10 @@ from torch import Tensor
 from packproof.adapters.adapter import Adapter
 from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors
 from packproof.harness.process.execution.operators import Operators
+from packproof.harness.process.execution.snapshot import Snapshot
 from packproof.properties.calling import Mode
 
-OutputsAndGradients = tuple[Tensors, Tensors]
+SnapshotAndGradients = tuple[Snapshot, Tensors]
 
 _SLEEP_CYCLES = 100_000_000  # some 50 ms: longer than the host needs to launch the kernels that wait for it
 _WARM_RUNS = 2
@@ -25,15 +28,16 @@ _WARM_RUNS = 2
 _OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 
-def eager(invocation: Invocation) -> OutputsAndGradients:
+def eager(invocation: Invocation) -> SnapshotAndGradients:
     """Call it, then differentiate."""
     outputs = invocation.forward()
     invocation.synchronise()
+    snapshot = Snapshot.take(invocation, outputs)
     invocation.stage = BACKWARD
-    return outputs, invocation.backward(outputs)
+    return snapshot, invocation.backward(outputs)
 
 
-def compiled(invocation: Invocation) -> OutputsAndGradients:
+def compiled(invocation: Invocation) -> SnapshotAndGradients:
     """Through torch.compile, graph breaks allowed: Inductor on a GPU, `aot_eager` on a CPU.
 
     For an adapter, its kernel is compiled.
@@ -47,10 +51,10 @@ def compiled(invocation: Invocation) -> OutputsAndGradients:
             outputs = invocation.forward(function.with_compiled_kernel(backend))
         else:
             outputs = invocation.forward(torch.compile(function, backend=backend))
-        return outputs, invocation.backward(outputs)
+        return Snapshot.take(invocation, outputs), invocation.backward(outputs)
 
 
-def graph(invocation: Invocation) -> OutputsAndGradients:
+def graph(invocation: Invocation) -> SnapshotAndGradients:
     """Captured into a CUDA graph with the sequence lengths reversed, then replayed with the correct ones."""
     offsets = list(invocation.metadata.values())
     correct_offsets = [cu_seqlens.clone() for cu_seqlens in offsets]
@@ -69,6 +73,7 @@ def graph(invocation: Invocation) -> OutputsAndGradients:
     try:
         with torch.cuda.graph(cuda_graph):
             outputs = invocation.forward()
+            snapshot = Snapshot.take(invocation, outputs)
             gradients = invocation.backward(outputs)
     except RuntimeError as error:
         raise error.__context__ or error from None  # the last one only reports that the capture has failed
@@ -78,10 +83,10 @@ def graph(invocation: Invocation) -> OutputsAndGradients:
     cuda_graph.replay()
     invocation.synchronise()
     # copies: the graph owns the tensors' memory and ends with this call
-    return _copies(outputs), _copies(gradients)
+    return replace(snapshot, outputs=_copies(snapshot.outputs)), _copies(gradients)
 
 
-def side_stream(invocation: Invocation) -> OutputsAndGradients:
+def side_stream(invocation: Invocation) -> SnapshotAndGradients:
     """On a stream other than the default one, where the call's tensors get their values only after a delay."""
     eager(invocation)  # compile and tune first, for the launches below to come before the values
     tensors = [*invocation.inputs.values(), *invocation.cotangents.values(), *invocation.metadata.values()]
@@ -97,19 +102,21 @@ def side_stream(invocation: Invocation) -> OutputsAndGradients:
         for t, value in zip(tensors, values, strict=True):
             t.detach().copy_(value)
         outputs = invocation.forward()
+        snapshot = Snapshot.take(invocation, outputs)
         gradients = invocation.backward(outputs)
     invocation.synchronise()
-    return outputs, gradients
+    return snapshot, gradients
 
 
-def double_backward(invocation: Invocation) -> OutputsAndGradients:
+def double_backward(invocation: Invocation) -> SnapshotAndGradients:
     """The gradients of a scalar: the sum of all first gradients times their inputs, incoming gradients included."""
     for cotangent in invocation.cotangents.values():
         cotangent.requires_grad_()
     outputs = invocation.forward()
+    snapshot = Snapshot.take(invocation, outputs)
     first_gradients = invocation.backward(outputs, create_graph=True)
     invocation.stage = "differentiated twice: "
-    return outputs, second_gradients(first_gradients, invocation.inputs, invocation.cotangents, invocation.call.wrt)
+    return snapshot, second_gradients(first_gradients, invocation.inputs, invocation.cotangents, invocation.call.wrt)
 
 
 def second_gradients(
@@ -128,7 +135,7 @@ def second_gradients(
     return {name: x.grad for name, x in leaves.items() if x.grad is not None}
 
 
-def opcheck(invocation: Invocation) -> OutputsAndGradients:
+def opcheck(invocation: Invocation) -> SnapshotAndGradients:
     """Run torch.library.opcheck on the kernel's own operators, with the arguments of their first call."""
     with Operators() as operators:
         outputs = invocation.forward()
@@ -136,15 +143,16 @@ def opcheck(invocation: Invocation) -> OutputsAndGradients:
         invocation.stage = f"torch.library.opcheck of {op}: "
         torch.library.opcheck(op, arguments, options, test_utils=_OPCHECKS)
     invocation.operators = len(operators.first_arguments)
+    snapshot = Snapshot.take(invocation, outputs)
     invocation.stage = BACKWARD
-    return outputs, invocation.backward(outputs)
+    return snapshot, invocation.backward(outputs)
 
 
 def _copies(tensors: Tensors) -> Tensors:
     return {name: t.detach().clone() for name, t in tensors.items()}
 
 
-MODES: Mapping[Mode, Callable[[Invocation], OutputsAndGradients]] = {
+MODES: Mapping[Mode, Callable[[Invocation], SnapshotAndGradients]] = {
     "eager": eager,
     "compiled": compiled,
     "graph": graph,
