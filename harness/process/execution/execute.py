@@ -187,7 +187,7 @@ class InProcess:
         elif copies > 1:
             cells.view(copies, *tensor.shape).copy_(tensor.to(self._device))  # else the host repeats it first
         else:
-            cells.copy_(tensor[:1] if cells.shape != device_tensor.shape else tensor)
+            cells.copy_(tensor[tuple(map(slice, cells.shape))])
         return device_tensor
 
     def _place_offsets(self, guard: Guard, call: Call, name: str, offsets: Tensor) -> Tensor:
@@ -262,8 +262,9 @@ def _strides(
         return _contiguous_strides((*shape[:-1], shape[-1] + 3 + nth)), 1
     if placement == "sliced" and len(shape) == 1:
         return (2,), 1
-    if placement == "expanded" and shape:
-        return (0, *_contiguous_strides(shape)[1:]), 0
+    if placement in ("expanded", "one element") and shape:
+        row = _contiguous_strides(shape)[1:] if placement == "expanded" else (0,) * (len(shape) - 1)
+        return (0, *row), 0
     if placement in offset_reach and shape and shape[0] > 1:
         return (_row_stride(shape, offset_reach[placement]), *_contiguous_strides(shape)[1:]), 0
     return _contiguous_strides(shape), 0
