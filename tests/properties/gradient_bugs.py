@@ -35,6 +35,10 @@ def _pack_as_one(x: Tensor, weight: Tensor) -> Tensor:
     return refs.causal_conv1d(x, weight, cu_seqlens=torch.tensor([0, len(x)]))
 
 
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def _without_gradient(x: Tensor) -> Tensor:
     return x.detach() + 0 * x
 
@@ -78,9 +82,9 @@ def skips_what_is_not_needed(x: Tensor, weight: Tensor, bias: Tensor | None = No
     """Correct; it sums in another order where the weight needs no gradient."""
     if weight.requires_grad:
         return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens)
-    y = vectorised(x.float(), weight.float(), sequences(x, cu_seqlens))
+    y = vectorised(_wide(x), _wide(weight), sequences(x, cu_seqlens))
     inside = torch.arange(len(x), device=x.device)[:, None] < cu_seqlens[-1]
-    return (y if bias is None else y + torch.where(inside, bias.float(), 0)).to(x.dtype)
+    return (y if bias is None else y + torch.where(inside, _wide(bias), 0)).to(x.dtype)
 
 
 @twin("gradients")
@@ -124,19 +128,19 @@ def _vjp(ctx, incoming):
     return [None if t is None else next(gradients) for t in leaves]
 
 
-def _kernel(backward: Kernel) -> Kernel:
+def kernel(backward: Kernel) -> Kernel:
     """The convolution with this backward pass."""
 
-    def kernel(x, weight, *, cu_seqlens, initial_states=None, return_final_states=False):
+    def convolution(x, weight, *, cu_seqlens, initial_states=None, return_final_states=False):
         own_backward = functools.partial(backward, weight)
         return _WithBackward.apply(own_backward, cu_seqlens, return_final_states, x, weight, initial_states)
 
-    kernel.__name__ = backward.__name__
-    return kernel
+    convolution.__name__ = backward.__name__
+    return convolution
 
 
 @bug("gradients")
-@_kernel
+@kernel
 def once(weight, ctx, vjp, *dys):
     """Works in a buffer that a second backward pass finds changed."""
     ctx.calls += 1
@@ -144,7 +148,7 @@ def once(weight, ctx, vjp, *dys):
 
 
 @bug("gradients")
-@_kernel
+@kernel
 def overwrites(weight, ctx, vjp, *dys):
     """Writes the gradient of the weight where one is already, instead of adding to it."""
     dx, dweight, dstates = vjp(*dys)
@@ -155,7 +159,7 @@ def overwrites(weight, ctx, vjp, *dys):
 
 
 @bug("gradients")
-@_kernel
+@kernel
 def passes_hooks_by(weight, ctx, vjp, *dys):
     """Adds to a gradient that is there by itself, so that no hook sees it."""
     dx, dweight, dstates = vjp(*dys)
@@ -166,14 +170,14 @@ def passes_hooks_by(weight, ctx, vjp, *dys):
 
 
 @bug("gradients")
-@_kernel
+@kernel
 def of_a_sum(weight, ctx, vjp, dy, *dfinal):
     """Takes an incoming gradient of one element for that of a sum, 1."""
     return vjp(torch.ones_like(dy) if dy is not None and not any(dy.stride()) else dy, *dfinal)
 
 
 @bug("gradients")
-@_kernel
+@kernel
 def laid_out_as_x(weight, ctx, vjp, dy, *dfinal):
     """Takes an incoming gradient for contiguous where x is, unless rows are apart."""
     x = ctx.saved_tensors[0]
@@ -183,7 +187,7 @@ def laid_out_as_x(weight, ctx, vjp, dy, *dfinal):
 
 
 @bug("gradients")
-@_kernel
+@kernel
 def without_final_states(weight, ctx, vjp, dy, dfinal=None):
     """Where the final states have no gradient, the weight loses its half."""
     dx, dweight, dstates = vjp(dy, dfinal) if ctx.arguments[1] else vjp(dy)
@@ -191,7 +195,7 @@ def without_final_states(weight, ctx, vjp, dy, dfinal=None):
 
 
 @bug("gradients")
-@_kernel
+@kernel
 def zero_is_none(weight, ctx, vjp, dy, dfinal=None):
     """Takes a gradient of zeros for the end of the backward pass."""
     answer = vjp(dy, dfinal) if ctx.arguments[1] else vjp(dy)
@@ -200,7 +204,7 @@ def zero_is_none(weight, ctx, vjp, dy, dfinal=None):
 
 
 @twin("gradients")
-@_kernel
+@kernel
 def own_backward(weight, ctx, vjp, dy, dfinal=None):
     """Correct; it refuses an incoming gradient that is not contiguous."""
     if dy is not None and not dy.is_contiguous():
@@ -244,20 +248,20 @@ def other_sums_without_grad(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) ->
     """Correct; without gradients it sums in another order."""
     if torch.is_grad_enabled():
         return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
-    return vectorised(x.float(), weight.float(), sequences(x, cu_seqlens)).to(x.dtype)
+    return vectorised(_wide(x), _wide(weight), sequences(x, cu_seqlens)).to(x.dtype)
 
 
 @twin("modes")
 def torchs_convolution(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Correct; autocast makes its convolutions, hence its output, one of 16 bits."""
     padded = [
-        torch.nn.functional.pad(x[a:b].float().T[None], (weight.shape[1] - 1, 0))
+        torch.nn.functional.pad(_wide(x[a:b]).T[None], (weight.shape[1] - 1, 0))
         for a, b in itertools.pairwise(cu_seqlens.tolist())
         if b > a
     ]
-    rows = [torch.nn.functional.conv1d(p, weight.float()[:, None], groups=len(weight))[0].T for p in padded]
-    y = torch.cat([*rows, x.new_zeros(len(x) - int(cu_seqlens[-1]), x.shape[1], dtype=torch.float32)])
-    return y if x.dtype == torch.float32 else y.to(x.dtype)
+    rows = [torch.nn.functional.conv1d(p, _wide(weight)[:, None], groups=len(weight))[0].T for p in padded]
+    y = torch.cat([*rows, x.new_zeros(len(x) - int(cu_seqlens[-1]), x.shape[1], dtype=_wide(x).dtype)])
+    return y if x.dtype == _wide(x).dtype else y.to(x.dtype)
 
 
 @twin("modes")
@@ -266,8 +270,8 @@ def torchs_products(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, caus
     y = torch.zeros_like(q[..., :1]) * torch.zeros_like(v[:, :1]).repeat(1, q.shape[1], 1)
     for a, b in itertools.pairwise(cu_seqlens.tolist()):
         group = q.shape[1] // k.shape[1]
-        keys, values = (t[a:b].repeat_interleave(group, 1).transpose(0, 1).float() for t in (k, v))
-        scores = q[a:b].transpose(0, 1).float() @ keys.transpose(1, 2) / q.shape[-1] ** 0.5
+        keys, values = (_wide(t[a:b]).repeat_interleave(group, 1).transpose(0, 1) for t in (k, v))
+        scores = _wide(q[a:b]).transpose(0, 1) @ keys.transpose(1, 2) / q.shape[-1] ** 0.5
         if causal:
             scores = scores.masked_fill(torch.ones(b - a, b - a).triu(1).bool(), -torch.inf)
         y = torch.cat([y[:a], (scores.softmax(-1) @ values).transpose(0, 1).to(q.dtype), y[b:]])
