@@ -1,6 +1,6 @@
 """The gradients property: which gradients are asked, how incoming ones arrive, and where the results go."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -18,7 +18,7 @@ from packproof.properties.judgement.comparison import Comparison, Origin
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.call_contract import STRIDES_REFUSED
 from packproof.properties.laws.property import Illustration, Property
-from packproof.properties.laws.torch_integration import smallest_cases
+from packproof.properties.laws.torch_integration import is_rich, smallest_cases
 from packproof.properties.laws.violation import Violation
 
 _PACK = "aaa bbbbb cc"
@@ -141,6 +141,14 @@ def _compare_accumulated(kernel: KernelUnderTest, sample: Sample, plain: Tensors
                 yield from _compare_within(kernel, sample, key, x, expected, [expected], note)
 
 
+def _cases(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
+    """The smallest cases, rich and plain. Their layouts differ, so that dtypes can share them."""
+    rich = smallest_cases(space, [case for case in drawn_cases if is_rich(space, case)])
+    layouts = {case.lengths for case in rich}
+    plain = [case for case in drawn_cases if not is_rich(space, case) and case.lengths not in layouts]
+    return rich + smallest_cases(space, plain)
+
+
 def _skip_reason(space: Space) -> str:
     return "" if space.op.differentiable else f"{space.op.name} has no input to differentiate by"
 
@@ -149,9 +157,10 @@ GRADIENTS = Property(
     "gradients",
     LAWS["gradients"],
     _gradients,
-    cases=smallest_cases,
+    cases=_cases,
     skip_reason=_skip_reason,
     nothing_to_compare="gradients are not judged",
+    dtype_independent=True,
     decides_mutants=False,
     quick=True,
     illustration=Illustration(
