@@ -1,6 +1,6 @@
 """Kernels that depend on which gradients are asked, on how these arrive, and on the mode that torch is in.
 
-`BUGS`: incorrect kernels by the property that detects them. `TWINS`: correct kernels with branches at the same places.
+`BUGS`: incorrect kernels by the property that detects them. `CORRECT`: correct kernels with branches at the same places.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
@@ -19,15 +19,15 @@ from tests.properties.wrong import sequences, vectorised
 Kernel = Callable[..., Any]
 
 BUGS: dict[str, list[Kernel]] = {"gradients": [], "modes": []}
-TWINS: dict[str, list[Kernel]] = {"gradients": [], "modes": []}
+CORRECT: dict[str, list[Kernel]] = {"gradients": [], "modes": []}
 
 
 def bug(law: str) -> Callable[[Kernel], Kernel]:
     return lambda kernel: BUGS[law].append(kernel) or kernel
 
 
-def twin(law: str) -> Callable[[Kernel], Kernel]:
-    return lambda kernel: TWINS[law].append(kernel) or kernel
+def correct(law: str) -> Callable[[Kernel], Kernel]:
+    return lambda kernel: CORRECT[law].append(kernel) or kernel
 
 
 def _pack_as_one(x: Tensor, weight: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ def frozen(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
 
 
-@twin("gradients")
+@correct("gradients")
 def skips_what_is_not_needed(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:
     """Correct; it sums in another order where the weight needs no gradient."""
     if weight.requires_grad:
@@ -87,7 +87,7 @@ def skips_what_is_not_needed(x: Tensor, weight: Tensor, bias: Tensor | None = No
     return (y if bias is None else y + torch.where(inside, _wide(bias), 0)).to(x.dtype)
 
 
-@twin("gradients")
+@correct("gradients")
 def refuses_the_weight_alone(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:
     """Correct; it declines some calls."""
     if weight.requires_grad and not x.requires_grad:
@@ -203,7 +203,7 @@ def zero_is_none(weight, ctx, vjp, dy, dfinal=None):
     return [None if g is None else torch.ones_like(g) if is_zero else g for g in answer]
 
 
-@twin("gradients")
+@correct("gradients")
 @kernel
 def own_backward(weight, ctx, vjp, dy, dfinal=None):
     """Correct; it refuses an incoming gradient that is not contiguous."""
@@ -243,7 +243,7 @@ def gradient_under_autocast(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) ->
     return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
 
 
-@twin("modes")
+@correct("modes")
 def other_sums_without_grad(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Correct; without gradients it sums in another order."""
     if torch.is_grad_enabled():
@@ -251,7 +251,7 @@ def other_sums_without_grad(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) ->
     return vectorised(_wide(x), _wide(weight), sequences(x, cu_seqlens)).to(x.dtype)
 
 
-@twin("modes")
+@correct("modes")
 def torchs_convolution(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Correct; autocast makes its convolutions, hence its output, one of 16 bits."""
     padded = [
@@ -264,7 +264,7 @@ def torchs_convolution(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tens
     return y if x.dtype == _wide(x).dtype else y.to(x.dtype)
 
 
-@twin("modes")
+@correct("modes")
 def torchs_products(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, causal: bool = False) -> Tensor:
     """Correct attention; autocast rounds scores and probabilities to 16 bits, and its output keeps the dtype of q."""
     y = torch.zeros_like(q[..., :1]) * torch.zeros_like(v[:, :1]).repeat(1, q.shape[1], 1)
@@ -278,7 +278,7 @@ def torchs_products(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, caus
     return y
 
 
-@twin("modes")
+@correct("modes")
 def raises_under_autocast(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Correct; torch raises for the two dtypes that autocast makes of one."""
     y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)

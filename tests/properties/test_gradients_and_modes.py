@@ -1,4 +1,4 @@
-"""The properties gradients and modes: wrong kernels that all others pass, correct ones, and what is declined."""
+"""The properties gradients and modes: incorrect kernels that pass all others, correct ones, and what is declined."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +21,7 @@ from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.violation import Violation
 from packproof.properties.ops.catalogue import OPS
 from tests.properties import gradient_bugs, wrong
-from tests.properties.gradient_bugs import BUGS, TWINS
+from tests.properties.gradient_bugs import BUGS, CORRECT
 
 Kernel = Callable[..., Any]
 WEIGHT_ALONE = {"with a gradient of weight alone", "without a gradient of x"}
@@ -46,7 +46,7 @@ def violations(kernel: Kernel, law: str, dtype: str = "float32") -> list[Violati
 
 
 LISTED_BUGS = [(law, kernel) for law, kernels in BUGS.items() for kernel in kernels]
-LISTED_TWINS = [(law, kernel) for law, kernels in TWINS.items() for kernel in kernels]
+LISTED_CORRECT = [(law, kernel) for law, kernels in CORRECT.items() for kernel in kernels]
 
 
 @pytest.mark.parametrize(("law", "kernel"), LISTED_BUGS)
@@ -63,7 +63,7 @@ def test_no_other_property_detects_it(law: str, kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
-@pytest.mark.parametrize(("law", "kernel"), LISTED_TWINS)
+@pytest.mark.parametrize(("law", "kernel"), LISTED_CORRECT)
 def test_a_correct_kernel_passes(law: str, kernel: Kernel, dtype: str) -> None:
     for name in BUGS:
         with record_comparisons() as comparisons:
