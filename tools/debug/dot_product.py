@@ -295,7 +295,7 @@ def _narrow_gradient_bound(dtype: torch.dtype, r: Tensor, R: Tensor, B: Tensor, 
     """u_out |r| + eta_out + u_op B + K_acc u_acc (B + sqrt(n) R), the last bound in the docstring of this module."""
     # an fp32 tensor holds the accumulator itself, so nothing is rounded but the sums
     u = UNIT_ROUNDOFF[dtype] if dtype in (torch.bfloat16, torch.float16) else 0.0  # u_out and u_op
-    sums_error = K_ACC * accumulator_roundoff(dtype) * (B + n_outputs**0.5 * R)
+    sums_error: Tensor = K_ACC * accumulator_roundoff(dtype) * (B + n_outputs**0.5 * R)
     return u * (r.abs() + B) + UNDERFLOW_UNIT[dtype] + sums_error
 
 
