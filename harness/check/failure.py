@@ -76,39 +76,16 @@ def shrunk_failure(
 
     empty_packs: whether the smallest case may be a pack without tokens.
     """
-    law, case, violation = finding.law, finding.case, finding.violation
-
-    def fails(candidate: Case) -> bool:
-        if not (empty_packs or candidate.n_tokens):
-            return False
-        candidate_violation = judge_case(kernel, law, candidate)[0]
-        return candidate_violation is not None and (candidate_violation.fault, candidate_violation.error) == (
-            violation.fault,
-            violation.error,
-        )
-
-    untried_cases = tuple(golden.replace(configuration=case.configuration) for golden in finding.untried_cases)
-    allowance, other_cases = (_SMALL_ALLOWANCE, ()) if violation.fault == "killed" else (allowance, untried_cases)
-    with kernel.runner.with_short_timeout() if violation.fault == "hung" else nullcontext():
-        smallest, n_tried = shrink(case, finding.space, fails, allowance, other_cases)
-    kernel.cache.discard_results()  # drop cached results: the kernel has to run, and print, again
-    kernel.tuned.clear()
-    kernel.runner.printed_lines()
-    shrunk_violation = judge_case(kernel, law, smallest)[0]
-    printed = kernel.runner.printed_lines()
-    if shrunk_violation is None:  # the failure is flaky: keep the first violation
-        smallest, shrunk_violation = case, violation
-        reason = (
-            "it answered when it was called again" if violation.fault == "hung" else "the kernel is not deterministic"
-        )
-        lines = [*violation.lines(), f"this case does not fail every time: {reason}"]
+    smallest, cases_tried = _smallest_case(kernel, finding, allowance, empty_packs=empty_packs)
+    violation, printed = _judge_again(kernel, finding.law, smallest)
+    if violation is None:  # the failure is flaky: keep the first violation
+        smallest, violation = finding.case, finding.violation
+        lines = _describe_flaky(violation)
     else:
-        lines = [*shrunk_violation.lines(), *filter(None, [diagnose(kernel, smallest, shrunk_violation)])]
-        lines += suggestions(kernel, law, smallest, finding.space)
-        lines += missing_declaration(kernel, law, smallest, shrunk_violation, finding.space, replay.pasted)
+        lines = _describe_and_diagnose(kernel, finding, smallest, violation, replay.pasted)
     if smallest.configuration or replay.draw_configs:
         lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merge_tuned(*kernel.tuned.values())]
-    if printed and shrunk_violation.fault not in ("crashed", "hung", "exited"):  # their text has the output
+    if printed and violation.fault not in ("crashed", "hung", "exited"):  # their text has the output
         lines += [
             "the kernel printed:",
             *(f"  {printable(line)[:_MAX_LINE_WIDTH]}" for line in printed[-_MAX_PRINTED_LINES:]),
@@ -116,24 +93,72 @@ def shrunk_failure(
     file, write_error = _write_replay(kernel, finding, smallest, lines, replay)
     lines += [write_error] if write_error else []
     try:
-        evidence = measure(kernel, law, smallest, shrunk_violation, case)
+        evidence = measure(kernel, finding.law, smallest, violation, finding.case)
     except Exception as error:  # the failure stands without it
         evidence = None
         lines += [f"not measured: {report_internal_error(error)}"]
-    report_lines = (describe_setting(kernel.op, smallest), *lines)
-    tensor = str(shrunk_violation.tensor or "")
     return Failure(
         smallest.lengths,
-        tensor,
-        report_lines,
-        finding.example,
-        n_tried,
-        file,
-        evidence,
-        smallest.regime,
-        shrunk_violation.fault,
-        shrunk_violation.note,
+        tensor=str(violation.tensor or ""),
+        lines=(describe_setting(kernel.op, smallest), *lines),
+        example=finding.example,
+        cases_tried=cases_tried,
+        replay=file,
+        evidence=evidence,
+        regime=smallest.regime,
+        fault=violation.fault,
+        note=violation.note,
     )
+
+
+def _smallest_case(
+    kernel: KernelUnderTest, finding: CellViolation, allowance: Allowance, *, empty_packs: bool
+) -> tuple[Case, int]:
+    """The smallest case with the same fault and error, and the number of cases tried."""
+    case, violation = finding.case, finding.violation
+
+    def fails(candidate: Case) -> bool:
+        if not (empty_packs or candidate.n_tokens):
+            return False
+        candidate_violation = judge_case(kernel, finding.law, candidate)[0]
+        return candidate_violation is not None and (candidate_violation.fault, candidate_violation.error) == (
+            violation.fault,
+            violation.error,
+        )
+
+    if violation.fault == "killed":
+        return shrink(case, finding.space, fails, _SMALL_ALLOWANCE, ())
+    other_cases = tuple(golden.replace(configuration=case.configuration) for golden in finding.untried_cases)
+    with kernel.runner.with_short_timeout() if violation.fault == "hung" else nullcontext():
+        return shrink(case, finding.space, fails, allowance, other_cases)
+
+
+def _judge_again(kernel: KernelUnderTest, law: Property, case: Case) -> tuple[Violation | None, list[str]]:
+    """The violation, or None if the case passes this time, and the lines printed by the kernel."""
+    kernel.cache.discard_results()  # the kernel has to run, and print, again
+    kernel.tuned.clear()
+    kernel.runner.printed_lines()  # discards the lines of earlier calls
+    violation = judge_case(kernel, law, case)[0]
+    return violation, kernel.runner.printed_lines()
+
+
+def _describe_flaky(violation: Violation) -> list[str]:
+    is_hung = violation.fault == "hung"
+    reason = "it answered when it was called again" if is_hung else "the kernel is not deterministic"
+    return [*violation.lines(), f"this case does not fail every time: {reason}"]
+
+
+def _describe_and_diagnose(
+    kernel: KernelUnderTest, finding: CellViolation, case: Case, violation: Violation, pasted: PastedLines | None
+) -> list[str]:
+    """The violation, its diagnosis, and the declarations under which the kernel would pass."""
+    diagnosis = diagnose(kernel, case, violation)
+    return [
+        *violation.lines(),
+        *([diagnosis] if diagnosis else []),
+        *suggestions(kernel, finding.law, case, finding.space),
+        *missing_declaration(kernel, finding.law, case, violation, finding.space, pasted),
+    ]
 
 
 def describe_setting(op: Op, case: Case) -> str:
