@@ -246,29 +246,41 @@ class Law(Protocol):
         """Yields the violations at one case."""
 
 
-def first_violation(kernel: KernelUnderTest, law: Law, case: Case) -> Violation | None:
-    """The first violation of a property at a case, or None. A fault of the kernel violates every property."""
+def first_violation(
+    kernel: KernelUnderTest, law: Law, case: Case, kind: tuple[str, ...] | None = None
+) -> Violation | None:
+    """The first violation of a property at a case, or None. A fault of the kernel violates every property.
+
+    kind: the kind of violation to look for (`Violation.kind`); None for any.
+    """
     try:
-        return next(law.check(kernel, case), None)
+        violations = (v for v in law.check(kernel, case) if kind in (None, v.kind))
+        return next(violations, None)
     except KernelFault as fault:
-        return Violation(text=str(fault), note=fault.note, fault=fault.kind)
+        violation = Violation(text=str(fault), note=fault.note, fault=fault.kind)
+        return violation if kind in (None, violation.kind) else None
 
 
-def judge_case(kernel: KernelUnderTest, law: Law, case: Case) -> tuple[Violation | None, Refusal | None]:
+def judge_case(
+    kernel: KernelUnderTest, law: Law, case: Case, kind: tuple[str, ...] | None = None
+) -> tuple[Violation | None, Refusal | None]:
     """The first violation of a property at a case, and the refusal that kept it from being judged.
+
+    kind: as in `first_violation`.
 
     If the kernel refuses to differentiate, its values are judged. If a derived bound is vacuous for wild data, plain
     data of the same layout are judged.
     """
     try:
-        return first_violation(kernel, law, case), None
+        return first_violation(kernel, law, case, kind), None
     except VacuousBound as vacuous:
-        return (None, vacuous) if case.regime == "normal" else judge_case(kernel, law, case.replace(regime="normal"))
+        plain_case = case.replace(regime="normal")
+        return (None, vacuous) if case == plain_case else judge_case(kernel, law, plain_case, kind)
     except Refusal as refused:
         if not refused.backward:
             return None, refused
         backward_refusal = refused
     try:
-        return first_violation(kernel.values_only, law, case), backward_refusal
+        return first_violation(kernel.values_only, law, case, kind), backward_refusal
     except Refusal as refused:
         return None, refused

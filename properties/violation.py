@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from packproof.properties.tensor_key import TensorKey
 
+NAN_IN_SLACK = "with NaN in the slack"  # the note of a pack whose slack rows hold NaN
+
 
 @dataclass(frozen=True)
 class Violation:
@@ -64,6 +66,16 @@ class Violation:
         """The name of the exception raised by the call, "" for anything else."""
         parts = self.text.partition("\n")[0].split(": ") if self.fault == "raised" else ()
         return next((part for part in parts if part.isidentifier()), "")
+
+    @property
+    def in_slack(self) -> bool:
+        """Whether it is of rows past the last sequence: the element is in one, or NaN in them changed it."""
+        return self.note == NAN_IN_SLACK or (self.sequence < 0 <= self.position)
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """The way in which a law is broken: the fault, or the tensor. A smaller case of a failure has the same."""
+        return (self.fault, self.error, str(self.tensor or ""), "slack" if self.in_slack else "")
 
     @property
     def side(self) -> str:

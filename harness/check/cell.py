@@ -15,6 +15,7 @@ from packproof.harness.check.failure import CellViolation, ReplayInfo, shrunk_fa
 from packproof.harness.check.probe import InferredDomain, probe
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.rounds import CaseSelection
+from packproof.harness.check.slack import CHECKED_WITHOUT, WITHOUT_SLACK, fails_by_slack, slack_cell
 from packproof.harness.process.sharing import CoreTime
 from packproof.harness.report.coverage import NOT_KERNEL_REFUSALS, Coverage
 from packproof.harness.report.events import (
@@ -31,6 +32,7 @@ from packproof.harness.report.events import (
 from packproof.harness.report.own_faults import report_internal_error
 from packproof.properties.call import OutOfTime, OutsideDomain, Refusal
 from packproof.properties.cases.case import Case
+from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space
 from packproof.properties.comparison import record_comparisons
 from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
@@ -59,6 +61,8 @@ class Evaluator:
     """The kernel's domain, inferred after it refused a call."""
     refused_case: Case | None = None
     """The first refused call."""
+    excludes_slack: bool = False
+    """Whether slack was found to break the kernel, and the check goes on without it."""
 
     def run_cell(self, cell: Cell, law: Property, space: Space) -> Iterator[Event | None]:
         """The events of a cell. The last one holds its verdict; None ends a round, and other cells may run theirs.
@@ -76,11 +80,17 @@ class Evaluator:
         with suppress(OutOfTime):
             self.inferred, self.refused_case = probe(self.kernel, space, case), case
 
+    @property
+    def restrictions(self) -> Domain:
+        """The conditions of all further cases, beside the declared domain."""
+        inferred = self.inferred.domain if self.inferred else Domain()
+        return inferred & WITHOUT_SLACK if self.excludes_slack else inferred
+
     def supported_part(self, space: Space) -> Space:
-        """The part of the space inside the inferred domain. The kernel is restricted to it."""
-        if self.inferred is None:
+        """The part of the space inside the restrictions. The kernel is restricted to it."""
+        if not self.restrictions:
             return space
-        supported = replace(space, domain=space.domain & self.inferred.domain)
+        supported = replace(space, domain=space.domain & self.restrictions)
         self.kernel.domain = supported.domain
         if self.kernel.gradients and not supported.domain.allows_gradients:
             self.kernel.gradients = False
@@ -103,8 +113,8 @@ class Evaluator:
 class CellProgress:
     """The cases of one cell: judged ones and the rounds to come."""
 
-    inferred: InferredDomain | None
-    """The inferred domain in which the cases lie."""
+    restrictions: Domain
+    """The conditions of the cases, beside the declared domain."""
     tier: Tier
     """The tier they were drawn for."""
     space: Space
@@ -141,7 +151,9 @@ class CellRun:
         self._progress = self._plan_rounds()
         while self._progress.rounds and not core_time.is_over:
             finding = yield from self._run_round()
-            if finding is not None:
+            if finding is not None and self._reveals_slack(finding):
+                yield from self._report_slack(finding)
+            elif finding is not None:
                 yield FailureFound(self._verdict(unshrunk_failure(self._kernel, finding)))
                 failure = self._evaluator.shrink(finding)
                 break
@@ -157,6 +169,20 @@ class CellRun:
         reason = self._with_suggestions(verdict)
         yield CellFinished(replace(verdict, reason=reason, seconds=core_time.clock() - self._start))
 
+    def _reveals_slack(self, finding: CellViolation) -> bool:
+        """Whether slack alone breaks the kernel here. The promises that it does not make keep their slack."""
+        if self._evaluator.excludes_slack or self._cell.unpromised:
+            return False
+        return fails_by_slack(self._kernel, finding)
+
+    def _report_slack(self, finding: CellViolation) -> Iterator[Event]:
+        """A finding of its own, after which all cells of the kernel go on without slack."""
+        cell, finding = slack_cell(self._cell), replace(finding, by_slack=True)
+        self._evaluator.excludes_slack = True
+        verdict = Verdict(cell, self._evaluator.tier, "failed", 1, 0.0, judged=1, reason=CHECKED_WITHOUT)
+        yield FailureFound(replace(verdict, failure=unshrunk_failure(self._kernel, finding)))
+        yield CellFinished(replace(verdict, failure=self._evaluator.shrink(finding)))
+
     def _plan_rounds(self, started_cases: Sequence[Case] = ()) -> CellProgress:
         """The rounds of the cell, without the cases already started."""
         evaluator, tier = self._evaluator, self._evaluator.tier
@@ -167,11 +193,11 @@ class CellRun:
             if (new_cases := [case for case in cases if case not in started_cases])
         ]
         golden, planned = evaluator.selection.golden(space, tier), len(started_cases) + sum(map(len, rounds))
-        return CellProgress(evaluator.inferred, tier, space, golden, rounds, list(started_cases), planned)
+        return CellProgress(evaluator.restrictions, tier, space, golden, rounds, list(started_cases), planned)
 
     def _renew_rounds(self) -> None:
-        """Begin again in a newly inferred domain; continue with the cases of another tier once it is known."""
-        if self._evaluator.inferred is not self._progress.inferred:
+        """Begin again inside new restrictions; continue with the cases of another tier once it is known."""
+        if self._evaluator.restrictions != self._progress.restrictions:
             self._coverage = self._coverage.restarted()
             self._progress = self._plan_rounds()
         elif self._evaluator.tier != self._progress.tier:

@@ -7,7 +7,8 @@ from packproof.base.axes import parse
 from packproof.base.text import printable
 from packproof.base.tuned import merge_tuned
 from packproof.harness.check.diagnosis.conventions import suggestions
-from packproof.harness.check.diagnosis.diagnose import diagnose
+from packproof.harness.check.diagnosis.detached import detached_advice
+from packproof.harness.check.diagnosis.diagnose import SLACK_HINT, diagnose
 from packproof.harness.check.diagnosis.fixed_options import fixed_options
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.request import Allowance
@@ -54,6 +55,8 @@ class CellViolation:
     """Its number among the cell's examples."""
     untried_cases: tuple[Case, ...] = ()
     """Golden cases with tokens that the cell has not reached."""
+    by_slack: bool = False
+    """Whether only the slack rows break the law (`fails_by_slack`)."""
 
 
 def unshrunk_failure(kernel: KernelUnderTest, finding: CellViolation) -> Failure:
@@ -76,22 +79,25 @@ def shrunk_failure(
     law, case, violation = finding.law, finding.case, finding.violation
 
     def fails(candidate: Case) -> bool:
-        if not (empty_packs or candidate.n_tokens):
+        if not candidate.n_tokens and (finding.by_slack or not empty_packs):
             return False
-        candidate_violation = judge_case(kernel, law, candidate)[0]
-        return candidate_violation is not None and (candidate_violation.fault, candidate_violation.error) == (
-            violation.fault,
-            violation.error,
-        )
+        if finding.by_slack and not candidate.slack:
+            return False
+        return judge_case(kernel, law, candidate, violation.kind)[0] is not None
 
-    untried_cases = tuple(golden.replace(configuration=case.configuration) for golden in finding.untried_cases)
+    # slack is no step towards a smaller case of a failure without slack
+    untried_cases = tuple(
+        golden.replace(configuration=case.configuration)
+        for golden in finding.untried_cases
+        if case.slack or not golden.slack
+    )
     allowance, other_cases = (_SMALL_ALLOWANCE, ()) if violation.fault == "killed" else (allowance, untried_cases)
     with kernel.runner.with_short_timeout() if violation.fault == "hung" else nullcontext():
         smallest, n_tried = shrink(case, finding.space, fails, allowance, other_cases)
     kernel.cache.discard_results()  # drop cached results: the kernel has to run, and print, again
     kernel.tuned.clear()
     kernel.runner.printed_lines()
-    shrunk_violation = judge_case(kernel, law, smallest)[0]
+    shrunk_violation = judge_case(kernel, law, smallest, violation.kind)[0]
     printed = kernel.runner.printed_lines()
     if shrunk_violation is None:  # the failure is flaky: keep the first violation
         smallest, shrunk_violation = case, violation
@@ -100,7 +106,9 @@ def shrunk_failure(
         )
         lines = [*violation.lines(), f"this case does not fail every time: {reason}"]
     else:
-        lines = [*shrunk_violation.lines(), *filter(None, [diagnose(kernel, smallest, shrunk_violation)])]
+        origin = SLACK_HINT if finding.by_slack else diagnose(kernel, smallest, shrunk_violation)
+        lines = [*shrunk_violation.lines(), *([origin] if origin else [])]
+        lines += detached_advice(kernel, smallest, shrunk_violation, finding.space)
         lines += suggestions(kernel, law, smallest, finding.space)
         lines += fixed_options(kernel, smallest, shrunk_violation, finding.space)
     if smallest.configuration or replay.draw_configs:

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
+from packproof.base.names import SLACK
 from packproof.base.stopwatch import pop_seconds
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import Plan
@@ -66,8 +67,12 @@ class _PlanRun:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """In the order of the plan."""
-        return tuple(self._verdicts[cell] for cell in self._plan.cells if cell in self._verdicts)
+        """In the order of the plan. The finding of slack stands before the cells of its kernel."""
+        order = {(cell.op, cell.target): number for number, cell in reversed([*enumerate(self._plan.cells)])}
+        planned = [cell for cell in self._plan.cells if cell in self._verdicts]
+        findings = [cell for cell in self._verdicts if cell.property == SLACK]
+        cells = sorted([*findings, *planned], key=lambda cell: order[cell.op, cell.target])
+        return tuple(self._verdicts[cell] for cell in cells)
 
     def events(self) -> Generator[Event, None, None]:
         """The events of all units.
@@ -79,7 +84,17 @@ class _PlanRun:
         calls = [*map(self._start_unit, range(len(units)))]
         deadline = self._deadline + _GRACE
         for event in run_on_every_core(calls, device, record_type=Event, retry=retry, deadline=deadline):
-            yield self._record(event)
+            if not self._repeats_slack(event):
+                yield self._record(event)
+
+    def _repeats_slack(self, event: Event) -> bool:
+        """Whether another process has already reported the slack of this kernel: each one finds it for itself."""
+        match event:
+            case FailureFound(verdict) if verdict.cell.property == SLACK:
+                return verdict.cell in self._first_verdicts
+            case CellFinished(verdict) if verdict.cell.property == SLACK:
+                return verdict.cell in self._verdicts
+        return False
 
     def _start_unit(self, number: int, cells: tuple[Cell, ...] = ()) -> StartUnit:
         """A callable that runs one of the units, or some of its cells, in its share of the remaining time."""

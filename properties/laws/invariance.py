@@ -17,7 +17,7 @@ from packproof.properties.comparison import Comparison, Origin
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.tensor_key import TensorKey, gradient
-from packproof.properties.violation import Violation
+from packproof.properties.violation import NAN_IN_SLACK, Violation
 
 _MOST_SEQUENCES = 6
 _PACK = "aaa bbbbb cc"
@@ -138,7 +138,7 @@ def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
     before = kernel.cached_run(sample)
     if case.slack:
-        note = "with NaN in the slack"
+        note = NAN_IN_SLACK
         after = kernel.run(sample.with_slack(float("nan")), note=note)
         for key, x in after.items():
             yield from kernel.agree(key, x, before[key], Origin(sample), other="before", note=note)

@@ -60,7 +60,7 @@ def page(run_started: events.RunStarted, run_finished: events.RunFinished) -> st
     """The whole page."""
     devices = list(dict.fromkeys(cell.device for cell in run_started.cells))
     order = {cell: index for index, cell in enumerate(run_started.cells)}
-    verdicts = sorted(run_finished.verdicts, key=lambda v: order[v.cell])
+    verdicts = sorted(run_finished.verdicts, key=lambda v: order.get(v.cell, -1))  # slack is no cell of the plan
     templates = _templates()
     return templates.get_template("page.html").render(
         started=run_started,

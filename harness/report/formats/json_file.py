@@ -1,7 +1,6 @@
 """A run as a JSON file. The file is rewritten after each finished cell, so an interrupted run loses nothing."""
 
 import json
-from bisect import insort
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -27,20 +26,24 @@ class JsonReport:
     def __init__(self, path: str) -> None:
         self._file = writable_path(path, "--json")
         self._run_started: events.RunStarted | None = None
-        self._verdicts: list[events.Verdict] = []
-        self._order: dict[events.Cell, int] = {}
+        self._verdicts_by_cell: dict[events.Cell, events.Verdict] = {}
 
     def __call__(self, event: events.Event) -> None:
         match event:
             case events.RunStarted():
                 self._run_started = event
-                self._order = {cell: number for number, cell in enumerate(event.cells)}
                 self._write(None)
             case events.CellFinished(verdict):
-                insort(self._verdicts, verdict, key=lambda v: self._order[v.cell])
+                self._verdicts_by_cell[verdict.cell] = verdict
                 self._write(None)
             case events.RunFinished():
                 self._write(event)
+
+    @property
+    def _verdicts(self) -> list[events.Verdict]:
+        """In the order of the plan; the finding of slack is no cell of it, and comes first."""
+        order = {cell: number for number, cell in enumerate(self._run_started.cells if self._run_started else ())}
+        return sorted(self._verdicts_by_cell.values(), key=lambda v: order.get(v.cell, -1))
 
     def _write(self, run_finished: events.RunFinished | None) -> None:
         if self._run_started is None:

@@ -19,6 +19,7 @@ class ProgressLine:
         self._clock = clock
         self._start_time = clock()
         self._total = 0
+        self._planned_cells = frozenset[events.Cell]()
         self._judged_examples: dict[events.Cell, int] = {}
         self._planned_examples: dict[events.Cell, int] = {}
         self._finished_cells: set[events.Cell] = set()
@@ -28,6 +29,7 @@ class ProgressLine:
         match event:
             case events.RunStarted(cells):
                 self._start_time, self._total = self._clock(), len(cells)
+                self._planned_cells = frozenset(cells)
             case events.Progress(cell, examples, planned, lengths):
                 self._judged_examples[cell] = examples
                 self._planned_examples[cell] = max(planned, examples)
@@ -35,7 +37,7 @@ class ProgressLine:
             case events.FailureFound(verdict):
                 self._current_case = f"{_name(verdict.cell)}, looking for the smallest layout"
             case events.CellFinished(verdict):
-                self._finished_cells.add(verdict.cell)
+                self._finished_cells |= {verdict.cell} & self._planned_cells  # slack is no cell of the plan
                 self._judged_examples[verdict.cell] = self._planned_examples[verdict.cell] = verdict.examples
 
     def __str__(self) -> str:

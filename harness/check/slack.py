@@ -1,0 +1,35 @@
+"""Rows past the last sequence: whether a kernel fails because of them alone, as a finding of its own.
+
+Many kernels leave such rows as they are, and fail every property there. The finding is reported once. The check then
+goes on without slack, as after a refusal, and finds what else is wrong.
+"""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+from packproof.base.names import EVERY_DTYPE, SLACK
+from packproof.harness.check.failure import CellViolation
+from packproof.harness.report.events import Cell
+from packproof.properties.cases.domain import Domain
+from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
+
+WITHOUT_SLACK = Domain.of("slack == 0")
+CHECKED_WITHOUT = "the other properties were checked without rows past the last sequence"
+
+
+def slack_cell(cell: Cell) -> Cell:
+    """The cell of the finding: one for all properties and dtypes of a kernel."""
+    return replace(cell, property=SLACK, dtype=EVERY_DTYPE)
+
+
+def fails_by_slack(kernel: KernelUnderTest, finding: CellViolation) -> bool:
+    """Whether the violation is gone without the slack rows, and back with them."""
+    law, case, kind = finding.law, finding.case, finding.violation.kind
+    without = finding.space.fit(case.replace(slack=0)) if case.slack else None
+    if without is None or without.slack or without.lengths != case.lengths:
+        return False  # no slack, or the kernel's domain requires it
+    with kernel.runner.with_short_timeout() if finding.violation.fault == "hung" else nullcontext():
+        if judge_case(kernel, law, without, kind)[0] is not None:
+            return False
+        kernel.cache.discard_results()  # a kernel that fails now and then is not judged by one answer
+        return judge_case(kernel, law, case, kind)[0] is not None
