@@ -1,6 +1,7 @@
 """A violation of a property: one incorrect element, its location and its error."""
 
 from dataclasses import dataclass
+from math import isfinite
 
 from packproof.properties.tensor_key import TensorKey
 
@@ -72,10 +73,17 @@ class Violation:
         """Whether it is of rows past the last sequence: the element is in one, or NaN in them changed it."""
         return self.note == NAN_IN_SLACK or (self.sequence < 0 <= self.position)
 
+    def is_like(self, other: "Violation") -> bool:
+        """Whether it breaks the law in the same way as a violation at a larger case: by the same fault, or in the same
+        tensor. NaN is not like a finite number, and slack not like a sequence."""
+        same_fault = (self.fault, self.error, self.tensor) == (other.fault, other.error, other.tensor)
+        return same_fault and self.in_slack == other.in_slack and (isfinite(self.got) or not isfinite(other.got))
+
     @property
-    def kind(self) -> tuple[str, ...]:
-        """The way in which a law is broken: the fault, or the tensor. A smaller case of a failure has the same."""
-        return (self.fault, self.error, str(self.tensor or ""), "slack" if self.in_slack else "")
+    def shows_error(self) -> bool:
+        """Whether one of the two runs is incorrect, as far as the reference tells."""
+        distances = [] if self.expected is None else [abs(x - self.expected) for x in (self.got, self.wanted)]
+        return self.expected is None or any(not distance <= self.allowed for distance in distances)
 
     @property
     def side(self) -> str:

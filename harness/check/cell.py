@@ -11,11 +11,11 @@ from packproof.base.names import short_dtype
 from packproof.base.stopwatch import span
 from packproof.base.tuned import merge_tuned
 from packproof.harness.check.diagnosis.conventions import suggestions
-from packproof.harness.check.failure import CellViolation, ReplayInfo, shrunk_failure, unshrunk_failure
+from packproof.harness.check.diagnosis.slack import CHECKED_WITHOUT, WITHOUT_SLACK, fails_by_slack, slack_cell
+from packproof.harness.check.failure import CellViolation, KnownFaults, ReplayInfo, shrunk_failure, unshrunk_failure
 from packproof.harness.check.probe import InferredDomain, probe
 from packproof.harness.check.request import Allowance
-from packproof.harness.check.rounds import CaseSelection
-from packproof.harness.check.slack import CHECKED_WITHOUT, WITHOUT_SLACK, fails_by_slack, slack_cell
+from packproof.harness.check.rounds import CaseSelection, suited_case
 from packproof.harness.process.sharing import CoreTime
 from packproof.harness.report.coverage import NOT_KERNEL_REFUSALS, Coverage
 from packproof.harness.report.events import (
@@ -61,6 +61,8 @@ class Evaluator:
     """The kernel's domain, inferred after it refused a call."""
     refused_case: Case | None = None
     """The first refused call."""
+    known_faults: KnownFaults = field(default_factory=KnownFaults)
+    """The faults that this process has found in the kernel."""
     excludes_slack: bool = False
     """Whether slack was found to break the kernel, and the check goes on without it."""
 
@@ -103,7 +105,14 @@ class Evaluator:
         empty_packs = self.selection.draws_empty_packs(finding.law)
         with span("shrink", inclusive=True):
             try:
-                return shrunk_failure(self.kernel, finding, allowance, self.replay, empty_packs=empty_packs)
+                return shrunk_failure(
+                    self.kernel,
+                    finding,
+                    allowance,
+                    self.replay,
+                    empty_packs=empty_packs,
+                    known_faults=self.known_faults,
+                )
             except Exception as error:  # the violation stands without it
                 failure = unshrunk_failure(self.kernel, finding)
                 return replace(failure, lines=(*failure.lines, f"not made small: {report_internal_error(error)}"))
@@ -142,6 +151,7 @@ class CellRun:
         self._evaluator, self._kernel = evaluator, evaluator.kernel
         self._cell, self._law, self._space = cell, law, space
         self._coverage = Coverage()
+        self._tried_counterexamples: set[Case] = set()
 
     def events(self) -> Iterator[Event | None]:
         """See `Evaluator.run_cell`."""
@@ -150,11 +160,12 @@ class CellRun:
         self._start = core_time.clock()  # each pause moves it on
         self._progress = self._plan_rounds()
         while self._progress.rounds and not core_time.is_over:
-            finding = yield from self._run_round()
+            finding = self._try_counterexamples() or (yield from self._run_round())
             if finding is not None and self._reveals_slack(finding):
                 yield from self._report_slack(finding)
             elif finding is not None:
-                yield FailureFound(self._verdict(unshrunk_failure(self._kernel, finding)))
+                if not finding.is_smallest:
+                    yield FailureFound(self._verdict(unshrunk_failure(self._kernel, finding)))
                 failure = self._evaluator.shrink(finding)
                 break
             if self._progress.rounds:
@@ -173,7 +184,7 @@ class CellRun:
         """Whether slack alone breaks the kernel here. The promises that it does not make keep their slack."""
         if self._evaluator.excludes_slack or self._cell.unpromised:
             return False
-        return fails_by_slack(self._kernel, finding)
+        return fails_by_slack(self._kernel, finding.law, finding.case, finding.violation, finding.space)
 
     def _report_slack(self, finding: CellViolation) -> Iterator[Event]:
         """A finding of its own, after which all cells of the kernel go on without slack."""
@@ -227,6 +238,22 @@ class CellRun:
                 return None
         if not cases:
             progress.rounds.pop(0)
+        return None
+
+    def _try_counterexamples(self) -> CellViolation | None:
+        """Judge the smallest cases of faults that other cells of this process have found since the last round."""
+        known_cases = () if self._cell.unpromised else self._evaluator.known_faults.cases
+        for counterexample in known_cases:
+            case = suited_case(self._law, counterexample, self._progress.space)
+            if case is None or case in self._tried_counterexamples:
+                continue
+            self._tried_counterexamples.add(case)
+            violation, _ = self._judge(case)
+            if violation is not None:
+                number = self._coverage.examples
+                return CellViolation(
+                    self._cell, self._law, self._progress.space, case, violation, number, is_smallest=True
+                )
         return None
 
     def _with_configuration(self, case: Case) -> Case:

@@ -1,20 +1,18 @@
 """From the first violation to the failure in a report: shrink, run again, diagnose, measure, write a replay file."""
 
+import json
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from packproof.base.axes import parse
+from packproof.base.names import short_dtype
 from packproof.base.text import printable
 from packproof.base.tuned import merge_tuned
-from packproof.harness.check.diagnosis.conventions import suggestions
-from packproof.harness.check.diagnosis.detached import detached_advice
-from packproof.harness.check.diagnosis.diagnose import SLACK_HINT, diagnose
-from packproof.harness.check.diagnosis.fixed_options import fixed_options
-from packproof.harness.check.diagnosis.measure import measure
+from packproof.harness.check.diagnosis.explain import FailureExplanation, SmallestFailure, explain
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.shrink import shrink
 from packproof.harness.report.events import Cell, Failure
-from packproof.harness.report.own_faults import report_internal_error
 from packproof.harness.report.replay_file import write_replay
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
@@ -25,6 +23,7 @@ from packproof.properties.violation import Violation
 from packproof.version import __version__
 
 _MAX_PRINTED_LINES, _MAX_LINE_WIDTH = 10, 200
+_FLAKY = "not deterministic"
 _SMALL_ALLOWANCE = Allowance(3, 5)  # if each try has to start all processes again
 
 
@@ -55,8 +54,29 @@ class CellViolation:
     """Its number among the cell's examples."""
     untried_cases: tuple[Case, ...] = ()
     """Golden cases with tokens that the cell has not reached."""
+    is_smallest: bool = False
+    """Whether the case is the smallest one of another cell."""
     by_slack: bool = False
     """Whether only the slack rows break the law (`fails_by_slack`)."""
+
+
+@dataclass
+class KnownFaults:
+    """The faults of a kernel that a process has found."""
+
+    spaces: Sequence[Space] = ()
+    """The case spaces of the dtypes of the check."""
+    explained: dict[str, str] = field(default_factory=dict)
+    """The cells whose reports have all about a cause, by its key."""
+    cases: list[Case] = field(default_factory=list)
+    """Their smallest cases, to be tried in other cells."""
+
+    def add(self, cell: Cell, explanation: FailureExplanation, case: Case, violation: Violation) -> None:
+        """Remember an explained fault and its case."""
+        if case not in self.cases:
+            self.cases.append(case)
+        if explanation.cause and not violation.note:  # a report of an unchanged pack tells more
+            self.explained.setdefault(explanation.cause, f"{cell.law} {short_dtype(cell.dtype)}")
 
 
 def unshrunk_failure(kernel: KernelUnderTest, finding: CellViolation) -> Failure:
@@ -70,12 +90,64 @@ def unshrunk_failure(kernel: KernelUnderTest, finding: CellViolation) -> Failure
 
 
 def shrunk_failure(
-    kernel: KernelUnderTest, finding: CellViolation, allowance: Allowance, replay: ReplayInfo, *, empty_packs: bool
+    kernel: KernelUnderTest,
+    finding: CellViolation,
+    allowance: Allowance,
+    replay: ReplayInfo,
+    *,
+    empty_packs: bool,
+    known_faults: KnownFaults | None = None,
 ) -> Failure:
     """The failure at the smallest case found within the allowance.
 
     empty_packs: whether the smallest case may be a pack without tokens.
+    known_faults: the faults of the kernel found before; a new one is added.
     """
+    known_faults = known_faults or KnownFaults()
+    law, case, violation = finding.law, finding.case, finding.violation
+    smallest, n_tried = _smallest_case(kernel, finding, allowance, empty_packs=empty_packs)
+    kernel.cache.discard_results()  # drop cached results: the kernel has to run, and print, again
+    kernel.tuned.clear()
+    kernel.runner.printed_lines()
+    shrunk_violation = judge_case(kernel, law, smallest, violation)[0]
+    output_lines = _output_lines(kernel, shrunk_violation or violation)
+    if shrunk_violation is None:  # the failure is flaky: keep the first violation
+        smallest, shrunk_violation = case, violation
+        answered = "it answered when it was called again"
+        reason = answered if violation.fault == "hung" else "the kernel is not deterministic"
+        explanation = FailureExplanation(_FLAKY, (f"this case does not fail every time: {reason}",))
+    else:
+        smallest_failure = SmallestFailure(
+            kernel, law, smallest, shrunk_violation, finding.space, case, finding.by_slack
+        )
+        explanation = explain(smallest_failure, known_faults.spaces, known_faults.explained)
+        known_faults.add(finding.cell, explanation, smallest, shrunk_violation)
+    lines = [*shrunk_violation.lines(), *explanation.lines]
+    if smallest.configuration or replay.draw_configs:
+        lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merge_tuned(*kernel.tuned.values())]
+    lines += output_lines
+    file, write_error = _write_replay(kernel, finding.cell, smallest, lines, replay)
+    lines += [write_error] if write_error else []
+    return Failure(
+        smallest.lengths,
+        str(shrunk_violation.tensor or ""),
+        (describe_setting(kernel.op, smallest), *lines),
+        finding.example,
+        n_tried,
+        file,
+        explanation.evidence,
+        smallest.regime,
+        shrunk_violation.fault,
+        shrunk_violation.note,
+        explanation.cause,
+        json.dumps(smallest.to_json()),
+    )
+
+
+def _smallest_case(
+    kernel: KernelUnderTest, finding: CellViolation, allowance: Allowance, *, empty_packs: bool
+) -> tuple[Case, int]:
+    """The smallest case found that breaks the law in the same way, and the number of cases tried."""
     law, case, violation = finding.law, finding.case, finding.violation
 
     def fails(candidate: Case) -> bool:
@@ -83,7 +155,7 @@ def shrunk_failure(
             return False
         if finding.by_slack and not candidate.slack:
             return False
-        return judge_case(kernel, law, candidate, violation.kind)[0] is not None
+        return judge_case(kernel, law, candidate, violation)[0] is not None
 
     # slack is no step towards a smaller case of a failure without slack
     untried_cases = tuple(
@@ -91,54 +163,22 @@ def shrunk_failure(
         for golden in finding.untried_cases
         if case.slack or not golden.slack
     )
+    if finding.is_smallest:
+        return case, 0
     allowance, other_cases = (_SMALL_ALLOWANCE, ()) if violation.fault == "killed" else (allowance, untried_cases)
     with kernel.runner.with_short_timeout() if violation.fault == "hung" else nullcontext():
-        smallest, n_tried = shrink(case, finding.space, fails, allowance, other_cases)
-    kernel.cache.discard_results()  # drop cached results: the kernel has to run, and print, again
-    kernel.tuned.clear()
-    kernel.runner.printed_lines()
-    shrunk_violation = judge_case(kernel, law, smallest, violation.kind)[0]
+        return shrink(case, finding.space, fails, allowance, other_cases)
+
+
+def _output_lines(kernel: KernelUnderTest, violation: Violation) -> list[str]:
+    """What the kernel printed at the smallest case."""
     printed = kernel.runner.printed_lines()
-    if shrunk_violation is None:  # the failure is flaky: keep the first violation
-        smallest, shrunk_violation = case, violation
-        reason = (
-            "it answered when it was called again" if violation.fault == "hung" else "the kernel is not deterministic"
-        )
-        lines = [*violation.lines(), f"this case does not fail every time: {reason}"]
-    else:
-        origin = SLACK_HINT if finding.by_slack else diagnose(kernel, smallest, shrunk_violation)
-        lines = [*shrunk_violation.lines(), *([origin] if origin else [])]
-        lines += detached_advice(kernel, smallest, shrunk_violation, finding.space)
-        lines += suggestions(kernel, law, smallest, finding.space)
-        lines += fixed_options(kernel, smallest, shrunk_violation, finding.space)
-    if smallest.configuration or replay.draw_configs:
-        lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merge_tuned(*kernel.tuned.values())]
-    if printed and shrunk_violation.fault not in ("crashed", "hung", "exited"):  # their text has the output
-        lines += [
-            "the kernel printed:",
-            *(f"  {printable(line)[:_MAX_LINE_WIDTH]}" for line in printed[-_MAX_PRINTED_LINES:]),
-        ]
-    file, write_error = _write_replay(kernel, finding.cell, smallest, lines, replay)
-    lines += [write_error] if write_error else []
-    try:
-        evidence = measure(kernel, law, smallest, shrunk_violation, case)
-    except Exception as error:  # the failure stands without it
-        evidence = None
-        lines += [f"not measured: {report_internal_error(error)}"]
-    report_lines = (describe_setting(kernel.op, smallest), *lines)
-    tensor = str(shrunk_violation.tensor or "")
-    return Failure(
-        smallest.lengths,
-        tensor,
-        report_lines,
-        finding.example,
-        n_tried,
-        file,
-        evidence,
-        smallest.regime,
-        shrunk_violation.fault,
-        shrunk_violation.note,
-    )
+    if not printed or violation.fault in ("crashed", "hung", "exited"):  # their text has the output
+        return []
+    return [
+        "the kernel printed:",
+        *(f"  {printable(line)[:_MAX_LINE_WIDTH]}" for line in printed[-_MAX_PRINTED_LINES:]),
+    ]
 
 
 def describe_setting(op: Op, case: Case) -> str:

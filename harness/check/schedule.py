@@ -10,6 +10,7 @@ from functools import partial
 
 from packproof.base.names import SLACK
 from packproof.base.stopwatch import pop_seconds
+from packproof.harness.check.counterexamples import CounterexampleTrial, counterexample_trials
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import Plan
 from packproof.harness.check.unit import run_unit
@@ -27,6 +28,7 @@ from packproof.harness.report.events import (
 )
 from packproof.harness.report.own_faults import error_verdicts, inconclusive_verdicts
 
+_TRIAL_SHARE, _LEAST_TRIAL_SECONDS = 0.25, 8.0  # of the time of a run, for counterexamples in other cells
 _GRACE = 30.0  # seconds past the end of a run, for an open call to return and a failure to be shrunk
 
 StartUnit = Callable[[], Iterator[Event]]
@@ -49,6 +51,8 @@ def run_plan(plan: Plan) -> Iterator[Event]:
                 if plan.request.fail_fast and isinstance(event, CellFinished) and event.verdict.failed:
                     reason = "stopped after the first failure"
                     break
+            else:
+                yield from run.counterexample_trials()
         yield from run.unfinished_cells(reason)
     except KeyboardInterrupt:
         interrupted = True
@@ -60,10 +64,11 @@ class _PlanRun:
     """Collects the verdicts of a run, and the time spent."""
 
     def __init__(self, plan: Plan, deadline: float) -> None:
-        self._plan, self._deadline = plan, deadline
+        self._plan, self._deadline, self._start = plan, deadline, time.monotonic()
         self.timings = pop_seconds()  # spans of this process so far; forks start with none
         self._verdicts: dict[Cell, Verdict] = {}
         self._first_verdicts: dict[Cell, Verdict] = {}  # failures still being shrunk
+        self._raw_verdicts: dict[Cell, Verdict] = {}  # whatever was expected
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -86,6 +91,23 @@ class _PlanRun:
         for event in run_on_every_core(calls, device, record_type=Event, retry=retry, deadline=deadline):
             if not self._repeats_slack(event):
                 yield self._record(event)
+
+    def counterexample_trials(self) -> Iterator[Event]:
+        """The cells that passed and fail at the smallest case of another one: found in a share of the time so far."""
+        targets = {
+            (unit.target.name, unit.target.unpromised): unit.target
+            for unit in self._plan.units
+            if unit.kind == "evaluate"
+        }
+        trials = list(counterexample_trials([*targets.values()], [*self._raw_verdicts.values()]))
+        now = time.monotonic()
+        deadline = min(now + max(_LEAST_TRIAL_SECONDS, _TRIAL_SHARE * (now - self._start)), self._deadline)
+        if not trials or deadline <= now:
+            return
+        calls = [partial(trial.events, deadline) for trial in trials]
+        retry = partial(_report_lost_trial, trials)
+        for event in run_on_every_core(calls, self._plan.request.device, record_type=Event, retry=retry):
+            yield self._record(event)
 
     def _repeats_slack(self, event: Event) -> bool:
         """Whether another process has already reported the slack of this kernel: each one finds it for itself."""
@@ -119,6 +141,7 @@ class _PlanRun:
     def _record(self, event: Event) -> Event:
         """Record the event and return it; an expected failure is marked as such."""
         if isinstance(event, CellFinished):
+            self._raw_verdicts[event.verdict.cell] = event.verdict
             event = CellFinished(self._plan.request.expected.apply(event.verdict))
             self._verdicts[event.verdict.cell] = event.verdict
         elif isinstance(event, FailureFound):
@@ -155,6 +178,10 @@ def _run_timed(unit: Unit, deadline: float, share: float) -> Iterator[Event]:
 def _timings(seconds: float) -> Timings:
     spans = pop_seconds()
     return Timings({**spans, "other": max(seconds - sum(spans.values()), 0.0)})
+
+
+def _report_lost_trial(trials: Sequence[CounterexampleTrial], number: int, text: str) -> StartUnit:
+    return partial(error_verdicts, [verdict.cell for verdict in trials[number].passed], text)
 
 
 class _Retry:

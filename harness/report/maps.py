@@ -166,6 +166,8 @@ class Evidence:
     leaks: LeakMap | None = None
     initial_errors: ErrorMap | None = None
     """The errors before shrinking, if the first failing case has another layout."""
+    rows: tuple[int, ...] = ()
+    """The wrong rows of the pack, of a tensor with a row for each token."""
 
 
 def compact(value: float) -> str:

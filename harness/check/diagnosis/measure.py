@@ -13,6 +13,7 @@ from packproof.base.axes import is_in_pool, role
 from packproof.base.errors import KernelFault
 from packproof.base.wording import plural
 from packproof.harness.check.diagnosis.leaks import leak_map
+from packproof.harness.check.diagnosis.rows import wrong_rows
 from packproof.harness.report.maps import ErrorMap, Evidence, Layout, MapRow, WorstElement
 from packproof.properties.bounds.budget import same_bits, score
 from packproof.properties.call import Refusal
@@ -45,6 +46,7 @@ def measure(
                 evidence,
                 worst=_worst(failing_comparisons, scores),
                 errors=error_map(failing_comparisons, scores, evidence.layout),
+                rows=wrong_rows(failing_comparisons, scores),
             )
         evidence = replace(evidence, leaks=leak_map(kernel, case, violation.tensor, nan=law.perturbs_with_nan))
         if first_case is not None and first_case.lengths != case.lengths:

@@ -10,15 +10,16 @@ from rich.text import Text
 from packproof.base.names import short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
+from packproof.harness.report.causes import Faults
 from packproof.harness.report.conclusions import limits_lines, tuned_lines
 from packproof.harness.report.formats.live import ProgressLine
 from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.table import Column, table_line, title_line
 from packproof.harness.report.wording import (
+    cell_name,
     cell_title,
     failure_text,
-    failure_texts,
-    fault_key,
+    fault_text,
     first_failure_lines,
     layout_classes,
     regime_lines,
@@ -61,7 +62,8 @@ class TerminalReport:
         self._progress = ProgressLine(clock)
         self._live: Live | None = None
         self._last_print = clock()
-        self._faults: dict[tuple[str, ...], list[events.Verdict]] = {}
+        self._faults = Faults()
+        self._shown: dict[int, events.Verdict] = {}  # the failures that were printed, by the ids of their faults
 
     def __call__(self, event: events.Event) -> None:
         self._progress(event)
@@ -100,13 +102,13 @@ class TerminalReport:
 
     def _finish_cell(self, verdict: events.Verdict) -> None:
         reached = verdict.examples or verdict.status != "inconclusive"
+        fault = self._faults.add(verdict) if verdict.failed or verdict.status == "expected" else None
+        shown = self._shown.get(id(fault))
         if self._live is None and verdict.cell.counts and reached:
-            self._print(cell_line(verdict))
-        if not (verdict.failed or verdict.status == "expected"):
-            return
-        if fault := fault_key(verdict):
-            self._faults.setdefault(fault, []).append(verdict)  # shown once, at the end: other cells may share it
-        else:
+            self._print(cell_line(verdict, shown))
+        # words of an exception, and a changed pack, tell less than an unchanged one of another cell may
+        if fault and not shown and verdict.failure and verdict.failure.tensor and not verdict.failure.note:
+            self._shown[id(fault)] = verdict
             self._show_failure(failure_text(verdict), verdict.status)
 
     def _show_failure(self, text: str, status: events.Status) -> None:
@@ -116,8 +118,11 @@ class TerminalReport:
     def _finish(self, event: events.RunFinished) -> None:
         if self._live:
             self._live.stop()
-        for group in self._faults.values():
-            self._show_failure(failure_texts(group)[0], group[0].status)
+        for fault in self._faults:
+            if id(fault) not in self._shown:
+                self._show_failure(fault_text(fault), fault.telling.status)
+            elif lines := fault.other_cells_lines(self._shown[id(fault)]):
+                self._print("", f"{cell_title(self._shown[id(fault)].cell)}, shown above", *(f"    {x}" for x in lines))
         for line in regime_lines(verdict for verdict in event.verdicts if verdict.cell.counts):
             self._console.print(line)
         for board in boards(event.verdicts):
@@ -155,10 +160,15 @@ class TerminalReport:
             self._console.print(f"    {answer}")
 
 
-def cell_line(verdict: events.Verdict) -> Text:
+def cell_line(verdict: events.Verdict, shown: events.Verdict | None = None) -> Text:
+    """A finished cell in one line.
+
+    shown: the failure of the same fault that was printed.
+    """
     work = (
         verdict.reason if verdict.status in ("skipped", "error") else f"{share_text(verdict)}, {verdict.seconds:.1f} s"
     )
     line = Text(f"{verdict.status:<8}", style=_STYLES[verdict.status])
     work += f"; {verdict.reason}" if verdict.status == "inconclusive" else ""
+    work += f"; the same fault as in {cell_name(shown.cell)}" if shown else ""
     return line.append(f" {cell_title(verdict.cell):<36} {verdict.tier:<10} {work}", style="none")

@@ -57,7 +57,7 @@ def test_a_kernel_that_leaves_slack_as_it_is_has_one_finding() -> None:
     assert any("slack 1" in line for line in slack.failure.lines)
 
 
-def test_behind_slack_the_other_fault_is_found() -> None:
+def test_beyond_slack_the_other_fault_is_found() -> None:
     verdicts = {v.cell.property: v for v in judged(slack_rows_and_tile_leak, *_PROPERTIES)}
     assert verdicts[SLACK].status == "failed"
     for name in ("reference", "isolation"):

@@ -8,10 +8,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from packproof.base.names import EVERY_DTYPE, SLACK
-from packproof.harness.check.failure import CellViolation
 from packproof.harness.report.events import Cell
+from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.space import Space
 from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
+from packproof.properties.laws.property import Property
+from packproof.properties.violation import Violation
 
 WITHOUT_SLACK = Domain.of("slack == 0")
 CHECKED_WITHOUT = "the other properties were checked without rows past the last sequence"
@@ -22,14 +25,16 @@ def slack_cell(cell: Cell) -> Cell:
     return replace(cell, property=SLACK, dtype=EVERY_DTYPE)
 
 
-def fails_by_slack(kernel: KernelUnderTest, finding: CellViolation) -> bool:
-    """Whether the violation is gone without the slack rows, and back with them."""
-    law, case, kind = finding.law, finding.case, finding.violation.kind
-    without = finding.space.fit(case.replace(slack=0)) if case.slack else None
+def fails_by_slack(kernel: KernelUnderTest, law: Property, case: Case, violation: Violation, space: Space) -> bool:
+    """Whether the violation at a case is gone without its slack rows, and back with them.
+
+    space: the space of the kernel's cases.
+    """
+    without = space.fit(case.replace(slack=0)) if case.slack else None
     if without is None or without.slack or without.lengths != case.lengths:
         return False  # no slack, or the kernel's domain requires it
-    with kernel.runner.with_short_timeout() if finding.violation.fault == "hung" else nullcontext():
-        if judge_case(kernel, law, without, kind)[0] is not None:
+    with kernel.runner.with_short_timeout() if violation.fault == "hung" else nullcontext():
+        if judge_case(kernel, law, without, violation)[0] is not None:
             return False
         kernel.cache.discard_results()  # a kernel that fails now and then is not judged by one answer
-        return judge_case(kernel, law, case, kind)[0] is not None
+        return judge_case(kernel, law, case, violation)[0] is not None
