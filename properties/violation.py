@@ -75,9 +75,10 @@ class Violation:
 
     def is_like(self, other: "Violation") -> bool:
         """Whether it breaks the law in the same way as a violation at a larger case: by the same fault, or in the same
-        tensor. NaN is not like a finite number, and slack not like a sequence."""
+        tensor. NaN is not like a finite number, and a fault of slack not like one of a sequence."""
         same_fault = (self.fault, self.error, self.tensor) == (other.fault, other.error, other.tensor)
-        return same_fault and self.in_slack == other.in_slack and (isfinite(self.got) or not isfinite(other.got))
+        same_rows = other.in_slack or not self.in_slack
+        return same_fault and same_rows and (isfinite(self.got) or not isfinite(other.got))
 
     @property
     def shows_error(self) -> bool:

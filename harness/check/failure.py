@@ -155,7 +155,8 @@ def _smallest_case(
             return False
         if finding.by_slack and not candidate.slack:
             return False
-        return judge_case(kernel, law, candidate, violation)[0] is not None
+        smaller = judge_case(kernel, law, candidate, violation)[0]
+        return smaller is not None and (smaller.in_slack == violation.in_slack or not finding.by_slack)
 
     # slack is no step towards a smaller case of a failure without slack
     untried_cases = tuple(

@@ -50,6 +50,11 @@ class Faults:
     def __iter__(self) -> Iterator[Fault]:
         return iter(self._faults.values())
 
+    def telling(self, verdict: Verdict) -> Verdict | None:
+        """The most telling failure with the cause of this one, added before; None if it is this one."""
+        telling = next(fault.telling for fault in self if verdict in fault.verdicts)
+        return None if telling is verdict else telling
+
     def add(self, verdict: Verdict) -> Fault:
         """Add a verdict with a failure; its fault, which may be an earlier one."""
         fault = self._faults.setdefault(cause(verdict) or id(verdict), Fault())

@@ -168,6 +168,8 @@ class Evidence:
     """The errors before shrinking, if the first failing case has another layout."""
     rows: tuple[int, ...] = ()
     """The wrong rows of the pack, of a tensor with a row for each token."""
+    factor: float | None = None
+    """The wrong elements as a multiple of the expected ones, if it is the same for several; else None."""
 
 
 def compact(value: float) -> str:

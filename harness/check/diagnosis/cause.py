@@ -9,7 +9,7 @@ from math import isfinite
 
 from packproof.base.errors import KernelFault
 from packproof.base.names import SLACK
-from packproof.harness.check.diagnosis.rows import unwritten_rows
+from packproof.harness.check.diagnosis.slack import filled_case
 from packproof.harness.report.coverage import refusal_key
 from packproof.properties.call import Refusal
 from packproof.properties.cases.case import Case
@@ -58,15 +58,11 @@ def cause_key(
 
 def slack_cause(kernel: KernelUnderTest, case: Case, violation: Violation, spaces: Sequence[Space]) -> str:
     """The key of the cause of a failure by slack: another one if a last sequence in place of the slack fails too."""
-    keys = None if case.key_lengths is None else (*case.key_lengths, case.slack)
-    filled = case.replace(lengths=(*case.lengths, case.slack), key_lengths=keys, slack=0)
+    filled = filled_case(case)
     if violation.text or not kernel.domain.allows(kernel.op, filled):
         return SLACK
-    unwritten = bool(unwritten_rows(kernel, kernel.sample(filled), violation))
-    filled_violation = violation if unwritten else judge_case(kernel, REFERENCE, filled)[0]
-    if filled_violation is None:
-        return SLACK
-    return cause_key(kernel, REFERENCE, filled, filled_violation, spaces=spaces, unwritten=unwritten) or SLACK
+    filled_violation = judge_case(kernel, REFERENCE, filled)[0]
+    return SLACK if filled_violation is None else cause_key(kernel, REFERENCE, filled, filled_violation, spaces=spaces)
 
 
 def _wrong_results(kernel: KernelUnderTest, case: Case) -> set[str]:

@@ -16,7 +16,7 @@ from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Property
-from packproof.properties.violation import Violation
+from packproof.properties.violation import Violation, number
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     evidence, lines = _measured(failure)
     rows = evidence.rows if evidence else ()
     lines = [*rows_lines(violation, rows, unwritten, case.n_tokens + case.slack), *lines]
+    if evidence and evidence.factor is not None and violation.other == "reference":
+        lines.append(f"each wrong element is {number(evidence.factor)} x the reference")
     origin = SLACK_HINT if failure.by_slack else "" if unwritten else diagnose(kernel, case, violation)
     lines += [origin] if origin else []
     lines += detached_advice(kernel, case, violation, failure.space)

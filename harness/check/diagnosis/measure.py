@@ -26,6 +26,7 @@ from packproof.properties.light_torch import argmax
 from packproof.properties.violation import Violation
 
 _MAX_ROWS, _MAX_COLUMNS = 24, 64
+_SAME_FACTOR = 0.01
 
 
 def measure(
@@ -47,6 +48,7 @@ def measure(
                 worst=_worst(failing_comparisons, scores),
                 errors=error_map(failing_comparisons, scores, evidence.layout),
                 rows=wrong_rows(failing_comparisons, scores),
+                factor=_common_factor(failing_comparisons, scores),
             )
         evidence = replace(evidence, leaks=leak_map(kernel, case, violation.tensor, nan=law.perturbs_with_nan))
         if first_case is not None and first_case.lengths != case.lengths:
@@ -105,6 +107,17 @@ def _worst(failing_comparisons: Sequence[Comparison], scores: Sequence[Tensor]) 
     location = Violation(comparison.key, sequence, position, inner, slot=slot).location
     terms = () if comparison.budget is None else tuple(comparison.budget.terms(index).items())
     return WorstElement(location, actual, expected, comparison.baseline_name, abs(actual - expected), terms)
+
+
+def _common_factor(failing_comparisons: Sequence[Comparison], scores: Sequence[Tensor]) -> float | None:
+    """The factor of all wrong elements, within a percent: of a forgotten scale, or 0 for a missing term."""
+    factors = []
+    for comparison, ratio in zip(failing_comparisons, scores, strict=True):
+        wrong = ratio > (0 if comparison.budget is None else 1)
+        factors += (comparison.actual[wrong].double() / comparison.baseline[wrong].double()).flatten().tolist()
+    mean = sum(factors) / len(factors) if len(factors) > 1 else math.nan
+    is_common = math.isfinite(mean) and all(abs(x - mean) <= _SAME_FACTOR * abs(mean) for x in factors)
+    return mean if is_common else None
 
 
 def error_map(failing_comparisons: Sequence[Comparison], scores: Sequence[Tensor], layout: Layout) -> ErrorMap:

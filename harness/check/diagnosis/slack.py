@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from packproof.base.names import EVERY_DTYPE, SLACK
+from packproof.harness.check.diagnosis.rows import unwritten_rows
 from packproof.harness.report.events import Cell
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
@@ -25,8 +26,16 @@ def slack_cell(cell: Cell) -> Cell:
     return replace(cell, property=SLACK, dtype=EVERY_DTYPE)
 
 
+def filled_case(case: Case) -> Case:
+    """The case with a last sequence in place of the slack."""
+    keys = None if case.key_lengths is None else (*case.key_lengths, case.slack)
+    return case.replace(lengths=(*case.lengths, case.slack), key_lengths=keys, slack=0)
+
+
 def fails_by_slack(kernel: KernelUnderTest, law: Property, case: Case, violation: Violation, space: Space) -> bool:
     """Whether the violation at a case is gone without its slack rows, and back with them.
+
+    A row that is never written is no fault of slack if it also occurs with a last sequence in place of the slack.
 
     space: the space of the kernel's cases.
     """
@@ -35,6 +44,8 @@ def fails_by_slack(kernel: KernelUnderTest, law: Property, case: Case, violation
         return False  # no slack, or the kernel's domain requires it
     with kernel.runner.with_short_timeout() if violation.fault == "hung" else nullcontext():
         if judge_case(kernel, law, without, violation)[0] is not None:
+            return False
+        if not violation.text and unwritten_rows(kernel, kernel.sample(filled_case(case)), violation):
             return False
         kernel.cache.discard_results()  # a kernel that fails now and then is not judged by one answer
         return judge_case(kernel, law, case, violation)[0] is not None

@@ -7,6 +7,7 @@ from typing import Any
 
 from packproof.base.files import replace_text, writable_path
 from packproof.harness.report import events
+from packproof.harness.report.causes import Faults
 from packproof.harness.report.questions import find_question
 from packproof.harness.report.wording import failure_text
 from packproof.version import __version__
@@ -49,6 +50,7 @@ class JsonReport:
         if self._run_started is None:
             return
         cells = self._run_started.cells
+        faults = Faults(verdict for verdict in self._verdicts if verdict.failure)
         document = {
             "version": VERSION,
             "packproof": __version__,
@@ -66,7 +68,7 @@ class JsonReport:
             "timings": {name: round(seconds, 3) for name, seconds in run_finished.timings.items()}
             if run_finished
             else {},
-            "results": [_result(verdict) for verdict in self._verdicts if verdict.cell.counts],
+            "results": [_result(verdict, faults) for verdict in self._verdicts if verdict.cell.counts],
             "promises": [_answer(verdict) for verdict in self._verdicts if not verdict.cell.counts],
         }
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
@@ -105,7 +107,11 @@ def _answer(verdict: events.Verdict) -> dict[str, Any]:
     return answer
 
 
-def _result(verdict: events.Verdict) -> dict[str, Any]:
+def _result(verdict: events.Verdict, faults: Faults) -> dict[str, Any]:
+    """The result of a cell.
+
+    faults: of the run so far.
+    """
     cell, failure = verdict.cell, verdict.failure
     result: dict[str, Any] = {
         "op": cell.op,
@@ -135,5 +141,7 @@ def _result(verdict: events.Verdict) -> dict[str, Any]:
         result["reason"] = verdict.reason
     if failure:
         result |= {"lengths": list(failure.lengths), "tensor": failure.tensor, "message": failure_text(verdict)}
+        if telling := faults.telling(verdict):
+            result["same_fault_as"] = {"property": telling.cell.property, "dtype": telling.cell.dtype}
         result |= {"example": failure.example, "tried": failure.cases_tried, "replay": failure.replay}
     return result

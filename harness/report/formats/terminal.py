@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from packproof.base.names import short_dtype
+from packproof.base.names import SLACK, short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
 from packproof.harness.report.causes import Faults
-from packproof.harness.report.conclusions import limits_lines, tuned_lines
+from packproof.harness.report.conclusions import first_refusal_lines, limits_lines, tuned_lines
 from packproof.harness.report.formats.live import ProgressLine
 from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.table import Column, table_line, title_line
@@ -62,6 +62,7 @@ class TerminalReport:
         self._progress = ProgressLine(clock)
         self._live: Live | None = None
         self._last_print = clock()
+        self._restricted: set[tuple[str, str]] = set()  # kernels with a domain that was found and printed
         self._faults = Faults()
         self._shown: dict[int, events.Verdict] = {}  # the failures that were printed, by the ids of their faults
 
@@ -102,12 +103,16 @@ class TerminalReport:
 
     def _finish_cell(self, verdict: events.Verdict) -> None:
         reached = verdict.examples or verdict.status != "inconclusive"
+        kernel = (verdict.cell.op, verdict.cell.target)
+        if verdict.domain and verdict.limits and kernel not in self._restricted:
+            self._restricted.add(kernel)
+            self._print(*first_refusal_lines(verdict))
         fault = self._faults.add(verdict) if verdict.failed or verdict.status == "expected" else None
         shown = self._shown.get(id(fault))
         if self._live is None and verdict.cell.counts and reached:
             self._print(cell_line(verdict, shown))
         # words of an exception, and a changed pack, tell less than an unchanged one of another cell may
-        if fault and not shown and verdict.failure and verdict.failure.tensor and not verdict.failure.note:
+        if fault and not shown and verdict.failure and _stands_alone(verdict.cell, verdict.failure):
             self._shown[id(fault)] = verdict
             self._show_failure(failure_text(verdict), verdict.status)
 
@@ -158,6 +163,11 @@ class TerminalReport:
             self._console.print("  checked though not promised:")
         for answer in board.answers:
             self._console.print(f"    {answer}")
+
+
+def _stands_alone(cell: events.Cell, failure: events.Failure) -> bool:
+    """Whether no failure of another cell tells more about the fault."""
+    return cell.property == SLACK or bool(failure.tensor and not failure.note)
 
 
 def cell_line(verdict: events.Verdict, shown: events.Verdict | None = None) -> Text:
