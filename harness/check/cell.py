@@ -7,11 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from packproof.base.names import short_dtype
+from packproof.base.names import SLACK, short_dtype
 from packproof.base.stopwatch import span
 from packproof.base.tuned import merge_tuned
 from packproof.harness.check.diagnosis.conventions import suggestions
-from packproof.harness.check.diagnosis.slack import CHECKED_WITHOUT, WITHOUT_SLACK, fails_by_slack, slack_cell
+from packproof.harness.check.diagnosis.slack import (
+    CHECKED_WITHOUT,
+    WITHOUT_SLACK,
+    fails_as_sequence,
+    fails_by_slack,
+    slack_cell,
+)
 from packproof.harness.check.failure import CellViolation, KnownFaults, ReplayInfo, shrunk_failure, unshrunk_failure
 from packproof.harness.check.probe import InferredDomain, probe
 from packproof.harness.check.request import Allowance
@@ -152,17 +158,22 @@ class CellRun:
         self._cell, self._law, self._space = cell, law, space
         self._coverage = Coverage()
         self._tried_counterexamples: set[Case] = set()
+        self._is_of_other_fault = False
 
     def events(self) -> Iterator[Event | None]:
         """See `Evaluator.run_cell`."""
         yield CellStarted(self._cell)
-        core_time, failure = self._evaluator.core_time, None
+        core_time, failure, slack_finding = self._evaluator.core_time, None, None
         self._start = core_time.clock()  # each pause moves it on
         self._progress = self._plan_rounds()
         while self._progress.rounds and not core_time.is_over:
             finding = self._try_counterexamples() or (yield from self._run_round())
             if finding is not None and self._reveals_slack(finding):
-                yield from self._report_slack(finding)
+                self._evaluator.excludes_slack = True  # all cells of the kernel go on without
+                if self._is_of_other_fault:
+                    slack_finding = finding
+                elif failure := (yield from self._slack_failure(finding)):
+                    break
             elif finding is not None:
                 if not finding.is_smallest:
                     yield FailureFound(self._verdict(unshrunk_failure(self._kernel, finding)))
@@ -173,6 +184,8 @@ class CellRun:
                 yield None
                 self._start += core_time.clock() - pause
             self._renew_rounds()
+        if failure is None and slack_finding is not None:  # no other fault was met
+            failure = yield from self._slack_failure(slack_finding)
         if failure is None:
             for case in self._progress.remaining:
                 self._coverage.count_unreached(self._progress.space.boundary_classes(case))
@@ -184,15 +197,26 @@ class CellRun:
         """Whether slack alone breaks the kernel here. The promises that it does not make keep their slack."""
         if self._evaluator.excludes_slack or self._cell.unpromised:
             return False
-        return fails_by_slack(self._kernel, finding.law, finding.case, finding.violation, finding.space)
+        arguments = (self._kernel, finding.law, finding.case, finding.violation, finding.space)
+        try:
+            if not fails_by_slack(*arguments):
+                return False
+            self._is_of_other_fault = fails_as_sequence(*arguments)
+        except OutOfTime:
+            return False
+        return True
 
-    def _report_slack(self, finding: CellViolation) -> Iterator[Event]:
-        """A finding of its own, after which all cells of the kernel go on without slack."""
-        cell, finding = slack_cell(self._cell), replace(finding, by_slack=True)
-        self._evaluator.excludes_slack = True
-        verdict = Verdict(cell, self._evaluator.tier, "failed", 1, 0.0, judged=1, reason=CHECKED_WITHOUT)
-        yield FailureFound(replace(verdict, failure=unshrunk_failure(self._kernel, finding)))
-        yield CellFinished(replace(verdict, failure=self._evaluator.shrink(finding)))
+    def _slack_failure(self, finding: CellViolation) -> Generator[Event, None, Failure | None]:
+        """Report slack as a finding of its own. If its cause is another fault, the failure is one of this cell."""
+        domain, self._kernel.domain = self._kernel.domain, finding.space.domain
+        failure = self._evaluator.shrink(replace(finding, by_slack=True))
+        self._kernel.domain = domain
+        if failure.cause != SLACK:
+            return failure
+        tier = self._evaluator.tier
+        verdict = Verdict(slack_cell(self._cell), tier, "failed", 1, 0.0, judged=1, reason=CHECKED_WITHOUT)
+        yield CellFinished(replace(verdict, failure=failure))
+        return None
 
     def _plan_rounds(self, started_cases: Sequence[Case] = ()) -> CellProgress:
         """The rounds of the cell, without the cases already started."""
@@ -248,7 +272,10 @@ class CellRun:
             if case is None or case in self._tried_counterexamples:
                 continue
             self._tried_counterexamples.add(case)
-            violation, _ = self._judge(case)
+            try:
+                violation, _ = self._judge(case)
+            except OutOfTime:
+                return None
             if violation is not None:
                 number = self._coverage.examples
                 return CellViolation(

@@ -29,7 +29,7 @@ _LAST_CALL = 5.0  # seconds past the end after which an open call is ended
 
 @dataclass(frozen=True)
 class CounterexampleTrial:
-    """The passed cells of one kernel and dtype, and the failures of the kernel in any."""
+    """The passed cells and the failures of one kernel."""
 
     target: CheckTarget
     passed: tuple[Verdict, ...]
@@ -54,10 +54,10 @@ class CounterexampleTrial:
         """
         with suppress(OutOfTime), self.target.worker(deadline + _LAST_CALL) as worker:
             core_time = CoreTime(deadline, deadline)
-            evaluator = make_evaluator(self.target, worker, self.passed[0].cell.dtype, core_time)
-            evaluator.known_faults.explained |= self.explained
-            evaluator.excludes_slack = any(v.cell.property == SLACK for v in self.failed)
             for verdict in self.passed:
+                evaluator = make_evaluator(self.target, worker, verdict.cell.dtype, core_time)
+                evaluator.known_faults.explained |= self.explained
+                evaluator.excludes_slack = any(v.cell.property == SLACK for v in self.failed)
                 evaluator.inferred = InferredDomain(Domain.of(verdict.domain)) if verdict.domain else None
                 yield from errors_as_verdicts(verdict.cell, self._trial(evaluator, verdict))
 
@@ -81,14 +81,14 @@ class CounterexampleTrial:
 
 
 def counterexample_trials(targets: Sequence[CheckTarget], verdicts: Sequence[Verdict]) -> Iterator[CounterexampleTrial]:
-    """The trials of a run: for each kernel with failures, one for each dtype with passed cells.
+    """The trials of a run: one for each kernel with both failures and passed cells.
 
     verdicts: of the run, before a file of expected failures was applied.
     """
     for target in targets:
         own = [v for v in verdicts if v.cell.target == target.name and v.cell.unpromised == target.unpromised]
         failed = tuple(v for v in own if v.status == "failed" and v.failure)
-        for dtype in target.dtypes if failed else ():
-            passed = [v for v in own if v.status == "passed" and v.cell.dtype == dtype]
-            if passed := [v for v in passed if v.cell.property in target.request.laws]:
-                yield CounterexampleTrial(target, tuple(passed), failed)
+        passed = tuple(v for v in own if v.status == "passed" and v.cell.property in target.request.laws)
+        trial = CounterexampleTrial(target, passed, failed)
+        if passed and trial.cases:
+            yield trial

@@ -111,12 +111,8 @@ class _PlanRun:
 
     def _repeats_slack(self, event: Event) -> bool:
         """Whether another process has already reported the slack of this kernel: each one finds it for itself."""
-        match event:
-            case FailureFound(verdict) if verdict.cell.property == SLACK:
-                return verdict.cell in self._first_verdicts
-            case CellFinished(verdict) if verdict.cell.property == SLACK:
-                return verdict.cell in self._verdicts
-        return False
+        is_slack = isinstance(event, CellFinished) and event.verdict.cell.property == SLACK
+        return is_slack and event.verdict.cell in self._verdicts
 
     def _start_unit(self, number: int, cells: tuple[Cell, ...] = ()) -> StartUnit:
         """A callable that runs one of the units, or some of its cells, in its share of the remaining time."""

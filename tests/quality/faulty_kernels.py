@@ -64,7 +64,7 @@ class _Sums(torch.autograd.Function):
     """The sums with an output and a backward pass written by hand."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, cu_seqlens: Tensor, faults: tuple[str, ...]) -> Tensor:  # type: ignore[no-untyped-def, override]
+    def forward(ctx, x: Tensor, weight: Tensor, cu_seqlens: Tensor, faults: tuple[str, ...]) -> Tensor:
         ctx.save_for_backward(x, weight, cu_seqlens)
         ctx.faults = faults
         y = torch.empty_like(x)
@@ -73,7 +73,7 @@ class _Sums(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx, dy: Tensor):  # type: ignore[no-untyped-def, override]
+    def backward(ctx, dy: Tensor):
         x, weight, cu_seqlens = ctx.saved_tensors
         with torch.enable_grad():
             x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
@@ -84,19 +84,19 @@ class _Sums(torch.autograd.Function):
 
 
 def wrong_gradient(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    return _Sums.apply(x, weight, cu_seqlens, ("gradient",))  # type: ignore[no-any-return]
+    return _Sums.apply(x, weight, cu_seqlens, ("gradient",))
 
 
 def unwritten_row(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    return _Sums.apply(x, weight, cu_seqlens, ("unwritten",))  # type: ignore[no-any-return]
+    return _Sums.apply(x, weight, cu_seqlens, ("unwritten",))
 
 
 def tile_leak_and_wrong_gradient(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    return _Sums.apply(x, weight, cu_seqlens, ("tile", "gradient"))  # type: ignore[no-any-return]
+    return _Sums.apply(x, weight, cu_seqlens, ("tile", "gradient"))
 
 
 def tile_leak_and_unwritten_row(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    return _Sums.apply(x, weight, cu_seqlens, ("tile", "unwritten"))  # type: ignore[no-any-return]
+    return _Sums.apply(x, weight, cu_seqlens, ("tile", "unwritten"))
 
 
 def constant_for_one_token(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:

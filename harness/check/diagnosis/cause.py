@@ -19,7 +19,8 @@ from packproof.properties.laws.invariance import REFERENCE, against_reference
 from packproof.properties.laws.property import Property
 from packproof.properties.violation import Violation
 
-_PLAIN_RUNS = ("alone", "permuted", "sum over the sequences", "before")  # compared with a plain call of another pack
+# a plain call of another pack, or several, with which a property compares
+_PLAIN_RUNS = ("alone", "permuted", "sum over the sequences", "before", "in pieces")
 _NARROW = ("bfloat16", "float16")
 
 
@@ -46,7 +47,8 @@ def cause_key(
     if unwritten:
         return f"unwritten {results}"
     wrong_results = _wrong_results(kernel, case)
-    is_plain = violation.other in _PLAIN_RUNS and isfinite(violation.got) and isfinite(violation.wanted)
+    plain_runs = _PLAIN_RUNS if kernel.takes_cuts else (*_PLAIN_RUNS, "over ranks")
+    is_plain = violation.other in plain_runs and isfinite(violation.got) and isfinite(violation.wanted)
     if "values" in wrong_results or (results in wrong_results and results == "gradients"):
         key = "values" if "values" in wrong_results else "gradients"
     elif is_plain and violation.shows_error:

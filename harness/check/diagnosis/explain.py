@@ -72,7 +72,8 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     rows = evidence.rows if evidence else ()
     lines = [*rows_lines(violation, rows, unwritten, case.n_tokens + case.slack), *lines]
     if evidence and evidence.factor is not None and violation.other == "reference":
-        lines.append(f"each wrong element is {number(evidence.factor)} x the reference")
+        multiple = f"{number(evidence.factor)} x the reference" if evidence.factor else "0"
+        lines.append(f"each wrong element is {multiple}")
     origin = SLACK_HINT if failure.by_slack else "" if unwritten else diagnose(kernel, case, violation)
     lines += [origin] if origin else []
     lines += detached_advice(kernel, case, violation, failure.space)

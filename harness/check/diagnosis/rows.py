@@ -85,7 +85,7 @@ def rows_text(rows: Sequence[int], n_rows: int) -> str:
 def _tile_text(first: int, last: int, n_rows: int) -> str:
     """The multiple of a tile just after these rows, or at their start."""
     if tile := _tile(last + 1):
-        return f", just before row {last + 1}" if last + 1 < n_rows else f", the last before {last + 1}"
+        return f", just before row {last + 1}" if last + 1 < n_rows else f", up to a multiple of {tile}"
     tile = _tile(first)
     return f", from a multiple of {tile} on" if tile else ""
 

@@ -32,6 +32,15 @@ def filled_case(case: Case) -> Case:
     return case.replace(lengths=(*case.lengths, case.slack), key_lengths=keys, slack=0)
 
 
+def fails_as_sequence(kernel: KernelUnderTest, law: Property, case: Case, violation: Violation, space: Space) -> bool:
+    """Whether a last sequence in place of the slack breaks the law in the same way: a hint at another fault.
+
+    space: the space of the kernel's cases.
+    """
+    filled = filled_case(case)
+    return space.domain.allows(space.op, filled) and judge_case(kernel, law, filled, violation)[0] is not None
+
+
 def fails_by_slack(kernel: KernelUnderTest, law: Property, case: Case, violation: Violation, space: Space) -> bool:
     """Whether the violation at a case is gone without its slack rows, and back with them.
 

@@ -31,6 +31,7 @@ from packproof.properties.cases.layouts import BOUNDARY_CLASSES
 
 _QUIET_SECONDS = 10.0  # seconds without output, after which a line shows the progress
 _COUNTS = (Column("tier", 11), Column("judged", 12, right=True), Column("seconds", 9, right=True))
+_STRONGEST = ("reference", "packing")  # their failures are printed at once, others when all cells are known
 _STYLES = {
     "passed": "green",
     "failed": "bold red",
@@ -111,7 +112,6 @@ class TerminalReport:
         shown = self._shown.get(id(fault))
         if self._live is None and verdict.cell.counts and reached:
             self._print(cell_line(verdict, shown))
-        # words of an exception, and a changed pack, tell less than an unchanged one of another cell may
         if fault and not shown and verdict.failure and _stands_alone(verdict.cell, verdict.failure):
             self._shown[id(fault)] = verdict
             self._show_failure(failure_text(verdict), verdict.status)
@@ -166,8 +166,8 @@ class TerminalReport:
 
 
 def _stands_alone(cell: events.Cell, failure: events.Failure) -> bool:
-    """Whether no failure of another cell tells more about the fault."""
-    return cell.property == SLACK or bool(failure.tensor and not failure.note)
+    """Whether no failure of another cell is likely to tell more about the fault."""
+    return cell.property == SLACK or bool(failure.tensor and not failure.note and cell.property in _STRONGEST)
 
 
 def cell_line(verdict: events.Verdict, shown: events.Verdict | None = None) -> Text:

@@ -346,7 +346,10 @@ def test_a_failure_in_slack_says_what_slack_is_and_how_to_do_without() -> None:
         profile="quick",
         device="cpu",
     )
-    with pytest.raises(CheckFailed, match=r"slack row 0, .*\n *slack is rows past the last sequence.*'slack == 0'"):
+    with pytest.raises(
+        CheckFailed,
+        match=r"slack row 0, .*\n *y is wrong in row 1 .*\n *slack is rows past the last sequence.*'slack == 0'",
+    ):
         few()
     few(domain="slack == 0")
 

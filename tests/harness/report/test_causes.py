@@ -1,7 +1,13 @@
 """Failures with one cause are one fault."""
 
+import json
+from pathlib import Path
+
 from packproof.harness.report.causes import Faults
-from packproof.harness.report.events import Cell, Failure, Verdict
+from packproof.harness.report.events import Cell, CellFinished, Failure, RunFinished, RunStarted, Verdict
+from packproof.harness.report.formats.github import summary
+from packproof.harness.report.formats.json_file import JsonReport
+from packproof.harness.report.formats.junit import JunitReport
 from packproof.harness.report.wording import failure_texts
 
 
@@ -33,3 +39,19 @@ def test_two_causes_are_two_faults() -> None:
 def test_failures_of_an_unknown_cause_stand_for_themselves() -> None:
     verdicts = [failing("packing", "float32", ""), failing("packing", "bfloat16", "")]
     assert len(list(Faults(verdicts))) == 2
+
+
+def test_each_cell_keeps_its_result_and_refers_to_the_one_that_tells_more(tmp_path: Path) -> None:
+    verdicts = (failing("packing", "bfloat16", "values", lengths=(70, 1)), failing("packing", "float32", "values"))
+    json_file, junit_file = tmp_path / "check.json", tmp_path / "junit.xml"
+    for report in (JsonReport(str(json_file)), JunitReport(str(junit_file))):
+        report(RunStarted(tuple(v.cell for v in verdicts), "quick", 0))
+        for verdict in verdicts:
+            report(CellFinished(verdict))
+        report(RunFinished(verdicts, 1.0))
+    results = json.loads(json_file.read_text())["results"]
+    assert [result.get("same_fault_as") for result in results] == [{"property": "packing", "dtype": "float32"}, None]
+    junit = junit_file.read_text()
+    assert junit.count("<failure") == 2
+    assert junit.count("the same fault as packing-fp32") == 1
+    assert "\n".join(summary(results, 1)).count("<pre>") == 1
