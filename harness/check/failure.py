@@ -73,7 +73,7 @@ class KnownFaults:
 
     def add(self, cell: Cell, explanation: FailureExplanation, case: Case, violation: Violation) -> None:
         """Remember an explained fault and its case."""
-        if case not in self.cases:
+        if case.n_tokens and case not in self.cases:  # other properties draw no packs without tokens
             self.cases.append(case)
         if explanation.cause and not violation.note:  # a report of an unchanged pack tells more
             self.explained.setdefault(explanation.cause, f"{cell.law} {short_dtype(cell.dtype)}")

@@ -111,8 +111,10 @@ class _PlanRun:
 
     def _repeats_slack(self, event: Event) -> bool:
         """Whether another process has already reported the slack of this kernel: each one finds it for itself."""
-        is_slack = isinstance(event, CellFinished) and event.verdict.cell.property == SLACK
-        return is_slack and event.verdict.cell in self._verdicts
+        if not isinstance(event, CellFinished):
+            return False
+        cell = event.verdict.cell
+        return cell.property == SLACK and cell in self._verdicts
 
     def _start_unit(self, number: int, cells: tuple[Cell, ...] = ()) -> StartUnit:
         """A callable that runs one of the units, or some of its cells, in its share of the remaining time."""
