@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 
 from packproof.base.axes import parse
-from packproof.base.names import short_dtype
+from packproof.base.names import SLACK, short_dtype
 from packproof.base.text import printable
 from packproof.base.tuned import merge_tuned
 from packproof.harness.check.diagnosis.explain import FailureExplanation, SmallestFailure, explain
@@ -73,7 +73,8 @@ class KnownFaults:
 
     def add(self, cell: Cell, explanation: FailureExplanation, case: Case, violation: Violation) -> None:
         """Remember an explained fault and its case."""
-        if case.n_tokens and case not in self.cases:  # other properties draw no packs without tokens
+        is_shared = case.n_tokens and explanation.cause != SLACK  # else no case of other properties
+        if is_shared and case not in self.cases:
             self.cases.append(case)
         if explanation.cause and not violation.note:  # a report of an unchanged pack tells more
             self.explained.setdefault(explanation.cause, f"{cell.law} {short_dtype(cell.dtype)}")
