@@ -1,4 +1,4 @@
-"""Calling conventions declared as data; docs/adapters.md shows each. `registry` lists third-party kernels."""
+"""Calling conventions declared as data; docs/adapters.md shows each. `peers` lists third-party kernels."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
         lengths,
         mask,
         max_seqlen,
+        num_sequences,
+        num_tokens,
         once,
         per_token,
         position_ids,
+        segment_ids,
         seq_idx,
     )
     from packproof.adapters.tokens import Batched, Gaps, Packed, Padded, Tokens
@@ -41,9 +44,12 @@ __all__ = [
     "mask",
     "max_seqlen",
     "natural_log",
+    "num_sequences",
+    "num_tokens",
     "once",
     "per_token",
     "position_ids",
+    "segment_ids",
     "seq_idx",
 ]
 
@@ -60,17 +66,14 @@ export(
             "lengths",
             "mask",
             "max_seqlen",
+            "num_sequences",
+            "num_tokens",
             "once",
             "per_token",
             "position_ids",
+            "segment_ids",
             "seq_idx",
         ),
-        "packproof.adapters.tokens": (
-            "Batched",
-            "Gaps",
-            "Packed",
-            "Padded",
-            "Tokens",
-        ),
+        "packproof.adapters.tokens": ("Batched", "Gaps", "Packed", "Padded", "Tokens"),
     },
 )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from packproof.adapters.conversions import Conversion, convert, extra_argument_names
 from packproof.adapters.declared import check_types, op_of, resolve_target, title_of
-from packproof.adapters.importing import FunctionName, calling_file
+from packproof.adapters.function_name import FunctionName, calling_file
 from packproof.adapters.kernel_signature import KernelSignature, required_inputs
 from packproof.adapters.metadata import Metadata, OfKeys, PerToken, cu_seqlens, mask, once
 from packproof.adapters.other_conventions import other_conventions
@@ -20,11 +20,9 @@ from packproof.adapters.tokens import Packed, Tokens
 from packproof.base.axes import has_key_rows, parse, role
 from packproof.base.declared import fixed_values, long_dtypes, require
 from packproof.base.errors import UsageError, checked_call
-from packproof.properties.cases.domain import Domain
-from packproof.properties.declaration import DEFAULT_DTYPES, kernel
-from packproof.properties.op import Op
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.cases import Domain
+from packproof.properties.declarations import DEFAULT_DTYPES, Promises, kernel
+from packproof.properties.ops import OPS, Op
 
 Declines = Callable[[Mapping[str, Any]], str | None]
 
@@ -49,7 +47,7 @@ def adapt(
     refuses: Sequence[str] = (),
     promises: Promises | None = None,
     gradients: bool = True,
-    dtypes: Sequence[str] = DEFAULT_DTYPES,
+    dtypes: Sequence[str | torch.dtype] = DEFAULT_DTYPES,
     slack: bool = True,
     domain: str | Sequence[str] = (),
     mixed: bool = False,
@@ -137,13 +135,14 @@ def adapt(
         fixed_options,
     )
     adapter.check_declaration()
-    promises = adapter.with_operand_rounding(promises, dtypes)
+    dtype_names = long_dtypes(f"adapt({adapter.title})", dtypes)
+    promises = adapter.with_operand_rounding(promises, dtype_names)
     Domain.of(domain).check(resolved_op, f"adapt({adapter.title})")
     mark = kernel(
         op=resolved_op.name if OPS.get(resolved_op.name) is resolved_op else resolved_op,
         promises=promises,
         gradients=gradients,
-        dtypes=long_dtypes(f"adapt({adapter.title})", dtypes),
+        dtypes=dtype_names,
         slack=slack,
         domain=domain,
         mixed=mixed,

@@ -5,15 +5,15 @@ per batch.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from packproof.adapters.adapter import Adapter
 from packproof.adapters.metadata import Metadata, OfKeys, cu_seqlens, max_seqlen, once, position_ids, seq_idx
-from packproof.properties.calling.signature import OFFSETS, call_signature, named_metadata
-from packproof.properties.declaration import fixed_options
+from packproof.properties.calling import OFFSETS, call_signature, named_metadata
+from packproof.properties.declarations import fixed_options
 
 _METADATA: Mapping[str, Metadata] = {
     "cu_seqlens_q": cu_seqlens,
@@ -34,6 +34,8 @@ class Binding:
     """Whether each named parameter is required."""
     fixed: frozenset[str] = frozenset()
     """Options with a fixed value; the function does not take them."""
+    by_position: Mapping[str, Any] = field(default_factory=dict)
+    """The defaults of the parameters that are taken by position alone, in order."""
 
     @classmethod
     def from_function(cls, function: Callable[..., Any]) -> "Binding":
@@ -41,13 +43,20 @@ class Binding:
             return cls({})
         parameters = call_signature(function).parameters
         is_required = {n: p.default is p.empty for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
-        return cls(is_required, frozenset(fixed_options(function)))
+        by_position = {n: p.default for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY}
+        return cls(is_required, frozenset(fixed_options(function)), by_position)
 
-    def kernel_arguments(self, arguments: Mapping[str, Any], count_rows: Callable[[], int]) -> dict[str, Any]:
-        """The function's arguments by name, from the op's inputs, offsets and options.
+    def kernel_arguments(
+        self, arguments: Mapping[str, Any], count_rows: Callable[[], int]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The function's arguments, by position and by name, from the op's inputs, offsets and options.
 
         count_rows: returns the number of rows of the pack.
         """
+        by_name = self._named_arguments(arguments, count_rows)
+        return [by_name.pop(name, default) for name, default in self.by_position.items()], by_name
+
+    def _named_arguments(self, arguments: Mapping[str, Any], count_rows: Callable[[], int]) -> dict[str, Any]:
         metadata = named_metadata(self.parameters, arguments)
         op_arguments = {n: value for n, value in arguments.items() if n not in self.fixed}
         if "cu_seqlens" not in self.parameters and {*OFFSETS, "seq_idx", "position_ids"} & {*metadata}:

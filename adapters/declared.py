@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from packproof.adapters.importing import EXPECTED_TARGET, FunctionName
+from packproof.adapters.function_name import EXPECTED_TARGET, FunctionName
 from packproof.base.declared import require, require_mapping
 from packproof.base.errors import UsageError
-from packproof.properties.declaration import declared_op
-from packproof.properties.op import Op
-from packproof.properties.ops import OPS, find_op
+from packproof.properties.declarations import declared_op
+from packproof.properties.ops import OPS, Op, find_op
 
 _EXPECTED_DICTS = {  # after "a dict"
     "metadata": "of functions by the kernel's argument, such as {'seq_idx': seq_idx}",

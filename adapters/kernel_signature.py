@@ -8,8 +8,8 @@ from typing import Any
 
 from packproof.base.axes import parse
 from packproof.base.errors import UsageError
-from packproof.properties.calling.signature import call_signature, catches_all
-from packproof.properties.op import Op
+from packproof.properties.calling import call_signature, catches_all
+from packproof.properties.ops import Op
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -83,7 +83,11 @@ class KernelSignature:
 
     @cached_property
     def _signature(self) -> inspect.Signature:
-        return call_signature(self.function)
+        signature = call_signature(self.function)
+        takes_no_names = all(p.kind is p.POSITIONAL_ONLY for p in signature.parameters.values())
+        return (
+            inspect.Signature() if self.positional and takes_no_names else signature
+        )  # `positional` has other names for them
 
     @property
     def _parameters(self) -> Mapping[str, inspect.Parameter]:

@@ -165,6 +165,29 @@ def max_seqlen(cu_seqlens: Tensor, tokens: int) -> int:
     return int(cu_seqlens.diff().max()) if len(cu_seqlens) > 1 else 0
 
 
+def num_sequences(cu_seqlens: Tensor, tokens: int) -> int:
+    """The number of sequences, empty ones included, on the host.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.num_sequences(torch.tensor([0, 2, 5]), 5)
+    2
+    """
+    check_offsets_form("num_sequences", cu_seqlens)
+    return len(cu_seqlens) - 1
+
+
+def num_tokens(cu_seqlens: Tensor, tokens: int) -> int:
+    """The number of rows of the pack, slack included, on the host.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.num_tokens(torch.tensor([0, 2, 5]), 6)
+    6
+    """
+    return tokens
+
+
 @per_token(outside=-1)
 def seq_idx(cu_seqlens: Tensor, tokens: int) -> Tensor:
     """(t,) int32: the sequence of each row, -1 in slack.
@@ -175,6 +198,18 @@ def seq_idx(cu_seqlens: Tensor, tokens: int) -> Tensor:
     tensor([ 0,  0,  1,  1,  1, -1], dtype=torch.int32)
     """
     return seq_idx_from_cu_seqlens(cu_seqlens, tokens)
+
+
+@per_token(outside=0)
+def segment_ids(cu_seqlens: Tensor, tokens: int) -> Tensor:
+    """(t,) int32: the sequence of each row, counted from 1, 0 in slack.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.segment_ids(torch.tensor([0, 2, 5]), 6)
+    tensor([1, 1, 2, 2, 2, 0], dtype=torch.int32)
+    """
+    return seq_idx(cu_seqlens, tokens) + 1  # type: ignore[no-any-return]
 
 
 @per_token(outside=0)

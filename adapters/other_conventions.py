@@ -14,11 +14,12 @@ from packproof.adapters.metadata import (
     lengths,
     mask,
     position_ids,
+    segment_ids,
     seq_idx,
 )
 from packproof.adapters.tokens import Batched, Packed, Padded, Tokens
 from packproof.base.axes import parse, role
-from packproof.properties.op import Op
+from packproof.properties.ops import Op
 
 Change = tuple[str, dict[str, Any]]  # its text as an argument of `adapt`, and the changed fields of the adapter
 
@@ -28,9 +29,14 @@ _TOKEN_LAYOUTS: tuple[tuple[Tokens, ...], ...] = (
 )
 _METADATA_GROUPS: Mapping[str, tuple[Metadata, ...]] = {
     "offsets": (cu_seqlens, cu_seqlens_int32, cu_seqlens_int64, lengths),
-    "rows": (seq_idx, position_ids, mask),
+    "rows": (seq_idx, segment_ids, position_ids, mask),
 }
-_METADATA_NAMES: Mapping[Metadata, str] = {seq_idx: "seq_idx", position_ids: "position_ids", mask: "mask"}
+_METADATA_NAMES: Mapping[Metadata, str] = {
+    seq_idx: "seq_idx",
+    segment_ids: "segment_ids",
+    position_ids: "position_ids",
+    mask: "mask",
+}
 _SCALES = (Scaled("width ** -0.5"), Scaled("width ** 0.5"))
 _INPUT_CONVERSIONS: tuple[Conversion, ...] = (base2_log, natural_log, L2Norm(), torch.sigmoid, *_SCALES)
 _OUTPUT_CONVERSIONS: tuple[Conversion, ...] = (natural_log, base2_log, *_SCALES)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from packproof.base.errors import UsageError
-from packproof.base.names import LONG_DTYPES, SHORT_DTYPES
+from packproof.base.names import LONG_DTYPES, SHORT_DTYPES, is_dtype_like
 
 
 def require(condition: bool, context: str, name: str, value: object, expected: str) -> None:
@@ -39,14 +39,15 @@ def require_mapping(context: str, name: str, value: object, expected: str) -> No
 
 
 def long_dtypes(context: str, value: Any) -> list[str]:
-    """Dtypes by long names. Raises UsageError unless the value is a non-empty list of long or short names."""
+    """Dtypes by long names. Raises UsageError unless the value is a non-empty list of names, or of torch's dtypes."""
     expected = f"a list of {', '.join(LONG_DTYPES)}"
     is_list = isinstance(value, Iterable) and not isinstance(value, str) and bool(value)
     require(is_list, context, "dtypes", value, expected)
-    for entry in value:
-        if entry not in SHORT_DTYPES and entry not in LONG_DTYPES:
+    names = {str(entry).removeprefix("torch."): entry for entry in value}
+    for name, entry in names.items():
+        if not is_dtype_like(entry) or (name not in SHORT_DTYPES and name not in LONG_DTYPES):
             raise UsageError(f"{context}: dtypes has {entry!r}, expected {expected}")
-    return [LONG_DTYPES.get(entry, entry) for entry in value]
+    return [LONG_DTYPES.get(name, name) for name in names]
 
 
 def string_list(context: str, name: str, value: Any, example: str) -> list[str]:

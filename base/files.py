@@ -39,11 +39,12 @@ def writable_path(path: str, option: str) -> Path:
     return file.absolute()  # the working directory may change before the file is written
 
 
-def replace_text(file: Path, text: str, *, final: bool = True) -> None:
+def replace_text(file: Path, text: str, *, final: bool = True, reader_seconds: float = _READER_SECONDS) -> None:
     """Write the file atomically; of a link, its target. Raises WriteError and leaves no partial file.
 
     final: whether this is the last version. A pipe, a device or the standard output gets the last version only, written
     in place.
+    reader_seconds: how long to wait for a reader of a pipe.
     """
     data = text.encode("utf-8", "backslashreplace")  # a path may hold what UTF-8 cannot
     try:
@@ -51,7 +52,7 @@ def replace_text(file: Path, text: str, *, final: bool = True) -> None:
         if descriptor is None and (file.is_file() or not file.exists()):
             _replace_file(file.resolve(), data)
         elif final:
-            _append(file if descriptor is None else descriptor, data)
+            _append(file if descriptor is None else descriptor, data, reader_seconds)
     except OSError as error:
         raise WriteError(error.errno, error.strerror, str(file)) from None
 
@@ -108,16 +109,16 @@ def _printing_descriptor(file: Path) -> int | None:
     return None
 
 
-def _append(target: Path | int, data: bytes) -> None:
+def _append(target: Path | int, data: bytes, reader_seconds: float) -> None:
     # a duplicate: closing the stream must not close the standard output
-    descriptor = os.dup(target) if isinstance(target, int) else _open_stream(target)
+    descriptor = os.dup(target) if isinstance(target, int) else _open_stream(target, reader_seconds)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(data)
 
 
-def _open_stream(path: Path) -> int:
+def _open_stream(path: Path, reader_seconds: float) -> int:
     """A descriptor of a device or a pipe. Waits for a reader of the pipe; raises OSError if none comes."""
-    deadline = time.monotonic() + _READER_SECONDS
+    deadline = time.monotonic() + reader_seconds
     while True:
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)

@@ -1,7 +1,7 @@
 """Values of users: names, numbers, durations and options declared as fields, with the error for an invalid one."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, TypeGuard
@@ -18,8 +18,30 @@ TOOLS = ("memcheck", "racecheck", "initcheck")  # of NVIDIA's compute-sanitizer
 _MOST_TEXT = 300  # characters of names in one message
 MODES = ("eval", "train", "checkpointing")
 ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")  # of transformers
+CONVENTIONS = (
+    "hf_position_ids",
+    "hf_mrope",
+    "hf_mrope_text",
+    "hf_flash_kwargs",
+    "hf_flash_kwargs_no_position_ids",
+    "hf_flash_kwargs_no_seq_idx",
+    "hf_cache",
+    "hf_ones_mask",
+    "mask4d",
+    "mask4d_additive",
+    "flex",
+    "segment_ids",
+    "document_ids",
+    "seq_idx",
+    "seq_lens",
+    "cu_seqlens",
+    "cu_seqlens_flat",
+    "packed_seq_params",
+    "engine",
+)  # by which a model learns where documents begin
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 SEED = "a whole number from 0 to 2^32 - 1"  # the seeds of cases are derived from it, and may be larger
+_SYNONYMS = {"gpu": "cuda", "half": "fp16", "float": "fp32", "double": "fp64"}  # of other tools, for suggestions
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
@@ -33,11 +55,20 @@ def require_known(kind: str, name: str, names: Iterable[str], shown_by: str = ""
     existing = list(names)
     if name in existing:
         return name
-    alternatives = f"there are: {', '.join(existing)}"
-    if len(alternatives) > _MOST_TEXT:
-        alternatives = f"there are {len(existing)}, from {existing[0]} to {existing[-1]}"
-        alternatives += f"; `{shown_by}` shows them" if shown_by else ""
+    alternatives = alternatives_text(existing, shown_by)
     raise UsageError(f"no {kind} is called {name!r}; {did_you_mean(name, existing)}{alternatives}")
+
+
+def alternatives_text(names: Sequence[str], shown_by: str = "") -> str:
+    """ "there are: quick, standard" for a message; their number where they would fill it.
+
+    shown_by: the command for listing the names.
+    """
+    text = f"there are: {', '.join(names)}"
+    if len(text) <= _MOST_TEXT:
+        return text
+    text = f"there are {len(names)}, from {names[0]} to {names[-1]}"
+    return f"{text}; `{shown_by}` shows them" if shown_by else text
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
@@ -45,13 +76,18 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     lower: dict[str, str] = {}
     for existing in names:
         lower.setdefault(existing.lower(), existing)
-    matches = get_close_matches(name.lower(), lower, n=1)
+    synonym = _SYNONYMS.get(name.lower(), "")
+    matches = [synonym] if synonym in lower else get_close_matches(name.lower(), lower, n=1)
     return f"did you mean {lower[matches[0]]}? " if matches else ""
 
 
 def long_dtype(name: str) -> str:
-    """The long form of a dtype's name: bfloat16 for bf16 and bfloat16. Raises UsageError for an unknown name."""
-    return name if name in SHORT_DTYPES else LONG_DTYPES[require_known("dtype", name, LONG_DTYPES)]
+    """The long form of a dtype's name: bfloat16 for bf16, bfloat16 and torch.bfloat16.
+
+    Raises UsageError for an unknown name.
+    """
+    bare_name = name.removeprefix("torch.")
+    return bare_name if bare_name in SHORT_DTYPES else LONG_DTYPES[require_known("dtype", bare_name, LONG_DTYPES)]
 
 
 def parse_dtypes(values: Iterable[str] | None) -> tuple[str, ...] | None:
@@ -152,6 +188,11 @@ class ListKind(Kind):
 
 def is_text(value: Any) -> TypeGuard[str]:
     return isinstance(value, str)
+
+
+def is_dtype_like(value: Any) -> bool:
+    """Whether a value is text or a torch.dtype, whose text is a name of it."""
+    return isinstance(value, str) or type(value).__module__ == "torch"
 
 
 def _is_duration(value: Any) -> bool:

@@ -12,8 +12,10 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import import_module
 from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 import packproof
@@ -64,12 +66,18 @@ def entries() -> list[Entry]:
         homes = vars(package).get("_homes", {})
         for name in getattr(package, "__all__", None) or homes:
             full, value = f"{package.__name__}.{name}", getattr(package, name)
-            home = full if inspect.ismodule(value) else homes.get(name) or getattr(value, "__module__", full)
+            home = full if inspect.ismodule(value) else _home(package, name) or getattr(value, "__module__", full)
             found.setdefault((home, name), []).append((full, value))
     return [
         Entry(names[0][0], tuple(name for name, _ in names[1:]), home, names[0][1])
         for (home, _), names in found.items()
     ]
+
+
+def _home(package: ModuleType, name: str) -> str:
+    """The module that defines a name of a package with lazy names, through the faces of rooms; "" without one."""
+    home: str = vars(package).get("_homes", {}).get(name, "")
+    return (home and _home(import_module(home), name)) or home
 
 
 def fill(page: str) -> str:
@@ -125,6 +133,7 @@ def _type(annotation: Any) -> str:
     return _DOTTED.sub(lambda match: _public().get(match[0], match[1]), text).replace("~", "")
 
 
+@cache
 def _public() -> dict[str, str]:
     """The public name of each class, by the module and name that define it."""
     return {f"{e.home}.{e.name.rpartition('.')[2]}": e.name for e in entries() if isinstance(e.value, type)}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import packproof
 from packproof.base.names import SWITCH, RequestOption
-from packproof.harness.check.request import OPTIONS
+from packproof.harness.check import OPTIONS
 
 PAGE = Path(__file__).with_name("check.md")
 TABLE = re.compile(r"(?<=<!-- options -->\n).*?(?=<!-- end of options -->)", re.S)

@@ -7,8 +7,8 @@ import textwrap
 from pathlib import Path
 
 from packproof.museum import entries
-from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.laws.property import Illustration, Property
+from packproof.properties.laws import PROPERTIES, Property
+from packproof.properties.laws.property import Illustration
 
 PAGE = Path(__file__).with_name("properties.md")
 SHOWN = 3

@@ -116,10 +116,10 @@ else:
     raise SystemExit("the bug was not detected")
 
 # %% [markdown]
-# Only the gradient of B is wrong, and no value leaks, so the bug is in the computation of that gradient. Lengths 15
-# and 2 are the smallest pack in which a state matters: token 0 of sequence 1 is the last token of a chunk of 16, and
-# token 1 reads the state in the next chunk. At the end of its chunk, token 0 has decayed by `exp(0)`, which is 1. The
-# branch for packed sequences has 0 there.
+# Only the gradient of B is wrong, and no value leaks, so the bug is in the computation of that gradient. Lengths 1
+# and 16 are the smallest pack in which a state matters: tokens 0 to 14 of sequence 1 end a chunk of 16, and token 15
+# reads their state in the next chunk. At the end of its chunk, token 14 has decayed by `exp(0)`, which is 1. The branch
+# for packed sequences has 0 there.
 #
 # ## The fix
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from triton.runtime import JITFunction
 
 from packproof.base.errors import ArgumentError
-from packproof.interpreter.in_use import repair_if_used
+from packproof.interpreter import repair_if_used
 from packproof.kernels.variant import Variant
 
 if triton.knobs.runtime.interpret:

@@ -164,7 +164,7 @@ def run_pack(
         finals.append(final[None])
     slack = len(pack) - offsets[-1]
     allocate = torch.empty if bug == "L16" else torch.zeros
-    y = torch.cat([*ys, allocate(slack, *pack.v.shape[1:], dtype=pack.v.dtype)])
+    y = torch.cat([*ys, allocate(slack, *pack.v.shape[1:], dtype=pack.v.dtype, device=pack.v.device)])
     return (y, torch.cat(finals)) if return_final_states else y
 
 

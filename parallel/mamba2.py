@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from packproof.base.errors import ArgumentError, checked_call, checked_init
-from packproof.layers.mamba2 import GroupRMSNorm, Mamba2Block
+from packproof.layers import Mamba2Block
 from packproof.parallel.cut import process_group
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def partition_block(block: Mamba2Block, rank: int, ranks: int) -> Mamba2Block:
     part.conv1d.bias = None if block.conv1d.bias is None else _copy(block.conv1d.bias[xBC])
     for name in ("dt_bias", "A_log", "D"):
         setattr(part, name, _copy(getattr(block, name)[rank_channels(heads)]))
-    part.norm = GroupRMSNorm(d_inner // ranks, groups // ranks, block.norm.eps)
+    part.norm = type(block.norm)(d_inner // ranks, groups // ranks, block.norm.eps)
     part.norm.weight = _copy(block.norm.weight[rank_channels(d_inner)])
     return part
 

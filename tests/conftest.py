@@ -1,8 +1,10 @@
-"""Shared by the whole suite: one torch thread, and a summary of what detected each bug of the museum."""
+"""Shared by the whole suite: one torch thread, a working folder, and what detected each bug of the museum."""
 
+import contextlib
 import os
 import statistics
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,13 @@ def pytest_configure() -> None:
     """
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def working_folder(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder of the test's own, in which it runs: reports and replay files are written there."""
+    with contextlib.chdir(tmp_path):
+        yield tmp_path
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

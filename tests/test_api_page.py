@@ -154,7 +154,7 @@ def test_pages_use_public_names_only(page: Path) -> None:
     "source",
     [
         "from packproof.refs.recurrence import over_time",
-        "import packproof.properties.op",
+        "import packproof.properties.ops.op",
         "from packproof import refs\ny = refs.arguments",
         "import packproof\npackproof.harness",
     ],

@@ -15,9 +15,10 @@ import pytest
 import typer
 
 from packproof.cli.main import app
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.check.request import OPTIONS
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.version import __version__
+from tests.in_process import pytest_in
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML")
 ROOT = Path(__file__).parent.parent
@@ -300,9 +301,7 @@ def test_the_workflow_for_gpus_runs_what_pytest_takes(line: str) -> None:
     assert arguments[:3] == ["python", "-m", "pytest"]
     collect = ["--collect-only", "-q", "-n0", "--packproof-device", "cpu"]
     only = [] if "examples/gpu" in arguments else ["tests/test_ci.py"]
-    done = subprocess.run(
-        [sys.executable, *arguments[1:], *collect, *only], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = pytest_in(ROOT, *arguments[3:], *collect, *only)
     assert done.returncode == 0, done.stdout + done.stderr
     if not only:
         assert "test_ssd[packing-bf16]" in done.stdout
@@ -348,7 +347,11 @@ def test_a_check_needs_no_tools(extras: str, command: str, installed: list[str],
     python.write_text(f'#!/bin/sh\necho "$*" >>{calls}\n')
     python.chmod(0o755)
     (tmp_path / ".venv/made-here").touch()
-    subprocess.run([".ci/env", *command.split()], cwd=tmp_path, capture_output=True, check=True)
+    bare = tmp_path / "python3"  # a Python without packages, and so without a torch to import and to ask for a GPU
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(bare)}
+    subprocess.run([".ci/env", *command.split()], cwd=tmp_path, env=environment, capture_output=True, check=True)
     *before, last = calls.read_text().splitlines()
     assert last == command.removeprefix("python ")
     assert [call.split()[-1] for call in before if " install " in call] == installed

@@ -1,7 +1,5 @@
 """The examples in public docstrings hold, and every public name has one."""
 
-from pathlib import Path
-
 import pytest
 
 import packproof
@@ -12,9 +10,9 @@ NAMES = public(refs, layers, packs, parallel, packproof)
 WITHOUT: set[str] = set()  # no example yet
 
 
+@pytest.mark.usefixtures("working_folder")
 @pytest.mark.parametrize("name", NAMES)
-def test_examples_hold(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_examples_hold(name: str) -> None:
     assert list(wrong_ones(name, NAMES[name])) == []
 
 

@@ -1,27 +1,15 @@
 """The examples run: each script on its own, and its notebook's cells in their order, which are the script's."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.in_process import python_in
+from tests.in_process import pytest_in, python_in
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted(ROOT.glob("examples/*.py"))
-
-
-def run(folder: Path, *arguments: str) -> str:
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def cells(script: Path) -> list[tuple[str, str]]:
@@ -58,4 +46,5 @@ def test_the_lost_exponential_is_found_and_repaired(tmp_path: Path) -> None:
 def test_the_suite_for_a_training_repository_passes(tmp_path: Path) -> None:
     for name in ("transformer.py", "test_packing.py"):
         (tmp_path / name).write_text((ROOT / "examples/training" / name).read_text())
-    assert "3 passed" in run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    done = pytest_in(tmp_path, "-q")
+    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout

@@ -3,6 +3,7 @@
 import json
 import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from packproof.cli import ending, main
 from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.failed import CheckFailed
+from tests.in_process import imports_of
 
 PAGE = Path(__file__).parent.parent / "docs/properties.md"
 TOYS = {
@@ -60,13 +62,13 @@ TOYS = {
 
 
 @pytest.fixture(autouse=True)
-def _toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "toys"
+def _toys(working_folder: Path) -> Iterator[None]:
+    package = working_folder / "toys"
     package.mkdir()
     for name, source in {"__init__": "", **TOYS}.items():
         (package / f"{name}.py").write_text(textwrap.dedent(source))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+    with imports_of(working_folder):
+        yield
 
 
 HOMOGENEOUS = "toys.laws:HOMOGENEOUS"

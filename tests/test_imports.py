@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+import packproof
+
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src/packproof"
 SHELF = "tools"  # a folder without code; src/packproof links to its rooms
@@ -270,19 +272,19 @@ def test_a_package_names_its_subject_and_is_small(package: str) -> None:
     [
         ("refs", "import packproof.kernels.rope"),
         ("refs", "def f():\n    import triton"),
-        ("refs", "from packproof.properties import op"),
+        ("refs", "from packproof.properties import ops"),
         ("refs", "from packproof.version import __version__"),
         ("base", "from packproof.refs.packing import PackLayout"),
-        ("interpreter", "from packproof.properties.call import Call"),
+        ("interpreter", "from packproof.properties.calling.call import Call"),
         ("kernels", "from packproof.refs.rotary import rope"),
         ("kernels", "from packproof.refs import rope"),
         ("kernels", "from packproof import refs"),
         ("kernels", "from packproof import pack"),
-        ("kernels", "from packproof.properties.call import Call"),
+        ("kernels", "from packproof.properties.calling.call import Call"),
         ("kernels", "import hypothesis"),
         ("kernels", "from packproof.layers.mamba import MambaBlock"),
         ("layers", "import triton"),
-        ("layers", "from packproof.properties import op"),
+        ("layers", "from packproof.properties import ops"),
         ("layers", "import packproof"),
         ("properties", "from packproof.kernels.rope import rope"),
         ("properties", "from packproof import harness"),
@@ -362,9 +364,11 @@ def run_without(modules: tuple[str, ...], code: str) -> str:
     return done.stdout
 
 
-def test_references_need_neither_triton_nor_hypothesis() -> None:
-    code = "from packproof import refs; print(all(callable(getattr(refs, name)) for name in refs.__all__))"
-    assert run_without(("triton", "hypothesis"), code) == "True\n"
+def test_references_need_neither_triton_nor_hypothesis_and_a_kernel_gives_the_way_out() -> None:
+    code = "from packproof import kernels, refs\nprint(all(callable(getattr(refs, name)) for name in refs.__all__))\n"
+    code += "try:\n    kernels.rope\nexcept ImportError as error:\n    print(error)"
+    way_out = "packproof.kernels.rope needs triton: install it, or use packproof.refs.rope"
+    assert run_without(("triton", "triton.language", "hypothesis"), code) == f"True\n{way_out}\n"
 
 
 def test_importing_packproof_imports_nothing_heavy() -> None:
@@ -374,26 +378,17 @@ def test_importing_packproof_imports_nothing_heavy() -> None:
     assert run_without((), code) == "[]\n"
 
 
-def test_a_kernel_without_triton_gives_the_way_out() -> None:
-    code = "from packproof import kernels\ntry:\n    kernels.rope\nexcept ImportError as error:\n    print(error)"
-    expected = "packproof.kernels.rope needs triton: install it, or use packproof.refs.rope\n"
-    assert run_without(("triton", "triton.language"), code) == expected
-
-
-@pytest.mark.parametrize("package", ["packproof", "packproof.refs", "packproof.adapters", "packproof.layers"])
-def test_dir_shows_the_public_names_alone(package: str) -> None:
-    code = f"import {package}; print(dir({package}) == sorted({package}.__all__), {package}.__all__)"
-    assert run_without((), code).startswith("True [")
-
-
-def test_dir_shows_the_kernels_alone() -> None:
-    code = "from packproof import kernels; print(*dir(kernels))"
-    names = "attention causal_conv1d hadamard linear_attention quantize_fp8 retention rope"
-    names += " rope_hadamard rope_qk round_fp8 selective_scan"
-    names += " simple_gla ssd"
-    assert run_without((), code) == f"{names}\n"
+def test_dir_shows_the_public_names_alone() -> None:
+    """Before anything else is imported: each package in the state that a user's first line leaves it in."""
+    names = ("packproof", "packproof.refs", "packproof.adapters", "packproof.layers")
+    code = f"import importlib\nfor name in {names}:\n    package = importlib.import_module(name)\n"
+    code += "    print(package.__all__ != [] and dir(package) == sorted(package.__all__))\n"
+    code += "from packproof import kernels\nprint(*dir(kernels))"
+    kernels = "attention causal_conv1d hadamard linear_attention quantize_fp8 retention rope"
+    kernels += " rope_hadamard rope_qk round_fp8 selective_scan"
+    kernels += " simple_gla ssd"
+    assert run_without((), code) == len(names) * "True\n" + f"{kernels}\n"
 
 
 def test_every_public_name_is_there() -> None:
-    code = "import packproof; print([name for name in packproof.__all__ if getattr(packproof, name, None) is None])"
-    assert run_without((), code) == "[]\n"
+    assert [name for name in packproof.__all__ if getattr(packproof, name, None) is None] == []

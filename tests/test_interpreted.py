@@ -1,38 +1,43 @@
-"""Tests that need a process with Triton's interpreter: files interpreted_*.py, by a pytest of its own for each few."""
+"""Tests that need a process with Triton's interpreter: files interpreted_*.py, a pytest of its own for each group."""
 
 import os
+import re
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
-# the interpreter's own files first: some need a process in which it is not yet repaired
-FILES = sorted(HERE.rglob("interpreted_*.py"), key=lambda file: (file.parent.name != "interpreter", file))
-ALONE = [[file] for file in FILES if file.stem.endswith("_cuda")]  # the emulator of CUDA C++ is there for the process
-OTHERS = [file for file in FILES if [file] not in ALONE]
-FEW = [*ALONE, *(OTHERS[k::4] for k in range(4))]
-LONG = [[file] for file in FILES if "mark.proof" in file.read_text()]
+# numerics first: its samples have to be imported before the interpreter is repaired
+FILES = sorted(HERE.rglob("interpreted_*.py"), key=lambda file: (file.stem != "interpreted_numerics", file))
+LONG = [file for file in FILES if re.search(r"mark\.proof|@sweep|borrowed_tests", file.read_text())]
 
 
-def name_of(files: list[Path]) -> str:
-    return " ".join(file.stem.removeprefix("interpreted_") for file in files)
+def group_of(file: Path) -> str:
+    """Files of a group share a process, and with it its imports."""
+    if file.stem.endswith("_cuda"):
+        return "emulated"  # the emulator of CUDA C++ is there for the process
+    return "interpreter" if file.parent.name == "interpreter" else "kernels"
 
 
-each_of = partial(pytest.mark.parametrize, "files", ids=name_of)
+GROUPS = ("kernels", "emulated", "interpreter")
 
 
-@each_of(FEW)
-def test_in_the_interpreter(files: list[Path]) -> None:
-    run(files)
+def test_each_group_has_files() -> None:
+    assert {group_of(file) for file in FILES} == set(GROUPS)
+    assert {"interpreted_rope.py", "interpreted_sanitizer.py", "interpreted_training.py"} <= {f.name for f in FILES}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_in_the_interpreter(group: str) -> None:
+    run([file for file in FILES if group_of(file) == group])
 
 
 @pytest.mark.proof
-@each_of(LONG)
-def test_what_takes_long_in_the_interpreter(files: list[Path]) -> None:
-    run(files, "-m", "proof")
+@pytest.mark.parametrize("file", LONG, ids=lambda file: file.stem.removeprefix("interpreted_"))
+def test_what_takes_long_in_the_interpreter(file: Path) -> None:
+    run([file], "-m", "proof")
 
 
 def run(files: list[Path], *options: str) -> None:
@@ -41,12 +46,8 @@ def run(files: list[Path], *options: str) -> None:
     environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *map(str, files)]
     done = subprocess.run(
-        command, cwd=HERE.parent, env=environment, capture_output=True, text=True, timeout=600, check=False
+        command, cwd=HERE.parent, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     if " passed" not in done.stdout:
         pytest.skip(done.stdout)
-
-
-def test_there_are_some() -> None:
-    assert {"interpreted_rope.py", "interpreted_sanitizer.py", "interpreted_training.py"} <= {f.name for f in FILES}

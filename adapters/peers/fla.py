@@ -23,8 +23,7 @@ from packproof.adapters.peers.fla_linear import (
     simple_gla_recurrent,
 )
 from packproof.adapters.peers.start_positions import with_nonnegative_starts
-from packproof.properties.declaration import kernel
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises, kernel
 
 __all__ = [
     "causal_conv1d",

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from packproof.adapters import Batched, adapt
 from packproof.adapters.adapter import Adapter
-from packproof.properties.declaration import kernel
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises, kernel
 
 _SIMPLE_GLA = "fla.ops.simple_gla:"
 _LINEAR = "fla.ops.linear_attn:"

@@ -4,8 +4,7 @@ from torch import Tensor
 
 from packproof.adapters import OfKeys, adapt, cu_seqlens_int32, max_seqlen, once
 from packproof.adapters.peers.start_positions import with_nonnegative_starts
-from packproof.properties.declaration import kernel
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises, kernel
 
 _TABLES = ("cos", "sin")  # it converts them to fp32
 

@@ -5,8 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from packproof.adapters import cu_seqlens_int32, max_seqlen, once
-from packproof.properties.declaration import kernel
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises, kernel
 
 
 @kernel(

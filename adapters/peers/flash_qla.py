@@ -1,7 +1,7 @@
 """FlashQLA: the gated delta rule in TileLang, with fla's convention. It takes the gate, not A_log and dt_bias."""
 
 from packproof.adapters import Batched, adapt
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises
 
 gated_delta_rule = adapt(
     "flash_qla:chunk_gated_delta_rule",

@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.properties.declaration import kernel
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises, kernel
 
 
 @kernel(

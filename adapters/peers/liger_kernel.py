@@ -6,8 +6,7 @@ from torch import Tensor
 from packproof.adapters import Batched, once, seq_idx
 from packproof.adapters.metadata import positions
 from packproof.adapters.peers.start_positions import with_nonnegative_starts
-from packproof.properties.declaration import kernel
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises, kernel
 
 _HEADS_FIRST = Batched(axis=2)
 

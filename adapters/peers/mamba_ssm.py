@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from packproof.adapters import Batched, Padded, adapt, seq_idx
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises
 
 _SCAN = "mamba_ssm.ops.selective_scan_interface:selective_scan_fn"
 _NO_STATES_OF_PACKS = ("initial_states", "return_final_states")  # states belong to a row of the batch

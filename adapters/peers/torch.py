@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from packproof.adapters.metadata import cu_seqlens_int32, max_seqlen, once, positions, seq_idx
-from packproof.properties.declaration import kernel
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises, kernel
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.properties.declaration import kernel
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises, kernel
 
 _MODEL = "transformers.models.qwen3_next.modeling_qwen3_next"
 

@@ -19,15 +19,17 @@ from packproof.harness.check.diagnosis.slack import (
     slack_cell,
 )
 from packproof.harness.check.failure import CellViolation, KnownFaults, ReplayInfo, shrunk_failure, unshrunk_failure
+from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.probe import InferredDomain, probe
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.rounds import CaseSelection, suited_case
-from packproof.harness.process.sharing import CoreTime
-from packproof.harness.report.coverage import NOT_KERNEL_REFUSALS, Coverage
-from packproof.harness.report.events import (
+from packproof.harness.process import CoreTime
+from packproof.harness.report import (
+    NOT_KERNEL_REFUSALS,
     Cell,
     CellFinished,
     CellStarted,
+    Coverage,
     Event,
     Failure,
     FailureFound,
@@ -35,15 +37,10 @@ from packproof.harness.report.events import (
     Tier,
     Verdict,
 )
-from packproof.harness.report.own_faults import report_internal_error
-from packproof.properties.call import OutOfTime, OutsideDomain, Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.space import Space
-from packproof.properties.comparison import record_comparisons
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
-from packproof.properties.laws.property import Property
-from packproof.properties.violation import Violation
+from packproof.properties.calling import OutOfTime, OutsideDomain, Refusal
+from packproof.properties.cases import Case, Domain, Space
+from packproof.properties.judgement import KernelUnderTest, judge_case, record_comparisons
+from packproof.properties.laws import Property, Violation
 
 _PROGRESS_SECONDS = 0.5
 _LATE_SECONDS = 10.0  # for shrinking a failure, however little time remains

@@ -11,13 +11,12 @@ from packproof.base.stopwatch import span
 from packproof.harness.check.plan import plan
 from packproof.harness.check.request import CheckRequest, checked, validate
 from packproof.harness.check.schedule import run_plan
-from packproof.harness.check.target import open_targets
-from packproof.harness.report.events import Event, RunFinished, Verdict
-from packproof.harness.report.failed import CheckFailed
+from packproof.harness.check.targets.target import open_targets
+from packproof.harness.report import CheckFailed, Event, RunFinished, Verdict
 from packproof.harness.report.wording import cell_title, failure_texts
-from packproof.properties.laws.property import Property
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
+from packproof.properties.declarations import Promises
+from packproof.properties.laws import Property
+from packproof.properties.ops import Op
 
 
 def run_check(request: CheckRequest) -> Iterator[Event]:
@@ -34,7 +33,7 @@ def check(
     *,
     op: str | Op | None = None,
     device: str | None = None,
-    dtypes: Sequence[str] | None = None,
+    dtypes: Sequence[str | torch.dtype] | None = None,
     properties: Sequence[str | Property] | None = None,
     profile: str = "standard",
     seed: int = 0,
@@ -52,7 +51,7 @@ def check(
     target: a function, or its name as "package.module:function" or "path/file.py:function".
     op: an op of packproof, "module:NAME", or an Op.
     device: "cpu" or "cuda"; the GPU if there is one.
-    dtypes: as on the command line; all dtypes of the kernel if None.
+    dtypes: as on the command line, or torch's own; all dtypes of the kernel if None.
     properties: names, "module:NAME", or Property objects.
     promises: instead of the kernel's own declaration.
     domain: the calls that the kernel supports, as in `packproof.kernel`.

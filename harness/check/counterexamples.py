@@ -11,18 +11,17 @@ from dataclasses import dataclass, replace
 from packproof.base.names import SLACK
 from packproof.harness.check.cell import Evaluator
 from packproof.harness.check.failure import CellViolation
+from packproof.harness.check.own_faults import errors_as_verdicts
 from packproof.harness.check.probe import InferredDomain
 from packproof.harness.check.rounds import suited_case
-from packproof.harness.check.target import CheckTarget
+from packproof.harness.check.targets.target import CheckTarget
 from packproof.harness.check.unit import make_evaluator
-from packproof.harness.process.sharing import CoreTime
-from packproof.harness.report.events import CellFinished, Event, Verdict
-from packproof.harness.report.own_faults import errors_as_verdicts
+from packproof.harness.process import CoreTime
+from packproof.harness.report import CellFinished, Event, Verdict
 from packproof.harness.report.wording import cell_name
-from packproof.properties.call import OutOfTime
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.domain import Domain
-from packproof.properties.kernel_under_test import judge_case
+from packproof.properties.calling import OutOfTime
+from packproof.properties.cases import Case, Domain
+from packproof.properties.judgement import judge_case
 
 _LAST_CALL = 5.0  # seconds past the end after which an open call is ended
 

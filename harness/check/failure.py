@@ -6,20 +6,21 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 
 from packproof.base.axes import parse
+from packproof.base.law_names import LAWS
 from packproof.base.names import SLACK, short_dtype
 from packproof.base.text import printable
 from packproof.base.tuned import merge_tuned
 from packproof.harness.check.diagnosis.explain import FailureExplanation, SmallestFailure, explain
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.shrink import shrink
-from packproof.harness.report.events import Cell, Failure
-from packproof.harness.report.replay_file import write_replay
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
-from packproof.properties.laws.property import Property
-from packproof.properties.op import Op
-from packproof.properties.violation import Violation
+from packproof.harness.process.naming import address
+from packproof.harness.report import Cell, Failure
+from packproof.harness.report.replay_files import write_replay
+from packproof.properties.cases import Case, Space
+from packproof.properties.judgement import KernelUnderTest, judge_case
+from packproof.properties.laws import Property, Violation
+from packproof.properties.ops import Op
+from packproof.properties.snippets import PastedLines
 from packproof.version import __version__
 
 _MAX_PRINTED_LINES, _MAX_LINE_WIDTH = 10, 200
@@ -39,6 +40,8 @@ class ReplayInfo:
     """Whether autotuned kernels got drawn configurations."""
     folder: str = ".packproof"
     """The folder for replay files."""
+    pasted: PastedLines | None = None
+    """The kernel in lines to paste; None if it is not declared by a user."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ def shrunk_failure(
         explanation = FailureExplanation(_FLAKY, (f"this case does not fail every time: {reason}",))
     else:
         smallest_failure = SmallestFailure(
-            kernel, law, smallest, shrunk_violation, finding.space, case, finding.by_slack
+            kernel, law, smallest, shrunk_violation, finding.space, case, replay.pasted, finding.by_slack
         )
         explanation = explain(smallest_failure, known_faults.spaces, known_faults.explained)
         known_faults.add(finding.cell, explanation, smallest, shrunk_violation)
@@ -127,7 +130,7 @@ def shrunk_failure(
     if smallest.configuration or replay.draw_configs:
         lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merge_tuned(*kernel.tuned.values())]
     lines += output_lines
-    file, write_error = _write_replay(kernel, finding.cell, smallest, lines, replay)
+    file, write_error = _write_replay(kernel, finding, smallest, lines, replay)
     lines += [write_error] if write_error else []
     return Failure(
         smallest.lengths,
@@ -190,9 +193,11 @@ def describe_setting(op: Op, case: Case) -> str:
 
 
 def _write_replay(
-    kernel: KernelUnderTest, cell: Cell, case: Case, lines: list[str], replay: ReplayInfo
+    kernel: KernelUnderTest, finding: CellViolation, case: Case, lines: list[str], replay: ReplayInfo
 ) -> tuple[str, str]:
     """The path of the file and "", or "" and the reason: the verdict stands without it."""
+    cell, law = finding.cell, finding.law
+    is_own_object = ":" not in cell.property and cell.property not in LAWS
     data = {
         "packproof": __version__,
         "version": 1,
@@ -202,7 +207,7 @@ def _write_replay(
         "gradients": kernel.gradients,
         "draw_configs": replay.draw_configs,
         "domain": kernel.domain.texts,
-        "property": cell.property,
+        "property": (is_own_object and address(law)) or cell.property,
         "dtype": cell.dtype,
         "device": cell.device,
         "case": case.to_json(),

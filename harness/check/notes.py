@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from packproof.harness.check.target import CheckTarget
-from packproof.properties.calling.suggested_adapter import suggested_adapter
-from packproof.properties.declaration import needed_inputs
+from packproof.adapters.peers import PEERS
+from packproof.base.importing import shadowed_file
+from packproof.harness.check.targets.target import CheckTarget
+from packproof.properties.declarations import needed_inputs
+from packproof.properties.snippets import dict_text, suggested_adapter
 from packproof.version import untried
 
 
@@ -14,7 +16,7 @@ def release_notes(targets: Sequence[CheckTarget]) -> Iterator[str]:
     misfit = next((target.misfit for target in targets if target.misfit), "")
     for package, sentence in untried():
         if package == "torch":
-            from packproof.harness.process.execution.self_test import require_sound_judgement  # noqa: PLC0415  (seldom needed)
+            from packproof.harness.process.execution import require_sound_judgement  # noqa: PLC0415  (seldom needed)
 
             require_sound_judgement(sentence)
         unproved = package == "triton" and (misfit or devices != {"cpu"})  # its self-test proves nothing for a GPU
@@ -28,13 +30,17 @@ def feature_notes(target: CheckTarget) -> Iterator[str]:
     if target.unpromised:
         return
     declared = target.declared
+    module = target.kernel.rpartition(":")[0] if isinstance(target.kernel, str) else ""
+    if not module.endswith(".py") and target.kernel not in PEERS and (installed := shadowed_file(module)):
+        yield f"{target.name}: {module} of the current folder, which comes before the installed {installed}"
     catch_all_names = target.missing_names if declared.catch_all else []
     if absent := [name for name in target.missing_features if name not in catch_all_names]:
         yield f"{target.name} does not take, so it is not tested for: {', '.join(absent)}"
     if catch_all_names:
         yield (
             f"{target.name} takes by its catch-all alone (**kwargs), which may ignore them, so they are not passed: "
-            f"{', '.join(catch_all_names)}; name those that it supports in its signature, or in an adapter's names"
+            f"{', '.join(catch_all_names)}; name those that it supports in its signature, or in an adapter's names: "
+            f"{'; '.join(target.pasted.adapter({'names': dict_text({n: repr(n) for n in catch_all_names})}))}"
         )
     if declared.fixed:
         values = ", ".join(f"{name}={value!r}" for name, value in declared.fixed.items())
@@ -42,9 +48,9 @@ def feature_notes(target: CheckTarget) -> Iterator[str]:
     if metadata := declared.metadata(target.op):
         yield f"{target.name} takes {', '.join(metadata)}: made of cu_seqlens"
     if omitted := declared.omitted_metadata(target.op):
-        line = suggested_adapter(target.name, target.op.name, [], omitted)
+        lines = suggested_adapter(target.pasted, [], omitted, packs_keys=target.op.packs_keys)
         names = ", ".join(omitted)
-        yield f"{target.name} has defaults for {names} beside cu_seqlens, which stay; to pass them: {line}"
+        yield f"{target.name} has defaults for {names} beside cu_seqlens, which stay; to pass them: {'; '.join(lines)}"
     if needed := needed_inputs(target.op, declared).texts:
         yield f"{target.name} has no default for, so it is not tested without: {', '.join(needed)}"
     if not target.gradients:

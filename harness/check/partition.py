@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from packproof.base.names import COMPILE
-from packproof.harness.check.target import CheckTarget
-from packproof.harness.report.events import Cell
-from packproof.properties.cases.space import Space
-from packproof.properties.laws.property import Property, SharedResults
+from packproof.harness.check.targets.target import CheckTarget
+from packproof.harness.report import Cell
+from packproof.properties.cases import Space
+from packproof.properties.laws import Property, SharedResults
 
 _AMPLE_CORES = 4  # for each kernel and dtype
 _MANY_KERNELS = 4  # for each core

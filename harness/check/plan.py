@@ -1,17 +1,17 @@
 """From kernels to the plan of a check: its cells (each kernel by property, dtype and tier), units and notes."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from packproof.base.cores import available_cores
 from packproof.base.names import COMPILE
 from packproof.base.text import printable
 from packproof.harness.check.notes import feature_notes, release_notes
 from packproof.harness.check.partition import Unit, divide
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.target import CheckTarget
-from packproof.harness.report.events import Cell
-from packproof.harness.report.questions import open_questions
+from packproof.harness.check.targets.target import CheckTarget
+from packproof.harness.report import Cell
+from packproof.properties.declarations import open_questions
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, one_cell_each
         *(note for target in targets for note in feature_notes(target)),
         *request.expected.notes(cells),
     )
-    return Plan(request, cells, tuple(divide(planned, os.cpu_count() or 1, one_cell_each=one_cell_each)), notes)
+    return Plan(request, cells, tuple(divide(planned, available_cores(), one_cell_each=one_cell_each)), notes)
 
 
 def _compiled_once(targets: Sequence[CheckTarget]) -> Iterator[tuple[CheckTarget, bool]]:

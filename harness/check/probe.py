@@ -21,12 +21,10 @@ from packproof.harness.check.probe_conditions import (
     smallest_accepted,
     smallest_step,
 )
-from packproof.harness.report.coverage import SOURCE_LINE, refusal_key
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.harness.report import SOURCE_LINE, refusal_key
+from packproof.properties.calling import Refusal
+from packproof.properties.cases import Case, Domain, Space, golden_cases
+from packproof.properties.judgement import KernelUnderTest
 
 _MAX_CALLS = 400  # most are refused at once; a kernel with one restriction needs some dozen
 _MAX_ATTEMPTS = 4  # calls from which to try to get past one check: some checks allow none

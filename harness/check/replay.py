@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -13,19 +13,22 @@ from packproof.base.axes import KEYS, parse, shape
 from packproof.base.errors import ArgumentError, UsageError, checked_call
 from packproof.base.files import damaged_error
 from packproof.base.names import DEVICES, require_known, short_dtype
+from packproof.base.signatures import SIGNATURES
+from packproof.base.text import printable
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.request import CheckRequest, resolve_property
-from packproof.harness.check.target import open_target
-from packproof.harness.process.parallel import run_on_every_core
-from packproof.harness.report.events import Cell, Failure, Status, Tier, Verdict
-from packproof.harness.report.replay_file import read_replay
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.domain import Domain
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
-from packproof.properties.op import Op
+from packproof.harness.check.targets.target import open_target
+from packproof.harness.process import run_on_every_core
+from packproof.harness.process.naming import kernel_address
+from packproof.harness.report import Cell, Failure, Status, Tier, Verdict
+from packproof.harness.report.replay_files import read_replay
+from packproof.properties.cases import Case, Domain
+from packproof.properties.judgement import KernelUnderTest, judge_case
+from packproof.properties.ops import Op
 
 _MAX_ELEMENTS = 1 << 27
 
+_Target = str | Callable[..., Any]
 ReplayStatus = Literal["fixed", "failing", "not applicable"]
 _STATUSES: dict[ReplayStatus, Status] = {"fixed": "passed", "failing": "failed", "not applicable": "skipped"}
 
@@ -49,7 +52,11 @@ class ReplayOutcome:
 
 @checked_call
 def replay(
-    path: str | Path, *, target: str | None = None, device: str | None = None, maps: bool = False
+    path: str | Path,
+    *,
+    target: str | Callable[..., Any] | None = None,
+    device: str | None = None,
+    maps: bool = False,
 ) -> ReplayOutcome:
     """Run the case of a replay file again.
 
@@ -69,7 +76,7 @@ def replay(
     require_arguments(path, target, device)
     data = read_replay(Path(path))
     actual_device = device or data["device"]
-    unit = partial(_outcomes, data, str(path), target, actual_device, maps)
+    unit = partial(_outcomes, data, str(path), target or data["target"], actual_device, maps)
     [outcome] = run_on_every_core([unit], actual_device, record_type=ReplayOutcome)
     return outcome
 
@@ -78,19 +85,19 @@ def require_arguments(path: object, target: object, device: str | None) -> None:
     """Raises ArgumentError or UsageError for arguments that no replay takes."""
     if not isinstance(path, str | Path):
         raise ArgumentError(f"replay: path is {path!r} but the path of a replay file was expected")
-    if not isinstance(target, str | None):
-        raise ArgumentError(f"replay: target is {target!r} but package.module:function was expected")
+    if not (isinstance(target, str | None) or callable(target)):
+        raise ArgumentError(f"replay: target is {target!r} but a function or package.module:function was expected")
     if device is not None:
         require_known("device", device, DEVICES)
 
 
-def _outcomes(data: dict[str, Any], path: str, target: str | None, device: str, maps: bool) -> Iterator[ReplayOutcome]:
+def _outcomes(data: dict[str, Any], path: str, target: _Target, device: str, maps: bool) -> Iterator[ReplayOutcome]:
     yield _outcome(data, path, target, device, maps)
 
 
-def _outcome(data: dict[str, Any], path: str, target: str | None, device: str, maps: bool) -> ReplayOutcome:
+def _outcome(data: dict[str, Any], path: str, target: _Target, device: str, maps: bool) -> ReplayOutcome:
     start, case = time.monotonic(), data["case"]
-    cell = Cell(data["op"], target or data["target"], data["property"], data["dtype"], device)
+    cell = Cell(data["op"], printable(kernel_address(target)), data["property"], data["dtype"], device)
 
     def outcome(status: ReplayStatus, text: str, tier: Tier = "eager", failure: Failure | None = None) -> ReplayOutcome:
         title = (
@@ -106,8 +113,10 @@ def _outcome(data: dict[str, Any], path: str, target: str | None, device: str, m
         return outcome("not applicable", "not applicable: the failure was on cuda, which is not available here")
     try:
         request = CheckRequest(
-            target=cell.target,
-            op=cell.op,
+            target=target,
+            op=cell.op
+            if cell.op in SIGNATURES or ":" in cell.op
+            else None,  # else only the kernel's declaration has it
             device=device,
             promises=data["promises"],
             domain=_conditions(data.get("domain", [])),
@@ -115,7 +124,8 @@ def _outcome(data: dict[str, Any], path: str, target: str | None, device: str, m
         )
         check_target, law = open_target(request), resolve_property(cell.property)
     except UsageError as error:
-        return outcome("not applicable", f"not applicable: {error}")
+        way_out = "; for a kernel of another name, --target or target=" if target == data["target"] else ""
+        return outcome("not applicable", f"not applicable: {error}{way_out}")
     op, declared = check_target.op, check_target.declared
     with check_target.worker() as worker:
         kernel = KernelUnderTest(

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packproof.adapters.registry import PEERS
+from packproof.adapters.peers import PEERS
 from packproof.base.errors import UsageError
 from packproof.base.law_names import LAWS
 from packproof.base.names import (
@@ -24,6 +24,7 @@ from packproof.base.names import (
     ListKind,
     RequestOption,
     choice,
+    is_dtype_like,
     is_text,
     long_dtype,
     option,
@@ -31,15 +32,15 @@ from packproof.base.names import (
     require_known,
 )
 from packproof.base.signatures import SIGNATURES
-from packproof.harness.process.location import Location, missing_target_reason
-from packproof.harness.report.events import Tier
-from packproof.harness.report.expected import ExpectedFailures
-from packproof.properties.cases.domain import Domain
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
+from packproof.harness.check.expected import ExpectedFailures
+from packproof.harness.process.naming import Location, canonical_target, missing_target_reason
+from packproof.harness.report import Tier
+from packproof.properties.cases import Domain
+from packproof.properties.declarations import Promises
+from packproof.properties.ops import Op
 
 if TYPE_CHECKING:
-    from packproof.properties.laws.property import Property
+    from packproof.properties.laws import Property
 
 TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}  # seconds for one call
 
@@ -78,7 +79,7 @@ def _known_op(op: Any) -> Any:
 def _is_property(value: Any) -> bool:
     if isinstance(value, str):
         return True
-    from packproof.properties.laws.property import Property  # noqa: PLC0415  (torch)
+    from packproof.properties.laws import Property  # noqa: PLC0415  (torch)
 
     return isinstance(value, Property)
 
@@ -101,12 +102,16 @@ def _existing_file(path: str) -> str:
     return path
 
 
-_TARGET = Kind("a function or its name, 'module:function'", lambda value: callable(value) or is_text(value))
+_TARGET = Kind(
+    "a function or its name, 'module:function'",
+    lambda value: callable(value) or is_text(value),
+    lambda value: canonical_target(value) if is_text(value) else value,
+)
 _OP = Kind("the name of an op or a packproof.Op", lambda value: isinstance(value, str | Op), _known_op)
 _DTYPES = ListKind(
     "a list of names: dtypes=['fp32', 'bf16']",
-    is_text,
-    lambda names: tuple(map(long_dtype, names)),
+    is_dtype_like,
+    lambda dtypes: tuple(long_dtype(str(dtype)) for dtype in dtypes),
     text_type=list,
     parse=parse_names,
 )
@@ -242,8 +247,7 @@ class CheckRequest:
 
 def resolve_property(law: "str | Property") -> "Property":
     """A property, from its name or "module:NAME". Raises UsageError if there is none."""
-    from packproof.properties.laws.catalogue import PROPERTIES  # noqa: PLC0415  (torch)
-    from packproof.properties.laws.property import Property  # noqa: PLC0415
+    from packproof.properties.laws import PROPERTIES, Property  # noqa: PLC0415  (torch)
 
     if isinstance(law, Property):
         if PROPERTIES.get(law.name, law) is not law:
@@ -293,7 +297,7 @@ def validate(request: CheckRequest) -> None:
     """Raises UsageError for an invalid option, or for a device or tool not available here."""
     import torch  # noqa: PLC0415  (takes a second; wrong names are reported first)
 
-    from packproof.harness.tiers.compute_sanitizer.cell import require_sanitizer  # noqa: PLC0415  (torch)
+    from packproof.harness.tiers.compute_sanitizer import require_sanitizer  # noqa: PLC0415  (torch)
 
     checked({f.name: value for f in fields(request) if (value := getattr(request, f.name)) is not None})
     if request.device == "cuda" and not torch.cuda.is_available():

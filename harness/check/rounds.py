@@ -7,13 +7,9 @@ from itertools import chain
 from packproof.base.names import SHORT_DTYPES
 from packproof.base.stopwatch import span
 from packproof.harness.check.diagnosis.cause import in_dtype
-from packproof.harness.report.events import Tier
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.layouts import Lengths
-from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.laws.property import Property
+from packproof.harness.report import Tier
+from packproof.properties.cases import Case, Domain, Lengths, Space, golden_cases, random_cases
+from packproof.properties.laws import PROPERTIES, Property
 
 _SHARED = [law.name for law in PROPERTIES.values() if law.dtype_independent]
 _TELLING, _AT_A_TIME = 5, 4  # cases in the first rounds, and in each later round

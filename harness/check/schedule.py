@@ -1,48 +1,40 @@
 """Runs the units of a plan side by side and merges their events. A lost unit runs once more."""
 
 import math
-import os
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
+from packproof.base.cores import available_cores
 from packproof.base.names import SLACK
 from packproof.base.stopwatch import pop_seconds
 from packproof.harness.check.counterexamples import CounterexampleTrial, counterexample_trials
+from packproof.harness.check.own_faults import error_verdicts, inconclusive_verdicts
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import Plan
 from packproof.harness.check.unit import run_unit
-from packproof.harness.process.parallel import run_on_every_core
-from packproof.harness.process.sharing import CoreTime
-from packproof.harness.report.events import (
-    Cell,
-    CellFinished,
-    Event,
-    FailureFound,
-    RunFinished,
-    RunStarted,
-    Timings,
-    Verdict,
-)
-from packproof.harness.report.own_faults import error_verdicts, inconclusive_verdicts
+from packproof.harness.process import CoreTime, run_on_every_core
+from packproof.harness.report import Cell, CellFinished, Event, FailureFound, RunFinished, RunStarted, Timings, Verdict
 
 _TRIAL_SHARE, _LEAST_TRIAL_SECONDS = 0.25, 8.0  # of the time of a run, for counterexamples in other cells
-_GRACE = 30.0  # seconds past the end of a run, for an open call to return and a failure to be shrunk
+_GRACE = 30.0
 
 StartUnit = Callable[[], Iterator[Event]]
 
 
-def run_plan(plan: Plan) -> Iterator[Event]:
+def run_plan(plan: Plan, grace: float = _GRACE) -> Iterator[Event]:
     """Every event of the run, from RunStarted to RunFinished, with verdicts in the order of the plan.
+
+    grace: seconds past its end, for an open call to return and a failure to be shrunk.
 
     Units run side by side, each in a process of its own, one for each core. Ctrl-C ends the stream with
     RunFinished(interrupted=True) and all results so far.
     """
     start, interrupted = time.monotonic(), False
     limit = math.inf if plan.request.max_time is None else plan.request.max_time
-    run, reason = _PlanRun(plan, start + limit), "out of time before it had a result"
+    run, reason = _PlanRun(plan, start + limit, grace), "out of time before it had a result"
     yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes)
     try:
         with closing(run.events()) as events:
@@ -63,8 +55,9 @@ def run_plan(plan: Plan) -> Iterator[Event]:
 class _PlanRun:
     """Collects the verdicts of a run, and the time spent."""
 
-    def __init__(self, plan: Plan, deadline: float) -> None:
-        self._plan, self._deadline, self._start = plan, deadline, time.monotonic()
+    def __init__(self, plan: Plan, deadline: float, grace: float) -> None:
+        self._plan, self._deadline, self._grace = plan, deadline, grace
+        self._start = time.monotonic()
         self.timings = pop_seconds()  # spans of this process so far; forks start with none
         self._verdicts: dict[Cell, Verdict] = {}
         self._first_verdicts: dict[Cell, Verdict] = {}  # failures still being shrunk
@@ -87,7 +80,7 @@ class _PlanRun:
         units, device = self._plan.units, self._plan.request.device
         retry = _Retry(units, self._verdicts, self._start_unit)
         calls = [*map(self._start_unit, range(len(units)))]
-        deadline = self._deadline + _GRACE
+        deadline = self._deadline + self._grace
         for event in run_on_every_core(calls, device, record_type=Event, retry=retry, deadline=deadline):
             if not self._repeats_slack(event):
                 yield self._record(event)
@@ -121,7 +114,7 @@ class _PlanRun:
         unit = self._plan.units[number]
         unit = replace(unit, cells=cells) if cells else unit
         later_units = [len(later_unit.cells) for later_unit in self._plan.units[number + 1 :]]
-        share = time_share(len(unit.cells), later_units, os.cpu_count() or 1)
+        share = time_share(len(unit.cells), later_units, available_cores())
         return partial(_run_timed, unit, self._deadline, share)
 
     def unfinished_cells(self, reason: str) -> Iterator[Event]:

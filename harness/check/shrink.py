@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
 from packproof.harness.check.request import Allowance
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space
+from packproof.properties.cases import Case, Space
 
 T = TypeVar("T")
 Lengths = tuple[int, ...]

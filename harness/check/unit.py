@@ -11,20 +11,19 @@ from packproof.base.errors import PackproofError
 from packproof.base.stopwatch import span
 from packproof.harness.check.cell import Evaluator
 from packproof.harness.check.failure import KnownFaults, ReplayInfo
+from packproof.harness.check.own_faults import error_verdicts, errors_as_verdicts, inconclusive_verdicts
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.request import PROFILES, Allowance
 from packproof.harness.check.rounds import CaseSelection
-from packproof.harness.check.target import CheckTarget
-from packproof.harness.process.location import Location
-from packproof.harness.process.sharing import CoreTime
-from packproof.harness.process.worker import Worker
-from packproof.harness.report.events import Cell, CellFinished, Event, Progress, Verdict
-from packproof.harness.report.own_faults import error_verdicts, errors_as_verdicts, inconclusive_verdicts
-from packproof.harness.report.questions import find_question
-from packproof.harness.tiers.compile.cell import compile_cells
-from packproof.harness.tiers.compute_sanitizer.cell import sanitize_cell
-from packproof.properties.call import OutOfTime
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.harness.check.targets.target import CheckTarget
+from packproof.harness.process import CoreTime, Worker
+from packproof.harness.process.naming import Location
+from packproof.harness.report import Cell, CellFinished, Event, Progress, Verdict
+from packproof.harness.tiers.compile import compile_cells
+from packproof.harness.tiers.compute_sanitizer import sanitize_cell
+from packproof.properties.calling import OutOfTime
+from packproof.properties.declarations import find_question
+from packproof.properties.judgement import KernelUnderTest
 
 _LAST_CALL = 20.0  # seconds past the end of the run after which an open call is ended
 _SANITIZER_SLOWER = 10  # times the limit of one call, for all golden cases
@@ -118,7 +117,13 @@ def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: C
         ),
         selection=CaseSelection(profile.examples, request.seed, share, target.empty_packs),
         allowance=profile.shrink,
-        replay=ReplayInfo(target.address, target.op_name, request.draw_configs, request.replay_dir),
+        replay=ReplayInfo(
+            target.address,
+            target.op_name,
+            request.draw_configs,
+            request.replay_dir,
+            pasted=None if target.builtin else target.pasted,
+        ),
         known_tier="gpu" if on_gpu else None,
         known_faults=_no_known_faults(target),
         core_time=core_time,

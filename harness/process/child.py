@@ -36,7 +36,7 @@ _COMPILER_FRAME = re.compile(
 # packproof's frames that call or import a kernel; all frames after them are packproof's own
 _HARNESS_FRAMES = tuple(
     f"{os.sep}{room}{os.sep}{file}.py"
-    for room, file in (("execution", "invocation"), ("adapters", "importing"), ("process", "location"))
+    for room, file in (("execution", "invocation"), ("base", "importing"), ("naming", "location"))
 )
 
 

@@ -6,6 +6,8 @@ import subprocess
 from functools import cache
 from itertools import takewhile
 
+from packproof.base.cores import available_cores
+
 WORKERS_PER_GPU = 8  # each keeps a core busy with references; its kernel's CUDA context takes half a GB or more
 
 
@@ -24,9 +26,12 @@ def gpu_environment(worker: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": names[worker % len(names)]} if names else {}
 
 
-def worker_count() -> int | None:
-    """The number of workers for all GPUs: equally many for each, at most one for each core; None without GPUs."""
-    gpus, cores = len(visible_gpus()), len(os.sched_getaffinity(0))
+def worker_count(cores: int | None = None) -> int | None:
+    """The number of workers for all GPUs: equally many for each, at most one for each core; None without GPUs.
+
+    cores: those of this process, unless given.
+    """
+    gpus, cores = len(visible_gpus()), available_cores() if cores is None else cores
     return gpus * min(WORKERS_PER_GPU, max(1, cores // gpus)) if gpus else None
 
 

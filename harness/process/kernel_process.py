@@ -9,9 +9,9 @@ from packproof.harness.process.child import Child, ProcessKilled
 from packproof.harness.process.patience import Patience
 from packproof.harness.process.wire import Frame, WireError, call_frame, decode_answer
 from packproof.harness.process.zygote_client import ZygoteClient, are_zygotes_isolated
-from packproof.properties.call import Call, MachineLimit, OutOfTime, Refusal, Result
+from packproof.properties.calling import Call, MachineLimit, OutOfTime, Refusal, Result
 
-IMPORT_SECONDS = 120.0
+_IMPORT_SECONDS = 120.0
 NO_TIME = "the time of the run was up"
 _HARMLESS_FAULTS = ("raised", "launch")  # after which the process can answer further calls
 
@@ -46,13 +46,15 @@ class KernelProcess:
         self.description, self.misfit = {}, ""
         self._n_calls = 0
 
-    def await_import(self) -> None:
+    def await_import(self, limit: float = _IMPORT_SECONDS) -> None:
         """Wait until the kernel is imported. Raises UsageError with the reason if it cannot be; the process then ends.
+
+        limit: seconds for the import.
 
         After ProcessKilled, ZygoteLostError, DisplacedError and MachineLimit another process may be able to.
         """
         try:
-            self._read_hello()
+            self._read_hello(limit)
         except ProcessKilled:
             self.end()
             raise
@@ -63,10 +65,10 @@ class KernelProcess:
             self.end()
             raise
 
-    def _read_hello(self) -> None:
-        begun = self._child.receive(Patience(IMPORT_SECONDS, 0), IMPORT_SECONDS)
+    def _read_hello(self, limit: float) -> None:
+        begun = self._child.receive(Patience(_IMPORT_SECONDS, 0), _IMPORT_SECONDS)
         self._child.pid = 0 if are_zygotes_isolated() else begun.body["pid"]
-        hello = self._child.receive(Patience(IMPORT_SECONDS, self._child.pid), IMPORT_SECONDS)
+        hello = self._child.receive(Patience(limit, self._child.pid), limit)
         self.zygote.has_answered = True
         if hello.kind != "ready":
             raise _import_error(hello)

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from packproof.base.cores import available_cores
 from packproof.base.errors import PackproofError, UsageError
 from packproof.base.records import RecordError, from_json, to_json
 from packproof.harness.process import gpus
@@ -69,10 +70,24 @@ def run_on_every_core(
         placed_units = (
             [partial(_run_on_gpu, number, unit) for number, unit in enumerate(units)] if device == "cuda" else units
         )
-        n_processes = min(os.cpu_count() or 1, max_processes)
+        n_processes = min(available_cores(), max_processes)
         yield from run_side_by_side(
             placed_units, n_processes, record_type=record_type, retry=retry, deadline=deadline, max_silence=max_silence
         )
+
+
+def differentiate_apart(function: Callable[[], object]) -> None:
+    """Call a function that uses autograd; beside a GPU in a fork, so that this process can still run units in forks."""
+    if torch.accelerator.current_accelerator() is None:
+        function()
+        return
+    for _ in run_side_by_side([partial(_no_items, function)], 1, record_type=bool):
+        pass
+
+
+def _no_items(function: Callable[[], object]) -> Iterator[bool]:
+    function()
+    yield from ()
 
 
 def _run_on_gpu(number: int, unit: Unit[T]) -> Iterator[T]:

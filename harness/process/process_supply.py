@@ -7,7 +7,7 @@ from typing import Any
 from packproof.base.errors import BrokenInstallation, KernelFault, UsageError
 from packproof.harness.process.child import ProcessKilled, ZygoteLostError
 from packproof.harness.process.kernel_process import DisplacedError, KernelProcess
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming.location import Location, require_no_import
 from packproof.harness.process.privilege import concealment
 from packproof.harness.process.zygote_client import (
     ZygoteClient,
@@ -34,6 +34,7 @@ class ProcessSupply:
     """A process that imports the target and checks the device, and then waits for calls."""
 
     def __init__(self, target: str | Callable[..., Any], device: str, *, draw_configs: bool) -> None:
+        require_no_import()
         self._name = target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
         self._location = Location.parse(target) if isinstance(target, str) else Location.from_function(target)
         self._function = target if self._location is None and callable(target) else None

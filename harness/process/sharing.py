@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from packproof.properties.call import OutOfTime
+from packproof.properties.calling import OutOfTime
 
 _RUNS, _WAITS, _ASKS, _ENDS = range(4)
 _MAX_PROCESSES_PER_CORE = 4  # processes alive for each core, waiting ones included
 _LOOK_SECONDS = 0.5  # seconds between two looks at the states
-_SLICE_SECONDS = 10.0  # seconds of core time after each pause
+_SLICE_SECONDS = 10.0
 _POLL_SECONDS = 0.05  # seconds between two looks of a paused process
 _LOCK_POLL_SECONDS = 0.02  # seconds between two tries to lock a device
 
@@ -93,10 +93,14 @@ class CoreTime:
 
     deadline: the end of the whole run, by time.monotonic.
     share_end: the end of its own share.
+    slice_seconds: core time after each pause.
     """
 
-    def __init__(self, deadline: float = math.inf, share_end: float = math.inf) -> None:
+    def __init__(
+        self, deadline: float = math.inf, share_end: float = math.inf, slice_seconds: float = _SLICE_SECONDS
+    ) -> None:
         self.deadline, self._share_end, self._seconds_waited = deadline, share_end, 0.0
+        self._slice_seconds = slice_seconds
 
     @property
     def is_over(self) -> bool:
@@ -118,7 +122,7 @@ class CoreTime:
             while states[number] == _ASKS and not self.is_over:
                 time.sleep(_POLL_SECONDS)
             self._seconds_waited += time.monotonic() - start
-            self._share_end = time.monotonic() + _SLICE_SECONDS
+            self._share_end = time.monotonic() + self._slice_seconds
         return not self.is_over
 
 

@@ -24,7 +24,7 @@ from packproof.base.errors import FaultKind, KernelFault, PackproofError, UsageE
 from packproof.base.records import RecordError, from_json
 from packproof.base.text import printable
 from packproof.base.tuned import Tuned
-from packproof.properties.call import (
+from packproof.properties.calling import (
     Call,
     FailedCompilation,
     MachineLimit,

@@ -11,12 +11,13 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
-from packproof.base.errors import UsageError
+from packproof.base.errors import KernelFault, UsageError
 from packproof.harness.process.child import CompilationTimeout, ProcessKilled, ZygoteLostError
 from packproof.harness.process.kernel_process import NO_TIME, KernelProcess
+from packproof.harness.process.pace import Pace, tokens_of
 from packproof.harness.process.process_supply import ProcessSupply
 from packproof.harness.process.sharing import exclusive_device
-from packproof.properties.call import Call, MachineLimit, OutOfTime, Result, SlowCompilation
+from packproof.properties.calling import Call, MachineLimit, OutOfTime, Result, SlowCompilation
 
 _COMPILATION_FACTOR = 4  # times the limit of a call, for one that had to compile longer than that
 
@@ -52,6 +53,7 @@ class Worker:
         self.device, self.time_limit, self._until = device, time_limit, until
         self._warmup_limit = time_limit if warmup_limit is None else warmup_limit
         self._slowest = 0.0  # seconds of the slowest call
+        self._pace, self._whole_limit = Pace(), time_limit
         self._has_exclusive_memory = False
         self.misfit = ""
 
@@ -148,9 +150,15 @@ class Worker:
             result = process.ask(call, limit, until)
         except ZygoteLostError as lost:
             raise self._supply.replace_zygote(process) from lost
+        except KernelFault as fault:
+            if fault.kind == "hung" and self._pace.expects_longer(call, max(limit, self._whole_limit)):
+                first_line = str(fault).partition("\n")[0]
+                raise MachineLimit(f"{tokens_of(call):,} tokens are too slow to be judged: it {first_line}") from fault
+            raise
         finally:
             if process.has_ended:
                 self.restart()
+        self._pace.record(call, time.monotonic() - start)
         self._slowest = max(self._slowest, time.monotonic() - start)
         return result
 

@@ -14,18 +14,17 @@ from typing import Any
 
 import torch
 
-from packproof.adapters.importing import one_line_reason
 from packproof.base.errors import KernelFault, UsageError
+from packproof.base.importing import one_line_reason
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.execution.torch_state import TorchState
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming.location import Location
 from packproof.harness.process.privilege import adopt_orphans, child_pids, confine
 from packproof.harness.process.start.imports import fast_imports
 from packproof.harness.process.wire import READ_BYTES, Decoder, Frame, decode_call, encode, refusal_frame, result_frame
-from packproof.interpreter.in_use import misfit
-from packproof.interpreter.tuning import draw_configurations
-from packproof.properties.call import MachineLimit, Refusal
-from packproof.properties.declaration import describe_kernel
+from packproof.interpreter import draw_configurations, misfit
+from packproof.properties.calling import MachineLimit, Refusal
+from packproof.properties.declarations import describe_kernel
 
 # helpers of multiprocessing and torch.compile: they run until their process ends
 _HELPERS = ("multiprocessing.resource_tracker", "torch/_inductor/compile_worker")

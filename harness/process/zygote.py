@@ -33,9 +33,9 @@ from packproof.harness.process.execution.torch_state import TorchState
 from packproof.harness.process.privilege import adopt_orphans, child_pids, conceal, set_process_name
 from packproof.harness.process.start.imports import fast_imports
 from packproof.harness.process.worker_main import import_compiler, run_worker
-from packproof.interpreter.in_use import repair_or_refuse
+from packproof.interpreter import repair_or_refuse
 
-NAME = "pp-zygote"  # of this process and its workers, in /proc/<pid>/comm
+PROCESS_NAME = "pp-zygote"  # of this process and its workers, in /proc/<pid>/comm
 ABORT, KILL = b"A", b"K"
 STATUS = struct.Struct("<i")
 _MAX_PACKET = 1 << 17
@@ -163,7 +163,7 @@ def serve(control: socket.socket, function: Callable[..., Any] | None = None, *,
     This process ends the zygote and all descendants once the parent or the zygote is gone: a kernel may have killed it.
     """
     conceal()
-    set_process_name(NAME)
+    set_process_name(PROCESS_NAME)
     adopt_orphans()
     reset_signals()
 

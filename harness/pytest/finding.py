@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from packproof.harness.report.events import Verdict
+    from packproof.harness.report import Verdict
 
 MARKER = "@pytest.mark.packproof: "
 _LONGEST = 100
@@ -41,7 +41,7 @@ class WrongCall(PlainFailure):
 
 def headline(verdict: "Verdict") -> str:
     """A verdict in one line: kernel, property and, of a failure, its smallest layout and first violation."""
-    from packproof.properties.cases.case import shorten  # noqa: PLC0415
+    from packproof.properties.cases import shorten  # noqa: PLC0415
 
     kernel, failure = verdict.cell.target.rpartition(":")[2], verdict.failure
     if failure is None:

@@ -10,10 +10,10 @@ import torch
 
 from packproof.base.errors import UsageError
 from packproof.base.names import short_dtype
-from packproof.harness.check.request import OPTIONS, CheckRequest, checked, validate
-from packproof.harness.process.location import missing_target_reason
+from packproof.harness.check import OPTIONS, CheckRequest, checked, validate
+from packproof.harness.process.naming import missing_target_reason
 from packproof.harness.pytest.options import option_value
-from packproof.properties.declaration import DEFAULT_DTYPES
+from packproof.properties.declarations import DEFAULT_DTYPES
 
 _RUN_OPTIONS = ("profile", "device", "seed", "expected_failures")
 

@@ -36,7 +36,7 @@ def _request_value(name: str) -> Callable[[str], Any]:
     """The parser of an option that the request has too. It imports the request when it is called."""
 
     def parse(text: str) -> Any:
-        from packproof.harness.check.request import checked, value_from_text  # noqa: PLC0415
+        from packproof.harness.check import checked, value_from_text  # noqa: PLC0415
 
         return getattr(checked({name: value_from_text(name, text, name)}), name)
 

@@ -42,20 +42,20 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True, tryfirst=True)  # before xdist's own hook, whichever plugin was loaded first
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """The workers for `-n auto` on cuda, by GPU. None for `-n logical` or if xdist's own variable is set."""
-    from packproof.harness.process import gpus  # noqa: PLC0415
+    from packproof.harness.process import worker_count  # noqa: PLC0415
 
     has_explicit_count = config.getoption("numprocesses") != "auto" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
-    return None if has_explicit_count or not _on_cuda(config) else gpus.worker_count()
+    return None if has_explicit_count or not _on_cuda(config) else worker_count()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
     """Give each worker of a run on cuda its GPU through its environment, before anything initializes CUDA."""
-    from packproof.harness.process import gpus  # noqa: PLC0415
+    from packproof.harness.process import gpu_environment  # noqa: PLC0415
 
     if _on_cuda(config):
         for number, spec in enumerate(specs):
-            spec.env.update(gpus.gpu_environment(number))
+            spec.env.update(gpu_environment(number))
 
 
 def _on_cuda(config: pytest.Config) -> bool:
@@ -81,11 +81,11 @@ def _start_zygote(config: pytest.Config) -> None:
 
     Both pytest and the zygote import for seconds, so they do it side by side.
     """
-    from packproof.harness.process import zygote_client  # noqa: PLC0415  (does not import torch)
+    from packproof.harness.process import shared_zygote  # noqa: PLC0415  (does not import torch)
 
     device, _ = option_value(config, "device")
     if device and not config.option.collectonly:
-        zygote_client.shared_zygote(interpreted=device == "cpu")
+        shared_zygote(interpreted=device == "cpu")
 
 
 def _requests(marks: Sequence[pytest.Mark], metafunc: pytest.Metafunc) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 from packproof.harness.pytest.finding import PlainFailure, headline
 
 if TYPE_CHECKING:
-    from packproof.harness.check.request import CheckRequest
-    from packproof.harness.report.events import RunFinished, Verdict
+    from packproof.harness.check import CheckRequest
+    from packproof.harness.report import RunFinished, Verdict
 
 
 class Proof:
@@ -32,24 +32,24 @@ class Proof:
 
     def _run_check(self) -> "RunFinished":
         from packproof.base.errors import UsageError  # noqa: PLC0415
-        from packproof.harness.check import check  # noqa: PLC0415
-        from packproof.harness.report.events import RunFinished  # noqa: PLC0415
+        from packproof.harness.check import run_check  # noqa: PLC0415
+        from packproof.harness.report import RunFinished  # noqa: PLC0415
 
         try:
             with pytest.MonkeyPatch.context() as processes:
                 for name, value in self._gpu().items():
                     processes.setenv(name, value)
-                return [event for event in check.run_check(self._request) if isinstance(event, RunFinished)][-1]
+                return [event for event in run_check(self._request) if isinstance(event, RunFinished)][-1]
         except UsageError as error:
             problem = str(error)
         raise PlainFailure(problem)  # outside of the except: pytest then shows no cause
 
     def _gpu(self) -> dict[str, str]:
         """The environment that gives kernel processes one GPU, in a worker of pytest-xdist."""
-        from packproof.harness.process import gpus  # noqa: PLC0415
+        from packproof.harness.process import gpu_environment  # noqa: PLC0415
 
         worker = os.environ.get("PYTEST_XDIST_WORKER")
-        return gpus.gpu_environment(int(worker.removeprefix("gw"))) if worker and self._request.device == "cuda" else {}
+        return gpu_environment(int(worker.removeprefix("gw"))) if worker and self._request.device == "cuda" else {}
 
     def _record_verdict(self, verdict: "Verdict") -> None:
         """Record the verdict as properties of the test, which xdist passes on and --junitxml contains."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.laws import PROPERTIES
 
 
 def interleave_tests(items: Sequence[pytest.Item]) -> list[pytest.Item]:

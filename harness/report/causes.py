@@ -7,7 +7,7 @@ from packproof.base.law_names import LAWS
 from packproof.base.names import short_dtype
 from packproof.harness.report.coverage import refusal_key
 from packproof.harness.report.events import Cell, Failure, Verdict
-from packproof.properties.cases.case import shorten
+from packproof.properties.cases import shorten
 
 _STRENGTH = {name: rank for rank, name in enumerate(LAWS)}
 _MAX_OTHER_PLACES = 6

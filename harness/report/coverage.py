@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from packproof.base.tuned import Tuned
 from packproof.base.wording import plural
 from packproof.harness.report.events import Limit, Status
-from packproof.properties.call import (
+from packproof.properties.calling import (
     FailedCompilation,
     MachineLimit,
     OutsideDomain,
@@ -15,7 +15,7 @@ from packproof.properties.call import (
     SlowCompilation,
     VacuousBound,
 )
-from packproof.properties.cases.case import Case
+from packproof.properties.cases import Case
 
 BOUNDARY = "a boundary between two sequences"
 NOT_KERNEL_REFUSALS = (

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from packproof.base.tuned import Tuned
-from packproof.harness.report.maps import Evidence
-from packproof.properties.cases.case import Case
+from packproof.harness.report.maps.measurements import Evidence
+from packproof.properties.cases import Case
 
 Tier = Literal["compile", "interpret", "eager", "gpu", "sanitizer"]
 Status = Literal["passed", "failed", "expected", "stale", "inconclusive", "skipped", "error"]

@@ -18,24 +18,23 @@ from packproof.interpreter.batch.shadow import Shadow
 from packproof.interpreter.memory_map import MemoryMap, Region, regions_of
 from packproof.interpreter.sanitizer import Sanitizer, tensors_of
 
-MAX_ORDERED_PROGRAMS = (
-    8  # launches of up to 8 programs run in the order asked for; larger ones only if the batch gives up
-)
-BATCH_SIZES = (1024, 128, 16)  # programs of a batch; the next size if blocks are too large
-
 Kernel = Callable[..., Any]
 
 
 class BatchingSanitizer(Sanitizer):
     """Runs the programs of a launch together, with the faults of `Sanitizer`.
 
-    If the order is not forward, launches of up to MAX_ORDERED_PROGRAMS programs run one by one in this order.
+    If the order is not forward, launches of up to `max_ordered_programs` programs run one by one in this order.
 
     If a batch finds a fault, or cannot decide, the tensors are restored and the programs run one after another. Their
     result counts. A fault of the batch stands even if they do not repeat it: it does not depend on the order of
     programs.
     """
 
+    max_ordered_programs = 8
+    """Launches of up to so many programs run in the order asked for; larger ones only if the batch gives up."""
+    batch_sizes: tuple[int, ...] = (1024, 128, 16)
+    """Programs of a batch; the next size if blocks are too large."""
     batches = 0
     """Number of launches with all programs together."""
     unfit_reason = ""
@@ -53,7 +52,7 @@ class BatchingSanitizer(Sanitizer):
         ):
             return super()._run(original, executor, args, kwargs)
         launch = _prepare_launch(executor, args, kwargs)
-        if not launch.count or (self._order != "forward" and launch.count <= MAX_ORDERED_PROGRAMS):
+        if not launch.count or (self._order != "forward" and launch.count <= self.max_ordered_programs):
             return super()._run(original, launch.executor, args, kwargs)
         failure = self._attempt_batches(kernel, launch)
         if failure is None:
@@ -70,7 +69,7 @@ class BatchingSanitizer(Sanitizer):
         """Run the programs together. Returns None on success; else the error, with the tensors restored."""
         backups = [(elements, elements.copy()) for elements in map(Region.bits, launch.regions)]
         failure: Exception | None = None
-        for size in BATCH_SIZES:
+        for size in self.batch_sizes:
             try:
                 self._run_batches(kernel, launch, size)
             except Exception as error:  # of the kernel, or of a batch

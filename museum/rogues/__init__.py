@@ -5,12 +5,27 @@ packproof detects or reports each rogue; otherwise its entry gives the reason fo
 """
 
 import json
+import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Rogue", "entries"]
+from packproof.base.lazy import export
+
+if TYPE_CHECKING:
+    from packproof.museum.rogues.op import running_sum
+    from packproof.museum.rogues.throwaway import MARK, require_throwaway_root
+
+__all__ = ["MARK", "Rogue", "entries", "require_throwaway_root", "running_sum"]
+
+export(
+    sys.modules[__name__],
+    {
+        "packproof.museum.rogues.op": ("running_sum",),
+        "packproof.museum.rogues.throwaway": ("MARK", "require_throwaway_root"),
+    },
+)
 
 
 @dataclass(frozen=True)

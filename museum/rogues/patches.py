@@ -148,7 +148,7 @@ def replaces_the_code_of_the_check(x, weight, *, cu_seqlens):
 
 def replaces_the_result(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if is_judged() and (call := sys.modules.get("packproof.properties.call")):
+    if is_judged() and (call := sys.modules.get("packproof.properties.calling.call")):
         call.Result.inputs_after = property(lambda self: {})
     return y
 

@@ -35,7 +35,7 @@ def pretends_to_lack_memory(x, weight, *, cu_seqlens):
 def raises_packproofs_own(x, weight, *, cu_seqlens):
     if len(x) != KNOWN_TOKENS:
         torch.zeros(3).sin()
-        raise importlib.import_module("packproof.properties.call").MachineLimit("too large for this machine")
+        raise importlib.import_module("packproof.properties.calling.call").MachineLimit("too large for this machine")
     return running_sum(x, weight, cu_seqlens=cu_seqlens)
 
 

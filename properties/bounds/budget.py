@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.op import Op
 
 UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 TF32_ROUNDOFF = 2.0**-11

@@ -39,9 +39,15 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from packproof.base.arguments import finite_scale
-from packproof.properties.bounds.magnitude import MAX_EXPONENT, UNDERFLOW, chunk_sums, clamped_exponent, with_derivative
+from packproof.properties.bounds.magnitude_ops import (
+    MAX_EXPONENT,
+    UNDERFLOW,
+    chunk_sums,
+    clamped_exponent,
+    with_derivative,
+)
 from packproof.properties.bounds.signs import Signs
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 from packproof.refs.delta_rule import L2_EPSILON
 from packproof.refs.gated import run_over_pack
 from packproof.refs.recurrence import SOFTPLUS_LINEAR

@@ -15,7 +15,7 @@ Packs of thousands of tokens use B instead of B_op, since their scores would tak
 
 # mypy: allow-untyped-calls
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -26,9 +26,9 @@ from torch import Tensor
 from packproof.base.axes import KEYS
 from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.bounds.signs import Signs
+from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.sample import Sample
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import TensorKey
+from packproof.properties.declarations.promises import Promises
 
 COPIES, COPIES_OF_LARGE_STATES = 64, 16
 _LARGE_STATE = 4096  # elements of the states of all heads
@@ -42,16 +42,17 @@ def deviations(
     run: Callable[[Callable[..., Any], Sample], Mapping[TensorKey, Tensor]],
     values: Mapping[TensorKey, Tensor],
     signs: Signs,
-    copies: int | None = None,
+    copies: int,
 ) -> dict[TensorKey, Tensor]:
     """B of each output and gradient.
 
     run: calls a function on a sample, as the reference was called for `values`.
-    copies: number of copies; None takes fewer where states are large.
     """
     sums_of_squares = {key: torch.zeros_like(value) for key, value in values.items()}
     function, count = roundings.make(promises, signs), 0
-    for batch in _batches(roundings, sample, copies):
+    max_batch = max(1, MAX_ELEMENTS_AT_ONCE // max(1, elements_per_copy(roundings, sample)))
+    while count < copies:
+        batch = min(copies - count, max_batch)
         results = run(function, _with_copied_heads(sample, roundings.heads, batch))
         for key, value in values.items():
             axis = _head_axis(sample, roundings.heads, key.name)
@@ -59,6 +60,11 @@ def deviations(
             sums_of_squares[key] += (deviation / signs.unit).square().sum(axis)
         count += batch
     return {key: (sum_of_squares / count).sqrt() for key, sum_of_squares in sums_of_squares.items()}
+
+
+def default_copies(roundings: Roundings, sample: Sample) -> int:
+    """The number of copies: fewer where states are large."""
+    return COPIES if _state_elements(roundings, sample) <= _LARGE_STATE else COPIES_OF_LARGE_STATES
 
 
 def elements_per_copy(roundings: Roundings, sample: Sample) -> int:
@@ -69,14 +75,6 @@ def elements_per_copy(roundings: Roundings, sample: Sample) -> int:
 def _state_elements(roundings: Roundings, sample: Sample) -> int:
     sizes = {**sample.sizes, KEYS: max(sample.key_lengths or sample.lengths, default=0)}
     return roundings.width * prod(sizes[axis] for axis in roundings.state)
-
-
-def _batches(roundings: Roundings, sample: Sample, copies: int | None) -> Iterator[int]:
-    remaining = copies or (COPIES if _state_elements(roundings, sample) <= _LARGE_STATE else COPIES_OF_LARGE_STATES)
-    max_batch = max(1, MAX_ELEMENTS_AT_ONCE // max(1, elements_per_copy(roundings, sample)))
-    while remaining:
-        yield min(remaining, max_batch)
-        remaining -= min(remaining, max_batch)
 
 
 def _head_axis(sample: Sample, heads: Collection[str], name: str) -> int:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from packproof.base.arguments import finite_scale
-from packproof.properties.bounds.magnitude import (
+from packproof.properties.bounds.magnitude_ops import (
     UNDERFLOW,
     MagnitudeOp,
     add_results,
@@ -18,7 +18,7 @@ from packproof.properties.bounds.magnitude import (
     sequence_start_values,
     with_derivative,
 )
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 from packproof.refs.gated import run_over_pack
 from packproof.refs.recurrence import expand_groups, split_sequences
 

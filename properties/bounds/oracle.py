@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.base.light_torch import vector_jacobian_product
 from packproof.properties.bounds.budget import (
     SMALLEST_NORMAL,
     Budget,
@@ -20,18 +21,18 @@ from packproof.properties.bounds.drawn_roundings import (
     COPIES,
     COPIES_OF_LARGE_STATES,
     MAX_ELEMENTS_AT_ONCE,
+    default_copies,
     deviations,
     elements_per_copy,
 )
 from packproof.properties.bounds.running_error import run_with_error_bounds
 from packproof.properties.bounds.signs import Signs
-from packproof.properties.call import VacuousBound
+from packproof.properties.calling.call import VacuousBound
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
-from packproof.properties.light_torch import vector_jacobian_product
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.op import Op
 
 _VACUOUS_SHARE = 0.01  # of the RMS of a tensor, on more than half of its elements
 _MAX_DRAWN_ELEMENTS = 2**23  # elements of one copy
@@ -50,6 +51,8 @@ class OracleAnswer:
     """B: the sums of absolute terms, from which the budgets follow."""
     operand_bounds_by_roundoff: Mapping[float, Mapping[TensorKey, Tensor]] = field(default_factory=dict)
     """B_op by the roundoff of operands, for ops that declare `operands`."""
+    drawn_from_few: bool = False
+    """Whether B was drawn with few copies, since the states are large."""
 
     @property
     def vacuous(self) -> tuple[TensorKey, ...]:
@@ -57,22 +60,28 @@ class OracleAnswer:
         return tuple(key for key, tensor_budget in self.budgets.items() if tensor_budget.vacuous)
 
 
-def oracle_answer(sample: Sample, promises: Promises, *, gradients: bool) -> OracleAnswer:
-    """Run the reference in float64 on the sample's inputs, in the values of the kernel's dtype, and bound its terms."""
-    op = sample.op
+def oracle_answer(sample: Sample, promises: Promises, *, gradients: bool, copies: int | None = None) -> OracleAnswer:
+    """Run the reference in float64 on the sample's inputs, in the values of the kernel's dtype, and bound its terms.
+
+    copies: number of copies, where B is drawn; None takes fewer where states are large.
+    """
+    op, drawn_from_few = sample.op, False
     derived = is_derived(op, promises)
     floor = saved_output_underflow(promises, _output_dtypes(sample).values())
     values: Mapping[TensorKey, Tensor]
     if op.roundings is not None:
         values = vjp(op.reference, sample, gradients=gradients)
         signs = Signs(smallest_normal=SMALLEST_NORMAL[sample.token_dtype])
-        magnitudes = deviations(op.roundings, sample, promises, partial(vjp, gradients=gradients), values, signs)
+        run, copies = partial(vjp, gradients=gradients), copies or default_copies(op.roundings, sample)
+        magnitudes = deviations(op.roundings, sample, promises, run, values, signs, copies)
+        drawn_from_few = copies < COPIES
     elif derived:
         values, magnitudes = run_with_error_bounds(lambda: vjp(op.reference, sample, gradients=gradients), floor)
     else:
         values = vjp(op.reference, sample, gradients=gradients)
         magnitudes = vjp(magnitude_op(op, promises), sample, gradients=gradients, absolute=True)
-    return with_promises(OracleAnswer(values, {}, magnitudes), sample, promises)
+    answer = OracleAnswer(values, {}, magnitudes, drawn_from_few=drawn_from_few)
+    return with_promises(answer, sample, promises)
 
 
 def with_promises(answer: OracleAnswer, sample: Sample, promises: Promises) -> OracleAnswer:
@@ -103,7 +112,7 @@ def with_promises(answer: OracleAnswer, sample: Sample, promises: Promises) -> O
         return replace(unchecked_budget, vacuous=is_vacuous(key, answer.values, absolute, sample, unchecked_budget))
 
     budgets = {key: tensor_budget(key, r) for key, r in answer.values.items()}
-    return OracleAnswer(answer.values, budgets, answer.magnitudes, bounds_by_roundoff)
+    return replace(answer, budgets=budgets, operand_bounds_by_roundoff=bounds_by_roundoff)
 
 
 def _output_dtypes(sample: Sample) -> dict[TensorKey, torch.dtype]:
@@ -144,7 +153,7 @@ def require_decisive(answer: OracleAnswer, sample: Sample, promises: Promises) -
 
 
 def magnitude_op(op: Op, promises: Promises) -> Callable[..., Any]:
-    """The declared magnitude op: it bounds the terms of the op's values and gradients (`bounds.magnitude`)."""
+    """The declared magnitude op: it bounds the terms of the op's values and gradients (`bounds.magnitude_ops`)."""
     declared_op = op.cumsum(promises) if promises.cumsum and op.cumsum else op.absolute
     assert declared_op is not None
     return declared_op

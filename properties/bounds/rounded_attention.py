@@ -27,7 +27,7 @@ from torch import Tensor
 
 from packproof.base.arguments import finite_scale
 from packproof.properties.bounds.signs import Signs
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 from packproof.refs.attention import attend_sequences
 from packproof.refs.attention_options import reaches
 

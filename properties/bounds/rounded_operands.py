@@ -30,7 +30,7 @@ from torch.nn.functional import pad
 from packproof import refs
 from packproof.base.arguments import finite_scale
 from packproof.properties.bounds.signs import Signs
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 from packproof.refs.gated import run_over_pack
 from packproof.refs.recurrence import gate
 from packproof.refs.ssd import run_ssd

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 
 if TYPE_CHECKING:
     from packproof.properties.bounds.signs import Signs  # imports torch

@@ -28,8 +28,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_map
 
 from packproof.base.errors import UsageError
+from packproof.base.light_torch import DispatchMode
 from packproof.properties.bounds.error_rules import LINEAR, RULES, SLOPES, SUMS, finite_abs, no_rule, rounding_of_sums
-from packproof.properties.light_torch import DispatchMode
 
 K = TypeVar("K")
 

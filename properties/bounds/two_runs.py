@@ -9,9 +9,9 @@ from torch import Tensor
 from packproof.base.axes import is_shared
 from packproof.properties.bounds.budget import UNIT_ROUNDOFF, Budget
 from packproof.properties.bounds.oracle import OracleAnswer
+from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
-from packproof.properties.tensor_key import TensorKey
 
 
 def budget_of_two_runs(

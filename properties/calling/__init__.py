@@ -1,1 +1,67 @@
-"""The call of a kernel: the names in its signature, and an adapter to write if they are not the op's."""
+"""The call of a kernel: arguments, results and refusals, and the names in its signature."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from packproof.base.lazy import export
+
+if TYPE_CHECKING:
+    from packproof.properties.calling.call import (
+        Call,
+        FailedCompilation,
+        MachineLimit,
+        Mode,
+        OutOfTime,
+        OutsideDomain,
+        Placement,
+        Refusal,
+        Result,
+        Runner,
+        SlowCompilation,
+        VacuousBound,
+    )
+    from packproof.properties.calling.signature import OFFSETS, call_signature, catches_all, named_metadata
+    from packproof.properties.calling.tensor_key import TensorKey, gradient
+
+__all__ = [
+    "OFFSETS",
+    "Call",
+    "FailedCompilation",
+    "MachineLimit",
+    "Mode",
+    "OutOfTime",
+    "OutsideDomain",
+    "Placement",
+    "Refusal",
+    "Result",
+    "Runner",
+    "SlowCompilation",
+    "TensorKey",
+    "VacuousBound",
+    "call_signature",
+    "catches_all",
+    "gradient",
+    "named_metadata",
+]
+
+export(
+    sys.modules[__name__],
+    {
+        "packproof.properties.calling.call": (
+            "Call",
+            "FailedCompilation",
+            "MachineLimit",
+            "Mode",
+            "OutOfTime",
+            "OutsideDomain",
+            "Placement",
+            "Refusal",
+            "Result",
+            "Runner",
+            "SlowCompilation",
+            "VacuousBound",
+        ),
+        "packproof.properties.calling.signature": ("OFFSETS", "call_signature", "catches_all", "named_metadata"),
+        "packproof.properties.calling.tensor_key": ("TensorKey", "gradient"),
+    },
+)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from packproof.base.errors import UsageError
+from packproof.properties.calling.catch_all import read_catch_all
 
 _UNKNOWN_SIGNATURE = inspect.Signature([inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD)])
 
@@ -15,17 +16,53 @@ _METADATA = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_
 def call_signature(function: Callable[..., Any]) -> inspect.Signature:
     """The names, kinds and defaults of its arguments. For a builtin without a signature: a catch-all alone.
 
+    Names that a function reads from its **kwargs are arguments like those in its signature.
     Raises UsageError for an operator with several overloads and no default one.
     """
     operator = operator_of(inspect.unwrap(function))
     if operator is not None:
         return inspect.Signature(list(_schema_parameters(operator._schema)))
     function = getattr(function, "_orig_mod", function)  # an nn.Module inside the wrapper of torch.compile
+    if _is_apply(function):
+        return _signature_of_apply(getattr(function, "__self__", None))
     forward = None if isinstance(function, type) else getattr(function, "forward", None)  # of an nn.Module
+    function = forward if callable(forward) else function
     try:
-        return inspect.signature(forward if callable(forward) else function)
+        return _with_names_of_catch_all(function, inspect.signature(function))
     except (TypeError, ValueError):
         return _UNKNOWN_SIGNATURE
+
+
+def _with_names_of_catch_all(function: Callable[..., Any], signature: inspect.Signature) -> inspect.Signature:
+    parameters = list(signature.parameters.values())
+    if not parameters or parameters[-1].kind is not inspect.Parameter.VAR_KEYWORD:
+        return signature
+    catch_all = read_catch_all(function, parameters[-1].name)
+    names = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty if required else None)
+        for name, required in catch_all.names.items()
+        if name.isidentifier() and name not in signature.parameters
+    ]
+    return signature.replace(parameters=[*parameters[:-1], *names, *(parameters[-1:] if catch_all.passed_on else [])])
+
+
+def _is_apply(function: Callable[..., Any]) -> bool:
+    """Whether it is `apply` of a torch.autograd.Function."""
+    owner = getattr(function, "__self__", None)
+    return isinstance(owner, type) and hasattr(owner, "setup_context") and getattr(function, "__name__", "") == "apply"
+
+
+def _signature_of_apply(owner: Any) -> inspect.Signature:
+    """That of `forward`, by position, without its `ctx`. As keywords, `apply` would take tensors without gradients."""
+    parameters = list(inspect.signature(owner.forward).parameters.values())
+    has_ctx = owner.setup_context.__module__ == "torch.autograd.function"  # not its own: `forward` saves what it needs
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return inspect.Signature(
+        [
+            p.replace(kind=inspect.Parameter.POSITIONAL_ONLY) if p.kind in by_position else p
+            for p in parameters[has_ctx:]
+        ]
+    )
 
 
 def catches_all(signature: inspect.Signature) -> bool:

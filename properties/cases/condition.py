@@ -8,7 +8,7 @@ from types import CodeType
 from typing import Any
 
 from packproof.base.errors import UsageError
-from packproof.base.names import LONG_DTYPES
+from packproof.base.names import LONG_DTYPES, SHORT_DTYPES, short_dtype
 
 LAYOUT_NAMES = ("tokens", "sequences", "slack", "longest", "length")
 _MAX_CHARACTERS = 500
@@ -78,7 +78,43 @@ def conditions(texts: str | Sequence[str]) -> tuple[Condition, ...]:
         raise UsageError(f"domain: {texts!r}; expected conditions, such as 'k in (64, 128)' or ['d % 8 == 0']")
     text_list = [texts] if isinstance(texts, str) else texts
     parts = [part.strip() for text in text_list for part in text.split(";")]
-    return tuple(Condition(part) for part in dict.fromkeys(parts) if part)
+    return tuple(map(Condition, dict.fromkeys(_with_short_dtypes(part) for part in parts if part)))
+
+
+def _with_short_dtypes(text: str) -> str:
+    """A condition with dtypes as fp32, which users also write as float32, torch.float32 or "float32"."""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError):
+        return text  # the condition reports it
+    before = ast.dump(tree)
+    tree = _ShortDtypes().visit(tree)
+    return text if ast.dump(tree) == before else ast.unparse(tree)
+
+
+class _ShortDtypes(ast.NodeTransformer):
+    """Renames the dtypes in comparisons with `dtype`."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.Compare:
+        if "dtype" in _names(node):
+            node.left = _short_dtype(node.left)
+            node.comparators = [_short_dtype(value) for value in node.comparators]
+        return node
+
+
+def _short_dtype(node: ast.expr) -> ast.expr:
+    match node:
+        case ast.Tuple(elts=parts):
+            return ast.Tuple([_short_dtype(part) for part in parts], node.ctx)
+        case ast.Constant(value=str(name)):
+            pass
+        case ast.Name() | ast.Attribute():
+            name = ast.unparse(node)
+        case _:
+            return node
+    bare_name = name.removeprefix("torch.")
+    is_dtype = bare_name in SHORT_DTYPES or bare_name in LONG_DTYPES
+    return ast.Name(short_dtype(bare_name), ast.Load()) if is_dtype else node
 
 
 def _calculates_with_text(node: ast.AST) -> bool:

@@ -10,7 +10,7 @@ from packproof.base.axes import parse
 from packproof.base.errors import UsageError, checked_init
 from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.condition import LAYOUT_NAMES, Condition, conditions
-from packproof.properties.op import Op
+from packproof.properties.ops.op import Op
 
 _CALL_NAMES = ("dtype", "contiguous", "gradients")
 KEY_OFFSETS = "cu_seqlens_k"

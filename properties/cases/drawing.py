@@ -13,7 +13,7 @@ from packproof.base.axes import Axes, parse, role
 from packproof.properties.cases import values
 from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.sample import Sample
-from packproof.properties.op import Op
+from packproof.properties.ops.op import Op
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 

@@ -22,7 +22,7 @@ from packproof.properties.cases.domain import (
     size_names,
 )
 from packproof.properties.cases.sample import Sample
-from packproof.properties.op import Op
+from packproof.properties.ops.op import Op
 
 Sizes = Mapping[str, int | str]
 Lengths = tuple[int, ...]

@@ -9,10 +9,10 @@ from torch import Tensor
 from packproof.base.axes import Axes, role
 from packproof.base.errors import KernelFault
 from packproof.base.names import SHORT_DTYPES
-from packproof.properties.call import Result
+from packproof.properties.calling.call import Result
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
-from packproof.properties.tensor_key import TensorKey, gradient
 
 DETACHED = "came back detached"  # in the text of a fault
 

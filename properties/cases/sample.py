@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from packproof.base.axes import KEYS, Axes, has_key_rows, is_in_pool, is_shared, role, shape
-from packproof.properties.call import Call, Placement
-from packproof.properties.op import Op
+from packproof.properties.calling.call import Call, Placement
+from packproof.properties.ops.op import Op
 
 Span = tuple[int, int, int]  # sequence, first token, end token (exclusive)
 

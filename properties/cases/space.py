@@ -32,8 +32,8 @@ from packproof.properties.cases.layouts import (
     second_packing_lengths,
     segment_layouts,
 )
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.op import Op
 
 Sizes = Mapping[str, int | str]
 

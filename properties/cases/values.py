@@ -13,9 +13,15 @@ STRONGEST = 1.6e38  # in fp32 the sum of two or three is -inf
 
 
 def distinct_values(size: tuple[int, ...], g: torch.Generator) -> Tensor:
-    """3,840 numbers, different in every dtype and in each column: seven bits, from 2^-7 to 2^8, of both signs."""
-    rank = torch.rand(size, generator=g, dtype=torch.float64).argsort(0).argsort(0)
-    signed_rank = (rank * _DISTINCT_VALUES) // max(size[0], 1) - _DISTINCT_VALUES // 2
+    """3,840 numbers, different in every dtype: seven bits, from 2^-7 to 2^8, of both signs.
+
+    They differ throughout a tensor of as many elements, so that a choice among its columns is unique too, and in each
+    column of a larger one.
+    """
+    x = torch.rand(size, generator=g, dtype=torch.float64)
+    columns = x.reshape(-1, 1) if x.numel() <= _DISTINCT_VALUES else x
+    rank = columns.argsort(0).argsort(0).reshape(size)
+    signed_rank = (rank * _DISTINCT_VALUES) // max(len(columns), 1) - _DISTINCT_VALUES // 2
     octave, mantissa = (2 * signed_rank.abs() + (signed_rank < 0)) // 2 // 128, signed_rank.abs() % 128
     return torch.where(signed_rank < 0, -1.0, 1.0) * torch.pow(2.0, octave - 7.0) * (1 + mantissa / 128)
 

@@ -9,17 +9,17 @@ import torch
 from packproof.base.axes import SLOTS, role
 from packproof.base.errors import KernelFault
 from packproof.base.law_names import LAWS
-from packproof.properties.call import Placement, Refusal
+from packproof.properties.calling.call import Placement, Refusal
+from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.layouts import DEFAULT_CHUNK
 from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import CROWDED_LENGTHS, Space, golden_case
-from packproof.properties.comparison import Comparison, Origin
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.judgement.comparison import Comparison, Origin
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Illustration, Property
-from packproof.properties.tensor_key import TensorKey
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
 
 _PLACEMENTS: tuple[Placement, ...] = ("transposed", "sliced", "expanded")
 _PACK = "aaa bbbbb cc"

@@ -17,12 +17,12 @@ from packproof.properties.cases.layouts import Lengths
 from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample, Span
 from packproof.properties.cases.space import Space, golden_case
-from packproof.properties.comparison import Comparison, RowMap
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.judgement.comparison import Comparison, RowMap
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.pieces import Pieces
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.state_passing import cases_with_states
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
 
 _RANK_NOTE = "on one of the ranks"
 _ONE_DRAWN_CASE_IN = 24

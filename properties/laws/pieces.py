@@ -10,10 +10,10 @@ from torch import Tensor
 
 from packproof.base.axes import is_in_pool, role
 from packproof.properties.bounds.budget import Budget
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample, Span, sum_in_float64
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space
-from packproof.properties.comparison import Comparison, Origin
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.judgement.comparison import Comparison, Origin
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.state_passing import compare_carried_runs, compare_in_pieces
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
 
 _MOST_STEPS = 6  # tokens of the longest sequence that is run step by step
 _MORE_SLOTS = 3

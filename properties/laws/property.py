@@ -8,8 +8,8 @@ from packproof.base.declared import require
 from packproof.base.errors import checked_init
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.violation import Violation
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.violation import Violation
 
 Check = Callable[[KernelUnderTest, Case], Iterator[Violation]]
 ChooseCases = Callable[[Space, Collection[Case]], list[Case]]

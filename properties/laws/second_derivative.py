@@ -6,6 +6,7 @@ from torch import Tensor, autograd, full_like, stack, zeros_like
 
 from packproof.base.errors import KernelFault
 from packproof.base.law_names import LAWS
+from packproof.base.light_torch import vector_jacobian_product
 from packproof.properties.bounds.budget import (
     UNIT_ROUNDOFF,
     Budget,
@@ -16,17 +17,16 @@ from packproof.properties.bounds.budget import (
 )
 from packproof.properties.bounds.oracle import is_derived, magnitude_op
 from packproof.properties.bounds.running_error import run_with_error_bounds
-from packproof.properties.call import MachineLimit, Refusal
+from packproof.properties.calling.call import MachineLimit, Refusal
+from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
-from packproof.properties.comparison import Comparison
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.judgement.comparison import Comparison
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.torch_integration import smallest_cases
-from packproof.properties.light_torch import vector_jacobian_product
-from packproof.properties.tensor_key import TensorKey
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
 
 _NOTE = "differentiated twice"
 

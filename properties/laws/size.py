@@ -4,33 +4,49 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from itertools import pairwise
 
 from packproof.base.axes import role
 from packproof.base.errors import KernelFault
 from packproof.base.law_names import LAWS
-from packproof.properties.call import MachineLimit, OutsideDomain, Placement, Refusal
+from packproof.properties.calling.call import MachineLimit, OutsideDomain, Placement, Refusal
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, golden_case
-from packproof.properties.comparison import Origin
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.judgement.comparison import Origin
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Illustration, Property, needs_gpu
-from packproof.properties.tensor_key import TensorKey, gradient
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
 
 FAR_PLACEMENTS: tuple[Placement, ...] = ("beyond 2^31", "beyond 2^32")
-MAX_SEQUENCES = 131_071  # twice the range of 16 bits, which is also the limit of the second and third axis of a grid
-MAX_TOKENS = 65_535 * 256  # as many chunks, of up to 256 tokens, as these axes have programs
-HISTORY = 4097 * 4096  # more tokens than MAX_TOKENS, in whole chunks
-ELEMENT_LIMITS = (2**32, 2**31)  # the first that fits the memory
 WIDE_TOKEN = 64  # elements of a token: at this width 2^32 elements are a realistic number of tokens
 SHORT_HISTORY = 16
-SAMPLE_SIZES = 2**13, 2**10  # fractions of a size whose times give that of the whole
+_FAR_ABOVE = 16
 
 
-def _size(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Sizes that packs have to go past, and how the time of such a call is estimated."""
+
+    sequences: int = 131_071
+    """Twice the range of 16 bits, which is also the limit of the second and third axis of a grid."""
+    tokens: int = 65_535 * 256
+    """As many chunks, of up to 256 tokens, as these axes have programs."""
+    history: int = 4097 * 4096
+    """More tokens than `tokens`, in whole chunks."""
+    elements: tuple[int, ...] = (2**32, 2**31)
+    """The first that fits the memory counts."""
+    fractions: tuple[int, ...] = (2**14, 2**12, 2**10)
+    """Of a size, the smallest first: the times of two neighbours give that of the whole."""
+    clock: Callable[[], float] = time.monotonic
+    """Seconds now."""
+
+
+def _size(kernel: KernelUnderTest, case: Case, limits: Limits) -> Iterator[Violation]:
     """Each case goes past some limits.
 
     A small pack: one tensor at a time has its rows so far apart that the last begins past 2^31 and 2^32 elements. Then
@@ -45,13 +61,13 @@ def _size(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         return
     state = kernel.op.carry[0] if kernel.op.carry else ""
     if _max_elements_per_token(sample) < WIDE_TOKEN:
-        yield from _check_small_pack(kernel, sample)
-        yield from _check_long_sequence(kernel, kernel.sample(case.without(state)))
+        yield from _check_small_pack(kernel, sample, limits)
+        yield from _check_long_sequence(kernel, kernel.sample(case.without(state)), limits)
     elif state in sample.inputs:
-        yield from _check_past_elements(kernel, sample, sample.inputs[state].numel(), f"of {state}")
+        yield from _check_past_elements(kernel, sample, limits, sample.inputs[state].numel(), f"of {state}")
     else:
         yield from _check_past_elements(
-            kernel, sample, _max_elements_per_token(sample) * sample.offsets[-1], "of a token's tensor"
+            kernel, sample, limits, _max_elements_per_token(sample) * sample.offsets[-1], "of a token's tensor"
         )
 
 
@@ -60,38 +76,40 @@ def _max_elements_per_token(sample: Sample) -> int:
     return max(sample.inputs[n][:1].numel() for n in sample.inputs if role(sample.axes[n]) == "token")
 
 
-def _check_small_pack(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
+def _check_small_pack(kernel: KernelUnderTest, sample: Sample, limits: Limits) -> Iterator[Violation]:
     for name in _movable_tensors(kernel, sample) if kernel.domain.allows_strides else ():
         for placement in FAR_PLACEMENTS:
             yield from _check_far_rows(kernel, sample, name, placement)
-    copies = max(MAX_SEQUENCES // len(sample.lengths), MAX_TOKENS // sample.offsets[-1]) + 1
+    copies = max(limits.sequences // len(sample.lengths), limits.tokens // sample.offsets[-1]) + 1
+    passed = f"{limits.sequences:,} sequences and 65,535 chunks of 256 tokens"
     with kernel.optional():
-        yield from _check_copies(kernel, sample, copies, f"{MAX_SEQUENCES:,} sequences and 65,535 chunks of 256 tokens")
+        yield from _check_copies(kernel, sample, limits, copies, passed)
 
 
 def _check_past_elements(
-    kernel: KernelUnderTest, sample: Sample, elements_per_copy: int, owner: str
+    kernel: KernelUnderTest, sample: Sample, limits: Limits, elements_per_copy: int, owner: str
 ) -> Iterator[Violation]:
     """Repeat the pack until a tensor is past the largest element limit that fits the memory.
 
     elements_per_copy: elements of this tensor in each copy.
     """
-    limits: list[MachineLimit | OutsideDomain] = []
-    for max_elements in ELEMENT_LIMITS:
+    refusals: list[MachineLimit | OutsideDomain] = []
+    for max_elements in limits.elements:
         try:
             yield from _check_copies(
                 kernel,
                 sample,
+                limits,
                 max_elements // elements_per_copy + 1,
                 f"2^{max_elements.bit_length() - 1} elements {owner}",
             )
             break
-        except (MachineLimit, OutsideDomain) as limit:
-            limit.note = f"past 2^{max_elements.bit_length() - 1} elements {owner}"
-            limits.append(limit)
+        except (MachineLimit, OutsideDomain) as refusal:
+            refusal.note = f"past 2^{max_elements.bit_length() - 1} elements {owner}"
+            refusals.append(refusal)
     else:
-        raise limits[-1]
-    kernel.refusals += limits  # judged, but not as far
+        raise refusals[-1]
+    kernel.refusals += refusals  # judged, but not as far
 
 
 def _check_far_rows(kernel: KernelUnderTest, sample: Sample, name: str, placement: Placement) -> Iterator[Violation]:
@@ -110,10 +128,12 @@ def _check_far_rows(kernel: KernelUnderTest, sample: Sample, name: str, placemen
             yield from kernel.agree(key, x, expected[key], Origin(sample), exact=False, other="nearby", note=note)
 
 
-def _check_copies(kernel: KernelUnderTest, sample: Sample, copies: int, limit: str) -> Iterator[Violation]:
+def _check_copies(
+    kernel: KernelUnderTest, sample: Sample, limits: Limits, copies: int, passed: str
+) -> Iterator[Violation]:
     """Run copies of the pack. Of each tensor the last copy is compared, and the copy that differs most from it."""
-    note = f"repeated {copies:,} times, past {limit}"
-    _require_time(kernel, copies, lambda few: kernel.run_with_result(sample, copies=few), note)
+    note = f"repeated {copies:,} times, past {passed}"
+    _require_time(kernel, limits, copies, lambda few: kernel.run_with_result(sample, copies=few), note)
     try:
         actual, result = kernel.run_with_result(sample, copies=copies)
     except KernelFault as fault:
@@ -131,7 +151,7 @@ def _check_copies(kernel: KernelUnderTest, sample: Sample, copies: int, limit: s
             yield from kernel.agree(key, x, expected[key], Origin(sample), other="alone", note=copy_note)
 
 
-def _check_long_sequence(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
+def _check_long_sequence(kernel: KernelUnderTest, sample: Sample, limits: Limits) -> Iterator[Violation]:
     """Run with zeros before the first sequence: if a few change nothing, more than 65,535 chunks must not either.
 
     Zeros leave the state of most ops at zero. An op whose state they change, or a kernel with `cumsum`, is not judged.
@@ -148,44 +168,58 @@ def _check_long_sequence(kernel: KernelUnderTest, sample: Sample) -> Iterator[Vi
         short_run = kernel.run(sample, history=SHORT_HISTORY)
         if next(compare_with_plain(short_run, ""), None) is not None:
             return
-        note = f"after {HISTORY:,} tokens of zeros"
-        _require_time(kernel, HISTORY, lambda tokens: kernel.run(sample, history=tokens), note)
+        note = f"after {limits.history:,} tokens of zeros"
+        _require_time(kernel, limits, limits.history, lambda tokens: kernel.run(sample, history=tokens), note)
         try:
-            actual = kernel.run(sample, history=HISTORY)
+            actual = kernel.run(sample, history=limits.history)
         except KernelFault as fault:
             yield _fault_violation(fault, note)
             return
         yield from compare_with_plain(actual, note)
 
 
-def _require_time(kernel: KernelUnderTest, size: int, run: Callable[[int], object], note: str) -> None:
+def _require_time(kernel: KernelUnderTest, limits: Limits, size: int, run: Callable[[int], object], note: str) -> None:
     """Raises MachineLimit where a call of this size would take longer than a call may.
 
     A kernel that launches for each token, as PyTorch code does, would otherwise run into the time limit, and be started
-    again, in each case. Its time is extended from two small sizes along a line. The shortest of three times counts: a
-    first call may compile, and any may meet a busy machine.
+    again, in each case. Its time is extended from two small sizes along a line, first from the smallest: where these
+    take too long already, no larger one is tried.
     """
-    few, more = (size // fraction for fraction in SAMPLE_SIZES)
-    if not few:
-        return
-    seconds_few = seconds_more = math.inf
-    for _ in range(3):
+    sizes = list(dict.fromkeys(max(size // fraction, 1) for fraction in limits.fractions))
+    for few, more in pairwise(sizes):
         try:
-            seconds_few, seconds_more = min(seconds_few, _seconds(run, few)), min(seconds_more, _seconds(run, more))
+            estimate = _estimated_seconds(kernel, limits, (few, more, size), run)
         except KernelFault as fault:
             if fault.kind == "hung":
                 raise MachineLimit(f"too slow to be judged {note}: {fault}") from fault
             return  # the call of the whole size has it too, and reports it
+        if estimate > kernel.runner.time_limit:
+            raise MachineLimit(f"too slow to be judged {note}: it would take about {estimate:,.0f} s")
+
+
+def _estimated_seconds(
+    kernel: KernelUnderTest, limits: Limits, sizes: tuple[int, int, int], run: Callable[[int], object]
+) -> float:
+    """Seconds of a call of the largest size, on the line through the times of the two others.
+
+    The shortest of three times counts: a first call may compile, and any may meet a busy machine. That one explains no
+    estimate far above the limit, hence two times are enough there.
+    """
+    few, more, size = sizes
+    seconds_few = seconds_more = estimate = math.inf
+    for repetition in range(3):
+        seconds_few = min(seconds_few, _seconds(limits.clock, run, few))
+        seconds_more = min(seconds_more, _seconds(limits.clock, run, more))
         estimate = seconds_more + (size - more) * (seconds_more - seconds_few) / (more - few)
-        if estimate <= kernel.runner.time_limit:
-            return
-    raise MachineLimit(f"too slow to be judged {note}: it would take about {estimate:,.0f} s")
+        if estimate <= kernel.runner.time_limit or (repetition and estimate > _FAR_ABOVE * kernel.runner.time_limit):
+            break
+    return estimate
 
 
-def _seconds(run: Callable[[int], object], size: int) -> float:
-    start = time.monotonic()
+def _seconds(clock: Callable[[], float], run: Callable[[int], object], size: int) -> float:
+    start = clock()
     run(size)
-    return time.monotonic() - start
+    return clock() - start
 
 
 def _fault_violation(fault: KernelFault, note: str) -> Violation:
@@ -239,19 +273,25 @@ def _size_skip_reason(space: Space) -> str:
 
 _PACK = "aaa bbbbb cc"
 
-SIZE = Property(
-    "size",
-    LAWS["size"],
-    _size,
-    cases=_whole_chunk_cases,
-    fills_memory=True,
-    skip_reason=_size_skip_reason,
-    decides_mutants=False,
-    shares="nothing",
-    illustration=Illustration(
-        "f(S)[j] does not change past 2³² elements, 131,071 sequences or 65,535 chunks of 256 tokens",
-        ("the pack", _PACK),
-        ("far away", f"?..? {_PACK}"),
-        "machines without the memory, where it reports so",
-    ),
-)
+
+def size_property(limits: Limits) -> Property:
+    """The property with these limits."""
+    return Property(
+        "size",
+        LAWS["size"],
+        partial(_size, limits=limits),
+        cases=_whole_chunk_cases,
+        fills_memory=True,
+        skip_reason=_size_skip_reason,
+        decides_mutants=False,
+        shares="nothing",
+        illustration=Illustration(
+            "f(S)[j] does not change past 2³² elements, 131,071 sequences or 65,535 chunks of 256 tokens",
+            ("the pack", _PACK),
+            ("far away", f"?..? {_PACK}"),
+            "machines without the memory, where it reports so",
+        ),
+    )
+
+
+SIZE = size_property(Limits())

@@ -9,11 +9,11 @@ from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space
-from packproof.properties.comparison import Comparison
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.judgement.comparison import Comparison
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.pieces import Pieces
 from packproof.properties.laws.property import Illustration, Property
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
 
 Cuts = list[list[tuple[int, int]]]
 

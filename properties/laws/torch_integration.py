@@ -4,15 +4,15 @@ from collections.abc import Collection, Iterator
 
 from packproof.base.errors import KernelFault
 from packproof.base.law_names import LAWS
-from packproof.properties.call import FailedCompilation, Mode
+from packproof.properties.calling.call import FailedCompilation, Mode
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space
-from packproof.properties.comparison import Origin
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.judgement.comparison import Origin
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Illustration, Property, needs_gpu
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
 
 MAX_SMALL_TOKENS = 12  # tokens: torch.compile unrolls loops over tokens and sequences
 _PACK = "aaa bbbbb cc"

@@ -13,24 +13,15 @@ from packproof.version import __version__
 
 if TYPE_CHECKING:
     from packproof.base.errors import ArgumentError, LayoutError, PackproofError, UsageError
-    from packproof.debug.diff import Diff, diff
-    from packproof.debug.dot_product import dot_product_test
-    from packproof.debug.gradcheck import gradcheck
-    from packproof.harness.check.check import check
-    from packproof.harness.check.replay import ReplayOutcome
-    from packproof.harness.report.events import Verdict
-    from packproof.harness.report.failed import CheckFailed
-    from packproof.models.check import check_module
-    from packproof.models.conventions import Convention
-    from packproof.models.guard import guard
-    from packproof.models.replay import replay
-    from packproof.properties.bounds.magnitude import magnitude
-    from packproof.properties.cases.case import Case
-    from packproof.properties.cases.domain import Domain
-    from packproof.properties.declaration import kernel
-    from packproof.properties.laws.property import Property
-    from packproof.properties.op import Op
-    from packproof.properties.promises import Promises
+    from packproof.debug import Diff, diff, dot_product_test, gradcheck
+    from packproof.harness.check import ReplayOutcome, check
+    from packproof.harness.report import CheckFailed, Verdict
+    from packproof.models import Convention, check_module, guard, replay
+    from packproof.properties.bounds import magnitude
+    from packproof.properties.cases import Case, Domain
+    from packproof.properties.declarations import Promises, kernel
+    from packproof.properties.laws import Property
+    from packproof.properties.ops import Op
     from packproof.refs.packing import PackLayout, pack, unpack
 
 __all__ = [
@@ -70,24 +61,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "packproof.harness.check.check": ("check",),
-    "packproof.debug.diff": ("Diff", "diff"),
-    "packproof.debug.dot_product": ("dot_product_test",),
-    "packproof.debug.gradcheck": ("gradcheck",),
-    "packproof.harness.check.replay": ("ReplayOutcome",),
-    "packproof.models.check": ("check_module",),
-    "packproof.models.conventions": ("Convention",),
-    "packproof.models.guard": ("guard",),
-    "packproof.models.replay": ("replay",),
-    "packproof.harness.report.events": ("Verdict",),
-    "packproof.harness.report.failed": ("CheckFailed",),
-    "packproof.properties.declaration": ("kernel",),
-    "packproof.properties.bounds.magnitude": ("magnitude",),
-    "packproof.properties.cases.case": ("Case",),
-    "packproof.properties.cases.domain": ("Domain",),
-    "packproof.properties.op": ("Op",),
-    "packproof.properties.promises": ("Promises",),
-    "packproof.properties.laws.property": ("Property",),
+    "packproof.harness.check": ("ReplayOutcome", "check"),
+    "packproof.debug": ("Diff", "diff", "dot_product_test", "gradcheck"),
+    "packproof.models": ("Convention", "check_module", "guard", "replay"),
+    "packproof.harness.report": ("CheckFailed", "Verdict"),
+    "packproof.properties.declarations": ("Promises", "kernel"),
+    "packproof.properties.bounds": ("magnitude",),
+    "packproof.properties.cases": ("Case", "Domain"),
+    "packproof.properties.ops": ("Op",),
+    "packproof.properties.laws": ("Property",),
     "packproof.base.errors": ("ArgumentError", "LayoutError", "PackproofError", "UsageError"),
     "packproof.refs.packing": ("PackLayout", "pack", "unpack"),
 }

@@ -15,27 +15,24 @@ def main() -> None:
     Its exit code does not depend on who reads its output, or in which encoding; ended by SIGTERM, it still writes its
     reports.
     """
-    runs_kernels = sys.argv[1:2] and sys.argv[1] in _RUN_KERNELS and not {"--help", "--show"} & set(sys.argv)
+    runs_kernels = sys.argv[1:2] and sys.argv[1] in _RUN_KERNELS and not {"-h", "--help", "--show"} & set(sys.argv)
     try:
-        from packproof.harness.process.start import environment, signals  # noqa: PLC0415
+        from packproof.harness.process import start  # noqa: PLC0415
 
-        if reason := (environment.missing_resource() if runs_kernels else "") or _displaced():
+        if reason := (start.missing_resource() if runs_kernels else "") or _displaced():
             _end(reason, WRONG_CALL)
         if runs_kernels:
-            environment.restart_with_environment()
-        from packproof.cli.printing import print_safely  # noqa: PLC0415
+            start.restart_with_environment()
+        from packproof.cli import print_safely  # noqa: PLC0415
 
         print_safely()
-        signals.treat_sigterm_as_interrupt()
-        signals.restore_child_signal()
+        start.treat_sigterm_as_interrupt()
+        start.restore_child_signal()
         command = None
-        if runs_kernels and environment.is_fresh():
-            from packproof.harness.process.start.command_line import read_in_fork  # noqa: PLC0415
-            from packproof.harness.process.start.early_zygote import fork_early_zygote  # noqa: PLC0415
-
-            command = read_in_fork(sys.argv[1:], _run, meanwhile=fork_early_zygote)
-        from packproof.cli.main import resume  # noqa: PLC0415  (a tenth of a second)
-        from packproof.harness.process.start.exit import exit_at_once  # noqa: PLC0415
+        if runs_kernels and start.is_fresh():
+            command = start.read_in_fork(sys.argv[1:], _run, meanwhile=start.fork_early_zygote)
+        from packproof.cli import resume  # noqa: PLC0415  (a tenth of a second)
+        from packproof.harness.process.start import exit_at_once  # noqa: PLC0415
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
     except Exception as error:
@@ -68,7 +65,7 @@ def _end(text: str, code: int) -> NoReturn:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
-        from packproof.cli.main import run  # noqa: PLC0415
+        from packproof.cli import run  # noqa: PLC0415
     except Exception as error:
         _end(_unimportable(error), OWN_FAULT)
     return run(arguments)

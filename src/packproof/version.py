@@ -4,7 +4,7 @@ Modules import them from here, so that none of them imports the package that exp
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 __version__ = "0.1.0"
 
@@ -30,16 +30,16 @@ def installed(package: str) -> str:
         return ""
 
 
-def is_newer(package: str, release: str) -> bool:
-    """Whether a version is of a release after the newest that was tried."""
-    return _numbers(release) > _numbers(TRIED[package][1])
+def is_newer(version: str, release: str) -> bool:
+    """Whether a version is of a later release."""
+    return _numbers(version) > _numbers(release)
 
 
-def untried() -> Iterator[tuple[str, str]]:
-    """The packages whose release is newer than any that was tried, each with its sentence."""
-    for package in TRIED:
-        if is_newer(package, release := installed(package)):
-            public = release.partition("+")[0]
+def untried(version_of: Callable[[str], str] = installed) -> Iterator[tuple[str, str]]:
+    """The packages whose version is newer than any release that was tried, each with its sentence."""
+    for package, (_, newest) in TRIED.items():
+        if is_newer(version := version_of(package), newest):
+            public = version.partition("+")[0]
             yield package, f"{package} {public} is newer than what packproof was tried with ({tried(package)})"
 
 

@@ -19,10 +19,11 @@ from packproof.adapters import (
     cu_seqlens_int32,
     cu_seqlens_int64,
     position_ids,
+    segment_ids,
     seq_idx,
 )
 from packproof.adapters.adapter import Adapter
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 from tests.adapters.gated import GATED, Kernel
 from tests.properties import running_sums
 
@@ -74,6 +75,12 @@ def conv_bdt(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, seq_idx: 
 
 def conv_positions(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, ids: Tensor) -> Tensor:
     return conv_of(x, weight, bias, by_positions(ids))
+
+
+def conv_segments(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, ids: Tensor) -> Tensor:
+    """Segments count from 1, and 0 is padding."""
+    same = by_ids(ids)
+    return torch.where((ids > 0)[:, None], conv_of(x, weight, bias, lambda step: same(step) & (ids > 0)), 0)
 
 
 def conv_ids(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, ids: Tensor) -> Tensor:
@@ -221,6 +228,8 @@ CONVENTIONS: Mapping[str, Convention] = {
     "batch first": conv(conv_btd, conv_td, "tokens=Packed(axis=0)", metadata=IDS, tokens=Batched()),
     "batch and channels first": conv(conv_bdt, conv_btd, "tokens=Batched(axis=1)", metadata=IDS, tokens=Batched(-1)),
     "seq_idx": conv(conv_ids, conv_positions, "metadata={'ids': position_ids}", metadata={"ids": seq_idx}),
+    "ids from 0": conv(conv_ids, conv_segments, "metadata={'ids': segment_ids}", metadata={"ids": seq_idx}),
+    "ids from 1": conv(conv_segments, conv_positions, "metadata={'ids': position_ids}", metadata={"ids": segment_ids}),
     "position_ids": conv(conv_positions, conv_ids, "metadata={'ids': seq_idx}", metadata={"ids": position_ids}),
     "int32 offsets": conv(
         offsets_as(torch.int32),

@@ -17,30 +17,37 @@ from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import CellFinished, RunStarted
 from packproof.harness.report.failed import CheckFailed
-from packproof.properties.declaration import describe_kernel
+from packproof.properties.declarations.declaration import describe_kernel
 from tests.adapters import kernels
 
 KERNELS = f"{Path(kernels.__file__)}"
 CORRECT = {
     "gaps": "bf16",
     "channels_first": "bf16",
-    "batched": "fp32",
     "padded_channels_first": "bf16",
-    "packed": "fp32",
     "own_metadata": "bf16",
     "in_place": "fp32",
 }
-ON_THE_PAGE = ("padded", "heads_first")  # test_page.py judges the same declarations, by more properties
-PROPERTIES = ("reference", "packing", "isolation", "permutation", "memory", "strides")
-TAKEN = [*CORRECT.items(), *(pytest.param(name, "fp32", marks=pytest.mark.proof) for name in ON_THE_PAGE)]
+JUDGED_ELSEWHERE = ("padded", "heads_first", "batched", "packed")  # the first two in test_page.py, the others below
 
 
-@pytest.mark.parametrize(("name", "dtype"), TAKEN)
-def test_a_correct_kernel_passes_in_its_convention(name: str, dtype: str) -> None:
+def require_passed(name: str, dtype: str, *properties: str) -> None:
     verdicts = packproof.check(
-        f"{KERNELS}:{name}", device="cpu", properties=PROPERTIES, dtypes=[dtype], profile="quick"
+        f"{KERNELS}:{name}", device="cpu", properties=properties, dtypes=[dtype], profile="quick"
     )
-    assert {v.cell.property for v in verdicts if v.status == "passed"} == set(PROPERTIES)
+    assert {v.cell.property for v in verdicts if v.status == "passed"} == set(properties)
+
+
+@pytest.mark.parametrize(("name", "dtype"), CORRECT.items())
+def test_a_correct_kernel_passes_in_its_convention(name: str, dtype: str) -> None:
+    require_passed(name, dtype, "reference", "memory", "strides")
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", [*CORRECT, *JUDGED_ELSEWHERE])
+def test_every_law_holds_in_each_convention(name: str) -> None:
+    laws = ("reference", "packing", "isolation", "permutation", "memory", "strides")
+    require_passed(name, CORRECT.get(name, "fp32"), *laws)
 
 
 @pytest.mark.parametrize(
@@ -48,12 +55,13 @@ def test_a_correct_kernel_passes_in_its_convention(name: str, dtype: str) -> Non
 )
 def test_an_incorrect_kernel_fails_in_its_convention(name: str, lengths: list[int]) -> None:
     with pytest.raises(CheckFailed) as caught:
-        packproof.check(f"{KERNELS}:{name}", device="cpu", properties=["reference"], profile="quick")
+        packproof.check(f"{KERNELS}:{name}", device="cpu", dtypes=["fp32"], properties=["reference"], profile="quick")
     assert f"lengths {lengths} " in str(caught.value)
 
 
 def test_what_is_not_offered_is_reported_and_does_not_pass() -> None:
-    events = list(run_check(CheckRequest(f"{KERNELS}:batched", properties=("carry", "reference"), profile="quick")))
+    few: dict[str, Any] = {"properties": ("carry", "reference"), "dtypes": ("float32",), "profile": "quick"}
+    events = list(run_check(CheckRequest(f"{KERNELS}:batched", **few)))
     [started] = [e for e in events if isinstance(e, RunStarted)]
     verdicts = {e.verdict.cell.property: e.verdict for e in events if isinstance(e, CellFinished)}
     assert any("not tested for: initial_states, return_final_states" in note for note in started.notes)
@@ -66,7 +74,8 @@ def test_what_is_not_offered_is_reported_and_does_not_pass() -> None:
 )
 def test_what_is_declined_is_found_and_reported(name: str, domain: tuple[str, ...]) -> None:
     """By `declines` and by the kernel's own error."""
-    [verdict] = packproof.check(f"{KERNELS}:{name}", device="cpu", properties=["reference"], profile="quick")
+    few: dict[str, Any] = {"dtypes": ["fp32"], "properties": ["reference"], "profile": "quick"}
+    [verdict] = packproof.check(f"{KERNELS}:{name}", device="cpu", **few)
     assert verdict.judged == verdict.examples > 10
     assert set(verdict.domain) <= set(domain)
     assert verdict.limits[0].count > 0
@@ -201,7 +210,7 @@ def test_an_output_that_is_not_laid_out_as_declared_is_named() -> None:
 
 def test_a_kernel_with_var_keywords_is_offered_only_what_names_lists() -> None:
     def everything(*tensors: Tensor, **options: Any) -> Tensor:
-        return options["x"]
+        return dict(**options)["x"]  # read by names alone, these would be its arguments
 
     assert describe_kernel(adapt(everything, op="causal_conv1d"))["parameters"] == ["x", "weight", "cu_seqlens"]
     named = adapt(everything, op="causal_conv1d", names={"activation": "act"})

@@ -10,8 +10,8 @@ from packproof.harness.check.request import Allowance
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.report.events import Cell
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.declaration import describe_kernel, parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
+from packproof.properties.declarations.declaration import describe_kernel, parse_declaration
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.invariance import REFERENCE
 from tests.adapters.conventions import CONVENTIONS
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from packproof.adapters import L2Norm, Scaled, adapt, base2_log, natural_log
 from packproof.adapters.conversions import convert
 from packproof.base.errors import ArgumentError, UsageError
-from packproof.properties.declaration import describe_kernel
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.declaration import describe_kernel
+from packproof.properties.declarations.promises import Promises
 from packproof.refs import causal_conv1d
 from tests.adapters.conventions import CONVENTIONS
 from tests.adapters.gated import GATED, Kernel

@@ -1,7 +1,7 @@
 """The adapters of peers, each with a stand-in that has the peer's calling convention and the reference's values."""
 
-import sys
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -12,17 +12,17 @@ from torch import Tensor
 
 import packproof
 from packproof import refs
+from packproof.adapters.peers.registry import PEERS
 from packproof.adapters.peers.torch import flex_attention
-from packproof.adapters.registry import PEERS
 from packproof.base.errors import UsageError
 from packproof.bench.kernels.layouts import BenchLayout
 from packproof.bench.kernels.settings import setting
 from packproof.bench.kernels.timing import Run, Tensors
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming.location import Location
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
-from packproof.properties.declaration import describe_kernel, parse_declaration
-from packproof.properties.ops import OPS
+from packproof.properties.declarations.declaration import describe_kernel, parse_declaration
+from packproof.properties.ops.catalogue import OPS
 from tests.adapters import linear_stand_ins as linear
 from tests.adapters.stand_ins import (
     apply_rotary_emb,
@@ -36,6 +36,7 @@ from tests.adapters.stand_ins import (
     rotary_embedding,
     selective_scan_fn,
 )
+from tests.in_process import installed
 
 GDN = "fla.ops.gated_delta_rule"
 QWEN = "transformers.models.qwen3_next.modeling_qwen3_next"
@@ -79,30 +80,26 @@ STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
 
 
 @pytest.fixture
-def adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+def adapter() -> Iterator[Callable[[str], Any]]:
     """The adapter of a peer, imported again with a stand-in for the peer's function."""
+    with contextlib.ExitStack() as stack:
 
-    def find(name: str) -> Any:
-        for peer, module, function in STAND_INS:
-            if peer == name:
-                install(module, function, monkeypatch)
-        own = PEERS[name].module
-        for loaded in [m for m in sys.modules if m.startswith("packproof.adapters.peers.")]:
-            monkeypatch.delitem(sys.modules, loaded)
-        return Location(own, "", PEERS[name].function).load()
+        def find(name: str) -> Any:
+            for peer, module, function in STAND_INS:
+                if peer == name:
+                    stack.enter_context(installed(stand_ins(module, function), "packproof.adapters.peers."))
+            return Location(PEERS[name].module, "", PEERS[name].function).load()
 
-    return find
+        yield find
 
 
-def install(module: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the function importable from that module, by the name after the colon if there is one."""
+def stand_ins(module: str, function: Callable[..., Any]) -> dict[str, ModuleType]:
+    """Modules from which the function can be imported, by the name after the colon if there is one."""
     module, _, name = module.partition(":")
-    stand_in = ModuleType(module)
-    setattr(stand_in, name or function.__name__, function)
-    parents = module.split(".")[:-1]
-    for n in range(len(parents)):
-        monkeypatch.setitem(sys.modules, ".".join(parents[: n + 1]), ModuleType(parents[n]))
-    monkeypatch.setitem(sys.modules, module, stand_in)
+    parts = module.split(".")
+    modules = {".".join(parts[:n]): ModuleType(parts[n - 1]) for n in range(1, len(parts) + 1)}
+    setattr(modules[module], name or function.__name__, function)
+    return modules
 
 
 @pytest.mark.parametrize("name", [name for name, *_ in STAND_INS])
@@ -195,7 +192,7 @@ def test_what_a_peer_offers_is_read_from_its_signature(
 
 @pytest.mark.parametrize("name", ["torch:compiled_rope", "torch:compiled_conv1d"])
 def test_what_is_compiled_on_a_gpu_is_correct_uncompiled(name: str) -> None:
-    packproof.check(name, device="cpu", dtypes=["float32"], properties=["reference", "packing"], profile="quick")
+    packproof.check(name, device="cpu", dtypes=["float32"], properties=["reference"], profile="quick")
 
 
 @pytest.mark.proof

@@ -1,7 +1,6 @@
 """The adapters of peers that update a pool in place, with stand-ins of those kernels."""
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -10,18 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from packproof.adapters.registry import PEERS
+from packproof.adapters.peers.registry import PEERS
 from packproof.harness.process.execution.execute import InProcess
-from packproof.harness.process.location import Location
-from packproof.properties.call import OutsideDomain
+from packproof.harness.process.naming.location import Location
+from packproof.properties.calling.call import OutsideDomain
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.comparison import record_comparisons
-from packproof.properties.declaration import describe_kernel, parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
+from packproof.properties.declarations.declaration import describe_kernel, parse_declaration
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.comparison import record_comparisons
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import OPS
+from tests.in_process import installed
 
 
 def causal_conv1d_update(
@@ -98,22 +98,17 @@ PEERS_WITH_A_POOL = [
 
 
 @pytest.fixture
-def adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+def adapter() -> Iterator[Callable[[str], Any]]:
     """The adapter of a peer, imported again with stand-ins for the packages."""
+    modules: dict[str, ModuleType] = {}
     for name, function in STAND_INS.items():
         parts = name.split(".")
         for n in range(1, len(parts)):
-            monkeypatch.setitem(sys.modules, ".".join(parts[:n]), ModuleType(parts[n - 1]))
-        module = ModuleType(name)
-        setattr(module, function.__name__, function)
-        monkeypatch.setitem(sys.modules, name, module)
-
-    def find(name: str) -> Any:
-        for loaded in [m for m in sys.modules if m.startswith("packproof.adapters.peers.")]:
-            monkeypatch.delitem(sys.modules, loaded)
-        return Location(PEERS[name].module, "", PEERS[name].function).load()
-
-    return find
+            modules[".".join(parts[:n])] = ModuleType(parts[n - 1])
+        modules[name] = ModuleType(name)
+        setattr(modules[name], function.__name__, function)
+    with installed(modules, reimported="packproof.adapters.peers."):
+        yield lambda name: Location(PEERS[name].module, "", PEERS[name].function).load()
 
 
 @pytest.mark.parametrize("name", PEERS_WITH_A_POOL)

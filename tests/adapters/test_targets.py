@@ -1,5 +1,6 @@
 """Where an adapted kernel is found, and what its op is."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ import torch
 import packproof
 from packproof.adapters import Packed, adapt, seq_idx
 from packproof.base.errors import UsageError
-from packproof.properties.declaration import custom_op, describe_kernel
+from packproof.properties.declarations.declaration import custom_op, describe_kernel
 from tests.adapters.gated import GATED, Kernel
-from tests.test_docs import run
+from tests.in_process import packproof_in
 
 KERNELS = """
 import packproof
@@ -46,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 def check(folder: Path, target: str) -> str:
     options = ("--dtype", "fp32", "--property", "reference", "--profile", "quick", "--device", "cpu")
-    return run(folder, "-m", "packproof", "check", target, *options).stdout
+    return packproof_in(folder, "check", target, *options).stdout
 
 
 def test_a_file_is_found_beside_the_one_that_names_it_and_the_op_is_the_kernels(folder: Path) -> None:
@@ -63,12 +64,12 @@ def test_an_adapter_is_checked_as_its_own_op_alone(folder: Path) -> None:
         packproof.check(f"{folder}/inner/adapted.py:conv", op="rope")
 
 
-def test_a_file_is_looked_for_in_the_current_folder_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder / "inner")
-    adapter = adapt("the_kernels.py:Module.conv", op="causal_conv1d", tokens=Packed(-1))
+def test_a_file_is_looked_for_in_the_current_folder_first(folder: Path) -> None:
     x, weight, offsets = torch.randn(5, 3), torch.randn(3, 2), torch.tensor([0, 2, 5])
     want = packproof.refs.causal_conv1d(x, weight, cu_seqlens=offsets)
-    assert torch.equal(adapter(x, weight, cu_seqlens=offsets), want)
+    with contextlib.chdir(folder / "inner"):
+        adapter = adapt("the_kernels.py:Module.conv", op="causal_conv1d", tokens=Packed(-1))
+        assert torch.equal(adapter(x, weight, cu_seqlens=offsets), want)
     assert adapter.title == "the_kernels.py:Module.conv"
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from packproof.base import files
 from packproof.base.errors import UsageError
 from packproof.base.files import WriteError, read_bytes, replace_text, writable_path
 
@@ -79,11 +78,10 @@ def test_a_pipe_gets_only_the_last_version(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_writing_to_a_pipe_without_a_reader_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_to_a_pipe_without_a_reader_times_out(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    monkeypatch.setattr(files, "_READER_SECONDS", 0.1)
     with pytest.raises(WriteError, match="no one reads from this pipe"):
-        replace_text(tmp_path / "pipe", "text")
+        replace_text(tmp_path / "pipe", "text", reader_seconds=0.1)
 
 
 def test_a_file_that_this_process_prints_to_keeps_its_contents(capfd: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor
 from packproof import kernels, refs
 from packproof.bench.kernels.clocks import Clock, clock_for, measure_ceilings
 from packproof.bench.kernels.layouts import BenchLayout, equal_lengths, named_layouts
-from packproof.properties import flops
+from packproof.properties.ops import flops
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from packproof.adapters.registry import PEERS
+from packproof.adapters.peers.registry import PEERS
 from packproof.bench.kernels.bench import prepare_runs
 from packproof.bench.kernels.implementations import REFERENCE, Implementation, builtin_name, implementations
 from packproof.bench.kernels.layouts import TOKENS, named_layouts
@@ -18,8 +18,8 @@ from packproof.bench.kernels.proof import prove
 from packproof.bench.kernels.results import SizeProof
 from packproof.bench.kernels.settings import Setting, setting
 from packproof.bench.kernels.timing import Run
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
-from packproof.properties.ops import OPS
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
+from packproof.properties.ops.catalogue import OPS
 
 DEVICE, DTYPE = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")
 [LAYOUT] = named_layouts(["L2"], TOKENS if DEVICE == "cuda" else 2048)

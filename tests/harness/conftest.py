@@ -1,13 +1,14 @@
-"""Shared by the tests of the process layer: calls of y = x * weight, and the rogues by name."""
+"""Shared by the tests of the process layer: calls of y = x * weight, the rogues by name, a place of temporary files."""
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from packproof.properties.call import Call
+from packproof.properties.calling.call import Call
 
 
 @pytest.fixture
@@ -37,3 +38,12 @@ def make_call() -> Callable[..., Call]:
 def rogue() -> Callable[[str], str]:
     """The target of a kernel in rogues.py."""
     return lambda name: f"{Path(__file__).with_name('rogues.py')}:{name}"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Iterator[Path]:
+    """Where temporary files lie."""
+    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path / "temporary")
+    Path(tempfile.tempdir).mkdir()
+    yield Path(tempfile.tempdir)
+    tempfile.tempdir = before

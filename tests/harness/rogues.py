@@ -30,6 +30,12 @@ def segfault_on_empty_sequence(x, weight, *, cu_seqlens):
 
 def hang_on_one_token(x, weight, *, cu_seqlens):
     while x.shape[0] == 1:
+        time.sleep(1)
+    return x * weight
+
+
+def spins_on_one_token(x, weight, *, cu_seqlens):
+    while x.shape[0] == 1:
         pass
     return x * weight
 

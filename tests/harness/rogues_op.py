@@ -1,6 +1,6 @@
 """The op that the rogues of rogues.py claim to compute: y = x * weight for every token, slack included."""
 
-from packproof.properties.op import Op
+from packproof.properties.ops.op import Op
 
 
 def scaled(x, weight, *, cu_seqlens):

@@ -13,6 +13,7 @@ from packproof import kernels, refs
 from packproof.layers import Mamba2Block, MambaBlock
 from tests.integration.small import LENGTHS, OPS, WIDTH, seeded, small
 from tests.integration.training import Task, excess
+from tests.sweeps import sweep
 
 DTYPES = ("float32", "bfloat16")
 NAMES = ("causal_conv1d", "selective_scan", "ssd")
@@ -53,13 +54,16 @@ def test_references_train_alike(block: str, dtype: str) -> None:
     assert excess(small(block, refs), task(dtype)) <= 1
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("block", "op"), [(b, op) for b in OPS for op in ("causal_conv1d", OPS[b])])
+IN_BLOCKS = [(block, op) for block in OPS for op in ("causal_conv1d", OPS[block])]
+LEAKS = [(*place, dtype) for place in IN_BLOCKS for dtype in DTYPES]
+
+
+@sweep("block, op, dtype", sample=[LEAKS[0], LEAKS[3], LEAKS[5], LEAKS[6]], rest=LEAKS)  # each op, and both dtypes
 def test_an_op_that_leaks_is_detected(block: str, op: str, dtype: str) -> None:
     assert excess(small(block, with_op(op, leaking(op))), task(dtype)) > 4
 
 
-@pytest.mark.parametrize(("block", "op"), [(b, op) for b in OPS for op in ("causal_conv1d", OPS[b])])
+@pytest.mark.parametrize(("block", "op"), IN_BLOCKS)
 def test_an_op_that_leaks_in_its_gradients_only_is_detected(block: str, op: str) -> None:
     assert excess(small(block, with_op(op, leaking_backward(op))), task("float32")) > 4
 

@@ -14,12 +14,11 @@ from packproof.debug.local import LocalRunner
 from packproof.harness.process.execution.execute import InProcess
 from packproof.interpreter import repair
 from packproof.interpreter.batch import blocks, selftest, shadow, world
-from packproof.interpreter.batch import launch as batch
 from packproof.interpreter.batch.launch import BatchingSanitizer
 from packproof.interpreter.batch.programs import programs
 from packproof.interpreter.batch.rewrite import batch_function
 from packproof.interpreter.sanitizer import Launch, Order, Sanitizer
-from packproof.properties.call import Call
+from packproof.properties.calling.call import Call
 from tests.interpreter import triton_batches, triton_fallbacks, triton_races, triton_samples
 from tests.interpreter.interpreted_sanitizer import CASES, CORRECT, FAULTS
 
@@ -47,11 +46,25 @@ def bits(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().view(torch.uint8)
 
 
-def both(run: Callable[[], list[Tensor]], order: Order = "forward") -> BatchingSanitizer:
+class InThrees(BatchingSanitizer):
+    batch_sizes = (3,)
+
+
+class InThreesIfLarge(BatchingSanitizer):
+    batch_sizes = (1024, 3)
+
+
+def ordered_up_to(programs: int) -> type[BatchingSanitizer]:
+    return type("Ordered", (BatchingSanitizer,), {"max_ordered_programs": programs})
+
+
+def both(
+    run: Callable[[], list[Tensor]], order: Order = "forward", kind: type[BatchingSanitizer] = BatchingSanitizer
+) -> BatchingSanitizer:
     """The sanitizer of a batch that has the results of programs one after another."""
     with Sanitizer(order=order):
         wanted = run()
-    with BatchingSanitizer(order=order) as sanitizer:
+    with kind(order=order) as sanitizer:
         got = run()
     assert all(torch.equal(bits(w), bits(g)) for w, g in zip(wanted, got, strict=True))
     return sanitizer
@@ -64,9 +77,8 @@ def test_a_batch_has_the_bits_of_one_program_after_another(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", triton_batches.LAUNCHES)
-def test_groups_of_programs_have_them_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "BATCH_SIZES", (3,))
-    sanitizer = both(triton_batches.LAUNCHES[name])
+def test_groups_of_programs_have_them_too(name: str) -> None:
+    sanitizer = both(triton_batches.LAUNCHES[name], kind=InThrees)
     assert sanitizer.batches == sanitizer.launches
 
 
@@ -80,8 +92,7 @@ def test_a_batch_of_large_blocks_has_fewer_programs(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(programs, "begin", note)
     monkeypatch.setattr(blocks, "MAX_ELEMENTS", 3 * 16 * 32)
-    monkeypatch.setattr(batch, "BATCH_SIZES", (1024, 3))
-    assert both(triton_batches.LAUNCHES["products_of_torch.float32"]).batches == 1
+    assert both(triton_batches.LAUNCHES["products_of_torch.float32"], kind=InThreesIfLarge).batches == 1
     assert groups == [7, 3, 3, 1]
 
 
@@ -94,16 +105,12 @@ def test_what_no_batch_can_do_runs_one_by_one(name: str) -> None:
 
 
 @pytest.mark.parametrize(("few", "together"), [(triton_batches.PROGRAMS, False), (triton_batches.PROGRAMS - 1, True)])
-def test_in_a_given_order_only_more_than_a_few_programs_run_together(
-    few: int, together: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch, "MAX_ORDERED_PROGRAMS", few)
-    sanitizer = both(triton_batches.LAUNCHES["products_of_torch.float32"], "reverse")
+def test_in_a_given_order_only_more_than_a_few_programs_run_together(few: int, together: bool) -> None:
+    sanitizer = both(triton_batches.LAUNCHES["products_of_torch.float32"], "reverse", ordered_up_to(few))
     assert sanitizer.batches == (sanitizer.launches if together else 0)
 
 
 def test_a_batch_that_gives_up_runs_in_the_given_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "MAX_ORDERED_PROGRAMS", 1)
     started: list[int] = []
     coordinates = Launch.coordinates
 
@@ -113,7 +120,7 @@ def test_a_batch_that_gives_up_runs_in_the_given_order(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Launch, "coordinates", noted)
     run, reason = triton_fallbacks.ONE_BY_ONE["a_counter_after_its_loop"]
-    with BatchingSanitizer(order="reverse") as sanitizer:
+    with ordered_up_to(1)(order="reverse") as sanitizer:
         run()
     assert (sanitizer.batches, [str(why) for why in BatchingSanitizer.unsupported_kernels.values()]) == (0, [reason])
     assert started == [*range(triton_batches.PROGRAMS)][::-1]

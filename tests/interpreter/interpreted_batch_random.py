@@ -5,13 +5,13 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
 from torch import Tensor
 
 from packproof.interpreter import repair
 from packproof.interpreter.batch.launch import BatchingSanitizer
 from packproof.interpreter.sanitizer import Sanitizer
+from tests.sweeps import sweep
 
 repair.install()
 
@@ -134,7 +134,7 @@ def _results(file: Path, sanitizer: Sanitizer) -> Tensor:
     return y
 
 
-@pytest.mark.parametrize("seed", range(60))
+@sweep("seed", sample=range(20), rest=range(20, 60))
 def test_random_control_flow_has_the_bits_of_one_program_after_another(seed: int, tmp_path: Path) -> None:
     file = tmp_path / f"random_kernel_{seed}.py"
     file.write_text(_Writer(seed).kernel())

@@ -1,5 +1,6 @@
 """The repair of the interpreter: when it is refused, and the operators that it speeds up."""
 
+import importlib.metadata
 import inspect
 import json
 import os
@@ -7,13 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from packproof.base.errors import PackproofError
+from tests.in_process import environment
 
 pytest.importorskip("triton")
 
+ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {
     "TRITON_INTERPRET": "1",
     "OMP_NUM_THREADS": "1",
@@ -21,17 +25,21 @@ ENVIRONMENT = os.environ | {
 }
 
 
-def test_operators_give_the_same_results_through_numpy_and_through_triton() -> None:
-    command = [sys.executable, str(Path(__file__).parents[0] / "triton_operators.py")]
-    short, long = (
-        json.loads(
-            subprocess.run([*command, *way], env=ENVIRONMENT, capture_output=True, timeout=120, check=True).stdout
-        )
-        for way in ([], ["long"])
+def printed(module: str, *arguments: str) -> Any:
+    """What a module prints, as JSON, in a process whose interpreter is not repaired yet."""
+    command = [sys.executable, "-m", f"tests.interpreter.{module}", *arguments]
+    return json.loads(
+        subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, timeout=240, check=True).stdout
     )
-    assert len(short) > 50_000
-    assert sum(" " in outcome for outcome in short.values()) > len(short) / 2
-    assert {what: (short[what], long[what]) for what in long if short[what] != long[what]} == {}
+
+
+@pytest.mark.parametrize(("pairs", "least"), [("sample", 20_000), pytest.param("all", 50_000, marks=pytest.mark.proof)])
+def test_operators_give_the_same_results_through_numpy_and_through_triton(pairs: str, least: int) -> None:
+    through_numpy, through_triton = printed("triton_operators", pairs)
+    assert len(through_numpy) > least
+    assert sum(" " in outcome for outcome in through_numpy.values()) > len(through_numpy) / 2
+    assert through_numpy.keys() == through_triton.keys()
+    assert {x: (y, through_triton[x]) for x, y in through_numpy.items() if y != through_triton[x]} == {}
 
 
 def _parameters(a, b, c=3, d=4):
@@ -62,65 +70,36 @@ def test_arguments_are_bound_as_inspect_binds_them(args: tuple[int, ...], kwargs
     assert outcome(arguments.call_arguments) == outcome(inspect.getcallargs)
 
 
-def test_it_has_to_be_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_has_to_be_switched_on() -> None:
     from packproof.interpreter import repair  # noqa: PLC0415  (needs triton)
 
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(PackproofError, match="set TRITON_INTERPRET=1 before Triton kernels are imported"):
+    switched_off = environment(TRITON_INTERPRET=None)
+    with switched_off, pytest.raises(PackproofError, match="set TRITON_INTERPRET=1 before Triton kernels are imported"):
         repair.install()
 
 
-@pytest.mark.parametrize(
-    ("sabotage", "words"),
-    [
-        (
-            "del shipped.InterpreterBuilder.create_dot",
-            "packproof does not know triton {}: InterpreterBuilder has no create_dot",
-        ),
-        ("repair.floats.repair = lambda: None", "does not fit triton {} with numpy"),
-    ],
-)
-def test_a_triton_that_does_not_fit_is_refused(sabotage: str, words: str) -> None:
-    import triton  # noqa: PLC0415
-
-    script = f"""
-from triton.runtime import interpreter as shipped
-from packproof.interpreter import repair
-from packproof.base.errors import PackproofError
-{sabotage}
-try:
-    repair.install()
-except PackproofError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert words.format(triton.__version__) in done.stdout, done.stderr
-    assert "Use triton 3.5 to 3.9, or check on a GPU." in done.stdout
+@pytest.fixture(scope="module")
+def answers() -> Any:
+    return printed("misfits")
 
 
-@pytest.mark.parametrize(
-    "sabotage",
-    [
-        "del shipped.InterpreterBuilder.create_dot",
-        "del shipped.GridExecutor",
-        "repair.floats.repair = lambda: None",
-        "sys.modules['triton.runtime.autotuner'] = None; del sys.modules[repair.__name__]",
-    ],
-)
-def test_beside_a_triton_that_does_not_fit_other_kernels_are_called(sabotage: str) -> None:
-    script = f"""
-import sys, torch
-from triton.runtime import interpreter as shipped
-from packproof.interpreter import in_use, repair
-from tests.interpreter.triton_numerics import _cast_kernel
-{sabotage}
-in_use.repair_or_refuse()
-print(in_use.misfit())
-try:
-    _cast_kernel[(1,)](torch.ones(4), torch.ones(4), B=4)
-except in_use.UnfitInterpreterError as error:
-    print("refused:", str(error) == in_use.misfit())
-"""
-    done = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert "or check on a GPU." in done.stdout, done.stderr
-    assert done.stdout.endswith("refused: True\n"), done.stderr
+def test_a_triton_that_does_not_fit_is_refused(answers: Any) -> None:
+    version = importlib.metadata.version("triton")
+    unknown, unlike = answers["installed"].values()
+    assert f"packproof does not know triton {version}: InterpreterBuilder has no create_dot" in unknown
+    assert f"does not fit triton {version} with numpy" in unlike
+    for refusal in (unknown, unlike):
+        assert "Use triton 3.5 to 3.9, or check on a GPU." in refusal
+
+
+def test_an_import_of_a_kernel_refuses_it(answers: Any) -> None:
+    [refusal] = answers["kernel_imported"].values()
+    assert refusal.startswith("packproof does not know triton ")
+    assert "InterpreterBuilder has no create_dot" in refusal
+
+
+def test_beside_a_triton_that_does_not_fit_other_kernels_are_called(answers: Any) -> None:
+    assert len(answers["other_kernel_called"]) == 4
+    for sabotage, (misfit, refusal) in answers["other_kernel_called"].items():
+        assert "or check on a GPU." in misfit, sabotage
+        assert refusal == misfit, sabotage

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from packproof.base.axes import parse, role
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, vjp
-from packproof.properties.call import Result
+from packproof.properties.calling.call import Result
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
-from packproof.properties.comparison import Comparison, RowMap
-from packproof.properties.op import Op
-from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.judgement.comparison import Comparison, RowMap
+from packproof.properties.ops.op import Op
 
 Kernel = Callable[..., Any]
 Sizes = Mapping[str, int]

@@ -9,16 +9,20 @@ import torch
 from torch import Tensor
 
 from packproof.interpreter import repair
-from packproof.interpreter.sanitizer import Sanitizer
+from packproof.interpreter.batch.launch import BatchingSanitizer
 
 repair.install()
 
 LAYOUTS: tuple[list[int], ...] = ([1], [33, 31, 0, 2], [0, 3, 0, 0, 1, 0], [1] * 9 + [2] * 9, [0, 0], [])
 
 
-def borrowed_tests(module: ModuleType) -> dict[str, Callable[..., None]]:
+ABOUT_THE_OP = ("test_passes_opcheck", "test_compiles_in_one_graph", "test_refuses_wrong_arguments")
+"""Tests that do not depend on which kernels compute the op."""
+
+
+def borrowed_tests(module: ModuleType, *, except_for: Sequence[str]) -> dict[str, Callable[..., None]]:
     """The tests of a module, to be run in another module."""
-    return {name: value for name, value in vars(module).items() if name.startswith("test_")}
+    return {name: value for name, value in vars(module).items() if name.startswith("test_") and name not in except_for}
 
 
 def offsets(lengths: Sequence[int], dtype: torch.dtype = torch.int32) -> Tensor:
@@ -39,9 +43,12 @@ def scattered(tensor: Tensor) -> Tensor:
 def vjp(
     function: Callable[..., Any], inputs: Mapping[str, Tensor], cotangents: Sequence[Tensor], **options: Any
 ) -> dict[str, Tensor]:
-    """Outputs by number and gradients by the name of their input, under the sanitizer."""
+    """Outputs by number and gradients by the name of their input, under the sanitizer.
+
+    The programs of a launch run together. interpreted_batch_kernels.py holds them to the bits of reverse order.
+    """
     leaves = {name: value.detach().requires_grad_() for name, value in inputs.items()}
-    with Sanitizer(leaves.values(), order="reverse"):
+    with BatchingSanitizer(leaves.values()):
         returned = function(**leaves, **options)
         outputs = returned if isinstance(returned, tuple) else (returned,)
         reached = [(y, dy) for y, dy in zip(outputs, cotangents, strict=False) if y.requires_grad]

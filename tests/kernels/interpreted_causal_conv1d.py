@@ -11,6 +11,7 @@ from packproof import refs
 from packproof.base.errors import ArgumentError, LayoutError
 from packproof.kernels.causal_conv1d import causal_conv1d
 from tests.kernels.cases import LAYOUTS, close, normal, offsets, same_bits, scattered, vjp
+from tests.sweeps import sweep
 
 D = 66  # several blocks of channels, one of them ragged
 
@@ -110,20 +111,20 @@ def test_continues_from_its_final_states() -> None:
 PARAMETERS = ("weight", "bias", "initial_states")
 
 
-def test_parameters_in_fp32_are_read_and_differentiated_as_such() -> None:
+@sweep("dtype, tolerance", sample=[(torch.bfloat16, 1e-2)], rest=[(torch.float16, 2e-3)])
+def test_parameters_in_fp32_are_read_and_differentiated_as_such(dtype: torch.dtype, tolerance: float) -> None:
     lengths: list[int] = [3, 0, 33, 1]
-    for dtype, tolerance in ((torch.bfloat16, 1e-2), (torch.float16, 2e-3)):
-        for wide in (("weight", "bias"), ("initial_states",), ("bias",), PARAMETERS):
-            inputs = sample(lengths, 4, d=8, dtype=dtype)
-            inputs |= {name: normal(*inputs[name].shape) for name in wide}
-            dy, options = cotangents(inputs, lengths), {"activation": "silu", "return_final_states": True}
-            exact = {name: value.double() for name, value in inputs.items()}
-            wanted = vjp(refs.causal_conv1d, exact, [g.double() for g in dy], cu_seqlens=offsets(lengths), **options)
-            got = vjp(causal_conv1d, inputs, dy, cu_seqlens=offsets(lengths), **options)
-            for name, value in got.items():
-                assert value.dtype == (inputs[name].dtype if name in inputs else dtype), name
-                most = 2e-6 if name in wide else tolerance
-                close({name: value}, {name: wanted[name]}, most, f"{dtype} {wide}")
+    for wide in (("weight", "bias"), ("initial_states",), ("bias",), PARAMETERS):
+        inputs = sample(lengths, 4, d=8, dtype=dtype)
+        inputs |= {name: normal(*inputs[name].shape) for name in wide}
+        dy, options = cotangents(inputs, lengths), {"activation": "silu", "return_final_states": True}
+        exact = {name: value.double() for name, value in inputs.items()}
+        wanted = vjp(refs.causal_conv1d, exact, [g.double() for g in dy], cu_seqlens=offsets(lengths), **options)
+        got = vjp(causal_conv1d, inputs, dy, cu_seqlens=offsets(lengths), **options)
+        for name, value in got.items():
+            assert value.dtype == (inputs[name].dtype if name in inputs else dtype), name
+            most = 2e-6 if name in wide else tolerance
+            close({name: value}, {name: wanted[name]}, most, f"{dtype} {wide}")
 
 
 def test_parameters_in_fp32_have_the_bits_of_each_sequence_alone() -> None:

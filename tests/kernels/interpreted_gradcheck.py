@@ -6,7 +6,7 @@ import packproof
 from packproof import kernels
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
-from packproof.properties.ops import OPS
+from packproof.properties.ops.catalogue import OPS
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

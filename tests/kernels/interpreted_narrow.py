@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from packproof import kernels, parallel
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import OPS
+from packproof.properties.ops.catalogue import OPS
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -22,7 +22,7 @@ def test_values_and_gradients_are_within_the_budget(op: str, dtype: str) -> None
     assert set(declared.narrow) == OPS[op].narrow
     space = Space(OPS[op], dtype, declared.promises, max_tokens=40, narrow=declared.narrow)
     under_test = KernelUnderTest(OPS[op], InProcess(getattr(kernels, op)), declared.promises)
-    cases = [case for case in golden_cases(space) if case.narrow and 1 < case.n_tokens <= 30][:4]
+    cases = [case for case in golden_cases(space) if case.narrow and 1 < case.n_tokens <= 30][:2]
     assert cases
     for case in cases:
         violation = first_violation(under_test, PROPERTIES["reference"], case)

@@ -7,11 +7,11 @@ from torch import Tensor
 from packproof import refs
 from packproof.base.errors import ArgumentError
 from packproof.kernels.quantize_fp8 import quantize_fp8
-from tests.kernels.cases import LAYOUTS, Sanitizer, normal, offsets, same_bits, scattered
+from tests.kernels.cases import LAYOUTS, BatchingSanitizer, normal, offsets, same_bits, scattered
 
 
 def same(x: Tensor, lengths: list[int], block: int = 16) -> None:
-    with Sanitizer([x], order="reverse"):
+    with BatchingSanitizer([x]):
         values, scales = quantize_fp8(x, cu_seqlens=offsets(lengths), block=block)
     wanted, wanted_scales = refs.quantize_fp8(x, cu_seqlens=offsets(lengths), block=block)
     same_bits(scales, wanted_scales, f"scales of {lengths}")

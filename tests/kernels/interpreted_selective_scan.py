@@ -16,9 +16,11 @@ from packproof.kernels.elementwise import softplus
 from packproof.kernels.selective_scan import INTERPRETED, selective_scan
 from packproof.kernels.selective_scan_fwd import accurate_exp2
 from tests.kernels.cases import LAYOUTS, close, normal, offsets, same_bits, scattered, vjp
+from tests.sweeps import sweep
 
 PIECE, SEGMENT = INTERPRETED["chunk"], INTERPRETED["segment"]
 OPTIONAL = ("D", "z", "delta_bias", "initial_states")
+EACH_PAIR = (0, 5, 6, 9, 10, 15)  # any two of the optional inputs: with both, with either and without
 TOKENS = ("u", "delta", "B", "C", "z")
 STATES: dict[str, Any] = {"delta_softplus": True, "return_final_states": True}
 
@@ -52,26 +54,26 @@ def test_matches_the_reference_on_every_layout() -> None:
         matches(lengths, sample(lengths), str(lengths), **STATES)
 
 
-def test_matches_the_reference_with_any_options() -> None:
+@sweep("optional", sample=EACH_PAIR, rest=range(16))
+def test_matches_the_reference_with_any_options(optional: int) -> None:
+    """optional: a bit for each optional input."""
     lengths = [2 * PIECE + 1, 1]
-    for chosen in range(16):
-        left_out = {name for bit, name in enumerate(OPTIONAL) if not chosen >> bit & 1}
-        inputs = {name: value for name, value in sample(lengths).items() if name not in left_out}
-        options = {"delta_softplus": chosen % 3 == 0, "return_final_states": chosen % 2 == 0}
-        if "delta_bias" in inputs and not options["delta_softplus"]:
-            inputs["delta_bias"] = inputs[
-                "delta_bias"
-            ].abs()  # with a step below zero the state grows without bound, and so do errors
-        matches(lengths, inputs, f"without {left_out}, {options}", **options)
+    absent = {name for bit, name in enumerate(OPTIONAL) if not optional >> bit & 1}
+    inputs = {name: value for name, value in sample(lengths).items() if name not in absent}
+    options = {"delta_softplus": optional % 3 == 0, "return_final_states": optional % 2 == 0}
+    if "delta_bias" in inputs and not options["delta_softplus"]:
+        # with a step below zero the state grows without bound, and so do errors
+        inputs["delta_bias"] = inputs["delta_bias"].abs()
+    matches(lengths, inputs, f"without {absent}, {options}", **options)
 
 
-def test_rates_that_forget_all_down_to_the_largest_numbers() -> None:
+@sweep("rate", sample=[1e4, 3e38], rest=[1e10, 1e20])
+def test_rates_that_forget_all_down_to_the_largest_numbers(rate: float) -> None:
     lengths = [SEGMENT + PIECE + 1, 2]
-    for rate in (1e4, 1e10, 1e20, 3e38):
-        inputs = sample(lengths)
-        inputs["A"] -= 0.5  # with slower ones the sum over tokens has errors of its own
-        inputs["A"][0, 1:] = -rate
-        matches(lengths, inputs, f"A = -{rate}", **STATES)
+    inputs = sample(lengths)
+    inputs["A"] -= 0.5  # with slower ones the sum over tokens has errors of its own
+    inputs["A"][0, 1:] = -rate
+    matches(lengths, inputs, f"A = -{rate}", **STATES)
 
 
 def test_a_rate_of_minus_infinity_forgets_all_and_has_no_nan() -> None:

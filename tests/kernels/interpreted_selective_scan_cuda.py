@@ -4,16 +4,14 @@ Its threads run on the CPU; the smaller kernels are interpreted.
 """
 
 import shutil
-import tempfile
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from packproof.kernels import cuda, selective_scan_launch
-from tests.kernels.cases import borrowed_tests
-from tests.kernels.emulator.compile import Emulated
+from packproof.kernels import selective_scan_launch
+from tests.kernels.cases import ABOUT_THE_OP, borrowed_tests
+from tests.kernels.emulator import compile as emulator
 
 SIZE, KEEP = 64, 32
 SMALL = selective_scan_launch._Tiles(
@@ -25,18 +23,17 @@ SMALL = selective_scan_launch._Tiles(
     elements=256,
 )
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-BUILT = tempfile.TemporaryDirectory()
 
 selective_scan_launch._TILES_NATIVE = selective_scan_launch._TILES_INTERPRETED = SMALL
 selective_scan: Any = import_module("packproof.kernels.selective_scan")  # as a name in kernels it is the function
 selective_scan.INTERPRETED = {"chunk": KEEP, "segment": SIZE}
 selective_scan.refusal = lambda device, n: "there are too many states" if n > SMALL.BLOCK_N else ""
-cuda.kernels = lambda name, device, macros: Emulated(name, macros, Path(BUILT.name))
+emulator.install()
 
 from tests.kernels import interpreted_selective_scan  # noqa: E402  (its tests follow the sizes above)
 from tests.kernels.interpreted_selective_scan import STATES, matches, sample  # noqa: E402
 
-globals().update(borrowed_tests(interpreted_selective_scan))
+globals().update(borrowed_tests(interpreted_selective_scan, except_for=ABOUT_THE_OP))
 
 
 def test_matches_the_reference_around_its_batches() -> None:

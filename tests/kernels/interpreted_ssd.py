@@ -12,6 +12,7 @@ from packproof import refs
 from packproof.base.errors import ArgumentError, LayoutError
 from packproof.kernels.ssd import INTERPRETED, ssd
 from tests.kernels.cases import close, normal, offsets, same_bits, scattered, vjp
+from tests.sweeps import sweep
 
 CHUNK, SEGMENT = INTERPRETED["chunk"], INTERPRETED["segment"]
 OPTIONAL = ("D", "z", "dt_bias", "initial_states")
@@ -47,15 +48,15 @@ def test_matches_the_reference_on_layouts() -> None:
         matches(lengths, sample(lengths), str(lengths), **STATES)
 
 
-def test_a_token_that_forgets_all_takes_nothing_from_later_ones() -> None:
+@sweep("rate", sample=[1e4, 3e38], rest=[1e10, 1e20])
+def test_a_token_that_forgets_all_takes_nothing_from_later_ones(rate: float) -> None:
     lengths = [CHUNK + 1, SEGMENT + 3]
-    for rate in (1e4, 1e10, 1e20, 3e38):
-        inputs = sample(lengths, h=2)
-        del inputs["dt_bias"]
-        inputs["A"][0] = -rate
-        inputs["dt"][:, 0] /= min(rate, 1e30)
-        inputs["dt"][[0, 3, 4, CHUNK + 3, -1], 0] = 1
-        matches(lengths, inputs, f"A = -{rate}", return_final_states=True)
+    inputs = sample(lengths, h=2)
+    del inputs["dt_bias"]
+    inputs["A"][0] = -rate
+    inputs["dt"][:, 0] /= min(rate, 1e30)
+    inputs["dt"][[0, 3, 4, CHUNK + 3, -1], 0] = 1
+    matches(lengths, inputs, f"A = -{rate}", return_final_states=True)
 
 
 def test_a_rate_of_minus_infinity_forgets_all_and_has_no_nan() -> None:
@@ -128,24 +129,23 @@ def test_has_the_bits_of_each_sequence_alone() -> None:
                 same_bits(packed[name][where], alone[name], f"{name} of sequence {j}, {dtype}")
 
 
-def test_continues_from_its_final_states() -> None:
+@sweep("dtype", sample=[torch.bfloat16], rest=[torch.float32])
+def test_continues_from_its_final_states(dtype: torch.dtype) -> None:
     lengths = [2 * SEGMENT + 1]
-    for dtype in (torch.float32, torch.bfloat16):
-        inputs = sample(lengths, dtype=dtype)
-        dy = cotangents(inputs, lengths)
-        whole = vjp(ssd, inputs, dy, cu_seqlens=offsets(lengths), **STATES)
-        for cut in (0, SEGMENT, 2 * SEGMENT):
-            where = f"cut at {cut}, {dtype}"
-            head = {name: value[:cut] if name in TOKENS else value for name, value in inputs.items()}
-            tail = {name: value[cut:] if name in TOKENS else value for name, value in inputs.items()}
-            y, tail["initial_states"] = ssd(**head, cu_seqlens=offsets([cut]), **STATES)
-            rest = vjp(ssd, tail, [dy[0][cut:], dy[1]], cu_seqlens=offsets([lengths[0] - cut]), **STATES)
-            same_bits(torch.cat([y, rest["0"]]), whole["0"], where)
-            same_bits(rest["1"], whole["1"], f"final states, {where}")
-            front = vjp(ssd, head, [dy[0][:cut], rest["initial_states"]], cu_seqlens=offsets([cut]), **STATES)
-            same_bits(front["initial_states"], whole["initial_states"], f"gradient of the initial states, {where}")
-            for name in TOKENS:
-                same_bits(torch.cat([front[name], rest[name]]), whole[name], f"gradient of {name}, {where}")
+    inputs = sample(lengths, dtype=dtype)
+    dy = cotangents(inputs, lengths)
+    whole = vjp(ssd, inputs, dy, cu_seqlens=offsets(lengths), **STATES)
+    for cut in (0, SEGMENT, 2 * SEGMENT):
+        head = {name: value[:cut] if name in TOKENS else value for name, value in inputs.items()}
+        tail = {name: value[cut:] if name in TOKENS else value for name, value in inputs.items()}
+        y, tail["initial_states"] = ssd(**head, cu_seqlens=offsets([cut]), **STATES)
+        rest = vjp(ssd, tail, [dy[0][cut:], dy[1]], cu_seqlens=offsets([lengths[0] - cut]), **STATES)
+        same_bits(torch.cat([y, rest["0"]]), whole["0"], f"cut at {cut}")
+        same_bits(rest["1"], whole["1"], f"final states, cut at {cut}")
+        front = vjp(ssd, head, [dy[0][:cut], rest["initial_states"]], cu_seqlens=offsets([cut]), **STATES)
+        same_bits(front["initial_states"], whole["initial_states"], f"gradient of the initial states, cut at {cut}")
+        for name in TOKENS:
+            same_bits(torch.cat([front[name], rest[name]]), whole[name], f"gradient of {name}, cut at {cut}")
 
 
 def test_passes_opcheck() -> None:

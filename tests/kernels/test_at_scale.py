@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from packproof import refs
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.kernels import ssd_launch, ssd_tiles
-from packproof.properties.ops import OPS
+from packproof.properties.ops.catalogue import OPS
 from tests.kernels.at_scale import Kernel, outside_the_budget, relative_errors, sample_of, tail_outside_the_budget
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -13,6 +13,7 @@ import torch
 import packproof
 from packproof.base.errors import ArgumentError, UsageError
 from packproof.properties.cases.case import Case
+from tests.in_process import imports_of
 
 HERE = Path(__file__).parent
 SCALED = """
@@ -51,22 +52,6 @@ def python(*arguments: str, interpret: str = "1") -> str:
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
-
-
-def test_an_interpreter_that_cannot_be_repaired_is_refused_by_the_import() -> None:
-    printed = python(
-        "-c",
-        """
-from triton.runtime import interpreter
-del interpreter.InterpreterBuilder.create_dot
-try:
-    from packproof.kernels.ssd import ssd
-except Exception as error:
-    print(type(error).__name__, error)
-""",
-    )
-    assert printed.startswith("PackproofError packproof does not know triton ")
-    assert "InterpreterBuilder has no create_dot" in printed
 
 
 def test_interpretation_that_is_requested_too_late_is_refused() -> None:
@@ -124,7 +109,7 @@ def test_a_kernel_that_is_not_interpreted_refuses_cpu_tensors() -> None:
 
 
 @NOT_INTERPRETED
-def test_debugging_tools_interpret_a_third_party_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debugging_tools_interpret_a_third_party_kernel(tmp_path: Path) -> None:
     from tests.harness.rogues_op import SCALED as OP  # noqa: PLC0415
 
     op, file = forward_only(OP), tmp_path / "scale.py"
@@ -135,12 +120,12 @@ def test_debugging_tools_interpret_a_third_party_kernel(tmp_path: Path, monkeypa
     found = packproof.diff(f"{file}:off", case=case, op=op)
     assert [(d.tensor, d.rows) for d in found.divergences] == [("y", 5)]
 
-    monkeypatch.syspath_prepend(tmp_path)
-    scale = importlib.import_module("scale")
-    inputs = {"x": torch.linspace(-1, 1, 10).view(5, 2).bfloat16(), "weight": torch.tensor([0.3, -0.7]).bfloat16()}
-    packproof.gradcheck(scale.scaled, inputs, cu_seqlens=torch.tensor([0, 3, 5]), op=op)
-    with pytest.raises(packproof.CheckFailed, match="scaled is wrong in 1 tensor\n    y: sequence"):
-        packproof.gradcheck(scale.off, inputs, cu_seqlens=torch.tensor([0, 3, 5]), op=op)
+    with imports_of(tmp_path):
+        scale = importlib.import_module("scale")
+        inputs = {"x": torch.linspace(-1, 1, 10).view(5, 2).bfloat16(), "weight": torch.tensor([0.3, -0.7]).bfloat16()}
+        packproof.gradcheck(scale.scaled, inputs, cu_seqlens=torch.tensor([0, 3, 5]), op=op)
+        with pytest.raises(packproof.CheckFailed, match="scaled is wrong in 1 tensor\n    y: sequence"):
+            packproof.gradcheck(scale.off, inputs, cu_seqlens=torch.tensor([0, 3, 5]), op=op)
 
 
 @NOT_INTERPRETED

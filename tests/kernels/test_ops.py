@@ -8,8 +8,8 @@ import pytest
 from packproof.base.errors import ArgumentError
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 
 NAMES = ("attention", "causal_conv1d", "linear_attention", "hadamard", "rope", "rope_hadamard", "selective_scan", "ssd")
 MODULES = [import_module(f"packproof.kernels.{name}") for name in NAMES]

@@ -14,17 +14,21 @@ from tests.layers.blocks import FORMS, WIDTH, beyond_rounding, run_block
 from tests.layers.hybrid import Hybrid
 
 repair.install()
-LAYOUTS = [(17, 2)]  # around chunks of 16 tokens; one, since each call takes long
 PADDED = [((2, 3), (0, 0, 1))]
 
 
+# one layout, since each call takes long; around segments of 8 tokens of a scan, and around chunks of 16 tokens
 @pytest.mark.parametrize(
-    ("make", "inputs"), [(lambda: FORMS["mamba"].block(kernels), WIDTH), (Hybrid, None)], ids=["mamba", "hybrid"]
+    ("make", "inputs", "layout"),
+    [
+        pytest.param(lambda: FORMS["mamba"].block(kernels), WIDTH, (9, 2), id="mamba"),
+        pytest.param(Hybrid, None, (17, 2), id="hybrid"),
+    ],
 )
 def test_blocks_of_kernels_isolate_and_equal_each_sequence_alone(
-    make: Callable[[], nn.Module], inputs: int | None, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], nn.Module], inputs: int | None, layout: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "layouts_for", lambda module, most_tokens: LAYOUTS)
+    monkeypatch.setattr(check, "layouts_for", lambda module, most_tokens: [layout])
     monkeypatch.setattr(check, "many_documents", lambda most_tokens: ())
     monkeypatch.setattr(check, "padded_layouts", lambda module, between_documents: PADDED)
     verdicts = check.check_module(make, convention="cu_seqlens", inputs=inputs, profile="quick")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from packproof.harness.report.failed import CheckFailed
 from packproof.models.check import check_module
 from tests.layers.blocks import FORMS, WIDTH
 from tests.layers.hybrid import as_it_came, boundaries_dropped_in_attention, one_document, with_rotated_keys
+from tests.sweeps import sweep
 
 CHUNK = 4  # layouts are drawn around it, so that they are short
 OPS = SimpleNamespace(
@@ -31,8 +33,11 @@ def proven(block: nn.Module, convention: str = "cu_seqlens") -> set[str]:
     return {f"{verdict.cell.property}: {verdict.status}" for verdict in verdicts}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("name", ["mamba", "mamba2", "attention"])
+DTYPES = (torch.bfloat16, torch.float32, torch.float64)
+BLOCKS = ("mamba", "mamba2", "attention")
+
+
+@sweep("name, dtype", sample=[*zip(BLOCKS, DTYPES, strict=True)], rest=[*product(BLOCKS, DTYPES)])
 def test_a_block_isolates_and_equals_each_sequence_alone(name: str, dtype: torch.dtype) -> None:
     flat, recompute = dtype == torch.float32, dtype == torch.bfloat16
     block = FORMS[name].block(OPS, recompute=recompute).to(dtype)

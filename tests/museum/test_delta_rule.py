@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from packproof.museum import entries
-from packproof.properties.ops import OPS
+from packproof.properties.ops.catalogue import OPS
 
 
 class Plain(NamedTuple):

@@ -9,9 +9,9 @@ import pytest
 
 from packproof.museum import classes, controls, entries
 from packproof.properties.cases.drawing import DTYPES
+from packproof.properties.declarations.promises import Promises
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = entries()

@@ -1,6 +1,5 @@
 """The sampler and the stream in a data loader: every document once, in packs that fit, on every rank equally many."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,10 +87,9 @@ def test_wrong_calls(call: Any, error: type[Exception], says: str) -> None:
         call()
 
 
-def test_two_workers_cannot_share_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packproof.packs.loading.get_worker_info", lambda: SimpleNamespace(num_workers=2, id=0))
+def test_two_workers_cannot_share_a_document() -> None:
     with pytest.raises(ArgumentError, match="2 workers cannot share a split stream"):
-        list(PackStream([[1] * 9], 8, "split"))
+        list(DataLoader(PackStream([[1] * 9], 8, "split"), batch_size=None, num_workers=2))
 
 
 def test_no_documents_make_no_packs() -> None:

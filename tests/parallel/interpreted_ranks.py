@@ -19,8 +19,8 @@ from packproof.parallel.scans import (
     _ssd_forward,
 )
 from packproof.properties.cases.case import Case
-from packproof.properties.comparison import record_comparisons
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.comparison import record_comparisons
 from tests.kernels.cases import normal, offsets
 from tests.parallel.test_partition import Subject
 

@@ -5,8 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import packproof
 from packproof.bench.ranks import model
 from tests.test_docs import FILE, OUTPUT, PYTHON, ROOT, blotted, check, failure_block, run, write_files
@@ -14,13 +12,12 @@ from tests.test_docs import FILE, OUTPUT, PYTHON, ROOT, blotted, check, failure_
 PAGE = "docs/context_parallel.md"
 
 
-def test_the_implementation_of_the_page_fails_as_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_files(PAGE, tmp_path)
-    done = check(tmp_path, "halo.py:conv", "--property", "partition", "--dtype", "fp32")
+def test_the_implementation_of_the_page_fails_as_it_shows(working_folder: Path) -> None:
+    write_files(PAGE, working_folder)
+    done = check(working_folder, "halo.py:conv", "--property", "partition", "--dtype", "fp32")
     [shown] = [text for text in OUTPUT.findall((ROOT / PAGE).read_text()) if "FAILED" in text]
     assert failure_block(done.stdout) == blotted(shown.rstrip())
     [replay] = re.findall(r"packproof replay (\S+)", done.stdout)
-    monkeypatch.chdir(tmp_path)
     assert "on rank 2: got" in packproof.replay(replay).text
 
 

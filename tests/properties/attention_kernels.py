@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, einsum
 from torch.autograd.function import once_differentiable
 
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 
 BUGS = (
     "sink missing from the gradient of the denominator",

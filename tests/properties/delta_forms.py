@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from packproof.base.signatures import SIGNATURES
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 from packproof.refs import gated, segsum, segsum_unstable
 from packproof.refs.delta_rule import delta_recurrence, run_delta_rule
 

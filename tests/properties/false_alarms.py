@@ -25,12 +25,13 @@ from packproof.harness.process.execution.torch_state import TorchState
 from packproof.harness.process.parallel import run_on_every_core
 from packproof.properties.bounds.budget import score
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, with_promises
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, random_cases
-from packproof.properties.ops import OPS
-from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 from tests.properties import delta_forms
 from tests.properties.forms import Kernel, forms
 
@@ -94,10 +95,12 @@ def broken(kernel: Kernel, sample: Sample, want: OracleAnswer) -> dict[str, floa
     return {name: found for name, found in worst.items() if not found <= 1}
 
 
-def judgements(op: str, dtype: str, case: Case) -> Iterator[tuple[str, dict[str, float]]]:
-    """Each form, and what breaks the budget."""
+def judgements(
+    op: str, dtype: str, case: Case, wrong_forms: Mapping[str, tuple[Kernel, Promises]] | None = None
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Each form, and what breaks the budget. wrong_forms: instead of the correct ones."""
     sample, memo = draw(OPS[op], case), dict[Any, OracleAnswer]()
-    for name, (kernel, promises) in forms(op, dtype).items():
+    for name, (kernel, promises) in (wrong_forms or forms(op, dtype)).items():
         kept = promises if promises.cumsum else None  # what the sums of absolute terms depend on
         if kept not in memo:
             memo[kept] = oracle_answer(sample, promises, gradients=sample.op.differentiable)
@@ -158,7 +161,7 @@ def units(ops: Sequence[str], seeds: Sequence[int]) -> list[Callable[[], Iterato
     return [partial(judged, op, dtype, part) for part in parts for op in ops for dtype in DTYPES]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, run: Callable[..., Iterator[Judged]] = run_on_every_core) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--op", nargs="+", choices=list(OPS), default=list(OPS), metavar="OP", help="all if left out")
     parser.add_argument("--seeds", type=int, default=200)
@@ -171,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     todo = units(asked.op, range(asked.first, asked.first + asked.seeds))
     try:
         until = started + asked.seconds
-        for found in run_on_every_core(todo, "cpu", record_type=Judged, max_processes=asked.workers, deadline=until):
+        for found in run(todo, "cpu", record_type=Judged, max_processes=asked.workers, deadline=until):
             done.append(found)
             if asked.json:
                 with asked.json.open("a") as lines:

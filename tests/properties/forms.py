@@ -12,8 +12,8 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.museum import controls
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 from packproof.refs.hadamard import sylvester
 from packproof.refs.pools import run_on_pool
 from packproof.refs.recurrence import state_space, to_compute_dtype

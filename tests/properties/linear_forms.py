@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from packproof.base.arguments import finite_scale
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 from packproof.refs import gated, segsum, segsum_unstable
 from packproof.refs.linear_attention import linear_recurrence
 from tests.properties.delta_forms import CHUNK, CUMSUM, PLAIN, in_dtype

@@ -5,10 +5,10 @@ import pytest
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import ATTENTION
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
+from packproof.properties.ops.catalogue import ATTENTION
 from tests.properties.attention_kernels import BUGS, BUGS_OF_KEYS, PROMISES, planted
 
 LAWS = ("reference", "packing", "isolation", "causality", "permutation", "memory", "metadata", "double_backward")

@@ -9,11 +9,11 @@ from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.layouts import Lengths
 from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.declarations.promises import Promises
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.property import Property
 from packproof.properties.laws.torch_integration import smallest_cases
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 
 DTYPES = ("float32", "bfloat16", "float16")
 FEW = [law for law in PROPERTIES.values() if law.quick]

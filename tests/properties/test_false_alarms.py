@@ -4,6 +4,7 @@
 """
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,9 @@ from packproof.properties.bounds.oracle import oracle_answer, with_promises
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
-from tests.properties import attention_kernels, false_alarms
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import OPS
+from tests.properties import attention_kernels
 from tests.properties.false_alarms import CASES, DTYPES, Judged, broken, judged, judgements, main, offers, space
 from tests.properties.forms import forms, rounded_attention, rounded_ssd
 
@@ -37,11 +38,10 @@ def test_correct_forms_raise_no_false_alarm(op: str, dtype: str) -> None:
         assert seed.judgements == CASES * len(forms(op, dtype))
 
 
-def test_a_wrong_form_is_an_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_form_is_an_alarm() -> None:
     wrong = {"no gradient of the sinks": (attention_kernels.planted("no gradient of the sinks"), Promises())}
-    monkeypatch.setattr(false_alarms, "forms", lambda op, dtype: wrong)
     case = Case((5,), "float32", tuple(OPS["attention"].sizes[0].items()), present=("sinks",))
-    assert [found.keys() for _, found in judgements("attention", "float32", case)] == [{"gradient of sinks"}]
+    assert [found.keys() for _, found in judgements("attention", "float32", case, wrong)] == [{"gradient of sinks"}]
 
 
 def test_each_form_has_the_budget_of_its_own_promises() -> None:
@@ -105,35 +105,29 @@ def done(dtype: str, seed: int, *false: str, judgements: int = 12) -> Judged:
     return Judged("hadamard", dtype, seed, 4, judgements, OFFERED if seed else {}, 1.0, false)
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, *found: Judged) -> None:
-    monkeypatch.setattr(false_alarms, "run_on_every_core", lambda units, device, **how: iter(found))
+def giving(*found: Judged) -> Callable[..., Iterator[Judged]]:
+    return lambda units, device, **how: iter(found)
 
 
-def test_the_long_run_says_how_far_it_came(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_long_run_says_how_far_it_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines, asked = tmp_path / "alarms.jsonl", ["--op", "hadamard", "--seeds", "2"]
     whole = [done(dtype, seed) for dtype in DTYPES for seed in range(2)]
-    stand_in(monkeypatch, *whole)
-    assert main([*asked, "--json", str(lines)]) == 0
+    assert main([*asked, "--json", str(lines)], giving(*whole)) == 0
     assert f"{'hadamard':<24}fp32     2 of 2 seeds, 8 cases, 3 forms, 24 judgements: 0 false alarms" in (
         capsys.readouterr().out
     )
     assert [json.loads(line)["seed"] for line in lines.read_text().splitlines()] == [0, 1] * len(DTYPES)
 
-    stand_in(monkeypatch, *whole[1:])
-    assert main(asked) == 3, "a seed is missing"
-    stand_in(monkeypatch, *whole[:-1], done("float16", 1, judgements=0))
-    assert main(asked) == 3, "nothing was judged at a seed"
+    assert main(asked, giving(*whole[1:])) == 3, "a seed is missing"
+    assert main(asked, giving(*whole[:-1], done("float16", 1, judgements=0))) == 3, "nothing was judged at a seed"
     capsys.readouterr()
-    stand_in(monkeypatch, *[replace(seed, offered={}) for seed in whole])
-    assert main(asked) == 3, "something was never there"
+    assert main(asked, giving(*[replace(seed, offered={}) for seed in whole])) == 3, "something was never there"
     assert "NOT JUDGED hadamard: signs; signs in fp32" in capsys.readouterr().out
 
 
-def test_the_long_run_names_a_false_alarm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    stand_in(monkeypatch, done("float32", 1, "butterflies, [1]: {'y': 2.0}"))
-    assert main(["--op", "hadamard", "--seeds", "2"]) == 1
+def test_the_long_run_names_a_false_alarm(capsys: pytest.CaptureFixture[str]) -> None:
+    alarm = done("float32", 1, "butterflies, [1]: {'y': 2.0}")
+    assert main(["--op", "hadamard", "--seeds", "2"], giving(alarm)) == 1
     printed = capsys.readouterr().out
     assert "FALSE ALARM hadamard fp32, seed 1: butterflies, [1]: {'y': 2.0}" in printed
     assert "1 of 8 judged, 1 with a false alarm" in printed

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 from packproof.refs.hadamard import sylvester
 from tests.properties.test_vacuity import judge
 

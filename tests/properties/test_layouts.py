@@ -4,8 +4,8 @@ import pytest
 
 from packproof.properties.cases.layouts import BOUNDARY_CLASSES, boundary_classes, golden_layouts
 from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.ops import CAUSAL_CONV1D, OPS
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import CAUSAL_CONV1D, OPS
 
 
 @pytest.mark.parametrize(("chunk", "width"), [(16, 4), (64, 4), (8, 3), (256, 4)])

@@ -7,10 +7,10 @@ import pytest
 from packproof.base.axes import parse
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 from tests.properties.linear_bugs import DELTA, LINEAR, Bug, kernel, planted
 
 EVERY = list(planted())

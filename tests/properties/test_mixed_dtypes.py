@@ -11,11 +11,11 @@ from packproof.base.errors import UsageError
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.declaration import check_signature, describe_kernel, kernel, parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.declaration import check_signature, describe_kernel, kernel, parse_declaration
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import CAUSAL_CONV1D, ROPE, SSD
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import CAUSAL_CONV1D, ROPE, SSD
 
 OPTIONS: dict[str, Any] = {"float32": tuple(sorted(CAUSAL_CONV1D.float32)), "max_tokens": 60}
 
@@ -56,8 +56,10 @@ def first_failure(function: Any, dtype: str, **options: Any) -> Any:
     return next(filter(None, found), None)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("function", [with_a_narrow_gradient, with_a_narrow_filter, with_narrow_states])
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [(with_a_narrow_gradient, "bfloat16"), (with_a_narrow_filter, "float16"), (with_narrow_states, "bfloat16")],
+)
 def test_a_rounded_parameter_or_gradient_is_detected(function: Any, dtype: str) -> None:
     assert first_failure(function, dtype, **OPTIONS) is not None
     assert first_failure(function, dtype) is None, "all of one dtype, it is correct"

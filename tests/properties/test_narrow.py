@@ -15,12 +15,12 @@ from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.declaration import check_signature, describe_kernel, kernel, parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.declaration import check_signature, describe_kernel, kernel, parse_declaration
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.op import Op
-from packproof.properties.ops import CAUSAL_CONV1D, OPS, SELECTIVE_SCAN, SSD
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import CAUSAL_CONV1D, OPS, SELECTIVE_SCAN, SSD
+from packproof.properties.ops.op import Op
 
 BIASES = {"selective_scan": "delta_bias", "ssd": "dt_bias"}
 PLAIN = Promises(compute="fp32")

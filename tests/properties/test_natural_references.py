@@ -10,10 +10,10 @@ from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.bounds.budget import score
 from packproof.properties.bounds.oracle import oracle_answer, vjp
 from packproof.properties.bounds.running_error import run_with_error_bounds
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import REGIMES, Case
 from packproof.properties.cases.drawing import draw
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.declarations.promises import Promises
 from packproof.refs import join_sequences, split_sequences
 from tests.properties.natural_references import BODIES, op_of
 
@@ -62,7 +62,7 @@ def gate_op(name: str) -> packproof.Op:
 def test_torch_keeps_the_bound_of_its_own_gates(name: str) -> None:
     """silu's gradient was at 1.06 times the budget: s (1 + x (1 - s)) has x times the rounding of the sigmoid s."""
     op = gate_op(name)
-    cases = [Case((60, 1, 30), "float32", (("d", 4),), regime=r, seed=seed) for r in REGIMES for seed in range(3)]
+    cases = [Case((60, 1, 30), "float32", (("d", 4),), regime=r, seed=seed) for r in REGIMES for seed in range(2)]
     assert max(worst_score(op, case) for case in cases) <= 0.5
 
 
@@ -98,7 +98,7 @@ def test_a_backward_pass_from_stored_outputs_can_be_declared(name: str, dtype: s
         return join_sequences([SAVING[name](rows.clamp(max=9)) for rows in split_sequences(x, cu_seqlens)], x)
 
     op = packproof.Op(name, reference, {"x": "t d"}, {"y": "t d"}, sizes=({"d": 4},))
-    cases = [Case((40, 3, 17), dtype, (("d", 4),), regime=r, seed=seed) for r in REGIMES for seed in range(2)]
+    cases = [Case((40, 3, 17), dtype, (("d", 4),), regime=r) for r in REGIMES]
     worst = [
         max(float(gradient_score(op, case, Promises(saved_outputs=saved)).max()) for case in cases)
         for saved in (False, True)

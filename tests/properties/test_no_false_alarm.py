@@ -5,10 +5,10 @@ import pytest
 from packproof.harness.process.execution.execute import InProcess
 from packproof.museum import controls
 from packproof.properties.cases.case import Case
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 
 CASES = {
     "a cut piece begins its chunks again: it has other cumulative sums than the whole": (

@@ -1,6 +1,8 @@
 """A user's ops have an error bound without declaring one: correct kernels pass by it, incorrect ones are detected."""
 
 from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,15 +10,15 @@ import torch
 
 import packproof
 from packproof.base.errors import UsageError
-from packproof.harness.check.reference_trial import try_reference
+from packproof.harness.check.targets.reference_trial import try_reference
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.bounds.running_error import run_with_error_bounds
-from packproof.properties.call import VacuousBound
+from packproof.properties.calling.call import VacuousBound
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.invariance import REFERENCE
-from packproof.properties.promises import Promises
 from packproof.refs import join_sequences, over_time, split_sequences
 from tests.properties.own_ops import KERNELS, SOFTMAX
 
@@ -36,11 +38,12 @@ def first_violation(op: packproof.Op, kernel: object, dtypes: tuple[str, ...]) -
     return None
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_correct_kernel_passes(name: str) -> None:
+@pytest.mark.parametrize(("name", "dtype"), list(zip(KERNELS, cycle(("float32", "bfloat16")), strict=False)))
+def test_a_correct_kernel_passes(name: str, dtype: str) -> None:
+    """In both dtypes, and through `packproof check`: test_correct_kernels.py, which `make proof` runs."""
     op, correct, _ = KERNELS[name]
     try_reference(op)
-    assert first_violation(op, correct, ("float32", "bfloat16")) is None
+    assert first_violation(op, correct, (dtype,)) is None
 
 
 @pytest.mark.parametrize(("name", "which"), [(name, k) for name in KERNELS for k in (0, 1)])
@@ -135,12 +138,11 @@ def test_what_a_reference_cannot_do_is_reported_before_a_kernel_is_judged(refere
         try_reference(op)
 
 
-def test_an_op_inside_adapt_is_enough(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_op_inside_adapt_is_enough(working_folder: Path) -> None:
     from packproof.cli import main  # noqa: PLC0415
     from packproof.harness.check.replay import replay  # noqa: PLC0415
 
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(
+    (working_folder / "mine.py").write_text(
         "from packproof.adapters import adapt\n"
         "from tests.properties import own_ops\n"
         "right = adapt(own_ops.softmax, op=own_ops.SOFTMAX)\n"
@@ -149,7 +151,7 @@ def test_an_op_inside_adapt_is_enough(tmp_path: Any, monkeypatch: pytest.MonkeyP
     request = ["--dtype", "fp32", "--property", "packing", "--profile", "quick", "--device", "cpu"]
     assert main.run(["check", "mine.py:right", *request]) == 0
     assert main.run(["check", "mine.py:wrong", *request]) == 1
-    [file] = (tmp_path / ".packproof").glob("segment_softmax-packing-*.json")
+    [file] = (working_folder / ".packproof").glob("segment_softmax-packing-*.json")
     assert replay(file).status == "failing"
     assert packproof.diff("mine.py:wrong", case=file).divergences
     assert SOFTMAX.absolute is None

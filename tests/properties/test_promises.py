@@ -7,9 +7,9 @@ import pytest
 from packproof.base.errors import UsageError
 from packproof.properties.cases.layouts import golden_layouts, golden_segment_layouts
 from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.declaration import parse_declaration
-from packproof.properties.ops import SELECTIVE_SCAN
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.declaration import parse_declaration
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import SELECTIVE_SCAN
 
 
 @pytest.mark.parametrize(

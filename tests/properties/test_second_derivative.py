@@ -6,9 +6,9 @@ from torch import Tensor
 import packproof
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.second_derivative import DOUBLE_BACKWARD
-from packproof.properties.promises import Promises
 from packproof.refs import split_sequences
 
 

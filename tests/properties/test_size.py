@@ -1,6 +1,7 @@
 """The property size on a CPU, with limits so small that packs go past them. Its real ones: test_vacuity_on_gpu.py."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,37 +9,38 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.process.execution import execute
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.report.coverage import Coverage
-from packproof.properties.call import Call, MachineLimit, OutsideDomain, Refusal, Result
+from packproof.properties.calling.call import Call, MachineLimit, OutsideDomain, Refusal, Result
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws import size
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
-from packproof.properties.violation import Violation
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.size import Limits, size_property
+from packproof.properties.laws.violation import Violation
+from packproof.properties.ops.catalogue import OPS
 
 PROMISES = Promises(chunk=16)
 MOST_TOKENS, MOST_SEQUENCES, MOST_ELEMENTS = 700, 9, (2**16, 2**15)
 
 
-@pytest.fixture(autouse=True)
-def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = (("MAX_TOKENS", MOST_TOKENS), ("MAX_SEQUENCES", MOST_SEQUENCES), ("ELEMENT_LIMITS", MOST_ELEMENTS))
-    for name, value in limits:
-        monkeypatch.setattr(size, name, value)
-    monkeypatch.setattr(size, "HISTORY", 800)
-    monkeypatch.setattr(execute, "_OFFSET_REACH", {"beyond 2^31": 2**12, "beyond 2^32": 2**13})
+LIMITS = Limits(sequences=MOST_SEQUENCES, tokens=MOST_TOKENS, history=800, elements=MOST_ELEMENTS)
+SIZE = size_property(LIMITS)
 
 
-def judged(function: Callable[..., object], op: str, runner: type[InProcess] = InProcess) -> Iterator[Violation]:
+class Small(InProcess):
+    """Rows that are far apart are so by less."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__(function, offset_reach={"beyond 2^31": 2**12, "beyond 2^32": 2**13})
+
+
+def judged(function: Callable[..., object], op: str, runner: type[Small] = Small) -> Iterator[Violation]:
     """The first violation of each case."""
     space = Space(OPS[op], "float32", PROMISES, on_gpu=True)
-    for case in size.SIZE.suited(space, list(golden_cases(space))):
+    for case in SIZE.suited(space, list(golden_cases(space))):
         kernel = KernelUnderTest(OPS[op], runner(function), PROMISES)
-        yield from list(size.SIZE.check(kernel, case))[:1]
+        yield from list(SIZE.check(kernel, case))[:1]
 
 
 @pytest.mark.parametrize("op", ["causal_conv1d", "rope"])
@@ -110,33 +112,39 @@ class Clock:
         self.copies.append(call.copies)
 
 
-def repeated_at(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[Violation]:
+def repeated_at(clock: Clock, fractions: tuple[int, ...] = (4, 2)) -> list[Violation]:
     """Judge a small case of a kernel that this clock times, at a size of 9 copies."""
 
-    class Timed(InProcess):
+    class Timed(Small):
         time_limit = 10.0
 
         def run(self, call: Call) -> Result:
             clock.advance(call)
             return super().run(call)
 
-    for name, value in (("time", clock), ("MAX_TOKENS", 5_400), ("SAMPLE_SIZES", (4, 2))):
-        monkeypatch.setattr(size, name, value)
+    timed = size_property(replace(LIMITS, tokens=5_400, fractions=fractions, clock=clock.monotonic))
     space = Space(OPS["rope"], "float32", PROMISES, on_gpu=True)
-    case, *_ = size.SIZE.suited(space, list(golden_cases(space)))
-    return list(size.SIZE.check(KernelUnderTest(OPS["rope"], Timed(refs.rope), PROMISES), case))
+    case, *_ = timed.suited(space, list(golden_cases(space)))
+    return list(timed.check(KernelUnderTest(OPS["rope"], Timed(refs.rope), PROMISES), case))
 
 
-def test_a_kernel_that_would_take_too_long_is_not_called_with_the_whole_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_would_take_too_long_is_not_called_with_the_whole_size() -> None:
     clock = Clock(seconds_per_copy=2)
     with pytest.raises(MachineLimit, match=r"too slow to be judged repeated .*: it would take about 18 s"):
-        repeated_at(clock, monkeypatch)
+        repeated_at(clock)
     assert max(clock.copies) == 4
 
 
-def test_the_time_to_compile_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_far_too_slow_is_called_with_the_smallest_sizes_twice() -> None:
+    clock = Clock(seconds_per_copy=40)
+    with pytest.raises(MachineLimit, match="it would take about 360 s"):
+        repeated_at(clock, fractions=(9, 4, 2))
+    assert [copies for copies in clock.copies if copies > 1] == [2, 2]
+
+
+def test_the_time_to_compile_does_not_count() -> None:
     clock = Clock(seconds_per_copy=0.2, seconds_to_compile=100.0)
-    assert repeated_at(clock, monkeypatch) == []
+    assert repeated_at(clock) == []
     assert max(clock.copies) == 9
 
 
@@ -154,14 +162,14 @@ def wide_case(largest: int, stopped: Refusal) -> tuple[KernelUnderTest, Case]:
             return super().run(call)
 
     space = Space(OPS["rope"], "float32", PROMISES, on_gpu=True)
-    *_, wide = size.SIZE.suited(space, list(golden_cases(space)))
+    *_, wide = SIZE.suited(space, list(golden_cases(space)))
     return KernelUnderTest(OPS["rope"], Small(refs.rope), PROMISES), wide
 
 
 @pytest.mark.parametrize("stopped", [MEMORY, PADDED], ids=["memory", "convention"])
 def test_what_cannot_be_as_large_is_reported_and_the_rest_judged(stopped: Refusal) -> None:
     kernel, wide = wide_case(MOST_ELEMENTS[0], stopped)
-    assert list(size.SIZE.check(kernel, wide)) == []
+    assert list(SIZE.check(kernel, wide)) == []
     [limit] = kernel.refusals
     seen = Coverage()
     seen.record_refusal(wide, limit)
@@ -177,7 +185,7 @@ def test_what_cannot_be_as_large_is_reported_and_the_rest_judged(stopped: Refusa
 def test_a_case_that_cannot_be_large_at_all_is_no_refusal_of_the_kernel(stopped: Refusal, reason: str) -> None:
     kernel, wide = wide_case(0, stopped)
     with pytest.raises(type(stopped)):
-        list(size.SIZE.check(kernel, wide))
+        list(SIZE.check(kernel, wide))
     seen = Coverage()
     seen.count_case(wide, frozenset({"a class"}), compared=False, refusal=stopped)
     seen.count_case(wide, frozenset({"another class"}), compared=True, refusal=None)

@@ -10,10 +10,10 @@ from packproof import refs
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import ROPE, ROPE_QK
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import ROPE, ROPE_QK
 
 
 def ignored(x: Tensor, cos: Tensor, sin: Tensor, *, offsets: Tensor | None = None, **call: Any) -> Tensor:

@@ -15,14 +15,14 @@ from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.report.coverage import Coverage
 from packproof.properties.bounds.budget import score
 from packproof.properties.bounds.oracle import oracle_answer
+from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
-from packproof.properties.comparison import record_comparisons
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation, judge_case
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.comparison import record_comparisons
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation, judge_case
 from packproof.properties.laws.invariance import PACKING, REFERENCE
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.ops.catalogue import OPS
 from tests.properties.delta_forms import in_dtype
 from tests.properties.forms import rounded
 from tests.properties.test_absolute import MARGIN, run, sample, scores

@@ -7,21 +7,20 @@ import pytest
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.process.execution import execute
 from packproof.harness.process.execution.execute import InProcess
+from packproof.properties.calling.tensor_key import gradient
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.comparison import record_comparisons
-from packproof.properties.declaration import describe_kernel
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
-from packproof.properties.laws import size as sizes
+from packproof.properties.declarations.declaration import describe_kernel
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.comparison import record_comparisons
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.invariance import REFERENCE
+from packproof.properties.laws.size import Limits, size_property
 from packproof.properties.laws.torch_integration import OPCHECK, TORCH_COMPILE
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import gradient
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
+from packproof.properties.ops.catalogue import OPS
 from tests.properties import segments, wrong
 from tests.properties.linear_bugs import DELTA, LINEAR
 from tests.properties.wrong import INCORRECT
@@ -30,23 +29,22 @@ ON_CPU = [(k.law, k.op, k.function) for k in INCORRECT if not k.on_gpu]
 FIRST = {law: (op, function) for law, op, function in reversed(ON_CPU)}
 
 
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only the memory of a GPU holds, at sizes that any has."""
-    monkeypatch.setattr(execute, "_OFFSET_REACH", {"beyond 2^31": 2**15, "beyond 2^32": 2**16})
-    for name, limit in (("MAX_SEQUENCES", 40), ("MAX_TOKENS", 640), ("ELEMENT_LIMITS", (2**17,))):
-        monkeypatch.setattr(sizes, name, limit)
-    monkeypatch.setattr(sizes, "HISTORY", 640)
+# what only the memory of a GPU holds, at sizes that any has
+SMALL = PROPERTIES | {"size": size_property(Limits(sequences=40, tokens=640, history=640, elements=(2**17,)))}
 
 
-def judge(name: str, op: str, function: object, promises: Promises) -> Violation | None:
+def in_process(function: Callable[..., object]) -> InProcess:
+    return InProcess(function, offset_reach={"beyond 2^31": 2**15, "beyond 2^32": 2**16})
+
+
+def judge(name: str, op: str, function: Callable[..., object], promises: Promises) -> Violation | None:
     """The first violation over the golden cases."""
     names = describe_kernel(function)["parameters"]
     space = Space(OPS[op], "float32", promises, None if names is None else frozenset(names), on_gpu=name == "size")
-    kernel = KernelUnderTest(OPS[op], InProcess(function), promises)
+    kernel = KernelUnderTest(OPS[op], in_process(function), promises)
     cases = list(golden_cases(space))
-    for case in PROPERTIES[name].suited(space, cases):
-        found = first_violation(kernel, PROPERTIES[name], case)
+    for case in SMALL[name].suited(space, cases):
+        found = first_violation(kernel, SMALL[name], case)
         if found is not None:
             return found
     return None
@@ -85,13 +83,14 @@ def test_fails_on_an_incorrect_kernel(name: str, op: str, function: object) -> N
     assert judge(name, op, function, promises) is not None
 
 
-# those of the linear family take a second each, and their forms are in test_absolute; those on pools are in test_pool;
-# and Inductor compiles a loop over tokens for as long as all the rest takes
+# those of the linear family, attention and SSD take a second each: their forms are in test_absolute, and attention has
+# these laws in test_attention; those on pools are in test_pool; and Inductor compiles a loop over tokens for as long as
+# all the rest takes
 def _seconds(name: str, op: str) -> bool:
     return (
-        op in (*LINEAR, *DELTA)
+        op in (*LINEAR, *DELTA, "attention", "ssd")
         or bool(OPS[op].pool)
-        or (name == "torch_compile" and op in ("ssd", "selective_scan", "attention"))
+        or (name == "torch_compile" and op == "selective_scan")
     )
 
 

@@ -9,18 +9,18 @@ from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.process.worker import Worker
 from packproof.harness.report.events import CellFinished
-from packproof.properties.call import Refusal
+from packproof.properties.calling.call import Refusal
+from packproof.properties.calling.tensor_key import gradient
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.call_contract import DETERMINISM
 from packproof.properties.laws.property import Property
 from packproof.properties.laws.second_derivative import DOUBLE_BACKWARD
 from packproof.properties.laws.size import SIZE
 from packproof.properties.laws.torch_integration import CUDA_GRAPH, OPCHECK, SIDE_STREAM, TORCH_COMPILE
-from packproof.properties.ops import CAUSAL_CONV1D
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import gradient
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
+from packproof.properties.ops.catalogue import CAUSAL_CONV1D
 
 pytestmark = [
     pytest.mark.gpu,
@@ -76,10 +76,8 @@ def test_sizes_of_a_correct_kernel(file: str) -> None:
     assert not any(found)
 
 
-def test_a_kernel_that_goes_wrong_past_2_31_elements_is_a_failure_with_its_case(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("working_folder")
+def test_a_kernel_that_goes_wrong_past_2_31_elements_is_a_failure_with_its_case() -> None:
     request = CheckRequest(
         target=f"{HERE / 'sizes_on_gpu.py'}:offsets_in_int32",
         op="causal_conv1d",
@@ -123,10 +121,8 @@ def test_a_correct_kernel_passes_what_torch_needs(law: Property) -> None:
     assert not any(found)
 
 
-def test_an_illegal_access_is_detected_made_small_and_the_other_properties_are_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("working_folder")
+def test_an_illegal_access_is_detected_made_small_and_the_other_properties_are_judged() -> None:
     request = CheckRequest(
         target=f"{HERE / 'wrong_on_gpu.py'}:illegal_on_three_tokens",
         op="causal_conv1d",

@@ -5,10 +5,10 @@ import pytest
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.invariance import REFERENCE
-from packproof.properties.ops import ATTENTION, ROPE
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import ATTENTION, ROPE
 from tests.properties.tiled_attention import BUGS, PROMISES, planted
 
 SPACE = Space(ATTENTION, "float32", PROMISES)

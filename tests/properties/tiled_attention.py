@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, einsum
 
 from packproof.properties.cases.layouts import DEFAULT_CHUNK
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 
 BUGS = (
     "a query that sees nothing of a tile",

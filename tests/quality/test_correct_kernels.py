@@ -14,7 +14,7 @@ import torch
 import packproof
 from packproof.harness.report.failed import CheckFailed
 from packproof.museum import Control, controls
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 from tests.in_process import packproof_in
 from tests.properties.own_ops import KERNELS
 

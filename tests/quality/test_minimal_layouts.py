@@ -1,8 +1,9 @@
 """A promise to users: the layout printed for a broken kernel is the textbook minimum."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from packproof.harness.check.check import run_check
 from packproof.harness.check.request import PROFILES, CheckRequest
 from packproof.harness.report.events import CellFinished, Failure
 from packproof.museum import entries
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
 
 
 @pytest.fixture(autouse=True)
@@ -37,25 +38,16 @@ def failures(bug: str, *names: str) -> Iterator[Failure]:
             yield event.verdict.failure
 
 
-LEAKS_AT_A_BOUNDARY = [
-    "C1",
-    "C2",
-    "C3",
-    "C6",
-    "C10",
-    "S1",
-    "S2",
-    "S11",
-    "D2",
-    "R1",
-    "R3",
-]
+def sampled(bugs: Iterable[str], *sample: str) -> list[Any]:
+    """One bug of each op is judged here, for time; `make proof` takes the others."""
+    return [pytest.param(bug, marks=[] if bug in sample else [pytest.mark.proof]) for bug in bugs]
 
 
-@pytest.mark.parametrize("bug", LEAKS_AT_A_BOUNDARY)
-def test_a_leak_at_a_boundary_is_shown_on_two_sequences_of_at_most_three_tokens(
-    bug: str,
-) -> None:
+LEAKS_AT_A_BOUNDARY = ("C1", "C2", "C3", "C6", "C10", "S1", "S2", "S11", "D2", "R1", "R3")
+
+
+@pytest.mark.parametrize("bug", sampled(LEAKS_AT_A_BOUNDARY, "C1", "S1", "R1"))
+def test_a_leak_at_a_boundary_is_shown_on_two_sequences_of_at_most_three_tokens(bug: str) -> None:
     found = list(failures(bug, "reference", "packing"))
     assert len(found) == 2
     for failure in found:
@@ -63,24 +55,23 @@ def test_a_leak_at_a_boundary_is_shown_on_two_sequences_of_at_most_three_tokens(
         assert sum(failure.lengths) <= 3, failure.lengths
 
 
-CHUNK_EDGES = [
-    ("C4", (17,)),  # halo of the second tile
-    ("S3", (16, 1)),  # a start on the grid
-    ("S12", (33,)),  # a chunk without a start
-    ("S14", (17,)),  # a last chunk of one row
-    ("S23", (15, 1)),  # one token in a last row
-    ("D3", (17,)),  # the state of the previous chunk
-    ("D4", (16, 1)),  # a carried state and a new sequence in one chunk
-    ("D9", (16, 1)),
-    ("D11", (17,)),
-    ("A1", (1, 16, 1)),  # a key block that begins in another sequence
-]
+CHUNK_EDGES = {
+    "C4": (17,),  # halo of the second tile
+    "S3": (16, 1),  # a start on the grid
+    "S12": (33,),  # a chunk without a start
+    "S14": (17,),  # a last chunk of one row
+    "S23": (15, 1),  # one token in a last row
+    "D3": (17,),  # the state of the previous chunk
+    "D4": (16, 1),  # a carried state and a new sequence in one chunk
+    "D9": (16, 1),
+    "D11": (17,),
+    "A1": (1, 16, 1),  # a key block that begins in another sequence
+}
 
 
-@pytest.mark.parametrize(("bug", "smallest"), CHUNK_EDGES)
-def test_a_leak_at_a_chunk_edge_is_shown_on_the_smallest_lengths_that_reach_it(
-    bug: str, smallest: tuple[int, ...]
-) -> None:
+@pytest.mark.parametrize("bug", sampled(CHUNK_EDGES, "C4", "S3", "D11", "A1"))
+def test_a_leak_at_a_chunk_edge_is_shown_on_the_smallest_lengths_that_reach_it(bug: str) -> None:
+    smallest = CHUNK_EDGES[bug]
     (failure,) = failures(bug, "reference")
     assert sum(failure.lengths) <= sum(smallest), failure.lengths
     assert len(failure.lengths) <= len(smallest), failure.lengths

@@ -1,6 +1,6 @@
 """Kernels that cheat: a naive harness passes each, packproof's detects it, and no process of it remains.
 
-One in six is checked here, for time; `packproof museum rogues`, which `make proof` runs, checks all of them.
+One of each kind is checked here, for time; `packproof museum rogues`, which `make proof` runs, checks all of them.
 """
 
 import os
@@ -11,9 +11,12 @@ import pytest
 
 from packproof.museum.rogues import entries
 from packproof.proof.museum.rogues import fools_a_naive_harness, try_rogues
+from tests.in_process import environment
 
 ROGUES = entries()
-HERE = list(ROGUES.values())[::6]
+# incorrect at times; writes past its output; replaces a comparison; writes a result; closes descriptors; and two that
+# leave a process
+HERE = [ROGUES[name] for name in ("R21", "R33", "R41", "R57", "R61", "R79", "R97")]
 
 
 def test_there_are_many_and_most_are_detected() -> None:
@@ -21,13 +24,12 @@ def test_there_are_many_and_most_are_detected() -> None:
     assert sum(not rogue.undefended for rogue in ROGUES.values()) >= 55
 
 
-def test_each_is_detected_or_reported_and_no_process_remains(monkeypatch: pytest.MonkeyPatch) -> None:
-    mark = f"PACKPROOF_ROGUES_OF={os.getpid()}"
-    monkeypatch.setenv(*mark.split("="))  # other tests may be running beside this one
-    results = list(try_rogues(HERE))
+def test_each_is_detected_or_reported_and_no_process_remains() -> None:
+    with environment(PACKPROOF_ROGUES_OF=str(os.getpid())):  # other tests may be running beside this one
+        results = list(try_rogues(HERE))
     assert [(t.rogue.title, t.fate, t.rogue.detected, t.text) for t in results if not t.is_as_expected] == []
     assert len(results) == len(HERE)
-    assert not _left(mark)
+    assert not _left(f"PACKPROOF_ROGUES_OF={os.getpid()}")
 
 
 def _left(mark: str) -> list[str]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from packproof.harness.process.worker import Worker
 from packproof.museum import Entry, entries
-from packproof.proof.museum import detect as detection
+from packproof.proof.museum.detect import SHORT_LIMITS, detect_with
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 
@@ -26,7 +27,8 @@ def of_its_lengths(entry: Entry, _: Any, space: Space, profile: str, seed: int) 
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_an_entry_shows_at_its_lengths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detection, "_cases", of_its_lengths)
-    done = detection.detect(ENTRIES[name], profile="quick", device="cpu")
-    assert not done.missed, f"{ENTRIES[name].title}: {ENTRIES[name].lengths}"
+def test_an_entry_shows_at_its_lengths(name: str) -> None:
+    entry = ENTRIES[name]
+    with Worker(entry.kernel, time_limit=SHORT_LIMITS["cpu"]) as worker:
+        done = detect_with(worker, entry, worker.describe(), profile="quick", draw_cases=of_its_lengths)
+    assert not done.missed, f"{entry.title}: {entry.lengths}"

@@ -110,6 +110,7 @@ def test_slack_is_zero_and_reaches_no_sequence(case: Case) -> None:
         assert case.axis(name) != "t" or not gradient[DRAWN.n_tokens :].any(), name
 
 
+@pytest.mark.proof
 @each_case
 def test_gradients_pass_slow_gradcheck(case: Case) -> None:
     layout = PackLayout((2, 0, 3), slack=1)

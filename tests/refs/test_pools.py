@@ -11,7 +11,7 @@ from packproof import refs
 from packproof.base.axes import parse
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
-from packproof.properties.ops import OPS
+from packproof.properties.ops.catalogue import OPS
 from tests.properties.pool_bugs import FORMS
 
 LENGTHS = (3, 0, 1, 5)

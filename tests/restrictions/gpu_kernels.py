@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 import packproof
-from packproof.properties.op import Op
+from packproof.properties.ops.op import Op
 
 
 def scaled(x, weight, *, cu_seqlens):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming.location import Location
 
 CORRECT = {
     "causal_conv1d": "packproof.museum.boundaries:by_sequence_ids",

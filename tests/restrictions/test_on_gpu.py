@@ -12,6 +12,7 @@ from packproof.harness.report.events import CellFinished
 KERNELS = Path(__file__).parent / "gpu_kernels.py"
 
 
+@pytest.mark.usefixtures("working_folder")
 @pytest.mark.parametrize(
     "device",
     [
@@ -19,11 +20,11 @@ KERNELS = Path(__file__).parent / "gpu_kernels.py"
         pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
     ],
 )
+@pytest.mark.usefixtures("working_folder")
 @pytest.mark.parametrize(("name", "status", "domain"), [("checked", "passed", ("d % 8 == 0",)), ("late", "failed", ())])
 def test_a_check_before_the_launch_is_a_refusal_and_one_after_it_is_not(
-    name: str, status: str, domain: tuple[str, ...], device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, status: str, domain: tuple[str, ...], device: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     request = CheckRequest(
         f"{KERNELS}:{name}", device=device, dtypes=("float32",), properties=("reference", "causality"), profile="quick"
     )

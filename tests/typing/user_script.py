@@ -8,7 +8,7 @@ from torch import Tensor
 
 import packproof
 from packproof import PackLayout, Promises, Property, Verdict, adapters, kernels, layers, refs
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
 
 layout: PackLayout = PackLayout.from_lengths([3, 0, 5], slack=2)
 cu_seqlens: Tensor = layout.cu_seqlens(dtype=torch.int64)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from packproof import Promises, adapters
-from packproof.properties.declaration import describe_kernel
+from packproof.properties.declarations.declaration import describe_kernel
 from tests.adapters.gated import GATED, Kernel
 from tests.wrong_calls.refused import Wrong, assert_refused
 

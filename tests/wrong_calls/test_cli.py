@@ -1,5 +1,6 @@
 """Wrong command lines. Each ends with exit code 2 and one line that names the option, what came and the way out."""
 
+import contextlib
 import json
 import re
 import shlex
@@ -53,7 +54,7 @@ LINES = {
     "check": {
         "m:f --op rop": "no op is called 'rop'; did you mean rope? there are: causal_conv1d, selective_scan",
         "m:f --op ''": "no op is called ''; there are: causal_conv1d",
-        "m:f --device gpu": "no device is called 'gpu'; did you mean cpu? there are: cpu, cuda",
+        "m:f --device gpu": "no device is called 'gpu'; did you mean cuda? there are: cpu, cuda",
         "m:f --device ''": "no device is called ''; there are: cpu, cuda",
         "m:f --dtype fp23": "no dtype is called 'fp23'; did you mean fp32? there are: fp64, fp32, bf16, fp16",
         "m:f --dtype ''": "--dtype: '' names nothing; leave it out for the default",
@@ -90,7 +91,7 @@ LINES = {
         "m:f --expected-failures property.toml": "entry 1: no property is called 'packin'; did you mean packing?",
         "m:f --expected-failures beyond.toml": "entry 1: no property is called 'packing (NaN)'; did you mean packing (",
         "m:f --expected-failures dtype.toml": "dtype.toml, entry 1: no dtype is called 'f32'; did you mean fp32?",
-        "m:f --expected-failures device.toml": "device.toml, entry 1: no device is called 'gpu'; did you mean cpu?",
+        "m:f --expected-failures device.toml": "device.toml, entry 1: no device is called 'gpu'; did you mean cuda?",
         "m:f --expected-failures fault.toml": "fault.toml, entry 1: no fault is called 'crash'; did you mean crashed?",
         "m:f --expected-failures twice.toml": "twice.toml: entries 1 and 2 are both of packproof.refs:rope packing",
         "m:f --expected-failures no_file.toml": "entry 1: target 'no.py:rope': there is no file no.py",
@@ -145,7 +146,7 @@ LINES = {
     },
     "bench": {
         "--op rop": "no op is called 'rop'; did you mean rope?",
-        "--device gpu": "no device is called 'gpu'; did you mean cpu?",
+        "--device gpu": "no device is called 'gpu'; did you mean cuda?",
         "--device ''": "no device is called ''; there are: cpu, cuda",
         "--dtype fp23": "no dtype is called 'fp23'",
         "--dtype ''": "--dtype: '' names nothing; leave it out for the default",
@@ -193,7 +194,7 @@ LINES = {
         "stack --model mamba-1.4b --device cpu": "--model: mamba-1.4b needs a GPU; references on a CPU train mamba-t",
         "stack --model mamba-tiny,mamba-1.4b": "--model: mamba-tiny, mamba-1.4b do not train on the same documents; a",
         "stack --modes pack": "no mode is called 'pack'; did you mean packed? there are: single, padded, packed, mamb",
-        "stack --device gpu": "no device is called 'gpu'; did you mean cpu?",
+        "stack --device gpu": "no device is called 'gpu'; did you mean cuda?",
         "stack --steps 0": "Invalid value for '--steps': '0'; expected a number greater than or equal to 1",
         "stack --packs x": "Invalid value for '--packs': 'x'; expected a whole number",
         "stack --tokens 32 --device cpu": "--tokens: 32; documents have up to 64 tokens, and none is cut",
@@ -227,7 +228,7 @@ LINES = {
         "run S1777": "no entry is called 'S1777'; did you mean S17?",
         "run S17 --op rope --device cpu": "--op rope: none of 1 entry is of it; leave an option out",
         "run --profile fast": "no profile is called 'fast'",
-        "run --device gpu": "no device is called 'gpu'; did you mean cpu?",
+        "run --device gpu": "no device is called 'gpu'; did you mean cuda?",
         "run --seed x": f"Invalid value for '--seed': 'x'; expected {SEED}; see `packproof museum run --help`",
         "run --seed -1": f"Invalid value for '--seed': '-1'; expected {SEED}",
         "run --json no/m.json --device cpu": "--json: the folder no of no/m.json does not exist",
@@ -238,7 +239,7 @@ LINES = {
         "compare --json folder": "--json: folder is a folder; expected the name of a file",
     },
     "mutate": {
-        "--device gpu": "no device is called 'gpu'; did you mean cpu?",
+        "--device gpu": "no device is called 'gpu'; did you mean cuda?",
         "--device ''": "no device is called ''; there are: cpu, cuda",
         "--sample 0": "Invalid value for '--sample': '0'; expected a number greater than or equal to 1",
         "--jobs none": "Invalid value for '--jobs': 'none'; expected a whole number",
@@ -267,10 +268,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("line", WRONG)
 def test_a_wrong_command_line_is_refused_in_one_line(
-    line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(folder)
-    assert main.run(shlex.split(line)) == 2
+    with contextlib.chdir(folder):
+        assert main.run(shlex.split(line)) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch(r"packproof: .{10,400}\n", err)

@@ -258,7 +258,7 @@ IN_MAGNITUDE_AND_REPLAY = {
     "replay of a folder": Wrong(lambda: replay(Path(__file__).parent), ("wrong_calls",)),
     "replay of a program": Wrong(lambda: replay(__file__), ("test_debug.py", "not JSON")),
     "replay elsewhere": Wrong(lambda: replay("x.json", device="gpu"), ("'gpu'", "cpu, cuda")),
-    "replay of a target": Wrong(lambda: replay("x.json", target=few), ("target is", "package.module")),  # type: ignore[arg-type]
+    "replay of a target": Wrong(lambda: replay("x.json", target=5), ("target is", "package.module")),  # type: ignore[arg-type]
 }
 
 EVERY = {

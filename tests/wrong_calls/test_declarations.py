@@ -71,7 +71,7 @@ WRONG = {
     ),
     "kernel: dtypes a string": Wrong(declared(dtypes="fp32"), ("dtypes is 'fp32'", "a list of fp64, fp32, bf16, fp16")),
     "kernel: dtypes unknown": Wrong(declared(dtypes=["f32"]), ("dtypes has 'f32'", "a list of fp64, fp32")),
-    "kernel: dtypes of torch": Wrong(declared(dtypes=[torch.float32]), ("dtypes has torch.float32", "fp32")),
+    "kernel: dtypes of torch": Wrong(declared(dtypes=[torch.int8]), ("dtypes has torch.int8", "fp32")),
     "kernel: dtypes empty": Wrong(declared(dtypes=[]), ("dtypes is []", "a list of fp64, fp32")),
     "kernel: domain": Wrong(declared(domain=8), ("domain: 8", "conditions")),
     "kernel: domain of a number": Wrong(declared(domain=["d % 8"]), ("'d % 8' is a number", "write 'd % 8 == 0'")),

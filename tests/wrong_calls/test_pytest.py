@@ -60,7 +60,7 @@ MARKERS = {
     "dtypes a number": Wrong(marked(*TARGET, dtypes=32), ("dtypes is 32, an int", "expected a list")),
     "dtypes empty": Wrong(marked(*TARGET, dtypes=[]), ("dtypes is empty", "leave it out")),
     "dtypes unknown": Wrong(marked(*TARGET, dtypes=["f32"]), ("no dtype is called 'f32'", "mean fp32?")),
-    "dtypes of torch": Wrong(marked(*TARGET, dtypes=[torch.float32]), ("dtypes has torch.float32", "['fp32', 'bf16']")),
+    "dtypes of torch": Wrong(marked(*TARGET, dtypes=[torch.int8]), ("no dtype is called 'int8'", "fp32")),
     "dtypes with None": Wrong(marked(*TARGET, dtypes=[None]), ("dtypes has None", "names")),
     "properties a string": Wrong(
         marked(*TARGET, properties="packing"), ("properties is 'packing', a str", "properties=['packing']")

@@ -10,7 +10,7 @@ from torch import Tensor
 from packproof import refs
 from packproof.refs.low_precision import BLOCK
 
-TOKENS = 16384
+FP8_TOKENS = 16384
 QUERIES = 256  # the last of the sequence: each sees nearly all of it
 HEADS, CHANNELS = 4, 128
 _OUTLIERS, _DEVIATION = 0.001, 10.0  # N(0, 1) + N(0, 100) Bernoulli(0.001), as FlashAttention-3 draws them
@@ -65,7 +65,7 @@ INPUTS: dict[str, tuple[Draw, Draw]] = {
 }
 
 
-def measure_errors(tokens: int = TOKENS, seed: int = 0) -> Iterator[ErrorRow]:
+def measure_errors(tokens: int = FP8_TOKENS, seed: int = 0) -> Iterator[ErrorRow]:
     """A row for each distribution of inputs, over the last queries of one causal sequence."""
     queries = min(QUERIES, tokens)
     pack: dict[str, Any] = {
@@ -90,7 +90,7 @@ def measure_errors(tokens: int = TOKENS, seed: int = 0) -> Iterator[ErrorRow]:
         yield ErrorRow(name, naive / exact, incoherent / exact)
 
 
-def table_lines(tokens: int = TOKENS, seed: int = 0) -> Iterator[str]:
+def fp8_error_lines(tokens: int = FP8_TOKENS, seed: int = 0) -> Iterator[str]:
     """The rows as lines of text."""
     yield f"e4m3 q, k and v in blocks of {BLOCK} tokens; {tokens:,} tokens, {HEADS} heads of {CHANNELS}"
     yield ""

@@ -16,7 +16,7 @@ from packproof.refs.packers import (
     padding_rate,
 )
 
-CAPACITY = 4096
+PACK_CAPACITY = 4096
 DOCUMENT_COUNT = 1_000_000
 PACKERS = {
     "in_order": pack_in_order,
@@ -77,7 +77,7 @@ def _arrival_order(packs: Iterable[Pack]) -> Iterator[int]:
     return (piece.sequence for pack in packs for piece in pack if not piece.continues)
 
 
-def table_lines(lengths: Sequence[int], capacity: int) -> Iterator[str]:
+def packer_lines(lengths: Sequence[int], capacity: int) -> Iterator[str]:
     """The rows as lines of text. Raises LayoutError for a document longer than the capacity."""
     mean = sum(lengths) / max(len(lengths), 1)
     bounds = f"{min(lengths, default=0):,} to {max(lengths, default=0):,} tokens, mean {mean:.0f}"

@@ -23,15 +23,11 @@ from packproof.cli.ending import (
 )
 from packproof.cli.printing import section
 from packproof.cli.request_options import COMMAND_OPTIONS, request_from, request_options
-from packproof.harness.check.request import CheckRequest
-from packproof.harness.process import zygote_client
-from packproof.harness.process.privilege import isolation_command
-from packproof.harness.process.start.command_line import hand_over, resumable
-from packproof.harness.process.start.early_zygote import close_early_zygote, settle_early_zygote
-from packproof.harness.process.start.imports import fast_imports
-from packproof.harness.report import events
-from packproof.harness.report.module_record import MODULE_KIND, ModuleRecord
-from packproof.harness.report.replay_file import describe_replay, read_content, read_replay
+from packproof.harness.check import CheckRequest
+from packproof.harness.process import isolate_zygotes, isolation_command
+from packproof.harness.process.start import close_early_zygote, fast_imports, hand_over, resumable, settle_early_zygote
+from packproof.harness.report import RunFinished, RunStarted
+from packproof.harness.report.replay_files import MODULE_KIND, ModuleRecord, describe_replay, read_content, read_replay
 
 
 @resumable
@@ -45,6 +41,7 @@ def check(
             help="run the kernel under bubblewrap: no network, no other processes, nowhere to write; CPU only",
         ),
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print failures and the last line, no more")] = False,
     timings: Annotated[bool, typer.Option("--timings", help="show where the time went")] = False,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
@@ -56,20 +53,23 @@ def check(
     \b
     packproof check
     packproof check my_kernels:conv --op causal_conv1d
-    packproof check src/kernels/scan.py:scan --op selective_scan --dtype bf16,fp32 --property packing
+    packproof check src/scan.py:scan --op selective_scan --dtype bf16,fp32
     packproof check my_kernels:rope --op rope --profile quick --json results.json
-    packproof check my_kernels:attend --op attention --domain 'k in (64, 128); k == v; length > 0'
+    packproof check my_kernels:attend --op attention --domain 'k in (64, 128)'
     packproof check mamba_ssm:ssd
-    packproof check my_kernels:delta --op gated_delta_rule --expected-failures expected.toml
+    packproof check my_kernels:conv --op causal_conv1d --expected-failures e.toml
     """
     start = time.perf_counter()
     request = _make_request(options, isolate=isolate)
     with fast_imports():
-        from packproof.harness.check.check import run_check  # noqa: PLC0415
-        from packproof.harness.report.formats.terminal import TerminalReport  # noqa: PLC0415
+        from packproof.harness.check import run_check  # noqa: PLC0415
+        from packproof.harness.report.formats import TerminalReport  # noqa: PLC0415
 
     add_seconds("start", time.perf_counter() - start)
-    reports: list[Report] = [TerminalReport(timings=timings), *file_reports(json=json, junit=junit, html=html)]
+    reports: list[Report] = [
+        TerminalReport(timings=timings, quiet=quiet),
+        *file_reports(json=json, junit=junit, html=html),
+    ]
     return exit_code(follow(run_check(request), reports))
 
 
@@ -103,17 +103,16 @@ def peers(
 
     \b
     packproof peers
-    packproof peers mamba_ssm:ssd causal_conv1d:causal_conv1d --markdown peers.md --json peers.json
+    packproof peers mamba_ssm:ssd fla:ssd --markdown peers.md --json peers.json
     packproof peers --op attention --device cpu
     packproof peers --from data/peers.json --markdown docs/peers_board.md
-    packproof peers --from data/peers.json,fla.json --json data/peers.json --markdown docs/peers_board.md
+    packproof peers --from data/peers.json,fla.json --json data/peers.json
     """
     if from_json:
         return _write_peer_page(from_json.split(","), markdown, json)
     request = _make_request(options)
     with fast_imports():
-        from packproof.proof.peers.report import PeersReport  # noqa: PLC0415
-        from packproof.proof.peers.run import check_peers, open_peers  # noqa: PLC0415
+        from packproof.proof.peers import PeersReport, check_peers, open_peers  # noqa: PLC0415
 
     entries = open_peers(request, names or [])
     if not any(entry.targets for entry in entries):
@@ -128,8 +127,7 @@ def peers(
 def _write_peer_page(paths: Sequence[str], markdown: str | None, json: str | None) -> int:
     with fast_imports():
         from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
-        from packproof.proof.peers.board import as_json, merge_boards, read_board  # noqa: PLC0415
-        from packproof.proof.peers.page import as_markdown  # noqa: PLC0415
+        from packproof.proof.peers import as_json, as_markdown, merge_boards, read_board  # noqa: PLC0415
 
     board = merge_boards([read_board(path) for path in paths])
     if json:
@@ -145,6 +143,9 @@ def _write_peer_page(paths: Sequence[str], markdown: str | None, json: str | Non
 def replay(
     file: Annotated[str, typer.Argument(help="a replay file that `packproof check` or `packproof model` wrote")],
     *,
+    target: Annotated[
+        str | None, typer.Option(help="run this kernel or module instead of the one in the file; named as for a check")
+    ] = None,
     map: Annotated[bool, typer.Option("--map", help="show the error map and the leak map")] = False,  # noqa: A002
     html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
     show: Annotated[bool, typer.Option("--show", help="print what the file holds, and run nothing")] = False,
@@ -153,6 +154,7 @@ def replay(
 
     \b
     packproof replay .packproof/ssd-packing-5e1c.json
+    packproof replay .packproof/ssd-packing-5e1c.json --target my_kernels:scan
     packproof replay .packproof/ssd-packing-5e1c.json --map
     packproof replay .packproof/ssd-packing-5e1c.json --show
     """
@@ -167,17 +169,17 @@ def replay(
     if kernel_record:
         _start_torch(kernel_record["device"])
     with fast_imports():
-        from packproof.harness.report.map_text import evidence_lines  # noqa: PLC0415
-        from packproof.models.replay import replay as run_replay  # noqa: PLC0415
+        from packproof.harness.report.maps import evidence_lines  # noqa: PLC0415
+        from packproof.models import replay as run_replay  # noqa: PLC0415
 
     reports = Reports(file_reports(html=html))
-    outcome = run_replay(file, maps=map or html is not None)
+    outcome = run_replay(file, target=target, maps=map or html is not None)
     typer.echo(outcome.text)
     verdict = outcome.verdict
     if map and verdict.failure and verdict.failure.evidence:
         typer.echo("\n" + "\n".join(evidence_lines(verdict.failure.evidence)))
-    reports.send(events.RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
-    return exit_code(reports.finish(events.RunFinished((verdict,), verdict.seconds)))
+    reports.send(RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
+    return exit_code(reports.finish(RunFinished((verdict,), verdict.seconds)))
 
 
 def _make_request(options: Mapping[str, Any], *, isolate: bool = False) -> CheckRequest:
@@ -212,4 +214,4 @@ def _isolate(device: str) -> None:
     if device != "cpu":
         raise UsageError(f"--isolate: no GPU can be reached from inside, and device is {device}; use --device cpu")
     close_early_zygote()
-    zygote_client.isolate_zygotes(isolation_command())
+    isolate_zygotes(isolation_command())

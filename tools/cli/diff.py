@@ -12,7 +12,7 @@ from packproof.base.names import DEVICES, require_known, split_names
 from packproof.base.names import long_dtype as dtype_name
 from packproof.cli.ending import FAILED, INCONCLUSIVE, SUCCESS, say
 from packproof.cli.usage import seed_option
-from packproof.harness.process.start.imports import fast_imports
+from packproof.harness.process.start import fast_imports
 
 _SEPARATOR = re.compile(r"[;,](?![^(\[]*[)\]])")  # a comma inside brackets is part of a value
 
@@ -51,9 +51,10 @@ def diff(
 
     \b
     packproof diff my_kernels:conv --op causal_conv1d --lengths 3,0,5
-    packproof diff my_kernels:conv --op causal_conv1d --lengths 3,0,5 --dtype bf16 --tensor dx --options activation=silu
-    packproof diff my_kernels:scan --op selective_scan --lengths 64,65 --reference my_kernels:old_scan
-    packproof diff my_kernels:conv --case .packproof/causal_conv1d-packing-5ca1aecb.json
+    packproof diff my_kernels:conv --op causal_conv1d --lengths 3,5 --tensor dx
+    packproof diff my_kernels:conv --lengths 3,5 --options activation=silu
+    packproof diff my_kernels:scan --lengths 64,65 --reference my_kernels:old_scan
+    packproof diff my_kernels:scan --case .packproof/ssd-packing-5ca1aecb.json
 
     Runs the kernel in this process, where breakpoints and prints work. Exit code 0 if nothing diverges, 1 if something
     does or the kernel raises, 4 if it declines the call.
@@ -80,9 +81,9 @@ def diff(
         import torch  # noqa: PLC0415
 
         from packproof.base.errors import KernelFault  # noqa: PLC0415
-        from packproof.debug.diff import diff as find  # noqa: PLC0415
-        from packproof.harness.process.location import Location  # noqa: PLC0415
-        from packproof.properties.call import Refusal  # noqa: PLC0415
+        from packproof.debug import diff as find  # noqa: PLC0415
+        from packproof.harness.process.naming import Location  # noqa: PLC0415
+        from packproof.properties.calling import Refusal  # noqa: PLC0415
         from packproof.refs.packing import PackLayout  # noqa: PLC0415
 
     selected_device = device or ("cuda" if torch.cuda.is_available() else "cpu")

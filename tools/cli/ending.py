@@ -11,28 +11,28 @@ from pathlib import Path
 from packproof.base.errors import PackproofError, UsageError
 from packproof.base.files import WriteError
 from packproof.base.text import printable
-from packproof.harness.report import events
+from packproof.harness.report import CellFinished, Event, RunFinished, Verdict, formats
 
 SUCCESS, FAILED, WRONG_CALL, INTERNAL_ERROR, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
-Report = Callable[[events.Event], None]
+Report = Callable[[Event], None]
 
 
-def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.RunFinished:
+def follow(stream: Iterator[Event], reports: Sequence[Report]) -> RunFinished:
     """Send every event to every report until the run ends, normally, by Ctrl-C or by a bug of packproof."""
-    verdicts: list[events.Verdict] = []
+    verdicts: list[Verdict] = []
     sinks = Reports(reports)
     start = time.monotonic()
     stream_started = False
 
-    def forward_events(stream: Iterator[events.Event]) -> events.RunFinished | None:
+    def forward_events(stream: Iterator[Event]) -> RunFinished | None:
         """Send every event but the last, and return the last."""
         nonlocal stream_started
         for event in stream:
             stream_started = True
-            if isinstance(event, events.RunFinished):
+            if isinstance(event, RunFinished):
                 return event
-            if isinstance(event, events.CellFinished):
+            if isinstance(event, CellFinished):
                 verdicts.append(event.verdict)
             sinks.send(event)
         return None
@@ -42,18 +42,18 @@ def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.
             end = forward_events(stream)
         except KeyboardInterrupt as interrupt:
             end = forward_events(_events_after_interrupt(stream, interrupt))
-            end = end or events.RunFinished(tuple(verdicts), time.monotonic() - start, interrupted=True)
+            end = end or RunFinished(tuple(verdicts), time.monotonic() - start, interrupted=True)
         if end is None:
             raise RuntimeError("the stream of events ended without RunFinished")
     except Exception as error:
         if isinstance(error, PackproofError) and not stream_started:
             raise
         traceback.print_exc()
-        end = events.RunFinished(tuple(verdicts), time.monotonic() - start, error=error_summary(error))
+        end = RunFinished(tuple(verdicts), time.monotonic() - start, error=error_summary(error))
     return sinks.finish(end)
 
 
-def _events_after_interrupt(stream: Iterator[events.Event], interrupt: KeyboardInterrupt) -> Iterator[events.Event]:
+def _events_after_interrupt(stream: Iterator[Event], interrupt: KeyboardInterrupt) -> Iterator[Event]:
     """Throw a Ctrl-C into the stream and yield the remaining events. A stream that has ended already yields none."""
     if isinstance(stream, Generator):
         with suppress(KeyboardInterrupt, StopIteration):
@@ -68,7 +68,7 @@ class Reports:
         self._reports = list(reports)
         self._unwritten, self._error = False, ""
 
-    def send(self, event: events.Event) -> None:
+    def send(self, event: Event) -> None:
         for report in list(self._reports):
             try:
                 report(event)
@@ -81,7 +81,7 @@ class Reports:
                     traceback.print_exc()
                     self._error = error_summary(error)
 
-    def finish(self, end: events.RunFinished) -> events.RunFinished:
+    def finish(self, end: RunFinished) -> RunFinished:
         """Send the last event, and return it with the errors of the reports."""
         self.send(end)
         return replace(end, write_failed=self._unwritten, error=end.error or self._error)
@@ -99,21 +99,15 @@ def file_reports(*, json: str | None = None, junit: str | None = None, html: str
             raise UsageError(f"{first_option} and {option}: both are {path}; expected a file for each")
     reports: list[Report] = []
     if json is not None:
-        from packproof.harness.report.formats.json_file import JsonReport  # noqa: PLC0415
-
-        reports.append(JsonReport(json))
+        reports.append(formats.JsonReport(json))
     if junit is not None:
-        from packproof.harness.report.formats.junit import JunitReport  # noqa: PLC0415
-
-        reports.append(JunitReport(junit))
+        reports.append(formats.JunitReport(junit))
     if html is not None:
-        from packproof.harness.report.formats.html import HtmlReport  # noqa: PLC0415
-
-        reports.append(HtmlReport(html))
+        reports.append(formats.HtmlReport(html))
     return reports
 
 
-def exit_code(end: events.RunFinished) -> int:
+def exit_code(end: RunFinished) -> int:
     """The exit code of a run. If no cell applies to the kernel, nothing was checked: the call was wrong."""
     statuses = {verdict.status for verdict in end.verdicts if verdict.cell.counts}
     any_refused = any(verdict.refused for verdict in end.verdicts)

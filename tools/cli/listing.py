@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from packproof.adapters.registry import PEERS, Peer
+from packproof.adapters.peers import PEERS, Peer
 from packproof.base.law_names import LAWS
 from packproof.base.names import SHORT_DTYPES
 from packproof.base.signatures import SIGNATURES
 from packproof.cli.ending import SUCCESS
 from packproof.cli.printing import section
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
-from packproof.harness.check.request import PROFILES
+from packproof.harness.check import PROFILES
+from packproof.harness.check.targets import BUILTIN_KERNELS
 
 
 def list_everything() -> int:

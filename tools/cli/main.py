@@ -9,13 +9,16 @@ import typer
 from packproof.base.errors import BrokenInstallation, PackproofError
 from packproof.cli import check, diff, listing, model, museum, mutate, proof, table
 from packproof.cli.bench import group as bench
+from packproof.cli.completion import complete_values, joined_words
 from packproof.cli.ending import INTERNAL_ERROR, INTERRUPTED, WRONG_CALL, error_summary, say
 from packproof.cli.usage import usage_message
 from packproof.version import __version__
 
 _CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer imports from different places
 
-app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    pretty_exceptions_enable=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
+)
 app.add_typer(bench.app, name="bench")
 app.add_typer(museum.app, name="museum")
 for command in (
@@ -24,6 +27,7 @@ for command in (
 ):
     app.command()(command)
 app.command(name="list")(listing.list_everything)
+complete_values(app)
 
 
 def _print_version(is_requested: bool) -> None:
@@ -49,7 +53,10 @@ def about(
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code. An invalid one prints one line on stderr."""
     command_line = list(arguments) or ["--help"]
-    return _errors_as_exit_codes(lambda: app(command_line, prog_name="packproof", standalone_mode=False), command_line)
+    with joined_words():
+        return _errors_as_exit_codes(
+            lambda: app(command_line, prog_name="packproof", standalone_mode=False), command_line
+        )
 
 
 def resume(name: str, arguments: Mapping[str, Any]) -> int:

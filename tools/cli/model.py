@@ -8,11 +8,11 @@ import typer
 
 from packproof.base.errors import UsageError
 from packproof.base.names import ATTENTION, DEVICES, MODES, parse_dtypes, require_known, split_names
-from packproof.cli.ending import FAILED, SUCCESS, Report, exit_code, file_reports, follow
+from packproof.cli.ending import SUCCESS, Report, exit_code, file_reports, follow
 from packproof.cli.printing import section
 from packproof.cli.usage import seed_option
-from packproof.harness.process.start.imports import fast_imports
-from packproof.models import fast_kernels
+from packproof.harness.process.start import fast_imports
+from packproof.models import hide_packages
 
 
 def model(
@@ -63,6 +63,9 @@ def model(
         bool,
         typer.Option("--matrix", help="every attention, mode and dtype that it admits here, and torch.compile"),
     ] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="reasons in full, and each failure below the table of all conventions")
+    ] = False,
     profile: Annotated[str, typer.Option(help="how long the documents are: quick, standard or thorough")] = "standard",
     timeout: Annotated[
         float, typer.Option(help="seconds that one property of one setting may take", min=0.001, max=86_400)
@@ -74,13 +77,13 @@ def model(
 ) -> int:
     """Check a module or a whole model: that each document of a pack computes as if it were alone.
 
-    Without a convention every one is tried, and the exit code is 0 if documents are isolated by any.
+    Without a convention every one is tried: a table says what comes of each, and the exit code is 0 if one holds.
 
     \b
     packproof model my_model.py:tiny --convention hf_flash_kwargs
     packproof model checkpoints/llama/config.json
     packproof model my_layers:Block --inputs 64 --convention cu_seqlens
-    packproof model my_model.py:tiny --convention my_conventions.py:ENDS --mode train --dtype bf16,fp32
+    packproof model my_model.py:tiny --convention ends.py:ENDS --mode train
     packproof model checkpoints/llama --convention hf_position_ids --matrix
     packproof model --conventions
     """
@@ -93,19 +96,13 @@ def model(
         raise UsageError("--matrix: it has every mode and attention, and torch.compile; leave out the options for them")
     dtype_names = parse_dtypes(dtype)
     if without_kernels:
-        fast_kernels.hide_packages()
+        hide_packages()
     with fast_imports():
         import torch  # noqa: PLC0415
 
-        from packproof.harness.report.formats.terminal import TerminalReport  # noqa: PLC0415
-        from packproof.models.check import (  # noqa: PLC0415
-            conventions_by_outcome,
-            module_passed,
-            module_request,
-            run_module_check,
-        )
-        from packproof.models.conventions import CONVENTIONS, find_convention  # noqa: PLC0415
-        from packproof.models.target import load_module  # noqa: PLC0415
+        from packproof.cli.model_table import TableReport, print_conclusion  # noqa: PLC0415
+        from packproof.harness.report.formats import TerminalReport  # noqa: PLC0415
+        from packproof.models import CONVENTIONS, find_convention, load_module, module_request, run_module_check  # noqa: PLC0415
 
     if conventions:
         section("conventions", {name: entry.about for name, entry in CONVENTIONS.items()})
@@ -134,14 +131,12 @@ def model(
         device=device,
         timeout=timeout,
     )
-    reports: list[Report] = [TerminalReport(), *file_reports(json=json, junit=junit, html=html)]
+    first_report = TerminalReport() if request.explicit else TableReport(details=details)
+    reports: list[Report] = [first_report, *file_reports(json=json, junit=junit, html=html)]
     end = follow(run_module_check(request, in_own_processes=True), reports)
-    if request.explicit or end.error or end.interrupted or end.write_failed:
+    if request.explicit:
         return exit_code(end)
-    typer.echo(
-        "\n".join(f"{group}: {', '.join(names)}" for group, names in conventions_by_outcome(end).items() if names)
-    )
-    return SUCCESS if module_passed(request, end) else FAILED
+    return print_conclusion(end, len({str(setting) for setting in request.settings()}), details=details)
 
 
 def models(
@@ -169,15 +164,23 @@ def models(
     with fast_imports():
         from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
         from packproof.base.names import require_known  # noqa: PLC0415
-        from packproof.models.board import page  # noqa: PLC0415
-        from packproof.models.board.board import Built, run_board  # noqa: PLC0415
-        from packproof.models.board.tiny import architectures  # noqa: PLC0415
+        from packproof.models.board import (  # noqa: PLC0415
+            Built,
+            architectures,
+            as_json,
+            as_markdown,
+            board_counts,
+            make_board,
+            outcome_line,
+            read_board,
+            run_board,
+        )
 
     files = [
         writable_path(path, option) if path else None for path, option in ((json, "--json"), (markdown, "--markdown"))
     ]
     if from_json:
-        board = page.read_board(from_json)
+        board = read_board(from_json)
     else:
         available_models = architectures()
         selected_models = [
@@ -193,11 +196,11 @@ def models(
             if isinstance(result, Built):
                 typer.echo(f"{result.name}: {result.reason or result.layers or 'one kind of layer'}")
             else:
-                typer.echo(page.outcome_line(result))
+                typer.echo(outcome_line(result))
         versions = {name: version(name) for name in ("transformers", "torch")}
-        board = page.make_board(results, time.monotonic() - start, seed, versions)
-    for file, text in zip(files, (page.as_json(board), page.as_markdown(board)), strict=True):
+        board = make_board(results, time.monotonic() - start, seed, versions)
+    for file, text in zip(files, (as_json(board), as_markdown(board)), strict=True):
         if file:
             replace_text(file, text)
-    typer.echo(page.board_counts(board))
+    typer.echo(board_counts(board))
     return SUCCESS

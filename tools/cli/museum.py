@@ -27,7 +27,7 @@ def museum(context: typer.Context, op: _Op = None, bug_class: _Class = None) -> 
     packproof museum run
     """
     if context.invoked_subcommand is None:
-        from packproof.proof.museum.table import listed  # noqa: PLC0415
+        from packproof.proof.museum import listed  # noqa: PLC0415
 
         _print(listed(_select_entries(None, op, bug_class)))
     return SUCCESS
@@ -37,7 +37,7 @@ def museum(context: typer.Context, op: _Op = None, bug_class: _Class = None) -> 
 def show(ids: Annotated[list[str], typer.Argument(metavar="ID...", help="entries")]) -> int:
     """Show an entry: cause, trigger, links, and where the bug is in the source."""
     from packproof.museum import classes  # noqa: PLC0415
-    from packproof.proof.museum.table import shown  # noqa: PLC0415
+    from packproof.proof.museum import shown  # noqa: PLC0415
 
     _print("\n".join(shown(entry, classes())) for entry in _select_entries(ids, None, None))
     return SUCCESS
@@ -62,9 +62,8 @@ def run(
     packproof museum run --class strides --json strides.json
     """
     from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
-    from packproof.harness.check.request import CheckRequest, validate  # noqa: PLC0415
-    from packproof.proof.museum.detect import run_entries  # noqa: PLC0415
-    from packproof.proof.museum.table import as_json, outcome, summary  # noqa: PLC0415
+    from packproof.harness.check import CheckRequest, validate  # noqa: PLC0415
+    from packproof.proof.museum import as_json, outcome, run_entries, summary  # noqa: PLC0415
 
     selected_device = default_device() if device is None else device
     validate(CheckRequest(device=selected_device, profile=profile))
@@ -93,7 +92,7 @@ def rogues(ids: _Ids = None) -> int:
     """
     from packproof.base.names import require_known  # noqa: PLC0415
     from packproof.museum.rogues import entries  # noqa: PLC0415
-    from packproof.proof.museum.rogues import try_rogues  # noqa: PLC0415
+    from packproof.proof.museum import try_rogues  # noqa: PLC0415
 
     all_rogues = entries()
     for name in ids or []:
@@ -130,8 +129,7 @@ def alarms(
     from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
     from packproof.base.names import require_known  # noqa: PLC0415
     from packproof.museum import controls  # noqa: PLC0415
-    from packproof.proof.museum.alarms import judge_controls  # noqa: PLC0415
-    from packproof.proof.museum.table import control_line, controls_json, controls_summary  # noqa: PLC0415
+    from packproof.proof.museum import control_line, controls_json, controls_summary, judge_controls  # noqa: PLC0415
 
     all_kernels = controls()
     selected_kernels = (
@@ -159,8 +157,8 @@ def compare(*, json: _Json = None) -> int:
     """
     from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
     from packproof.museum import controls, entries  # noqa: PLC0415
-    from packproof.proof.museum.recipes import compare as run_recipes  # noqa: PLC0415
-    from packproof.proof.museum.table import compared, compared_json  # noqa: PLC0415
+    from packproof.proof.museum import compare as run_recipes  # noqa: PLC0415
+    from packproof.proof.museum import compared, compared_json  # noqa: PLC0415
 
     file = writable_path(json, "--json") if json is not None else None
     real_bugs = [entry for entry in entries().values() if entry.links and not entry.needs_gpu]

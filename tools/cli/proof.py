@@ -23,7 +23,7 @@ def proof(
     from pathlib import Path  # noqa: PLC0415
 
     from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
-    from packproof.proof.proof_report import markdown, report  # noqa: PLC0415
+    from packproof.proof import markdown, report  # noqa: PLC0415
 
     files = writable_path(page, "PAGE"), writable_path(json, "--json")
     figures = report(Path(folder))

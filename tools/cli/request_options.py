@@ -10,7 +10,7 @@ import typer
 
 from packproof.base.names import SEED_NUMBER, SWITCH, RequestOption
 from packproof.cli.usage import seed_option
-from packproof.harness.check.request import OPTIONS, CheckRequest, checked, value_from_text
+from packproof.harness.check import OPTIONS, CheckRequest, checked, value_from_text
 
 COMMAND_OPTIONS = tuple(name for name, option in OPTIONS.items() if option.flags)
 

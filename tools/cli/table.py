@@ -26,24 +26,21 @@ def table(
     packproof table stack.json --plot stack.svg
     packproof table ranks2.json,ranks4.json --plot ranks.svg
     """
-    from packproof.bench.kernels.markdown import table as markdown  # noqa: PLC0415
-    from packproof.bench.ranks import page as page_of_ranks  # noqa: PLC0415
-    from packproof.bench.stacks import page  # noqa: PLC0415
-    from packproof.bench.stacks.report import is_of_stacks  # noqa: PLC0415
+    from packproof.bench import kernels, ranks, stacks  # noqa: PLC0415
 
-    if page_of_ranks.is_of_ranks(file):
-        picture = page_of_ranks.RanksPlot(plot) if plot is not None else None
-        typer.echo(page_of_ranks.table(file))
+    if ranks.is_of_ranks(file):
+        picture = ranks.RanksPlot(plot) if plot is not None else None
+        typer.echo(ranks.table(file))
         if picture:
             picture.draw(file)
         return SUCCESS
-    stacks = is_of_stacks(file)
-    if plot is not None and not stacks:
+    of_stacks = stacks.is_of_stacks(file)
+    if plot is not None and not of_stacks:
         raise UsageError(
             f"--plot: {file} is not of `packproof bench stack` or `bench ranks`; `packproof bench --sweep` draws others"
         )
-    drawing = page.StacksPlot(plot) if plot is not None else None
-    typer.echo(page.table(file) if stacks else markdown(file))
+    drawing = stacks.StacksPlot(plot) if plot is not None else None
+    typer.echo(stacks.table(file) if of_stacks else kernels.table(file))
     if drawing:
         drawing.draw(file)
     return SUCCESS

@@ -1,1 +1,22 @@
 """Debugging tools that run a kernel in this process: diff and gradcheck."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from packproof.base.lazy import export
+
+if TYPE_CHECKING:
+    from packproof.debug.diff import Diff, diff
+    from packproof.debug.dot_product import dot_product_test
+    from packproof.debug.gradcheck import gradcheck
+
+__all__ = ["Diff", "diff", "dot_product_test", "gradcheck"]
+
+export(
+    sys.modules[__name__],
+    {
+        "packproof.debug.diff": ("Diff", "diff"),
+        "packproof.debug.dot_product": ("dot_product_test",),
+        "packproof.debug.gradcheck": ("gradcheck",),
+    },
+)

@@ -14,12 +14,10 @@ from packproof.base.names import SHORT_DTYPES, require_known
 from packproof.base.names import long_dtype as dtype_name
 from packproof.base.wording import article
 from packproof.debug.own_tensors import Tool, check_seed, describe_value, suggest_name
-from packproof.harness.check.replay import check_fits
-from packproof.harness.report.replay_file import read_replay
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.domain import Domain, optional_inputs, size_names
-from packproof.properties.cases.space import Space
-from packproof.properties.declaration import custom_op
+from packproof.harness.check import check_fits
+from packproof.harness.report.replay_files import read_replay
+from packproof.properties.cases import Case, Domain, Space, optional_inputs, size_names
+from packproof.properties.declarations import custom_op
 from packproof.refs.packing import PackLayout
 
 EXPECTED_CASE = "expected a replay file, a Case, a PackLayout or the lengths of sequences, such as [3, 0, 5]"

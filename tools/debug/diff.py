@@ -12,6 +12,7 @@ from torch import Tensor
 
 from packproof.base.axes import is_in_pool, role
 from packproof.base.errors import ArgumentError, UsageError, checked_call
+from packproof.base.light_torch import argmax
 from packproof.base.names import require_known
 from packproof.base.wording import plural
 from packproof.debug.cases import (
@@ -25,16 +26,13 @@ from packproof.debug.cases import (
 from packproof.debug.local import LocalRunner
 from packproof.debug.own_tensors import Tool, check_seed, describe_value, run_reference, sample_of_tensors
 from packproof.debug.rows import RowRange, ranges
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming import Location
 from packproof.harness.report.maps import Layout, compact
-from packproof.properties.bounds.budget import score
-from packproof.properties.bounds.oracle import vjp
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import Sample
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.light_torch import argmax
-from packproof.properties.op import Op
-from packproof.properties.tensor_key import TensorKey
+from packproof.properties.bounds import score, vjp
+from packproof.properties.calling import TensorKey
+from packproof.properties.cases import Case, Sample
+from packproof.properties.judgement import KernelUnderTest
+from packproof.properties.ops import Op
 from packproof.refs.packing import PackLayout
 
 _MAX_NUMBERS = 64

@@ -32,13 +32,20 @@ import torch
 from torch import Tensor
 
 from packproof.base.errors import UsageError, checked_call
+from packproof.base.light_torch import argmax
 from packproof.debug.own_tensors import check_seed
 from packproof.debug.smooth_function import NAME, Function, check_inputs, random_signed, short_name
-from packproof.harness.report.failed import CheckFailed
-from packproof.properties.bounds.budget import K_ACC, K_OP, UNDERFLOW_UNIT, UNIT_ROUNDOFF, accumulator_roundoff, score
-from packproof.properties.bounds.running_error import run_with_error_bounds
-from packproof.properties.call import VacuousBound
-from packproof.properties.light_torch import argmax
+from packproof.harness.report import CheckFailed
+from packproof.properties.bounds import (
+    K_ACC,
+    K_OP,
+    UNDERFLOW_UNIT,
+    UNIT_ROUNDOFF,
+    accumulator_roundoff,
+    run_with_error_bounds,
+    score,
+)
+from packproof.properties.calling import VacuousBound
 
 _DETECTABLE_SHARE = 0.01  # of a row's value: an error of this size has to be detected
 _MAX_GROUPS = 16  # groups of rows of one input

@@ -10,12 +10,11 @@ from packproof.base.errors import checked_call
 from packproof.base.wording import plural
 from packproof.debug.local import LocalRunner
 from packproof.debug.own_tensors import Tool, check_seed, run_reference, sample_of_tensors
-from packproof.harness.report.failed import CheckFailed
-from packproof.properties.call import VacuousBound
-from packproof.properties.comparison import Comparison
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
+from packproof.harness.report import CheckFailed
+from packproof.properties.calling import VacuousBound
+from packproof.properties.declarations import Promises
+from packproof.properties.judgement import Comparison, KernelUnderTest
+from packproof.properties.ops import Op
 
 
 @checked_call

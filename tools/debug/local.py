@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from packproof.base.errors import KernelFault, UsageError
-from packproof.harness.process.execution.execute import InProcess
-from packproof.harness.process.location import Location
-from packproof.harness.process.worker import Worker
-from packproof.interpreter.in_use import is_interpreting
-from packproof.properties.call import Call, Refusal, Result
+from packproof.harness.process import Worker
+from packproof.harness.process.execution import InProcess
+from packproof.harness.process.naming import Location
+from packproof.interpreter import is_interpreting
+from packproof.properties.calling import Call, Refusal, Result
 
 # messages of Triton without a GPU, of Triton with one, and of packproof's own kernels
 _NEEDS_INTERPRETER = ("0 active drivers", "cannot be accessed from Triton", "set TRITON_INTERPRET=1")
@@ -35,7 +35,7 @@ class LocalRunner(InProcess):
         if self._worker is not None:
             return self._worker.run(call)
         if self.device == "cpu" and (self._interpreting or is_interpreting()):
-            from packproof.interpreter.repair import install  # noqa: PLC0415  (needs triton)
+            from packproof.interpreter import install  # noqa: PLC0415  (needs triton)
 
             install()  # as shipped it computes incorrect values
         try:

@@ -16,13 +16,17 @@ from packproof.base.errors import ArgumentError, PackproofError
 from packproof.base.names import SEED, is_seed
 from packproof.base.signatures import SIGNATURES, Signature
 from packproof.base.wording import article
-from packproof.harness.check.target import resolve_op
-from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.drawing import dtype_of
-from packproof.properties.cases.sample import Sample
-from packproof.properties.declaration import Declaration, check_signature, custom_op, describe_kernel, parse_declaration
-from packproof.properties.op import Op
-from packproof.properties.promises import Promises
+from packproof.harness.check.targets import resolve_op
+from packproof.properties.cases import Domain, Sample, dtype_of
+from packproof.properties.declarations import (
+    Declaration,
+    Promises,
+    check_signature,
+    custom_op,
+    describe_kernel,
+    parse_declaration,
+)
+from packproof.properties.ops import Op
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from packproof.base.axes import role
 from packproof.harness.report.maps import Layout
-from packproof.properties.comparison import RowMap
+from packproof.properties.judgement import RowMap
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from packproof.base.arguments import FLOATS
 from packproof.base.errors import ArgumentError, KernelFault, PackproofError
+from packproof.base.light_torch import vector_jacobian_product
 from packproof.base.wording import plural
 from packproof.debug.own_tensors import describe_value, readable_signature
-from packproof.properties.bounds.budget import UNIT_ROUNDOFF, accumulator_roundoff
-from packproof.properties.light_torch import vector_jacobian_product
+from packproof.properties.bounds import UNIT_ROUNDOFF, accumulator_roundoff
 
 NAME = "dot product"
 _ROUNDOFF_TRIALS = 3  # random moves of the inputs; each may show the roundoff

@@ -1,1 +1,67 @@
 """The proof of a module around its kernels: each document of a pack computes as if it were alone."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from packproof.base.lazy import export
+
+if TYPE_CHECKING:
+    from packproof.models.check import check_module, module_request, run_module_check
+    from packproof.models.conventions import CONVENTIONS, Convention, find_convention
+    from packproof.models.fast_kernels import hide_packages
+    from packproof.models.guard import guard
+    from packproof.models.outcomes import (
+        ConventionOutcome,
+        Key,
+        OutcomeTable,
+        Word,
+        holding_conventions,
+        key_of,
+        outcome_of,
+        outcomes_of,
+    )
+    from packproof.models.replay import replay
+    from packproof.models.target import load_module
+
+__all__ = [
+    "CONVENTIONS",
+    "Convention",
+    "ConventionOutcome",
+    "Key",
+    "OutcomeTable",
+    "Word",
+    "check_module",
+    "find_convention",
+    "guard",
+    "hide_packages",
+    "holding_conventions",
+    "key_of",
+    "load_module",
+    "module_request",
+    "outcome_of",
+    "outcomes_of",
+    "replay",
+    "run_module_check",
+]
+
+export(
+    sys.modules[__name__],
+    {
+        "packproof.models.check": ("check_module", "module_request", "run_module_check"),
+        "packproof.models.conventions": ("CONVENTIONS", "Convention", "find_convention"),
+        "packproof.models.fast_kernels": ("hide_packages",),
+        "packproof.models.guard": ("guard",),
+        "packproof.models.outcomes": (
+            "ConventionOutcome",
+            "Key",
+            "OutcomeTable",
+            "Word",
+            "holding_conventions",
+            "key_of",
+            "outcome_of",
+            "outcomes_of",
+        ),
+        "packproof.models.replay": ("replay",),
+        "packproof.models.target": ("load_module",),
+    },
+)

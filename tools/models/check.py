@@ -13,11 +13,14 @@ from torch import nn
 from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.names import ATTENTION, SEED, is_seed, require_known
 from packproof.base.names import long_dtype as dtype_name
-from packproof.harness.process.parallel import run_on_every_core
-from packproof.harness.report.events import (
+from packproof.harness.check import errors_as_verdicts, inconclusive_verdicts
+from packproof.harness.process import run_on_every_core
+from packproof.harness.process.naming import address
+from packproof.harness.report import (
     Cell,
     CellFinished,
     CellStarted,
+    CheckFailed,
     Event,
     Failure,
     RunFinished,
@@ -25,14 +28,13 @@ from packproof.harness.report.events import (
     Status,
     Verdict,
 )
-from packproof.harness.report.failed import CheckFailed
-from packproof.harness.report.module_record import ModuleRecord
-from packproof.harness.report.own_faults import errors_as_verdicts, inconclusive_verdicts
+from packproof.harness.report.replay_files import ModuleRecord
 from packproof.harness.report.wording import failure_texts
-from packproof.interpreter.in_use import repair_if_used
+from packproof.interpreter import repair_if_used
 from packproof.models.conventions import CONVENTIONS, Convention, find_convention
-from packproof.models.judges import JUDGES, Judgement, PaddedLayout, Trial, verdict_of
+from packproof.models.judges import JUDGES, REFUSED, Judgement, PaddedLayout, Trial, verdict_of
 from packproof.models.modes import CannotRun, Mode, supported_modes
+from packproof.models.outcomes import holding_conventions, outcome_lines, outcomes_of
 from packproof.models.pack import FIRST_LENGTHS, Lengths, layouts_for, many_documents, padded_layouts
 from packproof.models.subject import (
     MakeInput,
@@ -43,7 +45,6 @@ from packproof.models.subject import (
     Subject,
     make_subject,
 )
-from packproof.models.target import address
 
 _MOST_TOKENS = {"quick": 64, "standard": 600, "thorough": 4096}
 _COMPILED_LAYOUTS: tuple[Lengths, ...] = (FIRST_LENGTHS, (9, 1, 17, 3))  # few: each new shape may compile again
@@ -270,7 +271,7 @@ def module_request(
         Mode.from_name(mode, implementation, compiled=compiled) for implementation in attention for mode in modes
     )
     origin = {
-        "target": target or address(module),
+        "target": target or ("" if isinstance(module, nn.Module) else address(module)),
         "inputs": address(inputs) if callable(inputs) else inputs,
         "output": address(output) if callable(output) else output,
         "redraw": redraw,
@@ -317,29 +318,16 @@ def module_passed(request: ModuleRequest, end: RunFinished) -> bool:
     if request.explicit:
         statuses = {verdict.status for verdict in end.verdicts}
         return "passed" in statuses and statuses <= {"passed", "skipped"}
-    return bool(conventions_by_outcome(end)["held by"])
-
-
-def conventions_by_outcome(end: RunFinished) -> dict[str, list[str]]:
-    """The names of the conventions, grouped by outcome."""
-    names_by_outcome: dict[str, list[str]] = {"held by": [], "broken by": [], "not judged by": []}
-    statuses_by_convention: dict[str, set[Status]] = {}
-    for verdict in end.verdicts:
-        statuses_by_convention.setdefault(verdict.cell.op, set()).add(verdict.status)
-    for name, statuses in statuses_by_convention.items():
-        is_held = "passed" in statuses and statuses <= {"passed", "skipped"}
-        names_by_outcome["broken by" if "failed" in statuses else "held by" if is_held else "not judged by"].append(
-            name
-        )
-    return names_by_outcome
+    return bool(holding_conventions(outcomes_of(end.verdicts)))
 
 
 def _failure_reasons(request: ModuleRequest, end: RunFinished) -> Iterator[str]:
     if not request.explicit:
-        yield f"{request.name}: no convention isolates its documents"
+        yield "\n".join((f"{request.name}: no convention holds; name one to see why", *outcome_lines(end.verdicts)))
+        return
     yield from failure_texts([verdict for verdict in end.verdicts if verdict.failure])
     for verdict in end.verdicts:
-        if verdict.status in ("inconclusive", "error") and request.explicit:
+        if verdict.status in ("inconclusive", "error"):
             yield f"{verdict.cell.op} · {verdict.cell.target} · {verdict.cell.law} was not judged: {verdict.reason}"
 
 
@@ -406,5 +394,5 @@ def _judge_cell(
     except (CannotRun, NoGradient, NoOutput) as error:
         judgement = Judgement(verdict_of(cell, refused_status, 0, str(error)))
     except ModuleRefused as refusal:
-        judgement = Judgement(verdict_of(cell, refused_status, 0, f"the module refused: {refusal}"))
+        judgement = Judgement(verdict_of(cell, refused_status, 0, f"{REFUSED}{refusal}"))
     yield CellFinished(request.with_replay_file(setting, judgement).verdict)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.properties.light_torch import DispatchMode
+from packproof.base.light_torch import DispatchMode
 
 _AXIS_ARGUMENT = {  # the position of the axis among the arguments
     torch.ops.aten.topk.default: 2,

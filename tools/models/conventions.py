@@ -9,7 +9,7 @@ import torch
 
 from packproof.base.errors import UsageError, checked_init
 from packproof.base.names import require_known
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming import Location
 from packproof.models.pack import Pack, cumulative_lengths
 
 Arguments = Mapping[str, Any]
@@ -107,6 +107,11 @@ CONVENTIONS: Mapping[str, Convention] = {
             "hf_mrope",
             "position_ids of three axes (3, 1, t), restarted for each document, no cache",
             lambda pack: {"position_ids": pack.position.expand(3, 1, -1), "use_cache": False},
+        ),
+        Convention(
+            "hf_mrope_text",
+            "position_ids (4, 1, t): those of the text, then three axes, as the Qwen2-VL family takes packs; no cache",
+            lambda pack: {"position_ids": pack.position.expand(4, 1, -1), "use_cache": False},
         ),
         Convention(
             "hf_flash_kwargs",

@@ -3,7 +3,7 @@
 If nothing leaks, the first module that differs: its inputs agree with the document alone, its output does not.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from packproof.models.conventions import Convention
-from packproof.models.isolation import first_leaking_visit, with_document_changed
+from packproof.models.isolation import first_leaking_visit, max_abs, with_document_changed
 from packproof.models.pack import PADDING, Pack
 from packproof.models.subject import Subject
 from packproof.models.watch import tensors_in, watch_modules
 
-LEAK_HEADING = "first module that leaks: "
+_LEAK_HEADING = "first module that leaks: "
 _DIFFERENCE_HEADING = "first module that differs from the document alone: "
 
 
@@ -32,7 +32,7 @@ class Culprit:
     """The boundary arguments that reached it."""
     last_receivers: Mapping[str, str]
     """For each boundary argument that did not reach it, the innermost enclosing module that received it."""
-    heading: str = LEAK_HEADING
+    heading: str = _LEAK_HEADING
 
     def lines(self) -> Iterator[str]:
         name = self.module or "the model itself"
@@ -42,6 +42,12 @@ class Culprit:
         for argument, receiver in self.last_receivers.items():
             location = "is not passed on by any module" if receiver == "" else f"was last seen in {receiver}"
             yield f"    {argument} {location}"
+
+
+def module_in(lines: Iterable[str]) -> str:
+    """The module, and its class, in lines with those of a culprit; "" if they name none."""
+    headings = (_LEAK_HEADING, _DIFFERENCE_HEADING)
+    return next((line.removeprefix(heading) for line in lines for heading in headings if line.startswith(heading)), "")
 
 
 @dataclass
@@ -232,7 +238,7 @@ def _tensors_agree(
             continue
         first_values, second_values = _rows_along(a, axis, first_rows), _rows_along(b, axis, second_rows)
         is_equal = first_values.shape != second_values.shape or torch.equal(first_values, second_values)
-        if not is_equal and not _within_rounding(first_values, second_values, roundings):
+        if not is_equal and not _within_rounding(first_values, second_values, roundings, (a, b)):
             return False
     return True
 
@@ -241,8 +247,8 @@ def _rows_along(x: Tensor, axis: int, rows: Tensor) -> Tensor:
     return x.index_select(axis, rows.nonzero().flatten().to(x.device)).nan_to_num()
 
 
-def _within_rounding(x: Tensor, y: Tensor, roundings: float) -> bool:
+def _within_rounding(x: Tensor, y: Tensor, roundings: float, all_rows: tuple[Tensor, Tensor]) -> bool:
     if not (roundings and x.is_floating_point()):
         return False
-    bound = roundings * torch.finfo(x.dtype).eps / 2 * x.abs().max()
-    return bool((x - y).abs().max() <= bound)
+    scale = max_abs(x) or max(max_abs(values.nan_to_num()) for values in all_rows)  # zeros have no roundings
+    return max_abs(x - y) <= roundings * torch.finfo(x.dtype).eps / 2 * scale

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.base.light_torch import DispatchMode
 from packproof.models.choices import Choice, Choices, TieBreaker
 from packproof.models.conventions import Convention
 from packproof.models.isolation import max_abs
 from packproof.models.pack import FIRST_LENGTHS, PADDING, Pack
 from packproof.models.subject import ModuleRefused, Subject
-from packproof.properties.light_torch import DispatchMode
 
 _SAFETY = 32  # the largest rounding error varies by a few times between samples
 _VACUOUS = 0.1
@@ -42,7 +42,7 @@ class Difference:
     """The largest value."""
     reference_scale: float
     """Of a gradient, the largest value of all gradients: a gradient may be nothing but rounding, as softmax cancels
-    that of a key's bias. Of an output, the same as `scale`."""
+    that of a key's bias. Of an output, the same as `scale`; if that is 0, the largest value of all documents alone."""
     document: int | None = None
     """The document of the output, None for a gradient."""
 
@@ -62,6 +62,22 @@ class Difference:
     @property
     def fails(self) -> bool:
         return not self.inconclusive_reason and not self.max_difference <= self.allowed
+
+    def roundings(self, dtype: torch.dtype) -> float:
+        """The allowed difference of an output, in roundings of its largest value. If every document alone is 0, the
+        output says nothing about rounding: the safety factor remains."""
+        if not self.reference_scale:
+            return 2 * _SAFETY
+        return self.allowed / (self.reference_scale * torch.finfo(dtype).eps / 2)
+
+    def __str__(self) -> str:
+        rounding = f"rounding explains {self.allowed:.3g}"
+        if not self.scale:
+            return f"{self.name}: values of up to {self.max_difference:.3g}, where the document alone has 0; {rounding}"
+        return (
+            f"{self.name}: off by {self.max_difference:.3g} from the document alone, in values of up to "
+            f"{self.scale:.3g}; {rounding}"
+        )
 
 
 @dataclass(frozen=True)
@@ -130,18 +146,20 @@ class PackedAndAlone:
         packed_pass = self._run(high_subject, high_subject.pack(pack.lengths, pack.gaps), pack, slice(None), choices)
         outputs = packed_pass.output[rows]
         differences, start = [], 0
+        largest_output = max_abs(alone_pass.output)
         for j, length in enumerate(pack.lengths):
             part = slice(start, start := start + length)
             alone_output = alone_pass.output[part]
+            reference_scale = max_abs(alone_output) or largest_output
             difference = _difference(
-                f"document {j}", outputs[part], alone_output, low_pass.output[part], *units, max_abs(alone_output)
+                f"document {j}", outputs[part], alone_output, low_pass.output[part], *units, reference_scale
             )
             differences.append(replace(difference, document=j))
         names = [name for name in alone_pass.gradients if name in packed_pass.gradients and name in low_pass.gradients]
         grads = [(alone_pass.gradients[n], low_pass.gradients[n]) for n in names]
         largest_gradient = max((max_abs(grad) for grad, _ in grads), default=0.0)
         usual_rounding = _median(
-            [_rounding(grad, low_grad, *units) / (max_abs(grad) or 1.0) for grad, low_grad in grads]
+            [_rounding(grad, low_grad, *units) / max_abs(grad) for grad, low_grad in grads if max_abs(grad)]
         )
         for name, (grad, low_grad) in zip(names, grads, strict=True):
             label = f"gradient of {name}"
@@ -224,9 +242,10 @@ def _precisions(subject: Subject, convention: Convention, seed: int) -> tuple[Su
     for high_dtype, low_dtype in pairs:
         exact = subject.to_dtype(high_dtype)
         uncompiled, pack = exact.uncompiled(), exact.pack(FIRST_LENGTHS)
+        x = _cast(subject.input(pack.tokens, seed), uncompiled)  # drawn in fp32, before the detector looks
         try:
             with torch.no_grad(), _LowPrecisionDetector() as detector:  # type: ignore[no-untyped-call]
-                uncompiled.call(_cast(subject.input(pack.tokens, seed), uncompiled), convention, pack)
+                uncompiled.call(x, convention, pack)
         except ModuleRefused:
             if high_dtype is pairs[-1][0]:
                 raise

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from packproof.base.errors import ArgumentError, checked_call
-from packproof.harness.report.failed import CheckFailed
+from packproof.harness.report import CheckFailed
 from packproof.models.trace import first_difference
 from packproof.models.watch import tensors_in, watch_embedding
 

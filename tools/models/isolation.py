@@ -33,7 +33,7 @@ class Leakage:
     gradient: Mapping[DocumentPair, float]
     """The largest gradient of document j's outputs at document i's tokens, by (i, j)."""
     scale: float
-    """The largest output."""
+    """The largest output; if all are 0, the largest one with a document changed."""
     unit: float
     """The unit roundoff of the output's dtype."""
     output: Tensor
@@ -123,19 +123,21 @@ def _measure_leakage(
         return ROUNDINGS * torch.finfo(scores.dtype).eps / 2 * max_abs(scores)
 
     output_change: dict[DocumentPair, float] = {}
-    ties = 0
+    largest_changed_output, ties = 0.0, 0
     with torch.no_grad():
         output = call(x, tie_recorder := TieBreaker(pack.tokens) if align_ties else None)
         for i in sources:
             tie_breaker = TieBreaker(pack.tokens, tie_recorder.choices, allowed_change) if tie_recorder else None
             changed_output = call(with_document_changed(x, pack, i, subject, seed), tie_breaker)
             ties += tie_breaker.ties if tie_breaker else 0
+            largest_changed_output = max(largest_changed_output, max_abs(changed_output.nan_to_num()))
             output_change |= {
                 (i, j): _largest_difference(output[pack.rows(j)], changed_output[pack.rows(j)])
                 for j in _other_documents(pack, i)
             }
     gradient = gradients_between_documents(subject, convention, pack, x, arguments, seed, sources)
-    return Leakage(output_change, gradient, max_abs(output), torch.finfo(output.dtype).eps / 2, output, ties)
+    scale = max_abs(output) or largest_changed_output
+    return Leakage(output_change, gradient, scale, torch.finfo(output.dtype).eps / 2, output, ties)
 
 
 def _other_documents(pack: Pack, document: int) -> list[int]:

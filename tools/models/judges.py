@@ -11,7 +11,7 @@ import torch
 
 from packproof.base.errors import ArgumentError
 from packproof.base.wording import plural
-from packproof.harness.report.events import Cell, Failure, Status, Tier, Verdict
+from packproof.harness.report import Cell, Failure, Status, Tier, Verdict
 from packproof.models.conventions import Convention
 from packproof.models.culprit import first_differing_module, first_leaking_backward, first_leaking_module
 from packproof.models.equality import Difference, PackedAndAlone
@@ -21,6 +21,8 @@ from packproof.models.subject import ModuleRefused, Subject
 
 PaddedLayout = tuple[Lengths, tuple[int, ...]]
 Outcome = TypeVar("Outcome")
+REFUSED = "the module refused: "
+IGNORED = "ignored: "
 _SHRINK_SECONDS = {"isolation": 10.0, "packing": 5.0, "padding": 5.0}
 
 
@@ -225,17 +227,21 @@ def _ineffective_arguments(trial: Trial, pack: Pack, leakage: Leakage) -> Iterat
     subject, convention = trial.subject, trial.convention
     x, arguments = subject.input(pack.tokens, trial.seed), subject.arguments(convention, pack)
     single_document_arguments = subject.arguments(convention, pack.without_boundaries())
-    ineffective_names = []
-    for name in [n for n, value in arguments.items() if not isinstance(value, bool)]:
+
+    def are_ineffective(names: Sequence[str]) -> bool:
         try:
             with torch.no_grad():
-                out = subject.call_with(x, arguments | {name: single_document_arguments[name]}, convention)
+                replacements = {name: single_document_arguments[name] for name in names}
+                return torch.equal(subject.call_with(x, arguments | replacements, convention), leakage.output)
         except ModuleRefused:
-            continue
-        if torch.equal(out, leakage.output):
-            ineffective_names.append(name)
+            return False
+
+    names = [name for name, value in arguments.items() if not isinstance(value, bool)]
+    heading, ineffective_names = IGNORED, names
+    if not are_ineffective(names):
+        heading, ineffective_names = "accepted without effect: ", [name for name in names if are_ineffective([name])]
     if ineffective_names:
-        yield f"accepted without effect: {', '.join(ineffective_names)}: for one document the output has the same bits"
+        yield f"{heading}{', '.join(ineffective_names)}: for one document the output has the same bits"
 
 
 def _packing_failure(
@@ -250,7 +256,7 @@ def _packing_failure(
 
     smallest_lengths = shrink_lengths(lengths, differs)
     lines = (
-        _difference_text(difference_by_lengths[smallest_lengths]),
+        str(difference_by_lengths[smallest_lengths]),
         *_length_dependence(compare, subject, smallest_lengths, difference_by_lengths[smallest_lengths]),
         *_differing_module_lines(compare, subject.pack(lengths), difference),
     )
@@ -279,18 +285,11 @@ def _differing_module_lines(compare: PackedAndAlone, pack: Pack, difference: Dif
     """The first module that differs from the document alone by more than rounding explains in the output."""
     if difference.document is not None:
         uncompiled = compare.high_precision.uncompiled()
-        roundings = difference.allowed / ((difference.scale or 1.0) * torch.finfo(uncompiled.dtype).eps / 2)
+        roundings = difference.roundings(uncompiled.dtype)
         culprit = first_differing_module(
             uncompiled, compare.convention, pack, difference.document, compare.seed, roundings
         )
         yield from culprit.lines() if culprit else ()
-
-
-def _difference_text(difference: Difference) -> str:
-    return (
-        f"{difference.name}: off by {difference.max_difference:.3g} from the document alone, in values of up to "
-        f"{difference.scale:.3g}; rounding explains {difference.allowed:.3g}"
-    )
 
 
 def _judge_padding(
@@ -313,7 +312,7 @@ def _judge_padding(
         return lines, leakage.ties, []
     comparison = compare(pack)
     if comparison.first_failure:
-        return [_difference_text(comparison.first_failure)], leakage.ties, []
+        return [str(comparison.first_failure)], leakage.ties, []
     return [], leakage.ties + comparison.ties, comparison.inconclusive_reasons
 
 

@@ -1,21 +1,21 @@
 """Replay: run one failure again from its file, of a kernel or of a module, on this machine or another."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from packproof.base.errors import UsageError, checked_call
+from packproof.base.errors import ArgumentError, UsageError, checked_call
 from packproof.base.files import damaged_error
 from packproof.base.names import short_dtype
-from packproof.harness.check import replay as kernel_replay
-from packproof.harness.check.replay import ReplayOutcome, ReplayStatus
-from packproof.harness.process.location import Location
-from packproof.harness.report.events import Cell, RunFinished, Status, Verdict
-from packproof.harness.report.module_record import MODULE_KIND, ModuleRecord
-from packproof.harness.report.replay_file import read_content
+from packproof.harness import check
+from packproof.harness.check import ReplayOutcome, ReplayStatus
+from packproof.harness.process.naming import Location, address
+from packproof.harness.report import Cell, RunFinished, Status, Verdict
+from packproof.harness.report.replay_files import MODULE_KIND, ModuleRecord, read_content
 from packproof.models.check import ModuleRequest, module_request, run_module_check
 from packproof.models.modes import Mode
 from packproof.models.target import load_module
@@ -25,11 +25,15 @@ _REPLAY_STATUS: dict[Status, ReplayStatus] = {"passed": "fixed", "failed": "fail
 
 @checked_call
 def replay(
-    path: str | Path, *, target: str | None = None, device: str | None = None, maps: bool = False
+    path: str | Path,
+    *,
+    target: str | Callable[..., Any] | None = None,
+    device: str | None = None,
+    maps: bool = False,
 ) -> ReplayOutcome:
     """Run the case of a replay file again.
 
-    target: instead of the one in the file.
+    target: instead of the one in the file; a name, or the function itself.
     device: instead of the one in the file.
     maps: also measure the maps of a failure that `packproof check --html` draws.
 
@@ -44,11 +48,14 @@ def replay(
     ...     print("no-such-file.json" in str(error))
     True
     """
-    kernel_replay.require_arguments(path, target, device)
+    check.require_arguments(path, target, device)
     data = read_content(Path(path))
     if data.get("kind") != MODULE_KIND:
-        return kernel_replay.replay(path, target=target, device=device, maps=maps)
+        return check.replay(path, target=target, device=device, maps=maps)
     record = ModuleRecord.from_json(data, Path(path))
+    if callable(target) and not address(target):
+        raise ArgumentError(f"replay: target is {target!r} but a module is made again by its name: layers.py:Layer")
+    target = address(target) if callable(target) else target
     return _outcome(replace(record, target=target or record.target, device=device or record.device), str(path))
 
 
@@ -87,7 +94,9 @@ def _request(record: ModuleRecord, mode: Mode) -> ModuleRequest:
     if record.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("the failure was on cuda, which is not available here")
     if not record.target:
-        raise UsageError("an instance was checked, which no file names; give target=, of a function that makes one")
+        raise UsageError(
+            "an instance was checked, which no file names; --target, or target=, names a function that makes one"
+        )
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(record.seed)
         module = load_module(record.target)

@@ -1,18 +1,14 @@
-"""The module that a command names, and the reverse: an address for an object that a caller passed.
+"""The module that a command names: a class, a factory or an instance, or a transformers config or checkpoint."""
 
-A command names a class, a factory or an instance, or a transformers config or checkpoint.
-"""
-
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from packproof.adapters.importing import one_line_reason, working_directory
 from packproof.base.errors import UsageError
-from packproof.harness.process.location import Location
+from packproof.base.importing import one_line_reason
+from packproof.harness.process.naming import Location
 
 
 def load_module(target: str) -> nn.Module:
@@ -54,34 +50,3 @@ def _from_config(path: Path) -> Any:
     except ImportError as error:
         raise UsageError(f"{path}: a config needs transformers: pip install transformers") from error
     return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(file.parent), trust_remote_code=False))
-
-
-def address(named_object: Any) -> str:
-    """The address of a function, class or convention, as "path/file.py:name" or "package.module:name".
-
-    "" for an object without an address, such as an instance or a closure.
-    """
-    location = (
-        Location.from_function(named_object)
-        if callable(named_object) and hasattr(named_object, "__qualname__")
-        else _location_of_value(named_object)
-    )
-    if location is None:
-        return ""
-    file = Path(location.file)
-    for folder in working_directory() if file.suffix == ".py" and "." not in location.module else ():
-        if file.is_relative_to(folder):
-            return f"{file.relative_to(folder)}:{location.qualname}"
-    return f"{location.module}:{location.qualname}"
-
-
-def _location_of_value(named_object: Any) -> Location | None:
-    """The location of a convention: the module-level name of the object in the module of its `arguments` function."""
-    module_name = getattr(getattr(named_object, "arguments", None), "__module__", "")
-    module = sys.modules.get(module_name)
-    name = next((name for name, value in vars(module).items() if value is named_object), "") if module else ""
-    return (
-        Location(module_name, getattr(module, "__file__", None) or "", name)
-        if name and module_name != "__main__"
-        else None
-    )

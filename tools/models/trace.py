@@ -64,20 +64,24 @@ def _checksums(value: Any, keep: Tensor) -> list[_Checksum]:
     checksums = []
     for x in tensors_in(value):
         if x.shape[:2] == (rows, t):
-            checksums.append(_checksum(x.detach().reshape(rows * t, -1)[keep.flatten().to(x.device)]))
+            checksums.append(_checksum(x.detach().reshape(rows * t, -1), keep.flatten()))
         elif rows == 1 and x.dim() and x.shape[0] == t:
-            checksums.append(_checksum(x.detach().reshape(t, -1)[keep[0].to(x.device)]))
+            checksums.append(_checksum(x.detach().reshape(t, -1), keep[0]))
         elif rows == 1 and x.dim() == 3 and x.shape[0] == 1 and x.shape[2] >= t:  # Conv1d: channels first, with padding
-            checksums.append(_checksum(x.detach()[0, :, :t].mT[keep[0].to(x.device)]))
+            checksums.append(_checksum(x.detach()[0, :, :t].mT, keep[0]))
     return checksums
 
 
-def _checksum(x: Tensor) -> _Checksum:
-    values = x.double().nan_to_num()
+def _checksum(x: Tensor, keep: Tensor) -> _Checksum:
     weight = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=torch.float64).sin()
+    kept_rows = x[keep.to(x.device)].double().nan_to_num()
     roundoff = torch.finfo(x.dtype).eps / 2 if x.is_floating_point() else 0.0
-    largest = float((values.abs() @ weight.abs()).max()) if values.numel() else 0.0
-    return _Checksum(values @ weight, roundoff * largest)
+    largest = _largest_sum(kept_rows, weight) or _largest_sum(x.double().nan_to_num(), weight)  # zeros have no rounding
+    return _Checksum(kept_rows @ weight, roundoff * largest)
+
+
+def _largest_sum(rows: Tensor, weight: Tensor) -> float:
+    return float((rows.abs() @ weight.abs()).max()) if rows.numel() else 0.0
 
 
 def _checksums_agree(first_checksums: list[_Checksum], second_checksums: list[_Checksum], roundings: int) -> bool:

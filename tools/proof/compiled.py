@@ -7,14 +7,14 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from packproof.base.cores import available_cores
 from packproof.base.errors import UsageError
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
-from packproof.harness.tiers.compile.variants import compile_variants
+from packproof.harness.check.targets import BUILTIN_KERNELS
+from packproof.harness.tiers.compile import compile_variants
 
 _FIELDS = ("registers", "spills", "shared", "dot", "atomics", "refilled", "key")
 
@@ -22,7 +22,7 @@ _FIELDS = ("registers", "spills", "shared", "dot", "atomics", "refilled", "key")
 def recorded_lines() -> Iterator[str]:
     """A JSON line for each form. Forms in Triton's cache are not compiled again. Raises UsageError if one fails."""
     for module in dict.fromkeys(builtin.kernel_module for builtin in BUILTIN_KERNELS.values()):
-        for form in map(dict, compile_variants(module, jobs=os.cpu_count() or 1)):
+        for form in map(dict, compile_variants(module, jobs=available_cores())):
             name = f"{module.rpartition('.')[2]} {form['variant']} {form['target']}"
             if failure := form["failure"] or form["skipped"]:
                 raise UsageError(f"{name}: {failure}")

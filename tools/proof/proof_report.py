@@ -15,13 +15,12 @@ import torch
 
 from packproof.base.errors import UsageError
 from packproof.base.files import damaged_error, read_json
-from packproof.harness.check.request import PROFILES
-from packproof.harness.report.formats.table import markdown_table, texts
+from packproof.harness.check import PROFILES
+from packproof.harness.report.formats import markdown_table, texts
 from packproof.museum import classes as bug_classes
-from packproof.properties.cases.layouts import BOUNDARY_CLASSES, boundary_classes
-from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.cases import BOUNDARY_CLASSES, Space, boundary_classes, golden_cases, random_cases
+from packproof.properties.declarations import Promises
 from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
 from packproof.version import __version__
 
 PARTS = ("museum", "recipes", "alarms", "mutants")

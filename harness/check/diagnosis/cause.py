@@ -10,14 +10,11 @@ from math import isfinite
 from packproof.base.errors import KernelFault
 from packproof.base.names import SLACK
 from packproof.harness.check.diagnosis.slack import filled_case
-from packproof.harness.report.coverage import refusal_key
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
-from packproof.properties.laws.invariance import REFERENCE, against_reference
-from packproof.properties.laws.property import Property
-from packproof.properties.violation import Violation
+from packproof.harness.report import refusal_key
+from packproof.properties.calling import Refusal
+from packproof.properties.cases import Case, Space
+from packproof.properties.judgement import KernelUnderTest, judge_case
+from packproof.properties.laws import REFERENCE, Property, Violation, against_reference
 
 # a plain call of another pack, or several, with which a property compares
 _PLAIN_RUNS = ("alone", "permuted", "sum over the sequences", "before", "in pieces")

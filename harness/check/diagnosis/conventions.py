@@ -11,14 +11,10 @@ from dataclasses import replace
 from itertools import islice
 
 from packproof.base.errors import KernelFault
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import STRONG_GATES, Case
-from packproof.properties.cases.domain import GATE, Domain
-from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.invariance import REFERENCE, against_reference
-from packproof.properties.laws.property import Property
-from packproof.properties.violation import Violation
+from packproof.properties.calling import Refusal
+from packproof.properties.cases import GATE, STRONG_GATES, Case, Domain, Space, golden_cases
+from packproof.properties.judgement import KernelUnderTest
+from packproof.properties.laws import REFERENCE, Property, Violation, against_reference
 
 _TIME_LIMIT = 5.0
 _MAX_CONFIRMING_CASES = 6

@@ -4,12 +4,10 @@ from contextlib import suppress
 
 from packproof.base.errors import KernelFault
 from packproof.harness.check.diagnosis.conventions import small_cases
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case, shorten
-from packproof.properties.cases.result_tensors import DETACHED
-from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.violation import Violation
+from packproof.properties.calling import Refusal
+from packproof.properties.cases import DETACHED, Case, Space, shorten
+from packproof.properties.judgement import KernelUnderTest
+from packproof.properties.laws import Violation
 
 _NO_BACKWARD_PASS = "a kernel without a backward pass takes --forward-only, or declares gradients=False"
 

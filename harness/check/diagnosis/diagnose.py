@@ -5,12 +5,10 @@ from math import isfinite, isnan
 from torch import Tensor
 
 from packproof.base.errors import KernelFault
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import Sample
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.tensor_key import TensorKey
-from packproof.properties.violation import Violation
+from packproof.properties.calling import Refusal, TensorKey
+from packproof.properties.cases import Case, Sample
+from packproof.properties.judgement import KernelUnderTest
+from packproof.properties.laws import Violation
 
 _MAX_SEQUENCES = 8
 SLACK_HINT = (

@@ -7,16 +7,15 @@ from packproof.harness.check.diagnosis.cause import cause_key, slack_cause
 from packproof.harness.check.diagnosis.conventions import suggestions
 from packproof.harness.check.diagnosis.detached import detached_advice
 from packproof.harness.check.diagnosis.diagnose import SLACK_HINT, diagnose
-from packproof.harness.check.diagnosis.fixed_options import fixed_options
 from packproof.harness.check.diagnosis.measure import measure
+from packproof.harness.check.diagnosis.missing_declaration import missing_declaration
 from packproof.harness.check.diagnosis.rows import rows_lines, unwritten_rows
+from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.report.maps import Evidence
-from packproof.harness.report.own_faults import report_internal_error
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.property import Property
-from packproof.properties.violation import Violation, number
+from packproof.properties.cases import Case, Space
+from packproof.properties.judgement import KernelUnderTest
+from packproof.properties.laws import Property, Violation, number
+from packproof.properties.snippets import PastedLines
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,8 @@ class SmallestFailure:
     """The space of the kernel's cases."""
     first_case: Case
     """The case before it was made smaller."""
+    pasted: PastedLines | None = None
+    """The kernel in lines to paste; None if it is not declared by a user."""
     by_slack: bool = False
     """Whether only slack rows break the law."""
 
@@ -78,7 +79,7 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     lines += [origin] if origin else []
     lines += detached_advice(kernel, case, violation, failure.space)
     lines += suggestions(kernel, failure.law, case, failure.space)
-    lines += fixed_options(kernel, case, violation, failure.space)
+    lines += missing_declaration(kernel, failure.law, case, violation, failure.space, failure.pasted)
     return FailureExplanation(cause, tuple(lines), evidence)
 
 

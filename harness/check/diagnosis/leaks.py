@@ -10,11 +10,10 @@ from torch import Tensor
 
 from packproof.base.axes import role
 from packproof.harness.report.maps import LeakCell, LeakMap, TensorRow
-from packproof.properties.bounds.budget import same_bits, score
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import Sample
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.tensor_key import TensorKey
+from packproof.properties.bounds import same_bits, score
+from packproof.properties.calling import TensorKey
+from packproof.properties.cases import Case, Sample
+from packproof.properties.judgement import KernelUnderTest
 
 Probe = Literal["other values", "NaN"]
 

@@ -11,19 +11,16 @@ from torch import Tensor
 
 from packproof.base.axes import is_in_pool, role
 from packproof.base.errors import KernelFault
+from packproof.base.light_torch import argmax
 from packproof.base.wording import plural
 from packproof.harness.check.diagnosis.leaks import leak_map
 from packproof.harness.check.diagnosis.rows import wrong_rows
 from packproof.harness.report.maps import ErrorMap, Evidence, Layout, MapRow, WorstElement
-from packproof.properties.bounds.budget import same_bits, score
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import Sample
-from packproof.properties.comparison import Comparison, record_comparisons
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.property import Property
-from packproof.properties.light_torch import argmax
-from packproof.properties.violation import Violation
+from packproof.properties.bounds import same_bits, score
+from packproof.properties.calling import Refusal
+from packproof.properties.cases import Case, Sample
+from packproof.properties.judgement import Comparison, KernelUnderTest, record_comparisons
+from packproof.properties.laws import Property, Violation
 
 _MAX_ROWS, _MAX_COLUMNS = 24, 64
 _SAME_FACTOR = 0.01

@@ -8,12 +8,11 @@ from torch import Tensor
 
 from packproof.base.axes import role
 from packproof.base.errors import KernelFault
-from packproof.interpreter.memory_guard import is_poison
-from packproof.properties.call import Refusal
-from packproof.properties.cases.sample import Sample
-from packproof.properties.comparison import Comparison
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.violation import Violation
+from packproof.interpreter import is_poison
+from packproof.properties.calling import Refusal
+from packproof.properties.cases import Sample
+from packproof.properties.judgement import Comparison, KernelUnderTest
+from packproof.properties.laws import Violation
 
 _SMALLEST_TILE, _LARGEST_TILE = 16, 256
 _MAX_RUNS = 3  # of consecutive rows, named one by one

@@ -9,13 +9,10 @@ from dataclasses import replace
 
 from packproof.base.names import EVERY_DTYPE, SLACK
 from packproof.harness.check.diagnosis.rows import unwritten_rows
-from packproof.harness.report.events import Cell
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest, judge_case
-from packproof.properties.laws.property import Property
-from packproof.properties.violation import Violation
+from packproof.harness.report import Cell
+from packproof.properties.cases import Case, Domain, Space
+from packproof.properties.judgement import KernelUnderTest, judge_case
+from packproof.properties.laws import Property, Violation
 
 WITHOUT_SLACK = Domain.of("slack == 0")
 CHECKED_WITHOUT = "the other properties were checked without rows past the last sequence"

@@ -1,8 +1,6 @@
 """Classifies exceptions in a kernel's call: faults of the kernel, its launch or the device, and lack of memory."""
 
 import re
-import resource
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,7 +9,8 @@ import torch
 
 from packproof.base.errors import KernelFault, OutsideConvention
 from packproof.harness.process.execution.compiler_errors import calls_registered_operators, is_compiler_error
-from packproof.harness.process.execution.invocation import BACKWARD, Invocation, synchronise
+from packproof.harness.process.execution.device import Device
+from packproof.harness.process.execution.invocation import BACKWARD, Invocation
 from packproof.harness.process.execution.refusals import (
     ComputationWatch,
     holds_packproof_functions,
@@ -20,9 +19,9 @@ from packproof.harness.process.execution.refusals import (
     raising_statement,
     refuses,
 )
-from packproof.interpreter.in_use import UnfitInterpreterError
-from packproof.properties.call import FailedCompilation, MachineLimit, OutsideDomain, Refusal
-from packproof.properties.declaration import refusal_texts
+from packproof.interpreter import UnfitInterpreterError
+from packproof.properties.calling import FailedCompilation, MachineLimit, OutsideDomain, Refusal
+from packproof.properties.declarations import refusal_texts
 
 _MAX_MESSAGE = 1000
 # errors of CUDA, Triton and cuda.core for a grid, a block or shared memory that the device does not accept
@@ -53,14 +52,19 @@ _MAX_MEMORY_FACTOR = 64  # times the bytes of a call; a larger request is the ke
 
 
 def classify_error(
-    error: Exception, invocation: Invocation, n_bytes: int, repeat: Callable[[ComputationWatch], None]
+    error: Exception,
+    invocation: Invocation,
+    n_bytes: int,
+    repeat: Callable[[ComputationWatch], None],
+    device: Device | None = None,
 ) -> KernelFault | Refusal:
     """The exception to raise for an exception of a call.
 
     n_bytes: the bytes of the call's own tensors.
     repeat: runs the call again, see `refusals.refuses`.
+    device: the device of the invocation, unless given.
     """
-    stage, device = invocation.stage, invocation.device
+    stage, device = invocation.stage, device or Device(invocation.device)
     causes = list(_causes(error))
     if fault := _immediate_fault(stage, causes):
         return fault
@@ -103,57 +107,37 @@ def _is_refusal(error: Exception, invocation: Invocation, repeat: Callable[[Comp
     return refuses(error, invocation.call, repeat, backward=invocation.stage == BACKWARD)
 
 
-def _requested_bytes(causes: Iterable[BaseException], device: torch.device) -> int | None:
+def _requested_bytes(causes: Iterable[BaseException], device: Device) -> int | None:
     """The bytes that a call held and requested when the GPU ran out; None unless an allocator reports it.
 
     The memory free afterwards proves nothing: other processes use the same GPU and have released theirs.
     """
     for cause in causes:
         request = _REQUESTED_SIZE.search(str(cause))
-        if isinstance(cause, torch.OutOfMemoryError) and request and torch.cuda.memory_stats(device).get("num_ooms"):
-            return torch.cuda.memory_allocated(device) + int(float(request[1]) * _BYTES_PER_UNIT[request[2]])
+        if isinstance(cause, torch.OutOfMemoryError) and request and device.has_refused_memory():
+            return device.allocated_bytes() + int(float(request[1]) * _BYTES_PER_UNIT[request[2]])
         if _NO_GPU_MEMORY.search(str(cause)):
-            return torch.cuda.memory_allocated(device)
+            return device.allocated_bytes()
     return None
 
 
 def _memory_fault(
-    text: str, causes: Iterable[BaseException], n_bytes: int, device: torch.device
+    text: str, causes: Iterable[BaseException], n_bytes: int, device: Device
 ) -> KernelFault | MachineLimit:
     """A limit of the machine; a fault of the kernel if far more memory is free than a call of this size needs."""
-    if device.type == "cuda" and (needed_bytes := _requested_bytes(causes, device)) is not None:
+    if device.kind == "cuda" and (needed_bytes := _requested_bytes(causes, device)) is not None:
         return MachineLimit(f"needs more than {needed_bytes / 1e9:.1f} GB of GPU memory: {text}")
-    free = free_bytes(device)
+    free = device.free_bytes()
     if free is None or free <= _MAX_MEMORY_FACTOR * n_bytes + (1 << 30):
         return MachineLimit(text)
     return KernelFault("raised", f"{text}\n    the tensors of this call take {n_bytes:,} bytes, and {free:,} are free")
 
 
-def free_bytes(device: torch.device) -> int | None:
-    """Free memory of a device, including what torch keeps for reuse; None for a device that does not report it."""
-    if device.type == "cpu":
-        return _free_host_bytes()
-    if device.type != "cuda":
-        return None
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0]) + cached
-
-
-def _free_host_bytes() -> int:
-    """Free memory of the system, within the limit of this process (`ulimit -v`)."""
-    match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    free = int(match[1]) * 1024 if match else sys.maxsize
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return free
-    return min(free, limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())
-
-
-def _device_error(causes: Iterable[BaseException], device: torch.device) -> str:
+def _device_error(causes: Iterable[BaseException], device: Device) -> str:
     """The error of a device that accepts no more work, in one line; "" if it still accepts work."""
     errors = [str(cause) for cause in causes if _LOST_CONTEXT.search(str(cause))]
     try:
-        synchronise(device)
+        device.synchronise()
     except RuntimeError as error:
         if not _NO_GPU_MEMORY.search(str(error)):  # reported late, by a launch that needs local memory
             errors.insert(0, str(error))

@@ -15,18 +15,18 @@ from torch import Tensor
 
 from packproof.adapters.binding import Binding
 from packproof.base.errors import KernelFault, UsageError
-from packproof.harness.process.execution.error_classification import classify_error, free_bytes, lacks_memory
+from packproof.harness.process.execution.device import free_bytes
+from packproof.harness.process.execution.error_classification import classify_error, lacks_memory
 from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors
 from packproof.harness.process.execution.left_on import require_nothing_left_on
 from packproof.harness.process.execution.modes import MODES
 from packproof.harness.process.execution.refusals import ComputationWatch
 from packproof.harness.process.execution.torch_state import TorchState, preserve_settings
-from packproof.interpreter.memory_guard import FENCE_BYTES, POISON, Guard, GuardedTensor, distinct_elements
-from packproof.interpreter.tuning import use_configuration
-from packproof.properties.call import Call, MachineLimit, Placement, Refusal, Result
+from packproof.interpreter import FENCE_BYTES, POISON, Guard, GuardedTensor, distinct_elements, use_configuration
+from packproof.properties.calling import Call, MachineLimit, Placement, Refusal, Result
 
 _COMPARED_ELEMENTS = 1 << 26  # elements at a time
-_OFFSET_REACH: Mapping[Placement, int] = {"beyond 2^31": 2**31, "beyond 2^32": 2**32}
+OFFSET_REACH: Mapping[Placement, int] = {"beyond 2^31": 2**31, "beyond 2^32": 2**32}
 
 
 class InProcess:
@@ -36,6 +36,7 @@ class InProcess:
     device: "cpu", or another device of torch's.
     snapshot: torch's functions as they were before `function` was imported.
     fence_bytes: bytes of canaries around each tensor.
+    offset_reach: elements past which the rows of a tensor begin, by placement.
 
     Triton programs are sanitised while they are interpreted: on the CPU, in a process started with TRITON_INTERPRET=1.
     """
@@ -52,7 +53,9 @@ class InProcess:
         device: str = "cpu",
         snapshot: TorchState | None = None,
         fence_bytes: int = FENCE_BYTES,
+        offset_reach: Mapping[Placement, int] = OFFSET_REACH,
     ) -> None:
+        self._offset_reach = offset_reach
         self._function = function
         self._fence_bytes = fence_bytes
         self.device = device
@@ -175,7 +178,7 @@ class InProcess:
             history = tensor.new_zeros((history_rows, *tensor.shape[1:])) if history_rows else tensor[:0]
             return torch.cat([history, *[tensor] * copies]).to(self._device, copy=True)
         shape = (history_rows + len(tensor) * copies, *tensor.shape[1:]) if tensor.dim() else ()
-        stride, lead = _strides(shape, call.placement.get(name, "contiguous"), nth)
+        stride, lead = _strides(shape, call.placement.get(name, "contiguous"), nth, self._offset_reach)
         device_tensor = guard.fence(name, shape, stride, tensor.dtype, self._device, leading_elements=lead).tensor
         cells = distinct_elements(device_tensor)
         if history_rows:
@@ -209,7 +212,10 @@ class InProcess:
         except Exception as error:
             self._check_patches()
             fault = classify_error(
-                error, invocation, _call_bytes(invocation.call), partial(self._repeat_call, invocation)
+                error,
+                invocation,
+                _call_bytes(invocation.call, self._offset_reach),
+                partial(self._repeat_call, invocation),
             )
             raise fault from None if fault.__traceback__ else error
 
@@ -226,8 +232,7 @@ class InProcess:
                     watch.record_launch()
 
     def _sanitizer(self, read_only: list[Tensor], *, guarded: bool) -> AbstractContextManager[Any]:
-        from packproof.interpreter.batch.launch import BatchingSanitizer  # noqa: PLC0415  (needs triton)
-        from packproof.interpreter.sanitizer import Sanitizer  # noqa: PLC0415  (needs triton)
+        from packproof.interpreter import BatchingSanitizer, Sanitizer  # noqa: PLC0415  (needs triton)
 
         # a kernel may not depend on the order of its programs: guarded calls run them in reverse, others in batches
         kind = BatchingSanitizer if self.batches_programs else Sanitizer
@@ -236,14 +241,16 @@ class InProcess:
     def _require_memory(self, call: Call) -> None:
         """Raises MachineLimit if the device has too little free memory, with torch's cache of earlier calls emptied."""
         torch.cuda.empty_cache()
-        needed_bytes, free_memory = _call_bytes(call), free_bytes(self._device)
+        needed_bytes, free_memory = _call_bytes(call, self._offset_reach), free_bytes(self._device)
         if free_memory is not None and needed_bytes > free_memory:
             raise MachineLimit(
                 f"needs about {needed_bytes / 1e9:.0f} GB of GPU memory, {free_memory / 1e9:.0f} GB are free"
             )
 
 
-def _strides(shape: tuple[int, ...], placement: Placement, nth: int) -> tuple[tuple[int, ...], int]:
+def _strides(
+    shape: tuple[int, ...], placement: Placement, nth: int, offset_reach: Mapping[Placement, int]
+) -> tuple[tuple[int, ...], int]:
     """Strides, and leading elements to skip, for the nth tensor of a call under a placement.
 
     Slices of equal shape get different strides: a kernel that mixes up its strides fails.
@@ -257,8 +264,8 @@ def _strides(shape: tuple[int, ...], placement: Placement, nth: int) -> tuple[tu
         return (2,), 1
     if placement == "expanded" and shape:
         return (0, *_contiguous_strides(shape)[1:]), 0
-    if placement in _OFFSET_REACH and shape and shape[0] > 1:
-        return (_row_stride(shape, _OFFSET_REACH[placement]), *_contiguous_strides(shape)[1:]), 0
+    if placement in offset_reach and shape and shape[0] > 1:
+        return (_row_stride(shape, offset_reach[placement]), *_contiguous_strides(shape)[1:]), 0
     return _contiguous_strides(shape), 0
 
 
@@ -286,7 +293,7 @@ def _repeat_offsets(cu_seqlens: Tensor, copies: int) -> Tensor:
     return torch.cat([offsets, (copies * cu_seqlens[-1:].long())]).to(cu_seqlens.dtype)
 
 
-def _call_bytes(call: Call) -> int:
+def _call_bytes(call: Call, offset_reach: Mapping[Placement, int]) -> int:
     """Roughly the bytes of a call on the device: its tensors as placed.
 
     A repeated tensor counts three times, to cover outputs, gradients and the kernel's saved tensors.
@@ -294,7 +301,7 @@ def _call_bytes(call: Call) -> int:
     tensors = {**call.inputs, **{f"cotangent:{name}": t for name, t in call.cotangents.items()}}
     total = 0
     for name, t in tensors.items():
-        reach = _OFFSET_REACH.get(call.placement.get(name, "contiguous"), 0)
+        reach = offset_reach.get(call.placement.get(name, "contiguous"), 0)
         copies = 1 if name in call.shared or call.copies == 1 else 3 * call.copies
         history_elements = 3 * call.history * t[:1].numel() if name in call.token_rows else 0
         total += max(reach, t.numel() * copies + history_elements) * t.element_size()

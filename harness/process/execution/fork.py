@@ -107,7 +107,7 @@ def print_error(error: BaseException) -> None:
     if isinstance(error, PackproofError):
         print(error, file=sys.stderr)
     elif isinstance(error, ImportError | MemoryError):
-        from packproof.adapters.importing import one_line_reason  # noqa: PLC0415  (seldom needed)
+        from packproof.base.importing import one_line_reason  # noqa: PLC0415  (seldom needed)
 
         print(one_line_reason(error), file=sys.stderr)
     else:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from packproof.adapters.binding import Binding
 from packproof.base.errors import KernelFault
-from packproof.properties.call import Call
-from packproof.properties.light_torch import vector_jacobian_product
+from packproof.base.light_torch import vector_jacobian_product
+from packproof.harness.process.execution.device import synchronise
+from packproof.properties.calling import Call
 
 Tensors = dict[str, Tensor]
 
@@ -42,7 +43,8 @@ class Invocation:
         """Outputs by name, of the function or of a variant of it. Shapes and dtypes are not checked here."""
         target = self.function if function is None else function  # a compiled nn.Module has no truth value
         arguments = {**self.inputs, **self.metadata, **self.call.options}
-        result = target(**self.binding.kernel_arguments(arguments, self._n_rows))
+        by_position, by_name = self.binding.kernel_arguments(arguments, self._n_rows)
+        result = target(*by_position, **by_name)
         return _named_outputs(result, self.call.outputs, self.device)
 
     def backward(self, outputs: Mapping[str, Tensor], *, create_graph: bool = False) -> Tensors:
@@ -58,11 +60,6 @@ class Invocation:
     def synchronise(self) -> None:
         """Wait for the device, to see an error at its own stage."""
         synchronise(self.device)
-
-
-def synchronise(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.get_device_module(device).synchronize(device)
 
 
 def vjp(

@@ -15,7 +15,7 @@ from torch import Tensor
 from packproof.adapters.adapter import Adapter
 from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors
 from packproof.harness.process.execution.operators import Operators
-from packproof.properties.call import Mode
+from packproof.properties.calling import Mode
 
 OutputsAndGradients = tuple[Tensors, Tensors]
 

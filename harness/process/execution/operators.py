@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from packproof.properties.light_torch import DispatchMode
+from packproof.base.light_torch import DispatchMode
 
 
 class Operators(DispatchMode):

@@ -27,8 +27,8 @@ from typing import Any, Self
 from torch import Tensor
 
 from packproof.base.errors import ArgumentError
-from packproof.properties.call import Call
-from packproof.properties.light_torch import DispatchMode
+from packproof.base.light_torch import DispatchMode
+from packproof.properties.calling import Call
 
 _RESTRICTION = re.compile(
     r"shape|\bsizes?\b|\bndim|\bdims?\b|dimension|\brank\b|stride|contiguous|layout|dtype|\bfloat|half\b"

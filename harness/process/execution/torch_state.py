@@ -37,9 +37,8 @@ _PACKPROOF_MODULES = (
     "packproof.interpreter.",
     "packproof.models.",
     "packproof.proof.",
-    "packproof.properties.call",
-    "packproof.properties.declaration",
-    "packproof.properties.light_torch",
+    "packproof.properties.calling.call",
+    "packproof.properties.declarations.declaration",
 )
 _LIBRARY_MODULES = ("safetensors.torch", "json")
 _code = attrgetter("__code__")

@@ -14,13 +14,12 @@ from packproof.base.files import replace_text, writable_path
 from packproof.base.names import short_dtype
 from packproof.base.text import printable
 from packproof.harness.report import events
-from packproof.harness.report.conclusions import limits_lines, tuned_lines
-from packproof.harness.report.formats.layout_svg import error_svg, layout_svg, leak_svg
+from packproof.harness.report.formats.layout_svg import NARROW, error_svg, layout_svg, leak_svg, marks_text
 from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.svg import LEVELS, palette
-from packproof.harness.report.wording import regime_lines, share_text, summary
-from packproof.properties.cases.case import shorten
-from packproof.properties.cases.layouts import BOUNDARY_CLASSES
+from packproof.harness.report.wording.conclusions import limits_lines, tuned_lines
+from packproof.harness.report.wording.results import regime_lines, share_text, summary
+from packproof.properties.cases import BOUNDARY_CLASSES, shorten
 from packproof.version import __version__
 
 SYMBOLS = {
@@ -100,6 +99,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     templates.globals.update(SYMBOLS=SYMBOLS, classes=_classes, levels=_levels(), palette=palette(), terms=_TERMS)
+    templates.globals.update(NARROW=NARROW, marks_text=marks_text)
     templates.filters.update(short=short_dtype, slug=_slug, lengths=shorten, quoted=shlex.quote, literal=repr)
     templates.filters.update(limits=limits_lines, share=share_text, tuned=tuned_lines)
     templates.filters.update(layout_svg=layout_svg, error_svg=error_svg, leak_svg=leak_svg)

@@ -8,8 +8,8 @@ from typing import Any
 from packproof.base.files import replace_text, writable_path
 from packproof.harness.report import events
 from packproof.harness.report.causes import Faults
-from packproof.harness.report.questions import find_question
-from packproof.harness.report.wording import failure_text
+from packproof.harness.report.wording.results import failure_text
+from packproof.properties.declarations import find_question
 from packproof.version import __version__
 
 VERSION = 1

@@ -8,8 +8,8 @@ from packproof.base.text import printable
 from packproof.base.wording import plural
 from packproof.harness.report import events
 from packproof.harness.report.causes import Faults
-from packproof.harness.report.conclusions import tuned_lines
-from packproof.harness.report.wording import failure_text, headline
+from packproof.harness.report.wording.conclusions import tuned_lines
+from packproof.harness.report.wording.results import failure_text, headline
 
 
 class JunitReport:

@@ -3,10 +3,14 @@
 import time
 from collections.abc import Callable
 
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
 from packproof.base.names import short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
-from packproof.properties.cases.case import shorten
+from packproof.properties.cases import shorten
 
 _MOST_LENGTHS = 5  # lengths shown of the running case
 _MIN_SECONDS = 2.0  # seconds: before them a rate means little
@@ -18,7 +22,6 @@ class ProgressLine:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._start_time = clock()
-        self._total = 0
         self._planned_cells = frozenset[events.Cell]()
         self._judged_examples: dict[events.Cell, int] = {}
         self._planned_examples: dict[events.Cell, int] = {}
@@ -28,8 +31,7 @@ class ProgressLine:
     def __call__(self, event: events.Event) -> None:
         match event:
             case events.RunStarted(cells):
-                self._start_time, self._total = self._clock(), len(cells)
-                self._planned_cells = frozenset(cells)
+                self._start_time, self._planned_cells = self._clock(), frozenset(cells)
             case events.Progress(cell, examples, planned, lengths):
                 self._judged_examples[cell] = examples
                 self._planned_examples[cell] = max(planned, examples)
@@ -41,7 +43,8 @@ class ProgressLine:
                 self._judged_examples[verdict.cell] = self._planned_examples[verdict.cell] = verdict.examples
 
     def __str__(self) -> str:
-        parts = [f"{len(self._finished_cells)} of {plural(self._total, 'cell')}"]
+        n_finished, n_counting = (sum(c.counts for c in cells) for cells in (self._finished_cells, self._planned_cells))
+        parts = [f"{n_finished} of {plural(n_counting, 'cell')}"]
         if self.rate:
             parts.append(f"{self.rate:.{0 if self.rate >= 10 else 1}f} examples/s")
         if (remaining := self.seconds_left) is not None:
@@ -60,8 +63,17 @@ class ProgressLine:
         if not (self.rate and self._planned_examples):
             return None
         mean = sum(self._planned_examples.values()) / len(self._planned_examples)
-        planned = sum(self._planned_examples.values()) + mean * (self._total - len(self._planned_examples))
+        planned = sum(self._planned_examples.values()) + mean * (len(self._planned_cells) - len(self._planned_examples))
         return max(planned - sum(self._judged_examples.values()), 0.0) / self.rate
+
+
+def live_line(console: Console, progress: ProgressLine) -> Live:
+    """The progress as the last line of a terminal, while it runs."""
+
+    def line() -> Text:
+        return Text(str(progress), no_wrap=True, overflow="ellipsis")
+
+    return Live(console=console, transient=True, get_renderable=line, refresh_per_second=4)
 
 
 def _name(cell: events.Cell) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from packproof.base.names import EVERY_DTYPE
-from packproof.harness.report.conclusions import Answer, answers
 from packproof.harness.report.events import Verdict
+from packproof.harness.report.wording.conclusions import Answer, answers
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,10 @@ class ScoreRow:
     @property
     def tiers(self) -> str:
         return ", ".join(dict.fromkeys(v.tier for v in self.judged_verdicts))
+
+    @property
+    def is_skipped(self) -> bool:
+        return {v.status for v in self.judged_verdicts} == {"skipped"}
 
     @property
     def examples(self) -> int:
@@ -58,11 +62,31 @@ class Board:
     @property
     def reasons(self) -> list[tuple[str, str]]:
         """Each reason for incomplete verdicts, with the names of its properties before it."""
-        names: dict[str, dict[str, None]] = {}
-        for verdict in self.verdicts:
-            if verdict.reason:
-                names.setdefault(verdict.reason, {})[verdict.cell.law] = None
-        return [(", ".join(laws), reason) for reason, laws in names.items()]
+        return _reasons(self.verdicts)
+
+    @property
+    def reasons_of_judged(self) -> list[tuple[str, str]]:
+        """The same, of the properties that are not skipped in every dtype."""
+        return _reasons([v for v in self.verdicts if v.cell.law not in self._skipped_laws])
+
+    @property
+    def skipped_text(self) -> str:
+        """The properties that are skipped in every dtype, in one line with their reasons; "" if there are none."""
+        reasons = _reasons([v for v in self.verdicts if v.cell.law in self._skipped_laws])
+        names = "; ".join(f"{laws} ({reason})" for laws, reason in reasons)
+        return f"{len(self._skipped_laws)} skipped: {names}" if names else ""
+
+    @property
+    def _skipped_laws(self) -> set[str]:
+        return {row.law for row in self.rows if row.is_skipped}
+
+
+def _reasons(verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
+    names: dict[str, dict[str, None]] = {}
+    for verdict in verdicts:
+        if verdict.reason:
+            names.setdefault(verdict.reason, {})[verdict.cell.law] = None
+    return [(", ".join(laws), reason) for reason, laws in names.items()]
 
 
 def boards(verdicts: Iterable[Verdict]) -> list[Board]:

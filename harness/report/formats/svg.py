@@ -32,15 +32,17 @@ class Drawing:
     """A picture.
 
     label: its description for screen readers.
+    titles: whether rectangles have their tooltips.
     """
 
-    def __init__(self, width: float, height: float, label: str) -> None:
+    def __init__(self, width: float, height: float, label: str, *, titles: bool = True) -> None:
+        self._titles = titles
         size = {"width": f"{width:g}", "height": f"{height:g}", "viewBox": f"0 0 {width:g} {height:g}"}
         self._svg = Element("svg", {**size, "role": "img", "aria-label": printable(label)})
 
     def rect(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
         element = self._add("rect", kind, {"x": x, "y": y, "width": max(width, 1.0), "height": height})
-        if title:
+        if title and self._titles:
             SubElement(element, "title").text = printable(title)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, kind: str) -> None:

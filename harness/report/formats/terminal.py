@@ -1,7 +1,7 @@
 """A run on the terminal: progress, each failure at once, and at the end a table and one line."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.live import Live
@@ -11,11 +11,12 @@ from packproof.base.names import SLACK, short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
 from packproof.harness.report.causes import Faults
-from packproof.harness.report.conclusions import first_refusal_lines, limits_lines, tuned_lines
-from packproof.harness.report.formats.live import ProgressLine
+from packproof.harness.report.formats.live import ProgressLine, live_line
 from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.table import Column, table_line, title_line
-from packproof.harness.report.wording import (
+from packproof.harness.report.formats.wrapping import wrapped
+from packproof.harness.report.wording.conclusions import first_refusal_lines, limits_lines, tuned_lines
+from packproof.harness.report.wording.results import (
     cell_name,
     cell_title,
     failure_text,
@@ -27,7 +28,7 @@ from packproof.harness.report.wording import (
     summary,
     timings_lines,
 )
-from packproof.properties.cases.layouts import BOUNDARY_CLASSES
+from packproof.properties.cases import BOUNDARY_CLASSES
 
 _QUIET_SECONDS = 10.0  # seconds without output, after which a line shows the progress
 _COUNTS = (Column("tier", 11), Column("judged", 12, right=True), Column("seconds", 9, right=True))
@@ -46,19 +47,25 @@ _STYLES = {
 class TerminalReport:
     """Reads the events of one run and writes to a console.
 
-    A terminal shows one live line with the running case. Elsewhere each finished cell is a plain line, and after ten
-    seconds without output a line shows the progress.
+    A terminal shows one live line with the running case. Elsewhere each finished cell is a plain line unless it was
+    skipped, and after ten seconds without output a line shows the progress.
 
     console: default, standard output.
     timings: whether to show where the time went.
+    quiet: whether to show no more than failures, and the last line.
     clock: returns seconds, from any start.
     """
 
     def __init__(
-        self, console: Console | None = None, *, timings: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        console: Console | None = None,
+        *,
+        timings: bool = False,
+        quiet: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self._timings, self._clock = timings, clock
+        self._timings, self._quiet, self._clock = timings, quiet, clock
         self._planned: tuple[events.Cell, ...] = ()
         self._progress = ProgressLine(clock)
         self._live: Live | None = None
@@ -72,14 +79,14 @@ class TerminalReport:
         match event:
             case events.RunStarted():
                 self._start(event)
-            case events.FailureFound(verdict) if verdict.failed:
+            case events.FailureFound(verdict) if verdict.failed and not self._quiet:
                 self._print(Text("\n".join(first_failure_lines(verdict)), style=_STYLES["failed"]))
             case events.CellFinished(verdict):
                 self._finish_cell(verdict)
             case events.RunFinished():
                 self._finish(event)
         if (
-            self._live is None
+            not (self._live or self._quiet)
             and self._clock() - self._last_print >= _QUIET_SECONDS
             and not isinstance(event, events.RunFinished)
         ):
@@ -87,30 +94,32 @@ class TerminalReport:
 
     def _start(self, event: events.RunStarted) -> None:
         self._planned = event.cells
+        if self._quiet:
+            return
         cells = plural(sum(cell.counts for cell in event.cells), "cell")
         self._print(f"{cells}, profile {event.profile}, seed {event.seed}")
         for note in event.notes:
             self._print(note)
         if self._console.is_terminal:
-            self._live = Live(console=self._console, transient=True, get_renderable=self._line, refresh_per_second=4)
+            self._live = live_line(self._console, self._progress)
             self._live.start()
 
-    def _line(self) -> Text:
-        return Text(str(self._progress), no_wrap=True, overflow="ellipsis")
-
     def _print(self, *texts: str | Text) -> None:
-        self._console.print(*texts, sep="\n")
+        lines = [Text(text) if isinstance(text, str) else text for text in texts]
+        if self._console.is_terminal:
+            lines = [wrapped(line, self._console.width) for line in lines]
+        self._console.print(*lines, sep="\n")  # at once: the live line would come between two
         self._last_print = self._clock()
 
     def _finish_cell(self, verdict: events.Verdict) -> None:
-        reached = verdict.examples or verdict.status != "inconclusive"
         kernel = (verdict.cell.op, verdict.cell.target)
-        if verdict.domain and verdict.limits and kernel not in self._restricted:
+        if not self._quiet and verdict.domain and verdict.limits and kernel not in self._restricted:
             self._restricted.add(kernel)
             self._print(*first_refusal_lines(verdict))
         fault = self._faults.add(verdict) if verdict.failed or verdict.status == "expected" else None
         shown = self._shown.get(id(fault))
-        if self._live is None and verdict.cell.counts and reached:
+        has_line = verdict.examples or verdict.status not in ("inconclusive", "skipped")
+        if not (self._live or self._quiet) and verdict.cell.counts and has_line:
             self._print(cell_line(verdict, shown))
         if fault and not shown and verdict.failure and _stands_alone(verdict.cell, verdict.failure):
             self._shown[id(fault)] = verdict
@@ -129,8 +138,8 @@ class TerminalReport:
             elif lines := fault.other_cells_lines(self._shown[id(fault)]):
                 self._print("", f"{cell_title(self._shown[id(fault)].cell)}, shown above", *(f"    {x}" for x in lines))
         for line in regime_lines(verdict for verdict in event.verdicts if verdict.cell.counts):
-            self._console.print(line)
-        for board in boards(event.verdicts):
+            self._print(line)
+        for board in boards(event.verdicts) if not self._quiet else ():
             self._table(board)
         if self._timings:
             self._print("", *timings_lines(event.timings))
@@ -138,31 +147,39 @@ class TerminalReport:
         incomplete = event.interrupted or any(v.status == "inconclusive" and v.cell.counts for v in event.verdicts)
         style = _STYLES["failed" if failed else "inconclusive" if incomplete else "passed"]
         line = summary(event, sum(cell.counts for cell in self._planned))
-        self._console.print(Text(f"\n{line}", style=style))
+        self._print(Text(f"\n{line}", style=style))
 
     def _table(self, board: Board) -> None:
         """Properties by dtypes of one kernel, the reasons for skips, and the layout classes."""
-        self._console.print(f"\n{board.op} · {board.target} · {board.device}")
-        law_column = Column("", max(len(row.law) for row in board.rows) + 2)
+        self._print(f"\n{board.op} · {board.target} · {board.device}")
+        rows = [row for row in board.rows if not row.is_skipped]
+        law_column = Column("", max((len(row.law) for row in rows), default=0) + 2)
         status_width = max(9, 2 + max(len(v.status) for v in board.verdicts))
         dtype_columns = [Column(short_dtype(dtype), status_width) for dtype in board.dtypes]
-        self._console.print(title_line((law_column, *dtype_columns, *_COUNTS), "  "))
-        for row in board.rows:
+        if rows:
+            self._print(title_line((law_column, *dtype_columns, *_COUNTS), "  "))
+        for row in rows:
             line = Text(f"  {law_column.pad(row.law)}")
             for column, verdict in zip(dtype_columns, row.verdicts, strict=True):
                 status = verdict.status if verdict else "-"
                 line.append(column.pad(status), style=_STYLES.get(status, ""))
-            self._console.print(line.append(table_line(_COUNTS, (row.tiers, row.share, f"{row.seconds:.1f}"))))
-        for names, reason in board.reasons:
-            self._console.print(f"  {names}: {reason}")
-        if any(v.classes for v in board.verdicts):
-            self._console.print(f"  {layout_classes(board.verdicts, BOUNDARY_CLASSES)}")
-        for text in (*tuned_lines(board.verdicts), *limits_lines(board.verdicts)):
-            self._console.print(f"  {text}")
-        if board.answers:
-            self._console.print("  checked though not promised:")
-        for answer in board.answers:
-            self._console.print(f"    {answer}")
+            self._print(line.append(table_line(_COUNTS, (row.tiers, row.share, f"{row.seconds:.1f}"))))
+        for text in _remarks(board):
+            self._print(f"  {text}")
+
+
+def _remarks(board: Board) -> Iterator[str]:
+    """The lines below the table of a kernel."""
+    yield from filter(None, [board.skipped_text])
+    for names, reason in board.reasons_of_judged:
+        yield f"{names}: {reason}"
+    if any(v.classes for v in board.verdicts):
+        yield layout_classes(board.verdicts, BOUNDARY_CLASSES)
+    yield from tuned_lines(board.verdicts)
+    yield from limits_lines(board.verdicts)
+    if board.answers:
+        yield "checked though not promised:"
+    yield from (f"  {answer}" for answer in board.answers)
 
 
 def _stands_alone(cell: events.Cell, failure: events.Failure) -> bool:

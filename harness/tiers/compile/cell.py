@@ -1,12 +1,12 @@
 """Compile cells: each variant that a kernel's wrapper can choose, compiled for every target without a GPU."""
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from importlib.metadata import version
 
-from packproof.harness.report.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Status, Verdict
+from packproof.base.cores import available_cores
+from packproof.harness.report import Cell, CellFinished, CellStarted, Event, Failure, Progress, Status, Verdict
 from packproof.harness.tiers.compile.variants import CompileResult, compile_listings, next_listing_results
 
 _MAX_LINES = 8
@@ -19,7 +19,7 @@ def compile_cells(cells: Mapping[Cell, str], record: str | None = None) -> Itera
     cells: each cell with the name of the function that lists its variants.
     record: a file of known forms, not compiled again except for a sample. A form fails if its sample disagrees.
     """
-    jobs = max(2, (os.cpu_count() or 1) // 4)
+    jobs = max(2, available_cores() // 4)
     with closing(compile_listings(list(cells.values()), jobs=jobs, record=record)) as results:
         for cell in cells:
             yield cell, _cell_events(cell, next_listing_results(results))

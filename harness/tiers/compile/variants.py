@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, TypedDict
 
 from packproof.base.errors import PackproofError, UsageError
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming import Location
 from packproof.harness.tiers.compile.record import cache_recorded_forms, describe_differences, read_record
 from packproof.harness.tiers.compile.resources import (
     Resources,

@@ -11,15 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from packproof.base.errors import PackproofError, UsageError
-from packproof.harness.process.location import Location
-from packproof.harness.process.wire import call_frame, encode
-from packproof.harness.process.zygote_client import import_path
-from packproof.harness.report.events import Cell, CellFinished, CellStarted, Event, Failure, Status, Verdict
+from packproof.harness.process import call_frame, encode, import_path
+from packproof.harness.process.naming import Location
+from packproof.harness.report import Cell, CellFinished, CellStarted, Event, Failure, Status, Verdict
 from packproof.harness.tiers.compute_sanitizer.findings import Finding, error_count, findings
 from packproof.harness.tiers.compute_sanitizer.program import PREFIX
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.drawing import draw
-from packproof.properties.cases.space import Space, golden_cases
+from packproof.properties.cases import Case, Space, draw, golden_cases
 
 _BINARY = "compute-sanitizer"
 _MAX_LINES = 8

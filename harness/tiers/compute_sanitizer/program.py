@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 from packproof.base.errors import KernelFault
-from packproof.harness.process.execution.execute import InProcess
-from packproof.harness.process.location import Location
-from packproof.harness.process.wire import Decoder, decode_call
-from packproof.properties.call import Refusal
+from packproof.harness.process import Decoder, decode_call
+from packproof.harness.process.execution import InProcess
+from packproof.harness.process.naming import Location
+from packproof.properties.calling import Refusal
 
 PREFIX = "packproof "
 _PAUSE = 0.1  # the sanitizer prints from another process: its reports must arrive before the next announcement

@@ -10,20 +10,20 @@ from packproof.harness.check.cell import Evaluator
 from packproof.harness.check.failure import ReplayInfo
 from packproof.harness.check.request import Allowance, CheckRequest
 from packproof.harness.check.rounds import CaseSelection
-from packproof.harness.check.target import CheckTarget
+from packproof.harness.check.targets.target import CheckTarget
 from packproof.harness.check.unit import alternate, evaluate_cells
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.sharing import CoreTime
 from packproof.harness.report.events import Cell, CellFinished, CellStarted, Event, FailureFound, Progress, Verdict
-from packproof.properties.call import OutOfTime
+from packproof.properties.calling.call import OutOfTime
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.declaration import Declaration
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.declarations.declaration import Declaration
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.property import Property
-from packproof.properties.promises import Promises
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
 from tests.harness.rogues_op import SCALED, scaled
 
 SPACE = Space(SCALED, "float32", Promises(), ("x", "weight"))
@@ -72,9 +72,7 @@ def kinds(events: list[Event | None]) -> list[type]:
     return [type(event) for event in events if not isinstance(event, Progress)]
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # type: ignore[arg-type]
+pytestmark = pytest.mark.usefixtures("working_folder")
 
 
 def test_a_cell_pauses_after_each_round_and_ends_with_its_verdict() -> None:

@@ -1,6 +1,7 @@
 """The check end to end on kernels that misbehave: each fails with a plain message, and the run goes on."""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,17 +14,17 @@ import packproof
 from packproof import refs
 from packproof.base.errors import UsageError
 from packproof.cli import main
-from packproof.harness.check import check as engine
 from packproof.harness.check import unit as engine_unit
 from packproof.harness.check.check import run_check
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import plan
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.schedule import run_plan
-from packproof.harness.check.target import INSTANCE_PROPERTIES, open_target, open_targets
+from packproof.harness.check.targets.target import INSTANCE_PROPERTIES, open_target, open_targets
 from packproof.harness.process.sharing import CoreTime
 from packproof.harness.report.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
 from packproof.harness.report.failed import CheckFailed
+from tests.in_process import imports_of
 
 HERE = Path(__file__).parents[1]
 OP = f"{HERE / 'rogues_op.py'}:SCALED"
@@ -43,9 +44,7 @@ DETECTED = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("working_folder")
 
 
 def test_variants_of_a_module_are_compiled_once() -> None:
@@ -125,7 +124,7 @@ def test_cells_that_share_something_run_in_one_process(tmp_path: Path, one_cell_
     assert len(list(tmp_path.glob("by-*"))) == processes
 
 
-def test_a_property_whose_skip_reason_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_property_whose_skip_reason_fails_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "scales.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
     (tmp_path / "laws.py").write_text(
         "from dataclasses import replace\n"
@@ -134,11 +133,11 @@ def test_a_property_whose_skip_reason_fails_is_an_error(tmp_path: Path, monkeypa
         "    raise RuntimeError('no reason')\n"
         "UNSURE = replace(OPCHECK, name='unsure', skip_reason=reason)\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
     properties = ("causality", "opcheck", "torch_compile", "laws:UNSURE")
     request = CheckRequest("scales.py:scaled", op=OP, device="cpu", dtypes=("float64",), properties=properties)
-    planned = plan(request, [replace(open_target(request), request=replace(request, questions=False))])
-    verdicts = {e.verdict.cell.property: e.verdict for e in run_plan(planned) if isinstance(e, CellFinished)}
+    with imports_of(tmp_path):
+        planned = plan(request, [replace(open_target(request), request=replace(request, questions=False))])
+        verdicts = {e.verdict.cell.property: e.verdict for e in run_plan(planned) if isinstance(e, CellFinished)}
     assert verdicts["causality"].status == "passed"
     assert verdicts["opcheck"].status == "skipped"
     assert verdicts["laws:UNSURE"].reason == "packproof itself failed: RuntimeError: no reason"
@@ -173,7 +172,7 @@ def test_the_dtypes_of_one_process_have_the_verdicts_of_two(tmp_path: Path) -> N
 
 
 def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "faulty_laws.py").write_text(
         "from dataclasses import replace\n"
@@ -186,9 +185,9 @@ def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
         "    return replace(law, name=f'faulty_{law.name}', check=check)\n"
         "STRIDES, CAUSALITY = faulty(PROPERTIES['strides']), faulty(PROPERTIES['causality'])\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
     call = ["check", "packproof.refs:rope", "--op", "rope", "--dtype", "fp32,fp64", "--profile", "quick"]
-    assert main.run([*call, "--property", "faulty_laws:STRIDES,faulty_laws:CAUSALITY"]) == 3
+    with imports_of(tmp_path):
+        assert main.run([*call, "--property", "faulty_laws:STRIDES,faulty_laws:CAUSALITY"]) == 3
     out = capsys.readouterr().out
     assert "passed   rope faulty_laws:STRIDES fp64" in out
     assert "passed   rope faulty_laws:CAUSALITY fp64" in out
@@ -302,7 +301,7 @@ def test_check_takes_the_gpu_if_there_is_one(there: bool, device: str, monkeypat
 
     asked: list[str] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(engine, "run_check", run)
+    monkeypatch.setattr(sys.modules["packproof.harness.check.check"], "run_check", run)
     packproof.check("m:f")
     packproof.check("m:f", device="cpu")
     assert asked == [device, "cpu"]
@@ -388,11 +387,11 @@ def test_a_closure_is_checked_in_a_fork() -> None:
         (CheckRequest(target=f"{HERE / 'rogues.py'}:needs_more", op="rope"), "takes (x, weight, chunk, cu_seqlens)"),
         (
             CheckRequest(target=f"{HERE / 'rogues.py'}:needs_more", op=f"{HERE / 'rogues_op.py'}:SCALED"),
-            "needs chunk, which scaled does not have; give it a default, or write an adapter",
+            "needs chunk, which scaled does not have; give it a default, or paste below it, with what belongs in",
         ),
         (
             CheckRequest(target=f"{HERE / 'rogues.py'}:_BadBackward", op="rope"),
-            "_BadBackward is a class, not a function; name _BadBackward.apply, or",
+            "_BadBackward is a class, not a function; name _BadBackward.apply, or a function that calls it",
         ),
         (CheckRequest(properties=("pakking",)), "packing"),
         (CheckRequest(profile="slow"), "profile"),

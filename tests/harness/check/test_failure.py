@@ -9,9 +9,9 @@ from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.report.events import Cell
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.promises import Promises
 from tests.quality.faulty_kernels import RUNNING_SUM, correct
 
 _SPACE = Space(RUNNING_SUM, "float32", Promises(), ("x", "weight"))

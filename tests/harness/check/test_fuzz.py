@@ -21,12 +21,12 @@ from packproof.base.records import RecordError, from_json, to_json
 from packproof.harness.check.replay import check_fits
 from packproof.harness.process.wire import Decoder, Frame, InternalWorkerError, WireError, decode_answer, encode
 from packproof.harness.report.events import Cell, Event, Progress
-from packproof.harness.report.replay_file import read_replay
-from packproof.properties.call import Refusal
+from packproof.harness.report.replay_files.replay_file import read_replay
+from packproof.properties.calling.call import Refusal
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 
 MANY = int(os.environ.get("PACKPROOF_FUZZ", "400"))
 SECONDS, MEGABYTES = 1.0, 200

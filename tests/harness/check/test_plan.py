@@ -6,16 +6,16 @@ from typing import get_args
 
 import pytest
 
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.check.partition import UNITS, CoreShares, CoreSupply, Unit, divide
 from packproof.harness.check.plan import plan
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.target import CheckTarget
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.check.targets.target import CheckTarget
 from packproof.harness.report.events import Cell
-from packproof.properties.declaration import Declaration
+from packproof.properties.declarations.declaration import Declaration
+from packproof.properties.declarations.promises import Promises
 from packproof.properties.laws.property import Property, SharedResults
 from packproof.properties.laws.torch_integration import OPCHECK
-from packproof.properties.promises import Promises
 from tests.harness.rogues_op import SCALED
 
 PROPERTIES = ("reference", "packing", "causality", "carry", "opcheck")

@@ -12,12 +12,12 @@ from packproof import refs
 from packproof.base.errors import KernelFault
 from packproof.harness.check.probe import InferredDomain, probe
 from packproof.harness.process.execution.execute import InProcess
-from packproof.properties.call import Refusal
+from packproof.properties.calling.call import Refusal
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
+from packproof.properties.ops.catalogue import OPS
 
 Arguments = dict[str, Any]
 CONV = OPS["causal_conv1d"]

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 import packproof
 from packproof.cli import ending, main
-from packproof.harness.report.conclusions import answers
 from packproof.harness.report.failed import CheckFailed
+from packproof.harness.report.wording.conclusions import answers
 from packproof.refs import seq_idx_from_cu_seqlens
 
 KERNELS = Path(__file__).parents[2] / "adapters/kernels.py"
@@ -59,9 +59,7 @@ def _conv(x: Any, weight: Any, cu_seqlens: Any, masked: Any, order: int = 1) -> 
     return torch.where((ids >= 0)[:, None], y, 0)
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("working_folder")
 
 
 @pytest.mark.parametrize(
@@ -89,8 +87,9 @@ def test_each_promise_is_reported_and_none_counts(kernel: Any, broken: str, leng
 
 
 def test_strict_makes_them_count(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    only = {**REQUEST, "properties": ["isolation"]}
     with pytest.raises(CheckFailed, match="isolation"):
-        packproof.check(multiplies, device="cpu", profile="quick", strict=True, **REQUEST)  # type: ignore[arg-type]
+        packproof.check(multiplies, device="cpu", profile="quick", strict=True, **only)  # type: ignore[arg-type]
     request = ["check", f"{KERNELS}:multiplying", "--property", "isolation", "--profile", "quick", "--device", "cpu"]
     assert main.run(request) == ending.SUCCESS
     shown = capsys.readouterr().out

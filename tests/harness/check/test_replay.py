@@ -36,10 +36,9 @@ def leak(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def file(leak: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(leak: str, working_folder: Path) -> Path:
     """Its replay file."""
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "leak.json"
+    path = working_folder / "leak.json"
     path.write_text(leak)
     return path
 

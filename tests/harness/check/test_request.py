@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 
 import packproof
@@ -13,6 +14,7 @@ from packproof.base.errors import UsageError
 from packproof.cli.main import app
 from packproof.harness.check.request import OPTIONS, CheckRequest, checked
 from packproof.harness.pytest.options import OPTIONS as PLUGIN_OPTIONS
+from packproof.properties.declarations.declaration import describe_kernel
 from tests.in_process import python_in
 
 ROOT = Path(__file__).parents[3]
@@ -66,6 +68,12 @@ def test_a_request_is_valid_and_unchanged_when_it_is_checked_again() -> None:
     assert (
         checked({f.name: value for f in fields(request) if (value := getattr(request, f.name)) is not None}) == request
     )
+
+
+def test_dtypes_of_torch_are_names_too() -> None:
+    assert checked({"dtypes": [torch.bfloat16, "torch.float32", "fp16"]}).dtypes == ("bfloat16", "float32", "float16")
+    declared = packproof.kernel(op="rope", dtypes=[torch.float16])(lambda x: x)
+    assert describe_kernel(declared)["declared"]["dtypes"] == ["float16"]
 
 
 def test_none_stands_for_a_default_of_none_alone() -> None:

@@ -26,8 +26,8 @@ from packproof.harness.report.events import (
 )
 from packproof.properties.cases.layouts import BOUNDARY_CLASSES
 from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 
 OP = f"{Path(__file__).parents[1] / 'rogues_op.py'}:SCALED"
 SPACE = Space(OPS["causal_conv1d"], "float32", Promises())
@@ -37,9 +37,7 @@ def scaled(x, weight, *, cu_seqlens):
 """
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("working_folder")
 
 
 def events(source: str, **settings: object) -> list[Event]:
@@ -98,10 +96,7 @@ def test_a_bug_that_the_last_property_sees_is_found_before_the_first_one_is_done
     found = events(WRONG_IN_METADATA)
     assert place(found, FailureFound, "metadata") < place(found, CellFinished, "packing")
     assert place(found, CellStarted, "metadata") < place(found, CellFinished, "packing")
-
-
-def test_a_failure_is_sent_before_it_is_made_small() -> None:
-    found = events(WRONG_IN_METADATA)
+    # it is sent before it is made small
     at = place(found, FailureFound, "metadata")
     assert at < place(found, CellFinished, "metadata")
     early = found[at].first_verdict.failure  # type: ignore[union-attr]

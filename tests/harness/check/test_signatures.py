@@ -8,7 +8,7 @@ import pytest
 from packproof.base.errors import UsageError
 from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.target import open_target
+from packproof.harness.check.targets.target import open_target
 from packproof.harness.report.events import CellFinished, RunStarted, Verdict
 
 KERNELS = """
@@ -18,8 +18,53 @@ from packproof import adapters, refs
 
 
 def with_a_catch_all(x, weight, **options):
-    assert set(options) == {"cu_seqlens"}, options
-    return refs.causal_conv1d(x, weight, cu_seqlens=options["cu_seqlens"])
+    return _convolved(x, weight, **options)
+
+
+def _convolved(x, weight, *, cu_seqlens):
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+
+def reading(x, weight, **options):
+    assert options["max_seqlen"] == max([0, *options["cu_seqlens"].diff().tolist()])
+    activation = options["activation"] if "activation" in options else None
+    return refs.causal_conv1d(x, weight, options.get("bias"), cu_seqlens=options["cu_seqlens"], activation=activation)
+
+
+def reading_ids(x, weight, **options):
+    return by_index(x, weight, options.pop("segment_ids"))
+
+
+def by_position_alone(x, weight, bias=None, cu_seqlens=None, /, activation=None):
+    return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
+
+
+class Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, cu_seqlens):
+        ctx.save_for_backward(x, weight, cu_seqlens)
+        return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight, cu_seqlens = ctx.saved_tensors
+        with torch.enable_grad():
+            x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
+            y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+        return *torch.autograd.grad(y, (x, weight), dy, allow_unused=True, materialize_grads=True), None
+
+
+class SeparateFunction(Function):
+    @staticmethod
+    def forward(x, weight, cu_seqlens):
+        return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+
+apply, separate_apply = Function.apply, SeparateFunction.apply
 
 
 def naming_one(x, weight, bias=None, *, cu_seqlens, **options):
@@ -134,9 +179,8 @@ adapted_stateful = adapters.adapt(always_states, op="causal_conv1d", fixed={"ret
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(KERNELS)
+def _mine(working_folder: Path) -> None:
+    (working_folder / "mine.py").write_text(KERNELS)
 
 
 def judged(name: str, op: str | None = "causal_conv1d", law: str = "reference", **settings: Any) -> tuple[Verdict, str]:
@@ -152,10 +196,33 @@ def test_options_of_a_catch_all_are_not_passed_and_are_named() -> None:
     verdict, notes = judged("with_a_catch_all")
     assert verdict.status == "passed"
     assert "(**kwargs), which may ignore them, so they are not passed: bias, initial_states, activation" in notes
-    assert "in its signature" in notes
+    assert (
+        "in its signature, or in an adapter's names: from packproof.adapters import adapt; with_a_catch_all = adapt("
+        in notes
+    )
     verdict, notes = judged("naming_one")
     assert verdict.status == "passed"
     assert "so they are not passed: initial_states, activation, return_final_states;" in notes
+    assert "names={'initial_states': 'initial_states', 'activation': 'activation'" in notes
+
+
+def test_names_read_from_a_catch_all_are_arguments() -> None:
+    verdict, notes = judged("reading")
+    assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
+    assert "takes max_seqlen: made of cu_seqlens" in notes
+    assert "mine.py:reading does not take, so it is not tested for: initial_states, return_final_states" in notes
+    assert "catch-all" not in notes
+    with pytest.raises(UsageError, match=r"reading_ids: takes \(x, weight, segment_ids\)"):
+        open_target(CheckRequest("mine.py:reading_ids", op="causal_conv1d"))
+
+
+@pytest.mark.parametrize("name", ["by_position_alone", "apply", "separate_apply", "Function.apply"])
+def test_arguments_by_position_alone_are_passed_so(name: str) -> None:
+    verdict, notes = judged(name)
+    assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
+    features = "initial_states" if name == "by_position_alone" else "bias, initial_states"
+    assert f"not tested for: {features}" in notes
+    assert "catch-all" not in notes
 
 
 @pytest.mark.parametrize("name", ["operator", "packet", "overload", "adapted_operator"])
@@ -165,8 +232,9 @@ def test_an_operator_has_the_signature_of_its_schema(name: str) -> None:
     assert "not tested for: initial_states, activation, return_final_states" in notes
 
 
-@pytest.mark.parametrize("name", ["module", "adapted_module"])
-@pytest.mark.parametrize("law", ["reference", "torch_compile"])
+@pytest.mark.parametrize(
+    ("name", "law"), [("module", "reference"), ("module", "torch_compile"), ("adapted_module", "reference")]
+)
 def test_a_module_has_the_signature_of_its_forward(name: str, law: str) -> None:
     verdict, notes = judged(name, None if name.startswith("adapted") else "causal_conv1d", law)
     assert verdict.status == "passed"
@@ -192,14 +260,11 @@ def test_metadata_by_the_names_of_the_field_is_made(name: str, made: str, domain
 def test_where_names_are_ambiguous_the_adapter_to_paste_is_printed() -> None:
     verdict, notes = judged("either")
     assert verdict.status == "passed"
-    line = "adapt('mine.py:either', op='causal_conv1d', metadata={'cu_seqlens': cu_seqlens, 'seq_idx': seq_idx})"
+    line = (
+        "from packproof.adapters import adapt, cu_seqlens, seq_idx; "
+        "either = adapt(either, op='causal_conv1d', metadata={'cu_seqlens': cu_seqlens, 'seq_idx': seq_idx})"
+    )
     assert f"has defaults for seq_idx beside cu_seqlens, which stay; to pass them: {line}" in notes
-    names = "names={'x': 'hidden', 'weight': 'filters'}, metadata={'offsets': cu_seqlens}"
-    given = "metadata={'cu_seqlens': cu_seqlens}, given={'chunk_size': ...}"
-    for name, words in (("in_other_words", names), ("in_chunks", given)):
-        with pytest.raises(UsageError) as refused:
-            open_target(CheckRequest(f"mine.py:{name}", op="causal_conv1d"))
-        assert str(refused.value).endswith(f"such as adapt('mine.py:{name}', op='causal_conv1d', {words})")
 
 
 @pytest.mark.parametrize("name", ["declared", "adapted", "stateful", "adapted_stateful"])
@@ -228,7 +293,7 @@ def test_the_option_with_which_a_kernel_equals_the_reference_is_named() -> None:
     assert verdict.failure is not None
     (line,) = (line for line in verdict.failure.lines if "equals the reference" in line)
     assert line.startswith("equals the reference with causal=True, here and in 6 other packs")
-    assert line.endswith("a kernel that has it fixed declares fixed={'causal': True}")
+    assert line.endswith("if it has that fixed, paste below it:")
     verdict, _ = judged("deaf")
     assert verdict.failure is not None
     assert any(

@@ -12,14 +12,14 @@ from packproof.harness.check.check import run_check
 from packproof.harness.check.failure import ReplayInfo
 from packproof.harness.check.request import Allowance, CheckRequest
 from packproof.harness.check.rounds import CaseSelection
-from packproof.harness.check.target import CheckTarget
+from packproof.harness.check.targets.target import CheckTarget
 from packproof.harness.check.unit import evaluate_cells
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.report.events import Cell, CellFinished, RunFinished, Verdict
 from packproof.harness.report.formats.junit import JunitReport
-from packproof.properties.declaration import Declaration
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.declaration import Declaration
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from tests.quality import faulty_kernels
 from tests.quality.faulty_kernels import RUNNING_SUM, correct, slack_rows, slack_rows_and_tile_leak
 

@@ -9,7 +9,7 @@ import torch
 from packproof.base.errors import KernelFault
 from packproof.harness.process.worker import Worker
 from packproof.harness.report.coverage import Coverage
-from packproof.properties.call import Call, FailedCompilation, SlowCompilation
+from packproof.properties.calling.call import Call, FailedCompilation, SlowCompilation
 from packproof.properties.cases.case import Case
 
 Make = Callable[..., Call]

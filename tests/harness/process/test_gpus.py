@@ -18,6 +18,7 @@ from packproof.harness.pytest import xdist_order
 from packproof.harness.pytest.plugin import Proof
 from packproof.harness.report.events import Cell, Event, RunFinished, Verdict
 from packproof.properties.laws.catalogue import PROPERTIES
+from tests.in_process import environment
 
 ROOT = Path(__file__).parents[3]
 INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))
@@ -33,12 +34,11 @@ def test_where(number):
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def host(tmp_path: Path) -> Iterator[Path]:
     """A folder on the search path where a test puts an nvidia-smi; no GPU is hidden or chosen."""
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     gpus._installed_gpu_count.cache_clear()
-    yield tmp_path
+    with environment(PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}", CUDA_VISIBLE_DEVICES=None):
+        yield tmp_path
     gpus._installed_gpu_count.cache_clear()
 
 
@@ -60,12 +60,10 @@ def test_gpus_are_counted_without_starting_cuda(host: Path) -> None:
     ("listed", "names"),
     [("3, 5", ["3", "5"]), ("GPU-9f,GPU-1c", ["GPU-9f", "GPU-1c"]), ("2,-1,3", ["2"]), ("", []), ("-1", [])],
 )
-def test_an_existing_list_is_respected(
-    host: Path, monkeypatch: pytest.MonkeyPatch, listed: str, names: list[str]
-) -> None:
+def test_an_existing_list_is_respected(host: Path, listed: str, names: list[str]) -> None:
     install(host, TWO)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
-    assert gpus.visible_gpus() == names
+    with environment(CUDA_VISIBLE_DEVICES=listed):
+        assert gpus.visible_gpus() == names
 
 
 def test_a_host_whose_driver_does_not_answer_has_no_gpu(host: Path) -> None:
@@ -77,10 +75,9 @@ def test_a_host_whose_driver_does_not_answer_has_no_gpu(host: Path) -> None:
 
 @pytest.mark.usefixtures("host")
 @pytest.mark.parametrize(("cores", "expected"), [(1, 2), (5, 4), (8, 8), (200, 16)])
-def test_every_gpu_has_as_many_workers(monkeypatch: pytest.MonkeyPatch, cores: int, expected: int) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(cores))
-    assert gpus.worker_count() == expected
+def test_every_gpu_has_as_many_workers(cores: int, expected: int) -> None:
+    with environment(CUDA_VISIBLE_DEVICES="0,1"):
+        assert gpus.worker_count(cores) == expected
 
 
 def seen(folder: Path, *arguments: str, suite: str = SUITE, **environment: str) -> set[tuple[str, ...]]:
@@ -116,7 +113,7 @@ def test_n_auto_starts_workers_for_every_gpu(host: Path) -> None:
 
 def test_n_auto_means_gpus_whichever_plugin_was_loaded_first(host: Path) -> None:
     pytest.importorskip("xdist", reason="needs pytest-xdist")
-    many = [str(number) for number in range(2 * len(os.sched_getaffinity(0)) + 1)]  # xdist would count cores
+    many = [str(number) for number in range(len(os.sched_getaffinity(0)) + 1)]  # xdist would count cores
     suite = SUITE.replace("range(8)", f"range({4 * len(many)})")
     found = seen(host, "-n", "auto", "--packproof-device=cuda", suite=suite, CUDA_VISIBLE_DEVICES=",".join(many))
     assert {gpu for _, gpu in found} == set(many)
@@ -135,13 +132,12 @@ def test_a_kernel_is_checked_on_the_gpu_of_its_worker(monkeypatch: pytest.Monkey
         assigned.append(os.environ["CUDA_VISIBLE_DEVICES"])
         yield RunFinished((Verdict(Cell("op", "m:f", "packing", "float32", "cuda"), "gpu", "passed", 1, 0.1),), 0.1)
 
-    monkeypatch.setattr("packproof.harness.check.check.run_check", engine)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    monkeypatch.setattr("packproof.harness.check.run_check", engine)
     for worker in ("gw0", "gw1", "gw2"):
-        monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
-        Proof(CheckRequest("m:f", device="cuda"), lambda name, value: None)()
+        with environment(CUDA_VISIBLE_DEVICES="4,7", PYTEST_XDIST_WORKER=worker):
+            Proof(CheckRequest("m:f", device="cuda"), lambda name, value: None)()
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
     assert assigned == ["4", "7", "4"]
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
 
 
 def test_workers_side_by_side_check_different_kernels_and_dtypes() -> None:

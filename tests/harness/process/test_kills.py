@@ -12,7 +12,7 @@ from packproof.harness.process.privilege import child_pids
 from packproof.harness.process.worker import Worker
 from packproof.harness.process.zygote_client import ZygoteClient, shared_zygote
 from packproof.proof.museum.kills import Kind, kills
-from packproof.properties.call import Call
+from packproof.properties.calling.call import Call
 
 
 @pytest.mark.proof

@@ -6,11 +6,15 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
+import torch
 
+from packproof.base.errors import UsageError
 from packproof.harness.process import parallel
-from packproof.harness.process.parallel import UnitError, run_on_every_core, run_side_by_side
+from packproof.harness.process.parallel import UnitError, differentiate_apart, run_on_every_core, run_side_by_side
+from tests.in_process import environment
 
 
 def pids(count: int, seconds: float = 0.0) -> Iterator[int]:
@@ -134,11 +138,31 @@ def test_where_forks_cannot_differentiate_units_run_here_one_after_another(monke
     assert list(run_side_by_side([partial(pids, 2)] * 2, max_processes=2, record_type=int)) == [os.getpid()] * 4
 
 
-def test_units_on_cuda_are_spread_over_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_on_cuda_are_spread_over_the_gpus() -> None:
     def where() -> Iterator[str]:
         yield os.environ["CUDA_VISIBLE_DEVICES"]
 
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    assert sorted(run_on_every_core([where] * 3, "cuda", record_type=str)) == ["4", "4", "7"]
-    assert list(run_on_every_core([where], "cpu", record_type=str)) == ["4,7"]
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
+    with environment(CUDA_VISIBLE_DEVICES="4,7"):
+        assert sorted(run_on_every_core([where] * 3, "cuda", record_type=str)) == ["4", "4", "7"]
+        assert list(run_on_every_core([where], "cpu", record_type=str)) == ["4,7"]
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
+
+
+@pytest.mark.parametrize("accelerator", [None, "cuda"])
+def test_autograd_is_used_in_a_fork_where_there_is_a_gpu(
+    accelerator: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: accelerator)
+    file = tmp_path / "pid"
+    differentiate_apart(lambda: file.write_text(str(os.getpid())))
+    assert (file.read_text() == str(os.getpid())) == (accelerator is None)
+
+
+def test_an_error_of_such_a_fork_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: "cuda")
+
+    def fails() -> None:
+        raise UsageError("its reference looks ahead")
+
+    with pytest.raises(UsageError, match="its reference looks ahead"):
+        differentiate_apart(fails)

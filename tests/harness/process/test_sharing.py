@@ -5,16 +5,13 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
 
-import pytest
-
-from packproof.harness.process import sharing
 from packproof.harness.process.parallel import run_side_by_side
 from packproof.harness.process.sharing import CoreTime, without_core
 
 
-def counts(name: str, seconds: float, until: float, own: float) -> Iterator[str]:
+def counts(name: str, seconds: float, until: float, own: float, slice_seconds: float = 10.0) -> Iterator[str]:
     """Its name every 0.05 s, as long as it may. own: seconds that are its share."""
-    core_time, enough = CoreTime(until, time.monotonic() + own), time.monotonic() + seconds
+    core_time, enough = CoreTime(until, time.monotonic() + own, slice_seconds), time.monotonic() + seconds
     while time.monotonic() < enough and core_time.wait_for_turn():
         yield name
         time.sleep(0.05)
@@ -51,10 +48,9 @@ def test_without_a_limit_none_waits() -> None:
     assert order(run_side_by_side(units, 1, record_type=str)) == ["a", "b"]
 
 
-def test_several_that_have_had_their_share_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "_SLICE_SECONDS", 0.3)
+def test_several_that_have_had_their_share_alternate() -> None:
     now = time.monotonic()
-    units = [partial(counts, name, 30.0, now + 5, 0.2) for name in "ab"]
+    units = [partial(counts, name, 30.0, now + 5, 0.2, slice_seconds=0.3) for name in "ab"]
     assert order(run_side_by_side(units, 1, record_type=str))[:4] == ["a", "b", "a", "b"]
 
 
@@ -63,13 +59,12 @@ def test_what_needs_no_core_leaves_it_to_another() -> None:
     assert order(run_side_by_side(units, 1, record_type=str)) == ["waits", "computes", "waits"]
 
 
-def test_everyone_has_its_share_where_there_are_more_than_may_live(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everyone_has_its_share_where_there_are_more_than_may_live() -> None:
     """One that has had it ends then, before its time is up."""
-    monkeypatch.setattr(sharing, "_MAX_PROCESSES_PER_CORE", 2)
     now = time.monotonic()
-    units = [partial(counts, name, 30.0, now + 4, 0.3) for name in "abcde"]
+    units = [partial(counts, name, 30.0, now + 4, 0.2) for name in "abcdef"]
     found = order(run_side_by_side(units, 1, record_type=str))
-    assert set(found) == set("abcde")
+    assert set(found) == set("abcdef")
     assert time.monotonic() - now < 6
 
 

@@ -19,7 +19,7 @@ from packproof.harness.process.wire import (
     result_frame,
 )
 from packproof.interpreter.memory_guard import POISON, fill_poison, is_poison
-from packproof.properties.call import Call, Refusal, Result
+from packproof.properties.calling.call import Call, Refusal, Result
 
 
 def through(frame: Frame, piece: int = 1 << 20) -> Frame:

@@ -1,12 +1,13 @@
 """The worker process: every rogue is detected with a plain message, and the next call runs as if none had failed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +16,13 @@ import torch
 from torch import Tensor
 
 from packproof.base.errors import KernelFault, PackproofError, UsageError
-from packproof.harness.process import worker as worker_module
 from packproof.harness.process.child import Child
 from packproof.harness.process.kernel_process import KernelProcess
 from packproof.harness.process.wire import Frame
 from packproof.harness.process.worker import Worker
 from packproof.interpreter.memory_guard import is_poison
-from packproof.properties.call import Call, MachineLimit, OutsideDomain, Refusal, Result
+from packproof.properties.calling.call import Call, MachineLimit, OutsideDomain, Refusal, Result
+from tests.in_process import environment, imports_of
 
 Make = Callable[..., Call]
 Rogue = Callable[[str], str]
@@ -50,81 +51,62 @@ def test_a_call_that_fills_a_gpu_has_a_quarter_of_the_time(make_call: Make, tmp_
         assert 2 < time.monotonic() - started < 8
 
 
-@pytest.fixture
-def waited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The devices whose memory was waited for."""
-    devices: list[str] = []
-
-    @contextmanager
-    def alone(device: str, until: float) -> Iterator[None]:
-        devices.append(device)
-        yield
-
-    monkeypatch.setattr(worker_module, "exclusive_device", alone)
-    return devices
+def locks(folder: Path) -> list[str]:
+    """The devices whose memory was waited for: each has a file, whose lock was held."""
+    return re.findall(rf"packproof-{os.getuid()}-(cpu|cuda-test)-", " ".join(map(str, folder.glob("*.lock"))))
 
 
 def test_a_small_call_that_lacks_memory_runs_once_more_when_no_other_may_fill_it(
-    make_call: Make, rogue: Rogue, monkeypatch: pytest.MonkeyPatch, waited: list[str]
+    make_call: Make, rogue: Rogue, temporary: Path
 ) -> None:
-    call = make_call(1)
-    with Worker(rogue("good")) as worker:
-        run = worker._call_once
-
-        def crowded(call: Call, until: float) -> Result:
-            if not waited:
+    class Crowded(Worker):
+        def _call_once(self, call: Call, until: float) -> Result:
+            if not locks(temporary):
                 raise MachineLimit("another process has it all")
-            return run(call, until)
+            return super()._call_once(call, until)
 
+    call = make_call(1)
+    with Crowded(rogue("good")) as worker:
         worker.open()
-        monkeypatch.setattr(worker, "_call_once", crowded)
         with pytest.raises(MachineLimit):  # on a CPU no one waits for another
             worker.run(call)
         worker.device = "cuda:test"
         assert worker.run(call).outputs["y"].shape == call.inputs["x"].shape
-    assert waited == ["cuda:test"]
+    assert locks(temporary) == ["cuda-test"]
 
 
-def test_a_process_that_finds_no_memory_for_its_context_starts_once_more(
-    rogue: Rogue, monkeypatch: pytest.MonkeyPatch, waited: list[str]
-) -> None:
-    enough = False
-    with Worker(rogue("good")) as worker:
-        take = worker._supply.take
+def test_a_process_that_finds_no_memory_for_its_context_starts_once_more(rogue: Rogue, temporary: Path) -> None:
+    class Crowded(Worker):
+        starts = 0
 
-        def crowded(*, warm: bool) -> KernelProcess:
-            if not (waited and enough):
+        def _opened(self, *, warm: bool) -> KernelProcess:
+            self.starts += 1
+            if not locks(temporary):
                 raise MachineLimit("cuda cannot be used: CUDA error: out of memory")
-            return take(warm=warm)
+            return super()._opened(warm=warm)
 
-        monkeypatch.setattr(worker._supply, "take", crowded)
-        with pytest.raises(UsageError, match=r"^cuda cannot be used: CUDA error: out of memory$"):
-            worker.open()
-        enough = True
+    with Crowded(rogue("good")) as worker:
         worker.open()
+        assert (worker.starts, locks(temporary)) == (2, ["cpu"])
+        for lock in temporary.glob("*.lock"):
+            lock.write_text("")
         worker.open()
-    assert waited == ["cpu"]
+        assert worker.starts == 3
 
 
-def test_what_finds_no_memory_says_so(rogue: Rogue, monkeypatch: pytest.MonkeyPatch, waited: list[str]) -> None:
+def test_what_finds_no_memory_says_so(rogue: Rogue, monkeypatch: pytest.MonkeyPatch, temporary: Path) -> None:
     """The worker's process, to its parent, which then waits for the memory."""
     monkeypatch.setattr(Child, "receive", lambda *_: Frame("crowded", body={"pid": 0, "text": "full"}))
     with Worker(rogue("good")) as worker, pytest.raises(UsageError, match=r"^full$"):
         worker.open()
-    assert waited == ["cpu"]
+    assert locks(temporary) == ["cpu"]
 
 
-def test_a_kernel_has_the_environment_of_its_caller(
-    make_call: Make, rogue: Rogue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_has_the_environment_of_its_caller(make_call: Make, rogue: Rogue) -> None:
     """Not the environment at the first kernel, whose zygote all later workers come from."""
     call = make_call(2)
     for scale in ("3", "5", None):
-        if scale:
-            monkeypatch.setenv("PACKPROOF_ROGUE_SCALE", scale)
-        else:
-            monkeypatch.delenv("PACKPROOF_ROGUE_SCALE")
-        with Worker(rogue("scaled_by_the_environment")) as worker:
+        with environment(PACKPROOF_ROGUE_SCALE=scale), Worker(rogue("scaled_by_the_environment")) as worker:
             y = worker.run(call).outputs["y"]
         assert torch.equal(y, call.inputs["x"] * call.inputs["weight"] * float(scale or 1))
 
@@ -232,16 +214,44 @@ def test_a_spare_that_went_with_its_zygote_is_not_missed(make_call: Make, rogue:
 
 
 def test_a_hang_ends_at_the_time_limit(make_call: Make, rogue: Rogue) -> None:
-    with Worker(rogue("hang_on_one_token"), time_limit=1) as worker:
+    with Worker(rogue("spins_on_one_token"), time_limit=1) as worker:
         worker.run(make_call(2))
         start = time.monotonic()
         with pytest.raises(
-            KernelFault, match=r"^gave no answer within 1 s\n.*rogues.py.* in hang_on_one_token$"
+            KernelFault, match=r"^gave no answer within 1 s\n.*rogues.py.* in spins_on_one_token$"
         ) as fault:
             worker.run(make_call(1))
         assert fault.value.kind == "hung"
         assert 1 <= time.monotonic() - start < 10 * 1 + 4  # it spins, and has longer where it waits for a core
         worker.run(make_call(2))
+
+
+SLOW = """
+import time
+def slow(x, weight, *, cu_seqlens):
+    time.sleep({seconds})
+    return x * weight
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error", "words"),
+    [
+        ("0.002 * len(x) ** 2", MachineLimit, "40 tokens are too slow to be judged: it gave no answer within 1 s"),
+        ("1000 * (len(x) == 40)", KernelFault, "gave no answer within 1 s"),
+    ],
+    ids=["slow", "hung"],
+)
+def test_a_call_as_slow_as_smaller_ones_let_expect_is_no_hang(
+    make_call: Make, tmp_path: Path, seconds: str, error: type[PackproofError], words: str
+) -> None:
+    kernel = tmp_path / "slow.py"
+    kernel.write_text(SLOW.format(seconds=seconds))
+    with Worker(f"{kernel}:slow", time_limit=1.0, warmup_limit=30.0) as worker:
+        worker.run(make_call(3))
+        worker.run(make_call(14))
+        with pytest.raises(error, match=words):
+            worker.run(make_call(40))
 
 
 def test_an_interrupted_call_leaves_no_answer_for_the_next(make_call: Make, rogue: Rogue) -> None:
@@ -402,7 +412,7 @@ def test_thousands_of_calls_leak_nothing(make_call: Make, rogue: Rogue) -> None:
 _PARENT = """
 import signal, sys, torch
 from packproof.harness.process.worker import Worker
-from packproof.properties.call import Call
+from packproof.properties.calling.call import Call
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
 call = Call({"x": torch.ones(1, 4), "weight": torch.ones(4)}, torch.tensor([0, 1]), {}, ("y",))
 with Worker(sys.argv[1], time_limit=100) as worker:
@@ -444,6 +454,6 @@ def test_a_zygote_that_cannot_start_reports_the_reason(
 
     (tmp_path / "safetensors.py").write_text("raise ImportError('a broken installation')\n")
     monkeypatch.setattr(zygote_client, "_shared_zygotes", {})
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with Worker(rogue("good")) as worker, pytest.raises(PackproofError, match="a broken installation"):
+    refused = pytest.raises(PackproofError, match="a broken installation")
+    with imports_of(tmp_path), Worker(rogue("good")) as worker, refused:
         worker.run(make_call(2))

@@ -10,7 +10,7 @@ import torch
 
 from packproof.base.errors import KernelFault, UsageError
 from packproof.harness.process.worker import Worker
-from packproof.properties.call import Call
+from packproof.properties.calling.call import Call
 
 Make = Callable[..., Call]
 Rogue = Callable[[str], str]

@@ -4,9 +4,10 @@ The root, or any other directory that no one has chosen, holds what a kernel tha
 here only looks; one that deletes is in the museum, and runs in a throwaway root.
 """
 
+import contextlib
 import os
-import tempfile
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from packproof.base.errors import KernelFault, UsageError
 from packproof.harness.process import process_supply
 from packproof.harness.process.worker import Worker
 from packproof.harness.process.zygote_client import import_path, spawn_zygote
-from packproof.properties.call import Call, Refusal
+from packproof.properties.calling.call import Call, Refusal
 
 Make = Callable[..., Call]
 LOOKS = """
@@ -34,22 +35,13 @@ def kernel(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def gone(tmp_path: Path) -> Iterator[Path]:
     """The working directory, which does not exist any more."""
     folder = tmp_path / "gone"
     folder.mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
-    return folder
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files lie."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
+    with contextlib.chdir(folder):
+        folder.rmdir()
+        yield folder
 
 
 def place(worker: Worker, call: Call) -> str:
@@ -58,12 +50,9 @@ def place(worker: Worker, call: Call) -> str:
     return str(error.value)
 
 
-def test_a_worker_starts_where_its_parent_is(
-    make_call: Make, kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_starts_where_its_parent_is(make_call: Make, kernel: str, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    with Worker(kernel) as worker:
+    with contextlib.chdir(tmp_path / "here"), Worker(kernel) as worker:
         assert f"in {tmp_path / 'here'}: []" in place(worker, make_call(2))
 
 
@@ -106,17 +95,23 @@ def test_a_process_that_starts_workers_does_so_where_there_is_no_directory(
     assert list(temporary.iterdir()) == []
 
 
-def test_nothing_is_imported_from_the_root_where_the_directory_is_gone(
-    gone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.path", ["", "src", "/somewhere/else"])
-    assert import_path() == ["/somewhere/else"]
+@pytest.fixture
+def relative_entries() -> Iterator[None]:
+    """Two entries of sys.path that depend on the working directory, and one that does not."""
+    sys.path[:0] = ["", "src", "/somewhere/else"]
+    yield
+    del sys.path[:3]
 
 
-def test_what_is_imported_is_found_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", ["", "src", "/somewhere/else"])
-    assert import_path() == [str(tmp_path), str(tmp_path / "src"), "/somewhere/else"]
+@pytest.mark.usefixtures("gone", "relative_entries")
+def test_nothing_is_imported_from_the_root_where_the_directory_is_gone() -> None:
+    assert import_path()[0] == "/somewhere/else"
+    assert set(import_path()) <= set(sys.path[2:])
+
+
+@pytest.mark.usefixtures("relative_entries")
+def test_what_is_imported_is_found_from_any_directory(working_folder: Path) -> None:
+    assert import_path()[:3] == [str(working_folder), str(working_folder / "src"), "/somewhere/else"]
 
 
 def test_a_file_is_not_looked_for_in_a_directory_that_is_gone(gone: Path) -> None:

@@ -1,6 +1,5 @@
 """The pytest plugin in separate suites, with a fake engine that supplies the verdicts."""
 
-import importlib.metadata
 import os
 import subprocess
 import sys
@@ -15,11 +14,10 @@ from packproof.base.errors import UsageError
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
 from packproof.properties.laws.catalogue import PROPERTIES
+from tests.in_process import PLUGIN, environment, pytest_in
 
 pytest_plugins = ["pytester"]
 
-INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))
-PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest.plugin")
 SUITE = """
 import pytest
 
@@ -52,7 +50,7 @@ def engine(request: CheckRequest) -> Iterator[Event]:
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    monkeypatch.setattr("packproof.harness.check.check.run_check", engine)
+    monkeypatch.setattr("packproof.harness.check.run_check", engine)
     return pytester
 
 
@@ -188,9 +186,9 @@ def test_a_requested_gpu_that_is_missing_is_an_error(suite: pytest.Pytester, mon
     )
 
 
-def test_the_summary_has_the_finding(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    result = run(suite, SUITE.format(more=", properties=['packing']"))
+def test_the_summary_has_the_finding(suite: pytest.Pytester) -> None:
+    with environment(COLUMNS="160"):
+        result = run(suite, SUITE.format(more=", properties=['packing']"))
     result.stdout.fnmatch_lines(
         ["FAILED *?packing-bf16? - conv packing (y) at ?1, 1?: sequence 1, token 0: wrong; standard 0"]
     )
@@ -261,13 +259,8 @@ def test_workers_of_xdist_send_a_wrong_marker_as_text(suite: pytest.Pytester) ->
 
 def test_a_suite_without_kernels_does_not_import_torch(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text("import sys\ndef test(): assert 'torch' not in sys.modules")
-    done = pytest_in(tmp_path)
-    assert done.returncode == 0, done.stdout
-
-
-def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a suite in a separate process."""
     path = os.pathsep.join([str(Path(__file__).parents[3] / "src"), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "pytest", "-q", *PLUGIN, "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", *PLUGIN, "-p", "no:cacheprovider"]
     env = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stdout

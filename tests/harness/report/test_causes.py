@@ -8,7 +8,7 @@ from packproof.harness.report.events import Cell, CellFinished, Failure, RunFini
 from packproof.harness.report.formats.github import summary
 from packproof.harness.report.formats.json_file import JsonReport
 from packproof.harness.report.formats.junit import JunitReport
-from packproof.harness.report.wording import failure_texts
+from packproof.harness.report.wording.results import failure_texts
 
 
 def failing(

@@ -1,7 +1,7 @@
 """The text of failures with one cause: that of the one that tells most."""
 
 from packproof.harness.report.events import Cell, Failure, Verdict
-from packproof.harness.report.wording import failure_texts
+from packproof.harness.report.wording.results import failure_texts
 
 CAUSE = "y has shape (1, 3), expected (2, 3) (s d)"
 

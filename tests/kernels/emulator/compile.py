@@ -3,22 +3,41 @@
 import ctypes
 import re
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from packproof.kernels import cuda
 
 _HERE = Path(__file__).parent
-_FLAGS = ("-O1", "-w", "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing")
+# without _FORTIFY_SOURCE, which takes a jump to the stack of another fiber for an error
+_FLAGS = ("-O1", "-w", "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+_BUILD = tempfile.TemporaryDirectory()
+
+LAUNCHED_MACROS: list[dict[str, str]] = []
+"""Of each set of kernels that was asked for, in order."""
+
+
+def install() -> None:
+    """In this process, kernels in CUDA C++ run on the CPU from now on."""
+    cuda.kernels = _emulated
+    cuda.missing_requirement = lambda device: ""
+
+
+def _emulated(name: str, device: torch.device, macros: cuda.Macros) -> "Emulated":
+    LAUNCHED_MACROS.append(dict(macros))
+    return Emulated(name, macros)
 
 
 @cache
-def library(name: str, macros: cuda.Macros, folder: Path) -> ctypes.CDLL:
+def _library(name: str, macros: cuda.Macros) -> ctypes.CDLL:
     """A source of packproof's kernels for this CPU."""
+    folder = Path(_BUILD.name)
     text = cuda.source(name).replace('#include "hardware.cuh"', '#include "gpu.h"\n#include "hardware.h"')
     text = re.sub(r"extern __shared__ float4 (\w+)\[\];", r"float4* \1 = dynamic_shared;", text)
     text += "\nstatic const long long* values;\n" + "".join(
@@ -52,8 +71,8 @@ def _entry(name: str, types: Mapping[str, str]) -> str:
 class Emulated:
     """What cuda.Kernels is on a GPU."""
 
-    def __init__(self, name: str, macros: cuda.Macros, folder: Path) -> None:
-        self._library = library(name, macros, folder)
+    def __init__(self, name: str, macros: cuda.Macros) -> None:
+        self._library = _library(name, macros)
         self._signatures = cuda.signatures(name)
 
     def __contains__(self, kernel: str) -> bool:

@@ -1,5 +1,6 @@
 // CUDA C++ as a CPU compiler reads it: a block's threads are fibers that switch at barriers and exchanges. Shared
 // memory holds NaN until it is written.
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
@@ -54,17 +55,26 @@ struct Copy {
     int bytes;
 };
 struct Fiber {
-    ucontext_t context;
+    ucontext_t context;  // where it starts
+    jmp_buf place;       // where it goes on: swapcontext would ask the system for signal masks at each barrier
     std::vector<char> stack;
     int barriers, exchanges;
-    bool ended;
+    bool started, ended;
     std::deque<Copy> copies;  // in flight: they arrive only when they are waited for
 };
 static std::vector<Fiber> fibers;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static int current;
 
-static void yield_to_scheduler() { swapcontext(&fibers[current].context, &scheduler); }
+static void yield_to_scheduler() {
+    if (!_setjmp(fibers[current].place)) _longjmp(scheduler, 1);
+}
+static void resume(Fiber& f) {
+    if (_setjmp(scheduler)) return;
+    if (f.started) _longjmp(f.place, 1);
+    f.started = true;
+    setcontext(&f.context);
+}
 
 static void wait_for(int Fiber::*count, int first, int last) {
     int mine = ++(fibers[current].*count);
@@ -122,10 +132,9 @@ static void run(void (*kernel)(), int programs, int threads) {
             getcontext(&f.context);
             f.context.uc_stack.ss_sp = f.stack.data();
             f.context.uc_stack.ss_size = f.stack.size();
-            f.context.uc_link = &scheduler;
             makecontext(&f.context, fiber, 0);
             f.barriers = f.exchanges = 0;
-            f.ended = false;
+            f.started = f.ended = false;
             f.copies.clear();
         }
         for (bool some = true; some;) {
@@ -135,7 +144,7 @@ static void run(void (*kernel)(), int programs, int threads) {
                 some = true;
                 current = threadIdx.x = i;
                 blockIdx.x = program;
-                swapcontext(&scheduler, &fibers[i].context);
+                resume(fibers[i]);
             }
         }
     }

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.bench.packing import CAPACITY, measure_packers, sample_lengths
+from packproof.bench.packing import PACK_CAPACITY, measure_packers, sample_lengths
 from packproof.cli import ending, main
 
 
@@ -13,7 +13,7 @@ def test_padding_is_that_of_the_paper() -> None:
     lengths = sample_lengths(20_000)
     assert (min(lengths), max(lengths)) == (57, 2048)
     assert abs(sum(lengths) / len(lengths) - 646) < 10
-    rows = {row.packer: row for row in measure_packers(lengths, CAPACITY)}
+    rows = {row.packer: row for row in measure_packers(lengths, PACK_CAPACITY)}
     assert abs(rows["in_order"].padding - 0.191) < 0.02
     assert rows["best_fit"].padding < 0.005
     assert rows["split"].padding < 1 / rows["split"].packs

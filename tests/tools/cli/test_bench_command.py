@@ -24,8 +24,8 @@ def test_the_help_of_each_has_its_options_alone(name: str, capsys: pytest.Captur
     text = printed(f"{name} --help", capsys)
     assert text.startswith(f"Usage: packproof bench {name} ")
     lines = [line.split() for line in text.partition("Options:")[2].splitlines()]
-    options = [words[0] for words in lines if words and words[0].startswith("--")]
-    assert options == [f"--{option}" for option in f"{OPTIONS[name]} help".split()]
+    options = [words[0] for words in lines if words and words[0].startswith("-")]
+    assert options == [*(f"--{option}" for option in OPTIONS[name].split()), "-h,"]
 
 
 def test_the_help_of_the_bench_has_the_subcommands(capsys: pytest.CaptureFixture[str]) -> None:

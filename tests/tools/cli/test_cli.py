@@ -21,6 +21,7 @@ from packproof.harness.check.replay import ReplayOutcome
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.process.start.exit import exit_at_once
 from packproof.harness.report.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
+from tests.in_process import environment
 
 HERE = "packproof.refs:rope"
 CELL = Cell("rope", "my_kernels:rope", "packing", "float32", "cpu")
@@ -52,7 +53,7 @@ def ended(*verdicts: Verdict, interrupted: bool = False) -> Engine:
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> object:
     def install(engine: Engine, *arguments: str) -> int:
-        monkeypatch.setattr("packproof.harness.check.check.run_check", engine)
+        monkeypatch.setattr("packproof.harness.check.run_check", engine)
         return main.run(["check", *arguments])
 
     return install
@@ -179,7 +180,11 @@ def test_a_bug_of_packproof_is_reported(play, capsys: pytest.CaptureFixture[str]
             "no property is called 'packin'; did you mean packing? there are: reference,",
         ),
         (f"check {HERE} --op rope --profile fast", "no profile is called 'fast'; there are: quick, standard, thorough"),
-        (f"check {HERE} --op rope --device gpu", "no device is called 'gpu'; did you mean cpu? there are: cpu, cuda"),
+        (f"check {HERE} --op rope --device gpu", "no device is called 'gpu'; did you mean cuda? there are: cpu, cuda"),
+        (
+            f"check {HERE} --op rope --dtype half",
+            "no dtype is called 'half'; did you mean fp16? there are: fp64, fp32,",
+        ),
         ("check no_such_module:f --op rope", "no_such_module"),
         (f"check {HERE}e --op rope", "packproof.refs has no ropee"),
         ("check --seed x", "Invalid value for '--seed'"),
@@ -209,14 +214,14 @@ def test_a_wrong_call_gets_one_line(line: str, message: str, capsys: pytest.Capt
 def test_replay(
     status: str, verdict: Verdict, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def replayed(path: str, *, maps: bool) -> ReplayOutcome:
-        return ReplayOutcome(status, f"{path} {status}", verdict)  # type: ignore[arg-type]
+    def replayed(path: str, *, target: str | None, maps: bool) -> ReplayOutcome:
+        return ReplayOutcome(status, f"{path} {target} {status}", verdict)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("packproof.models.replay.replay", replayed)
+    monkeypatch.setattr("packproof.models.replay", replayed)
     monkeypatch.setattr("packproof.cli.check.read_content", lambda _path: {})
     monkeypatch.setattr("packproof.cli.check.read_replay", lambda _path: {"device": "cpu"})
-    assert main.run(["replay", "r.json"]) == code
-    assert capsys.readouterr().out == f"r.json {status}\n"
+    assert main.run(["replay", "r.json", "--target", "m:f"]) == code
+    assert capsys.readouterr().out == f"r.json m:f {status}\n"
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,6 +230,29 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"  rope +x\[t h k\], cos\[m r\], sin\[m r\], offsets\[s\?\] -> y\[t h k\]\n", out)
     assert "  packproof.kernels.rope:rope" in out
     assert re.search(r"\n  packing +A sequence computes in the pack what it computes alone", out)
+
+
+HELPS = (
+    *("", "check", "peers", "replay", "diff", "bench", "bench kernels", "bench packing", "bench stack", "bench ranks"),
+    *("bench fp8", "table", "proof", "mutate", "list", "museum", "museum run", "museum rogues", "model", "models"),
+)
+
+
+@pytest.mark.parametrize("command", HELPS)
+def test_every_command_has_the_short_option_for_help_which_fits_a_terminal(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with environment(COLUMNS="80"):
+        assert main.run([*command.split(), "-h"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Usage: packproof {command}".rstrip())
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+def test_dtypes_have_the_names_of_torch_too(play) -> None:
+    engine = ended(PASSED)
+    assert play(engine, "m:f", "--op", "rope", "--dtype", "torch.bfloat16,float32,fp16", "--device", "cpu") == 0
+    assert engine.request.dtypes == ("bfloat16", "float32", "float16")
 
 
 def test_help_has_examples_and_exit_codes() -> None:
@@ -272,14 +300,22 @@ def exit_code_of_a_command(prepare: Callable[[], None], encoding: str) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
-@pytest.mark.parametrize("descriptors", [(1,), (2,), (1, 2)])
-@pytest.mark.parametrize("where", ["/dev/full", "/dev/null", "closed", "pipe"])
+STREAMS, ENCODINGS = ((1,), (2,), (1, 2)), ("utf-8", "ascii", "latin-1")
+
+
+@pytest.mark.parametrize(
+    ("where", "descriptors", "encoding"),
+    [
+        (where, descriptors, ENCODINGS[(k + n) % 3])
+        for k, where in enumerate(("/dev/full", "/dev/null", "closed", "pipe"))
+        for n, descriptors in enumerate(STREAMS)
+    ],
+)
 def test_an_exit_code_does_not_depend_on_what_can_be_printed(
     monkeypatch: pytest.MonkeyPatch, where: str, descriptors: tuple[int, ...], encoding: str
 ) -> None:
     for engine, code in ((ended(PASSED), 0), (ended(FAILED), 1), (Engine(RuntimeError("\u00e9\ud800")), 3)):
-        monkeypatch.setattr("packproof.harness.check.check.run_check", engine)
+        monkeypatch.setattr("packproof.harness.check.run_check", engine)
         assert exit_code_of_a_command(partial(onto, *descriptors, where=where), encoding) == code
 
 

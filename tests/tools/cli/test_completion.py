@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 import packproof
 from packproof.cli import main
+from packproof.models import CONVENTIONS
+from tests.in_process import environment
 
 # What a shell sets before it asks for completions of "packproof pe", as the scripts below tell it to.
 ASKED = {
@@ -29,33 +31,83 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("shell", ASKED)
-def test_each_shell_gets_its_script_and_its_completions(
-    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in {**ASKED[shell], "_PACKPROOF_COMPLETE": f"source_{shell}"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit):
+def test_each_shell_gets_its_script_and_its_completions(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with environment(**ASKED[shell], _PACKPROOF_COMPLETE=f"source_{shell}"), pytest.raises(SystemExit):
         main.run([])
     assert SCRIPTS[shell] in capsys.readouterr().out
-    monkeypatch.setenv("_PACKPROOF_COMPLETE", f"complete_{shell}")
-    with pytest.raises(SystemExit):
+    with environment(**ASKED[shell], _PACKPROOF_COMPLETE=f"complete_{shell}"), pytest.raises(SystemExit):
         main.run([])
     completions = capsys.readouterr().out
     assert "peers" in completions
     assert "check" not in completions
 
 
-def test_bash_completes_the_command(tmp_path: Path) -> None:
-    command = tmp_path / "packproof"
+@pytest.fixture(scope="module")
+def bash(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
+    """What bash completes the last of these words by, with the script that packproof gives it."""
+    folder = tmp_path_factory.mktemp("bin")
+    command = folder / "packproof"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m packproof "$@"\n')
     command.chmod(0o755)
-    script = (
-        'eval "$(_PACKPROOF_COMPLETE=source_bash packproof)"; COMP_WORDS=(packproof replay --sh); COMP_CWORD=2; '
-        '_packproof_completion packproof; echo "${COMPREPLY[@]}"'
-    )
-    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout == "--show\n", done.stderr
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+    def complete(*words: str) -> list[str]:
+        script = (
+            'eval "$(_PACKPROOF_COMPLETE=source_bash packproof)"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+            '_packproof_completion packproof; echo "${COMPREPLY[*]}"'
+        )
+        line = ["bash", "-c", script, "bash", "packproof", *words]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    return complete
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["replay", "--sh"], ["--show"]),
+        (["check", "--op", "rope_"], ["rope_qk", "rope_hadamard"]),
+        (["check", "m", ":", "f", "--profile", ""], ["quick", "standard", "thorough"]),
+        (["check", "fla", ":", "rop"], ["rope", "rope_qk"]),
+        (["check", "torch", ":"], ["varlen_attn", "flex_attention", "jagged_sdpa", "compiled_rope", "compiled_conv1d"]),
+        (["check", "--op", "=", "rope_"], ["rope_qk", "rope_hadamard"]),
+        (["check", "my_kernels"], []),  # bash then shows files
+    ],
+)
+def test_bash_completes_commands_and_values(
+    bash: Callable[..., list[str]], words: list[str], expected: list[str]
+) -> None:
+    assert bash(*words) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("check --device ", ["cpu", "cuda"]),
+        ("check --dtype bf16,f", ["bf16,fp64", "bf16,fp32", "bf16,fp16"]),
+        ("check --property pa", ["packing", "partition"]),
+        ("check --sanitizer r", ["racecheck"]),
+        ("peers flashi", ["flashinfer:gated_delta_rule"]),
+        ("bench --against refe", ["reference"]),
+        ("bench stack --device cu", ["cuda"]),
+        ("diff m:f --op ss", ["ssd", "ssd_update"]),
+        ("model --mode tr", ["train"]),
+        ("model --convention ", list(CONVENTIONS)),
+        ("model --convention flex,seq_", ["flex,seq_idx", "flex,seq_lens"]),
+        ("museum run --profile q", ["quick"]),
+    ],
+)
+def test_values_of_options_are_completed(
+    line: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMP_WORDS", f"packproof {line}")
+    monkeypatch.setenv("COMP_CWORD", str(line.count(" ") + 1))
+    monkeypatch.setenv("_PACKPROOF_COMPLETE", "complete_bash")
+    with pytest.raises(SystemExit):
+        main.run([])
+    assert capsys.readouterr().out.split() == expected
 
 
 @pytest.mark.parametrize(
@@ -70,12 +122,10 @@ def test_bash_completes_the_command(tmp_path: Path) -> None:
     ],
 )
 def test_the_subcommands_of_the_bench_and_the_options_of_each_are_completed(
-    line: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str, expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COMP_WORDS", f"packproof {line}")
-    monkeypatch.setenv("COMP_CWORD", str(line.count(" ") + 1))
-    monkeypatch.setenv("_PACKPROOF_COMPLETE", "complete_bash")
-    with pytest.raises(SystemExit):
+    words = {"COMP_WORDS": f"packproof {line}", "COMP_CWORD": str(line.count(" ") + 1)}
+    with environment(**words, _PACKPROOF_COMPLETE="complete_bash"), pytest.raises(SystemExit):
         main.run([])
     assert capsys.readouterr().out.split() == expected
 

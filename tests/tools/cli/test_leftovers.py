@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import configuration
 
 from packproof.properties.cases.space import Space, random_cases
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 
 KERNEL = "def scaled(x, weight, *, cu_seqlens): return x * weight"
 

@@ -11,11 +11,11 @@ from packproof.base.errors import UsageError
 from packproof.base.law_names import LAWS
 from packproof.base.signatures import SIGNATURES
 from packproof.cli import main
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
 from packproof.harness.check.request import PROFILES
-from packproof.harness.report.replay_file import describe_replay, read_replay
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.report.replay_files.replay_file import describe_replay, read_replay
 from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.ops import OPS
+from packproof.properties.ops.catalogue import OPS
 
 HEAVY = ("torch", "triton", "hypothesis", "numpy", "matplotlib", "safetensors")
 BENCHES = ("bench kernels", "bench packing", "bench stack", "bench ranks", "bench fp8")

@@ -1,10 +1,14 @@
 """`packproof model`: exit codes, the leak that it prints, and wrong calls."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from packproof.cli.main import run
+from packproof.cli.model_table import print_conclusion
+from packproof.harness.report.events import RunFinished
+from packproof.models.conventions import CONVENTIONS
 
 LAYERS = """
 import torch
@@ -23,6 +27,14 @@ class Right(Leaky):
     def forward(self, x, cu_seqlens):
         y = refs.causal_conv1d(x[0], self.conv.weight[:, 0], self.conv.bias, cu_seqlens=cu_seqlens)
         return self.out(y)[None]
+
+class Shifted(Right):
+    def forward(self, x, cu_seqlens):
+        return super().forward(x, cu_seqlens) + len(cu_seqlens)
+
+class Deaf(Leaky):
+    def forward(self, x):
+        return super().forward(x, None)
 
 class Named(Right):
     def forward(self, x, cu_seqlens):
@@ -55,9 +67,8 @@ def broken():
 
 
 @pytest.fixture
-def layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "layers.py").write_text(LAYERS)
-    monkeypatch.chdir(tmp_path)
+def layers(working_folder: Path) -> None:
+    (working_folder / "layers.py").write_text(LAYERS)
 
 
 WIDE = ["--inputs", "8", "--profile", "quick"]
@@ -75,9 +86,87 @@ def test_a_leak_is_named_with_its_module(capfd: pytest.CaptureFixture[str]) -> N
 def test_a_correct_module_passes_and_is_found_among_all_conventions(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["model", "layers.py:Right", *WIDE, "--json", "found.json"]) == 0
     out = capfd.readouterr().out
-    assert "the module refused: forward takes no position_ids" in out
-    assert "\nheld by: cu_seqlens\nnot judged by: hf_position_ids, " in out
+    assert "\nhf_position_ids                  refused     forward takes no position_ids\n" in out
+    assert out.splitlines()[-1] == "1 of 19 conventions hold: cu_seqlens"
     assert '"cu_seqlens"' in Path("found.json").read_text()
+
+
+LLAMA = """
+hf_position_ids                  holds
+hf_mrope                         refused     RuntimeError: The size of tensor
+hf_mrope_text                    refused     RuntimeError: The size of tensor
+hf_flash_kwargs                  holds
+hf_flash_kwargs_no_position_ids  ignored     its arguments change no bit
+hf_flash_kwargs_no_seq_idx       holds
+hf_cache                         leaks       at layers.0.self_attn
+hf_ones_mask                     leaks       at layers.0.self_attn
+mask4d                           holds
+mask4d_additive                  holds
+flex                             refused     AttributeError: 'BlockMask' object
+segment_ids                      ignored     its arguments change no bit
+document_ids                     ignored     its arguments change no bit
+seq_idx                          ignored     its arguments change no bit
+seq_lens                         ignored     its arguments change no bit
+cu_seqlens                       ignored     its arguments change no bit
+cu_seqlens_flat                  refused     IndexError: tuple index out of ran
+packed_seq_params                ignored     its arguments change no bit
+engine                           ignored     its arguments change no bit
+"""
+
+
+@pytest.mark.usefixtures("layers")
+def test_all_conventions_of_a_llama_are_one_table(capfd: pytest.CaptureFixture[str]) -> None:
+    line = ["model", "tests.tools.models.llama:Llama", "--profile", "quick"]
+    assert run(line) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert len(lines) <= 30
+    assert all(len(row) <= 80 for row in lines)
+    rows = [row for row in lines if row.partition(" ")[0] in CONVENTIONS]
+    assert [row.partition(" a…")[0].removesuffix("…") for row in rows] == LLAMA.splitlines()[1:]
+    assert lines[-1] == "5 of 19 conventions hold: hf_position_ids, hf_flash_kwargs and 3 more"
+    assert run([*line, "--details"]) == 0
+    details = capfd.readouterr().out
+    assert details.endswith(f"\n{lines[-1]}\n")
+    assert "    accepted without effect: attention_mask: for one document the output has the same bits\n" in details
+    assert details.count("FAILED  isolation") == 10
+    assert re.search(r"\nhf_mrope +refused +RuntimeError: .* must match the size of .*\n", details)
+
+
+@pytest.mark.usefixtures("layers")
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("Leaky", 1, "no convention holds; ignored: 1, refused: 17, not judged: 1"),
+        ("Deaf", 4, "no convention holds; refused: 19"),
+        ("Shifted", 1, "no convention holds; differs: 1, refused: 18"),
+        ("Crashes", 4, "no convention holds; refused: 17, not judged: 2"),
+    ],
+)
+def test_the_last_line_and_the_exit_code_agree_if_none_holds(
+    capfd: pytest.CaptureFixture[str], name: str, code: int, words: str
+) -> None:
+    assert run(["model", f"layers.py:{name}", *WIDE]) == code
+    out = capfd.readouterr().out
+    assert out.splitlines()[-1] == words
+    if name == "Shifted":
+        assert "\ncu_seqlens                       differs     at the model itself\n" in out
+    if name == "Crashes":
+        assert "\ncu_seqlens                       not judged  isolation: the module did not ret" in out
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "words"),
+    [
+        (RunFinished((), 1.0, interrupted=True), 130, "interrupted: not every convention was judged"),
+        (RunFinished((), 1.0, error="ValueError: no"), 3, "packproof itself failed: ValueError: no"),
+        (RunFinished((), 1.0, write_failed=True), 2, "a report could not be written; nothing was judged"),
+    ],
+)
+def test_the_last_line_and_the_exit_code_agree_if_the_run_was_cut_short(
+    capfd: pytest.CaptureFixture[str], end: RunFinished, code: int, words: str
+) -> None:
+    assert print_conclusion(end, 19, details=True) == code
+    assert capfd.readouterr().out == f"\n{words}\n"
 
 
 @pytest.mark.usefixtures("layers")

@@ -3,9 +3,11 @@
 Each ends with its verdict, in every report.
 """
 
+import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,13 +55,13 @@ def statuses(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path) -> Iterator[Path]:
     """The working directory, with a file of kernels."""
     place = tmp_path / "place"
     place.mkdir()
     (place / "kernels.py").write_text(KERNELS)
-    monkeypatch.chdir(place)
-    return place
+    with contextlib.chdir(place):
+        yield place
 
 
 @pytest.mark.parametrize("kernel", ["wrong", "removes_its_folder"])

@@ -143,10 +143,13 @@ def test_the_command_ends_with_the_code_of_the_check(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_a_process_that_has_imported_torch_is_not_forked() -> None:
+def test_a_process_that_has_imported_torch_is_not_forked(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").touch()
     run = "import sys; from packproof.harness.process.start.environment import is_fresh; print(is_fresh(), end=' ')"
     line = [sys.executable, "-c", f"{run}; import torch; print(is_fresh())"]
-    done = subprocess.run(line, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=True)
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    fresh = os.environ | ENVIRONMENT | {"PYTHONPATH": path}
+    done = subprocess.run(line, env=fresh, capture_output=True, text=True, check=True)
     assert done.stdout == "True False\n"
     line[2] = run
     done = subprocess.run(line, env=os.environ | {"PYTHONHASHSEED": "1"}, capture_output=True, text=True, check=True)

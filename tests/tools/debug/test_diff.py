@@ -13,7 +13,7 @@ from packproof import ArgumentError, Promises, refs
 from packproof.debug.diff import Divergence
 from packproof.museum import convolution
 from packproof.properties.cases.drawing import draw
-from packproof.properties.ops import SELECTIVE_SCAN
+from packproof.properties.ops.catalogue import SELECTIVE_SCAN
 from tests.properties.pool_bugs import step
 
 
@@ -135,8 +135,8 @@ def test_states_and_slack_are_named_as_such() -> None:
     assert [str(rows) for rows in states.ranges] == ["sequence 2"]
 
 
-def test_a_replay_file_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("working_folder")
+def test_a_replay_file_is_enough() -> None:
     target = "packproof.museum.convolution:C1"
     with pytest.raises(packproof.CheckFailed):
         packproof.check(

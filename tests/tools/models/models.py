@@ -174,15 +174,15 @@ class MaskedAttention(Attention):
 
 
 class Counted(Hybrid):
-    """Told by seq_idx, -1 for padding: attention compares it as `read`, the other layers look for its changes."""
+    """Told by seq_idx, -1 for padding: attention compares it as `read`, the layer below looks for its changes."""
 
     def __init__(
         self,
         read: Callable[[Tensor], Tensor] = lambda document: document,
         sees: Callable[[Tensor], Tensor] = same,
     ) -> None:
-        super().__init__()
-        self.layers[3].mixer, self._read = MaskedAttention(sees), read
+        super().__init__(mixers=[Conv, Attention])
+        self.layers[1].mixer, self._read = MaskedAttention(sees), read
 
     def forward(self, input_ids: Tensor, seq_idx: Tensor) -> Tensor:
         document = seq_idx[0]
@@ -190,7 +190,7 @@ class Counted(Hybrid):
         offsets = torch.cat([torch.tensor([0]), changes, torch.tensor([len(document)])]).int()
         x = self.embedding(input_ids)[0]
         for number, layer in enumerate(self.layers):
-            x = layer(x, self._read(document) if number == 3 else offsets)
+            x = layer(x, self._read(document) if number == 1 else offsets)
         return self.head(x)[None]
 
 
@@ -236,7 +236,7 @@ class Routed(Hybrid):
     """The two experts of each layer score alike, but for what `apart` adds to the first: it gets the tokens."""
 
     def __init__(self, apart: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
+        super().__init__(mixers=[Attention])
         for layer in self.layers:
             layer.experts = Alike(apart)
 

@@ -50,7 +50,7 @@ def test_padding_that_documents_see() -> None:
     assert found.failure.lengths == (1,)
     assert found.failure.lines[0] == "padding of 1, 0 rows before each document and after the last"
     assert found.failure.lines[1].startswith("padding reaches document 0: outputs of up to")
-    assert found.failure.lines[2] == "first module that leaks: layers.3.mixer (MaskedAttention)"
+    assert found.failure.lines[2] == "first module that leaks: layers.1.mixer (MaskedAttention)"
 
 
 def test_padding_that_is_nan() -> None:

@@ -12,7 +12,7 @@ import packproof
 from packproof.cli.main import run
 from packproof.harness.report.events import RunFinished
 from packproof.harness.report.failed import CheckFailed
-from packproof.harness.report.module_record import ModuleRecord
+from packproof.harness.report.replay_files.module_record import ModuleRecord
 from packproof.models.check import check_module, module_request, run_module_check
 from packproof.models.conventions import Convention
 from packproof.models.modes import Mode
@@ -49,10 +49,9 @@ WIDE = ["--inputs", "4", "--profile", "quick"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "layers.py").write_text(LEAKY)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(working_folder: Path) -> Path:
+    (working_folder / "layers.py").write_text(LEAKY)
+    return working_folder
 
 
 def written(folder: Path, law: str) -> Path:
@@ -131,7 +130,7 @@ def test_an_instance_needs_a_target(folder: Path) -> None:
     file = written(folder, "isolation")
     outcome = replay(file)
     assert outcome.status == "not applicable"
-    assert "an instance was checked, which no file names; give target=" in outcome.text
+    assert "an instance was checked, which no file names; --target, or target=, names a function" in outcome.text
     assert replay(file, target=f"{__name__}:leaky").status == "failing"
 
 

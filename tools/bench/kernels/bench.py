@@ -45,11 +45,11 @@ from packproof.bench.kernels.timing import (
     measure,
     measure_footprint,
 )
-from packproof.harness.process.location import Location
-from packproof.harness.process.parallel import run_on_every_core
-from packproof.properties.call import Refusal
-from packproof.properties.cases.sample import Sample
-from packproof.properties.op import Op
+from packproof.harness.process import run_on_every_core
+from packproof.harness.process.naming import Location
+from packproof.properties.calling import Refusal
+from packproof.properties.cases import Sample
+from packproof.properties.ops import Op
 
 _CLOSE_RATIO = 1.03  # the same code against itself: below this, more rounds hardly help
 

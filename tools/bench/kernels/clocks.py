@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -54,18 +54,22 @@ class DeviceClock:
     Before each run the L2 cache is overwritten. The GPU then spins for as long as the host needs to enqueue the work,
     so the events enclose the kernels and not the gaps in which the GPU waits for Python. Host time is measured
     elsewhere: after a wait, and with cold caches, it would be several times as long as in training.
+
+    gpu: the functions of torch.cuda.
+    allocate: a tensor of so many bytes on the GPU.
     """
 
-    def __init__(self) -> None:
-        cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-        self._flush = torch.empty(max(4 * cache, _LEAST_FLUSH), dtype=torch.uint8, device="cuda")
+    def __init__(self, gpu: Any = torch.cuda, allocate: Callable[[int], Any] | None = None) -> None:
+        cache = gpu.get_device_properties(gpu.current_device()).L2_cache_size
+        self._gpu = gpu
+        self._flush = (allocate or _bytes_on_gpu)(max(4 * cache, _LEAST_FLUSH))
         self._lead = 1.0
 
     def time(self, work: Callable[[], T]) -> tuple[T, float]:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
+        begin, end = (self._gpu.Event(enable_timing=True) for _ in range(2))
+        self._gpu.synchronize()
         self._flush.zero_()
-        torch.cuda._sleep(int(self._lead * _CYCLES_PER_MS))  # type: ignore[no-untyped-call]
+        self._gpu._sleep(int(self._lead * _CYCLES_PER_MS))
         begin.record()
         start = time.perf_counter_ns()
         value = work()
@@ -74,6 +78,10 @@ class DeviceClock:
         end.synchronize()
         self._lead = min(max(self._lead, 1.5 * host), _MOST_LEAD)
         return value, begin.elapsed_time(end)
+
+
+def _bytes_on_gpu(n: int) -> torch.Tensor:
+    return torch.empty(n, dtype=torch.uint8, device="cuda")
 
 
 def clock_for(device: str) -> Clock:

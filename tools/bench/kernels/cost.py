@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from packproof.properties.cases.drawing import dtype_of
-from packproof.properties.cases.sample import Sample
-from packproof.properties.flops import Flops
+from packproof.properties.cases import Sample, dtype_of
+from packproof.properties.ops import Flops
 
 
 @dataclass(frozen=True)

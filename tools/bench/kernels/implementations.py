@@ -4,16 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packproof.adapters.registry import PEERS, Peer
+from packproof.adapters.peers import PEERS, Peer
 from packproof.base.errors import UsageError
 from packproof.base.names import require_known, short_dtype
 from packproof.bench.kernels.settings import Setting
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
-from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.target import CheckTarget, open_target
-from packproof.properties.declaration import Declaration
-from packproof.properties.op import Op
-from packproof.properties.ops import OPS
+from packproof.harness.check import CheckRequest
+from packproof.harness.check.targets import BUILTIN_KERNELS, BuiltinKernel, CheckTarget, open_target
+from packproof.properties.declarations import Declaration
+from packproof.properties.ops import OPS, Op
 
 REFERENCE = "reference"
 

@@ -6,7 +6,7 @@ from packproof.base.names import short_dtype
 from packproof.base.wording import plural
 from packproof.bench.kernels.file import BenchDocument, TimedRow, read_bench
 from packproof.bench.kernels.results import figures
-from packproof.harness.report.formats.table import markdown_table, numbers, texts
+from packproof.harness.report.formats import markdown_table, numbers, texts
 
 _PASSES = ("forward", "backward")
 

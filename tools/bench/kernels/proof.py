@@ -13,16 +13,13 @@ from packproof.base.errors import KernelFault
 from packproof.bench.kernels.implementations import Implementation
 from packproof.bench.kernels.results import SizeProof
 from packproof.bench.kernels.settings import Setting
-from packproof.harness.process.execution.execute import InProcess
-from packproof.harness.report.events import Tier
-from packproof.properties.bounds.oracle import oracle_answer
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import Sample
-from packproof.properties.comparison import Comparison
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
-from packproof.properties.laws.invariance import PACKING, REFERENCE
-from packproof.properties.violation import Violation
+from packproof.harness.process.execution import InProcess
+from packproof.harness.report import Tier
+from packproof.properties.bounds import oracle_answer
+from packproof.properties.calling import Refusal
+from packproof.properties.cases import Case, Sample
+from packproof.properties.judgement import Comparison, KernelUnderTest, first_violation
+from packproof.properties.laws import PACKING, REFERENCE, Violation
 
 # short sequences and one that crosses chunks of 64 and 128; an empty one only if one is timed
 LENGTHS = {"filled": (2, 130, 1), "with an empty one": (2, 0, 130, 1)}

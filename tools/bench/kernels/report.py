@@ -25,7 +25,7 @@ from packproof.bench.kernels.results import (
     name_width,
     rate,
 )
-from packproof.harness.report.formats.table import Column, table_line, title_line
+from packproof.harness.report.formats import Column, table_line, title_line
 
 _STYLES = {"passed": "green", "failed": "bold red"}
 _NUMBER_WIDTHS = {"ms": 8, "quartiles": 16, "rate": 14, "of": 6, "host µs": 9, "peak": 6, "x": 7}

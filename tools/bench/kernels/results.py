@@ -9,7 +9,7 @@ from packproof.base.names import short_dtype
 from packproof.base.wording import plural
 from packproof.bench.kernels.cost import Cost
 from packproof.bench.kernels.layouts import BenchLayout
-from packproof.harness.report.events import Tier
+from packproof.harness.report import Tier
 
 # unpacked: cannot be proven, timed as a bound; interpreted: correct, but its time would be meaningless
 ProofStatus = Literal["passed", "failed", "unpacked", "interpreted", "declined", "not installed"]

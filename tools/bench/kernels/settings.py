@@ -12,10 +12,8 @@ from packproof.base.axes import Axes, parse, role
 from packproof.base.errors import UsageError
 from packproof.base.names import did_you_mean
 from packproof.bench.kernels.layouts import BenchLayout
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.drawing import draw
-from packproof.properties.cases.sample import Sample
-from packproof.properties.op import Op
+from packproof.properties.cases import Case, Sample, draw
+from packproof.properties.ops import Op
 
 Sizes = Mapping[str, int | str]
 

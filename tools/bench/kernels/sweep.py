@@ -9,7 +9,7 @@ from packproof.base.errors import UsageError
 from packproof.base.files import writable_path
 from packproof.bench.kernels.layouts import BenchLayout
 from packproof.bench.kernels.results import Event, LayoutFinished, figures, name_width
-from packproof.harness.report.formats.table import Column, table_line, title_line
+from packproof.harness.report.formats import Column, table_line, title_line
 
 _FORMATS = (".png", ".svg")
 _LINES = {"forward": "-", "backward": "--", "both": ":"}

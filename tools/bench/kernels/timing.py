@@ -12,7 +12,7 @@ from torch import Tensor
 from packproof.adapters.binding import Binding
 from packproof.bench.kernels.clocks import Clock
 from packproof.bench.kernels.results import Decile, PassName, Spread
-from packproof.properties.cases.sample import Sample
+from packproof.properties.cases import Sample
 
 Outputs = tuple[Tensor, ...]
 
@@ -54,11 +54,12 @@ class Run:
         inputs = {name: x.detach() for name, x in tensors.inputs.items()}  # leaves of its own on shared memory
         self._wrt = [inputs[name].requires_grad_() for name in tensors.wrt] if gradients else []
         rows = len(next(iter(inputs.values())))
-        self._arguments = Binding.from_function(function).kernel_arguments({**inputs, **tensors.metadata}, lambda: rows)
+        arguments = {**inputs, **tensors.metadata}
+        self._by_position, self._by_name = Binding.from_function(function).kernel_arguments(arguments, lambda: rows)
         self._cotangents = tensors.cotangents
 
     def forward(self) -> Outputs:
-        return_value = self._function(**self._arguments)
+        return_value = self._function(*self._by_position, **self._by_name)
         return return_value if isinstance(return_value, tuple) else (return_value,)
 
     def backward(self, outputs: Outputs) -> tuple[Tensor | None, ...]:
@@ -88,8 +89,10 @@ class Footprint:
     """Kept by the forward pass for the backward pass, without outputs."""
 
 
-def measure_footprint(run: Run, device: str) -> Footprint:
+def measure_footprint(run: Run, device: str, gpu: Any = torch.cuda) -> Footprint:
     """Run once and measure the allocations; unknown on a CPU.
+
+    gpu: the functions of torch.cuda.
 
     It warms up first, so one-time allocations, such as compiled code and metadata, do not count.
     """
@@ -98,26 +101,26 @@ def measure_footprint(run: Run, device: str) -> Footprint:
             pass
         return Footprint({}, None)
     run.forward()
-    base_bytes = _reset_peak_memory()
+    base_bytes = _reset_peak_memory(gpu)
     outputs = run.forward()
-    forward = torch.cuda.max_memory_allocated() - base_bytes
-    held_bytes = _reset_peak_memory() - base_bytes
+    forward = gpu.max_memory_allocated() - base_bytes
+    held_bytes = _reset_peak_memory(gpu) - base_bytes
     kept_bytes = held_bytes - sum(y.numel() * y.element_size() for y in outputs)
     if not run.gradients:
         return Footprint({"forward": forward}, None)
     gradients = run.backward(outputs)
-    backward = torch.cuda.max_memory_allocated() - base_bytes - held_bytes
+    backward = gpu.max_memory_allocated() - base_bytes - held_bytes
     del outputs, gradients
     return Footprint(
         {"forward": forward, "backward": backward, "both": max(forward, held_bytes + backward)}, kept_bytes
     )
 
 
-def _reset_peak_memory() -> int:
+def _reset_peak_memory(gpu: Any) -> int:
     """The bytes allocated now; resets the peak."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    return torch.cuda.memory_allocated()
+    gpu.synchronize()
+    gpu.reset_peak_memory_stats()
+    return int(gpu.memory_allocated())
 
 
 class _Untimed:
@@ -279,28 +282,33 @@ def _noise(times: list[float]) -> float:
     return max(even_decile, odd_decile) / min(even_decile, odd_decile)
 
 
-def host_times(run: Run, device: str) -> Spreads:
+def host_times(
+    run: Run, device: str, gpu: Any = torch.cuda, clock: Callable[[], int] = time.perf_counter_ns
+) -> Spreads:
     """Host time to enqueue each pass on a GPU, in consecutive calls as in training: warm, without a wait in between.
 
     If a kernel itself waits for the GPU, that is included. Empty on a CPU, where the host does the work.
+
+    gpu: the functions of torch.cuda.
+    clock: nanoseconds now.
     """
     if device != "cuda":
         return {}
     times = _RoundTimes()
-    torch.cuda.synchronize()
+    gpu.synchronize()
     for _ in range(_HOST_CALLS):
-        times.add(_enqueue_times(run))
-    torch.cuda.synchronize()
+        times.add(_enqueue_times(run, clock))
+    gpu.synchronize()
     return times.spreads()
 
 
-def _enqueue_times(run: Run) -> Iterator[tuple[PassName, float]]:
-    start = time.perf_counter_ns()
+def _enqueue_times(run: Run, clock: Callable[[], int]) -> Iterator[tuple[PassName, float]]:
+    start = clock()
     outputs = run.forward()
-    middle = end = time.perf_counter_ns()
+    middle = end = clock()
     if run.gradients:
         run.backward(outputs)
-        end = time.perf_counter_ns()
+        end = clock()
     yield "forward", (middle - start) / 1e6
     if run.gradients:
         yield "backward", (end - middle) / 1e6

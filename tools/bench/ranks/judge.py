@@ -15,18 +15,15 @@ from packproof import refs
 from packproof.base.errors import KernelFault, PackproofError
 from packproof.bench.ranks.ours import ZIGZAG, parallel_kernel, without_activations
 from packproof.bench.ranks.row import OpJudgement
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
-from packproof.harness.process.execution.execute import InProcess
+from packproof.harness.check.targets import BUILTIN_KERNELS
+from packproof.harness.process.execution import InProcess
 from packproof.parallel import Watch
-from packproof.properties.call import Call, Refusal, Result
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space, random_cases
-from packproof.properties.comparison import record_comparisons
-from packproof.properties.declaration import describe_kernel
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
-from packproof.properties.laws.partition import PARTITION, run_law_calls, with_cuts
+from packproof.properties.calling import Call, Refusal, Result
+from packproof.properties.cases import Case, Space, random_cases
+from packproof.properties.declarations import Promises, describe_kernel
+from packproof.properties.judgement import KernelUnderTest, first_violation, record_comparisons
+from packproof.properties.laws import PARTITION, run_law_calls, with_cuts
 from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
 
 _MODELS_ONE_IN = 4
 # promises of the references: a state handed over by one rank keeps its bits

@@ -8,7 +8,7 @@ from torch.distributed import ProcessGroup
 
 from packproof import parallel, refs
 from packproof.parallel import ContiguousShares, Shard, Watch, ZigZag, ZigZagShares, on_process_group, simulated
-from packproof.properties.cases.case import Case
+from packproof.properties.cases import Case
 
 ZIGZAG = {f"{op}, zig-zag": op for op in ("rope", "attention")}
 OPS = (*("causal_conv1d", "selective_scan", "ssd", "rope", "attention"), *ZIGZAG)

@@ -9,7 +9,7 @@ from packproof.bench.kernels.file import WRITER as BENCH_WRITER
 from packproof.bench.kernels.sweep import plot_file
 from packproof.bench.ranks import model
 from packproof.bench.ranks.row import RanksDocument, Row
-from packproof.harness.report.formats.table import markdown_table, numbers, texts
+from packproof.harness.report.formats import markdown_table, numbers, texts
 
 _MOST_ERROR = 0.15  # of the model
 WRITER = "`packproof bench ranks --json`"

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from packproof.base.errors import PackproofError, UsageError
 from packproof.bench.ranks.judge import RankGroup
-from packproof.harness.process.gpus import visible_gpus
+from packproof.harness.process import visible_gpus
 from packproof.parallel import Watch
 
 _GRACE = 10.0  # seconds to report the missing ranks

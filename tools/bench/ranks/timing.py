@@ -23,7 +23,7 @@ from packproof.bench.kernels.settings import setting
 from packproof.bench.ranks.judge import RankGroup
 from packproof.bench.ranks.ours import ZIGZAG
 from packproof.bench.ranks.row import Row
-from packproof.harness.report.formats.table import markdown_table, numbers, texts
+from packproof.harness.report.formats import markdown_table, numbers, texts
 from packproof.layers import Mamba2Block
 from packproof.parallel.attention import cached_exchange
 from packproof.parallel.cut import Cut

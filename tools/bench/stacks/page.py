@@ -14,7 +14,7 @@ from packproof.bench.stacks.report import (
 )
 from packproof.bench.stacks.results import StacksDocument, Trained
 from packproof.bench.stacks.shapes import MODES
-from packproof.harness.report.formats.table import markdown_table, numbers, texts
+from packproof.harness.report.formats import markdown_table, numbers, texts
 
 _TIMES = numbers("passes", "padding", "s a step", "tokens/s", "x", "peak, GiB")
 _COLUMNS = (*texts("model", "mode"), *_TIMES, *numbers("loss", "apart", "loss after"))

@@ -11,7 +11,7 @@ from packproof.base.records import parse_record, to_row
 from packproof.base.wording import plural
 from packproof.bench.kernels.file import WRITER as BENCH_WRITER
 from packproof.bench.stacks.results import StackEvent, StacksDocument, StacksFinished, StacksStarted, Trained
-from packproof.harness.report.formats.table import Column, table_line, title_line
+from packproof.harness.report.formats import Column, table_line, title_line
 from packproof.version import __version__
 
 KIND, VERSION = "stacks", 1

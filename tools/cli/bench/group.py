@@ -12,7 +12,7 @@ from packproof.cli.bench.ranks import ranks
 from packproof.cli.bench.stack import stack
 from packproof.cli.bench.tables import fp8, packing
 
-_HELP = "--help"
+_HELP = ("-h", "--help")
 
 
 class _KernelsByDefault(TyperGroup):
@@ -28,7 +28,9 @@ class _KernelsByDefault(TyperGroup):
         if ":" not in name and did_you_mean(name, self.commands) and not ctx.resilient_parsing:
             ctx.fail(f"No such command '{name}'")  # no target either: a target has a colon
         completes_name = ctx.resilient_parsing and not args
-        return super().parse_args(ctx, args if args[:1] == [_HELP] or completes_name else [self.default, *args])
+        return super().parse_args(
+            ctx, args if args[:1] in ([name] for name in _HELP) or completes_name else [self.default, *args]
+        )
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """The subcommands, and the options of the default one."""
@@ -44,7 +46,7 @@ class _KernelsByDefault(TyperGroup):
         Every option but --help takes a value, so `bench --tokens 4096 fp8` has one.
         """
         for position, (previous, argument) in enumerate(pairwise(["", *arguments])):
-            is_value = previous.startswith("--") and previous != _HELP and "=" not in previous
+            is_value = previous.startswith("--") and previous not in _HELP and "=" not in previous
             if not argument.startswith("-") and not is_value:
                 return argument, position
         return "", 0
@@ -61,7 +63,7 @@ def bench() -> None:
 
     \b
     packproof bench
-    packproof bench --op ssd --against mamba_ssm:ssd --layout L2,L4 --json ssd.json
+    packproof bench --op ssd --against mamba_ssm:ssd --layout L2 --json ssd.json
     packproof bench my_kernels:conv --op causal_conv1d --against reference
     packproof bench packing
     packproof bench stack --model mamba2-1.4b --tokens 8192 --json stack.json

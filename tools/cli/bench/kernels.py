@@ -13,7 +13,7 @@ from packproof.cli.ending import FAILED, INCONCLUSIVE, SUCCESS, WRONG_CALL, say
 from packproof.cli.usage import default_device, seed_option
 
 if TYPE_CHECKING:
-    from packproof.bench.kernels.command import BenchOutcome
+    from packproof.bench.kernels import BenchOutcome
 
 
 def kernels(
@@ -69,8 +69,9 @@ def kernels(
 
     \b
     packproof bench
-    packproof bench --op ssd --against mamba_ssm:ssd --layout L2,L4 --json ssd.json
-    packproof bench my_kernels:conv --op causal_conv1d --against reference --lengths 5,0,700 --sizes d=256,w=4
+    packproof bench --op ssd --against mamba_ssm:ssd --layout L2 --json ssd.json
+    packproof bench my_kernels:conv --op causal_conv1d --against reference
+    packproof bench my_kernels:conv --lengths 5,0,700 --sizes d=256,w=4
     packproof bench --op rope --sweep sequences --plot rope.svg
     packproof bench --op ssd --layout L2,L4 --compare ssd.json
     packproof bench judged.py:conv --op causal_conv1d --options activation=none
@@ -85,9 +86,14 @@ def kernels(
     if op is not None and ":" not in op:
         require_known("op", op, SIGNATURES)
 
-    from packproof.bench.kernels.bench import BenchRequest  # noqa: PLC0415
-    from packproof.bench.kernels.command import Outputs, choose_layouts, run_command  # noqa: PLC0415
-    from packproof.bench.kernels.settings import options_from_text, sizes_from_text  # noqa: PLC0415
+    from packproof.bench.kernels import (  # noqa: PLC0415
+        BenchRequest,
+        Outputs,
+        choose_layouts,
+        options_from_text,
+        run_command,
+        sizes_from_text,
+    )
 
     run_device = device or default_device()
     request = BenchRequest(

@@ -13,7 +13,7 @@ from packproof.base.files import writable_path
 from packproof.cli.ending import FAILED, INCONCLUSIVE, INTERNAL_ERROR, SUCCESS, WRONG_CALL, say
 
 if TYPE_CHECKING:
-    from packproof.bench.ranks.judge import RankGroup
+    from packproof.bench.ranks import RankGroup
 
 
 _DEFAULT_SECONDS = 60.0
@@ -44,7 +44,7 @@ def ranks(
     \b
     packproof bench ranks --json ranks.json
     packproof bench ranks --simulated 2 --op ssd
-    torchrun --standalone --nproc-per-node 2 -m packproof bench ranks --json ranks.json
+    torchrun --standalone --nproc-per-node 2 -m packproof bench ranks
 
     Exit code 1 if a case fails, 4 if a rank is lost.
     """
@@ -52,8 +52,7 @@ def ranks(
         raise UsageError("--simulated: cannot be given together with --ranks; choose one")
     file = writable_path(json, "--json") if json is not None else None
 
-    from packproof.bench.ranks.command import RanksRequest, run, simulated_ranks  # noqa: PLC0415
-    from packproof.bench.ranks.processes import default_rank_count, join_ranks, world_size  # noqa: PLC0415
+    from packproof.bench.ranks import RanksRequest, default_rank_count, join_ranks, run, simulated_ranks, world_size  # noqa: PLC0415
 
     request = RanksRequest(cases, tokens, op, file)
     request.require_ops()
@@ -78,7 +77,7 @@ def ranks(
 
 def _launch(options: Sequence[str], ranks: int, seconds: float) -> int:
     """Start the ranks, and return the worst of their exit codes."""
-    from packproof.bench.ranks.processes import launch, signal_lines  # noqa: PLC0415
+    from packproof.bench.ranks import launch, signal_lines  # noqa: PLC0415
 
     codes = launch(["bench", "ranks", *options], ranks, seconds)
     for line in signal_lines(codes):
@@ -89,7 +88,7 @@ def _launch(options: Sequence[str], ranks: int, seconds: float) -> int:
 
 def _exit_rank(error: Exception, rank_group: "RankGroup") -> NoReturn:
     """End this process at once: operations waiting for a lost rank would keep it alive."""
-    from packproof.bench.ranks.processes import rank_error_text  # noqa: PLC0415
+    from packproof.bench.ranks import rank_error_text  # noqa: PLC0415
 
     lost = isinstance(error, PackproofError)
     if not lost:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from packproof.base.names import DEVICES, parse_names, require_known
-from packproof.bench.stacks import shapes
+from packproof.bench import stacks
 from packproof.cli.ending import FAILED, SUCCESS, WRONG_CALL, say
 from packproof.cli.usage import default_device, seed_option
 
@@ -16,17 +16,18 @@ def stack(
     *,
     model: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(shapes.SHAPES)}; comma-separated  [default: on cuda both 1.4b, on cpu tiny]"),
+        typer.Option(help=f"{', '.join(stacks.SHAPES)}; comma-separated  [default: on cuda both 1.4b, on cpu tiny]"),
     ] = None,
     modes: Annotated[
-        list[str] | None, typer.Option(help=f"{', '.join(shapes.MODES)}; comma-separated  [default: all]")
+        list[str] | None, typer.Option(help=f"{', '.join(stacks.MODES)}; comma-separated  [default: all]")
     ] = None,
     steps: Annotated[int, typer.Option(help="training steps to time", min=1)] = 3,
     packs: Annotated[int, typer.Option(help="packs of documents in a step", min=1)] = 4,
     tokens: Annotated[
         int | None,
         typer.Option(
-            help=f"tokens of a pack  [default: cuda {shapes.CAPACITY['cuda']}, cpu {shapes.CAPACITY['cpu']}]", min=1
+            help=f"tokens of a pack  [default: cuda {stacks.CAPACITY['cuda']}, cpu {stacks.CAPACITY['cpu']}]",
+            min=1,
         ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
@@ -45,15 +46,14 @@ def stack(
     mode_names = parse_names(modes, "--modes")
     if device is not None:
         require_known("device", device, DEVICES)
-    selected_modes = shapes.modes(mode_names)
-    shapes.models(model_names, device or "cuda")  # a wrong name is refused before torch is imported
+    selected_modes = stacks.modes(mode_names)
+    stacks.models(model_names, device or "cuda")  # a wrong name is refused before torch is imported
 
-    from packproof.bench.stacks.report import StacksFile, StacksReport  # noqa: PLC0415
-    from packproof.bench.stacks.run import StacksRequest, run_stacks  # noqa: PLC0415
+    from packproof.bench.stacks import StacksFile, StacksReport, StacksRequest, run_stacks  # noqa: PLC0415
 
     run_device = device or default_device()
-    models = shapes.models(model_names, run_device)
-    capacity = tokens or shapes.CAPACITY[run_device]
+    models = stacks.models(model_names, run_device)
+    capacity = tokens or stacks.CAPACITY[run_device]
     file = StacksFile(json, shlex.join(["packproof", *sys.argv[1:]]))
     report = StacksReport(typer.echo)
     for event in run_stacks(StacksRequest(models, selected_modes, steps, capacity, packs, run_device, seed)):

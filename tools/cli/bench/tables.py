@@ -23,11 +23,11 @@ def packing(
     packproof bench packing
     packproof bench packing --lengths-file lengths.json --tokens 8192
     """
-    from packproof.bench.kernels.layouts import from_file  # noqa: PLC0415
-    from packproof.bench.packing import CAPACITY, sample_lengths, table_lines  # noqa: PLC0415
+    from packproof.bench import PACK_CAPACITY, packer_lines, sample_lengths  # noqa: PLC0415
+    from packproof.bench.kernels import from_file  # noqa: PLC0415
 
     lengths = from_file(lengths_file).lengths if lengths_file else sample_lengths(seed=seed)
-    for line in table_lines(lengths, tokens or CAPACITY):
+    for line in packer_lines(lengths, tokens or PACK_CAPACITY):
         typer.echo(line)
     return SUCCESS
 
@@ -43,8 +43,8 @@ def fp8(
     packproof bench fp8
     packproof bench fp8 --tokens 4096
     """
-    from packproof.bench.fp8 import TOKENS, table_lines  # noqa: PLC0415
+    from packproof.bench import FP8_TOKENS, fp8_error_lines  # noqa: PLC0415
 
-    for line in table_lines(tokens or TOKENS, seed):
+    for line in fp8_error_lines(tokens or FP8_TOKENS, seed):
         typer.echo(line)
     return SUCCESS

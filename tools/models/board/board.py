@@ -1,7 +1,6 @@
 """The board of models: how each convention fares in a small random model of each architecture of transformers."""
 
 import importlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -11,18 +10,21 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from packproof.harness.process.parallel import run_side_by_side
-from packproof.harness.report.events import CellFinished, Verdict
+from packproof.base.cores import available_cores
+from packproof.harness.process import run_side_by_side
+from packproof.harness.report import CellFinished, Verdict
 from packproof.models.board import flash
 from packproof.models.board.exceptions import SIZES
 from packproof.models.board.tiny import Architecture, tiny_model
 from packproof.models.check import module_request, run_module_check
 from packproof.models.conventions import CONVENTIONS
-from packproof.models.culprit import LEAK_HEADING
+from packproof.models.culprit import module_in
+from packproof.models.judges import REFUSED
 
 Word = Literal["isolates", "leaks", "refuses", "differs", "not judged"]
 LAYOUTS = ((5, 9, 7), (9, 1, 17, 3))  # across a window or chunk of 8 and a convolution of 4, and not
-CONVENTION_NAMES = tuple(n for n in CONVENTIONS if n.startswith(("hf_", "mask4d")))
+NOT_IN_PUBLISHED_BOARD = "hf_mrope_text"  # newer than the last run: it gets its column with the next one
+CONVENTION_NAMES = tuple(n for n in CONVENTIONS if n.startswith(("hf_", "mask4d")) and n != NOT_IN_PUBLISHED_BOARD)
 FLASH = tuple(n for n in CONVENTION_NAMES if n.startswith("hf_") and n != "hf_mrope")
 _SILENCE = 60.0  # seconds until an architecture has to give its next outcome
 
@@ -77,7 +79,7 @@ def run_board(architectures: Sequence[Architecture], seed: int = 0) -> Iterator[
     importlib.import_module("transformers.models.llama.modeling_llama")  # imported once, before the forks
     torch.set_num_threads(1)
     yield from run_side_by_side(
-        units, os.cpu_count() or 1, record_type=BoardEntry, retry=replacement_of, max_silence=_SILENCE
+        units, available_cores(), record_type=BoardEntry, retry=replacement_of, max_silence=_SILENCE
     )
 
 
@@ -146,11 +148,9 @@ def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
     """The word for the verdicts, the first module that leaks, and the reason."""
     isolation, packing = verdicts[0], verdicts[1] if verdicts[1:] else None
     if isolation.failure:
-        lines = [line for line in isolation.failure.lines if line.startswith(LEAK_HEADING)]
-        module = lines[0].removeprefix(LEAK_HEADING) if lines else ""
-        return "leaks", module, isolation.failure.lines[0]
-    if isolation.status == "inconclusive" and isolation.reason.startswith("the module refused: "):
-        return "refuses", "", isolation.reason.removeprefix("the module refused: ")
+        return "leaks", module_in(isolation.failure.lines), isolation.failure.lines[0]
+    if isolation.status == "inconclusive" and isolation.reason.startswith(REFUSED):
+        return "refuses", "", isolation.reason.removeprefix(REFUSED)
     if isolation.status != "passed":
         return "not judged", "", isolation.reason
     if packing and packing.failure:

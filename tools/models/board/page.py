@@ -7,7 +7,7 @@ from datetime import date
 
 from packproof.base.records import read_record, to_json
 from packproof.base.wording import plural
-from packproof.harness.report.formats.table import markdown_table, texts
+from packproof.harness.report.formats import markdown_table, texts
 from packproof.models.board.board import CONVENTION_NAMES, FLASH, BoardEntry, Built, Outcome
 from packproof.models.conventions import CONVENTIONS
 

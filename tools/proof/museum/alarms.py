@@ -5,19 +5,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from packproof.harness.check.request import TIME_LIMITS
-from packproof.harness.process.parallel import run_on_every_core
-from packproof.harness.process.worker import Worker
+from packproof.harness.check import TIME_LIMITS
+from packproof.harness.process import Worker, run_on_every_core
 from packproof.museum import Control
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space, random_cases
-from packproof.properties.declaration import parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
-from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.laws.property import Property
+from packproof.properties.calling import Refusal
+from packproof.properties.cases import Case, Space, random_cases
+from packproof.properties.declarations import Promises, parse_declaration
+from packproof.properties.judgement import KernelUnderTest, first_violation
+from packproof.properties.laws import PROPERTIES, Property
 from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 _MOST_TOKENS = 120  # several chunks; more would cost the reference seconds

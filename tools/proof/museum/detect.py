@@ -1,30 +1,25 @@
 """Check the museum's kernels, each by the properties of its entry, until one fails."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from packproof.harness.check.request import PROFILES, TIME_LIMITS
-from packproof.harness.check.rounds import rounds
-from packproof.harness.process.parallel import run_on_every_core
-from packproof.harness.process.worker import Worker
-from packproof.harness.report.events import Tier
+from packproof.harness.check import PROFILES, TIME_LIMITS, rounds
+from packproof.harness.process import Worker, run_on_every_core
+from packproof.harness.report import Tier
 from packproof.museum import Entry
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.layouts import Lengths
-from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.declaration import parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
-from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.laws.property import Property
+from packproof.properties.calling import Refusal, Runner
+from packproof.properties.cases import Case, Lengths, Space, golden_cases, random_cases
+from packproof.properties.declarations import Promises, parse_declaration
+from packproof.properties.judgement import KernelUnderTest, first_violation
+from packproof.properties.laws import PROPERTIES, Property
 from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
 
 T = TypeVar("T")
+CaseSource = Callable[[Entry, KernelUnderTest, Space, str, int], Iterator[Case]]
 SHORT_LIMITS = {**TIME_LIMITS, "cpu": 6.0}  # one kernel of the museum never returns
 
 
@@ -69,16 +64,33 @@ def detect(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Detecti
     if entry.needs_gpu and device == "cpu":
         return Detection(entry, skipped="needs a GPU")
     with Worker(entry.kernel, device, SHORT_LIMITS[device]) as worker:
-        parameters = parse_declaration(worker.describe(), entry.kernel).parameters
-        start, examples = time.monotonic(), 0
-        promises = Promises(**entry.promises)
-        subject = KernelUnderTest(OPS[entry.op], worker, promises, gradients=entry.gradients)
-        space = Space(OPS[entry.op], entry.dtype, promises, parameters, on_gpu=device == "cuda")
-        for examples, case in enumerate(_cases(entry, subject, space, profile, seed), start=1):
-            for name in entry.properties:
-                if violation := _find_violation(subject, space, PROPERTIES[name], case):
-                    (lengths, lines), seconds = violation, time.monotonic() - start
-                    return Detection(entry, name, lengths, examples, seconds, lines, _tier(subject, space))
+        return detect_with(worker, entry, worker.describe(), profile=profile, seed=seed)
+
+
+def detect_with(
+    runner: Runner,
+    entry: Entry,
+    description: dict[str, Any],
+    *,
+    profile: str,
+    seed: int = 0,
+    draw_cases: CaseSource | None = None,
+) -> Detection:
+    """The same on a runner of the entry's kernel.
+
+    description: of the kernel, by `describe_kernel`.
+    draw_cases: in place of the cases of a check.
+    """
+    parameters = parse_declaration(description, entry.kernel).parameters
+    start, examples = time.monotonic(), 0
+    promises = Promises(**entry.promises)
+    subject = KernelUnderTest(OPS[entry.op], runner, promises, gradients=entry.gradients)
+    space = Space(OPS[entry.op], entry.dtype, promises, parameters, on_gpu=runner.device == "cuda")
+    for examples, case in enumerate((draw_cases or _cases)(entry, subject, space, profile, seed), start=1):
+        for name in entry.properties:
+            if violation := _find_violation(subject, space, PROPERTIES[name], case):
+                (lengths, lines), seconds = violation, time.monotonic() - start
+                return Detection(entry, name, lengths, examples, seconds, lines, _tier(subject, space))
     return Detection(entry, examples=examples, seconds=time.monotonic() - start, tier=_tier(subject, space))
 
 

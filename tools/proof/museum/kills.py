@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from packproof.harness.process.zygote import NAME
+from packproof.harness.process import PROCESS_NAME
 
 Kind = Literal["main", "evaluator", "keeper", "zygote", "worker"]
 KINDS: tuple[Kind, ...] = ("main", "evaluator", "keeper", "zygote", "worker")
@@ -108,7 +108,7 @@ def _processes(main: int) -> dict[int, Kind]:
     while pending:
         parent, kind = pending.pop()
         for pid in _processes_below(parent):
-            forks = _read_proc(f"/proc/{pid}/comm").decode().strip() == NAME
+            forks = _read_proc(f"/proc/{pid}/comm").decode().strip() == PROCESS_NAME
             child_kind = _CHILD_KINDS.get(kind, "keeper" if forks else "evaluator")
             kinds[pid] = child_kind
             pending.append((pid, child_kind))

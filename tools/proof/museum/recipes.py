@@ -5,7 +5,6 @@ near a maximum as in flash-attention, the offsets [0, 256, 500, 1000] and [0, 15
 flash-linear-attention. No slack, contiguous tensors, normal values; once with every option and once with none.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,22 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.base.cores import available_cores
 from packproof.base.errors import KernelFault
-from packproof.harness.process.execution.execute import InProcess
-from packproof.harness.process.parallel import run_on_every_core
-from packproof.harness.process.worker import Worker
+from packproof.harness.process import Worker, run_on_every_core
+from packproof.harness.process.execution import InProcess
 from packproof.museum import Control, Entry
 from packproof.proof.museum.detect import SHORT_LIMITS, detect
-from packproof.properties.bounds.oracle import vjp
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.drawing import draw
-from packproof.properties.cases.space import Space
-from packproof.properties.declaration import parse_declaration
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.bounds import vjp
+from packproof.properties.calling import Refusal, TensorKey, gradient
+from packproof.properties.cases import Case, Space, draw
+from packproof.properties.declarations import Promises, parse_declaration
+from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import TensorKey, gradient
 
 LAYOUTS = ((15,), (128,), (64, 64, 64, 64), (61, 44, 57, 52), (32, 30, 62), (2, 11, 25, 112, 100))
 PACKPROOF = "packproof"
@@ -100,7 +95,7 @@ class RecipeComparison:
 
 def compare(kernels: Sequence[Control]) -> Iterator[RecipeComparison]:
     """Every recipe on each kernel, and the properties on each entry; on a CPU, on every core."""
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     ops = dict.fromkeys(kernel.op for kernel in kernels)
     groups = [[kernel for kernel in kernels if kernel.op == op][part::cores] for op in ops for part in range(cores)]
     yield from run_on_every_core([partial(_unit, group) for group in groups], "cpu", record_type=RecipeComparison)

@@ -16,18 +16,14 @@ from typing import Any, Literal
 
 import torch
 
-from packproof.harness.check.plan import plan
-from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.schedule import run_plan
-from packproof.harness.check.target import open_target
-from packproof.harness.process.execution.fork import start_fork
-from packproof.harness.process.location import Location
-from packproof.harness.report.events import RunFinished, Verdict
-from packproof.museum.rogues import Rogue, entries
-from packproof.museum.rogues.op import running_sum
-from packproof.museum.rogues.throwaway import MARK, require_throwaway_root
+from packproof.harness.check import CheckRequest, plan, run_plan
+from packproof.harness.check.targets import open_target
+from packproof.harness.process.execution import start_fork
+from packproof.harness.process.naming import Location
+from packproof.harness.report import RunFinished, Verdict
+from packproof.museum.rogues import MARK, Rogue, entries, require_throwaway_root, running_sum
 from packproof.proof.museum.throwaway_root import ThrowawayRootError, environment, throwaway_root
-from packproof.properties.op import Op
+from packproof.properties.ops import Op
 
 RUNNING_SUM = Op(
     name="running_sum",

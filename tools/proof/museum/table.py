@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from packproof.base.wording import plural
-from packproof.harness.report.formats.table import fitted_table, texts
+from packproof.harness.report.formats import fitted_table, texts
 from packproof.museum import BugClass, Entry
 from packproof.proof.museum.alarms import ControlResult
 from packproof.proof.museum.detect import Detection
 from packproof.proof.museum.recipes import PACKPROOF, RECIPES, RecipeComparison
-from packproof.properties.cases.case import shorten
+from packproof.properties.cases import shorten
 from packproof.version import __version__
 
 

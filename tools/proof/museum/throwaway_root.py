@@ -10,14 +10,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from packproof.base.errors import PackproofError
-from packproof.harness.process.zygote_client import import_path
-from packproof.museum.rogues.throwaway import MARK
+from packproof.harness.process import import_path
+from packproof.museum.rogues import MARK
 
 _LIMIT = 60  # seconds for the test of a root
 _DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -31,21 +31,26 @@ class ThrowawayRootError(PackproofError):
     """No throwaway root can be made here; the text says why."""
 
 
+MakePrefix = Callable[[Path], tuple[str, ...]]
+
+
 @contextmanager
-def throwaway_root() -> Iterator[tuple[str, ...]]:
+def throwaway_root(ways: "Mapping[str, MakePrefix] | None" = None) -> Iterator[tuple[str, ...]]:
     """The prefix of a command, to run it in a throwaway root with an empty working directory.
+
+    ways: to make one, by name, in the order in which they are tried; all that there are by default.
 
     The command needs the variables of `environment`. Raises ThrowawayRootError.
     """
     if MARK.exists():
         raise ThrowawayRootError(f"no throwaway root can be made here: {MARK} exists already; remove it")
     with tempfile.TemporaryDirectory(prefix="packproof-") as folder:
-        yield _first_working_prefix(Path(folder))
+        yield _first_working_prefix(Path(folder), WAYS if ways is None else ways)
 
 
-def _first_working_prefix(folder: Path) -> tuple[str, ...]:
+def _first_working_prefix(folder: Path, ways: Mapping[str, MakePrefix]) -> tuple[str, ...]:
     reasons = []
-    for name, make_prefix in (("bubblewrap", _under_bubblewrap), ("an overlay", _over_an_overlay)):
+    for name, make_prefix in ways.items():
         try:
             prefix = make_prefix(folder)
             _test_root(prefix, folder)
@@ -106,6 +111,9 @@ def _over_an_overlay(folder: Path) -> tuple[str, ...]:
         raise ThrowawayRootError("util-linux is not installed")
     namespaces = ("--mount", "--pid", "--ipc", "--fork", "--kill-child")
     return ("unshare", *namespaces, "--", sys.executable, "-P", "-m", __name__, str(folder))
+
+
+WAYS: Mapping[str, MakePrefix] = {"bubblewrap": _under_bubblewrap, "an overlay": _over_an_overlay}
 
 
 @dataclass(frozen=True)

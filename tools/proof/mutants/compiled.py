@@ -10,15 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from packproof.base.errors import PackproofError
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
-from packproof.harness.process.parallel import run_on_every_core
-from packproof.harness.process.worker import Worker
+from packproof.harness.check.targets import BUILTIN_KERNELS, BuiltinKernel
+from packproof.harness.process import Worker, run_on_every_core
 from packproof.proof.mutants.mutant import KERNELS, Mutant, control_of
 from packproof.proof.mutants.outcome import DECIDING, MutantOutcome, detected_by
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.property import Property
+from packproof.properties.cases import Case, Space, golden_cases
+from packproof.properties.judgement import KernelUnderTest
+from packproof.properties.laws import Property
 from packproof.properties.ops import OPS
 
 _DTYPES = ("bfloat16", "float32", "float64")  # fp16 takes the same paths

@@ -12,19 +12,16 @@ from types import FrameType
 from typing import Any
 
 from packproof.base.errors import PackproofError
-from packproof.harness.check.builtin_kernels import BuiltinKernel
-from packproof.harness.process.execution.execute import InProcess
-from packproof.harness.process.location import Location
+from packproof.harness.check.targets import BuiltinKernel
+from packproof.harness.process.execution import InProcess
+from packproof.harness.process.naming import Location
 from packproof.proof.mutants.fork_pool import TAINTED
 from packproof.proof.mutants.mutant import Mutant, install
 from packproof.proof.mutants.outcome import DECIDING, detected_by
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space, golden_cases
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
-from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.laws.invariance import REFERENCE
-from packproof.properties.laws.property import Property
+from packproof.properties.calling import Refusal
+from packproof.properties.cases import Case, Space, golden_cases
+from packproof.properties.judgement import KernelUnderTest, first_violation
+from packproof.properties.laws import PROPERTIES, REFERENCE, Property
 from packproof.properties.ops import OPS
 
 _PACKAGE = "packproof.kernels."

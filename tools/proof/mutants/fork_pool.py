@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from packproof.base.errors import PackproofError
-from packproof.harness.process.execution.fork import Fork, start_fork
+from packproof.harness.process.execution import Fork, start_fork
 
 T = TypeVar("T")
 Report = Mapping[str, Any]

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from packproof.properties.call import Refusal
-from packproof.properties.cases.case import Case
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
-from packproof.properties.laws.catalogue import PROPERTIES
-from packproof.properties.laws.property import Property
+from packproof.properties.calling import Refusal
+from packproof.properties.cases import Case
+from packproof.properties.judgement import KernelUnderTest, first_violation
+from packproof.properties.laws import PROPERTIES, Property
 
 DECIDING = tuple(law for law in PROPERTIES.values() if law.decides_mutants)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from packproof.base.errors import PackproofError
 from packproof.base.records import RecordError, from_row, to_row
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
-from packproof.harness.process.zygote_client import import_path
+from packproof.harness.check.targets import BUILTIN_KERNELS
+from packproof.harness.process import import_path
 from packproof.proof.mutants.compiled import run_compiled
 from packproof.proof.mutants.equivalents import find_explanations
 from packproof.proof.mutants.mutant import KERNELS, Mutant
@@ -72,10 +72,13 @@ def _read_outcomes(file: Path, digest: str) -> dict[str, MutantOutcome]:
     return outcomes
 
 
-def _digest(device: str) -> str:
-    """A digest of the device and the sources of kernels, properties and references: outcomes depend on them."""
+def _digest(device: str, kernels: Path = KERNELS) -> str:
+    """A digest of the device and the sources of kernels, properties and references: outcomes depend on them.
+
+    kernels: the folder of the kernels; the others lie beside it.
+    """
     h = hashlib.blake2b(device.encode(), digest_size=8)
-    for folder in (KERNELS, KERNELS.with_name("base"), KERNELS.with_name("properties"), KERNELS.with_name("refs")):
+    for folder in (kernels, *map(kernels.with_name, ("base", "properties", "refs"))):
         for file in sorted(folder.rglob("*.py")):
             h.update(file.read_bytes())
     return h.hexdigest()

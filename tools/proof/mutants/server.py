@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from packproof.harness.check.builtin_kernels import BUILTIN_KERNELS
-from packproof.harness.process.zygote import prepare_imports
+from packproof.harness.check.targets import BUILTIN_KERNELS
+from packproof.harness.process import prepare_imports
 from packproof.proof.mutants.evaluator import ROUNDS, Check, MutantEvaluator
 from packproof.proof.mutants.fork_pool import run_forked
 from packproof.proof.mutants.mutant import Mutant, all_mutants

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from packproof.harness.report.formats.table import Column, table_line
+from packproof.harness.report.formats import Column, table_line
 from packproof.proof.mutants.equivalents import Explanation
 from packproof.proof.mutants.mutant import Mutant
 from packproof.proof.mutants.outcome import MutantOutcome

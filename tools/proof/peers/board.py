@@ -6,16 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from packproof.adapters.registry import PEERS
+from packproof.adapters.peers import PEERS
 from packproof.base.environment import Environment, environment
 from packproof.base.errors import UsageError
 from packproof.base.names import SLACK, short_dtype
 from packproof.base.records import read_record, to_json
-from packproof.harness.check.target import CheckTarget
-from packproof.harness.report import events
+from packproof.harness.check.targets import CheckTarget
+from packproof.harness.report import RunFinished, RunStarted, Verdict
 from packproof.proof.peers.run import PeerRequest, golden_classes
-from packproof.properties.cases.case import Case, shorten
-from packproof.properties.cases.space import golden_cases
+from packproof.properties.cases import Case, golden_cases, shorten
 from packproof.version import __version__
 
 
@@ -114,14 +113,12 @@ class PeerBoard:
         yield from laws.items()
 
 
-def make_board(
-    entries: Sequence[PeerRequest], run_started: events.RunStarted, run_finished: events.RunFinished
-) -> PeerBoard:
+def make_board(entries: Sequence[PeerRequest], run_started: RunStarted, run_finished: RunFinished) -> PeerBoard:
     """The board of a run, with rows in the order of its plan."""
     order = {cell: index for index, cell in enumerate(run_started.cells)}
     golden: dict[tuple[str, str, str], list[Case]] = {}
 
-    def make_row(verdict: events.Verdict) -> BoardRow:
+    def make_row(verdict: Verdict) -> BoardRow:
         cell = verdict.cell
         target, key = _find_target(verdict, entries), (cell.target, cell.unpromised, cell.dtype)
         if key not in golden:
@@ -146,7 +143,7 @@ def _board_peer(entry: PeerRequest) -> BoardPeer:
     return BoardPeer(entry.peer.name, entry.version, entry.peer.op, entry.reason, entry.not_offered, domain)
 
 
-def _find_target(verdict: events.Verdict, entries: Sequence[PeerRequest]) -> CheckTarget:
+def _find_target(verdict: Verdict, entries: Sequence[PeerRequest]) -> CheckTarget:
     cell = verdict.cell
     peer_targets = (target for entry in entries if entry.peer.name == cell.target for target in entry.targets)
     return next(
@@ -154,7 +151,7 @@ def _find_target(verdict: events.Verdict, entries: Sequence[PeerRequest]) -> Che
     )
 
 
-def _board_row(verdict: events.Verdict, golden: frozenset[str]) -> BoardRow:
+def _board_row(verdict: Verdict, golden: frozenset[str]) -> BoardRow:
     cell, failure = verdict.cell, verdict.failure
     return BoardRow(
         cell.target,
@@ -180,7 +177,7 @@ def _board_row(verdict: events.Verdict, golden: frozenset[str]) -> BoardRow:
 _RUN_LIMITS = {"out of time": "not reached", "too large to be judged here": "no memory"}  # of a run, not of a kernel
 
 
-def verdict_text(verdict: events.Verdict) -> str:
+def verdict_text(verdict: Verdict) -> str:
     """The verdict of a cell in words; never "passed" for a cell without judged examples."""
     if verdict.status == "failed":
         return "does not hold" if verdict.cell.unpromised else "FAILED"

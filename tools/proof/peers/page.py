@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from packproof.base.names import short_dtype
 from packproof.base.wording import plural
-from packproof.harness.report.formats.table import markdown_table, texts
-from packproof.harness.report.questions import OF_PEERS
+from packproof.harness.report.formats import markdown_table, texts
 from packproof.proof.peers.board import BoardPeer, BoardRow, PeerBoard, replay_file, smallest_layout
+from packproof.properties.declarations import OF_PEERS
 
 COMMAND = "packproof peers --from data/peers.json --markdown docs/peers_board.md"
 _WIDEST = 160  # characters of what went wrong

@@ -7,11 +7,9 @@ from rich.console import Console
 
 from packproof.base.files import replace_text, writable_path
 from packproof.base.wording import plural
-from packproof.harness.report import events
-from packproof.harness.report.conclusions import limits_lines
-from packproof.harness.report.formats.table import fitted_table, texts
-from packproof.harness.report.formats.terminal import cell_line
-from packproof.harness.report.wording import failure_text, summary
+from packproof.harness.report import CellFinished, Event, RunFinished, RunStarted
+from packproof.harness.report.formats import cell_line, fitted_table, texts
+from packproof.harness.report.wording import failure_text, limits_lines, summary
 from packproof.proof.peers.board import PeerBoard, as_json, dtype_verdicts, make_board, replay_file, smallest_layout
 from packproof.proof.peers.page import absent, as_markdown, legend
 from packproof.proof.peers.run import PeerRequest
@@ -32,19 +30,19 @@ class PeersReport:
         self._markdown = writable_path(markdown, "--markdown") if markdown else None
         self._json = writable_path(json, "--json") if json else None
         self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self._started: events.RunStarted | None = None
+        self._started: RunStarted | None = None
 
-    def __call__(self, event: events.Event) -> None:
+    def __call__(self, event: Event) -> None:
         match event:
-            case events.RunStarted():
+            case RunStarted():
                 self._started = event
                 self._console.print(f"{plural(len(event.cells), 'cell')}, profile {event.profile}, seed {event.seed}")
-            case events.CellFinished(verdict):
+            case CellFinished(verdict):
                 self._console.print(f"{verdict.cell.target:<30}", cell_line(verdict), sep=" ")
-            case events.RunFinished() if self._started:
+            case RunFinished() if self._started:
                 self._finish(self._started, event)
 
-    def _finish(self, started: events.RunStarted, finished: events.RunFinished) -> None:
+    def _finish(self, started: RunStarted, finished: RunFinished) -> None:
         board = make_board(self._entries, started, finished)
         if self._json:
             replace_text(self._json, as_json(board))

@@ -1,24 +1,20 @@
 """`packproof peers`: checks the installed third-party kernels, for promised and unpromised properties."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from packproof.adapters.registry import PEERS, Peer
+from packproof.adapters.peers import PEERS, Peer
+from packproof.base.cores import available_cores
 from packproof.base.errors import UsageError
 from packproof.base.names import SLACK, require_known, short_dtype
-from packproof.harness.check.partition import Unit
-from packproof.harness.check.plan import plan
-from packproof.harness.check.request import CheckRequest, validate
-from packproof.harness.check.schedule import run_plan
-from packproof.harness.check.target import CheckTarget, open_target, worker_for
-from packproof.harness.process.worker import Worker
-from packproof.harness.report.events import Event, Verdict
-from packproof.harness.report.questions import OF_PEERS
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.domain import Domain
+from packproof.harness.check import CheckRequest, Unit, plan, run_plan, validate
+from packproof.harness.check.targets import CheckTarget, open_target, worker_for
+from packproof.harness.process import Worker
+from packproof.harness.report import Event, Verdict
+from packproof.properties.cases import Case, Domain
+from packproof.properties.declarations import OF_PEERS
 from packproof.properties.ops import OPS
 
 _COMPILE_TIMEOUT = 600.0  # seconds: with every core busy, compiling many large kernels in a first call takes minutes
@@ -56,7 +52,7 @@ def open_peers(request: CheckRequest, names: Sequence[str]) -> list[PeerRequest]
             raise UsageError(f"--op: {name} computes {PEERS[name].op}, not {request.op}")
     candidates = [PEERS[n] for n in names] if names else [p for p in PEERS.values() if p.packed]
     selected_peers = [peer for peer in candidates if request.op in (None, peer.op)]
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     return [
         entry
         for k in range(0, len(selected_peers), cores)

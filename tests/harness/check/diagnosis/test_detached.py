@@ -9,9 +9,9 @@ from packproof.harness.check.diagnosis.detached import detached_advice
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.invariance import REFERENCE
-from packproof.properties.promises import Promises
 from tests.quality.faulty_kernels import RUNNING_SUM, constant_for_one_token, detached
 
 _CASE = Case((1,), "float32", (("d", 3),))

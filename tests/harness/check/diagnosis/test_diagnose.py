@@ -14,10 +14,10 @@ from packproof.harness.check.diagnosis.diagnose import diagnose
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
-from packproof.properties.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.invariance import REFERENCE
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 
 CONV = Case((3, 2, 4), "float32", (("d", 3), ("w", 4)))
 

@@ -5,11 +5,11 @@ import torch
 
 from packproof.harness.check.diagnosis.rows import rows_text, unwritten_rows
 from packproof.harness.process.execution.execute import InProcess
+from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.case import Case
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.promises import Promises
-from packproof.properties.tensor_key import TensorKey
-from packproof.properties.violation import Violation
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.violation import Violation
 from tests.quality.faulty_kernels import RUNNING_SUM, correct, unwritten_row
 
 

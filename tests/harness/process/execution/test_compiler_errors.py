@@ -10,12 +10,12 @@ from torch import Tensor
 from packproof.base.errors import KernelFault
 from packproof.harness.process.execution.compiler_errors import is_compiler_error
 from packproof.harness.process.execution.execute import InProcess
-from packproof.properties.call import Call, FailedCompilation, Refusal
+from packproof.properties.calling.call import Call, FailedCompilation, Refusal
 from packproof.properties.cases.case import Case
-from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.torch_integration import TORCH_COMPILE
-from packproof.properties.ops import OPS
-from packproof.properties.promises import Promises
+from packproof.properties.ops.catalogue import OPS
 from packproof.refs import causal_conv1d
 
 Make = Callable[..., Call]

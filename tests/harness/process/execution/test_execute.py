@@ -15,12 +15,13 @@ from torch import Tensor
 
 from packproof.adapters import once
 from packproof.base.errors import KernelFault, UsageError
-from packproof.harness.process.execution import error_classification, execute
+from packproof.harness.process.execution.device import Device
+from packproof.harness.process.execution.error_classification import classify_error
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.execution.invocation import Invocation
-from packproof.harness.process.location import Location
+from packproof.harness.process.naming.location import Location
 from packproof.interpreter.memory_guard import is_poison
-from packproof.properties.call import Call, MachineLimit, Placement, Refusal
+from packproof.properties.calling.call import Call, MachineLimit, Placement, Refusal, Result
 
 Make = Callable[..., Call]
 Rogue = Callable[[str], str]
@@ -172,7 +173,7 @@ def test_faults(make_call: Make, rogue: Rogue, name: str, kind: str, words: str)
 def test_a_kernel_that_allocates_more_memory_than_its_call_needs(
     make_call: Make, rogue: Rogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(error_classification, "free_bytes", lambda device: 10**11)
+    monkeypatch.setattr("packproof.harness.process.execution.device.free_bytes", lambda device: 10**11)
     with pytest.raises(
         KernelFault, match=r"^OutOfMemoryError(.*\n)*.*the tensors of this call take 176 bytes"
     ) as fault:
@@ -206,6 +207,31 @@ def test_a_large_call_leaves_nothing(make_call: Make, fails: bool) -> None:
         gc.enable()
 
 
+class Gpu(Device):
+    """A GPU with 40 GB allocated and 100 GB free.
+
+    refused: whether its allocator has refused memory.
+    late: the error that it reports.
+    """
+
+    def __init__(self, *, refused: bool = False, late: RuntimeError | None = None) -> None:
+        super().__init__(torch.device("cuda"))
+        self._refused, self._late = refused, late
+
+    def synchronise(self) -> None:
+        if self._late:
+            raise self._late
+
+    def free_bytes(self) -> int:
+        return 10**11
+
+    def allocated_bytes(self) -> int:
+        return 40 * 10**9
+
+    def has_refused_memory(self) -> bool:
+        return self._refused
+
+
 @pytest.mark.parametrize(
     ("error", "refused", "says"),
     [
@@ -230,47 +256,32 @@ def test_a_large_call_leaves_nothing(make_call: Make, fails: bool) -> None:
     ],
     ids=["torch", "triton", "inductor", "pretended"],
 )
-def test_a_gpu_without_memory_is_no_fault_of_the_kernel(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, refused: int, says: str | None
-) -> None:
+def test_a_gpu_without_memory_is_no_fault_of_the_kernel(error: Exception, refused: int, says: str | None) -> None:
     """Whatever is free afterwards: other processes return theirs."""
-    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {"num_ooms": refused})
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 40 * 10**9)
-    monkeypatch.setattr(error_classification, "synchronise", lambda device: None)
-    monkeypatch.setattr(error_classification, "free_bytes", lambda device: 10**11)
-    invocation = cast(Invocation, SimpleNamespace(stage="", device=torch.device("cuda")))
-    found = error_classification.classify_error(error, invocation, 100, lambda computing: None)
+    invocation = cast(Invocation, SimpleNamespace(stage=""))
+    found = classify_error(error, invocation, 100, lambda computing: None, Gpu(refused=bool(refused)))
     assert isinstance(found, KernelFault if says is None else MachineLimit)
     assert re.search(says or "the tensors of this call take 100 bytes", str(found))
 
 
-def test_memory_that_was_lacking_is_reported_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_was_lacking_is_reported_late() -> None:
     """By the next call that waits for the device, which goes on."""
     late = RuntimeError("CUDA error: out of memory")
-
-    def synchronise(device: torch.device) -> None:
-        raise late
-
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 40 * 10**9)
-    monkeypatch.setattr(error_classification, "synchronise", synchronise)
-    invocation = cast(Invocation, SimpleNamespace(stage="on a side stream: ", device=torch.device("cuda")))
-    found = error_classification.classify_error(late, invocation, 100, lambda computing: None)
+    invocation = cast(Invocation, SimpleNamespace(stage="on a side stream: "))
+    found = classify_error(late, invocation, 100, lambda computing: None, Gpu(late=late))
     assert isinstance(found, MachineLimit)
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, torch.OutOfMemoryError])
-def test_a_gpu_that_has_no_memory_for_the_inputs_is_too_small(
-    make_call: Make, monkeypatch: pytest.MonkeyPatch, kind: type[RuntimeError]
-) -> None:
+def test_a_gpu_that_has_no_memory_for_the_inputs_is_too_small(make_call: Make, kind: type[RuntimeError]) -> None:
     """Other processes use it, and a launch of torch's own that lacks memory says so in its own words."""
 
-    def refuse(*_: object) -> None:
-        raise kind("CUDA error: out of memory")
+    class Full(InProcess):
+        def _place_tensor(self, *_: object) -> Tensor:
+            raise kind("CUDA error: out of memory")
 
-    runner = InProcess(lambda x, *, cu_seqlens: x)
-    monkeypatch.setattr(runner, "_place_tensor", refuse)
     with pytest.raises(MachineLimit, match=r"^the tensors of this call do not fit: CUDA error: out of memory"):
-        runner.run(make_call())
+        Full(lambda x, *, cu_seqlens: x).run(make_call())
 
 
 def test_a_gpu_that_has_no_memory_for_a_context_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,19 +297,19 @@ def test_a_device_lost_in_a_large_call_gets_no_more_work(make_call: Make, monkey
     def no_more() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    def lost(call: Call) -> None:
-        raise KernelFault("crashed", "CUDA error: an illegal memory access was encountered")
+    class Lost(InProcess):
+        def _require_memory(self, call: Call) -> None:
+            pass
 
-    runner = InProcess(lambda x, *, cu_seqlens: x, "cuda")
+        def _run(self, call: Call) -> Result:
+            raise KernelFault("crashed", "CUDA error: an illegal memory access was encountered")
+
     monkeypatch.setattr(torch.cuda, "empty_cache", no_more)
-    monkeypatch.setattr(runner, "_require_memory", lambda call: None)
-    monkeypatch.setattr(runner, "_run", lost)
     with pytest.raises(KernelFault, match="illegal memory access"):
-        runner.run(replace(make_call(), copies=2))
+        Lost(lambda x, *, cu_seqlens: x, "cuda").run(replace(make_call(), copies=2))
 
 
-def test_rows_far_apart_are_where_they_should_be(make_call: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "_OFFSET_REACH", {"beyond 2^31": 2**15})
+def test_rows_far_apart_are_where_they_should_be(make_call: Make) -> None:
     seen = []
 
     def look(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
@@ -307,7 +318,8 @@ def test_rows_far_apart_are_where_they_should_be(make_call: Make, monkeypatch: p
 
     call = make_call(2, 3)
     far = replace(call, placement=dict.fromkeys(("x", "cotangent:y"), "beyond 2^31"))
-    result, plain = InProcess(look).run(far), InProcess(product).run(call)
+    runner = InProcess(look, offset_reach={"beyond 2^31": 2**15})
+    result, plain = runner.run(far), InProcess(product).run(call)
     assert seen[0][0] >= 2**15 > seen[0][0] - 4 * 256
     assert torch.equal(result.outputs["y"], plain.outputs["y"])
     assert torch.equal(result.gradients["x"], plain.gradients["x"])

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from packproof.base.errors import KernelFault
 from packproof.harness.process.execution.execute import InProcess
-from packproof.properties.call import Call
+from packproof.properties.calling.call import Call
 
 Make = Callable[..., Call]
 

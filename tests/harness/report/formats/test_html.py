@@ -1,104 +1,21 @@
 """The HTML report: complete, escaped, small, without the network, and without messages in a browser."""
 
 import dataclasses
-import math
 import re
-import shutil
-import subprocess
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from packproof.base.errors import UsageError
-from packproof.harness.report.events import Cell, Failure, RunFinished, RunStarted, Verdict
-from packproof.harness.report.formats.html import HtmlReport, page
+from packproof.harness.report.events import Failure, Verdict
+from packproof.harness.report.formats.html import HtmlReport
 from packproof.harness.report.formats.svg import palette
-from packproof.harness.report.maps import (
-    ErrorMap,
-    Evidence,
-    Layout,
-    LeakCell,
-    LeakMap,
-    MapRow,
-    TensorRow,
-    WorstElement,
-)
-from packproof.properties.cases.layouts import BOUNDARY_CLASSES
+from packproof.harness.report.maps import ErrorMap, Evidence, Layout, LeakCell, LeakMap, MapRow, WorstElement
+from tests.harness.report.formats.pages import EVIDENCE, LEAK, PLACES, Outline, cell, failed, passed, rendered
 
-VOID = {"meta", "br", "hr", "img", "input", "link", "rect", "line", "path"}
 SCRIPT = "<script>alert('x')</script>"
-
-
-class Outline(HTMLParser):
-    """The text, ids and addresses of a page; fails if tags are not closed in order."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.met: list[str] = []
-        self.text: list[str] = []
-        self.ids: list[str] = []
-        self.addresses: list[str] = []
-        self.feed(source)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.met.append(tag)
-        if tag not in VOID:
-            self.open.append(tag)
-        self.ids += [value or "" for name, value in attributes if name == "id"]
-        self.addresses += [value or "" for name, value in attributes if name in {"href", "src", "action", "xlink:href"}]
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
-def cell(prop: str, dtype: str = "float32", target: str = "my_kernels:ssd_fwd") -> Cell:
-    return Cell("ssd", target, prop, dtype, "cpu")
-
-
-def passed(prop: str) -> Verdict:
-    return Verdict(cell(prop), "eager", "passed", 20, 0.5, judged=20, classes=frozenset(BOUNDARY_CLASSES[:-2]))
-
-
-def failed(failure: Failure, prop: str = "packing", target: str = "my_kernels:ssd_fwd") -> Verdict:
-    return Verdict(cell(prop, target=target), "eager", "failed", 3, 0.5, judged=3, failure=failure)
-
-
 SKIPPED = Verdict(cell("carry"), "eager", "skipped", 0, 0.0, reason="the kernel takes no initial state")
-PLACES = (
-    TensorRow("token", 0, 0),
-    TensorRow("token", 1, 0),
-    TensorRow("slack", -1, 0),
-    TensorRow("state", 0),
-    TensorRow("state", 1),
-)
-CELLS = (LeakCell(True, ("x",)), LeakCell(False), LeakCell(False, ("x",), ("x",)), LeakCell(True), LeakCell(False))
-ROW = MapRow("sequence 0", 0, (0.0, 0.3, 5.0, 2e4, math.inf, None), (4,))
-EVIDENCE = Evidence(
-    Layout((6, 0, 1), 2, "pack", 4),
-    WorstElement("sequence 0, token 4", -0.4, 0.9, "alone", 1.3, (("rounding", 1e-9), ("accumulation", 1e-6))),
-    ErrorMap(
-        "y", "alone", "token", (MapRow("sequence 0", 0, (0.0, 0.3, 5.0, 2e4, math.inf, None), (4,)),), omitted="9 rows"
-    ),
-    LeakMap("y", "NaN", ("x", "z"), PLACES, PLACES[:2], (CELLS, CELLS), "7 columns"),
-    ErrorMap("y", "alone", "token", (ROW, MapRow("sequence 1", 0, ()))),
-)
-LEAK = Failure(
-    (6, 0, 1), "y", ("float32, seed 0", "sequence 1 contains sequence 0"), 3, 41, ".packproof/a b.json", EVIDENCE
-)
-
-
-def rendered(*verdicts: Verdict, planned: tuple[Cell, ...] = (), error: str = "") -> str:
-    started = RunStarted((*(v.cell for v in verdicts), *planned), "quick", 7, ("no slack",))
-    return page(started, RunFinished(verdicts, 4.0, error=error))
 
 
 def words(source: str) -> str:
@@ -213,26 +130,3 @@ def test_nothing_is_loaded() -> None:
 def test_a_file_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--html: the folder"):
         HtmlReport(str(tmp_path / "none/page.html"))
-
-
-@pytest.fixture
-def browser() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("no chromium on this machine")
-    return found
-
-
-def test_a_browser_logs_nothing(browser: str, tmp_path: Path) -> None:
-    """The page loads, and nothing is blocked or logged: console messages go to stderr as CONSOLE."""
-    file = tmp_path / "page.html"
-    file.write_text(rendered(passed("reference"), failed(LEAK)), encoding="utf-8")
-    quiet = ("gpu", "quic", "background-networking", "component-update", "sync", "extensions")
-    options = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in quiet)]
-    where = [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom", file.as_uri()]
-    done = subprocess.run(
-        [browser, *options, *where], capture_output=True, text=True, timeout=120, check=False, encoding="utf-8"
-    )
-    assert done.returncode == 0, done.stderr
-    assert "CONSOLE" not in done.stderr
-    assert 'id="scoreboard"' in done.stdout

@@ -80,6 +80,17 @@ def test_the_line_says_how_far_the_run_is() -> None:
     assert str(line).endswith("packing bf16, looking for the smallest layout")
 
 
+def test_cells_are_counted_as_the_first_and_the_last_line_count_them() -> None:
+    """Those of a question to the kernel are no part of them."""
+    question = replace(PASSED, cell=replace(FIRST, unpromised="NaN", counts=False))
+    line = ProgressLine(Clock())
+    line(RunStarted((FIRST, SECOND, question.cell), "quick", 0))
+    line(CellFinished(question))
+    assert str(line) == "0 of 2 cells"
+    line(CellFinished(PASSED))
+    assert str(line) == "1 of 2 cells"
+
+
 def test_a_cell_without_a_plan_leaves_the_end_open() -> None:
     clock = Clock()
     line = ProgressLine(clock)

@@ -24,11 +24,11 @@ from packproof.harness.report.events import (
 from packproof.harness.report.formats.json_file import JsonReport
 from packproof.harness.report.formats.junit import JunitReport
 from packproof.harness.report.formats.terminal import TerminalReport
-from packproof.harness.report.wording import failure_text
+from packproof.harness.report.wording.results import failure_text
+from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.case import REGIME_DESCRIPTIONS
 from packproof.properties.cases.layouts import BOUNDARY_CLASSES
-from packproof.properties.tensor_key import TensorKey
-from packproof.properties.violation import Violation
+from packproof.properties.laws.violation import Violation
 
 
 def cell(prop: str, dtype: str, op: str = "ssd", target: str = "my_kernels:ssd_fwd") -> Cell:
@@ -65,11 +65,18 @@ def stream(*verdicts: Verdict, interrupted: bool = False, error: str = "") -> li
     return [*events, RunFinished(verdicts, 4.0, interrupted, error)]
 
 
-def terminal(events: list[Event], *, is_terminal: bool = False) -> str:
+def terminal(events: list[Event], *, is_terminal: bool = False, quiet: bool = False, width: int = 120) -> str:
     out = io.StringIO()
-    report = TerminalReport(
-        Console(file=out, force_terminal=is_terminal, color_system=None, highlight=False, markup=False, soft_wrap=True)
+    console = Console(
+        file=out,
+        force_terminal=is_terminal,
+        color_system=None,
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+        width=width,
     )
+    report = TerminalReport(console, quiet=quiet)
     for event in events:
         report(event)
     return out.getvalue()
@@ -89,14 +96,12 @@ failed   ssd packing bf16                     gpu        3 examples, 2.5 s
 
 {FAILURE_BLOCK}
 
-skipped  ssd carry bf16                       gpu        the kernel takes no initial state
 
 ssd · my_kernels:ssd_fwd · cuda
              bf16     tier             judged  seconds
   reference  passed   gpu          118 of 120      1.2
   packing    failed   gpu                   3      2.5
-  carry      skipped  gpu                   0      0.0
-  carry: the kernel takes no initial state
+  1 skipped: carry (the kernel takes no initial state)
   25 of 27 layout classes judged
 
 a property does not hold: 1 failed, 1 passed, 1 skipped; 121 of 123 examples judged in 4.0 s
@@ -161,7 +166,32 @@ def test_a_terminal_shows_progress_and_the_same_end() -> None:
     shown = terminal(stream(PASSED, FAILED, SKIPPED), is_terminal=True)
     assert "3 of 3 cells" in shown
     assert FAILURE_BLOCK in shown
-    assert shown.endswith(TERMINAL.partition("the kernel takes no initial state\n")[2])
+    assert shown.endswith(TERMINAL.partition("(the kernel takes no initial state)\n")[2])
+
+
+def test_a_terminal_breaks_lines_between_words_and_no_command() -> None:
+    reason = "of a kernel that does not take initial_states, return_final_states and D at the same time"
+    verdicts = (replace(FAILED, failure=replace(LEAK, replay=f"{'long/' * 20}r.json")), replace(SKIPPED, reason=reason))
+    shown = terminal(stream(*verdicts), is_terminal=True, width=80)
+    lines = [line.rpartition("\r")[2].rpartition("\x1b[2K")[2] for line in shown.splitlines()]
+    assert [line for line in lines if len(line) > 80] == [f"    packproof replay {'long/' * 20}r.json"]
+    assert (
+        "  1 skipped: carry (of a kernel that does not take initial_states,\n"
+        "    return_final_states and D at the same time)\n"
+    ) in shown
+    assert f"  1 skipped: carry ({reason})\n" in terminal(stream(*verdicts), width=80)
+
+
+def test_a_quiet_run_shows_failures_and_the_last_line() -> None:
+    shown = terminal(stream(PASSED, FAILED, SKIPPED), quiet=True)
+    assert shown == f"\n{FAILURE_BLOCK}\n\n\n{TERMINAL.splitlines()[-1]}\n"
+
+
+def test_one_skipped_in_some_dtypes_keeps_its_row() -> None:
+    judged = replace(SKIPPED, cell=cell("carry", "float32"), status="passed", examples=3, judged=3, reason="")
+    shown = terminal(stream(SKIPPED, judged))
+    assert "  carry  skipped  passed   gpu                   3      0.0\n" in shown
+    assert "  carry: the kernel takes no initial state\n" in shown
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from packproof.harness.tiers.compile import resources
 from packproof.harness.tiers.compile.record import read_record
 from packproof.harness.tiers.compile.variants import CompileResult, compile_variants
 from packproof.kernels.variant import Variant
+from tests.in_process import environment
 
 SAMPLES = Path(__file__).parents[2] / "compile_samples.py"
 FIELDS = ("registers", "spills", "shared", "dot", "atomics", "refilled", "key")
@@ -21,30 +22,31 @@ CHANGE = ("tl.atomic_add(y,", "tl.atomic_max(y,")
 class Clone:
     """A machine that has compiled nothing yet, with two kernels and a record."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
         self.source, self.record = folder / "samples.py", folder / "compiled.json"
         self._cache = folder / "cache"
         self.source.write_text(SAMPLES.read_text())
-        monkeypatch.setenv("TRITON_CACHE_DIR", str(self._cache))
 
     def compiled(self, record: Path | None = None) -> dict[str, CompileResult]:
         given = None if record is None else str(record)
-        found = compile_variants(f"{self.source}:good", ("sm_90",), record=given)
-        return {one["variant"]: one for one in found}
+        with environment(TRITON_CACHE_DIR=str(self._cache)):
+            return {one["variant"]: one for one in compile_variants(f"{self.source}:good", ("sm_90",), record=given)}
 
     def write(self, forms: dict[str, CompileResult], **instead: object) -> None:
         lines = [{field: one[field] for field in FIELDS} | instead for one in forms.values()]  # type: ignore[literal-required]
         self.record.write_text(json.dumps(lines))
 
 
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CompileResult]:
+    """What another clone found in the same files."""
+    return Clone(tmp_path_factory.mktemp("machine") / "first").compiled()
+
+
 @pytest.fixture
-def clones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Clone, dict[str, CompileResult]]:
-    """A clone, and what another found in the same files."""
-    with monkeypatch.context() as patch:
-        (tmp_path / "first").mkdir()
-        forms = Clone(tmp_path / "first", patch).compiled()
-    (tmp_path / "second").mkdir()
-    return Clone(tmp_path / "second", monkeypatch), forms
+def clones(tmp_path: Path, forms: dict[str, CompileResult]) -> tuple[Clone, dict[str, CompileResult]]:
+    return Clone(tmp_path / "second"), forms
 
 
 def test_the_key_is_the_same_elsewhere_and_only_a_sample_is_compiled(

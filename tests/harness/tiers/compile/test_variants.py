@@ -14,6 +14,7 @@ from packproof.harness.tiers.compile.variants import (
     compile_variants,
     next_listing_results,
 )
+from tests.in_process import environment
 
 pytest.importorskip("triton")
 
@@ -25,9 +26,9 @@ def results(function: str, targets: tuple[str, ...], limit_s: float = 60.0) -> d
     return {(one["variant"], one["target"]): one for one in found}
 
 
-def test_good_variants_compile_for_every_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")  # the caller's kernels may be interpreted, these are compiled
-    found = results("good", TARGETS)
+def test_good_variants_compile_for_every_target() -> None:
+    with environment(TRITON_INTERPRET="1"):  # the caller's kernels may be interpreted, these are compiled
+        found = results("good", TARGETS)
     assert set(found) == {(variant, target) for variant in ("dot", "sum") for target in TARGETS}
     for variant, target in [key for key, one in found.items() if one["skipped"]]:  # triton 3.4 ships no ROCm linker
         assert target == "gfx942"
@@ -116,14 +117,14 @@ def test_one_process_compiles_for_several_kernels() -> None:
             list(next_listing_results(results))
 
 
-def test_only_what_changed_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_changed_is_compiled_again(tmp_path: Path) -> None:
     cache, samples = tmp_path / "cache", tmp_path / "samples.py"
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
     samples.write_text(SAMPLES.read_text())
 
     def compiled() -> tuple[dict[str, CompileResult], set[Path]]:
         before = set(cache.rglob("*.cubin"))
-        found = {one["variant"]: one for one in compile_variants(f"{samples}:good", ("sm_90",))}
+        with environment(TRITON_CACHE_DIR=str(cache)):
+            found = {one["variant"]: one for one in compile_variants(f"{samples}:good", ("sm_90",))}
         return found, set(cache.rglob("*.cubin")) - before
 
     def took(one: CompileResult) -> dict[str, object]:

@@ -1,7 +1,9 @@
 """The sanitizer tier without NVIDIA's program: reports are read, and findings are verdicts with kernel and layout."""
 
+import contextlib
+import io
 import os
-import stat
+import shlex
 import sys
 from pathlib import Path
 
@@ -9,29 +11,34 @@ import pytest
 
 from packproof.base.errors import UsageError
 from packproof.cli.main import run
-from packproof.harness.check.check import run_check
+from packproof.harness.check.plan import plan
 from packproof.harness.check.request import CheckRequest
+from packproof.harness.check.targets.target import open_target
+from packproof.harness.check.unit import run_unit
+from packproof.harness.process import call_frame, encode
+from packproof.harness.process.sharing import CoreTime
 from packproof.harness.report.events import CellFinished, Verdict
+from packproof.harness.tiers.compute_sanitizer import program
 from packproof.harness.tiers.compute_sanitizer.cell import require_sanitizer
 from packproof.harness.tiers.compute_sanitizer.findings import error_count, findings
+from packproof.properties.cases import Case, Space, draw, golden_cases
+from packproof.properties.declarations.promises import Promises
 from tests.harness import sanitizer_reports as reports
+from tests.harness.rogues_op import SCALED
+from tests.in_process import environment
 
 HERE = Path(__file__).parents[2]
+NO_ERRORS = "========= ERROR SUMMARY: 0 errors"
 
-# runs the given command on the CPU, and prints a report after the announcement of one call
-FAKE = """\
-#!{python}
-import subprocess, sys, os
-command = sys.argv[sys.argv.index({python!r}):]
+# runs the command that follows the options, but on the CPU
+RUNS = f"""\
+#!{sys.executable}
+import subprocess, sys
+command = sys.argv[sys.argv.index({sys.executable!r}):]
 command[-1] = "cpu"
-print("arguments", *sys.argv[1 : sys.argv.index({python!r})])
 print("========= COMPUTE-SANITIZER", flush=True)
-process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-for line in process.stdout:
-    print(line, end="", flush=True)
-    if line.startswith('packproof {{"call": {call}}}'):
-        print({report!r}, flush=True)
-{end}
+subprocess.run(command)
+print({NO_ERRORS!r})
 """
 
 
@@ -76,87 +83,102 @@ def test_reports_are_read(report: str, texts: list[str], details: str, count: in
         assert not any("Host Frame" in text for finding in found for text in finding.details)
 
 
-def _install(folder: Path, monkeypatch: pytest.MonkeyPatch, *, call: int, report: str, end: str) -> None:
-    """Put a fake on PATH, and let a check on the CPU count as one on a GPU until it would start a kernel."""
-    fake = folder / "compute-sanitizer"
-    fake.write_text(FAKE.format(python=sys.executable, call=call, report=report, end=end))
-    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(f"{require_sanitizer.__module__}.require_sanitizer", lambda device: require_sanitizer("cuda"))
-    monkeypatch.chdir(folder)
+def _golden_cases() -> list[Case]:
+    return list(golden_cases(Space(SCALED, "float32", Promises())))
 
 
-def _verdict(name: str = "good", **changes: str) -> Verdict:
+def _output(name: str, n_cases: int = 5) -> str:
+    """What the program under the sanitizer prints for a kernel at the first golden cases."""
+    frames = [
+        encode(call_frame(draw(SCALED, case).call(gradients=True), number))
+        for number, case in enumerate(_golden_cases()[:n_cases])
+    ]
+    calls, printed = Path("calls"), io.StringIO()
+    calls.write_bytes(b"".join(frames))
+    with contextlib.redirect_stdout(printed):
+        program.main(str(calls), "", str(HERE / "rogues.py"), name, "cpu")
+    return printed.getvalue()
+
+
+def _verdict(source: str) -> Verdict:
+    """Of a kernel under a compute-sanitizer with this source, first on PATH."""
+    Path("bin").mkdir()
+    fake = Path("bin/compute-sanitizer").absolute()
+    fake.write_text(source)
+    fake.chmod(0o755)
     request = CheckRequest(
-        target=f"{HERE / 'rogues.py'}:{name}",
+        target=f"{HERE / 'rogues.py'}:good",
         op=f"{HERE / 'rogues_op.py'}:SCALED",
+        device="cpu",
         dtypes=("float32",),
         sanitizer="memcheck",
-        **changes,  # type: ignore[arg-type]
     )
-    (finished,) = [event for event in run_check(request) if isinstance(event, CellFinished)]
+    target = open_target(request)
+    (unit,) = plan(request, [target]).units
+    with environment(PATH=f"{fake.parent}{os.pathsep}{os.environ['PATH']}"):
+        (finished,) = [event for event in run_unit(unit, CoreTime()) if isinstance(event, CellFinished)]
     return finished.verdict
 
 
-CLEAN_END = 'print("========= ERROR SUMMARY: 0 errors")'
+def _printing(output: str) -> str:
+    return f"#!/bin/sh\nprintf %s {shlex.quote(output)}\n"
 
 
-def test_a_finding_fails_the_kernel_and_names_the_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("working_folder")
+def test_a_finding_fails_the_kernel_and_names_the_layout() -> None:
     report = "\n".join(reports.MEMCHECK.splitlines()[1:-1])
-    _install(tmp_path, monkeypatch, call=3, report=report, end='print("========= ERROR SUMMARY: 2 errors")')
-    verdict = _verdict()
+    announcement = f'{program.PREFIX}{{"call": 3}}\n'
+    output = _output("good").replace(announcement, f"{announcement}{report}\n")
+    verdict = _verdict(_printing(output + "========= ERROR SUMMARY: 2 errors\n"))
     assert (verdict.status, verdict.tier, verdict.cell.property) == ("failed", "sanitizer", "memcheck")
     failure = verdict.failure
     assert failure is not None
     assert failure.example == 4
-    assert failure.lengths == _golden_lengths()[3]
+    assert failure.lengths == _golden_cases()[3].lengths
     assert failure.lines[1] == "Invalid __global__ write of size 4 bytes in _scale_kernel (kernels.py:41), 2 times"
     assert "    Access to 0x7f1f2c00080c is out of bounds" in failure.lines
 
 
-def _golden_lengths() -> list[tuple[int, ...]]:
-    from packproof.properties.cases.space import Space, golden_cases  # noqa: PLC0415
-    from packproof.properties.promises import Promises  # noqa: PLC0415
-    from tests.harness.rogues_op import SCALED  # noqa: PLC0415
-
-    return [case.lengths for case in golden_cases(Space(SCALED, "float32", Promises()))]
+@pytest.mark.usefixtures("working_folder")
+def test_a_clean_run_passes_and_names_its_tier() -> None:
+    verdict = _verdict(RUNS)
+    assert (verdict.status, verdict.tier, verdict.examples) == ("passed", "sanitizer", len(_golden_cases()))
 
 
-def test_a_clean_run_passes_and_names_its_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(tmp_path, monkeypatch, call=-1, report="", end=CLEAN_END)
-    verdict = _verdict()
-    assert (verdict.status, verdict.examples) == ("passed", len(_golden_lengths()))
-    declined = _verdict("declines")
-    assert (declined.status, declined.refused) == ("inconclusive", len(_golden_lengths()))
-    assert declined.reason == "the kernel declined every example"
+@pytest.mark.usefixtures("working_folder")
+def test_a_kernel_that_declines_every_example_gets_no_verdict() -> None:
+    verdict = _verdict(_printing(f"{_output('declines')}{NO_ERRORS}\n"))
+    assert (verdict.status, verdict.refused) == ("inconclusive", 5)
+    assert verdict.reason == "the kernel declined every example"
 
 
-def test_a_fault_without_a_finding_fails_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(tmp_path, monkeypatch, call=-1, report="", end=CLEAN_END)
-    failure = _verdict("raises").failure
+@pytest.mark.usefixtures("working_folder")
+def test_a_fault_without_a_finding_fails_the_kernel() -> None:
+    failure = _verdict(_printing(f"{_output('raises')}{NO_ERRORS}\n")).failure
     assert failure is not None
     assert failure.lines[1].startswith("ValueError: only even (rogues.py")
 
 
-@pytest.mark.parametrize("end", ["", 'print("========= ERROR SUMMARY: 3 errors")'])
-def test_a_run_that_is_not_understood_gives_no_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
-    _install(tmp_path, monkeypatch, call=-1, report="", end=end)
-    verdict = _verdict()
+@pytest.mark.usefixtures("working_folder")
+@pytest.mark.parametrize("end", ["", "========= ERROR SUMMARY: 3 errors\n"])
+def test_a_run_that_is_not_understood_gives_no_verdict(end: str) -> None:
+    verdict = _verdict(_printing(_output("good", n_cases=1) + end))
     assert verdict.status == "error"
     assert "compute-sanitizer did not finish cleanly; its last lines:" in verdict.reason
 
 
-def test_without_the_program_or_a_gpu_there_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("working_folder")
+def test_a_run_that_ends_before_its_last_call_gives_no_verdict() -> None:
+    output = _output("good", n_cases=1).replace(f'{program.PREFIX}{{"done": true}}\n', "")
+    assert _verdict(_printing(f"{output}{NO_ERRORS}\n")).status == "error"
+
+
+def test_without_the_program_or_a_gpu_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", "--device", "cpu", "--sanitizer", "memcheck"]) == 2
     assert capsys.readouterr().err == (
         "packproof: --sanitizer: compute-sanitizer checks kernels on a GPU, not on cpu; use --device cuda\n"
     )
     assert run(["check", "--device", "cpu", "--sanitizer", "memchek"]) == 2
     assert "memcheck" in capsys.readouterr().err
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(UsageError, match=r"^--sanitizer: there is no compute-sanitizer on PATH"):
+    with environment(PATH=""), pytest.raises(UsageError, match=r"^--sanitizer: there is no compute-sanitizer on PATH"):
         require_sanitizer("cuda")

@@ -6,7 +6,7 @@ from packproof.base.errors import UsageError
 from packproof.bench.kernels.cost import costs
 from packproof.bench.kernels.layouts import BenchLayout
 from packproof.bench.kernels.settings import Setting, setting, sizes_from_text
-from packproof.properties.ops import OPS
+from packproof.properties.ops.catalogue import OPS
 
 T = 10 + 300  # tokens
 LAYOUT = BenchLayout("two", (10, 300))

@@ -34,9 +34,8 @@ Not timed: flash_attn_rope (not installed)
 
 
 @pytest.fixture(autouse=True)
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(working_folder: Path) -> Path:
     """bench.json, of two implementations at two layouts; the second one is wrong at L4."""
-    monkeypatch.chdir(tmp_path)
     written = BenchFile("bench.json", "packproof bench --op rope")
     long = BenchLayout("L4", (64,))
     wrong = replace(result("fla_rope", layout=long), passes=(), kept_bytes=None, verdict="spot check (y): ...")
@@ -47,7 +46,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         absent,
     ):
         written(event)
-    return tmp_path / "bench.json"
+    return working_folder / "bench.json"
 
 
 def test_a_line_for_each_implementation_and_a_column_for_each_layout() -> None:

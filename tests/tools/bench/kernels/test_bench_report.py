@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TypeVar
 
@@ -148,12 +149,12 @@ def test_the_spread_is_that_of_the_quartiles() -> None:
 
 
 class Gpu:
-    """A fake torch.cuda that records the calls and returns given figures."""
+    """The functions of torch.cuda: it records the calls and returns these figures."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **answers: list[int]) -> None:
+    def __init__(self, **answers: list[int]) -> None:
         self.did: list[str] = []
         for name in ("synchronize", "reset_peak_memory_stats", "_sleep", *answers):
-            monkeypatch.setattr(torch.cuda, name, self._noting(name, answers.get(name)), raising=False)
+            setattr(self, name, self._noting(name, answers.get(name)))
 
     def _noting(self, name: str, answers: list[int] | None) -> Callable[..., int | None]:
         def call(*_arguments: object) -> int | None:
@@ -161,6 +162,12 @@ class Gpu:
             return answers.pop(0) if answers else None
 
         return call
+
+    def current_device(self) -> int:
+        return 0
+
+    def get_device_properties(self, _device: int) -> SimpleNamespace:
+        return SimpleNamespace(L2_cache_size=100 << 20)
 
 
 class Trained:
@@ -179,9 +186,9 @@ class Trained:
         return outputs
 
 
-def test_memory_is_what_a_pass_allocates_beyond_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = Gpu(monkeypatch, memory_allocated=[100, 150], max_memory_allocated=[180, 400])
-    seen = measure_footprint(Trained(gpu), "cuda")  # type: ignore[arg-type]
+def test_memory_is_what_a_pass_allocates_beyond_what_was_there() -> None:
+    gpu = Gpu(memory_allocated=[100, 150], max_memory_allocated=[180, 400])
+    seen = measure_footprint(Trained(gpu), "cuda", gpu)  # type: ignore[arg-type]
     assert gpu.did[0] == "forward"  # not counted: one-time allocations
     assert seen.kept_bytes == 150 - 100 - 4
     assert seen.peak == {"forward": 80, "backward": 250, "both": 300}
@@ -204,18 +211,18 @@ class Called:
         return ()
 
 
-def test_host_time_is_that_of_calls_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, clock = Gpu(monkeypatch), [0]
-    monkeypatch.setattr("packproof.bench.kernels.timing.time.perf_counter_ns", lambda: clock[0])
-    found = host_times(Called(gpu, clock), "cuda")  # type: ignore[arg-type]
+def test_host_time_is_that_of_calls_in_a_row() -> None:
+    gpu, clock = Gpu(), [0]
+    on_gpu = partial(host_times, device="cuda", gpu=gpu, clock=lambda: clock[0])
+    found = on_gpu(Called(gpu, clock))  # type: ignore[arg-type]
     assert gpu.did == ["synchronize", *["forward", "backward"] * 20, "synchronize"]
     assert {name: taken.median for name, taken in found.items()} == {"forward": 0.03, "backward": 0.05, "both": 0.08}
-    assert list(host_times(Called(gpu, clock, gradients=False), "cuda")) == ["forward"]  # type: ignore[arg-type]
+    assert list(on_gpu(Called(gpu, clock, gradients=False))) == ["forward"]  # type: ignore[arg-type]
     assert host_times(Called(gpu, clock), "cpu") == {}  # type: ignore[arg-type]
 
 
-def test_the_gpu_is_cold_and_busy_when_the_events_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = Gpu(monkeypatch)
+def test_the_gpu_is_cold_and_busy_when_the_events_begin() -> None:
+    gpu = Gpu()
 
     class Event:
         def __init__(self, enable_timing: bool) -> None:
@@ -231,13 +238,13 @@ def test_the_gpu_is_cold_and_busy_when_the_events_begin(monkeypatch: pytest.Monk
             return 0.25
 
     class Buffer:
+        def __init__(self, n_bytes: int) -> None:
+            assert n_bytes == 4 * (100 << 20)
+
         def zero_(self) -> None:
             gpu.did.append("flush")
 
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(L2_cache_size=50 << 20))
-    monkeypatch.setattr(torch, "empty", lambda *_size, **_where: Buffer())
-    value, milliseconds = DeviceClock().time(lambda: gpu.did.append("work"))
+    gpu.Event = Event  # type: ignore[attr-defined]
+    value, milliseconds = DeviceClock(gpu, Buffer).time(lambda: gpu.did.append("work"))
     assert gpu.did == ["synchronize", "flush", "_sleep", "record", "work", "record", "wait"]
     assert (value, milliseconds) == (None, 0.25)

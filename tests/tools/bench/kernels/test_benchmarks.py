@@ -9,6 +9,7 @@ import pytest
 
 from packproof.bench.kernels.results import SizeProof
 from tests.benchmarks.test_ops import require_correct
+from tests.in_process import pytest_in
 
 ROOT = Path(__file__).parents[4]
 
@@ -21,6 +22,7 @@ def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.proof
 def test_a_reference_is_proven_and_timed() -> None:
     pytest.importorskip("pytest_benchmark", reason="the suite needs pytest-benchmark")
     done = suite("--benchmark-only", "-k", "rope-reference", "--benchmark-columns=median")
@@ -30,7 +32,7 @@ def test_a_reference_is_proven_and_timed() -> None:
 
 
 def test_without_the_plugin_it_names_what_to_install() -> None:
-    done = suite("-p", "no:benchmark")
+    done = pytest_in(ROOT, "-q", "tests/benchmarks", "-p", "no:benchmark")
     assert done.returncode != 0
     assert done.stderr.strip() == "ERROR: tests/benchmarks needs pytest-benchmark: pip install -e '.[bench]'"
 

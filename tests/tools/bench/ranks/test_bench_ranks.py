@@ -17,6 +17,7 @@ from packproof.bench.ranks import command, judge
 from packproof.bench.ranks.blocks import split_block
 from packproof.bench.ranks.judge import RankGroup
 from packproof.cli import ending, main
+from tests.in_process import environment
 from tests.parallel.own import own
 from tests.test_docs import ROOT
 
@@ -24,14 +25,11 @@ COMMAND = [sys.executable, "-m", "packproof", "bench", "ranks", "--ranks", "2"]
 WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
 
-def test_two_ranks_judge_and_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in WITHOUT_GPU.items():
-        monkeypatch.setenv(name, value)
+def test_two_ranks_judge_and_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ranks.json"
     line = "bench ranks --ranks 2 --op causal_conv1d --cases 1 --tokens 24 --json"
-    assert main.run([*line.split(), str(file)]) == ending.SUCCESS
+    with environment(**WITHOUT_GPU):
+        assert main.run([*line.split(), str(file)]) == ending.SUCCESS
     assert "nothing here is about speed" in capfd.readouterr().out
     found = json.loads(file.read_text())
     assert [(v["op"], v["dtype"], v["cases"], v["failed"]) for v in found["judged"]] == [

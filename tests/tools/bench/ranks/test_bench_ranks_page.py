@@ -55,9 +55,8 @@ On 2 GPUs: α 0.020 ms assumed, 0.030 ms measured (convolution); β
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "ranks.json"
+def file(working_folder: Path) -> Path:
+    path = working_folder / "ranks.json"
     path.write_text(json.dumps(FILE))
     return path
 

@@ -1,6 +1,5 @@
 """Stacks in each mode: the same predictions and gradients; a leak, a NaN and an error are seen, and have no time."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
@@ -18,6 +17,7 @@ from packproof.bench.stacks.results import Trained
 from packproof.bench.stacks.run import StacksRequest, losses, mismatch_reason, run_stacks
 from packproof.bench.stacks.shapes import MODES, SHAPES
 from packproof.layers import Mamba2Block
+from tests.in_process import installed
 
 EVERY = ("single", "padded", "packed", "mamba_ssm")
 FEW = Documents(tuple(torch.arange(n) % 61 for n in (5, 1, 3, 7, 2)), capacity=10, packs=2)
@@ -130,14 +130,18 @@ def test_an_error_of_one_mode_leaves_the_others(
     assert ("Traceback" in capsys.readouterr().err) == (status == "failed")
 
 
-def test_the_block_of_mamba_ssm_gets_weights_and_boundaries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_block_of_mamba_ssm_gets_weights_and_boundaries() -> None:
     class Mamba2(nn.Module):
         """As mamba-ssm's: `seq_idx`, and parameters of the same names."""
 
         def __new__(cls, d_model: int, **sizes: Any) -> Any:
             block = Mamba2Block(d_model, ops=refs, **sizes)
             whole = block.forward
-            monkeypatch.setattr(block, "forward", lambda u, seq_idx: whole(u, cu_seqlens=starts(seq_idx[0])))
+
+            def forward(u: Tensor, seq_idx: Tensor) -> Tensor:
+                return whole(u, cu_seqlens=starts(seq_idx[0]))
+
+            block.forward = forward  # type: ignore[method-assign, assignment]
             return block
 
     def starts(seq_idx: Tensor) -> Tensor:
@@ -145,10 +149,10 @@ def test_the_block_of_mamba_ssm_gets_weights_and_boundaries(monkeypatch: pytest.
 
     module = ModuleType("mamba_ssm.modules.mamba2")
     module.Mamba2 = Mamba2  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "mamba_ssm.modules.mamba2", module)
     shape = SHAPES["mamba2-tiny"]
     stack = packproof_stack(shape, refs, "cpu", torch.float32, seed=0)
-    theirs: Stack = mamba_ssm_stack(shape, "cpu", torch.float32, stack)
+    with installed({module.__name__: module}, reimported=module.__name__):
+        theirs: Stack = mamba_ssm_stack(shape, "cpu", torch.float32, stack)
     found = [losses(each, FEW.passes("packed"), FEW.predictions) for each in (stack, theirs)]
     torch.testing.assert_close(*found)
 

@@ -68,13 +68,12 @@ bf16, forward, backward, one fused AdamW update; median of 3 steps.
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(working_folder: Path) -> Path:
     """stack.json, with handmade times."""
-    monkeypatch.chdir(tmp_path)
     written = StacksFile("stack.json", "packproof bench stack")
     for event in events():
         written(event)
-    return tmp_path / "stack.json"
+    return working_folder / "stack.json"
 
 
 def events() -> tuple[StackEvent, ...]:
@@ -139,7 +138,7 @@ def test_the_command_trains_a_tiny_stack(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_mode_on_another_loss_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Trained("mamba2-tiny", "packed", "wrong", "its losses are not those of one document at a time: ...")
-    monkeypatch.setattr("packproof.bench.stacks.run.run_stacks", lambda _: iter((STARTED, ROWS[0], wrong)))
+    monkeypatch.setattr("packproof.bench.stacks.run_stacks", lambda _: iter((STARTED, ROWS[0], wrong)))
     assert main.run(["bench", "stack", "--device", "cpu"]) == ending.FAILED
 
 

@@ -14,26 +14,19 @@ from packproof.cli import main
 from packproof.museum.rogues import entries
 from packproof.museum.rogues.deletions import deletes_its_working_directory
 from packproof.museum.rogues.throwaway import MARK
-from packproof.proof.museum import rogues, throwaway_root
+from packproof.proof.museum import rogues
 from packproof.proof.museum.rogues import fools_a_naive_harness, try_rogues
-from packproof.proof.museum.throwaway_root import ThrowawayRootError, environment
+from packproof.proof.museum.throwaway_root import WAYS, ThrowawayRootError, environment, throwaway_root
+from packproof.proof.museum.throwaway_root import main as run_in_root
 
 DELETES = entries()["R98"]
-WAYS = {"bubblewrap": "_under_bubblewrap", "an overlay": "_over_an_overlay"}
-
-
-def none(_: Path) -> tuple[str, ...]:
-    raise ThrowawayRootError("not tried")
 
 
 @pytest.fixture(params=WAYS)
-def prefix(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, ...]]:
+def prefix(request: pytest.FixtureRequest) -> Iterator[tuple[str, ...]]:
     """The prefix of a command in a root that was made in one of the two ways."""
-    for way, function in WAYS.items():
-        if way != request.param:
-            monkeypatch.setattr(throwaway_root, function, none)
     try:
-        with throwaway_root.throwaway_root() as prefix:
+        with throwaway_root({request.param: WAYS[request.param]}) as prefix:
             yield prefix
     except ThrowawayRootError as error:
         pytest.skip(str(error))
@@ -114,31 +107,28 @@ def test_others_run_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 of 2 detected or reported, 0 not defended against, 1 not run" in capsys.readouterr().out
 
 
-def test_a_root_that_is_none_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_that_is_none_is_not_used() -> None:
     """A command that changes nothing about where the next one runs."""
-    monkeypatch.setattr(throwaway_root, "_under_bubblewrap", lambda _: ("env",))
-    monkeypatch.setattr(throwaway_root, "_over_an_overlay", none)
     with (
-        pytest.raises(ThrowawayRootError, match="bubblewrap: what is done in it is done outside"),
-        throwaway_root.throwaway_root(),
+        pytest.raises(ThrowawayRootError, match="env: what is done in it is done outside"),
+        throwaway_root({"env": lambda _: ("env",)}),
     ):
         pytest.fail("it was made")
 
 
-def test_the_kernel_itself_deletes_nothing_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.chdir(tmp_path)
+def test_the_kernel_itself_deletes_nothing_elsewhere(working_folder: Path) -> None:
+    (working_folder / "file").touch()
     assert not MARK.exists()
     x, weight = torch.ones(2, 3), torch.ones(3)
     with pytest.raises(RuntimeError, match="only `packproof museum rogues` runs it"):
         deletes_its_working_directory(x, weight, cu_seqlens=torch.tensor([0, 2]))
     with pytest.raises(RuntimeError, match="only `packproof museum rogues` runs it"):
         rogues.main("check", DELETES.id)
-    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+    assert [file.name for file in working_folder.iterdir()] == ["file"]
 
 
 def test_a_root_is_not_built_outside_of_namespaces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert throwaway_root.main(str(tmp_path), "true") == 1
+    assert run_in_root(str(tmp_path), "true") == 1
     assert "it runs in namespaces of its own" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

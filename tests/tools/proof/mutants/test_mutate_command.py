@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from packproof.cli import main
-from packproof.proof.mutants import run
 from packproof.proof.mutants.equivalents import find_explanations
 from packproof.proof.mutants.mutant import all_mutants
+from packproof.proof.mutants.run import _digest
 
 
 def test_the_list_has_every_mutant_of_a_function(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,16 +50,13 @@ def test_a_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert kept.read_text() == outcomes
 
 
-def test_outcomes_for_other_kernels_properties_or_references_are_not_reused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outcomes_for_other_kernels_properties_or_references_are_not_reused(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("kernels", "properties", "refs")]
-    monkeypatch.setattr(run, "KERNELS", folders[0])
-    seen = {run._digest("cpu"), run._digest("cuda")}
+    seen = {_digest("cpu", folders[0]), _digest("cuda", folders[0])}
     for folder in folders:
         folder.mkdir()
         (folder / "of_today.py").write_text(folder.name)
-        seen.add(run._digest("cpu"))
+        seen.add(_digest("cpu", folders[0]))
     assert len(seen) == 5
 
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from packproof.adapters import registry
+from packproof.adapters.peers import registry
+from packproof.adapters.peers.registry import PEERS, Peer
 from packproof.adapters.peers.torch import compiled_rope
-from packproof.adapters.registry import PEERS, Peer
 from packproof.base.errors import UsageError
 from packproof.cli import ending, main
 from packproof.harness.check.replay import replay
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.process import location
+from packproof.harness.process.naming import location
 from packproof.harness.report.events import Cell, Verdict
 from packproof.proof.peers import board as boards
 from packproof.proof.peers import run
@@ -218,16 +218,14 @@ def test_boards_are_joined_by_peer_and_say_where_each_was_judged(
 @pytest.mark.usefixtures("others")
 def test_the_share_of_golden_classes_counts_what_a_declaration_allows(tmp_path: Path) -> None:
     """A kernel that refuses what it does not declare is not judged there; one that declares it is judged on all."""
-    shares = {}
-    for name in ("other:refusing", "other:declaring"):
-        [row] = run_of(tmp_path, [name], properties=("reference",), dtypes=("float32",)).rows
-        shares[name] = row
-    refusing, declaring = shares.values()
+    names = ("other:refusing", "other:declaring")
+    pair = [run_of(tmp_path, [name], properties=("reference",), dtypes=("float32",)) for name in names]
+    [refusing], [declaring] = (board.rows for board in pair)
     assert refusing.classes < refusing.golden
     assert declaring.classes == declaring.golden > 0
-    board = run_of(tmp_path, ["other:refusing"], properties=("reference",), dtypes=("float32",))
-    assert f"| {100 * refusing.classes / refusing.golden:.0f} % (reference) |" in as_markdown(board)
-    assert "found: `length > 0`" in as_markdown(board)
+    page = as_markdown(pair[0])
+    assert f"| {100 * refusing.classes / refusing.golden:.0f} % (reference) |" in page
+    assert "found: `length > 0`" in page
 
 
 def test_no_peer_to_judge_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,55 @@
+"""A device of torch's: its memory, and the end of its work."""
+
+import re
+import resource
+import sys
+from pathlib import Path
+
+import torch
+
+
+class Device:
+    """What the classification of an error asks a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.kind, self._device = device.type, device
+
+    def synchronise(self) -> None:
+        """Wait for its work. Raises RuntimeError for an error that it reports late."""
+        synchronise(self._device)
+
+    def free_bytes(self) -> int | None:
+        return free_bytes(self._device)
+
+    def allocated_bytes(self) -> int:
+        """The bytes of this process's tensors on a GPU."""
+        return torch.cuda.memory_allocated(self._device)
+
+    def has_refused_memory(self) -> bool:
+        """Whether torch's allocator for a GPU has refused a request in this process."""
+        return bool(torch.cuda.memory_stats(self._device).get("num_ooms"))
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize(device)
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Free memory of a device, including what torch keeps for reuse; None for a device that does not report it."""
+    if device.type == "cpu":
+        return _free_host_bytes()
+    if device.type != "cuda":
+        return None
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + cached
+
+
+def _free_host_bytes() -> int:
+    """Free memory of the system, within the limit of this process (`ulimit -v`)."""
+    match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    free = int(match[1]) * 1024 if match else sys.maxsize
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return free
+    return min(free, limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())

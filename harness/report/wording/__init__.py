@@ -1,0 +1,26 @@
+"""The results of a check in words."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from packproof.base.lazy import export
+
+if TYPE_CHECKING:
+    from packproof.harness.report.wording.conclusions import limits_lines
+    from packproof.harness.report.wording.results import cell_name, cell_title, failure_text, failure_texts, summary
+
+__all__ = ["cell_name", "cell_title", "failure_text", "failure_texts", "limits_lines", "summary"]
+
+export(
+    sys.modules[__name__],
+    {
+        "packproof.harness.report.wording.conclusions": ("limits_lines",),
+        "packproof.harness.report.wording.results": (
+            "cell_name",
+            "cell_title",
+            "failure_text",
+            "failure_texts",
+            "summary",
+        ),
+    },
+)

@@ -1,0 +1,139 @@
+"""The results of a check in words: the same for the terminal, JUnit, pytest and exceptions."""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from packproof.base.names import short_dtype
+from packproof.base.wording import plural
+from packproof.harness.report.causes import Fault, Faults
+from packproof.harness.report.events import Cell, RunFinished, Status, Verdict
+from packproof.harness.report.maps.text import small_error_lines
+from packproof.properties.cases import REGIME_DESCRIPTIONS, shorten
+
+_COUNTED: Mapping[Status, str] = {"error": "not judged", "expected": "failed as expected"}
+
+
+def cell_title(cell: Cell) -> str:
+    """The cell in a few words: `ssd packing bf16`."""
+    return f"{cell.op} {cell_name(cell)}"
+
+
+def cell_name(cell: Cell) -> str:
+    """A cell of a known kernel: `packing bf16`."""
+    return f"{cell.law} {short_dtype(cell.dtype)}"
+
+
+def failure_text(verdict: Verdict) -> str:
+    """A failure as a report: the property, the smallest layout, the place and size of the error, the replay command."""
+    cell, failure = verdict.cell, verdict.failure
+    if failure is None:
+        raise ValueError(f"{cell_title(cell)} {verdict.status}: there is no failure to describe")
+    tensor = f" ({failure.tensor})" if failure.tensor else ""
+    status = verdict.status.upper()
+    lines = [f"{cell.op} · {cell.target} · {status}  {cell.law}{tensor}   {short_dtype(cell.dtype)}, {verdict.tier}"]
+    if failure.example:
+        example_text = f"found in example {failure.example}"
+        example_text += f", smallest of {failure.cases_tried} tried" if failure.cases_tried else ""
+        lines.append(f"    {f'lengths {shorten(failure.lengths)}':<32} {example_text}")
+    lines += [f"    {line}" for line in failure.lines]
+    lines += [f"    {verdict.reason}"] if verdict.status == "expected" else []
+    lines += ["    not promised by the kernel: a finding, not a broken promise"] if cell.unpromised else []
+    if failure.evidence and failure.evidence.errors:
+        lines += [f"    {line}" for line in small_error_lines(failure.evidence.errors)]
+    lines += [f"    packproof replay {shlex.quote(failure.replay)}"] if failure.replay else []
+    return "\n".join(lines)
+
+
+def failure_texts(verdicts: Sequence[Verdict]) -> list[str]:
+    """The text of each fault: of its most telling failure, with a list of its cells."""
+    texts = [fault_text(fault) for fault in Faults(verdicts)]
+    return [*texts, *(["\n".join(regime_lines(verdicts))] if regime_lines(verdicts) else [])]
+
+
+def fault_text(fault: Fault) -> str:
+    """The most telling failure of a fault, and the other cells in which it shows."""
+    other_cells = (f"    {line}" for line in fault.other_cells_lines(fault.telling))
+    return "\n".join([failure_text(fault.telling), *other_cells])
+
+
+def regime_lines(verdicts: Iterable[Verdict]) -> list[str]:
+    """The meaning of each data regime with a failure."""
+    regimes = dict.fromkeys(v.failure.regime for v in verdicts if v.failure and v.failure.regime != "normal")
+    return [f"{name}: {REGIME_DESCRIPTIONS[name]}" for name in regimes]
+
+
+def first_failure_lines(verdict: Verdict) -> Iterator[str]:
+    """A new failure, before shrinking, in one or two lines: the cell, the layout and the error."""
+    failure = verdict.failure
+    assert failure is not None
+    tensor = f" ({failure.tensor})" if failure.tensor else ""
+    lengths = shorten(failure.lengths, 6)
+    yield f"failing  {cell_title(verdict.cell)}{tensor}: lengths {lengths}; looking for the smallest layout"
+    yield from (f"         {line}" for line in failure.lines[1:2])
+
+
+def headline(verdict: Verdict) -> str:
+    """The failure in one line: the property, the layout and the error; of a module, the leak and its first place."""
+    failure = verdict.failure
+    if failure is None:
+        return verdict.reason
+    tensor = f" ({failure.tensor})" if failure.tensor else ""
+    layout = f" at lengths {shorten(failure.lengths, 6)}" if failure.example else ""
+    return f"{verdict.cell.law}{tensor}{layout}: {'; '.join(failure.lines[:2]) or 'failed'}"
+
+
+def share_text(verdict: Verdict) -> str:
+    """The examples of a verdict: "72 examples", or "judged 4 of 72, 68 refused"."""
+    if verdict.judged == verdict.examples:
+        return plural(verdict.examples, "example")
+    return f"judged {verdict.judged} of {verdict.examples}" + (
+        f", {verdict.refused} refused" if verdict.refused else ""
+    )
+
+
+def layout_classes(verdicts: Sequence[Verdict], all_classes: Sequence[str]) -> str:
+    """The number of judged boundary classes, and the names of the others unless a failure ended the search."""
+    judged_classes = frozenset[str]().union(*(verdict.classes for verdict in verdicts))
+    missed = [name for name in all_classes if name not in judged_classes]
+    cut_short = any(verdict.failure for verdict in verdicts)
+    tail = f"; not judged: {', '.join(missed)}" if missed and not cut_short else ""
+    return f"{len(all_classes) - len(missed)} of {len(all_classes)} layout classes judged{tail}"
+
+
+def summary(run: RunFinished, planned: int) -> str:
+    """The whole run in one line."""
+    verdicts = [verdict for verdict in run.verdicts if verdict.cell.counts]
+    count = Counter(verdict.status for verdict in verdicts)
+    examples = sum(verdict.examples for verdict in verdicts)
+    statuses: tuple[Status, ...] = ("failed", "stale", "error", "inconclusive", "passed", "expected", "skipped")
+    parts = [f"{count[status]} {_COUNTED.get(status, status)}" for status in statuses if count[status]]
+    parts += [f"{planned - len(verdicts)} not run"] if planned > len(verdicts) else []
+    if run.error:
+        outcome = f"packproof itself failed: {run.error}"
+    elif run.interrupted:
+        outcome = "interrupted"
+    elif count["failed"]:
+        outcome = "a property does not hold"
+    elif count["stale"]:
+        outcome = "a property that was expected to fail holds, or does not apply"
+    elif count["error"]:
+        outcome = "packproof itself failed, and not everything could be judged"
+    elif count["inconclusive"]:
+        outcome = "inconclusive: no property failed, but not everything could be judged"
+    elif count["expected"]:
+        outcome = "every property held, or failed as expected"
+    else:
+        outcome = "every property held" if count["passed"] else "nothing was checked"
+    judged_count = sum(verdict.judged for verdict in verdicts)
+    examples_text = plural(examples, "example")
+    share = examples_text if judged_count == examples else f"{judged_count} of {examples_text} judged"
+    return f"{outcome}: {', '.join(parts) or 'no cell'}; {share} in {run.seconds:.1f} s"
+
+
+def timings_lines(timings: Mapping[str, float]) -> Iterator[str]:
+    """The time of a run by span, longest first."""
+    total = sum(timings.values())
+    yield f"where the time went, {total:.1f} s over all processes:"
+    for name, seconds in sorted(timings.items(), key=lambda item: -item[1]):
+        yield f"  {name:<10} {seconds:>8.2f} s {seconds / total if total else 0:>5.0%}"

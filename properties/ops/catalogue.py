@@ -1,0 +1,350 @@
+"""The declarations of packproof's ops."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from packproof import refs
+from packproof.base import signatures
+from packproof.base.errors import UsageError
+from packproof.base.signatures import Signature
+from packproof.properties.bounds import (
+    delta_rule,
+    magnitude_of_attention,
+    magnitude_of_linear_attention,
+    magnitude_ops,
+    rounded_attention,
+    rounded_operands,
+)
+from packproof.properties.bounds.roundings import Roundings
+from packproof.properties.ops import flops
+from packproof.properties.ops.op import Op
+from packproof.refs.pools import run_on_pool
+
+
+def _chunk_roundings(make: Callable[..., Any], head: str, heads: tuple[str, ...]) -> Roundings:
+    return Roundings(make, heads, state=(head,), width=rounded_operands.ELEMENTS_PER_TOKEN)
+
+
+def _op(
+    signature: Signature, *, options: Mapping[str, Any] | None = None, conditions: tuple[str, ...] = (), **fields: Any
+) -> Op:
+    """The op of a signature.
+
+    options: values to try of options without a list of values in the signature.
+    conditions: conditions on sizes, in addition to the signature's groups.
+    fields: further fields of `Op`.
+    """
+    return Op(
+        name=signature.op,
+        inputs=signature.inputs,
+        outputs=signature.outputs,
+        options={**signature.options, **(options or {})},
+        where=(*(f"{dividend} % {divisor} == 0" for divisor, dividend in signature.groups.items()), *conditions),
+        fixed=signature.fixed,
+        float32=signature.float32 | signature.tables,
+        narrow=signature.narrow,
+        constants=signature.tables | signature.integers,
+        **fields,
+    )
+
+
+CAUSAL_CONV1D = _op(
+    signatures.CAUSAL_CONV1D,
+    reference=refs.causal_conv1d,
+    absolute=magnitude_ops.causal_conv1d,
+    sizes=({"d": 3, "w": 4}, {"d": 5, "w": 2}, {"d": 130, "w": 3}, {"d": 136, "w": 4}, {"d": 2, "w": 1}),
+    conditions=("d >= 1", "w >= 1"),
+    model_sizes=({"d": 768, "w": 4}, {"d": 1027, "w": 3}),
+    carry=("initial_states", "final_states", "return_final_states"),
+    window="w",
+    flops=flops.causal_conv1d,
+)
+
+SELECTIVE_SCAN = _op(
+    signatures.SELECTIVE_SCAN,
+    reference=refs.selective_scan,
+    absolute=magnitude_ops.selective_scan,
+    cumsum=magnitude_ops.selective_scan_cumsum,
+    sizes=({"d": 4, "n": 3, "g": 2}, {"d": 3, "n": 1, "g": 1}, {"d": 2, "n": 5, "g": 2}, {"d": 10, "n": 11, "g": 2}),
+    model_sizes=({"d": 70, "n": 16, "g": 2}, {"d": 33, "n": 64, "g": 1}, {"d": 160, "n": 16, "g": 1}),
+    draws={"delta": "step|delta_softplus", "A": "decay", "delta_bias": "step"},
+    carry=("initial_states", "final_states", "return_final_states"),
+    flops=flops.selective_scan,
+)
+
+SSD = _op(
+    signatures.SSD,
+    reference=refs.ssd,
+    absolute=magnitude_ops.ssd,
+    cumsum=magnitude_ops.ssd_cumsum,
+    operands=_chunk_roundings(rounded_operands.ssd, "h", ("g", "h")),
+    sizes=(
+        {"h": 2, "p": 3, "n": 4, "g": 1},
+        {"h": 1, "p": 1, "n": 1, "g": 1},
+        {"h": 6, "p": 19, "n": 3, "g": 2},
+        {"h": 2, "p": 18, "n": 20, "g": 1},
+        {"h": 2, "p": 2, "n": 17, "g": 2},
+    ),
+    model_sizes=(
+        {"h": 2, "p": 64, "n": 128, "g": 1},
+        {"h": 3, "p": 32, "n": 64, "g": 3},
+        {"h": 2, "p": 80, "n": 48, "g": 1},
+        {"h": 1, "p": 128, "n": 256, "g": 1},
+        {"h": 4, "p": 64, "n": 16, "g": 2},
+    ),
+    draws={"dt": "step|dt_softplus", "A": "decay", "dt_bias": "step"},
+    carry=("initial_states", "final_states", "return_final_states"),
+    matmul=True,
+    flops=flops.ssd,
+)
+
+ROPE = _op(
+    signatures.ROPE,
+    reference=refs.rope,
+    absolute=magnitude_ops.rope,
+    sizes=(
+        {"h": 2, "k": 8, "r": 4, "m": "longest"},
+        {"h": 3, "k": 11, "r": 5, "m": "rows"},
+        {"h": 1, "k": 32, "r": 16, "m": "longest"},
+        {"h": 3, "k": 2, "r": 1, "m": "longest"},
+    ),
+    conditions=("2 * r <= k",),
+    model_sizes=({"h": 9, "k": 128, "r": 64, "m": "longest"}, {"h": 16, "k": 200, "r": 80, "m": "longest"}),
+    draws={"cos": "unit", "sin": "unit", "offsets": "position|m"},
+    saved=frozenset({"cos", "sin"}),
+    flops=flops.rope,
+)
+
+ROPE_QK = _op(
+    signatures.ROPE_QK,
+    reference=refs.rope_qk,
+    absolute=magnitude_ops.rope_qk,
+    sizes=(
+        {"hq": 2, "hk": 1, "k": 8, "r": 4, "m": "longest"},
+        {"hq": 5, "hk": 3, "k": 11, "r": 5, "m": "rows"},
+        {"hq": 1, "hk": 6, "k": 2, "r": 1, "m": "longest"},
+    ),
+    conditions=("2 * r <= k",),
+    model_sizes=(
+        {"hq": 16, "hk": 2, "k": 128, "r": 64, "m": "longest"},
+        {"hq": 9, "hk": 9, "k": 200, "r": 80, "m": "longest"},
+    ),
+    draws={"cos": "unit", "sin": "unit", "offsets": "position|m"},
+    saved=frozenset({"cos", "sin"}),
+    flops=flops.rope_qk,
+)
+
+_HADAMARD_SIZES = ("k in (1, 2, 4, 8, 16, 32, 64, 128, 256)",)
+
+HADAMARD = _op(
+    signatures.HADAMARD,
+    reference=refs.hadamard,
+    absolute=magnitude_ops.hadamard,
+    sizes=({"h": 2, "k": 8}, {"h": 3, "k": 32}, {"h": 1, "k": 1}, {"h": 5, "k": 2}, {"h": 1, "k": 64}),
+    conditions=_HADAMARD_SIZES,
+    model_sizes=({"h": 9, "k": 128}, {"h": 3, "k": 256}),
+    draws={"signs": "sign"},
+    saved=frozenset({"signs"}),
+    flops=flops.hadamard,
+)
+
+ROPE_HADAMARD = _op(
+    signatures.ROPE_HADAMARD,
+    reference=refs.rope_hadamard,
+    absolute=magnitude_ops.rope_hadamard,
+    sizes=(
+        {"h": 3, "k": 8, "r": 4, "m": "longest"},
+        {"h": 2, "k": 16, "r": 5, "m": "rows"},
+        {"h": 5, "k": 32, "r": 16, "m": "longest"},
+        {"h": 3, "k": 2, "r": 1, "m": "longest"},
+    ),
+    conditions=("2 * r <= k", *_HADAMARD_SIZES),
+    model_sizes=({"h": 9, "k": 128, "r": 64, "m": "longest"}, {"h": 3, "k": 256, "r": 128, "m": "longest"}),
+    draws={"cos": "unit", "sin": "unit", "signs": "sign", "offsets": "position|m"},
+    saved=frozenset({"cos", "sin", "signs"}),
+    flops=flops.rope_hadamard,
+)
+
+_ROUND_FP8 = _op(
+    signatures.ROUND_FP8,
+    reference=refs.round_fp8,
+    absolute=magnitude_ops.round_fp8,
+    options={"block": (128, 16)},
+    sizes=({"h": 2, "k": 8}, {"h": 1, "k": 20}, {"h": 3, "k": 1}),
+    model_sizes=({"h": 4, "k": 128}, {"h": 2, "k": 96}),
+    causal=False,  # a scale is that of a block
+)
+ROUND_FP8 = replace(_ROUND_FP8, constants=frozenset(_ROUND_FP8.inputs))
+
+ATTENTION = _op(
+    signatures.ATTENTION,
+    reference=refs.attention,
+    absolute=magnitude_of_attention.attention,
+    operands=Roundings(rounded_attention.attention, heads=("hk", "hq"), state=("hq", "u")),
+    options={
+        "window_size": ((-1, -1), (5, 0), (3, 2)),
+        "softmax_scale": (None, 0.3),
+        "softcap": (0.0, 1.5, 50.0),
+    },
+    sizes=(
+        {"hq": 2, "hk": 1, "k": 4, "v": 3},
+        {"hq": 2, "hk": 2, "k": 8, "v": 8},
+        {"hq": 6, "hk": 2, "k": 8, "v": 8},
+        {"hq": 1, "hk": 1, "k": 17, "v": 18},
+    ),
+    model_sizes=(
+        {"hq": 4, "hk": 2, "k": 128, "v": 128},
+        {"hq": 8, "hk": 1, "k": 64, "v": 64},
+        {"hq": 2, "hk": 2, "k": 192, "v": 128},
+        {"hq": 6, "hk": 2, "k": 256, "v": 256},
+        {"hq": 3, "hk": 3, "k": 96, "v": 96},
+    ),
+    on_request={"lse": "return_lse"},
+    reach="window_size",
+    causal="causal",
+    matmul=True,
+    flops=flops.attention,
+)
+
+_CARRY = ("initial_states", "final_states", "return_final_states")
+_LINEAR: dict[str, Any] = {
+    "options": {"scale": (None, 0.3)},
+    "sizes": (
+        {"hk": 1, "hv": 2, "k": 4, "p": 3},
+        {"hk": 1, "hv": 1, "k": 1, "p": 1},
+        {"hk": 2, "hv": 6, "k": 3, "p": 5},
+        {"hk": 2, "hv": 2, "k": 17, "p": 18},
+    ),
+    "carry": _CARRY,
+    "matmul": True,
+}
+_MINIMAX = {"hk": 2, "hv": 2, "k": 128, "p": 128}
+_QWEN3_NEXT = {"hk": 1, "hv": 2, "k": 128, "p": 128}
+_RETNET = {"hk": 2, "hv": 2, "k": 64, "p": 128}
+_KIMI_LINEAR = {"h": 2, "k": 128, "p": 128}
+_DELTA_DRAWS = {"k": "direction|qk_l2norm", "beta": "share|beta_sigmoid"}
+_GATE_DRAWS = {"g": "gate|A_log", "dt_bias": "decay|A_log", "A_log": "log rate"}
+
+LINEAR_ATTENTION = _op(
+    signatures.LINEAR_ATTENTION,
+    reference=refs.linear_attention,
+    absolute=magnitude_of_linear_attention.linear_attention,
+    operands=_chunk_roundings(rounded_operands.linear_attention, "hv", ("hk", "hv")),
+    model_sizes=(_MINIMAX, _RETNET),
+    flops=flops.linear_attention,
+    **_LINEAR,
+)
+
+SIMPLE_GLA = _op(
+    signatures.SIMPLE_GLA,
+    reference=refs.simple_gla,
+    absolute=magnitude_of_linear_attention.simple_gla,
+    operands=_chunk_roundings(rounded_operands.simple_gla, "hv", ("hk", "hv")),
+    cumsum=magnitude_of_linear_attention.simple_gla_cumsum,
+    model_sizes=(_MINIMAX, _RETNET),
+    draws={"g": "gate"},
+    flops=flops.linear_attention,
+    **_LINEAR,
+)
+
+RETENTION = _op(
+    signatures.RETENTION,
+    reference=refs.retention,
+    absolute=magnitude_of_linear_attention.retention,
+    operands=_chunk_roundings(rounded_operands.retention, "hv", ("hk", "hv")),
+    cumsum=magnitude_of_linear_attention.retention_cumsum,
+    model_sizes=(_MINIMAX, _RETNET),
+    draws={"decay": "gate"},
+    flops=flops.linear_attention,
+    **_LINEAR,
+)
+
+DELTA_RULE = _op(
+    signatures.DELTA_RULE,
+    reference=refs.delta_rule,
+    roundings=Roundings(delta_rule.delta_rule, heads=("hk", "hv"), state=("hv", "k", "p")),
+    model_sizes=(_QWEN3_NEXT,),
+    draws=_DELTA_DRAWS,
+    **_LINEAR,
+)
+
+GATED_DELTA_RULE = _op(
+    signatures.GATED_DELTA_RULE,
+    reference=refs.gated_delta_rule,
+    roundings=Roundings(delta_rule.delta_rule, heads=("hk", "hv"), state=("hv", "k", "p")),
+    model_sizes=(_QWEN3_NEXT,),
+    draws={**_DELTA_DRAWS, **_GATE_DRAWS},
+    **_LINEAR,
+)
+
+KDA = _op(
+    signatures.KDA,
+    reference=refs.kda,
+    roundings=Roundings(delta_rule.delta_rule, heads=("h",), state=("h", "k", "p")),
+    model_sizes=(_KIMI_LINEAR,),
+    draws={**_DELTA_DRAWS, **_GATE_DRAWS},
+    **{
+        **_LINEAR,
+        "sizes": (
+            {"h": 2, "k": 4, "p": 3},
+            {"h": 1, "k": 1, "p": 1},
+            {"h": 6, "k": 3, "p": 5},
+            {"h": 2, "k": 17, "p": 18},
+        ),
+    },
+)
+
+
+def _pool_op(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
+    """The same op on a pool of states, for inference: without gradients."""
+    absolute, cumsum, roundings = op.absolute, op.cumsum, op.roundings
+    draws = {name: draw for name, draw in op.draws.items() if name in signature.inputs}
+    pool_op = _op(
+        signature,
+        reference=reference,
+        options={name: values for name, values in op.options.items() if name not in op.carry[2:]} if op.carry else {},
+        absolute=absolute and partial(_pool_magnitude, absolute),
+        cumsum=cumsum and (lambda promises: partial(_pool_magnitude, cumsum(promises))),
+        roundings=roundings
+        and replace(roundings, make=lambda promises, signs: partial(run_on_pool, roundings.make(promises, signs))),
+        sizes=tuple({**sizes, "c": "slots"} for sizes in op.sizes),
+        model_sizes=tuple({**sizes, "c": "slots"} for sizes in op.model_sizes),
+        draws={**draws, "state_indices": "slot|c"},
+        pool=("state_indices", "states", "new_states"),
+        window=op.window,
+        matmul=op.matmul,
+    )
+    return replace(pool_op, where=op.where, constants=frozenset(signature.inputs))
+
+
+def _pool_magnitude(magnitude: Callable[..., Any], **arguments: Any) -> tuple[Tensor, Tensor]:
+    """A magnitude op on a pool. Idle slots keep their absolute values."""
+    y, states = run_on_pool(magnitude, **arguments)
+    return y, states.abs()
+
+
+CAUSAL_CONV1D_UPDATE = _pool_op(signatures.CAUSAL_CONV1D_UPDATE, CAUSAL_CONV1D, refs.causal_conv1d_update)
+SELECTIVE_SCAN_UPDATE = _pool_op(signatures.SELECTIVE_SCAN_UPDATE, SELECTIVE_SCAN, refs.selective_scan_update)
+SSD_UPDATE = _pool_op(signatures.SSD_UPDATE, SSD, refs.ssd_update)
+GATED_DELTA_RULE_UPDATE = _pool_op(signatures.GATED_DELTA_RULE_UPDATE, GATED_DELTA_RULE, refs.gated_delta_rule_update)
+KDA_UPDATE = _pool_op(signatures.KDA_UPDATE, KDA, refs.kda_update)
+
+OPS: dict[str, Op] = {
+    op.name: op
+    for op in (
+        *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, HADAMARD, ROPE_HADAMARD, ROUND_FP8, ATTENTION),
+        *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
+        *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
+    )
+}
+
+
+def find_op(name: str) -> Op:
+    """The op of this name. Raises UsageError with the names of all ops."""
+    if name not in OPS:
+        raise UsageError(f"op: {name!r} is not known; there are {', '.join(OPS)}")
+    return OPS[name]
