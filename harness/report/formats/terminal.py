@@ -10,7 +10,7 @@ from rich.text import Text
 from packproof.base.names import SLACK, short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
-from packproof.harness.report.causes import Faults
+from packproof.harness.report.causes import Faults, cause
 from packproof.harness.report.formats.live import ProgressLine, live_line
 from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.table import Column, table_line, title_line
@@ -121,7 +121,7 @@ class TerminalReport:
         has_line = verdict.examples or verdict.status not in ("inconclusive", "skipped")
         if not (self._live or self._quiet) and verdict.cell.counts and has_line:
             self._print(cell_line(verdict, shown))
-        if fault and not shown and verdict.failure and _stands_alone(verdict.cell, verdict.failure):
+        if fault and not shown and _stands_alone(verdict):
             self._shown[id(fault)] = verdict
             self._show_failure(failure_text(verdict), verdict.status)
 
@@ -182,9 +182,13 @@ def _remarks(board: Board) -> Iterator[str]:
     yield from (f"  {answer}" for answer in board.answers)
 
 
-def _stands_alone(cell: events.Cell, failure: events.Failure) -> bool:
-    """Whether no failure of another cell is likely to tell more about the fault."""
-    return cell.property == SLACK or bool(failure.tensor and not failure.note and cell.property in _STRONGEST)
+def _stands_alone(verdict: events.Verdict) -> bool:
+    """Whether no failure of another cell tells more about the fault, or is likely to."""
+    cell, failure = verdict.cell, verdict.failure
+    if failure is None:
+        return False
+    is_strongest = bool(failure.tensor and not failure.note and cell.property in _STRONGEST)
+    return cell.property == SLACK or is_strongest or not cause(verdict)
 
 
 def cell_line(verdict: events.Verdict, shown: events.Verdict | None = None) -> Text:
