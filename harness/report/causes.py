@@ -22,9 +22,14 @@ class Fault:
 
     @property
     def telling(self) -> Verdict:
-        """The failure that tells most: of an unchanged pack before a changed one, then of the strongest property, then
-        with the smallest layout."""
+        """The failure that tells most: a measured one before one that refers to another, then of an unchanged pack
+        before a changed one, then of the strongest property, then with the smallest layout."""
         return min(self.verdicts, key=_telling_order)
+
+    @property
+    def others(self) -> list[Verdict]:
+        """The other failures."""
+        return [verdict for verdict in self.verdicts if verdict is not self.telling]
 
     def other_cells_lines(self, shown: Verdict) -> list[str]:
         """Lines with all cells of the fault, if there are several, and with what differs from the shown failure."""
@@ -33,7 +38,7 @@ class Fault:
         lines = [f"the same in {len(self.verdicts)} cells: {cells_text([v.cell for v in self.verdicts])}"]
         places: dict[str, list[Cell]] = {}
         for verdict in self.verdicts:
-            if (place := _place(verdict)) != _place(shown):
+            if (place := place_text(verdict)) != place_text(shown):
                 places.setdefault(place, []).append(verdict.cell)
         lines += [f"  {place}: {cells_text(cells)}" for place, cells in [*places.items()][:_MAX_OTHER_PLACES]]
         return lines
@@ -77,14 +82,15 @@ def _text_key(failure: Failure) -> str:
     return refusal_key(failure.lines[1]) if failure.lines[1:] and not failure.tensor else ""
 
 
-def _telling_order(verdict: Verdict) -> tuple[bool, int, int, int]:
+def _telling_order(verdict: Verdict) -> tuple[bool, bool, int, int, int]:
     failure = verdict.failure
     assert failure is not None
     strength = _STRENGTH.get(verdict.cell.property, len(_STRENGTH))
-    return bool(failure.note), strength, sum(failure.lengths), len(failure.lengths)
+    return failure.evidence is None, bool(failure.note), strength, sum(failure.lengths), len(failure.lengths)
 
 
-def _place(verdict: Verdict) -> str:
+def place_text(verdict: Verdict) -> str:
+    """The tensor and layout of a failure: "y at lengths [64, 1]"."""
     failure = verdict.failure
     assert failure is not None
     return f"{f'{failure.tensor} ' if failure.tensor else ''}at lengths {shorten(failure.lengths, 6)}"

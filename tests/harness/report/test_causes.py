@@ -1,6 +1,7 @@
 """Failures with one cause are one fault."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from packproof.harness.report.causes import Faults
@@ -8,6 +9,7 @@ from packproof.harness.report.events import Cell, CellFinished, Failure, RunFini
 from packproof.harness.report.formats.github import summary
 from packproof.harness.report.formats.json_file import JsonReport
 from packproof.harness.report.formats.junit import JunitReport
+from packproof.harness.report.maps import Evidence, Layout
 from packproof.harness.report.wording.results import failure_texts
 
 
@@ -28,6 +30,13 @@ def test_wrong_values_in_several_properties_and_dtypes_are_one_fault() -> None:
     assert "FAILED  packing (y)   fp32" in text
     assert "the same in 3 cells: isolation fp32; packing fp32, bf16" in text
     assert "  gradient of x at lengths [64, 1]: isolation fp32" in text
+
+
+def test_the_failure_with_all_about_its_cause_tells_most() -> None:
+    explained = failing("packing", "float32", "values")
+    explained = replace(explained, failure=replace(explained.failure, evidence=Evidence(Layout((64, 1)))))
+    [fault] = Faults([failing("reference", "float32", "values", lengths=(1,)), explained])
+    assert fault.telling is explained
 
 
 def test_two_causes_are_two_faults() -> None:
