@@ -45,7 +45,7 @@ SCALED = packproof.Op(
 )
 
 
-def test_a_kernel_that_is_wrong_without_the_gate_alone_fails() -> None:
+def test_a_kernel_with_a_fault_only_without_the_gate_fails() -> None:
     with pytest.raises(packproof.CheckFailed, match=r"gradient of beta[\s\S]*without g"):
         packproof.check(f"{FIELD}:incorrect_gated", op="gated_delta_rule", **CHECK)
 
