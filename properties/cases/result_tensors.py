@@ -14,6 +14,8 @@ from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
 
+DETACHED = "came back detached"  # in the text of a fault
+
 Tensors = Mapping[TensorKey, Tensor]
 
 
@@ -27,11 +29,7 @@ def tensors_by_key(sample: Sample, result: Result, *, gradients: bool | Collecti
         _check_form(sample, name, result.outputs[name], dtype_of(sample.op, name, sample.token_dtype_name))
         tensors[TensorKey(name)] = result.outputs[name]
     if gradients is True and sample.wrt and sum(sample.lengths) and not result.gradients:
-        raise KernelFault(
-            "malformed",
-            f"{' and '.join(sample.outputs)} came back detached: no gradient reaches any input; one without a "
-            "backward pass takes --forward-only, or declares gradients=False",
-        )
+        raise KernelFault("malformed", f"{' and '.join(sample.outputs)} {DETACHED}: no gradient reaches any input")
     for name in sample.differentiated(gradients):
         g = result.gradients.get(name)
         tensors[gradient(name)] = torch.zeros_like(sample.inputs[name]) if g is None else g

@@ -121,7 +121,7 @@ def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
     note = "with every new buffer filled with NaN"
     actual, result = kernel.run_with_result(sample, guard=True, note=note)
-    for name, before in {**sample.inputs, **sample.metadata}.items():
+    for name, before in {**sample.passed_inputs, **sample.metadata}.items():
         if _bytes_differ(result.inputs_after[name], before):
             text = f"{name} was changed by the kernel: inputs are the caller's"
             yield Violation(tensor=TensorKey(name, "input"), text=text)

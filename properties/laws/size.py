@@ -226,7 +226,10 @@ def _fault_violation(fault: KernelFault, note: str) -> Violation:
 
 def _movable_tensors(kernel: KernelUnderTest, sample: Sample) -> list[str]:
     """The tensors along tokens or sequences with at least three rows, by their names in a call."""
-    names = {**{n: n for n in sample.inputs}, **{f"cotangent:{n}": n for n in sample.cotangents if kernel.gradients}}
+    names = {
+        **{n: n for n in sample.passed_inputs},
+        **{f"cotangent:{n}": n for n in sample.cotangents if kernel.gradients},
+    }
     packed_names = {n: name for n, name in names.items() if role(sample.axes[name]) != "shared"}
     return [n for n, name in packed_names.items() if sample.shape(name)[0] > 2 and all(sample.shape(name)[1:])]
 

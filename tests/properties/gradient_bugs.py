@@ -1,6 +1,6 @@
 """Kernels that depend on which gradients are asked, on how these arrive, and on the mode that torch is in.
 
-`BUGS`: incorrect kernels by the property that detects them. `CORRECT`: correct kernels with branches at the same places.
+`BUGS`: incorrect kernels by the property that detects them. `CORRECT`: others with such branches.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
