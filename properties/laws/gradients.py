@@ -45,9 +45,9 @@ def _gradients(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 def _subsets(wrt: tuple[str, ...]) -> dict[tuple[str, ...], str]:
     """Subsets of the inputs to differentiate by, with a note: none, each alone, all but one."""
-    alone = {(name,): f"with a gradient of {name} alone" for name in wrt}
-    all_but_one = {tuple(n for n in wrt if n != name): f"without a gradient of {name}" for name in wrt}
-    return {**all_but_one, **alone, (): "without any gradient"}
+    subsets = {tuple(n for n in wrt if n != name): f"without a gradient of {name}" for name in wrt}
+    subsets |= {(name,): f"with a gradient of {name} alone" for name in wrt}
+    return {**subsets, (): "without any gradient"}
 
 
 def _compare(

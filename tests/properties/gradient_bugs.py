@@ -23,11 +23,16 @@ CORRECT: dict[str, list[Kernel]] = {"gradients": [], "modes": []}
 
 
 def bug(law: str) -> Callable[[Kernel], Kernel]:
-    return lambda kernel: BUGS[law].append(kernel) or kernel
+    return functools.partial(_listed, BUGS[law])
 
 
 def correct(law: str) -> Callable[[Kernel], Kernel]:
-    return lambda kernel: CORRECT[law].append(kernel) or kernel
+    return functools.partial(_listed, CORRECT[law])
+
+
+def _listed(kernels: list[Kernel], kernel: Kernel) -> Kernel:
+    kernels.append(kernel)
+    return kernel
 
 
 def _pack_as_one(x: Tensor, weight: Tensor) -> Tensor:
