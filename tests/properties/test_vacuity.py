@@ -84,7 +84,7 @@ def test_fails_on_an_incorrect_kernel(name: str, op: str, function: object) -> N
 
 
 # those of the linear family, attention, SSD and the scan take a second each: their forms are in test_absolute, and
-# attention has these laws in test_attention; those on pools are in test_pool; and Inductor takes five seconds: a correct
+# attention has these laws in test_attention; those on pools are in test_pool; Inductor takes five seconds: a correct
 # kernel is compiled in tests/tools/cli/test_targets.py
 def _seconds(name: str, op: str) -> bool:
     slow_op = op in (*LINEAR, *DELTA, "attention", "ssd", "selective_scan") or bool(OPS[op].pool)
