@@ -239,7 +239,12 @@ def test_an_operator_has_the_signature_of_its_schema(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "law"), [("module", "reference"), ("module", "torch_compile"), ("adapted_module", "reference")]
+    ("name", "law"),
+    [
+        ("module", "reference"),
+        ("adapted_module", "reference"),
+        pytest.param("module", "torch_compile", marks=pytest.mark.proof),  # torch.compile takes seconds
+    ],
 )
 def test_a_module_has_the_signature_of_its_forward(name: str, law: str) -> None:
     verdict, notes = judged(name, None if name.startswith("adapted") else "causal_conv1d", law)
