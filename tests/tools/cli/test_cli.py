@@ -51,9 +51,9 @@ def ended(*verdicts: Verdict, interrupted: bool = False) -> Engine:
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> object:
+def play(fake_check: Callable[[Engine], None]) -> object:
     def install(engine: Engine, *arguments: str) -> int:
-        monkeypatch.setattr("packproof.harness.check.run_check", engine)
+        fake_check(engine)
         return main.run(["check", *arguments])
 
     return install
@@ -312,10 +312,10 @@ STREAMS, ENCODINGS = ((1,), (2,), (1, 2)), ("utf-8", "ascii", "latin-1")
     ],
 )
 def test_an_exit_code_does_not_depend_on_what_can_be_printed(
-    monkeypatch: pytest.MonkeyPatch, where: str, descriptors: tuple[int, ...], encoding: str
+    fake_check: Callable[[Engine], None], where: str, descriptors: tuple[int, ...], encoding: str
 ) -> None:
     for engine, code in ((ended(PASSED), 0), (ended(FAILED), 1), (Engine(RuntimeError("\u00e9\ud800")), 3)):
-        monkeypatch.setattr("packproof.harness.check.run_check", engine)
+        fake_check(engine)
         assert exit_code_of_a_command(partial(onto, *descriptors, where=where), encoding) == code
 
 

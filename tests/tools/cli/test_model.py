@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from packproof.cli.main import run
-from packproof.cli.model_table import print_conclusion
-from packproof.harness.report.events import RunFinished
+from packproof.cli.model_table import TableReport, print_conclusion
+from packproof.harness.report.events import Event, RunFinished
+from packproof.models import load_module, module_request, run_module_check
 from packproof.models.conventions import CONVENTIONS
 
 LAYERS = """
@@ -114,18 +115,31 @@ engine                           ignored     its arguments change no bit
 """
 
 
-@pytest.mark.usefixtures("layers")
-def test_all_conventions_of_a_llama_are_one_table(capfd: pytest.CaptureFixture[str]) -> None:
-    line = ["model", "tests.tools.models.llama:Llama", "--profile", "quick"]
-    assert run(line) == 0
-    lines = capfd.readouterr().out.splitlines()
+@pytest.fixture(scope="module")
+def llama_events() -> list[Event]:
+    target = "tests.tools.models.llama:Llama"
+    request = module_request(load_module(target), convention=None, profile="quick", name=target, target=target)
+    return list(run_module_check(request, in_own_processes=True))
+
+
+def printed(events: list[Event], capfd: pytest.CaptureFixture[str], *, details: bool) -> str:
+    """The table of a check in which a convention holds."""
+    report = TableReport(details=details)
+    for event in events:
+        report(event)
+    assert isinstance(end := events[-1], RunFinished)
+    assert print_conclusion(end, len(CONVENTIONS), details=details) == 0
+    return capfd.readouterr().out
+
+
+def test_all_conventions_of_a_llama_are_one_table(llama_events: list[Event], capfd: pytest.CaptureFixture[str]) -> None:
+    lines = printed(llama_events, capfd, details=False).splitlines()
     assert len(lines) <= 30
     assert all(len(row) <= 80 for row in lines)
     rows = [row for row in lines if row.partition(" ")[0] in CONVENTIONS]
     assert [row.partition(" a…")[0].removesuffix("…") for row in rows] == LLAMA.splitlines()[1:]
     assert lines[-1] == "5 of 19 conventions hold: hf_position_ids, hf_flash_kwargs and 3 more"
-    assert run([*line, "--details"]) == 0
-    details = capfd.readouterr().out
+    details = printed(llama_events, capfd, details=True)
     assert details.endswith(f"\n{lines[-1]}\n")
     assert "    accepted without effect: attention_mask: for one document the output has the same bits\n" in details
     assert details.count("FAILED  isolation") == 10
@@ -145,9 +159,11 @@ def test_all_conventions_of_a_llama_are_one_table(capfd: pytest.CaptureFixture[s
 def test_the_last_line_and_the_exit_code_agree_if_none_holds(
     capfd: pytest.CaptureFixture[str], name: str, code: int, words: str
 ) -> None:
-    assert run(["model", f"layers.py:{name}", *WIDE]) == code
+    details = name == "Shifted"
+    assert run(["model", f"layers.py:{name}", *WIDE, *["--details"] * details]) == code
     out = capfd.readouterr().out
     assert out.splitlines()[-1] == words
+    assert (" · FAILED  " in out, "--details for all" in out) == (details, not details)
     if name == "Shifted":
         assert "\ncu_seqlens                       differs     at the model itself\n" in out
     if name == "Crashes":

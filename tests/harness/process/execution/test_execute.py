@@ -7,11 +7,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from packproof.adapters import once
 from packproof.base.errors import KernelFault, UsageError
@@ -174,9 +175,9 @@ def test_faults(make_call: Make, rogue: Rogue, name: str, kind: str, words: str)
 
 
 def test_a_kernel_that_allocates_more_memory_than_its_call_needs(
-    make_call: Make, rogue: Rogue, monkeypatch: pytest.MonkeyPatch
+    make_call: Make, rogue: Rogue, free_memory: Callable[[int], None]
 ) -> None:
-    monkeypatch.setattr("packproof.harness.process.execution.device.free_bytes", lambda device: 10**11)
+    free_memory(10**11)
     with pytest.raises(
         KernelFault, match=r"^OutOfMemoryError(.*\n)*.*the tensors of this call take 176 bytes"
     ) as fault:
@@ -287,12 +288,14 @@ def test_a_gpu_that_has_no_memory_for_the_inputs_is_too_small(make_call: Make, k
         Full(lambda x, *, cu_seqlens: x).run(make_call())
 
 
-def test_a_gpu_that_has_no_memory_for_a_context_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+def test_a_gpu_that_has_no_memory_for_a_context_is_too_small() -> None:
+    class Full(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is torch.empty:
+                raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+            return function(*args, **(kwargs or {}))
 
-    monkeypatch.setattr(torch, "empty", refuse)
-    with pytest.raises(MachineLimit, match=r"^cpu cannot be used: CUDA error: out of memory$"):
+    with Full(), pytest.raises(MachineLimit, match=r"^cpu cannot be used: CUDA error: out of memory$"):
         InProcess(lambda x, *, cu_seqlens: x).create_context()
 
 
