@@ -54,6 +54,10 @@ class Call:
     inputs after the call."""
     edit_metadata: bool = False
     """Whether to pass the cu_seqlens tensor object of the last call with this length and dtype, edited in place."""
+    same_tensors: bool = False
+    """Whether to pass the tensor objects of the last such call, where shape, strides and dtype are the same. Those with
+    other values are edited in place.
+    """
     mode: Mode = "eager"
     """How to call the kernel; each mode is a function in `harness.process.execution.modes`."""
     copies: int = 1

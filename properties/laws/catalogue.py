@@ -7,6 +7,7 @@ from packproof.properties.laws.modes import MODES
 from packproof.properties.laws.partition import PARTITION
 from packproof.properties.laws.pool import POOL
 from packproof.properties.laws.property import Property
+from packproof.properties.laws.reuse import REUSE
 from packproof.properties.laws.second_derivative import DOUBLE_BACKWARD
 from packproof.properties.laws.size import SIZE
 from packproof.properties.laws.state_passing import CARRY
@@ -27,6 +28,7 @@ PROPERTIES: dict[str, Property] = {
         MEMORY,
         STRIDES,
         METADATA,
+        REUSE,
         GRADIENTS,
         MODES,
         DOUBLE_BACKWARD,

@@ -62,6 +62,7 @@ class InProcess:
         self._device = torch.device(device)
         self._check_patches = (snapshot or TorchState()).checker
         self._metadata: dict[tuple[str, int, torch.dtype], GuardedTensor] = {}
+        self._tensors: dict[tuple[object, ...], GuardedTensor] = {}
         self._interpreting = (
             self._device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
         )
@@ -95,7 +96,7 @@ class InProcess:
             _clear_all_frames(error)
             raise
         finally:
-            self._metadata.clear()  # and with it the tensors an adapter has derived from it
+            self.restart()  # and with the offsets go the tensors that an adapter has derived from them
             gc.collect()  # reference cycles of error frames and autograd graphs
             if on_gpu:
                 torch.cuda.empty_cache()
@@ -143,6 +144,8 @@ class InProcess:
 
     def _prepare(self, guard: Guard, call: Call) -> Invocation:
         """The call with its tensors placed on the device."""
+        if not call.same_tensors:
+            self._tensors.clear()
         tensors = {**call.inputs, **{f"cotangent:{name}": t for name, t in call.cotangents.items()}}
         device_tensors = {
             name: self._place_tensor(guard, call, name, t, nth) for nth, (name, t) in enumerate(tensors.items())
@@ -169,8 +172,9 @@ class InProcess:
         return nullcontext()
 
     def restart(self) -> None:
-        """Forget the metadata tensors; the function's own state cannot be reset here."""
+        """Forget the tensors of earlier calls; the function's own state cannot be reset here."""
         self._metadata.clear()
+        self._tensors.clear()
 
     def _place_tensor(self, guard: Guard, call: Call, name: str, tensor: Tensor, nth: int) -> Tensor:
         """Copy a tensor, the nth of a call, to the device: between canaries, placed as the call requires.
@@ -184,7 +188,13 @@ class InProcess:
             return torch.cat([history, *[tensor] * copies]).to(self._device, copy=True)
         shape = (history_rows + len(tensor) * copies, *tensor.shape[1:]) if tensor.dim() else ()
         stride, lead = _strides(shape, call.placement.get(name, "contiguous"), nth, self._offset_reach)
-        device_tensor = guard.fence(name, shape, stride, tensor.dtype, self._device, leading_elements=lead).tensor
+        key = (name, shape, stride, tensor.dtype)
+        if call.same_tensors and key in self._tensors:
+            return _edited(guard.watch(self._tensors[key]).tensor, tensor)
+        guarded_tensor = guard.fence(name, shape, stride, tensor.dtype, self._device, leading_elements=lead)
+        if call.same_tensors:
+            self._tensors[key] = guarded_tensor
+        device_tensor = guarded_tensor.tensor
         elements = distinct_elements(device_tensor)
         if history_rows:
             elements[:history_rows].zero_()
@@ -252,6 +262,15 @@ class InProcess:
             raise MachineLimit(
                 f"needs about {needed_bytes / 1e9:.0f} GB of GPU memory, {free_memory / 1e9:.0f} GB are free"
             )
+
+
+def _edited(device_tensor: Tensor, tensor: Tensor) -> Tensor:
+    """A tensor of an earlier call with these values, as a leaf without a gradient. Equal ones are not written again."""
+    device_tensor.requires_grad_(False)
+    device_tensor.grad = None
+    if not torch.equal(device_tensor.cpu(), tensor):
+        device_tensor.copy_(tensor)
+    return device_tensor
 
 
 def _strides(

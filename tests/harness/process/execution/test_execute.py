@@ -481,6 +481,28 @@ def test_offsets_edited_in_place(make_call: Make) -> None:
     assert seen[4] is seen[2]
 
 
+def test_tensors_with_equal_values_stay_as_they_are(make_call: Make) -> None:
+    seen: list[tuple[int, int, int, int]] = []
+
+    def kernel(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        seen.append((id(x), x._version, id(weight), weight._version))
+        return x * weight
+
+    runner = InProcess(kernel)
+    first = make_call(2, 3, same_tensors=True)
+    changed = make_call(2, 3, same_tensors=True)
+    changed.inputs["weight"].mul_(2)
+    runner.run(first)
+    result = runner.run(changed)
+    assert torch.equal(result.outputs["y"], changed.inputs["x"] * changed.inputs["weight"])
+    before, after = seen
+    assert before[:3] == after[:3]
+    assert after[3] > before[3]
+    runner.run(make_call(2, 3))
+    runner.run(first)
+    assert len(runner._tensors) == len(first.inputs) + len(first.cotangents)
+
+
 def test_locations() -> None:
     from packproof import refs  # noqa: PLC0415
 
