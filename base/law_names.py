@@ -27,7 +27,7 @@ LAWS: Mapping[str, str] = {
         "with metadata edited in place."
     ),
     "memory": (
-        "What comes in stays as it is, every output row is written, nothing is read before it is written, "
+        "Inputs and returned outputs stay as they are, every output row is written, nothing is read before, "
         "canaries stay whole."
     ),
     "strides": (

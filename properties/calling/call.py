@@ -98,7 +98,7 @@ class Result:
     """The result of a kernel call, on the CPU."""
 
     outputs: Mapping[str, Tensor]
-    """Outputs by name."""
+    """Outputs by name, as they are when the kernel returns, before the backward pass."""
     gradients: Mapping[str, Tensor]
     """Gradients by input name, without inputs that autograd did not reach.
 
@@ -107,6 +107,10 @@ class Result:
     """
     inputs_after: Mapping[str, Tensor] = field(default_factory=dict)
     """With `Call.guard`, the inputs, "cu_seqlens" and the incoming gradients ("cotangent:<output>") after the call."""
+    inputs_at_return: Mapping[str, Tensor] = field(default_factory=dict)
+    """With `Call.guard` and a backward pass, the inputs and "cu_seqlens" before the backward pass."""
+    outputs_after: Mapping[str, Tensor] = field(default_factory=dict)
+    """With `Call.guard` and a backward pass, the outputs after it."""
     interpreted: bool = False
     """Whether Triton programs ran in the interpreter, under the sanitizer."""
     operators: int = 0

@@ -63,12 +63,16 @@ def without_filler(sample: Sample, result: Result) -> Result:
     def cut_call_tensors(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return {name: cut(name.removeprefix("cotangent:"), x) for name, x in tensors.items()}
 
-    after = {name: x for name, x in result.inputs_after.items() if name not in sample.metadata}
-    offsets = {name: result.inputs_after[name][: n + 1] for name in sample.metadata if name in result.inputs_after}
+    def cut_inputs(inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        offsets = {name: inputs[name][: n + 1] for name in sample.metadata if name in inputs}
+        return {**cut_call_tensors({name: x for name, x in inputs.items() if name not in offsets}), **offsets}
+
     return replace(
         result,
         outputs=cut_call_tensors(result.outputs),
         outliers={name: (k, cut(name.partition(":")[2], x)) for name, (k, x) in result.outliers.items()},
         gradients=cut_call_tensors(result.gradients),
-        inputs_after={**cut_call_tensors(after), **offsets} if after else {},
+        inputs_after=cut_inputs(result.inputs_after),
+        inputs_at_return=cut_inputs(result.inputs_at_return),
+        outputs_after=cut_call_tensors(result.outputs_after),
     )

@@ -8,7 +8,7 @@ import torch
 
 from packproof.base.axes import SLOTS, role
 from packproof.base.law_names import LAWS
-from packproof.properties.calling.call import Placement
+from packproof.properties.calling.call import Placement, Result
 from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.layouts import DEFAULT_CHUNK
@@ -121,17 +121,7 @@ def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
     note = "with every new buffer filled with NaN"
     actual, result = kernel.run_with_result(sample, guard=True, note=note)
-    for name, before in {**sample.passed_inputs, **sample.metadata}.items():
-        if _bytes_differ(result.inputs_after[name], before):
-            text = f"{name} was changed by the kernel: inputs are the caller's"
-            yield Violation(tensor=TensorKey(name, "input"), text=text)
-    for name, before in sample.cotangents.items():
-        after = result.inputs_after.get(f"cotangent:{name}")  # None in a run without gradients
-        if after is not None and _bytes_differ(after, before):
-            text = (
-                f"the incoming gradient of {name} was changed by the kernel: autograd hands the same tensor to others"
-            )
-            yield Violation(tensor=TensorKey(name), text=text)
+    yield from _changes(sample, result)
     answer, plain_results = kernel.expect(sample), kernel.cached_run(sample)
     for key, x in actual.items():
         expected, rows = answer.values[key], kernel.row_map(key, sample)
@@ -141,6 +131,34 @@ def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         yield from kernel.agree(key, x, plain_results[key], Origin(sample), exact=exact, other="before", note=note)
 
 
+def _changes(sample: Sample, result: Result) -> Iterator[Violation]:
+    """Inputs that the kernel has changed, and outputs and incoming gradients that its backward pass has changed."""
+    for name, before in {**sample.passed_inputs, **sample.metadata}.items():
+        after = result.inputs_after[name]
+        at_return = result.inputs_at_return.get(name, after)
+        if change := _change(before, at_return, after):
+            text = f"{name} was changed {change}: inputs are the caller's"
+            yield Violation(tensor=TensorKey(name, "input"), text=text)
+    for name, after in result.outputs_after.items():
+        if _bytes_differ(after, result.outputs[name]):
+            text = f"{name} was changed during the backward pass: what a kernel has returned is the caller's"
+            yield Violation(tensor=TensorKey(name), text=text)
+    for name, before in sample.cotangents.items():
+        incoming = result.inputs_after.get(f"cotangent:{name}")  # None in a run without gradients
+        if incoming is not None and _bytes_differ(incoming, before):
+            text = (
+                f"the incoming gradient of {name} was changed by the kernel: autograd hands the same tensor to others"
+            )
+            yield Violation(tensor=TensorKey(name), text=text)
+
+
+def _change(before: torch.Tensor, at_return: torch.Tensor, after: torch.Tensor) -> str:
+    """When an input was changed; "" if it never was."""
+    if _bytes_differ(at_return, before):
+        return "by the kernel" if _bytes_differ(after, before) else "by the kernel, and restored in the backward pass"
+    return "during the backward pass" if _bytes_differ(after, before) else ""
+
+
 MEMORY = Property(
     "memory",
     LAWS["memory"],
@@ -148,10 +166,14 @@ MEMORY = Property(
     dtype_independent=True,
     shares="reference",
     illustration=Illustration(
-        "S is the same after f(S);   f(S) = f(S) with all new memory NaN;   canaries around it stay",
+        "S is the same after f(S), f(S) after f′(S);   f(S) = f(S) with all new memory NaN;   canaries around it stay",
         ("a call", _PACK),
         ("in NaN memory", f"# {_PACK} #"),
         "incorrect values that are written",
+        note=(
+            "Outputs are copied when the kernel returns, before its backward pass: every property judges these copies. "
+            "Outputs and inputs that the backward pass changes, or restores, fail here."
+        ),
     ),
 )
 

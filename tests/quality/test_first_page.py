@@ -44,6 +44,7 @@ FIRST_PAGES = {
 FAULTS = {
     "tile_leak": 1,
     "unwritten_row": 1,
+    "unwritten_row_twice_differentiable": 1,
     "wrong_gradient": 1,
     "slack_rows": 1,
     "slack_rows_and_tile_leak": 2,
@@ -64,7 +65,7 @@ def reported(name: str, dtypes: tuple[str, ...]) -> tuple[str, tuple[Verdict, ..
         f"faulty_kernels.py:{name}",
         op="faulty_kernels.py:RUNNING_SUM",
         dtypes=dtypes,
-        properties=("reference", "packing", "isolation", "permutation", "memory", "determinism"),
+        properties=("reference", "packing", "isolation", "permutation", "memory", "determinism", "double_backward"),
         profile="quick",
     )
     stream = io.StringIO()

@@ -59,14 +59,14 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     """
     kernel, case, violation = failure.kernel, failure.case, failure.violation
     sample = kernel.sample(case)
-    unwritten = unwritten_rows(kernel, sample, violation)
-    is_of_alone = violation.other == "alone" and bool(
-        unwritten_rows(kernel, sample.alone(violation.sequence), violation)
-    )
+    unwritten_by_tensor = unwritten_rows(kernel, sample, violation)
+    unwritten = unwritten_by_tensor.get(violation.tensor, ()) if violation.tensor else ()
+    if violation.other == "alone":
+        unwritten_by_tensor |= unwritten_rows(kernel, sample.alone(violation.sequence), violation)
     if failure.by_slack:
         cause = slack_cause(kernel, case, violation, spaces)
     else:
-        cause = cause_key(kernel, failure.law, case, violation, spaces=spaces, unwritten=bool(unwritten) or is_of_alone)
+        cause = cause_key(kernel, failure.law, case, violation, spaces=spaces, unwritten=unwritten_by_tensor)
     if cause in explained:
         return FailureExplanation(cause, (f"the same fault as in {explained[cause]}",))
     evidence, lines = _measured(failure)

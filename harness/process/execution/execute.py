@@ -17,15 +17,15 @@ from packproof.adapters.binding import Binding
 from packproof.base.errors import KernelFault, UsageError
 from packproof.harness.process.execution.device import free_bytes
 from packproof.harness.process.execution.error_classification import classify_error, lacks_memory
-from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors
+from packproof.harness.process.execution.invocation import BACKWARD, Invocation
 from packproof.harness.process.execution.left_on import require_nothing_left_on
 from packproof.harness.process.execution.modes import MODES
 from packproof.harness.process.execution.refusals import ComputationWatch
+from packproof.harness.process.execution.snapshot import copy_to_host, outliers, reported_rows, require_size
 from packproof.harness.process.execution.torch_state import TorchState, preserve_settings
 from packproof.interpreter import FENCE_BYTES, POISON, Guard, GuardedTensor, distinct_elements, use_configuration
 from packproof.properties.calling import Call, MachineLimit, Placement, Refusal, Result
 
-_COMPARED_ELEMENTS = 1 << 26  # elements at a time
 OFFSET_REACH: Mapping[Placement, int] = {"beyond 2^31": 2**31, "beyond 2^32": 2**32}
 
 
@@ -123,20 +123,22 @@ class InProcess:
             sanitizer = None
             if interpreting:
                 sanitizer = watchers.enter_context(self._sanitizer(read_only, guarded=call.guard))
-            outputs, gradients = MODES[call.mode](invocation)
+            snapshot, gradients = MODES[call.mode](invocation)
             invocation.synchronise()
         self._check_patches()
         if guarded:
             guard.check()
-        _require_size({**outputs, **gradients}, call)
+        require_size(gradients, call)
         return Result(
-            outputs=_copy_to_host(outputs, call),
-            gradients=_copy_to_host(gradients, call),
-            inputs_after=_copy_to_host({**inputs, **incoming}) if call.guard else {},
+            outputs=copy_to_host(snapshot.outputs),
+            gradients=copy_to_host({name: reported_rows(name, x, call) for name, x in gradients.items()}),
+            inputs_at_return=copy_to_host(snapshot.inputs),
+            inputs_after=copy_to_host({**inputs, **incoming}) if call.guard else {},
+            outputs_after=copy_to_host(snapshot.outputs_after(call)),
             interpreted=sanitizer is not None and sanitizer.launches > 0,
             operators=invocation.operators,
             tuned=tuned_kernels(),
-            outliers=_outliers(outputs, gradients, call) if call.copies > 1 else {},
+            outliers={**snapshot.outliers, **outliers("gradient", gradients, call)},
         )
 
     def _prepare(self, guard: Guard, call: Call) -> Invocation:
@@ -318,66 +320,3 @@ def _clear_all_frames(error: BaseException | None) -> None:
     while error is not None:
         clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
-
-
-def _require_size(tensors: Mapping[str, Tensor], call: Call) -> None:
-    """Raises KernelFault for a tensor too large to copy, whatever its storage: `expand` makes any shape."""
-    for name, tensor in tensors.items():
-        max_bytes = call.max_result_bytes * (call.copies + call.history)
-        if (n_bytes := tensor.numel() * tensor.element_size()) > max_bytes:
-            raise KernelFault("malformed", f"{name} has shape {tuple(tensor.shape)}, {n_bytes:,} bytes")
-
-
-def _copy_to_host(tensors: Mapping[str, Tensor], call: Call | None = None) -> Tensors:
-    """Copies of the tensors by name; of a repeated pack only the last copy's rows, and no rows of a history."""
-
-    def last_copy(name: str, x: Tensor) -> Tensor:
-        if call and call.copies > 1 and name not in call.shared:
-            return x[len(x) - len(x) // call.copies :]
-        return x[call.history :] if call and call.history and name in call.token_rows else x
-
-    copies = {}
-    for name, x in tensors.items():
-        with _unreadable_as_fault(name):
-            copies[name] = last_copy(name, x.detach()).to("cpu", copy=True)
-    return copies
-
-
-@contextmanager
-def _unreadable_as_fault(name: str) -> Iterator[None]:
-    """Raises KernelFault if torch cannot read the tensor, for example after it escaped `vmap`."""
-    try:
-        yield
-    except RuntimeError as error:
-        if lacks_memory(error):
-            raise MachineLimit(f"{name} does not fit into the memory of the host: {error}") from error
-        text = str(error).partition("\n")[0]
-        raise KernelFault("malformed", f"returned {name} as a tensor that cannot be read: {text}") from error
-
-
-def _outliers(outputs: Tensors, gradients: Tensors, call: Call) -> dict[str, tuple[int, Tensor]]:
-    """For each tensor of a repeated pack the copy farthest from the last, found on the device."""
-    tensors = {**{f"output:{n}": x for n, x in outputs.items()}, **{f"gradient:{n}": x for n, x in gradients.items()}}
-    outliers = {}
-    for name, x in tensors.items():
-        if name.partition(":")[2] in call.shared or not x.numel() or len(x) % call.copies:
-            continue
-        copies = x.detach().reshape(call.copies, -1, *x.shape[1:])
-        if (copy_index := _farthest_copy(copies)) is not None:
-            outliers[name] = copy_index, copies[copy_index].to("cpu", copy=True)
-    return outliers
-
-
-def _farthest_copy(copies: Tensor) -> int | None:
-    """The copy with the largest difference from the last, NaN and Inf first; None if all are equal."""
-    last_copy, largest, farthest = copies[-1], 0.0, None
-    step = max(1, _COMPARED_ELEMENTS // last_copy.numel())
-    for start in range(0, len(copies), step):
-        chunk = copies[start : start + step]
-        distances = torch.where(
-            (chunk == last_copy) | (chunk.isnan() & last_copy.isnan()), 0.0, (chunk.float() - last_copy.float()).abs()
-        )
-        copy_distances = distances.nan_to_num(nan=torch.inf).flatten(1).amax(1)
-        if float(copy_distances.max()) > largest:
-            largest, farthest = float(copy_distances.max()), start + int(copy_distances.argmax())
-    return farthest

@@ -7,7 +7,7 @@ from typing import Any
 
 from packproof.base.files import replace_text, writable_path
 from packproof.harness.report import events
-from packproof.harness.report.causes import Faults
+from packproof.harness.report.causes import Faults, cause
 from packproof.harness.report.wording.results import failure_text
 from packproof.properties.declarations import find_question
 from packproof.version import __version__
@@ -141,6 +141,8 @@ def _result(verdict: events.Verdict, faults: Faults) -> dict[str, Any]:
         result["reason"] = verdict.reason
     if failure:
         result |= {"lengths": list(failure.lengths), "tensor": failure.tensor, "message": failure_text(verdict)}
+        if text := cause(failure):
+            result["cause"] = text
         if telling := faults.telling(verdict):
             result["same_fault_as"] = {"property": telling.cell.property, "dtype": telling.cell.dtype}
         result |= {"example": failure.example, "tried": failure.cases_tried, "replay": failure.replay}

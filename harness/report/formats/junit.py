@@ -7,7 +7,7 @@ from packproof.base.names import short_dtype
 from packproof.base.text import printable
 from packproof.base.wording import plural
 from packproof.harness.report import events
-from packproof.harness.report.causes import Faults
+from packproof.harness.report.causes import Faults, cause
 from packproof.harness.report.wording.conclusions import tuned_lines
 from packproof.harness.report.wording.results import failure_text, headline
 
@@ -61,6 +61,8 @@ class JunitReport:
         if verdict.failed:
             failure = ElementTree.SubElement(case, "failure", message=printable(headline(verdict)))
             failure.text = printable(self._failure_text(verdict))
+            if verdict.failure and (text := cause(verdict.failure)):
+                failure.set("type", printable(text))
         elif verdict.status in ("inconclusive", "error"):
             ElementTree.SubElement(case, "error", message=printable(f"{verdict.status}: {verdict.reason}"))
         elif verdict.status == "skipped":
