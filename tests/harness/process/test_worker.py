@@ -416,7 +416,7 @@ with Worker(sys.argv[1], time_limit=100) as worker:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@sweep("number", [signal.SIGKILL], [signal.SIGKILL, signal.SIGINT])
 def test_nothing_outlives_the_parent(rogue: Rogue, tmp_path: Path, number: signal.Signals) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PACKPROOF_ROGUE_FILE": str(tmp_path / "pid")}
     parent = subprocess.Popen(
