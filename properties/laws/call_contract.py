@@ -72,7 +72,8 @@ def _case_with_other_boundaries(kernel: KernelUnderTest, case: Case) -> Case | N
         (
             candidate
             for candidate in candidates
-            if candidate.lengths != case.lengths and kernel.domain.allows(kernel.op, candidate)
+            if (candidate.lengths, candidate.key_lengths) != (case.lengths, case.key_lengths)
+            and kernel.domain.allows(kernel.op, candidate)
         ),
         None,
     )
