@@ -11,6 +11,7 @@ from packproof.harness.check.diagnosis.conventions import suggestions
 from packproof.harness.check.diagnosis.diagnose import diagnose
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.diagnosis.missing_declaration import missing_declaration
+from packproof.harness.check.diagnosis.ties import tie_hint
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.shrink import shrink
@@ -103,9 +104,8 @@ def shrunk_failure(
         )
         lines = [*violation.lines(), f"this case does not fail every time: {reason}"]
     else:
-        lines = [*shrunk_violation.lines(), *filter(None, [diagnose(kernel, smallest, shrunk_violation)])]
-        lines += suggestions(kernel, law, smallest, finding.space)
-        lines += missing_declaration(kernel, law, smallest, shrunk_violation, finding.space, replay.pasted)
+        causes = _causes(kernel, law, smallest, shrunk_violation, finding.space, replay.pasted)
+        lines = [*shrunk_violation.lines(), *causes]
     if smallest.configuration or replay.draw_configs:
         lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merge_tuned(*kernel.tuned.values())]
     if printed and shrunk_violation.fault not in ("crashed", "hung", "exited"):  # their text has the output
@@ -134,6 +134,19 @@ def shrunk_failure(
         shrunk_violation.fault,
         shrunk_violation.note,
     )
+
+
+def _causes(
+    kernel: KernelUnderTest, law: Property, case: Case, violation: Violation, space: Space, pasted: PastedLines | None
+) -> list[str]:
+    """Lines on why the law is broken at the smallest case."""
+    if lines := tie_hint(kernel, case, violation):
+        return lines
+    return [
+        *filter(None, [diagnose(kernel, case, violation)]),
+        *suggestions(kernel, law, case, space),
+        *missing_declaration(kernel, law, case, violation, space, pasted),
+    ]
 
 
 def describe_setting(op: Op, case: Case) -> str:
