@@ -1,7 +1,6 @@
 """A run as a JSON file. The file is rewritten after each finished cell, so an interrupted run loses nothing."""
 
 import json
-from bisect import insort
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -27,20 +26,25 @@ class JsonReport:
     def __init__(self, path: str) -> None:
         self._file = writable_path(path, "--json")
         self._run_started: events.RunStarted | None = None
-        self._verdicts: list[events.Verdict] = []
-        self._order: dict[events.Cell, int] = {}
+        self._verdicts_by_cell: dict[events.Cell, events.Verdict] = {}
 
     def __call__(self, event: events.Event) -> None:
         match event:
             case events.RunStarted():
                 self._run_started = event
-                self._order = {cell: number for number, cell in enumerate(event.cells)}
                 self._write(None)
             case events.CellFinished(verdict):
-                insort(self._verdicts, verdict, key=lambda v: self._order[v.cell])
+                self._verdicts_by_cell[verdict.cell] = verdict
                 self._write(None)
-            case events.RunFinished():
+            case events.RunFinished(verdicts):
+                self._verdicts_by_cell |= {verdict.cell: verdict for verdict in verdicts}
                 self._write(event)
+
+    @property
+    def _verdicts(self) -> list[events.Verdict]:
+        """In the order of the plan."""
+        assert self._run_started is not None
+        return [self._verdicts_by_cell[cell] for cell in self._run_started.cells if cell in self._verdicts_by_cell]
 
     def _write(self, run_finished: events.RunFinished | None) -> None:
         if self._run_started is None:
