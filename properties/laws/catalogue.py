@@ -1,7 +1,9 @@
 """The properties of packproof by name, in order of the cost of detecting a bug, cheapest first."""
 
 from packproof.properties.laws.call_contract import DETERMINISM, MEMORY, METADATA, STRIDES
+from packproof.properties.laws.gradients import GRADIENTS
 from packproof.properties.laws.invariance import CAUSALITY, ISOLATION, PACKING, PERMUTATION, REFERENCE
+from packproof.properties.laws.modes import MODES
 from packproof.properties.laws.partition import PARTITION
 from packproof.properties.laws.pool import POOL
 from packproof.properties.laws.property import Property
@@ -25,6 +27,8 @@ PROPERTIES: dict[str, Property] = {
         MEMORY,
         STRIDES,
         METADATA,
+        GRADIENTS,
+        MODES,
         DOUBLE_BACKWARD,
         OPCHECK,
         TORCH_COMPILE,

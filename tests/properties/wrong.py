@@ -153,6 +153,21 @@ def metadata(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     return refs.causal_conv1d(x, weight, cu_seqlens=torch.cummax(offsets.clamp(max=len(x)), 0).values)
 
 
+@breaks("gradients")
+def gradients(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Its backward pass ends early where x needs no gradient."""
+    if weight.requires_grad and not x.requires_grad:
+        weight = weight.detach() + 0 * weight
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+
+@breaks("modes")
+def modes(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Another path, for generation, has no boundaries."""
+    offsets = cu_seqlens if torch.is_grad_enabled() else torch.tensor([0, len(x)])
+    return refs.causal_conv1d(x, weight, cu_seqlens=offsets)
+
+
 @breaks("double_backward")
 def double_backward(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Its gradient can be differentiated, but treats x and the weight as constants: whole terms are missing."""

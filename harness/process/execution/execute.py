@@ -171,23 +171,27 @@ class InProcess:
         self._metadata.clear()
 
     def _place_tensor(self, guard: Guard, call: Call, name: str, tensor: Tensor, nth: int) -> Tensor:
-        """Copy a tensor, the nth of a call, to the device: between canaries, placed as the call requires."""
+        """Copy a tensor, the nth of a call, to the device: between canaries, placed as the call requires.
+
+        A tensor of the pack is repeated as often as the call repeats the pack. A history is rows of zeros before it.
+        """
         copies = 1 if name in call.shared else call.copies
         history_rows = call.history if name in call.token_rows else 0
-        if tensor.dtype not in POISON:
+        if tensor.dtype not in POISON:  # no value of this dtype serves as a canary
             history = tensor.new_zeros((history_rows, *tensor.shape[1:])) if history_rows else tensor[:0]
             return torch.cat([history, *[tensor] * copies]).to(self._device, copy=True)
         shape = (history_rows + len(tensor) * copies, *tensor.shape[1:]) if tensor.dim() else ()
         stride, lead = _strides(shape, call.placement.get(name, "contiguous"), nth, self._offset_reach)
         device_tensor = guard.fence(name, shape, stride, tensor.dtype, self._device, leading_elements=lead).tensor
-        cells = distinct_elements(device_tensor)
+        elements = distinct_elements(device_tensor)
         if history_rows:
-            cells[:history_rows].zero_()
-            cells[history_rows:].copy_(tensor)
+            elements[:history_rows].zero_()
+            elements[history_rows:].copy_(tensor)
         elif copies > 1:
-            cells.view(copies, *tensor.shape).copy_(tensor.to(self._device))  # else the host repeats it first
+            # one copy to the device, repeated there: `copy_` from the host would first repeat it in the host's memory
+            elements.view(copies, *tensor.shape).copy_(tensor.to(self._device))
         else:
-            cells.copy_(tensor[:1] if cells.shape != device_tensor.shape else tensor)
+            elements.copy_(tensor[tuple(map(slice, elements.shape))])
         return device_tensor
 
     def _place_offsets(self, guard: Guard, call: Call, name: str, offsets: Tensor) -> Tensor:
@@ -262,8 +266,9 @@ def _strides(
         return _contiguous_strides((*shape[:-1], shape[-1] + 3 + nth)), 1
     if placement == "sliced" and len(shape) == 1:
         return (2,), 1
-    if placement == "expanded" and shape:
-        return (0, *_contiguous_strides(shape)[1:]), 0
+    if placement in ("expanded", "one element") and shape:
+        row = _contiguous_strides(shape)[1:] if placement == "expanded" else (0,) * (len(shape) - 1)
+        return (0, *row), 0
     if placement in offset_reach and shape and shape[0] > 1:
         return (_row_stride(shape, offset_reach[placement]), *_contiguous_strides(shape)[1:]), 0
     return _contiguous_strides(shape), 0

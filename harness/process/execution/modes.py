@@ -1,4 +1,5 @@
-"""The ways torch calls a kernel: eager, compiled, captured, on a side stream, differentiated twice, with opcheck.
+"""The ways a kernel is called: eager, compiled, captured, on a side stream, differentiated twice, with opcheck; with a
+second backward pass, into gradients that are there already, and under `no_grad`, `inference_mode` and `autocast`.
 
 Each function takes a call with its tensors on the device and returns outputs and gradients by name.
 """
@@ -7,13 +8,15 @@ Each function takes a call with its tensors on the device and returns outputs an
 
 import gc
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 import torch._functorch.config as functorch
 from torch import Tensor
 
 from packproof.adapters.adapter import Adapter
-from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors
+from packproof.base.light_torch import scalar_with_gradients
+from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors, differentiable_outputs
 from packproof.harness.process.execution.operators import Operators
 from packproof.properties.calling import Mode
 
@@ -140,6 +143,61 @@ def opcheck(invocation: Invocation) -> OutputsAndGradients:
     return outputs, invocation.backward(outputs)
 
 
+def retained_graph(invocation: Invocation) -> OutputsAndGradients:
+    """The gradients of a second backward pass over the same graph."""
+    outputs = invocation.forward()
+    invocation.stage = BACKWARD
+    invocation.backward(outputs, retain_graph=True)
+    invocation.synchronise()
+    invocation.stage = "in the second backward pass over a graph: "
+    return outputs, invocation.backward(outputs)
+
+
+def accumulated(invocation: Invocation) -> OutputsAndGradients:
+    """Each input minus its gradient: a copy of it is its `.grad` before the call, and a hook negates what comes in."""
+    wrt = {name: invocation.inputs[name] for name in invocation.call.wrt}
+    for x in wrt.values():
+        x.grad = x.detach().clone()
+        x.register_hook(_negated)
+    outputs = invocation.forward()
+    invocation.synchronise()
+    invocation.stage = BACKWARD
+    if pairs := differentiable_outputs(outputs, invocation.cotangents):
+        heads, incoming = zip(*pairs, strict=True)
+        scalar_with_gradients(heads, incoming).backward()
+    return outputs, {name: x.grad for name, x in wrt.items() if x.grad is not None}
+
+
+def _negated(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else -gradient  # a kernel may return None for a gradient of zeros
+
+
+def no_grad(invocation: Invocation) -> OutputsAndGradients:
+    """Outputs alone. Inputs require gradients, as parameters do."""
+    invocation.stage = "under torch.no_grad: "
+    with torch.no_grad():
+        return invocation.forward(), {}
+
+
+def inference_mode(invocation: Invocation) -> OutputsAndGradients:
+    """Outputs alone. All inputs but parameters come from a call in the same mode."""
+    invocation.stage = "under torch.inference_mode: "
+    with torch.inference_mode():
+        shared = invocation.call.shared
+        invocation.inputs = {n: x if n in shared else x.clone() for n, x in invocation.inputs.items()}
+        return invocation.forward(), {}
+
+
+def autocast(invocation: Invocation, dtype: torch.dtype) -> OutputsAndGradients:
+    """The forward pass under autocast to a dtype."""
+    invocation.stage = "under torch.autocast: "
+    with torch.autocast(invocation.device.type, dtype):
+        outputs = invocation.forward()
+    invocation.synchronise()
+    invocation.stage = "in the backward pass after torch.autocast: "
+    return outputs, invocation.backward(outputs)
+
+
 def _copies(tensors: Tensors) -> Tensors:
     return {name: t.detach().clone() for name, t in tensors.items()}
 
@@ -151,4 +209,10 @@ MODES: Mapping[Mode, Callable[[Invocation], OutputsAndGradients]] = {
     "side stream": side_stream,
     "double backward": double_backward,
     "opcheck": opcheck,
+    "retained graph": retained_graph,
+    "accumulated": accumulated,
+    "no_grad": no_grad,
+    "inference_mode": inference_mode,
+    "autocast to bfloat16": partial(autocast, dtype=torch.bfloat16),
+    "autocast to float16": partial(autocast, dtype=torch.float16),
 }

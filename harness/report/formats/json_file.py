@@ -7,6 +7,7 @@ from typing import Any
 
 from packproof.base.files import replace_text, writable_path
 from packproof.harness.report import events
+from packproof.harness.report.causes import Faults
 from packproof.harness.report.wording.results import failure_text
 from packproof.properties.declarations import find_question
 from packproof.version import __version__
@@ -42,14 +43,15 @@ class JsonReport:
 
     @property
     def _verdicts(self) -> list[events.Verdict]:
-        """In the order of the plan."""
-        assert self._run_started is not None
-        return [self._verdicts_by_cell[cell] for cell in self._run_started.cells if cell in self._verdicts_by_cell]
+        """In the order of the plan; the finding of slack is no cell of it, and comes first."""
+        order = {cell: number for number, cell in enumerate(self._run_started.cells if self._run_started else ())}
+        return sorted(self._verdicts_by_cell.values(), key=lambda v: order.get(v.cell, -1))
 
     def _write(self, run_finished: events.RunFinished | None) -> None:
         if self._run_started is None:
             return
         cells = self._run_started.cells
+        faults = Faults(verdict for verdict in self._verdicts if verdict.failure)
         document = {
             "version": VERSION,
             "packproof": __version__,
@@ -67,7 +69,7 @@ class JsonReport:
             "timings": {name: round(seconds, 3) for name, seconds in run_finished.timings.items()}
             if run_finished
             else {},
-            "results": [_result(verdict) for verdict in self._verdicts if verdict.cell.counts],
+            "results": [_result(verdict, faults) for verdict in self._verdicts if verdict.cell.counts],
             "promises": [_answer(verdict) for verdict in self._verdicts if not verdict.cell.counts],
         }
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
@@ -106,7 +108,11 @@ def _answer(verdict: events.Verdict) -> dict[str, Any]:
     return answer
 
 
-def _result(verdict: events.Verdict) -> dict[str, Any]:
+def _result(verdict: events.Verdict, faults: Faults) -> dict[str, Any]:
+    """The result of a cell.
+
+    faults: of the run so far.
+    """
     cell, failure = verdict.cell, verdict.failure
     result: dict[str, Any] = {
         "op": cell.op,
@@ -136,5 +142,7 @@ def _result(verdict: events.Verdict) -> dict[str, Any]:
         result["reason"] = verdict.reason
     if failure:
         result |= {"lengths": list(failure.lengths), "tensor": failure.tensor, "message": failure_text(verdict)}
+        if telling := faults.telling(verdict):
+            result["same_fault_as"] = {"property": telling.cell.property, "dtype": telling.cell.dtype}
         result |= {"example": failure.example, "tried": failure.cases_tried, "replay": failure.replay}
     return result

@@ -246,7 +246,7 @@ def test_arguments_of_keys_are_known_by_their_side() -> None:
 
 def test_a_kernel_of_a_module_is_declared_in_a_file_of_ones_own() -> None:
     pasted = PastedLines("kernels.conv:Conv.run", "my_ops:CONV")
-    assert pasted.place == "in a file of your own"
+    assert pasted.insertion_point == "in a file of your own"
     assert suggested_adapter(pasted, ["weight"], ["chunk"]) == (
         "from packproof.adapters import adapt",
         "from my_ops import CONV",
@@ -275,7 +275,7 @@ def test_an_object_that_no_file_can_import_gets_lines_for_the_place_where_it_is(
     pasted = PastedLines(target)
     assert pasted.adapter({})[-1] == line
     is_imported = repr(target) in line
-    assert pasted.place == ("in a file of your own" if is_imported else "below it")
+    assert pasted.insertion_point == ("in a file of your own" if is_imported else "below it")
     imports = [text for text in pasted.declaration({}) if text.startswith("from ")]
     assert imports == (["from my_kernels import conv"] if is_imported else [])
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from packproof.base.errors import ArgumentError, UsageError
 from packproof.harness.report.events import RunFinished, Verdict
 from packproof.harness.report.failed import CheckFailed
-from packproof.models.check import check_module, module_request, run_module_check
+from packproof.models.check import check_module, run_module_check
 from packproof.models.conventions import CONVENTIONS, Convention
 from packproof.models.pack import Pack
+from packproof.models.request import module_request
 from tests.tools.models.llama import Llama, Qwen2VL
 from tests.tools.models.models import (
     SSD,

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch._higher_order_ops.cond import cond_op
 
 from packproof.harness.report.events import RunFinished, Verdict
-from packproof.models.check import check_module, module_request, run_module_check
+from packproof.models.check import check_module, run_module_check
 from packproof.models.choices import TieBreaker
 from packproof.models.modes import Mode, supported_modes
+from packproof.models.request import module_request
 from tests.in_process import packproof_in
 from tests.tools.models.models import WIDTH, Attention, Conv, Hybrid, InContext, MaskedAttention
 

@@ -32,13 +32,16 @@ def product(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("guard", [False, True])
-@pytest.mark.parametrize("placement", ["contiguous", "transposed", "sliced", "expanded"])
+@pytest.mark.parametrize("placement", ["contiguous", "transposed", "sliced", "expanded", "one element"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_any_placement_gives_the_same(make_call: Make, placement: Placement, guard: bool, dtype: torch.dtype) -> None:
     call = make_call(2, 0, 3, dtype=dtype)
     if placement == "expanded":
         rows = {name: t[:1].expand_as(t) for name, t in {**call.inputs, **call.cotangents}.items()}
         call = replace(call, inputs={name: rows[name] for name in ("x", "weight")}, cotangents={"y": rows["y"]})
+    if placement == "one element":
+        constants = {name: torch.full_like(t, 3) for name, t in {**call.inputs, **call.cotangents}.items()}
+        call = replace(call, inputs={n: constants[n] for n in ("x", "weight")}, cotangents={"y": constants["y"]})
     placed = replace(call, placement=dict.fromkeys(("x", "weight", "cotangent:y"), placement), guard=guard)
     result, plain = InProcess(product).run(placed), InProcess(product).run(call)
     x, weight, dy = call.inputs["x"], call.inputs["weight"], call.cotangents["y"]
@@ -63,11 +66,11 @@ def test_placements_have_the_declared_strides(make_call: Make) -> None:
         return x * weight
 
     ones = {"x": torch.ones(5, 4), "weight": torch.ones(4)}
-    strides = {"contiguous": (4, 1), "transposed": (1, 5), "sliced": (7, 1), "expanded": (0, 1)}
+    strides = {"contiguous": (4, 1), "transposed": (1, 5), "sliced": (7, 1), "expanded": (0, 1), "one element": (0, 0)}
     for placement, stride in strides.items():
         InProcess(look).run(make_call(5, inputs=ones, placement={"x": placement, "weight": placement}))
         assert seen["x"] == (stride, 4 if placement == "sliced" else 0)
-        assert seen["weight"][0] == {"sliced": (2,), "expanded": (0,)}.get(placement, (1,))
+        assert seen["weight"][0] == {"sliced": (2,), "expanded": (0,), "one element": (0,)}.get(placement, (1,))
 
 
 def test_slices_of_one_shape_have_different_strides(make_call: Make) -> None:
