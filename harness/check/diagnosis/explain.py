@@ -10,6 +10,7 @@ from packproof.harness.check.diagnosis.diagnose import SLACK_HINT, diagnose
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.diagnosis.missing_declaration import missing_declaration
 from packproof.harness.check.diagnosis.rows import rows_lines, unwritten_rows
+from packproof.harness.check.diagnosis.ties import tie_hint
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.report.maps import Evidence
 from packproof.properties.cases import Case, Space
@@ -75,6 +76,8 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     if evidence and evidence.factor is not None and violation.other == "reference":
         multiple = f"{number(evidence.factor)} x the reference" if evidence.factor else "0"
         lines.append(f"each wrong element is {multiple}")
+    if ties := tie_hint(kernel, case, violation):
+        return FailureExplanation(cause, (*lines, *ties), evidence)
     origin = SLACK_HINT if failure.by_slack else "" if unwritten else diagnose(kernel, case, violation)
     lines += [origin] if origin else []
     lines += detached_advice(kernel, case, violation, failure.space)

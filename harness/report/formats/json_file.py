@@ -37,7 +37,8 @@ class JsonReport:
             case events.CellFinished(verdict):
                 self._verdicts_by_cell[verdict.cell] = verdict
                 self._write(None)
-            case events.RunFinished():
+            case events.RunFinished(verdicts):
+                self._verdicts_by_cell |= {verdict.cell: verdict for verdict in verdicts}
                 self._write(event)
 
     @property

@@ -29,7 +29,8 @@ class JunitReport:
             case events.CellFinished(verdict):
                 self._verdicts[verdict.cell] = verdict
                 self._write("the run has not reached it", final=False)
-            case events.RunFinished():
+            case events.RunFinished(verdicts):
+                self._verdicts |= {verdict.cell: verdict for verdict in verdicts}
                 self._write(event.error or "the run was interrupted", final=True)
 
     def _write(self, why_not_run: str, *, final: bool) -> None:
@@ -66,7 +67,8 @@ class JunitReport:
         elif verdict.status in ("inconclusive", "error"):
             ElementTree.SubElement(case, "error", message=printable(f"{verdict.status}: {verdict.reason}"))
         elif verdict.status == "skipped":
-            ElementTree.SubElement(case, "skipped", message=printable(verdict.reason))
+            skipped = ElementTree.SubElement(case, "skipped", message=printable(verdict.reason))
+            skipped.text = printable(self._failure_text(verdict)) if verdict.failure else None
         elif verdict.status == "expected":
             expected = ElementTree.SubElement(case, "skipped", type="expected", message=printable(verdict.reason))
             expected.text = printable(self._failure_text(verdict))

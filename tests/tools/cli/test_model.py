@@ -1,13 +1,17 @@
 """`packproof model`: exit codes, the leak that it prints, and wrong calls."""
 
+import json
 import re
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from packproof.cli.main import run
 from packproof.cli.model_table import TableReport, print_conclusion
-from packproof.harness.report.events import Event, RunFinished
+from packproof.cli.tried_conventions import TriedConventions
+from packproof.harness.report.events import Cell, CellFinished, Event, Failure, RunFinished, Verdict
 from packproof.models import load_module, module_request, run_module_check
 from packproof.models.conventions import CONVENTIONS
 
@@ -168,6 +172,59 @@ def test_the_last_line_and_the_exit_code_agree_if_none_holds(
         assert "\ncu_seqlens                       differs     at the model itself\n" in out
     if name == "Crashes":
         assert "\ncu_seqlens                       not judged  isolation: the module did not ret" in out
+
+
+def junit_counts(path: str) -> tuple[int, int]:
+    """The failures and errors of a file."""
+    suites = ElementTree.parse(path).getroot()
+    return sum(int(suite.get("failures", "")) for suite in suites), sum(
+        int(suite.get("errors", "")) for suite in suites
+    )
+
+
+@pytest.mark.usefixtures("layers")
+@pytest.mark.parametrize(
+    ("target", "code", "verdict"),
+    [
+        (["tests.tools.models.llama:Llama"], 0, "passed"),
+        (["layers.py:Leaky", "--inputs", "8"], 1, "failed"),
+        (["layers.py:Deaf", "--inputs", "8"], 4, "inconclusive"),
+    ],
+)
+def test_the_files_agree_with_the_exit_code(target: list[str], code: int, verdict: str) -> None:
+    files = ["--json", "r.json", "--junit", "r.xml", "--html", "r.html"]
+    assert run(["model", *target, "--profile", "quick", *files]) == code
+    document, page = json.loads(Path("r.json").read_text()), Path("r.html").read_text()
+    assert (document["verdict"], document["finished"]) == (verdict, True)
+    failures, errors = junit_counts("r.xml")
+    assert (bool(failures), bool(errors)) == (verdict == "failed", verdict != "passed")
+    assert f'<h1 class="{verdict}">' in page
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= set(re.findall(r'id="([^"]+)"', page))
+    results = {(result["op"], result["property"]): result for result in document["results"]}
+    if "Llama" in target[0]:
+        leak = results["hf_ones_mask", "isolation"]
+        assert (leak["status"], "first module that leaks" in leak["message"]) == ("skipped", True)
+        assert leak["reason"].startswith("isolation")
+        assert "first module that leaks" in page
+
+
+@pytest.mark.parametrize(
+    ("settings", "counted"),
+    [({}, True), ({"interrupted": True}, False), ({"error": "ValueError: no"}, False)],
+)
+def test_an_unfinished_run_does_not_say_that_no_convention_holds(settings: dict[str, Any], counted: bool) -> None:
+    cell = Cell("cu_seqlens", "mine.py:Model", "isolation", "float32", "cpu")
+    failure = Failure((1, 1), "y", ("first module that leaks: conv",), 1, 0)
+    failed = Verdict(cell, "eager", "failed", 1, 1.0, judged=1, failure=failure)
+    events: list[Event] = []
+    report = TriedConventions(events.append)
+    report(CellFinished(failed))
+    report(RunFinished((failed,), 1.0, **settings))
+    [cell_finished, run_finished] = events
+    assert isinstance(cell_finished, CellFinished)
+    assert isinstance(run_finished, RunFinished)
+    assert cell_finished.verdict.status == "skipped"
+    assert run_finished.verdicts[0].status == ("failed" if counted else "skipped")
 
 
 @pytest.mark.parametrize(
