@@ -6,6 +6,7 @@ from itertools import chain
 
 from packproof.base.names import SHORT_DTYPES
 from packproof.base.stopwatch import span
+from packproof.harness.check.diagnosis.cause import in_dtype
 from packproof.harness.report import Tier
 from packproof.properties.cases import Case, Domain, Lengths, Space, golden_cases, random_cases
 from packproof.properties.laws import PROPERTIES, Property
@@ -67,6 +68,16 @@ class CaseSelection:
                 golden = list(golden_cases(space, self.seed))
                 self._golden_and_random[key] = golden, random_cases(space, self.examples.get(tier, 0), self.seed)
         return self._golden_and_random[key]
+
+
+def suited_case(law: Property, case: Case, space: Space) -> Case | None:
+    """A failing case of another property or dtype, as one of this property in this space.
+
+    None where it is none of its cases, or if each case costs a compilation.
+    """
+    same_call = None if law.shares == "nothing" else in_dtype(case, space)
+    suited = [] if same_call is None else law.suited(space, [same_call])
+    return next((candidate for candidate in suited if candidate.lengths == case.lengths), None)
 
 
 def rounds(cases: Sequence[Case], golden: Collection[Case], space: Space) -> list[list[Case]]:

@@ -75,6 +75,8 @@ class Space:
     """The kernel runs on a GPU, so cases of model sizes are included."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Values of options that the kernel does not take."""
+    required: Collection[str] | None = None
+    """The kernel's arguments without a default; None where all are required."""
 
     @property
     def sizes(self) -> tuple[Sizes, ...]:
@@ -133,6 +135,11 @@ class Space:
     def optional_inputs(self) -> list[str]:
         """The op's optional inputs among the kernel's parameters."""
         return [n for n, spec in self.op.inputs.items() if parse(spec).optional and self._takes(n)]
+
+    @property
+    def omittable_inputs(self) -> list[str]:
+        """The op's required inputs that the kernel has a default for, with a neutral value for the reference."""
+        return [n for n in self.op.neutral if self._takes(n) and n not in (self.required or self.op.inputs)]
 
     @property
     def float32_sets(self) -> tuple[tuple[str, ...], ...]:
@@ -288,6 +295,23 @@ def _unfitted_golden_cases(space: Space, seed: int) -> Iterator[Case]:
             yield case
         if i < 2 and case.options != default_options:  # twice, so that each optional input comes without options once
             yield replace(case, options=default_options)
+    for k, name in enumerate(space.omittable_inputs):
+        for rich in (True, False):
+            yield _omitting(space.op, case_at(_PARTIAL_LAYOUTS[k % 2], space.plain_sizes, rich=rich), name)
+
+
+def _omitting(op: Op, case: Case, name: str) -> Case:
+    """The case without a required input, nor the parameters and the option of the function applied to it.
+
+    A gate before its softplus has a rate and a bias: none is neutral beside a gate of zero.
+    """
+    parameter = op.draws.get(name, "").partition("|")[2]
+    for other, draw_kind in op.draws.items():
+        if parameter and (other == parameter or draw_kind.partition("|")[2] == parameter) and other != name:
+            case = case.without(other)
+    if parameter in op.options:
+        case = case.with_option(parameter, op.options[parameter][0])
+    return replace(case.without(name), omitted=(*case.omitted, name))
 
 
 def _plain_layouts(space: Space) -> list[int]:

@@ -7,9 +7,8 @@ from itertools import repeat
 import torch
 
 from packproof.base.axes import SLOTS, role
-from packproof.base.errors import KernelFault
 from packproof.base.law_names import LAWS
-from packproof.properties.calling.call import Placement, Refusal, Result
+from packproof.properties.calling.call import Placement, Result
 from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.layouts import DEFAULT_CHUNK
@@ -21,6 +20,7 @@ from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.violation import Violation
 
+STRIDES_REFUSED = ("stride", "contiguous")  # words of an error that declines the strides of a tensor
 _PLACEMENTS: tuple[Placement, ...] = ("transposed", "sliced", "expanded")
 _PACK = "aaa bbbbb cc"
 
@@ -134,7 +134,7 @@ def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 def _changes(sample: Sample, result: Result) -> Iterator[Violation]:
     """Inputs that the kernel has changed, and outputs and incoming gradients that its backward pass has changed."""
-    for name, before in {**sample.inputs, **sample.metadata}.items():
+    for name, before in {**sample.passed_inputs, **sample.metadata}.items():
         after = result.inputs_after[name]
         at_return = result.inputs_at_return.get(name, after)
         if change := _change(before, at_return, after):
@@ -192,14 +192,8 @@ def _strides(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
     placed_sample = _with_equal_cotangents(sample) if placement == "expanded" else sample
     expected, note = kernel.cached_run(placed_sample), f"with {placement} tensors"
-    with kernel.optional(note):
-        try:
-            actual = kernel.run(placed_sample, placement=placement)
-        except KernelFault as fault:
-            if not fault.refuses("stride", "contiguous"):
-                yield Violation(text=str(fault), note=note, fault=fault.kind)
-                return
-            raise Refusal(str(fault)) from fault
+    with kernel.optional(note, words=STRIDES_REFUSED):
+        actual = kernel.run(placed_sample, placement=placement, note=note)
         for key, x in actual.items():
             yield from kernel.agree(
                 key, x, expected[key], Origin(placed_sample), exact=False, other="contiguous", note=note
@@ -239,17 +233,9 @@ def _metadata(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
     expected = kernel.cached_run(sample)
     int64_sample = dataclasses.replace(sample, index_dtype=torch.int64)
-    with kernel.optional(note := "with int64 offsets"):
-        try:
-            actual = kernel.run(int64_sample)
-        except KernelFault as fault:
-            if not fault.refuses("int32", "int64", "dtype"):
-                yield Violation(text=str(fault), note=note, fault=fault.kind)
-            else:
-                raise Refusal(str(fault)) from fault
-        else:
-            for key, x in actual.items():
-                yield from kernel.agree(key, x, expected[key], Origin(sample), other="int32", note=note)
+    with kernel.optional(note := "with int64 offsets", words=("int32", "int64", "dtype")):
+        for key, x in kernel.run(int64_sample, note=note).items():
+            yield from kernel.agree(key, x, expected[key], Origin(sample), other="int32", note=note)
     with kernel.optional("with empty sequences put in"):
         yield from _compare_with_empty_sequences(kernel, case, sample, expected)
     empty_pack = sample.select([])

@@ -62,6 +62,7 @@ class InProcess:
         self._device = torch.device(device)
         self._check_patches = (snapshot or TorchState()).checker
         self._metadata: dict[tuple[str, int, torch.dtype], GuardedTensor] = {}
+        self._tensors: dict[tuple[object, ...], GuardedTensor] = {}
         self._interpreting = (
             self._device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
         )
@@ -95,7 +96,7 @@ class InProcess:
             _clear_all_frames(error)
             raise
         finally:
-            self._metadata.clear()  # and with it the tensors an adapter has derived from it
+            self.restart()  # and with the offsets go the tensors that an adapter has derived from them
             gc.collect()  # reference cycles of error frames and autograd graphs
             if on_gpu:
                 torch.cuda.empty_cache()
@@ -143,6 +144,8 @@ class InProcess:
 
     def _prepare(self, guard: Guard, call: Call) -> Invocation:
         """The call with its tensors placed on the device."""
+        if not call.same_tensors:
+            self._tensors.clear()
         tensors = {**call.inputs, **{f"cotangent:{name}": t for name, t in call.cotangents.items()}}
         device_tensors = {
             name: self._place_tensor(guard, call, name, t, nth) for nth, (name, t) in enumerate(tensors.items())
@@ -169,27 +172,38 @@ class InProcess:
         return nullcontext()
 
     def restart(self) -> None:
-        """Forget the metadata tensors; the function's own state cannot be reset here."""
+        """Forget the tensors of earlier calls; the function's own state cannot be reset here."""
         self._metadata.clear()
+        self._tensors.clear()
 
     def _place_tensor(self, guard: Guard, call: Call, name: str, tensor: Tensor, nth: int) -> Tensor:
-        """Copy a tensor, the nth of a call, to the device: between canaries, placed as the call requires."""
+        """Copy a tensor, the nth of a call, to the device: between canaries, placed as the call requires.
+
+        A tensor of the pack is repeated as often as the call repeats the pack. A history is rows of zeros before it.
+        """
         copies = 1 if name in call.shared else call.copies
         history_rows = call.history if name in call.token_rows else 0
-        if tensor.dtype not in POISON:
+        if tensor.dtype not in POISON:  # no value of this dtype serves as a canary
             history = tensor.new_zeros((history_rows, *tensor.shape[1:])) if history_rows else tensor[:0]
             return torch.cat([history, *[tensor] * copies]).to(self._device, copy=True)
         shape = (history_rows + len(tensor) * copies, *tensor.shape[1:]) if tensor.dim() else ()
         stride, lead = _strides(shape, call.placement.get(name, "contiguous"), nth, self._offset_reach)
-        device_tensor = guard.fence(name, shape, stride, tensor.dtype, self._device, leading_elements=lead).tensor
-        cells = distinct_elements(device_tensor)
+        key = (name, shape, stride, tensor.dtype)
+        if call.same_tensors and key in self._tensors:
+            return _edited(guard.watch(self._tensors[key]).tensor, tensor)
+        guarded_tensor = guard.fence(name, shape, stride, tensor.dtype, self._device, leading_elements=lead)
+        if call.same_tensors:
+            self._tensors[key] = guarded_tensor
+        device_tensor = guarded_tensor.tensor
+        elements = distinct_elements(device_tensor)
         if history_rows:
-            cells[:history_rows].zero_()
-            cells[history_rows:].copy_(tensor)
+            elements[:history_rows].zero_()
+            elements[history_rows:].copy_(tensor)
         elif copies > 1:
-            cells.view(copies, *tensor.shape).copy_(tensor.to(self._device))  # else the host repeats it first
+            # one copy to the device, repeated there: `copy_` from the host would first repeat it in the host's memory
+            elements.view(copies, *tensor.shape).copy_(tensor.to(self._device))
         else:
-            cells.copy_(tensor[:1] if cells.shape != device_tensor.shape else tensor)
+            elements.copy_(tensor[tuple(map(slice, elements.shape))])
         return device_tensor
 
     def _place_offsets(self, guard: Guard, call: Call, name: str, offsets: Tensor) -> Tensor:
@@ -250,6 +264,15 @@ class InProcess:
             )
 
 
+def _edited(device_tensor: Tensor, tensor: Tensor) -> Tensor:
+    """A tensor of an earlier call with these values, as a leaf without a gradient. Equal ones are not written again."""
+    device_tensor.requires_grad_(False)
+    device_tensor.grad = None
+    if not torch.equal(device_tensor.cpu(), tensor):
+        device_tensor.copy_(tensor)
+    return device_tensor
+
+
 def _strides(
     shape: tuple[int, ...], placement: Placement, nth: int, offset_reach: Mapping[Placement, int]
 ) -> tuple[tuple[int, ...], int]:
@@ -264,8 +287,9 @@ def _strides(
         return _contiguous_strides((*shape[:-1], shape[-1] + 3 + nth)), 1
     if placement == "sliced" and len(shape) == 1:
         return (2,), 1
-    if placement == "expanded" and shape:
-        return (0, *_contiguous_strides(shape)[1:]), 0
+    if placement in ("expanded", "one element") and shape:
+        row = _contiguous_strides(shape)[1:] if placement == "expanded" else (0,) * (len(shape) - 1)
+        return (0, *row), 0
     if placement in offset_reach and shape and shape[0] > 1:
         return (_row_stride(shape, offset_reach[placement]), *_contiguous_strides(shape)[1:]), 0
     return _contiguous_strides(shape), 0

@@ -1,4 +1,5 @@
-"""The ways torch calls a kernel: eager, compiled, captured, on a side stream, differentiated twice, with opcheck.
+"""The ways a kernel is called: eager, compiled, captured, on a side stream, differentiated twice, with opcheck; with a
+second backward pass, into gradients that are there already, and under `no_grad`, `inference_mode` and `autocast`.
 
 Each function takes a call with its tensors on the device. It returns the snapshot at the kernel's return, and the
 gradients by name.
@@ -9,13 +10,15 @@ gradients by name.
 import gc
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch._functorch.config as functorch
 from torch import Tensor
 
 from packproof.adapters.adapter import Adapter
-from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors
+from packproof.base.light_torch import scalar_with_gradients
+from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors, differentiable_outputs
 from packproof.harness.process.execution.operators import Operators
 from packproof.harness.process.execution.snapshot import Snapshot
 from packproof.properties.calling import Mode
@@ -148,6 +151,64 @@ def opcheck(invocation: Invocation) -> SnapshotAndGradients:
     return snapshot, invocation.backward(outputs)
 
 
+def retained_graph(invocation: Invocation) -> SnapshotAndGradients:
+    """The gradients of a second backward pass over the same graph."""
+    outputs = invocation.forward()
+    snapshot = Snapshot.take(invocation, outputs)
+    invocation.stage = BACKWARD
+    invocation.backward(outputs, retain_graph=True)
+    invocation.synchronise()
+    invocation.stage = "in the second backward pass over a graph: "
+    return snapshot, invocation.backward(outputs)
+
+
+def accumulated(invocation: Invocation) -> SnapshotAndGradients:
+    """Each input minus its gradient: a copy of it is its `.grad` before the call, and a hook negates what comes in."""
+    wrt = {name: invocation.inputs[name] for name in invocation.call.wrt}
+    for x in wrt.values():
+        x.grad = x.detach().clone()
+        x.register_hook(_negated)
+    outputs = invocation.forward()
+    invocation.synchronise()
+    snapshot = Snapshot.take(invocation, outputs)
+    invocation.stage = BACKWARD
+    if pairs := differentiable_outputs(outputs, invocation.cotangents):
+        heads, incoming = zip(*pairs, strict=True)
+        scalar_with_gradients(heads, incoming).backward()
+    return snapshot, {name: x.grad for name, x in wrt.items() if x.grad is not None}
+
+
+def _negated(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else -gradient  # a kernel may return None for a gradient of zeros
+
+
+def no_grad(invocation: Invocation) -> SnapshotAndGradients:
+    """Outputs alone. Inputs require gradients, as parameters do."""
+    invocation.stage = "under torch.no_grad: "
+    with torch.no_grad():
+        return Snapshot.take(invocation, invocation.forward()), {}
+
+
+def inference_mode(invocation: Invocation) -> SnapshotAndGradients:
+    """Outputs alone. All inputs but parameters come from a call in the same mode."""
+    invocation.stage = "under torch.inference_mode: "
+    with torch.inference_mode():
+        shared = invocation.call.shared
+        invocation.inputs = {n: x if n in shared else x.clone() for n, x in invocation.inputs.items()}
+        return Snapshot.take(invocation, invocation.forward()), {}
+
+
+def autocast(invocation: Invocation, dtype: torch.dtype) -> SnapshotAndGradients:
+    """The forward pass under autocast to a dtype."""
+    invocation.stage = "under torch.autocast: "
+    with torch.autocast(invocation.device.type, dtype):
+        outputs = invocation.forward()
+    invocation.synchronise()
+    snapshot = Snapshot.take(invocation, outputs)
+    invocation.stage = "in the backward pass after torch.autocast: "
+    return snapshot, invocation.backward(outputs)
+
+
 def _copies(tensors: Tensors) -> Tensors:
     return {name: t.detach().clone() for name, t in tensors.items()}
 
@@ -159,4 +220,10 @@ MODES: Mapping[Mode, Callable[[Invocation], SnapshotAndGradients]] = {
     "side stream": side_stream,
     "double backward": double_backward,
     "opcheck": opcheck,
+    "retained graph": retained_graph,
+    "accumulated": accumulated,
+    "no_grad": no_grad,
+    "inference_mode": inference_mode,
+    "autocast to bfloat16": partial(autocast, dtype=torch.bfloat16),
+    "autocast to float16": partial(autocast, dtype=torch.float16),
 }
