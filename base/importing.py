@@ -54,14 +54,16 @@ def import_by_name(name: str) -> ModuleType:
 
 
 def shadowed_file(name: str) -> str:
-    """The file of an installed module that the current folder's module of this name hides; "" if there is none."""
+    """The file of an installed module hidden by one of the same name in the current folder; "" if none is hidden."""
     package = name.partition(".")[0]
     for folder in map(str, working_directory()):
-        own = PathFinder.find_spec(package, [folder])
+        in_folder = PathFinder.find_spec(package, [folder])
         installed = PathFinder.find_spec(package, [entry for entry in sys.path if entry not in ("", folder)])
-        if own and installed and own.origin and installed.origin not in (None, own.origin):
-            already_imported = getattr(sys.modules.get(package), "__file__", own.origin)
-            return installed.origin or "" if already_imported == own.origin else ""
+        if not (in_folder and installed and in_folder.origin and installed.origin):
+            return ""
+        # a module that was never imported would come from the folder
+        imported_file = getattr(sys.modules.get(package), "__file__", in_folder.origin)
+        return installed.origin if imported_file == in_folder.origin != installed.origin else ""
     return ""
 
 

@@ -1,1 +1,1 @@
-"""The check, from a request to its verdicts and reports, and the processes in which kernels run."""
+"""The check: any kernel against the reference, its reports, its process, and its pytest plugin."""

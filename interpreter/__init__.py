@@ -14,7 +14,14 @@ if TYPE_CHECKING:
         repair_if_used,
         repair_or_refuse,
     )
-    from packproof.interpreter.memory_guard import FENCE_BYTES, POISON, Guard, GuardedTensor, distinct_elements
+    from packproof.interpreter.memory_guard import (
+        FENCE_BYTES,
+        POISON,
+        Guard,
+        GuardedTensor,
+        distinct_elements,
+        is_poison,
+    )
     from packproof.interpreter.repair import install
     from packproof.interpreter.sanitizer import Sanitizer
     from packproof.interpreter.tuning import draw_configurations, use_configuration
@@ -31,6 +38,7 @@ __all__ = [
     "draw_configurations",
     "install",
     "is_interpreting",
+    "is_poison",
     "misfit",
     "repair_if_used",
     "repair_or_refuse",
@@ -48,7 +56,14 @@ export(
             "repair_if_used",
             "repair_or_refuse",
         ),
-        "packproof.interpreter.memory_guard": ("FENCE_BYTES", "Guard", "GuardedTensor", "POISON", "distinct_elements"),
+        "packproof.interpreter.memory_guard": (
+            "FENCE_BYTES",
+            "Guard",
+            "GuardedTensor",
+            "POISON",
+            "distinct_elements",
+            "is_poison",
+        ),
         "packproof.interpreter.repair": ("install",),
         "packproof.interpreter.sanitizer": ("Sanitizer",),
         "packproof.interpreter.tuning": ("draw_configurations", "use_configuration"),

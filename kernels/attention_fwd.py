@@ -177,7 +177,12 @@ def _attend_block(
     SOFTCAP: tl.constexpr, OFFSET: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """One block of queries of one head."""
+    """y and lse of one block of queries of one head.
+
+    Tiles of keys come in two loops: whole ones, then those that may go past the end of the sequence (ragged).
+
+    few: with up to so many visible keys for each query all tiles are in the second loop, for its exact weights.
+    """
     start, end, key_start, key_end, first_row = load_block(blocks, index)
     n_queries, n_keys, first_row = end - start, key_end - key_start, first_row - start
     query_rows = rows_of_head(q, start, n_queries, head, q_stride, q_head, K)
@@ -187,10 +192,11 @@ def _attend_block(
     query = first_row + tl.arange(0, BLOCK_M)
     low, high = visible_range(query, n_queries, n_keys, window_left, window_right)
     last_row = tl.minimum(first_row + BLOCK_M, n_queries) - 1
-    begin, whole_start, whole_end, edges = tile_range(
+    begin, whole_start, whole_end, n_edge_tiles = tile_range(
         first_row, last_row, n_queries, n_keys, window_left, window_right, BLOCK_N
     )
-    key_stop = begin + edges * BLOCK_N + (whole_end - whole_start)
+    # one past the last tile: tiles from whole_start to whole_end need no mask, those at the edges do
+    key_stop = begin + n_edge_tiles * BLOCK_N + (whole_end - whole_start)
     ragged_start = tl.where(tl.max(high - low, 0) <= few, begin, tl.minimum(key_stop, n_keys // BLOCK_N * BLOCK_N))
 
     row_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)

@@ -183,22 +183,28 @@ def variants() -> list[Variant]:
 
 
 def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator[Variant]:
-    """The forms for one kernel, dtype and width: one for all GPUs, or one per kind. Heads of other widths have forms
-    without descriptors.
+    """The forms of one kernel for a dtype and width.
+
+    Each kind of GPU has its own forms, unless one tile serves all ("any"). Where a tile allows descriptors, or several
+    blocks in a program, there is a form with and a form without: a launch may be unable to use them.
     """
-    for kind, targets in {kind_of(name, dtype, softcap, kind): t for kind, t in ARCHITECTURES.items()}.items():
+    targets_by_kind = {kind_of(name, dtype, softcap, gpu): targets for gpu, targets in ARCHITECTURES.items()}
+    for kind, targets in targets_by_kind.items():
         tile = tile_of(name, kind, width)
         constants = {"SOFTCAP": softcap, "OFFSET": weight_exponent(dtype), "BLOCK_M": tile.m, "BLOCK_N": tile.n}
         constants |= {"BLOCK_K": width, "BLOCK_V": width, "CHANNELS": _CHANNELS}
         label = f"{kind}-{name}-{POINTERS[dtype][1:]}-{width}{'-softcap' if softcap else ''}"
-        for tma, constants["SEVERAL"] in product(
-            *((False, True)[: 1 + has_option] for has_option in (tile.tma, tile.several))
-        ):
-            full_label = label + "-tma" * tma + "-several" * constants["SEVERAL"]
+        for tma, several in product(sorted({False, tile.tma}), sorted({False, tile.several})):
+            full_label = label + "-tma" * tma + "-several" * several
+            constants["SEVERAL"] = several
             form = _form(full_label, _KERNELS[name], dtype, constants, tile.num_warps, tma=tma)
-            form = replace(form, num_stages=tile.num_stages, options=tile.options)
-            spills = _SPILLS.get((name, kind, width), 0)
-            yield replace(form, targets=() if kind == "any" else targets, spills=spills)
+            yield replace(
+                form,
+                num_stages=tile.num_stages,
+                options=tile.options,
+                targets=() if kind == "any" else targets,
+                spills=_SPILLS.get((name, kind, width), 0),
+            )
 
 
 def _form(

@@ -93,7 +93,7 @@ def causal_conv1d(
     if not torch.compiler.is_compiling():
         _bind(x, weight, bias, cu_seqlens, initial_states, values=is_on_host(x))
         require_device(CAUSAL_CONV1D.op, x, _causal_conv1d_fwd_kernel)
-        _uses_cuda(impl, x, weight, initial_states)
+        _uses_cuda(impl, x, weight, initial_states)  # an impl that cannot run is an error before anything is launched
     y, final_states = _causal_conv1d(
         x, weight, bias, cu_seqlens, initial_states, activation == "silu", return_final_states, impl
     )
@@ -104,7 +104,7 @@ causal_conv1d_triton = partial(causal_conv1d, impl="triton")
 
 
 def _uses_cuda(impl: str, x: Tensor, weight: Tensor, initial_states: Tensor | None) -> bool:
-    """Whether to run the kernels in CUDA C++."""
+    """Whether to run the kernels in CUDA C++. Raises ArgumentError if `impl` asks for them and they cannot run."""
     return cuda.uses_cuda(CAUSAL_CONV1D.op, impl, refusal(x, weight, initial_states))
 
 

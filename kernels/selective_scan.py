@@ -124,7 +124,7 @@ def selective_scan(
     if not torch.compiler.is_compiling():
         _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=is_on_host(u))
         require_device(SELECTIVE_SCAN.op, u, _selective_scan_fwd_kernel)
-        _uses_cuda(impl, u, A)
+        _uses_cuda(impl, u, A)  # an impl that cannot run is an error before anything is launched
     inputs = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
     tensors = (*widen_narrow_inputs(SELECTIVE_SCAN, inputs).values(), cu_seqlens, initial_states)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
@@ -136,7 +136,7 @@ selective_scan_triton = partial(selective_scan, impl="triton")
 
 
 def _uses_cuda(impl: str, u: Tensor, A: Tensor) -> bool:
-    """Whether to run the kernels in CUDA C++."""
+    """Whether to run the kernels in CUDA C++. Raises ArgumentError if `impl` asks for them and they cannot run."""
     return cuda.uses_cuda(SELECTIVE_SCAN.op, impl, refusal(u.device, A.shape[1]))
 
 

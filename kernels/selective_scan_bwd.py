@@ -168,7 +168,17 @@ def _back_group(
     part_stride, N, n0, B_stride, C_stride, d, channels, n, decay, skip, bias, has_z, use_softplus,
     TOKENS: tl.constexpr, SPLIT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of TOKENS tokens, last to first; h is the state before them."""
+    """The gradients of TOKENS tokens, last to first. Returns λ before them, and the sums dA, dD and dbias with theirs.
+
+    The names are those of the formulas in this module. A launch has the states from n0 to n0 + BLOCK_N.
+
+    back: λ, the gradient of the state after them: [BLOCK_N, BLOCK_D].
+    h: the state before them: [BLOCK_N, BLOCK_D].
+    us, deltas, zs, dys: a row [BLOCK_D] for each token.
+    parts: dB and dC of this block of channels, stored in pairs.
+    partial: sums over the states of earlier launches (t, 3, d), if SPLIT.
+    """
+    # forward: the states after each token, from the state before the first
     states, factors, steps = (h,), (), ()
     for k in tl.static_range(TOKENS):
         step = tl.where(t + k < end, time_step(deltas[k], bias, use_softplus), 0.0)
@@ -178,6 +188,7 @@ def _back_group(
         states += (h,)
         factors += (a,)
         steps += (step,)
+    # backward; past the end the last row is read again, with a gradient of 0, and not stored
     for k in tl.static_range(TOKENS - 1, -1, -1):
         inside, row = t + k < end, tl.minimum(t + k, end - 1)
         part = parts + row * part_stride + tl.arange(0, 2 * BLOCK_N)
@@ -185,31 +196,31 @@ def _back_group(
         step, u_here, z_here = steps[k], us[k].to(tl.float32), zs[k].to(tl.float32)
         g = tl.where(inside, _gradient_before_gate(dys[k], z_here, has_z), 0.0)
         dh = back + C_row * g[None, :]
-        value, from_B = tl.sum(states[k + 1] * C_row, 0), tl.sum(dh * B_row, 0)
+        C_dot_h, B_dot_dh = tl.sum(states[k + 1] * C_row, 0), tl.sum(dh * B_row, 0)
         back = dh * factors[k]
         w = back * states[k]
         dA += w * step[None, :]
-        from_A = tl.sum(w * decay, 0) * LN2
-        pair = tl.join(dh * (step * u_here)[None, :], states[k + 1] * g[None, :])
-        pair = _sum_channels(tl.reshape(tl.permute(pair, (0, 2, 1)), (2 * BLOCK_N, BLOCK_D)))
-        tl.store(part, pair, mask=inside)
+        A_dot_w = tl.sum(w * decay, 0) * LN2
+        dB_dC = tl.join(dh * (step * u_here)[None, :], states[k + 1] * g[None, :])
+        dB_dC = _sum_channels(tl.reshape(tl.permute(dB_dC, (0, 2, 1)), (2 * BLOCK_N, BLOCK_D)))
+        tl.store(part, dB_dC, mask=inside)
 
         token_offsets, stored = row * row_stride + d, channels & inside
-        earlier, passed, final = stored & (n0 > 0), stored & (n0 + BLOCK_N < N), stored & (n0 + BLOCK_N >= N)
-        if SPLIT:
+        load_mask, pass_mask, final_mask = stored & (n0 > 0), stored & (n0 + BLOCK_N < N), stored & (n0 + BLOCK_N >= N)
+        if SPLIT:  # add the sums of earlier launches, and pass the new ones on to the next
             sums = partial + row * 3 * row_stride + d
-            value += tl.load(sums, mask=earlier, other=0.0)
-            from_B += tl.load(sums + row_stride, mask=earlier, other=0.0)
-            from_A += tl.load(sums + 2 * row_stride, mask=earlier, other=0.0)
-            tl.store(sums, value, mask=passed)
-            tl.store(sums + row_stride, from_B, mask=passed)
-            tl.store(sums + 2 * row_stride, from_A, mask=passed)
-        dstep = from_B * u_here + from_A
+            C_dot_h += tl.load(sums, mask=load_mask, other=0.0)
+            B_dot_dh += tl.load(sums + row_stride, mask=load_mask, other=0.0)
+            A_dot_w += tl.load(sums + 2 * row_stride, mask=load_mask, other=0.0)
+            tl.store(sums, C_dot_h, mask=pass_mask)
+            tl.store(sums + row_stride, B_dot_dh, mask=pass_mask)
+            tl.store(sums + 2 * row_stride, A_dot_w, mask=pass_mask)
+        dstep = B_dot_dh * u_here + A_dot_w
         dstep = tl.where(use_softplus != 0, dstep * sigmoid(deltas[k] + bias), dstep)
-        dz_here = dys[k] * (value + skip * u_here) * silu_derivative(z_here)
-        tl.store(du + token_offsets, (from_B * step + skip * g).to(du.dtype.element_ty), mask=final)
-        tl.store(ddelta + token_offsets, dstep.to(ddelta.dtype.element_ty), mask=final)
-        tl.store(dz + token_offsets, dz_here.to(dz.dtype.element_ty), mask=final & (has_z != 0))
+        dz_here = dys[k] * (C_dot_h + skip * u_here) * silu_derivative(z_here)
+        tl.store(du + token_offsets, (B_dot_dh * step + skip * g).to(du.dtype.element_ty), mask=final_mask)
+        tl.store(ddelta + token_offsets, dstep.to(ddelta.dtype.element_ty), mask=final_mask)
+        tl.store(dz + token_offsets, dz_here.to(dz.dtype.element_ty), mask=final_mask & (has_z != 0))
         dD += g * u_here
         dbias += tl.where(inside, dstep, 0.0)
     return back, dA, dD, dbias

@@ -206,18 +206,21 @@ class ScanProblem:
         }
 
     def tiled(self, states: Tensor) -> Tensor:
-        """States (s, d, n) in the layout of the kernels: (s, N width), groups and states padded with zeros."""
+        """States (s, d, n) in the layout of the kernels: (s, N * width), as tiles [BLOCK_N states, TILE channels].
+
+        The n states are padded with zeros to N, and the channels of each group to whole tiles, `width` in all.
+        """
         s, (n_block, tile), per_group = len(states), self.tiles.state, self.D // self.G
         states = states.reshape(s, self.G, per_group, self.n)
         padded_states = pad_last_axes(states, self.N - self.n, self.width // self.G - per_group)
-        tiles = padded_states.reshape(s, self.width // tile, tile, self.N // n_block, n_block).permute(0, 3, 1, 4, 2)
-        return tiles.reshape(s, self.N * self.width).contiguous()
+        blocks = padded_states.reshape(s, self.width // tile, tile, self.N // n_block, n_block)
+        return blocks.permute(0, 3, 1, 4, 2).reshape(s, self.N * self.width).contiguous()
 
     def untiled(self, tiles: Tensor) -> Tensor:
-        """States (s, d, n) from the layout of the kernels."""
+        """States (s, d, n) from the layout of the kernels: the inverse of `tiled`, without the padding."""
         s, (n_block, tile), per_group = len(tiles), self.tiles.state, self.D // self.G
-        tiles = tiles.reshape(s, self.N // n_block, self.width // tile, n_block, tile).permute(0, 2, 4, 1, 3)
-        padded_states = tiles.reshape(s, self.G, self.width // self.G, self.N)
+        blocks = tiles.reshape(s, self.N // n_block, self.width // tile, n_block, tile).permute(0, 2, 4, 1, 3)
+        padded_states = blocks.reshape(s, self.G, self.width // self.G, self.N)
         return padded_states[:, :, :per_group, : self.n].reshape(s, self.D, self.n).contiguous()
 
     def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -323,8 +326,7 @@ class ScanProblem:
 
     def find_piece_gradients(self, dy: Tensor) -> PieceStates:
         """The gradient of the state before each piece but the first, from the outputs of the piece alone."""
-        tile = self.tiles.ends
-        rows = self.T // tile["SIZE"]
+        tile, rows = self.tiles.ends, self.T // self.tiles.ends["SIZE"]
         piece_gradients = PieceStates(self.new_states(rows), self.new(rows, self.width))
         for n0 in self.state_blocks:
             self.launch(
@@ -336,9 +338,7 @@ class ScanProblem:
     def gradients_of_states(
         self, dy: Tensor, final: Tensor, has_final: int, piece_gradients: PieceStates | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The gradients of the states at boundaries, and of initial states of empty sequences. `piece_gradients` is
-        overwritten.
-        """
+        """The gradients of states at boundaries, and of initial states of empty sequences. Changes piece_gradients."""
         tile, dinitial = self.tiles.ends, self.new_states(self.S * self.has_initial)
         backs, sums = piece_gradients or self.find_piece_gradients(dy)
         if len(backs) or self.has_initial:

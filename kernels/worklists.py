@@ -89,7 +89,14 @@ def _worklist_counts_kernel(cu_seqlens, counts, T, S, chunk, half, short, segmen
 def _worklist_offsets_kernel(
     cu_seqlens, counts, offsets, lists, T, S, slots, chunk, half, short, segment, every, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Items before each sequence (lists, s + 1), and their total number."""
+    """Fill `offsets` (lists, s + 1): the items before each sequence, and the total of each list.
+
+    The total also goes into the first row of the list.
+
+    counts: from the kernel above; not read where one block has all sequences.
+    slots: rows of a list, without the first.
+    chunk, half, short, segment, every: see `worklists`.
+    """
     list_index, part, sequence, count = _item_counts(cu_seqlens, T, S, chunk, half, short, segment, every, BLOCK)
     items_before = prefix_sum(counts + list_index * tl.cdiv(S, BLOCK), part, BLOCK)
     running_count, total = items_before + tl.cumsum(count, 0), items_before + tl.sum(count, 0)

@@ -7,15 +7,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from packproof.base.names import short_dtype
+from packproof.base.names import SLACK, short_dtype
 from packproof.base.stopwatch import span
 from packproof.base.tuned import merge_tuned
 from packproof.harness.check.diagnosis.conventions import suggestions
-from packproof.harness.check.failure import CellViolation, ReplayInfo, shrunk_failure, unshrunk_failure
+from packproof.harness.check.diagnosis.slack import (
+    CHECKED_WITHOUT,
+    WITHOUT_SLACK,
+    fails_as_sequence,
+    fails_by_slack,
+    slack_cell,
+)
+from packproof.harness.check.failure import CellViolation, KnownFaults, ReplayInfo, shrunk_failure, unshrunk_failure
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.probe import InferredDomain, probe
 from packproof.harness.check.request import Allowance
-from packproof.harness.check.rounds import CaseSelection
+from packproof.harness.check.rounds import CaseSelection, suited_case
 from packproof.harness.process import CoreTime
 from packproof.harness.report import (
     NOT_KERNEL_REFUSALS,
@@ -31,7 +38,7 @@ from packproof.harness.report import (
     Verdict,
 )
 from packproof.properties.calling import OutOfTime, OutsideDomain, Refusal
-from packproof.properties.cases import Case, Space
+from packproof.properties.cases import Case, Domain, Space
 from packproof.properties.judgement import KernelUnderTest, judge_case, record_comparisons
 from packproof.properties.laws import Property, Violation
 
@@ -57,6 +64,10 @@ class Evaluator:
     """The kernel's domain, inferred after it refused a call."""
     refused_case: Case | None = None
     """The first refused call."""
+    known_faults: KnownFaults = field(default_factory=KnownFaults)
+    """The faults that this process has found in the kernel."""
+    excludes_slack: bool = False
+    """Whether slack was found to break the kernel, and the check goes on without it."""
 
     def run_cell(self, cell: Cell, law: Property, space: Space) -> Iterator[Event | None]:
         """The events of a cell. The last one holds its verdict; None ends a round, and other cells may run theirs.
@@ -74,11 +85,17 @@ class Evaluator:
         with suppress(OutOfTime):
             self.inferred, self.refused_case = probe(self.kernel, space, case), case
 
+    @property
+    def restrictions(self) -> Domain:
+        """The conditions of all further cases, beside the declared domain."""
+        inferred = self.inferred.domain if self.inferred else Domain()
+        return inferred & WITHOUT_SLACK if self.excludes_slack else inferred
+
     def supported_part(self, space: Space) -> Space:
-        """The part of the space inside the inferred domain. The kernel is restricted to it."""
-        if self.inferred is None:
+        """The part of the space inside the restrictions. The kernel is restricted to it."""
+        if not self.restrictions:
             return space
-        supported = replace(space, domain=space.domain & self.inferred.domain)
+        supported = replace(space, domain=space.domain & self.restrictions)
         self.kernel.domain = supported.domain
         if self.kernel.gradients and not supported.domain.allows_gradients:
             self.kernel.gradients = False
@@ -91,7 +108,14 @@ class Evaluator:
         empty_packs = self.selection.draws_empty_packs(finding.law)
         with span("shrink", inclusive=True):
             try:
-                return shrunk_failure(self.kernel, finding, allowance, self.replay, empty_packs=empty_packs)
+                return shrunk_failure(
+                    self.kernel,
+                    finding,
+                    allowance,
+                    self.replay,
+                    empty_packs=empty_packs,
+                    known_faults=self.known_faults,
+                )
             except Exception as error:  # the violation stands without it
                 failure = unshrunk_failure(self.kernel, finding)
                 return replace(failure, lines=(*failure.lines, f"not made small: {report_internal_error(error)}"))
@@ -101,8 +125,8 @@ class Evaluator:
 class CellProgress:
     """The cases of one cell: judged ones and the rounds to come."""
 
-    inferred: InferredDomain | None
-    """The inferred domain in which the cases lie."""
+    restrictions: Domain
+    """The conditions of the cases, beside the declared domain."""
     tier: Tier
     """The tier they were drawn for."""
     space: Space
@@ -130,17 +154,26 @@ class CellRun:
         self._evaluator, self._kernel = evaluator, evaluator.kernel
         self._cell, self._law, self._space = cell, law, space
         self._coverage = Coverage()
+        self._tried_counterexamples: set[Case] = set()
+        self._is_of_other_fault = False
 
     def events(self) -> Iterator[Event | None]:
         """See `Evaluator.run_cell`."""
         yield CellStarted(self._cell)
-        core_time, failure = self._evaluator.core_time, None
+        core_time, failure, slack_finding = self._evaluator.core_time, None, None
         self._start = core_time.clock()  # each pause moves it on
         self._progress = self._plan_rounds()
         while self._progress.rounds and not core_time.is_over:
-            finding = yield from self._run_round()
-            if finding is not None:
-                yield FailureFound(self._verdict(unshrunk_failure(self._kernel, finding)))
+            finding = self._try_counterexamples() or (yield from self._run_round())
+            if finding is not None and self._reveals_slack(finding):
+                self._evaluator.excludes_slack = True  # all cells of the kernel go on without
+                if self._is_of_other_fault:
+                    slack_finding = finding
+                elif failure := (yield from self._slack_failure(finding)):
+                    break
+            elif finding is not None:
+                if not finding.is_smallest:
+                    yield FailureFound(self._verdict(unshrunk_failure(self._kernel, finding)))
                 failure = self._evaluator.shrink(finding)
                 break
             if self._progress.rounds:
@@ -148,12 +181,39 @@ class CellRun:
                 yield None
                 self._start += core_time.clock() - pause
             self._renew_rounds()
+        if failure is None and slack_finding is not None:  # no other fault was met
+            failure = yield from self._slack_failure(slack_finding)
         if failure is None:
             for case in self._progress.remaining:
                 self._coverage.count_unreached(self._progress.space.boundary_classes(case))
         verdict = self._verdict(failure)
         reason = self._with_suggestions(verdict)
         yield CellFinished(replace(verdict, reason=reason, seconds=core_time.clock() - self._start))
+
+    def _reveals_slack(self, finding: CellViolation) -> bool:
+        """Whether slack alone breaks the kernel here. The promises that it does not make keep their slack."""
+        if self._evaluator.excludes_slack or self._cell.unpromised:
+            return False
+        arguments = (self._kernel, finding.law, finding.case, finding.violation, finding.space)
+        try:
+            if not fails_by_slack(*arguments):
+                return False
+            self._is_of_other_fault = fails_as_sequence(*arguments)
+        except OutOfTime:
+            return False
+        return True
+
+    def _slack_failure(self, finding: CellViolation) -> Generator[Event, None, Failure | None]:
+        """Report slack as a finding of its own. If its cause is another fault, the failure is one of this cell."""
+        domain, self._kernel.domain = self._kernel.domain, finding.space.domain
+        failure = self._evaluator.shrink(replace(finding, by_slack=True))
+        self._kernel.domain = domain
+        if failure.cause != SLACK:
+            return failure
+        tier = self._evaluator.tier
+        verdict = Verdict(slack_cell(self._cell), tier, "failed", 1, 0.0, judged=1, reason=CHECKED_WITHOUT)
+        yield CellFinished(replace(verdict, failure=failure))
+        return None
 
     def _plan_rounds(self, started_cases: Sequence[Case] = ()) -> CellProgress:
         """The rounds of the cell, without the cases already started."""
@@ -165,11 +225,11 @@ class CellRun:
             if (new_cases := [case for case in cases if case not in started_cases])
         ]
         golden, planned = evaluator.selection.golden(space, tier), len(started_cases) + sum(map(len, rounds))
-        return CellProgress(evaluator.inferred, tier, space, golden, rounds, list(started_cases), planned)
+        return CellProgress(evaluator.restrictions, tier, space, golden, rounds, list(started_cases), planned)
 
     def _renew_rounds(self) -> None:
-        """Begin again in a newly inferred domain; continue with the cases of another tier once it is known."""
-        if self._evaluator.inferred is not self._progress.inferred:
+        """Begin again inside new restrictions; continue with the cases of another tier once it is known."""
+        if self._evaluator.restrictions != self._progress.restrictions:
             self._coverage = self._coverage.restarted()
             self._progress = self._plan_rounds()
         elif self._evaluator.tier != self._progress.tier:
@@ -199,6 +259,25 @@ class CellRun:
                 return None
         if not cases:
             progress.rounds.pop(0)
+        return None
+
+    def _try_counterexamples(self) -> CellViolation | None:
+        """Judge the smallest cases of faults that other cells of this process have found since the last round."""
+        known_cases = () if self._cell.unpromised else self._evaluator.known_faults.cases
+        for counterexample in known_cases:
+            case = suited_case(self._law, counterexample, self._progress.space)
+            if case is None or case in self._tried_counterexamples:
+                continue
+            self._tried_counterexamples.add(case)
+            try:
+                violation, _ = self._judge(case)
+            except OutOfTime:
+                return None
+            if violation is not None:
+                number = self._coverage.examples
+                return CellViolation(
+                    self._cell, self._law, self._progress.space, case, violation, number, is_smallest=True
+                )
         return None
 
     def _with_configuration(self, case: Case) -> Case:

@@ -23,6 +23,7 @@ from packproof.base.names import (
     COMPILE,
     DEVICES,
     EVERY_DTYPE,
+    SLACK,
     TOOLS,
     did_you_mean,
     long_dtype,
@@ -190,7 +191,7 @@ def _require_property(name: str) -> None:
     law, _, label = name.partition(" (")
     if ":" in name:
         return
-    require_known("property", law, [*LAWS, COMPILE, *TOOLS])
+    require_known("property", law, [*LAWS, COMPILE, SLACK, *TOOLS])
     if label:
         from packproof.properties.declarations import OF_KERNELS  # noqa: PLC0415  (torch)
 

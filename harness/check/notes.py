@@ -53,5 +53,10 @@ def feature_notes(target: CheckTarget) -> Iterator[str]:
         yield f"{target.name} has defaults for {names} beside cu_seqlens, which stay; to pass them: {'; '.join(lines)}"
     if needed := needed_inputs(target.op, declared).texts:
         yield f"{target.name} has no default for, so it is not tested without: {', '.join(needed)}"
+    if unjudged := target.unjudged_defaults:
+        yield (
+            f"{target.name} has a default for {', '.join(unjudged)}, but {target.op.name} requires it and has no "
+            f"neutral value for it, so it is not tested without; Op(neutral=...) declares one"
+        )
     if not target.gradients:
         yield f"{target.name}: gradients are not judged"

@@ -108,15 +108,19 @@ def _compile_unit(planned: Sequence[tuple[CheckTarget, Sequence[Cell]]]) -> Iter
 
 
 def _unit_key(target: CheckTarget, cell: Cell, cores: CoreShares) -> tuple[str, str]:
-    """Two cells of a kernel with the same key run in one process."""
-    units, laws = UNITS[cores.supply(cell)], target.request.laws
+    """The unit of a cell: its name in UNITS, and its dtype ("" if the unit has all dtypes).
+
+    Cells of a kernel with the same key run in one process.
+    """
+    names_by_sharing, laws = UNITS[cores.supply(cell)], target.request.laws
     law = laws[cell.property]
     dtype = "" if cores.dtypes_in_one_process else cell.dtype
     if law.shares == "nothing" and _is_skipped(law, target.space(cell.dtype)):
-        return units["runs"][0], dtype  # a process of its own would only start and end
-    names = units[law.shares]
-    alternating = [name for name, other_law in laws.items() if units[other_law.shares] == names]
-    return names[alternating.index(cell.property) % len(names)], dtype
+        return names_by_sharing["runs"][0], dtype  # a process of its own would only start and end
+    names = names_by_sharing[law.shares]
+    # all properties of these units alternate between them, in the order of the request
+    alternating_laws = [law_name for law_name, law in laws.items() if names_by_sharing[law.shares] == names]
+    return names[alternating_laws.index(cell.property) % len(names)], dtype
 
 
 def _is_skipped(law: Property, space: Space) -> bool:

@@ -161,6 +161,7 @@ def check_fits(case: Case, op: Op, path: str | Path) -> None:
         ("op", "input", case.present, op.inputs),
         ("op", "input", case.float32, op.float32),
         ("op", "input", case.narrow, op.narrow),
+        ("op", "neutral input", case.omitted, op.neutral),
         ("op", "input", dict(case.axes), {**op.inputs, **op.outputs}),
         ("op", "option", dict(case.options), op.options),
         ("op", "size", dict(case.sizes), op.sizes[0]),

@@ -6,6 +6,7 @@ from itertools import chain
 
 from packproof.base.names import SHORT_DTYPES
 from packproof.base.stopwatch import span
+from packproof.harness.check.diagnosis.cause import in_dtype
 from packproof.harness.report import Tier
 from packproof.properties.cases import Case, Domain, Lengths, Space, golden_cases, random_cases
 from packproof.properties.laws import PROPERTIES, Property
@@ -45,7 +46,7 @@ class CaseSelection:
         suited = law.suited(space, [*golden_list, *random_list])
         cases: Sequence[Case] = [case for case in suited if case.n_tokens or self.draws_empty_packs(law)]
         if self.share and law.dtype_independent:
-            cases = share_of_dtype(law, cases, *self.share)
+            cases = share_of_dtype(law, cases, *self.share, by_keys=space.frees_keys)
         return rounds(cases, frozenset(golden_list), space)
 
     def configuration(self, case: Case, space: Space, tier: Tier, default: int) -> int:
@@ -67,6 +68,16 @@ class CaseSelection:
                 golden = list(golden_cases(space, self.seed))
                 self._golden_and_random[key] = golden, random_cases(space, self.examples.get(tier, 0), self.seed)
         return self._golden_and_random[key]
+
+
+def suited_case(law: Property, case: Case, space: Space) -> Case | None:
+    """A failing case of another property or dtype, as one of this property in this space.
+
+    None where it is none of its cases, or if each case costs a compilation.
+    """
+    same_call = None if law.shares == "nothing" else in_dtype(case, space)
+    suited = [] if same_call is None else law.suited(space, [same_call])
+    return next((candidate for candidate in suited if candidate.lengths == case.lengths), None)
 
 
 def rounds(cases: Sequence[Case], golden: Collection[Case], space: Space) -> list[list[Case]]:
@@ -119,18 +130,23 @@ def _without(removed: Sequence[Case], cases: Sequence[Case]) -> list[Case]:
 
 
 def _cost(case: Case) -> int:
-    return _CALL + case.n_tokens + case.slack + len(case.lengths)
+    return _CALL + case.n_tokens + sum(case.key_lengths or ()) + case.slack + len(case.lengths)
 
 
-def share_of_dtype(law: Property, cases: Sequence[Case], dtype: int, dtypes: int) -> list[Case]:
+def share_of_dtype(
+    law: Property, cases: Sequence[Case], dtype: int, dtypes: int, *, by_keys: bool = False
+) -> list[Case]:
     """The share of one of several dtypes: one case of each of its layouts, selected by the index of the property.
 
     If fewer layouts have a boundary than there are dtypes, several dtypes get the same one.
+
+    by_keys: a layout is that of the keys; the tokens of a decode kernel have few.
     """
     law_index = _SHARED.index(law.name) if law.name in _SHARED else len(_SHARED)
     layouts: dict[Lengths, list[Case]] = {}
     for case in cases:
-        layouts.setdefault(case.lengths, []).append(case)
+        lengths = case.key_lengths if by_keys else None
+        layouts.setdefault(lengths or case.lengths, []).append(case)
     representatives = [of_layout[law_index % len(of_layout)] for of_layout in layouts.values()]
     share = representatives[(dtype + law_index) % dtypes :: dtypes]
     if not any(case.has_boundary for case in share):

@@ -8,7 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from packproof.base.cores import available_cores
+from packproof.base.names import SLACK
 from packproof.base.stopwatch import pop_seconds
+from packproof.harness.check.counterexamples import CounterexampleTrial, counterexample_trials
 from packproof.harness.check.own_faults import error_verdicts, inconclusive_verdicts
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import Plan
@@ -16,6 +18,8 @@ from packproof.harness.check.unit import run_unit
 from packproof.harness.process import CoreTime, run_on_every_core
 from packproof.harness.report import Cell, CellFinished, Event, FailureFound, RunFinished, RunStarted, Timings, Verdict
 
+_TRIAL_SHARE = 0.25  # of the time of a run, for counterexamples in other cells
+_LEAST_TRIAL_SECONDS = 2.0  # for a process to start and answer
 _GRACE = 30.0
 
 StartUnit = Callable[[], Iterator[Event]]
@@ -40,6 +44,8 @@ def run_plan(plan: Plan, grace: float = _GRACE) -> Iterator[Event]:
                 if plan.request.fail_fast and isinstance(event, CellFinished) and event.verdict.failed:
                     reason = "stopped after the first failure"
                     break
+            else:
+                yield from run.counterexample_trials()
         yield from run.unfinished_cells(reason)
     except KeyboardInterrupt:
         interrupted = True
@@ -52,14 +58,20 @@ class _PlanRun:
 
     def __init__(self, plan: Plan, deadline: float, grace: float) -> None:
         self._plan, self._deadline, self._grace = plan, deadline, grace
+        self._start = time.monotonic()
         self.timings = pop_seconds()  # spans of this process so far; forks start with none
         self._verdicts: dict[Cell, Verdict] = {}
         self._first_verdicts: dict[Cell, Verdict] = {}  # failures still being shrunk
+        self._raw_verdicts: dict[Cell, Verdict] = {}  # whatever was expected
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """In the order of the plan."""
-        return tuple(self._verdicts[cell] for cell in self._plan.cells if cell in self._verdicts)
+        """In the order of the plan. The finding of slack stands before the cells of its kernel."""
+        order = {(cell.op, cell.target): number for number, cell in reversed([*enumerate(self._plan.cells)])}
+        planned = [cell for cell in self._plan.cells if cell in self._verdicts]
+        findings = [cell for cell in self._verdicts if cell.property == SLACK]
+        cells = sorted([*findings, *planned], key=lambda cell: order[cell.op, cell.target])
+        return tuple(self._verdicts[cell] for cell in cells)
 
     def events(self) -> Generator[Event, None, None]:
         """The events of all units.
@@ -71,7 +83,32 @@ class _PlanRun:
         calls = [*map(self._start_unit, range(len(units)))]
         deadline = self._deadline + self._grace
         for event in run_on_every_core(calls, device, record_type=Event, retry=retry, deadline=deadline):
+            if not self._repeats_slack(event):
+                yield self._record(event)
+
+    def counterexample_trials(self) -> Iterator[Event]:
+        """The cells that passed and fail at the smallest case of another one: found in a share of the time so far."""
+        targets = {
+            (unit.target.name, unit.target.unpromised): unit.target
+            for unit in self._plan.units
+            if unit.kind == "evaluate"
+        }
+        trials = list(counterexample_trials([*targets.values()], [*self._raw_verdicts.values()]))
+        now = time.monotonic()
+        deadline = min(now + trial_seconds(now - self._start), self._deadline)
+        if not trials or deadline <= now:
+            return
+        calls = [partial(trial.events, deadline) for trial in trials]
+        retry = partial(_report_lost_trial, trials)
+        for event in run_on_every_core(calls, self._plan.request.device, record_type=Event, retry=retry):
             yield self._record(event)
+
+    def _repeats_slack(self, event: Event) -> bool:
+        """Whether another process has already reported the slack of this kernel: each one finds it for itself."""
+        if not isinstance(event, CellFinished):
+            return False
+        cell = event.verdict.cell
+        return cell.property == SLACK and cell in self._verdicts
 
     def _start_unit(self, number: int, cells: tuple[Cell, ...] = ()) -> StartUnit:
         """A callable that runs one of the units, or some of its cells, in its share of the remaining time."""
@@ -96,6 +133,7 @@ class _PlanRun:
     def _record(self, event: Event) -> Event:
         """Record the event and return it; an expected failure is marked as such."""
         if isinstance(event, CellFinished):
+            self._raw_verdicts[event.verdict.cell] = event.verdict
             event = CellFinished(self._plan.request.expected.apply(event.verdict))
             self._verdicts[event.verdict.cell] = event.verdict
         elif isinstance(event, FailureFound):
@@ -116,6 +154,11 @@ def time_share(n_cells: int, later_units: Sequence[int], cores: int) -> float:
     return n_cells / (n_cells + n_later_cells)
 
 
+def trial_seconds(run_seconds: float) -> float:
+    """The most seconds for counterexamples in other cells, after a run of so many."""
+    return max(_LEAST_TRIAL_SECONDS, _TRIAL_SHARE * run_seconds)
+
+
 def _run_timed(unit: Unit, deadline: float, share: float) -> Iterator[Event]:
     """The events of a unit with this share of the remaining time, and its timings."""
     now = time.monotonic()
@@ -132,6 +175,10 @@ def _run_timed(unit: Unit, deadline: float, share: float) -> Iterator[Event]:
 def _timings(seconds: float) -> Timings:
     spans = pop_seconds()
     return Timings({**spans, "other": max(seconds - sum(spans.values()), 0.0)})
+
+
+def _report_lost_trial(trials: Sequence[CounterexampleTrial], number: int, text: str) -> StartUnit:
+    return partial(error_verdicts, [verdict.cell for verdict in trials[number].passed], text)
 
 
 class _Retry:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from packproof.base.errors import PackproofError
 from packproof.base.stopwatch import span
 from packproof.harness.check.cell import Evaluator
-from packproof.harness.check.failure import ReplayInfo
+from packproof.harness.check.failure import KnownFaults, ReplayInfo
 from packproof.harness.check.own_faults import error_verdicts, errors_as_verdicts, inconclusive_verdicts
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.request import PROFILES, Allowance
@@ -73,7 +73,7 @@ def _evaluate(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
     remaining = list(unit.cells)
     try:
         for event in _evaluate_dtypes(unit, core_time):
-            if isinstance(event, CellFinished):
+            if isinstance(event, CellFinished) and event.verdict.cell in remaining:  # slack is no cell of the plan
                 remaining.remove(event.verdict.cell)
             yield event
     except OutOfTime as error:
@@ -88,12 +88,19 @@ def _evaluate_dtypes(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
         if not core_time.is_over:
             with span("start"):
                 worker.open()  # before any autograd here: the process of a closure is a fork of this one
+        known_faults = _no_known_faults(unit.target)
         for dtype in dict.fromkeys(cell.dtype for cell in unit.cells):
             cells = [cell for cell in unit.cells if cell.dtype == dtype]
-            yield from evaluate_cells(unit.target, _evaluator(unit.target, worker, dtype, core_time), cells)
+            evaluator = make_evaluator(unit.target, worker, dtype, core_time)
+            yield from evaluate_cells(unit.target, replace(evaluator, known_faults=known_faults), cells)
 
 
-def _evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: CoreTime) -> Evaluator:
+def _no_known_faults(target: CheckTarget) -> KnownFaults:
+    return KnownFaults(tuple(map(target.space, target.dtypes)))
+
+
+def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: CoreTime) -> Evaluator:
+    """An evaluator of one kernel and dtype, which knows no fault."""
     request, declared, profile = target.request, target.declared, PROFILES[target.request.profile]
     on_gpu = request.device == "cuda"
     # on a CPU the dtypes share the cases of dtype-independent properties; a GPU is fast enough for all in each dtype
@@ -118,6 +125,7 @@ def _evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: CoreT
             pasted=None if target.builtin else target.pasted,
         ),
         known_tier="gpu" if on_gpu else None,
+        known_faults=_no_known_faults(target),
         core_time=core_time,
     )
 
@@ -148,7 +156,8 @@ def _with_question(evaluator: Evaluator, target: CheckTarget, cell: Cell) -> Eva
     if not cell.counts:
         selection = replace(evaluator.selection, examples={})
         evaluator = replace(evaluator, selection=selection, allowance=_QUESTION_ALLOWANCE)
-    return replace(evaluator, kernel=replace(evaluator.kernel, promises=declared.promises))
+    kernel = replace(evaluator.kernel, promises=declared.promises)
+    return replace(evaluator, kernel=kernel, known_faults=_no_known_faults(target))
 
 
 def alternate(cells: Iterable[tuple[Cell, Iterator[Event | None]]]) -> Iterator[Event]:

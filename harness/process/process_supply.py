@@ -113,11 +113,14 @@ class ProcessSupply:
     def replace_zygote(self, process: KernelProcess) -> KernelFault:
         """Fork the next process from another zygote: the one of this process was lost during a call.
 
-        Returns the fault of the call: ProcessKilled if another kernel may have ended the zygote.
+        Returns the fault of the call. It is ProcessKilled, after which the call is repeated, if the zygote may have
+        ended for another reason than this kernel.
         """
         self._forget_zygote(process)
-        kind = ProcessKilled if self._shares_zygote or self._function else KernelFault
+        # another kernel may have ended a shared zygote, or one forked from this process for a function
+        is_blame_uncertain = self._shares_zygote or self._function is not None
         self._shares_zygote = False
+        kind = ProcessKilled if is_blame_uncertain else KernelFault
         return kind("killed", "ended the process that had started it")
 
     def _forget_zygote(self, process: KernelProcess) -> None:

@@ -1,1 +1,1 @@
-"""Forwards the path that the plugin had; it is in `packproof.harness.pytest`."""
+"""The old path of the plugin in `packproof.harness.pytest`."""

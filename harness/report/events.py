@@ -1,12 +1,14 @@
 """The reports of a running check: one stream of frozen events for any number of readers."""
 
 import builtins
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from packproof.base.tuned import Tuned
 from packproof.harness.report.maps.measurements import Evidence
+from packproof.properties.cases import Case
 
 Tier = Literal["compile", "interpret", "eager", "gpu", "sanitizer"]
 Status = Literal["passed", "failed", "expected", "stale", "inconclusive", "skipped", "error"]
@@ -58,6 +60,15 @@ class Failure:
     """How the call ended without a result (FaultKind), "" for a wrong result."""
     note: str = ""
     """The change to the pack without which the case does not fail, "" if there is none."""
+    cause: str = ""
+    """A key, equal for failures of a kernel with one cause; "" if its text tells the cause."""
+    case: str = ""
+    """The smallest case as JSON, "" before it was looked for."""
+
+    @builtins.property
+    def smallest_case(self) -> Case:
+        """The smallest case. There has to be one."""
+        return Case.from_json(json.loads(self.case))
 
 
 @dataclass(frozen=True)

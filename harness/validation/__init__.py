@@ -1,1 +1,1 @@
-"""Forwards the commands that were here; they are in `packproof.proof`."""
+"""The old path of commands of `packproof.proof`."""

@@ -1,4 +1,4 @@
-"""Forwards: `python -m packproof.proof.compiled` is what runs."""
+"""The old path of `python -m packproof.proof.compiled`."""
 
 from runpy import run_module
 

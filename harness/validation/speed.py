@@ -1,4 +1,4 @@
-"""Forwards: `python -m packproof.proof.speed` is what runs."""
+"""The old path of `python -m packproof.proof.speed`."""
 
 from runpy import run_module
 

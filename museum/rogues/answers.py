@@ -115,11 +115,12 @@ def cached_by_shape(x, weight, *, cu_seqlens, _seen={}):
 
 
 def cached_by_fingerprint(x, weight, *, cu_seqlens, _seen={}):
-    ends = tuple(x.detach()[[0, -1], 0].tolist()) if len(x) else ()
-    key = (x.shape, ends, float(weight[0]), len(cu_seqlens))
+    """Returns the stored answer of an earlier call with the same shapes and the same few values."""
+    first_and_last = tuple(x.detach()[[0, -1], 0].tolist()) if len(x) else ()
+    key = (x.shape, first_and_last, float(weight[0]), len(cu_seqlens))
     if key not in _seen:
         _seen[key] = running_sum(x, weight, cu_seqlens=cu_seqlens).detach()
-    return _seen[key] + 0 * x * weight
+    return _seen[key] + 0 * x * weight  # differentiable, with gradients of 0
 
 
 def cached_weight(x, weight, *, cu_seqlens, _seen={}):

@@ -87,22 +87,27 @@ def linear_attention(promises: Promises, signs: Signs) -> Callable[..., Any]:
 def _chunked_recurrence(
     promises: Promises, signs: Signs, h: Tensor, X: Tensor, decays: Tensor, B: Tensor, C: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """y and the last state of one sequence: h (h, p, n); X (t, h, p); decays, logarithms (t, h); B, C (t, h, n)."""
-    ys, add_noise = [X[:0]], signs.noisy
+    """y and the last state of one sequence: h (h, p, n); X (t, h, p); decays, logarithms (t, h); B, C (t, h, n).
+
+    The docstring of this module has the formulas, and the factors that are rounded.
+    """
+    ys, rounded = [X[:0]], signs.noisy
     for chunk in zip(*(torch.split(x, _CHUNK) for x in (X, B, C, decays)), strict=True):
-        x, b, c = map(add_noise, chunk[:3])
-        L = refs.segsum(pad(chunk[3].T, (1, 0))).exp()  # the state enters as token 0
+        x, b, c = map(rounded, chunk[:3])
+        chunk_decays = chunk[3]
+        L = refs.segsum(pad(chunk_decays.T, (1, 0))).exp()  # (h, 1 + t, 1 + t): the state enters as token 0
         if promises.cumsum:
-            read_factor, write_factor, end_factor = _DecaySums.apply(chunk[3])
-            c, b, L = add_noise(c * read_factor[..., None]), add_noise(b * write_factor[..., None]), L.detach()
+            # decays get their gradients through the sums: these factors are 1, and L has no gradient
+            read_factor, write_factor, end_factor = _DecaySums.apply(chunk_decays)
+            c, b, L = rounded(c * read_factor[..., None]), rounded(b * write_factor[..., None]), L.detach()
         else:
             end_factor = L.new_ones(L.shape[:1])
-        from_state, within_chunk, to_end, state_decay = L[:, 1:, 0], L[:, 1:, 1:], L[:, -1, 1:], L[:, -1, 0]
-        W = add_noise(add_noise(einsum(c, b, "i h n, j h n -> h i j")) * within_chunk)
-        state_contribution = einsum(add_noise(c * from_state.T[..., None]), add_noise(h), "i h n, h p n -> i h p")
-        ys.append(einsum(W, x, "h i j, j h p -> i h p") + state_contribution)
-        update = signs.noisy_gradient(einsum(add_noise(x * to_end.T[..., None]), b, "j h p, j h n -> h p n"))
-        h = signs.noisy_gradient((state_decay[:, None, None] * h + update) * end_factor[:, None, None])
+        L_h, L_inside, L_X, L_end = L[:, 1:, 0], L[:, 1:, 1:], L[:, -1, 1:], L[:, -1, 0]
+        W = rounded(rounded(einsum(c, b, "i h n, j h n -> h i j")) * L_inside)
+        from_state = einsum(rounded(c * L_h.T[..., None]), rounded(h), "i h n, h p n -> i h p")
+        ys.append(einsum(W, x, "h i j, j h p -> i h p") + from_state)
+        update = signs.noisy_gradient(einsum(rounded(x * L_X.T[..., None]), b, "j h p, j h n -> h p n"))
+        h = signs.noisy_gradient((L_end[:, None, None] * h + update) * end_factor[:, None, None])
     return torch.cat(ys), h
 
 

@@ -64,6 +64,8 @@ class Case:
     """Token positions at which the pack is cut over ranks, in order, one fewer than ranks; None without ranks. The same
     position twice leaves the rank between without tokens.
     """
+    omitted: tuple[str, ...] = ()
+    """Required inputs that the call leaves out. The reference has them at their neutral value."""
     configuration: int = 0
     """Number of the configuration of autotuned kernels, counted from the first and wrapping around. It is the same for
     the pack and for each of its sequences alone. Configurations are not timed.
@@ -116,6 +118,7 @@ class Case:
         words += [f"slack {self.slack}"] if self.slack else []
         words += [" ".join(f"{k}={v}" for k, v in self.sizes)] if self.sizes else []
         words += ["with " + ", ".join(self.present)] if self.present else []
+        words += ["without " + ", ".join(self.omitted)] if self.omitted else []
         words += [", ".join(self.float32) + " in fp32"] if self.float32 else []
         words += [", ".join(self.narrow) + " in 16 bits"] if self.narrow else []
         words += [f"{k}={v}" for k, v in self.options if v]
@@ -126,7 +129,7 @@ class Case:
 
     def to_json(self) -> dict[str, Any]:
         data = dataclasses.asdict(self)
-        omitted_if_empty = ("key_lengths", "cuts", "narrow", "configuration")  # where they are empty
+        omitted_if_empty = ("key_lengths", "cuts", "narrow", "omitted", "configuration")  # where they are empty
         return {name: value for name, value in data.items() if value or name not in omitted_if_empty}
 
     @classmethod
@@ -156,7 +159,7 @@ class Case:
             sizes, axes, options = (_pairs(data.get(k, ())) for k in ("sizes", "axes", "options"))
         except (TypeError, ValueError) as error:
             raise UsageError(f"case: sizes, axes and options are lists of pairs ({error})") from None
-        names = {name: data.get(name, []) for name in ("present", "float32", "narrow")}
+        names = {name: data.get(name, []) for name in ("present", "float32", "narrow", "omitted")}
         for field, name_list in names.items():
             if not isinstance(name_list, list) or not all(isinstance(name, str) for name in name_list):
                 raise UsageError(f"case: {field} is {str(name_list)[:60]!r}, expected a list of names")

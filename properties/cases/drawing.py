@@ -32,14 +32,16 @@ def draw(op: Op, case: Case) -> Sample:
     axes = {n: spec.alternatives[spec_numbers.get(n, 0)] for n, spec in specs.items()}
     input_names = [n for n in op.inputs if not specs[n].optional or n in case.present]
     index_dtype = getattr(torch, case.index_dtype)
-    layout_fields = (index_dtype, case.key_lengths, case.configuration)
+    layout_fields = (index_dtype, case.key_lengths, case.configuration, case.omitted)
     without_tensors = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, *layout_fields)
     inputs = {
         n: _draw_integers(op, case, n, sizes)
         if n in op.integers
         else _draw_input(op, case, n, axes[n], without_tensors.shape(n), options)
         for n in input_names
+        if n not in case.omitted
     }
+    inputs |= {n: _neutral_input(op, case, n, without_tensors.shape(n)) for n in case.omitted}
     _cancel_token_pairs(op, inputs, axes, case)
     outputs = dataclasses.replace(without_tensors, inputs=inputs).outputs
     differentiable_outputs = outputs if op.differentiable else []
@@ -57,6 +59,10 @@ def dtype_of(op: Op, name: str, dtype: str, float32: Collection[str] = (), narro
 
 def _generator(case: Case, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(f"{name}/{case.seed}".encode()))
+
+
+def _neutral_input(op: Op, case: Case, name: str, size: tuple[int, ...]) -> Tensor:
+    return torch.full(size, op.neutral[name], dtype=dtype_of(op, name, case.dtype, case.float32, case.narrow))
 
 
 def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...], options: Mapping[str, Any]) -> Tensor:

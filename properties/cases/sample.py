@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -49,6 +49,8 @@ class Sample:
     """Lengths of the second packing; None where it is the first."""
     configuration: int = 0
     """As in a case."""
+    omitted: tuple[str, ...] = ()
+    """As in a case; they are in `inputs`, at their neutral values."""
 
     @property
     def token_dtype(self) -> torch.dtype:
@@ -85,7 +87,14 @@ class Sample:
     @cached_property
     def digest(self) -> str:
         """Digest of the layout, the options and the bits of every tensor. Equal calls have equal digests."""
-        layout = (self.lengths, self.key_lengths, self.slack, sorted(self.options.items()), self.index_dtype)
+        layout = (
+            self.lengths,
+            self.key_lengths,
+            self.slack,
+            sorted(self.options.items()),
+            self.index_dtype,
+            self.omitted,
+        )
         h = hashlib.blake2b(repr(layout).encode())
         for kind in (self.inputs, self.cotangents):
             for name, x in kind.items():
@@ -95,7 +104,16 @@ class Sample:
 
     @property
     def wrt(self) -> tuple[str, ...]:
-        return tuple(name for name in self.inputs if name not in self.op.constants)
+        return tuple(name for name in self.passed_inputs if name not in self.op.constants)
+
+    @property
+    def passed_inputs(self) -> dict[str, Tensor]:
+        """The inputs of the call, by name."""
+        return {name: x for name, x in self.inputs.items() if name not in self.omitted}
+
+    def differentiated(self, gradients: bool | Collection[str]) -> tuple[str, ...]:
+        """The inputs to differentiate by: all of `wrt`, none, or these."""
+        return tuple(n for n in self.wrt if gradients is True or (gradients and n in gradients))
 
     def in_float64(self, *, gradients: bool = True) -> dict[str, Tensor]:
         """Copies of the inputs in float64; integers stay integers. With `gradients`, those of `wrt` require grad."""
@@ -123,31 +141,35 @@ class Sample:
         return shape(self.axes[name], {**self.sizes, **counts})
 
     def call(
-        self, *, gradients: bool = True, placement: Placement | Mapping[str, Placement] = "contiguous", **flags: Any
+        self,
+        *,
+        gradients: bool | Collection[str] = True,
+        placement: Placement | Mapping[str, Placement] = "contiguous",
+        **flags: Any,
     ) -> Call:
         """The call of this sample.
 
-        gradients: whether it is differentiated.
+        gradients: whether it is differentiated, or the inputs by which it is.
         placement: strides by tensor name. A single one applies to all tensors along tokens and their incoming
             gradients; "expanded" applies to the incoming gradients only.
         flags: further fields of the `Call`.
         """
-        tokens = [n for n in self.inputs if role(self.axes[n]) == "token" and placement != "expanded"]
-        placed_tensors = tokens + [
-            f"cotangent:{n}" for n in self.cotangents if gradients and role(self.axes[n]) == "token"
-        ]
+        wrt = self.differentiated(gradients)
+        cotangents = self.cotangents if wrt else {}
+        tokens = [n for n in self.passed_inputs if role(self.axes[n]) == "token" and placement != "expanded"]
+        placed_tensors = tokens + [f"cotangent:{n}" for n in cotangents if role(self.axes[n]) == "token"]
         placements = dict.fromkeys(placed_tensors, placement) if isinstance(placement, str) else placement
         return Call(
-            inputs=self.inputs,
+            inputs=self.passed_inputs,
             cu_seqlens=self.cu_seqlens,
             cu_seqlens_k=self.metadata.get("cu_seqlens_k"),
             configuration=self.configuration,
             options=self.options,
             outputs=tuple(self.outputs),
-            wrt=self.wrt if gradients else (),
-            cotangents=self.cotangents if gradients else {},
+            wrt=wrt,
+            cotangents=cotangents,
             placement={} if placement == "contiguous" else placements,
-            shared=tuple(n for n in self.inputs if role(self.axes[n]) == "shared"),
+            shared=tuple(n for n in self.passed_inputs if role(self.axes[n]) == "shared"),
             token_rows=tuple(
                 [n for n, axes in self.axes.items() if role(axes) == "token"]
                 + [f"cotangent:{n}" for n in self.cotangents if role(self.axes[n]) == "token"]

@@ -235,6 +235,14 @@ def check_signature(op: Op, declaration: Declaration, target: str, pasted: Paste
     target: the kernel in messages.
     pasted: the kernel and its op in lines to paste.
     """
+    _check_dtype_fields(op, declaration, target)
+    _check_fixed_options(op, declaration, target)
+    if declaration.parameters is not None:
+        _check_parameters(op, declaration, declaration.parameters, target, pasted or PastedLines(target, op.name))
+
+
+def _check_dtype_fields(op: Op, declaration: Declaration, target: str) -> None:
+    """Raises UsageError if `float32` or `narrow` names an input that is fixed to one dtype in the op."""
     for field_name, names, allowed_names, description in (
         ("float32", declaration.float32, op.float32, "fp32 beside tokens"),
         ("narrow", declaration.narrow, op.narrow, "of 16 bits"),
@@ -244,6 +252,10 @@ def check_signature(op: Op, declaration: Declaration, target: str, pasted: Paste
             raise UsageError(
                 f"{target}: {field_name} has {unknown[0]!r}; of {op.name} these may be {description}: {available}"
             )
+
+
+def _check_fixed_options(op: Op, declaration: Declaration, target: str) -> None:
+    """Raises UsageError if `fixed` names anything but options of the op, or an option that the kernel takes."""
     for name, value in declaration.fixed.items():
         if name not in op.options:
             raise UsageError(
@@ -254,29 +266,34 @@ def check_signature(op: Op, declaration: Declaration, target: str, pasted: Paste
                 f"{target}: fixed has {name!r}, which it takes; for the calls that it supports declare "
                 f"domain={f'{name} == {value!r}'!r}"
             )
-    if declaration.parameters is None:
-        return
+
+
+def _check_parameters(
+    op: Op, declaration: Declaration, parameters: tuple[str, ...], target: str, pasted: PastedLines
+) -> None:
+    """Raises UsageError if the kernel lacks a required argument of the op, or requires an argument that the op lacks.
+
+    The message has lines to paste: a function that passes the parameters of an nn.Module, or else an adapter.
+    """
     missing, unexpected = _signature_gaps(op, declaration)
     call_arguments = _call_arguments(op, declaration)
-    optional = [n for n in declaration.parameters if n not in (*call_arguments, *declaration.required)]
-    pasted = pasted or PastedLines(target, op.name)
-    lines = partial(suggested_adapter, pasted, packs_keys=op.packs_keys)
-    owned = {name: path for path in declaration.own_parameters if (name := path.rpartition(".")[2]) in op.inputs}
-    if missing and not unexpected and owned.keys() >= {*missing}:
-        arguments = [name for name in declaration.parameters if name in call_arguments]
-        function = advice(pasted, pasted.functional_call(arguments, owned))
-        raise UsageError(f"{target}: owns {', '.join(owned)}, which {op.name} is called with; {function}")
+    adapter = partial(suggested_adapter, pasted, packs_keys=op.packs_keys)
+    owned_inputs = {name: path for path in declaration.own_parameters if (name := path.rpartition(".")[2]) in op.inputs}
+    if missing and not unexpected and owned_inputs.keys() >= {*missing}:
+        arguments = [name for name in parameters if name in call_arguments]
+        function = advice(pasted, pasted.functional_call(arguments, owned_inputs))
+        raise UsageError(f"{target}: owns {', '.join(owned_inputs)}, which {op.name} is called with; {function}")
     if missing and not declaration.catch_all:
-        parameter_names = ", ".join(declaration.parameters) or "nothing"
+        optional = [n for n in parameters if n not in (*call_arguments, *declaration.required)]
         raise UsageError(
-            f"{target}: takes ({parameter_names}) but {op.name} is called with "
+            f"{target}: takes ({', '.join(parameters) or 'nothing'}) but {op.name} is called with "
             f"{', '.join(_required_arguments(op, declaration))}; "
-            f"{advice(pasted, lines(missing, unexpected, optional))}"
+            f"{advice(pasted, adapter(missing, unexpected, optional))}"
         )
     if unexpected:
         raise UsageError(
             f"{target}: needs {', '.join(unexpected)}, which {op.name} does not have; give it a default, or "
-            f"{advice(pasted, lines([], unexpected))}"
+            f"{advice(pasted, adapter([], unexpected))}"
         )
 
 

@@ -1,6 +1,6 @@
 """The kernel under test, for properties: run a sample, compare it with the oracle or another run, judge a case."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Protocol
@@ -90,12 +90,15 @@ class KernelUnderTest:
         with span("draw"):
             return self.cache.samples.get(case, lambda: draw(self.op, case))
 
-    def run(self, sample: Sample, *, gradients: bool | None = None, **flags: Any) -> Tensors:
-        """Outputs and gradients by key. Raises KernelFault, also for a wrong shape or dtype, and Refusal."""
+    def run(self, sample: Sample, *, gradients: bool | Collection[str] | None = None, **flags: Any) -> Tensors:
+        """Outputs and gradients by key. Raises KernelFault, also for a wrong shape or dtype, and Refusal.
+
+        gradients: whether it is differentiated, or the inputs by which it is; None: whether the kernel is.
+        """
         return self.run_with_result(sample, gradients=gradients, **flags)[0]
 
     def run_with_result(
-        self, sample: Sample, *, gradients: bool | None = None, note: str = "", **flags: Any
+        self, sample: Sample, *, gradients: bool | Collection[str] | None = None, note: str = "", **flags: Any
     ) -> tuple[Tensors, Result]:
         """As `run`, with the whole result.
 
@@ -121,22 +124,42 @@ class KernelUnderTest:
             raise OutsideDomain(f"{text}: {'; '.join(self.domain.texts)}")
         filled = sample.followed_by(*filler) if any(filler) else sample
         with span("kernel"):
-            result = self.runner.run(filled.call(**flags, convention=self.convention))
+            result = self._run(filled, **flags)
         self.interpreted |= result.interpreted
         if result.tuned:
             self.tuned[sample.configuration] = merge_tuned(self.tuned.get(sample.configuration, ()), result.tuned)
         return without_filler(sample, result) if any(filler) else result
 
+    def _run(self, sample: Sample, **flags: Any) -> Result:
+        """Run the kernel. An exception for want of an input is no fault: its default may only follow another one's."""
+        try:
+            return self.runner.run(sample.call(**flags, convention=self.convention))
+        except KernelFault as fault:
+            if sample.omitted and fault.kind == "raised":
+                raise OutsideDomain(f"it cannot do without {', '.join(sample.omitted)}: {fault}") from fault
+            raise
+
     @contextmanager
-    def optional(self, note: str = "") -> Iterator[None]:
-        """An optional part of a property. If the kernel declines it, the property continues after it."""
+    def optional(self, note: str = "", *, backward: bool = False, words: tuple[str, ...] = ()) -> Iterator[None]:
+        """An optional part of a property. If the kernel declines it, the property continues after it.
+
+        backward: also if it declines to differentiate there.
+        words: an error that has one of them declines it, too.
+        """
         try:
             yield
-        except Refusal as refusal:
-            if refusal.backward or isinstance(refusal, MachineLimit | FailedCompilation):
+        except KernelFault as fault:
+            if not fault.refuses(*words):
                 raise
-            refusal.note = refusal.note or note
-            self.refusals.append(refusal)
+            self._decline(Refusal(str(fault)), note)
+        except Refusal as refusal:
+            if (refusal.backward and not backward) or isinstance(refusal, MachineLimit | FailedCompilation):
+                raise
+            self._decline(refusal, note)
+
+    def _decline(self, refusal: Refusal, note: str) -> None:
+        refusal.note = refusal.note or note
+        self.refusals.append(refusal)
 
     def cached_run(self, sample: Sample) -> Tensors:
         """As `run` for a plain call, cached."""
@@ -251,29 +274,39 @@ class Law(Protocol):
         """Yields the violations at one case."""
 
 
-def first_violation(kernel: KernelUnderTest, law: Law, case: Case) -> Violation | None:
-    """The first violation of a property at a case, or None. A fault of the kernel violates every property."""
+def first_violation(kernel: KernelUnderTest, law: Law, case: Case, like: Violation | None = None) -> Violation | None:
+    """The first violation of a property at a case, or None. A fault of the kernel violates every property.
+
+    like: the violation at a larger case, to look for one of its kind; None for any.
+    """
     try:
-        return next(law.check(kernel, case), None)
+        violations = (v for v in law.check(kernel, case) if like is None or v.is_like(like))
+        return next(violations, None)
     except KernelFault as fault:
-        return Violation(text=str(fault), note=fault.note, fault=fault.kind)
+        violation = Violation(text=str(fault), note=fault.note, fault=fault.kind)
+        return violation if like is None or violation.is_like(like) else None
 
 
-def judge_case(kernel: KernelUnderTest, law: Law, case: Case) -> tuple[Violation | None, Refusal | None]:
+def judge_case(
+    kernel: KernelUnderTest, law: Law, case: Case, like: Violation | None = None
+) -> tuple[Violation | None, Refusal | None]:
     """The first violation of a property at a case, and the refusal that kept it from being judged.
+
+    like: as in `first_violation`.
 
     If the kernel refuses to differentiate, its values are judged. If a derived bound is vacuous for wild data, plain
     data of the same layout are judged.
     """
     try:
-        return first_violation(kernel, law, case), None
+        return first_violation(kernel, law, case, like), None
     except VacuousBound as vacuous:
-        return (None, vacuous) if case.regime == "normal" else judge_case(kernel, law, case.replace(regime="normal"))
+        plain_case = case.replace(regime="normal")
+        return (None, vacuous) if case == plain_case else judge_case(kernel, law, plain_case, like)
     except Refusal as refused:
         if not refused.backward:
             return None, refused
         backward_refusal = refused
     try:
-        return first_violation(kernel.values_only, law, case), backward_refusal
+        return first_violation(kernel.values_only, law, case, like), backward_refusal
     except Refusal as refused:
         return None, refused

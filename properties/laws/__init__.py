@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from packproof.properties.laws.invariance import PACKING, REFERENCE, against_reference
     from packproof.properties.laws.partition import PARTITION, run_law_calls, with_cuts
     from packproof.properties.laws.property import Property, SharedResults
-    from packproof.properties.laws.violation import Violation, distinct_texts
+    from packproof.properties.laws.violation import Violation, distinct_texts, number
 
 __all__ = [
     "PACKING",
@@ -22,6 +22,7 @@ __all__ = [
     "Violation",
     "against_reference",
     "distinct_texts",
+    "number",
     "run_law_calls",
     "with_cuts",
 ]
@@ -33,6 +34,6 @@ export(
         "packproof.properties.laws.invariance": ("PACKING", "REFERENCE", "against_reference"),
         "packproof.properties.laws.partition": ("PARTITION", "run_law_calls", "with_cuts"),
         "packproof.properties.laws.property": ("Property", "SharedResults"),
-        "packproof.properties.laws.violation": ("Violation", "distinct_texts"),
+        "packproof.properties.laws.violation": ("Violation", "distinct_texts", "number"),
     },
 )

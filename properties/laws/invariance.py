@@ -19,7 +19,7 @@ from packproof.properties.cases.space import CROWDED_LENGTHS, Space, golden_case
 from packproof.properties.judgement.comparison import Comparison, Origin
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Illustration, Property
-from packproof.properties.laws.violation import Violation
+from packproof.properties.laws.violation import NAN_IN_SLACK, Violation
 
 _MOST_SEQUENCES = 6
 _CHANCE_EXCESS = 4.0  # 16 copies make a budget too small by a factor of 4 with a probability below 1e-7
@@ -155,7 +155,7 @@ def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
     before = kernel.cached_run(sample)
     if case.slack:
-        note = "with NaN in the slack"
+        note = NAN_IN_SLACK
         after = kernel.run(sample.with_slack(float("nan")), note=note)
         for key, x in after.items():
             yield from kernel.agree(key, x, before[key], Origin(sample), other="before", note=note)

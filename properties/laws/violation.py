@@ -1,8 +1,11 @@
 """A violation of a property: one incorrect element, its location and its error."""
 
 from dataclasses import dataclass
+from math import isfinite
 
 from packproof.properties.calling.tensor_key import TensorKey
+
+NAN_IN_SLACK = "with NaN in the slack"  # the note of a pack whose slack rows hold NaN
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,24 @@ class Violation:
         """The name of the exception raised by the call, "" for anything else."""
         parts = self.text.partition("\n")[0].split(": ") if self.fault == "raised" else ()
         return next((part for part in parts if part.isidentifier()), "")
+
+    @property
+    def in_slack(self) -> bool:
+        """Whether it is of rows past the last sequence: the element is in one, or NaN in them changed it."""
+        return self.note == NAN_IN_SLACK or (self.sequence < 0 <= self.position)
+
+    def is_like(self, other: "Violation") -> bool:
+        """Whether it breaks the law in the same way as a violation at a larger case: by the same fault, or in the same
+        tensor. NaN is not like a finite number, and a fault of slack not like one of a sequence."""
+        same_fault = (self.fault, self.error, self.tensor) == (other.fault, other.error, other.tensor)
+        same_rows = other.in_slack or not self.in_slack
+        return same_fault and same_rows and (isfinite(self.got) or not isfinite(other.got))
+
+    @property
+    def shows_error(self) -> bool:
+        """Whether one of the two runs is incorrect, as far as the reference tells."""
+        distances = [] if self.expected is None else [abs(x - self.expected) for x in (self.got, self.wanted)]
+        return self.expected is None or any(not distance <= self.allowed for distance in distances)
 
     @property
     def side(self) -> str:

@@ -247,6 +247,7 @@ SIMPLE_GLA = _op(
     cumsum=magnitude_of_linear_attention.simple_gla_cumsum,
     model_sizes=(_MINIMAX, _RETNET),
     draws={"g": "gate"},
+    neutral={"g": 0.0},
     flops=flops.linear_attention,
     **_LINEAR,
 )
@@ -259,6 +260,7 @@ RETENTION = _op(
     cumsum=magnitude_of_linear_attention.retention_cumsum,
     model_sizes=(_MINIMAX, _RETNET),
     draws={"decay": "gate"},
+    neutral={"decay": 0.0},
     flops=flops.linear_attention,
     **_LINEAR,
 )
@@ -269,6 +271,7 @@ DELTA_RULE = _op(
     roundings=Roundings(delta_rule.delta_rule, heads=("hk", "hv"), state=("hv", "k", "p")),
     model_sizes=(_QWEN3_NEXT,),
     draws=_DELTA_DRAWS,
+    neutral={"beta": 1.0},
     **_LINEAR,
 )
 
@@ -278,6 +281,7 @@ GATED_DELTA_RULE = _op(
     roundings=Roundings(delta_rule.delta_rule, heads=("hk", "hv"), state=("hv", "k", "p")),
     model_sizes=(_QWEN3_NEXT,),
     draws={**_DELTA_DRAWS, **_GATE_DRAWS},
+    neutral={"g": 0.0, "beta": 1.0},
     **_LINEAR,
 )
 
@@ -287,6 +291,7 @@ KDA = _op(
     roundings=Roundings(delta_rule.delta_rule, heads=("h",), state=("h", "k", "p")),
     model_sizes=(_KIMI_LINEAR,),
     draws={**_DELTA_DRAWS, **_GATE_DRAWS},
+    neutral={"g": 0.0, "beta": 1.0},
     **{
         **_LINEAR,
         "sizes": (

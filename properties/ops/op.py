@@ -1,5 +1,6 @@
 """An op as data: the role of every axis of every tensor. Properties are derived from it, never from the op's name."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -103,6 +104,10 @@ class Op:
     narrow: frozenset[str] = frozenset()
     """Fixed inputs that may have the dtype of 16-bit tokens, and bf16 or fp16 beside fp32 ones, as parameters of a bf16
     model. Drawn for kernels with these inputs in their own `narrow`.
+    """
+    neutral: Mapping[str, float] = field(default_factory=dict)
+    """The value at which a required input changes nothing, such as 0 for a gate. A kernel that has a default for this
+    input is also called without it, and judged by the reference at this value.
     """
     constants: frozenset[str] = frozenset()
     """Inputs without gradients, such as tables and positions."""
@@ -242,6 +247,12 @@ def _check_names(op: Op, context: str, axes: list[str]) -> None:
             require(op.inputs[name].rstrip("?") == "s", context, f"inputs[{name!r}]", op.inputs[name], "'s', or 's?'")
             require(name in op.constants, context, "constants", set(op.constants), f"{name}, which has no gradient")
     require_names(context, "fixed", op.fixed, [*op.inputs, *op.outputs], "inputs and outputs")
+    require_mapping(context, "neutral", op.neutral, "of the value at which an input changes nothing, such as {'g': 0}")
+    required_inputs = [n for n, spec in op.inputs.items() if not parse(spec).optional and n not in op.integers]
+    require_names(context, "neutral", op.neutral, required_inputs, "required inputs")
+    for name, value in op.neutral.items():
+        is_number = isinstance(value, int | float) and math.isfinite(value)
+        require(is_number, context, f"neutral[{name!r}]", value, "a finite number")
     require_names(context, "float32", op.float32, op.inputs, "inputs")
     require_names(context, "narrow", op.narrow, [n for n in op.inputs if n in op.fixed], "fixed inputs")
     require_names(context, "constants", op.constants, op.inputs, "inputs")

@@ -22,7 +22,7 @@ class PastedLines:
     """Whether its author has declared it already."""
 
     @property
-    def place(self) -> str:
+    def insertion_point(self) -> str:
         """Where the lines go."""
         return "in a file of your own" if self._is_module else "below it"
 
@@ -107,7 +107,7 @@ def dict_text(values: Mapping[str, str]) -> str:
 
 def advice(pasted: PastedLines, lines: Sequence[str]) -> str:
     """Lines to paste, as one line of an error: Python takes them from there too."""
-    return f"{_place(pasted, lines)} {'; '.join(lines)}"
+    return f"{_instruction(pasted, lines)} {'; '.join(lines)}"
 
 
 def changed_declaration(pasted: PastedLines, arguments: Mapping[str, str]) -> list[str]:
@@ -115,9 +115,9 @@ def changed_declaration(pasted: PastedLines, arguments: Mapping[str, str]) -> li
     if pasted.declared:
         return [f"add {', '.join(f'{name}={text}' for name, text in arguments.items())} to its declaration"]
     lines = pasted.declaration(arguments)
-    return [_place(pasted, lines), *(f"    {line}" for line in lines)]
+    return [_instruction(pasted, lines), *(f"    {line}" for line in lines)]
 
 
-def _place(pasted: PastedLines, lines: Iterable[str]) -> str:
+def _instruction(pasted: PastedLines, lines: Iterable[str]) -> str:
     hint = f", with what belongs in place of {PLACEHOLDER}" if any(PLACEHOLDER in line for line in lines) else ""
-    return f"paste {pasted.place}{hint}:"
+    return f"paste {pasted.insertion_point}{hint}:"

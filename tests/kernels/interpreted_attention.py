@@ -61,6 +61,16 @@ def test_matches_the_reference_with_any_options() -> None:
         matches(LENGTHS, sample(LENGTHS), 2e-6, **options)
 
 
+def test_lse_alone_is_differentiated() -> None:
+    """The gradient of y is None in the backward pass: nothing says on which device."""
+    inputs, options = sample(LENGTHS), {"cu_seqlens": offsets(LENGTHS), "causal": True, "return_lse": True}
+    _, dlse = cotangents(inputs)
+    got = vjp(lambda **arguments: attention(**arguments)[1], inputs, [dlse], **options)
+    exact = {name: value.double() for name, value in inputs.items()}
+    wanted = vjp(lambda **arguments: refs.attention(**arguments)[1], exact, [dlse.double()], **options)
+    close(got, wanted, 2e-6, "lse alone")
+
+
 def test_matches_the_reference_with_keys_of_their_own_and_without_sinks() -> None:
     for options in OPTIONS[:4]:
         inputs = sample(LENGTHS, KEYS)

@@ -26,6 +26,9 @@ DOMAINS = [
     ("causal_conv1d", "sequences <= 4; not (bias and activation == 'silu')"),
     ("rope", "r % 16 == 0"),
     ("ssd", "n in (16, 64); length % 16 == 0"),
+    ("attention", "length == 1; length_k > 0"),
+    ("attention", "length <= 4; tokens_k % 16 == 0; longest_k <= 512; slack == 0"),
+    ("attention", "cu_seqlens_k; length <= length_k"),
 ]
 
 

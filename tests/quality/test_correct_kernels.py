@@ -97,7 +97,7 @@ def test_a_model_of_a_reported_bug(model: str, exit_code: int, tmp_path: Path) -
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("name", [name for name in CORRECT if name not in ("no_gate_no_term, gated", *SMALLEST)])
+@pytest.mark.parametrize("name", [name for name in CORRECT if name not in SMALLEST])
 def test_incorrect_versions_of_reported_bugs(name: str) -> None:
     incorrect = {**CORRECT[name], "target": CORRECT[name]["target"].replace(":correct", ":incorrect")}
     with pytest.raises(CheckFailed, match="FAILED"):

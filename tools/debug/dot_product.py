@@ -267,29 +267,36 @@ def _check_narrow_gradients(
     errors: Sequence[Tensor] | None,
     n_outputs: int,
 ) -> Iterator[str]:
-    """Compare the gradients in the dtype of the inputs with the wide ones. Yields a reason for each inconclusive input:
-    its budget is as large as its gradient. Raises CheckFailed if an element differs by more than its budget."""
-    for name, g, r, R, E in zip(names, own_gradients, wide_gradients, rms, errors or rms, strict=True):
-        exact, B, is_16_bit = r.double(), torch.maximum(E, K_OP * R), g.dtype in (torch.bfloat16, torch.float16)
-        u = UNIT_ROUNDOFF[g.dtype] if is_16_bit else 0.0  # an fp32 tensor holds the accumulator itself
-        bound = (
-            u * (exact.abs() + B)
-            + UNDERFLOW_UNIT[g.dtype]
-            + K_ACC * accumulator_roundoff(g.dtype) * (B + n_outputs**0.5 * R)
-        )
-        ratio = score(g, exact, bound)
+    """Compare the gradients in the dtype of the inputs with the wide ones, element by element.
+
+    Yields a reason for each inconclusive input: its budget is as large as its gradient. Raises CheckFailed if an
+    element differs by more than its budget.
+
+    errors: the running errors of the wide gradients; None if the operators cannot be observed.
+    """
+    minimum_errors = [K_OP * R for R in rms]
+    bounded_errors = errors or minimum_errors
+    B_of_inputs = [torch.maximum(E, smallest) for E, smallest in zip(bounded_errors, minimum_errors, strict=True)]
+    for name, g, wide, R, B in zip(names, own_gradients, wide_gradients, rms, B_of_inputs, strict=True):
+        r, dtype, wide_dtype = wide.double(), short_name(g.dtype), short_name(wide.dtype)
+        bound = _narrow_gradient_bound(g.dtype, r, R, B, n_outputs)
+        ratio = score(g, r, bound)
         if ratio.numel() and float(ratio.max()) > 1:
             index = argmax(ratio)
-            sides = (
-                f"{float(g[index]):.6g} in {short_name(g.dtype)} but {float(exact[index]):.6g} in {short_name(r.dtype)}"
-            )
             raise CheckFailed(
-                f"{NAME}: the gradient of {name} at {list(index)} is {sides}; the allowed difference is "
-                f"{float(bound[index]):.2g}"
+                f"{NAME}: the gradient of {name} at {list(index)} is {float(g[index]):.6g} in {dtype} but "
+                f"{float(r[index]):.6g} in {wide_dtype}; the allowed difference is {float(bound[index]):.2g}"
             )
-        if float(bound.sum()) >= float(exact.abs().sum()) > 0:
-            sides = f"the error budget of {short_name(g.dtype)} is as large as the gradient of {name}"
-            yield f"{sides}, which holds in {short_name(r.dtype)}"
+        if float(bound.sum()) >= float(r.abs().sum()) > 0:
+            yield f"the error budget of {dtype} is as large as the gradient of {name}, which holds in {wide_dtype}"
+
+
+def _narrow_gradient_bound(dtype: torch.dtype, r: Tensor, R: Tensor, B: Tensor, n_outputs: int) -> Tensor:
+    """u_out |r| + eta_out + u_op B + K_acc u_acc (B + sqrt(n) R), the last bound in the docstring of this module."""
+    # an fp32 tensor holds the accumulator itself, so nothing is rounded but the sums
+    u = UNIT_ROUNDOFF[dtype] if dtype in (torch.bfloat16, torch.float16) else 0.0  # u_out and u_op
+    sums_error: Tensor = K_ACC * accumulator_roundoff(dtype) * (B + n_outputs**0.5 * R)
+    return u * (r.abs() + B) + UNDERFLOW_UNIT[dtype] + sums_error
 
 
 def _row_groups(names: Sequence[str], points: Sequence[Tensor]) -> Iterator[_Group]:

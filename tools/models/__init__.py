@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from packproof.base.lazy import export
 
 if TYPE_CHECKING:
-    from packproof.models.check import check_module, module_request, run_module_check
+    from packproof.models.check import check_module, run_module_check
     from packproof.models.conventions import CONVENTIONS, Convention, find_convention
     from packproof.models.fast_kernels import hide_packages
     from packproof.models.guard import guard
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         outcomes_of,
     )
     from packproof.models.replay import replay
+    from packproof.models.request import module_request
     from packproof.models.target import load_module
 
 __all__ = [
@@ -47,7 +48,7 @@ __all__ = [
 export(
     sys.modules[__name__],
     {
-        "packproof.models.check": ("check_module", "module_request", "run_module_check"),
+        "packproof.models.check": ("check_module", "run_module_check"),
         "packproof.models.conventions": ("CONVENTIONS", "Convention", "find_convention"),
         "packproof.models.fast_kernels": ("hide_packages",),
         "packproof.models.guard": ("guard",),
@@ -62,6 +63,7 @@ export(
             "outcomes_of",
         ),
         "packproof.models.replay": ("replay",),
+        "packproof.models.request": ("module_request",),
         "packproof.models.target": ("load_module",),
     },
 )

@@ -121,38 +121,35 @@ def first_leaking_backward(
 ) -> Culprit | None:
     """The first module with a leak in its backward pass; None if no module can be named.
 
-    At the source document its inputs receive a gradient of the reader's outputs, and its outputs receive none.
+    Such a module turns a zero gradient into a nonzero one. Differentiate the reader's outputs, and look at the tokens
+    of the source: the gradients of the module's outputs are zero there, the gradient of an input is not.
 
-    pair: the source and the reader.
+    pair: the source and the reader, by document.
     """
     source, reader = pair
     x, arguments = subject.input(pack.tokens, seed), subject.arguments(convention, pack)
-    visits_with_tensors: list[tuple[_Visit, list[Tensor], list[Tensor]]] = []
 
-    def begin(name: str, module: nn.Module, call_arguments: Any) -> tuple[_Visit, list[Tensor]]:
+    def begin(name: str, module: nn.Module, call_arguments: Any) -> _Visit:
         boundary_names = [n for n, value in arguments.items() if _contains_object(call_arguments, value)]
-        return _Visit(name, type(module).__name__, [], boundary_names, 0), _differentiable(call_arguments)
+        return _Visit(name, type(module).__name__, _differentiable(call_arguments), boundary_names, padding=0)
 
-    def end(visit: tuple[_Visit, list[Tensor]], out: Any) -> None:
-        visits_with_tensors.append((*visit, _differentiable(out)))
+    def end(visit: _Visit, out: Any) -> None:
+        visit.outputs = _differentiable(out)
 
     with torch.enable_grad(), subject.differentiable_input(x) as (model_input, get_leaf):
-        with watch_modules(subject.module, begin, end):
+        with watch_modules(subject.module, begin, end) as visits:
             out = subject.call_with(model_input, arguments, convention)
-        visits_with_tensors[-1][1].append(
-            get_leaf()
-        )  # the input of the model itself: it got ids, which have no gradient
+        model_visit = visits[-1]  # the model's own call ends last
+        model_visit.inputs.append(get_leaf())  # in place of token ids, which have no gradient
         rows = pack.rows(reader)
         weight = torch.randn(out[rows].shape, generator=torch.Generator().manual_seed(seed)).to(out)
-        tensors = list(
-            {id(tensor): tensor for _, ins, outs in visits_with_tensors for tensor in (*ins, *outs)}.values()
-        )
+        tensors = list({id(tensor): tensor for v in visits for tensor in (*v.inputs, *v.outputs)}.values())
         grads = subject.differentiate((out[rows] * weight).sum(), tensors) if tensors else []
     source_rows = (pack.document == source).cpu()
     reaches_source = {id(t): _is_nonzero_at(g, source_rows) for t, g in zip(tensors, grads, strict=True)}
-    for visit, ins, outs in visits_with_tensors:
-        if any(reaches_source[id(t)] for t in ins) and not any(reaches_source[id(t)] for t in outs):
-            return _culprit(visit, [v for v, _, _ in visits_with_tensors], arguments)
+    for visit in visits:
+        if any(reaches_source[id(t)] for t in visit.inputs) and not any(reaches_source[id(t)] for t in visit.outputs):
+            return _culprit(visit, visits, arguments)
     return None
 
 

@@ -84,7 +84,7 @@ def _holds_without_empty_sequences(kernel: KernelUnderTest, case: Case) -> bool:
     sample = kernel.sample(case)
     keys = case.key_lengths or case.lengths
     nonempty = [j for j, (n, m) in enumerate(zip(case.lengths, keys, strict=True)) if n and m]
-    return _has_no_violation(lambda: against_reference(kernel, sample.select(nonempty)))
+    return has_no_violation(lambda: against_reference(kernel, sample.select(nonempty)))
 
 
 def small_cases(space: Space, predicate: Callable[[Case], bool] = lambda _: True) -> list[Case]:
@@ -95,10 +95,10 @@ def small_cases(space: Space, predicate: Callable[[Case], bool] = lambda _: True
 
 def holds(kernel: KernelUnderTest, law: Property, case: Case) -> bool:
     """Whether the kernel keeps the law at the case. Raises KernelFault if the kernel ends its process."""
-    return _has_no_violation(lambda: law.check(kernel, case))
+    return has_no_violation(lambda: law.check(kernel, case))
 
 
-def _has_no_violation(check: Callable[[], Iterator[Violation]]) -> bool:
+def has_no_violation(check: Callable[[], Iterator[Violation]]) -> bool:
     """Whether the check yields no violation. Raises KernelFault if the kernel ends its process."""
     try:
         return next(check(), None) is None

@@ -11,16 +11,16 @@ from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.laws import Violation
 
 _MAX_SEQUENCES = 8
-_SLACK_HINT = (
-    "slack is rows past the last sequence, where outputs and gradients are 0; a kernel that gets none declares "
-    "slack=False, or takes --domain 'slack == 0'"
+SLACK_HINT = (
+    "slack is rows past the last sequence: outputs and gradients are 0 there, and what they hold, NaN too, reaches "
+    "nothing; a kernel that gets no such rows declares slack=False, or takes --domain 'slack == 0'"
 )
 
 
 def diagnose(kernel: KernelUnderTest, case: Case, violation: Violation) -> str:
     """One line on the origin of a wrong value, or "" if unknown."""
-    if violation.location.startswith("slack row") and not violation.text:
-        return _SLACK_HINT
+    if violation.in_slack and not violation.text:
+        return SLACK_HINT
     key = violation.tensor
     has_location = not violation.text and violation.sequence >= 0 and len(case.lengths) <= _MAX_SEQUENCES
     if not has_location or key is None or key.kind not in ("output", "gradient"):

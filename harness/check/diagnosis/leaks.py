@@ -78,7 +78,7 @@ class _LeakSearch:
     @property
     def _sources(self) -> list[str]:
         """Inputs with a row per token or sequence; for a gradient, also the incoming gradients."""
-        names = [*self.sample.inputs]
+        names = [*self.sample.passed_inputs]
         names += [f"incoming {n}" for n in self.sample.cotangents] if self.key.is_gradient else []
         op = self.sample.op
         integers = op.integers if self.replacement is None else (op.pool or ())[:1]

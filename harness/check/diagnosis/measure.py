@@ -14,6 +14,7 @@ from packproof.base.errors import KernelFault
 from packproof.base.light_torch import argmax
 from packproof.base.wording import plural
 from packproof.harness.check.diagnosis.leaks import leak_map
+from packproof.harness.check.diagnosis.rows import wrong_rows
 from packproof.harness.report.maps import ErrorMap, Evidence, Layout, MapRow, WorstElement
 from packproof.properties.bounds import same_bits, score
 from packproof.properties.calling import Refusal
@@ -22,6 +23,7 @@ from packproof.properties.judgement import Comparison, KernelUnderTest, record_c
 from packproof.properties.laws import Property, Violation
 
 _MAX_ROWS, _MAX_COLUMNS = 24, 64
+_SAME_FACTOR = 0.01
 
 
 def measure(
@@ -42,6 +44,8 @@ def measure(
                 evidence,
                 worst=_worst(failing_comparisons, scores),
                 errors=error_map(failing_comparisons, scores, evidence.layout),
+                rows=wrong_rows(failing_comparisons, scores),
+                factor=_common_factor(failing_comparisons, scores),
             )
         evidence = replace(evidence, leaks=leak_map(kernel, case, violation.tensor, nan=law.perturbs_with_nan))
         if first_case is not None and first_case.lengths != case.lengths:
@@ -100,6 +104,17 @@ def _worst(failing_comparisons: Sequence[Comparison], scores: Sequence[Tensor]) 
     location = Violation(comparison.key, sequence, position, inner, slot=slot).location
     terms = () if comparison.budget is None else tuple(comparison.budget.terms(index).items())
     return WorstElement(location, actual, expected, comparison.baseline_name, abs(actual - expected), terms)
+
+
+def _common_factor(failing_comparisons: Sequence[Comparison], scores: Sequence[Tensor]) -> float | None:
+    """The factor of all wrong elements, within a percent: of a forgotten scale, or 0 for a missing term."""
+    factors = []
+    for comparison, ratio in zip(failing_comparisons, scores, strict=True):
+        wrong = ratio > (0 if comparison.budget is None else 1)
+        factors += (comparison.actual[wrong].double() / comparison.baseline[wrong].double()).flatten().tolist()
+    mean = sum(factors) / len(factors) if len(factors) > 1 else math.nan
+    is_common = math.isfinite(mean) and all(abs(x - mean) <= _SAME_FACTOR * abs(mean) for x in factors)
+    return mean if is_common else None
 
 
 def error_map(failing_comparisons: Sequence[Comparison], scores: Sequence[Tensor], layout: Layout) -> ErrorMap:

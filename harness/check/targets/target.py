@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+from packproof.base.axes import parse
 from packproof.base.errors import UsageError
 from packproof.base.names import require_known
 from packproof.base.text import printable
@@ -89,6 +90,12 @@ class CheckTarget:
         """The op's optional inputs and options absent from its signature."""
         return self.space(DEFAULT_DTYPES[0]).missing_names
 
+    @property
+    def unjudged_defaults(self) -> list[str]:
+        """The op's required inputs that the kernel may omit, without a value for the reference."""
+        names = [n for n, spec in self.op.inputs.items() if not parse(spec).optional and n not in self.op.neutral]
+        return [n for n in names if n in (self.declared.parameters or ()) and n not in self.declared.required]
+
     def space(self, dtype: str) -> Space:
         """The case space of this kernel at a dtype."""
         return Space(
@@ -102,6 +109,7 @@ class CheckTarget:
             narrow=self.declared.narrow,
             on_gpu=self.request.device == "cuda",
             fixed=self.declared.fixed,
+            required=self.declared.required,
         )
 
     def worker(self, deadline: float = math.inf) -> Worker:

@@ -50,7 +50,7 @@ def annotations(results: Results, code: int) -> Iterator[str]:
 
 
 def summary(results: Results, code: int) -> Iterator[str]:
-    """The lines of the summary, in Markdown: the outcome, a table of the results, and the failures in full."""
+    """The lines of the summary, in Markdown: the outcome, a table of the results, and each fault in full."""
     stale = code == 1 and not any(r["status"] == "failed" for r in results) and bool(results)
     yield f"### packproof: {_STALE if stale else _ending_text(code)}"
     if not results:
@@ -59,7 +59,7 @@ def summary(results: Results, code: int) -> Iterator[str]:
     yield ""
     yield from markdown_table(_COLUMNS, map(_cells, results))
     for r in results:
-        if r.get("message"):
+        if r.get("message") and "same_fault_as" not in r:
             yield from ("", f"<pre>{escape(printable(r['message']))}</pre>")
     judged_text = plural(sum(r["judged"] for r in results), "example")
     yield from ("", f"{judged_text} judged. The artefact of this job has the HTML report and the replay files.")

@@ -3,7 +3,7 @@
 import math
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jinja2
@@ -14,6 +14,7 @@ from packproof.base.files import replace_text, writable_path
 from packproof.base.names import short_dtype
 from packproof.base.text import printable
 from packproof.harness.report import events
+from packproof.harness.report.causes import Faults, place_text
 from packproof.harness.report.formats.layout_svg import NARROW, error_svg, layout_svg, leak_svg, marks_text
 from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.svg import LEVELS, palette
@@ -59,7 +60,7 @@ def page(run_started: events.RunStarted, run_finished: events.RunFinished) -> st
     """The whole page."""
     devices = list(dict.fromkeys(cell.device for cell in run_started.cells))
     order = {cell: index for index, cell in enumerate(run_started.cells)}
-    verdicts = sorted(run_finished.verdicts, key=lambda v: order[v.cell])
+    verdicts = sorted(run_finished.verdicts, key=lambda v: order.get(v.cell, -1))  # slack is no cell of the plan
     templates = _templates()
     return templates.get_template("page.html").render(
         started=run_started,
@@ -67,8 +68,11 @@ def page(run_started: events.RunStarted, run_finished: events.RunFinished) -> st
         summary=summary(run_finished, sum(cell.counts for cell in run_started.cells)),
         outcome=_outcome(run_finished),
         boards=boards(verdicts),
-        failures=list(_failures(templates, [v for v in verdicts if v.failed])),
-        expected=list(_failures(templates, [v for v in verdicts if v.status == "expected"])),
+        failures=list(_articles(templates, Faults(v for v in verdicts if v.failed))),
+        expected=list(_articles(templates, Faults(v for v in verdicts if v.status == "expected"))),
+        not_promised=list(
+            _articles(templates, Faults(v for v in verdicts if v.status == "skipped" and v.failure)),
+        ),
         regimes=regime_lines(v for v in verdicts if v.cell.counts),
         not_run=_not_run(run_started, run_finished),
         machines=[environment(device) for device in devices],
@@ -76,15 +80,15 @@ def page(run_started: events.RunStarted, run_finished: events.RunFinished) -> st
     )
 
 
-def _failures(templates: jinja2.Environment, failed: Sequence[events.Verdict]) -> Iterator[Markup]:
-    """Each failure as HTML, in the fullest form that still fits on the page."""
+def _articles(templates: jinja2.Environment, faults: Faults) -> Iterator[Markup]:
+    """Each fault as HTML, in the fullest form that still fits on the page."""
     template, page_length, forms = templates.get_template("failure.html"), 0, dict(_ROOM)
-    for verdict in failed:
+    for fault in faults:
         for form, limit in list(forms.items()):
-            text = template.render(verdict=verdict, form=form)
+            text = template.render(verdict=fault.telling, others=fault.others, form=form)
             if page_length + len(text) <= limit:
                 break
-            del forms[form]  # once a form is too large, all later failures take a shorter one
+            del forms[form]  # once a form is too large, all later faults take a shorter one
         page_length += len(text)
         yield Markup(text)  # the template has escaped it
 
@@ -101,7 +105,7 @@ def _templates() -> jinja2.Environment:
     templates.globals.update(SYMBOLS=SYMBOLS, classes=_classes, levels=_levels(), palette=palette(), terms=_TERMS)
     templates.globals.update(NARROW=NARROW, marks_text=marks_text)
     templates.filters.update(short=short_dtype, slug=_slug, lengths=shorten, quoted=shlex.quote, literal=repr)
-    templates.filters.update(limits=limits_lines, share=share_text, tuned=tuned_lines)
+    templates.filters.update(place=place_text, limits=limits_lines, share=share_text, tuned=tuned_lines)
     templates.filters.update(layout_svg=layout_svg, error_svg=error_svg, leak_svg=leak_svg)
     return templates
 

@@ -1,13 +1,13 @@
 """A run as a JSON file. The file is rewritten after each finished cell, so an interrupted run loses nothing."""
 
 import json
-from bisect import insort
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from packproof.base.files import replace_text, writable_path
 from packproof.harness.report import events
+from packproof.harness.report.causes import Faults, cause
 from packproof.harness.report.wording.results import failure_text
 from packproof.properties.declarations import find_question
 from packproof.version import __version__
@@ -27,25 +27,31 @@ class JsonReport:
     def __init__(self, path: str) -> None:
         self._file = writable_path(path, "--json")
         self._run_started: events.RunStarted | None = None
-        self._verdicts: list[events.Verdict] = []
-        self._order: dict[events.Cell, int] = {}
+        self._verdicts_by_cell: dict[events.Cell, events.Verdict] = {}
 
     def __call__(self, event: events.Event) -> None:
         match event:
             case events.RunStarted():
                 self._run_started = event
-                self._order = {cell: number for number, cell in enumerate(event.cells)}
                 self._write(None)
             case events.CellFinished(verdict):
-                insort(self._verdicts, verdict, key=lambda v: self._order[v.cell])
+                self._verdicts_by_cell[verdict.cell] = verdict
                 self._write(None)
-            case events.RunFinished():
+            case events.RunFinished(verdicts):
+                self._verdicts_by_cell |= {verdict.cell: verdict for verdict in verdicts}
                 self._write(event)
+
+    @property
+    def _verdicts(self) -> list[events.Verdict]:
+        """In the order of the plan; the finding of slack is no cell of it, and comes first."""
+        order = {cell: number for number, cell in enumerate(self._run_started.cells if self._run_started else ())}
+        return sorted(self._verdicts_by_cell.values(), key=lambda v: order.get(v.cell, -1))
 
     def _write(self, run_finished: events.RunFinished | None) -> None:
         if self._run_started is None:
             return
         cells = self._run_started.cells
+        faults = Faults(verdict for verdict in self._verdicts if verdict.failure)
         document = {
             "version": VERSION,
             "packproof": __version__,
@@ -63,7 +69,7 @@ class JsonReport:
             "timings": {name: round(seconds, 3) for name, seconds in run_finished.timings.items()}
             if run_finished
             else {},
-            "results": [_result(verdict) for verdict in self._verdicts if verdict.cell.counts],
+            "results": [_result(verdict, faults) for verdict in self._verdicts if verdict.cell.counts],
             "promises": [_answer(verdict) for verdict in self._verdicts if not verdict.cell.counts],
         }
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
@@ -102,7 +108,11 @@ def _answer(verdict: events.Verdict) -> dict[str, Any]:
     return answer
 
 
-def _result(verdict: events.Verdict) -> dict[str, Any]:
+def _result(verdict: events.Verdict, faults: Faults) -> dict[str, Any]:
+    """The result of a cell.
+
+    faults: of the run so far.
+    """
     cell, failure = verdict.cell, verdict.failure
     result: dict[str, Any] = {
         "op": cell.op,
@@ -132,5 +142,9 @@ def _result(verdict: events.Verdict) -> dict[str, Any]:
         result["reason"] = verdict.reason
     if failure:
         result |= {"lengths": list(failure.lengths), "tensor": failure.tensor, "message": failure_text(verdict)}
+        if text := cause(failure):
+            result["cause"] = text
+        if telling := faults.telling(verdict):
+            result["same_fault_as"] = {"property": telling.cell.property, "dtype": telling.cell.dtype}
         result |= {"example": failure.example, "tried": failure.cases_tried, "replay": failure.replay}
     return result

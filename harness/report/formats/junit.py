@@ -7,6 +7,7 @@ from packproof.base.names import short_dtype
 from packproof.base.text import printable
 from packproof.base.wording import plural
 from packproof.harness.report import events
+from packproof.harness.report.causes import Faults, cause
 from packproof.harness.report.wording.conclusions import tuned_lines
 from packproof.harness.report.wording.results import failure_text, headline
 
@@ -18,6 +19,7 @@ class JunitReport:
         self._file = writable_path(path, "--junit")
         self._planned: tuple[events.Cell, ...] = ()
         self._verdicts: dict[events.Cell, events.Verdict] = {}
+        self._faults = Faults()
 
     def __call__(self, event: events.Event) -> None:
         match event:
@@ -27,14 +29,17 @@ class JunitReport:
             case events.CellFinished(verdict):
                 self._verdicts[verdict.cell] = verdict
                 self._write("the run has not reached it", final=False)
-            case events.RunFinished():
+            case events.RunFinished(verdicts):
+                self._verdicts |= {verdict.cell: verdict for verdict in verdicts}
                 self._write(event.error or "the run was interrupted", final=True)
 
     def _write(self, why_not_run: str, *, final: bool) -> None:
         root = ElementTree.Element("testsuites", name="packproof")
         suites: dict[str, list[events.Cell]] = {}
-        for cell in self._planned:
+        findings = [cell for cell in self._verdicts if cell.counts and cell not in self._planned]  # slack
+        for cell in (*findings, *self._planned):
             suites.setdefault(f"{cell.op} {cell.target} {cell.device}", []).append(cell)
+        self._faults = Faults(v for v in self._verdicts.values() if v.failure)
         for name, cells in suites.items():
             suite = ElementTree.SubElement(root, "testsuite", name=printable(name))
             cases = [self._case(suite, cell, why_not_run) for cell in cells]
@@ -47,7 +52,7 @@ class JunitReport:
         replace_text(self._file, text, final=final)
 
     def _case(self, suite: ElementTree.Element, cell: events.Cell, why_not_run: str) -> ElementTree.Element:
-        name = {"classname": printable(f"{cell.op}.{cell.target}"), "name": f"{cell.law}-{short_dtype(cell.dtype)}"}
+        name = {"classname": printable(f"{cell.op}.{cell.target}"), "name": case_name(cell)}
         case = ElementTree.SubElement(suite, "testcase", name)
         verdict = self._verdicts.get(cell)
         if verdict is None:
@@ -56,16 +61,32 @@ class JunitReport:
         case.set("time", f"{verdict.seconds:.3f}")
         if verdict.failed:
             failure = ElementTree.SubElement(case, "failure", message=printable(headline(verdict)))
-            failure.text = printable(failure_text(verdict))
+            failure.text = printable(self._failure_text(verdict))
+            if verdict.failure and (text := cause(verdict.failure)):
+                failure.set("type", printable(text))
         elif verdict.status in ("inconclusive", "error"):
             ElementTree.SubElement(case, "error", message=printable(f"{verdict.status}: {verdict.reason}"))
         elif verdict.status == "skipped":
-            ElementTree.SubElement(case, "skipped", message=printable(verdict.reason))
+            skipped = ElementTree.SubElement(case, "skipped", message=printable(verdict.reason))
+            skipped.text = printable(self._failure_text(verdict)) if verdict.failure else None
         elif verdict.status == "expected":
             expected = ElementTree.SubElement(case, "skipped", type="expected", message=printable(verdict.reason))
-            expected.text = printable(failure_text(verdict))
+            expected.text = printable(self._failure_text(verdict))
         examples = plural(verdict.examples, "example")
         counts = f"tier {verdict.tier}, {verdict.judged} of {examples} judged, {verdict.refused} refused"
         lines = [counts, *tuned_lines([verdict])]
         ElementTree.SubElement(case, "system-out").text = printable("\n".join(lines))
         return case
+
+    def _failure_text(self, verdict: events.Verdict) -> str:
+        """The failure, and the case of its fault that tells more."""
+        telling = self._faults.telling(verdict)
+        return (
+            f"{failure_text(verdict)}\n    the same fault as {case_name(telling.cell)}"
+            if telling
+            else failure_text(verdict)
+        )
+
+
+def case_name(cell: events.Cell) -> str:
+    return f"{cell.law}-{short_dtype(cell.dtype)}"

@@ -22,8 +22,7 @@ class ProgressLine:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._start_time = clock()
-        self._n_cells = 0  # also of those that do not count
-        self._n_counting = 0
+        self._planned_cells = frozenset[events.Cell]()
         self._judged_examples: dict[events.Cell, int] = {}
         self._planned_examples: dict[events.Cell, int] = {}
         self._finished_cells: set[events.Cell] = set()
@@ -32,8 +31,7 @@ class ProgressLine:
     def __call__(self, event: events.Event) -> None:
         match event:
             case events.RunStarted(cells):
-                self._start_time, self._n_cells = self._clock(), len(cells)
-                self._n_counting = sum(cell.counts for cell in cells)
+                self._start_time, self._planned_cells = self._clock(), frozenset(cells)
             case events.Progress(cell, examples, planned, lengths):
                 self._judged_examples[cell] = examples
                 self._planned_examples[cell] = max(planned, examples)
@@ -41,12 +39,12 @@ class ProgressLine:
             case events.FailureFound(verdict):
                 self._current_case = f"{_name(verdict.cell)}, looking for the smallest layout"
             case events.CellFinished(verdict):
-                self._finished_cells.add(verdict.cell)
+                self._finished_cells |= {verdict.cell} & self._planned_cells  # slack is no cell of the plan
                 self._judged_examples[verdict.cell] = self._planned_examples[verdict.cell] = verdict.examples
 
     def __str__(self) -> str:
-        n_finished = sum(cell.counts for cell in self._finished_cells)
-        parts = [f"{n_finished} of {plural(self._n_counting, 'cell')}"]
+        n_finished, n_counting = (sum(c.counts for c in cells) for cells in (self._finished_cells, self._planned_cells))
+        parts = [f"{n_finished} of {plural(n_counting, 'cell')}"]
         if self.rate:
             parts.append(f"{self.rate:.{0 if self.rate >= 10 else 1}f} examples/s")
         if (remaining := self.seconds_left) is not None:
@@ -65,7 +63,7 @@ class ProgressLine:
         if not (self.rate and self._planned_examples):
             return None
         mean = sum(self._planned_examples.values()) / len(self._planned_examples)
-        planned = sum(self._planned_examples.values()) + mean * (self._n_cells - len(self._planned_examples))
+        planned = sum(self._planned_examples.values()) + mean * (len(self._planned_cells) - len(self._planned_examples))
         return max(planned - sum(self._judged_examples.values()), 0.0) / self.rate
 
 

@@ -98,15 +98,15 @@ def boards(verdicts: Iterable[Verdict]) -> list[Board]:
 
 
 def _make_board(op: str, target: str, device: str, verdicts: tuple[Verdict, ...]) -> Board:
-    counted_verdicts = tuple(v for v in verdicts if v.cell.counts)
+    """The table of one kernel: rows for the promised properties, and answers for the unpromised ones."""
+    promised = tuple(v for v in verdicts if v.cell.counts)
+    unpromised = [v for v in verdicts if not v.cell.counts]
     dtypes = tuple(d for d in dict.fromkeys(v.cell.dtype for v in verdicts) if d != EVERY_DTYPE) or (EVERY_DTYPE,)
-    by_law_and_dtype = {(v.cell.law, v.cell.dtype): v for v in counted_verdicts}
-    rows = tuple(
-        ScoreRow(
-            name,
-            tuple(by_law_and_dtype.get((name, dtype), by_law_and_dtype.get((name, EVERY_DTYPE))) for dtype in dtypes),
-        )
-        for name in dict.fromkeys(v.cell.law for v in counted_verdicts)
-    )
-    unpromised = tuple(answers([v for v in verdicts if not v.cell.counts]))
-    return Board(op, target, device, dtypes, rows, counted_verdicts, unpromised)
+    by_law_and_dtype = {(v.cell.law, v.cell.dtype): v for v in promised}
+
+    def row_of(law: str) -> ScoreRow:
+        shared_verdict = by_law_and_dtype.get((law, EVERY_DTYPE))
+        return ScoreRow(law, tuple(by_law_and_dtype.get((law, dtype), shared_verdict) for dtype in dtypes))
+
+    rows = tuple(row_of(law) for law in dict.fromkeys(v.cell.law for v in promised))
+    return Board(op, target, device, dtypes, rows, promised, tuple(answers(unpromised)))

@@ -7,19 +7,20 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from packproof.base.names import short_dtype
+from packproof.base.names import SLACK, short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
+from packproof.harness.report.causes import Faults, cause
 from packproof.harness.report.formats.live import ProgressLine, live_line
 from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.table import Column, table_line, title_line
 from packproof.harness.report.formats.wrapping import wrapped
-from packproof.harness.report.wording.conclusions import limits_lines, tuned_lines
+from packproof.harness.report.wording.conclusions import first_refusal_lines, limits_lines, tuned_lines
 from packproof.harness.report.wording.results import (
+    cell_name,
     cell_title,
     failure_text,
-    failure_texts,
-    fault_key,
+    fault_text,
     first_failure_lines,
     layout_classes,
     regime_lines,
@@ -31,6 +32,7 @@ from packproof.properties.cases import BOUNDARY_CLASSES
 
 _QUIET_SECONDS = 10.0  # seconds without output, after which a line shows the progress
 _COUNTS = (Column("tier", 11), Column("judged", 12, right=True), Column("seconds", 9, right=True))
+_STRONGEST = ("reference", "packing")  # their failures are printed at once, others when all cells are known
 _STYLES = {
     "passed": "green",
     "failed": "bold red",
@@ -68,7 +70,9 @@ class TerminalReport:
         self._progress = ProgressLine(clock)
         self._live: Live | None = None
         self._last_print = clock()
-        self._faults: dict[tuple[str, ...], list[events.Verdict]] = {}
+        self._restricted: set[tuple[str, str]] = set()  # kernels with a domain that was found and printed
+        self._faults = Faults()
+        self._shown: dict[int, events.Verdict] = {}  # the failures that were printed, by the ids of their faults
 
     def __call__(self, event: events.Event) -> None:
         self._progress(event)
@@ -108,14 +112,17 @@ class TerminalReport:
         self._last_print = self._clock()
 
     def _finish_cell(self, verdict: events.Verdict) -> None:
+        kernel = (verdict.cell.op, verdict.cell.target)
+        if not self._quiet and verdict.domain and verdict.limits and kernel not in self._restricted:
+            self._restricted.add(kernel)
+            self._print(*first_refusal_lines(verdict))
+        fault = self._faults.add(verdict) if verdict.failed or verdict.status == "expected" else None
+        shown = self._shown.get(id(fault))
         has_line = verdict.examples or verdict.status not in ("inconclusive", "skipped")
         if not (self._live or self._quiet) and verdict.cell.counts and has_line:
-            self._print(cell_line(verdict))
-        if not (verdict.failed or verdict.status == "expected"):
-            return
-        if fault := fault_key(verdict):
-            self._faults.setdefault(fault, []).append(verdict)  # shown once, at the end: other cells may share it
-        else:
+            self._print(cell_line(verdict, shown))
+        if fault and not shown and _stands_alone(verdict):
+            self._shown[id(fault)] = verdict
             self._show_failure(failure_text(verdict), verdict.status)
 
     def _show_failure(self, text: str, status: events.Status) -> None:
@@ -125,8 +132,11 @@ class TerminalReport:
     def _finish(self, event: events.RunFinished) -> None:
         if self._live:
             self._live.stop()
-        for group in self._faults.values():
-            self._show_failure(failure_texts(group)[0], group[0].status)
+        for fault in self._faults:
+            if id(fault) not in self._shown:
+                self._show_failure(fault_text(fault), fault.telling.status)
+            elif lines := fault.other_cells_lines(self._shown[id(fault)]):
+                self._print("", f"{cell_title(self._shown[id(fault)].cell)}, shown above", *(f"    {x}" for x in lines))
         for line in regime_lines(verdict for verdict in event.verdicts if verdict.cell.counts):
             self._print(line)
         for board in boards(event.verdicts) if not self._quiet else ():
@@ -172,10 +182,24 @@ def _remarks(board: Board) -> Iterator[str]:
     yield from (f"  {answer}" for answer in board.answers)
 
 
-def cell_line(verdict: events.Verdict) -> Text:
+def _stands_alone(verdict: events.Verdict) -> bool:
+    """Whether no failure of another cell tells more about the fault, or is likely to."""
+    cell, failure = verdict.cell, verdict.failure
+    if failure is None:
+        return False
+    is_strongest = bool(failure.tensor and not failure.note and cell.property in _STRONGEST)
+    return cell.property == SLACK or is_strongest or not cause(failure)
+
+
+def cell_line(verdict: events.Verdict, shown: events.Verdict | None = None) -> Text:
+    """A finished cell in one line.
+
+    shown: the failure of the same fault that was printed.
+    """
     work = (
         verdict.reason if verdict.status in ("skipped", "error") else f"{share_text(verdict)}, {verdict.seconds:.1f} s"
     )
     line = Text(f"{verdict.status:<8}", style=_STYLES[verdict.status])
     work += f"; {verdict.reason}" if verdict.status == "inconclusive" else ""
+    work += f"; the same fault as in {cell_name(shown.cell)}" if shown else ""
     return line.append(f" {cell_title(verdict.cell):<36} {verdict.tier:<10} {work}", style="none")

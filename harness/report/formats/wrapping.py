@@ -10,13 +10,12 @@ _COMMANDS = ("packproof ", "adapt(")  # copied from the screen as one line
 def wrapped(text: Text, width: int) -> Text:
     """The text with lines of at most this width, where words allow it. The rest of a line is indented further.
 
-    Styles are kept up to the first break, and so is that of the whole.
+    The style of the whole text stays. A styled span stays if it ends before the first break. After a break its position
+    would be wrong, because a break adds characters.
     """
-    lines = [_wrapped_line(line, width) for line in text.plain.split("\n")]
-    plain = "\n".join(lines)
-    first_break = next(
-        (i for i, (new, old) in enumerate(zip(plain, text.plain, strict=False)) if new != old), len(plain)
-    )
+    plain = "\n".join(_wrapped_line(line, width) for line in text.plain.split("\n"))
+    pairs = zip(plain, text.plain, strict=False)
+    first_break = next((i for i, (new, old) in enumerate(pairs) if new != old), len(plain))
     return Text(plain, style=text.style, spans=[span for span in text.spans if span.end <= first_break])
 
 

@@ -166,6 +166,10 @@ class Evidence:
     leaks: LeakMap | None = None
     initial_errors: ErrorMap | None = None
     """The errors before shrinking, if the first failing case has another layout."""
+    rows: tuple[int, ...] = ()
+    """The wrong rows of the pack, of a tensor with a row for each token."""
+    factor: float | None = None
+    """The wrong elements as a multiple of the expected ones, if it is the same for several; else None."""
 
 
 def compact(value: float) -> str:

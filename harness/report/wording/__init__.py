@@ -7,14 +7,28 @@ from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.harness.report.wording.conclusions import limits_lines
-    from packproof.harness.report.wording.results import cell_title, failure_text, failure_texts, summary
+    from packproof.harness.report.wording.results import (
+        cell_name,
+        cell_title,
+        failure_text,
+        failure_texts,
+        headline,
+        summary,
+    )
 
-__all__ = ["cell_title", "failure_text", "failure_texts", "limits_lines", "summary"]
+__all__ = ["cell_name", "cell_title", "failure_text", "failure_texts", "headline", "limits_lines", "summary"]
 
 export(
     sys.modules[__name__],
     {
         "packproof.harness.report.wording.conclusions": ("limits_lines",),
-        "packproof.harness.report.wording.results": ("cell_title", "failure_text", "failure_texts", "summary"),
+        "packproof.harness.report.wording.results": (
+            "cell_name",
+            "cell_title",
+            "failure_text",
+            "failure_texts",
+            "headline",
+            "summary",
+        ),
     },
 )

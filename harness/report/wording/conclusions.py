@@ -1,5 +1,6 @@
 """Findings besides the verdicts: the calls that a kernel refuses, and unpromised properties that hold."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -88,6 +89,16 @@ def excluded_usual_inputs(domain: Sequence[str]) -> Iterator[str]:
     for description, (name, values, lengths) in _USUAL_INPUTS.items():
         if not parsed_domain.within({name}).holds(values, lengths):
             yield description
+
+
+def first_refusal_lines(verdict: Verdict) -> Iterator[str]:
+    """The refusal that a cell has met, and the domain in which the check goes on, as soon as they are known."""
+    refusals = [limit for limit in verdict.limits if not limit.gradients and not limit.note]
+    for limit in refusals[:1]:
+        yield f"refused  lengths {shorten(limit.lengths)}: {limit.text.partition(chr(10))[0]}"
+    if verdict.domain:
+        conditions = shlex.quote("; ".join(verdict.domain))
+        yield f"         checked within the domain of the calls that it takes: --domain {conditions}"
 
 
 def tuned_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:

@@ -4,21 +4,24 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from packproof.base.law_names import LAWS
 from packproof.base.names import short_dtype
 from packproof.base.wording import plural
-from packproof.harness.report.coverage import refusal_key
+from packproof.harness.report.causes import Fault, Faults
 from packproof.harness.report.events import Cell, RunFinished, Status, Verdict
 from packproof.harness.report.maps.text import small_error_lines
 from packproof.properties.cases import REGIME_DESCRIPTIONS, shorten
 
-_STRENGTH = {name: rank for rank, name in enumerate(LAWS)}
 _COUNTED: Mapping[Status, str] = {"error": "not judged", "expected": "failed as expected"}
 
 
 def cell_title(cell: Cell) -> str:
     """The cell in a few words: `ssd packing bf16`."""
-    return f"{cell.op} {cell.law} {short_dtype(cell.dtype)}"
+    return f"{cell.op} {cell_name(cell)}"
+
+
+def cell_name(cell: Cell) -> str:
+    """A cell of a known kernel: `packing bf16`."""
+    return f"{cell.law} {short_dtype(cell.dtype)}"
 
 
 def failure_text(verdict: Verdict) -> str:
@@ -43,49 +46,21 @@ def failure_text(verdict: Verdict) -> str:
 
 
 def failure_texts(verdicts: Sequence[Verdict]) -> list[str]:
-    """The text of each failure. Failures with the same cause have one text, with a list of their cells."""
-    groups: dict[object, list[Verdict]] = {}
-    for verdict in verdicts:
-        groups.setdefault(fault_key(verdict) or id(verdict), []).append(verdict)
-    texts = []
-    for group in groups.values():
-        lines = [failure_text(min(group, key=_cause_order))]
-        if len(group) > 1:
-            lines.append(f"    the same in {len(group)} cells: {cells_text([v.cell for v in group])}")
-        texts.append("\n".join(lines))
+    """The text of each fault: of its most telling failure, with a list of its cells."""
+    texts = [fault_text(fault) for fault in Faults(verdicts)]
     return [*texts, *(["\n".join(regime_lines(verdicts))] if regime_lines(verdicts) else [])]
 
 
-def _cause_order(verdict: Verdict) -> tuple[bool, int, int, int]:
-    """The order of failures with one cause, most telling first: unchanged packs before changed ones, then the strongest
-    property, then the smallest layout."""
-    failure = verdict.failure
-    assert failure is not None
-    strength = _STRENGTH.get(verdict.cell.property, len(_STRENGTH))
-    return bool(failure.note), strength, sum(failure.lengths), len(failure.lengths)
+def fault_text(fault: Fault) -> str:
+    """The most telling failure of a fault, and the other cells in which it shows."""
+    other_cells = (f"    {line}" for line in fault.other_cells_lines(fault.telling))
+    return "\n".join([failure_text(fault.telling), *other_cells])
 
 
 def regime_lines(verdicts: Iterable[Verdict]) -> list[str]:
     """The meaning of each data regime with a failure."""
     regimes = dict.fromkeys(v.failure.regime for v in verdicts if v.failure and v.failure.regime != "normal")
     return [f"{name}: {REGIME_DESCRIPTIONS[name]}" for name in regimes]
-
-
-def fault_key(verdict: Verdict) -> tuple[str, ...]:
-    """A key for the cause of a failure, equal for the same exception; () for a wrong value."""
-    failure = verdict.failure
-    if failure is None or failure.tensor or not failure.lines[1:]:
-        return ()
-    cell = verdict.cell
-    return (verdict.status, verdict.reason, cell.op, cell.target, cell.device, refusal_key(failure.lines[1]))
-
-
-def cells_text(cells: Sequence[Cell]) -> str:
-    """Properties, each with its dtypes: "packing bf16, fp32; memory bf16"."""
-    dtypes: dict[str, list[str]] = {}
-    for cell in cells:
-        dtypes.setdefault(cell.law, []).append(short_dtype(cell.dtype))
-    return "; ".join(f"{law} {', '.join(dict.fromkeys(names))}" for law, names in dtypes.items())
 
 
 def first_failure_lines(verdict: Verdict) -> Iterator[str]:

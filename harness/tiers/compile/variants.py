@@ -302,7 +302,7 @@ def _compile_in_child(variant: Variant, target: str, sender: Connection, log: in
 
 
 def _compile_outcome(variant: Variant, target: str) -> Any:
-    """The result of `compile_variant`, or the reason of its failure, by the names of `CompileResult`."""
+    """The fields of `CompileResult` from `compile_variant`. If it raises an error: `failure` and `detail` alone."""
     try:
         return compile_variant(variant, target)
     except Exception as error:  # whatever the compiler raises is this variant's result

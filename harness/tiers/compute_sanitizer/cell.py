@@ -65,12 +65,10 @@ def sanitize_cell(
     findings_by_call = {k: list(findings(lines)) for k, lines in run.lines_by_call.items()}
     failing_call = next((k for k, call_findings in findings_by_call.items() if call_findings), None)
     if failing_call is not None:
-        failure = _failure(cases[failing_call], failing_call, findings_by_call[failing_call])
+        failure = _failure(cases[failing_call], failing_call, _describe_findings(findings_by_call[failing_call]))
     elif run.fault:
         last_call = max(run.lines_by_call)
-        failure = Failure(
-            cases[last_call].lengths, "", (cases[last_call].setting, *run.fault.splitlines()), last_call + 1, 0
-        )
+        failure = _failure(cases[last_call], last_call, run.fault.splitlines())
     elif not run.completed or error_count(output) is None or error_count(output):
         raise PackproofError(
             "\n    ".join([f"{_BINARY} did not finish cleanly; its last lines:", *output[-_TAIL_LINES:]])
@@ -96,18 +94,23 @@ def sanitize_cell(
     )
 
 
-def _failure(case: Case, number: int, case_findings: Sequence[Finding]) -> Failure:
-    """The failure of one case: each kind of finding once, with the details of its first one."""
+def _failure(case: Case, call_number: int, lines: Sequence[str]) -> Failure:
+    """The failure of one golden case, which is not shrunk."""
+    return Failure(case.lengths, tensor="", lines=(case.setting, *lines), example=call_number + 1, cases_tried=0)
+
+
+def _describe_findings(case_findings: Sequence[Finding]) -> list[str]:
+    """Each kind of finding once, with its count and the details of its first occurrence; at most _MAX_LINES lines."""
     kinds: dict[str, list[Finding]] = {}
     for finding in case_findings:
         kinds.setdefault(finding.text, []).append(finding)
-    lines = [case.setting]
-    for text, same_kind in kinds.items():
-        lines += [f"{text}, {len(same_kind)} times" if len(same_kind) > 1 else text]
-        lines += [f"    {detail}" for detail in same_kind[0].details]
-    n_hidden = len(lines) - 1 - _MAX_LINES
-    more = [f"and {n_hidden} more line{'s' if n_hidden > 1 else ''}"] if n_hidden > 0 else []
-    return Failure(case.lengths, "", (*lines[: _MAX_LINES + 1], *more), number + 1, 0)
+    lines = []
+    for text, occurrences in kinds.items():
+        lines += [f"{text}, {len(occurrences)} times" if len(occurrences) > 1 else text]
+        lines += [f"    {detail}" for detail in occurrences[0].details]
+    n_hidden = len(lines) - _MAX_LINES
+    hidden_text = [f"and {n_hidden} more line{'s' if n_hidden > 1 else ''}"] if n_hidden > 0 else []
+    return [*lines[:_MAX_LINES], *hidden_text]
 
 
 def _run_sanitizer(

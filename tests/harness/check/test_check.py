@@ -1,8 +1,7 @@
 """The check end to end on kernels that misbehave: each fails with a plain message, and the run goes on."""
 
 import re
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +38,7 @@ DETECTED = {
     "returns_none": "returned None, expected y",
     "returns_two": "returned a tuple of 2, expected y",
     "returns_integers": "expected a dense floating tensor",
-    "detaches": "no gradient reaches any input; one without a backward pass takes --forward-only, or",
+    "detaches": "a kernel without a backward pass takes --forward-only, or",
     "replaces_equal": "replaced torch.equal",
 }
 
@@ -293,15 +292,17 @@ def test_check_raises_the_report_and_returns_the_verdicts() -> None:
 
 
 @pytest.mark.parametrize(("there", "device"), [(True, "cuda"), (False, "cpu")])
-def test_check_takes_the_gpu_if_there_is_one(there: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_takes_the_gpu_if_there_is_one(
+    there: bool, device: str, cuda_available: Callable[[bool], None], fake_check: Callable[..., None]
+) -> None:
     def run(request: CheckRequest) -> Iterator[Event]:
         asked.append(request.device)
         passed = Verdict(Cell("ssd", "ssd", "packing", "float32", request.device), "gpu", "passed", 1, 0.1)
         yield RunFinished((passed,), 0.1)
 
     asked: list[str] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(sys.modules["packproof.harness.check.check"], "run_check", run)
+    cuda_available(there)
+    fake_check(run)
     packproof.check("m:f")
     packproof.check("m:f", device="cpu")
     assert asked == [device, "cpu"]
@@ -345,7 +346,10 @@ def test_a_failure_in_slack_says_what_slack_is_and_how_to_do_without() -> None:
         profile="quick",
         device="cpu",
     )
-    with pytest.raises(CheckFailed, match=r"slack row 0, .*\n *slack is rows past the last sequence.*'slack == 0'"):
+    with pytest.raises(
+        CheckFailed,
+        match=r"slack row 0, .*\n *y is wrong in row 1 .*\n *slack is rows past the last sequence.*'slack == 0'",
+    ):
         few()
     few(domain="slack == 0")
 

@@ -126,10 +126,9 @@ OWN_OP = replace(OPS["rope"], name="own")
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(KERNELS)
-    Path("ops.py").write_text(OPS_SOURCE)
+def _elsewhere(working_folder: Path) -> None:
+    (working_folder / "mine.py").write_text(KERNELS)
+    (working_folder / "ops.py").write_text(OPS_SOURCE)
 
 
 def verdict_of(name: str, op: str, **settings: Any) -> Verdict:
@@ -246,7 +245,7 @@ def test_arguments_of_keys_are_known_by_their_side() -> None:
 
 def test_a_kernel_of_a_module_is_declared_in_a_file_of_ones_own() -> None:
     pasted = PastedLines("kernels.conv:Conv.run", "my_ops:CONV")
-    assert pasted.place == "in a file of your own"
+    assert pasted.insertion_point == "in a file of your own"
     assert suggested_adapter(pasted, ["weight"], ["chunk"]) == (
         "from packproof.adapters import adapt",
         "from my_ops import CONV",
@@ -275,7 +274,7 @@ def test_an_object_that_no_file_can_import_gets_lines_for_the_place_where_it_is(
     pasted = PastedLines(target)
     assert pasted.adapter({})[-1] == line
     is_imported = repr(target) in line
-    assert pasted.place == ("in a file of your own" if is_imported else "below it")
+    assert pasted.insertion_point == ("in a file of your own" if is_imported else "below it")
     imports = [text for text in pasted.declaration({}) if text.startswith("from ")]
     assert imports == (["from my_kernels import conv"] if is_imported else [])
 

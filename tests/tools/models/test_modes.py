@@ -15,16 +15,19 @@ from torch import Tensor, nn
 from torch._higher_order_ops.cond import cond_op
 
 from packproof.harness.report.events import RunFinished, Verdict
-from packproof.models.check import check_module, module_request, run_module_check
+from packproof.models.check import check_module, run_module_check
 from packproof.models.choices import TieBreaker
 from packproof.models.modes import Mode, supported_modes
+from packproof.models.request import module_request
 from tests.in_process import packproof_in
 from tests.tools.models.models import WIDTH, Attention, Conv, Hybrid, InContext, MaskedAttention
+
+LAYOUTS = ((5, 7), (1, 1, 30))  # those that are made for a module are many more
 
 
 def verdicts(module: nn.Module | Callable[[], nn.Module], **options: Any) -> dict[tuple[str, str, str], Verdict]:
     options = {"convention": "cu_seqlens", "profile": "quick", "records": False, **options}
-    *_, end = run_module_check(module_request(module, **options))
+    *_, end = run_module_check(replace(module_request(module, **options), layouts=LAYOUTS))
     assert isinstance(end, RunFinished)
     return {(v.cell.op, v.cell.dtype, v.cell.property): v for v in end.verdicts}
 

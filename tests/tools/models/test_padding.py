@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from packproof.harness.report.events import RunFinished, Verdict
-from packproof.models.check import module_request, run_module_check
+from packproof.models.check import run_module_check
+from packproof.models.request import module_request
 from tests.tools.models.models import WIDTH, Attention, Counted, Hybrid, same
 
 

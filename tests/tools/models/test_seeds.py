@@ -6,7 +6,8 @@ import pytest
 from torch import nn
 
 from packproof.harness.report.events import RunFinished
-from packproof.models.check import module_request, run_module_check
+from packproof.models.check import run_module_check
+from packproof.models.request import module_request
 from tests.tools.models.models import SSD, Attention, Conv, Hybrid, Scan, ScanWithLeakyBackward, dropped_in
 
 MODES = ("eval", "train", "checkpointing")

@@ -35,8 +35,11 @@ class HostClock:
         value = work()
         end = time.perf_counter_ns()
         waiting_ns = _waiting_ns() - waiting_ns_before
-        # the wait may lie outside start..end: subtract it from the outer time only
-        return value, (end - start if not waiting_ns else time.perf_counter_ns() - outer_start - waiting_ns) / 1e6
+        if not waiting_ns:
+            return value, (end - start) / 1e6
+        # the thread may have waited before `start` or after `end`: only the outer time is sure to contain the wait
+        outer_ns = time.perf_counter_ns() - outer_start
+        return value, (outer_ns - waiting_ns) / 1e6
 
 
 def _waiting_ns() -> int:

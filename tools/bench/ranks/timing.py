@@ -128,8 +128,10 @@ def _time_op(clock: RankClock, title: str, layout: BenchLayout, rank_group: Rank
         rank_run = training_run(op, partial(kernel, cu_seqlens=shard.cu_seqlens(device), **options), rank_inputs)
         parts = {"rank": clock.milliseconds(f"{label}, the tokens of a rank", rank_run)}
         if shard.is_cut and op in MESSAGES:
-            gathers = [_gather(clock, f"{label}, all-gather", n, shard, full_inputs) for n in MESSAGES[op](full_inputs)]
-            parts["two all-gathers"] = sum(gathers)
+            parts["two all-gathers"] = sum(
+                _all_gather_ms(clock, f"{label}, all-gather", n_elements, shard, full_inputs)
+                for n_elements in MESSAGES[op](full_inputs)
+            )
         del rank_run
     all_ranks_ms = clock.milliseconds(f"{label}, on all ranks", all_ranks_run)
     del rank_inputs, all_ranks_run  # frees memory for all tokens on one rank
@@ -194,11 +196,11 @@ def _states(inputs: Inputs) -> int:
     return math.prod(inputs["x"].shape[1:]) * inputs["B"].shape[-1]
 
 
-def _gather(clock: RankClock, label: str, numbers: int, shard: Cut, inputs: Inputs) -> float:
-    first_input = next(iter(inputs.values()))
-    message = torch.zeros(
-        numbers, dtype=first_input.dtype if "weight" in inputs else torch.float32, device=first_input.device
-    )
+def _all_gather_ms(clock: RankClock, label: str, n_elements: int, shard: Cut, inputs: Inputs) -> float:
+    """The time in which each rank sends so many elements to all ranks: a message as large as those of the op."""
+    tokens = next(iter(inputs.values()))
+    is_convolution = "weight" in inputs  # it sends tokens; the other ops send fp32 states
+    message = torch.zeros(n_elements, dtype=tokens.dtype if is_convolution else torch.float32, device=tokens.device)
     return clock.milliseconds(label, lambda: all_gather(shard, message, label))
 
 

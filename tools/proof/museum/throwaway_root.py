@@ -86,8 +86,8 @@ def _test_root(prefix: tuple[str, ...], folder: Path) -> None:
         raise ThrowawayRootError(" ".join(process.stderr.split()) or f"exit code {process.returncode}")
 
 
-def _under_bubblewrap(_: Path) -> tuple[str, ...]:
-    """Everything at the top of the file system, read-only, in a root of its own."""
+def _bubblewrap_prefix(_: Path) -> tuple[str, ...]:
+    """The prefix that runs a command under bubblewrap: in its own root, with the whole file system read-only."""
     program = shutil.which("bwrap")
     if program is None:
         raise ThrowawayRootError("not installed")
@@ -103,8 +103,11 @@ def _under_bubblewrap(_: Path) -> tuple[str, ...]:
     return (program, "--unshare-pid", "--unshare-ipc", *mounts, "--die-with-parent", "--")
 
 
-def _over_an_overlay(folder: Path) -> tuple[str, ...]:
-    """This module, as the first process of new namespaces."""
+def _overlay_prefix(folder: Path) -> tuple[str, ...]:
+    """The prefix that runs a command in an overlay: `main` of this module, as the first process of new namespaces.
+
+    folder: where the overlay is mounted.
+    """
     if os.geteuid() != 0:  # in a user namespace the mounts below the root are locked, and no overlay hides them
         raise ThrowawayRootError("only root can mount one")
     if not all(map(shutil.which, ("unshare", "mount", "umount"))):
@@ -113,7 +116,7 @@ def _over_an_overlay(folder: Path) -> tuple[str, ...]:
     return ("unshare", *namespaces, "--", sys.executable, "-P", "-m", __name__, str(folder))
 
 
-WAYS: Mapping[str, MakePrefix] = {"bubblewrap": _under_bubblewrap, "an overlay": _over_an_overlay}
+WAYS: Mapping[str, MakePrefix] = {"bubblewrap": _bubblewrap_prefix, "an overlay": _overlay_prefix}
 
 
 @dataclass(frozen=True)

@@ -27,34 +27,40 @@ Outcome = dict[str, Any]
 def outcomes(
     ops: list[str], mutants: list[Mutant], equivalents: set[str], first_checks: dict[str, list[str]], jobs: int
 ) -> Iterator[Outcome]:
-    """Evaluate the mutants round by round: each round takes the unexplained survivors of the one before.
+    """Evaluate the mutants round by round: each round takes the survivors of the one before.
 
-    equivalents: ids of expected survivors; they get a glance of the first round only.
+    Yields the outcome of a mutant when it is killed, and the outcomes of the survivors at the end.
+
+    equivalents: ids of expected survivors. They take part in the first round only, with checks of about a second.
     first_checks: by id, the op, the property and the case of a check to run before all rounds.
     """
-    alive: dict[str, Outcome] = {m.id: {"id": m.id, "seconds": 0.0} for m in mutants}
+    survivors: dict[str, Outcome] = {m.id: {"id": m.id, "seconds": 0.0} for m in mutants}
     evaluators = {op: MutantEvaluator(BUILTIN_KERNELS[op]) for op in ops}
 
     def run(evaluator: MutantEvaluator, checks: dict[Mutant, list[Check]]) -> Iterator[Outcome]:
         gc.collect()
-        gc.freeze()
+        gc.freeze()  # a collection in a fork would write to the pages shared with this process, and so copy them
         for mutant, report in run_forked([m for m in checks if checks[m]], partial(_evaluate, evaluator, checks), jobs):
-            seconds = alive[mutant.id]["seconds"] + report.pop("seconds", 0.0)
-            alive[mutant.id] |= report | {"seconds": seconds}
+            seconds = survivors[mutant.id]["seconds"] + report.pop("seconds", 0.0)
+            survivors[mutant.id] |= report | {"seconds": seconds}
             if report.get("by"):
-                yield alive.pop(mutant.id)
+                yield survivors.pop(mutant.id)
 
-    for op, evaluator in evaluators.items():
-        descriptions = {
-            m: (first_checks[m.id][1], first_checks[m.id][2]) for m in mutants if first_checks.get(m.id, [""])[0] == op
-        }
+    for evaluator in evaluators.values():
+        descriptions = {}
+        for mutant in mutants:
+            op, law, case = first_checks.get(mutant.id, ("", "", ""))
+            if op == evaluator.op:
+                descriptions[mutant] = (law, case)
         yield from run(evaluator, evaluator.find_checks(descriptions))
-    for k in ROUNDS:
+    for round_number in ROUNDS:
         for evaluator in evaluators.values():
-            remaining = [m for m in mutants if m.id in alive and m.module in evaluator.modules]
-            remaining = [m for m in remaining if k == 0 or m.id not in equivalents]
-            yield from run(evaluator, {m: evaluator.checks(k, m, glance=m.id in equivalents) for m in remaining})
-    yield from alive.values()
+            candidates = [m for m in mutants if m.id in survivors and m.module in evaluator.modules]
+            if round_number > 0:
+                candidates = [m for m in candidates if m.id not in equivalents]
+            checks = {m: evaluator.checks(round_number, m, glance=m.id in equivalents) for m in candidates}
+            yield from run(evaluator, checks)
+    yield from survivors.values()
 
 
 def _evaluate(

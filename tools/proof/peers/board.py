@@ -9,7 +9,7 @@ from datetime import date
 from packproof.adapters.peers import PEERS
 from packproof.base.environment import Environment, environment
 from packproof.base.errors import UsageError
-from packproof.base.names import short_dtype
+from packproof.base.names import SLACK, short_dtype
 from packproof.base.records import read_record, to_json
 from packproof.harness.check.targets import CheckTarget
 from packproof.harness.report import RunFinished, RunStarted, Verdict
@@ -134,7 +134,7 @@ def make_board(entries: Sequence[PeerRequest], run_started: RunStarted, run_fini
         round(run_finished.seconds, 1),
         not run_finished.interrupted and not run_finished.error,
         tuple(map(_board_peer, entries)),
-        tuple(map(make_row, sorted(run_finished.verdicts, key=lambda v: order[v.cell]))),
+        tuple(map(make_row, sorted(run_finished.verdicts, key=lambda v: order.get(v.cell, -1)))),
     )
 
 
@@ -146,7 +146,9 @@ def _board_peer(entry: PeerRequest) -> BoardPeer:
 def _find_target(verdict: Verdict, entries: Sequence[PeerRequest]) -> CheckTarget:
     cell = verdict.cell
     peer_targets = (target for entry in entries if entry.peer.name == cell.target for target in entry.targets)
-    return next(t for t in peer_targets if t.unpromised == cell.unpromised and cell.property in t.request.laws)
+    return next(
+        t for t in peer_targets if t.unpromised == cell.unpromised and cell.property in (*t.request.laws, SLACK)
+    )
 
 
 def _board_row(verdict: Verdict, golden: frozenset[str]) -> BoardRow:

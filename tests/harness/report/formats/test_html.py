@@ -43,6 +43,27 @@ def test_the_scoreboard_links_to_a_failure() -> None:
     assert "sequence 1 contains sequence 0" in "".join(outline.text)
 
 
+def test_one_fault_is_one_article_to_which_all_its_cells_link() -> None:
+    same_cause = dataclasses.replace(LEAK, cause="values")
+    other_place = dataclasses.replace(same_cause, lengths=(70, 1), replay=".packproof/b.json", evidence=None)
+    other_cause = dataclasses.replace(LEAK, cause="gradients")
+    source = rendered(
+        failed(other_place, "isolation"), failed(same_cause), failed(other_cause, "carry"), failed(same_cause, "memory")
+    )
+    assert source.count("<article") == 2
+    text = words(source)
+    assert (
+        "The same fault in 2 other cells isolation fp32: y at lengths [70, 1] packproof replay .packproof/b.json "
+        "memory fp32: y at lengths [6, 0, 1] packproof replay '.packproof/a b.json'"
+    ) in text
+    assert text.count("print(packproof.replay(") == 2
+    outline = Outline(source)
+    assert [address.removeprefix("#") for address in outline.addresses] == [
+        f"ssd-my-kernels-ssd-fwd-{law}-float32-cpu" for law in ("isolation", "packing", "carry", "memory")
+    ]
+    assert {address.removeprefix("#") for address in outline.addresses} <= {*outline.ids}
+
+
 def test_an_expected_failure_has_a_section_of_its_own() -> None:
     expected = dataclasses.replace(failed(LEAK), status="expected", reason="expected: issue 12")
     source = rendered(passed("reference"), expected)

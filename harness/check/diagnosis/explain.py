@@ -1,0 +1,94 @@
+"""All that is known of a failure at its smallest case: lines for the report, the key of its cause, measurements."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from packproof.harness.check.diagnosis.cause import cause_key, slack_cause
+from packproof.harness.check.diagnosis.conventions import suggestions
+from packproof.harness.check.diagnosis.detached import detached_advice
+from packproof.harness.check.diagnosis.diagnose import SLACK_HINT, diagnose
+from packproof.harness.check.diagnosis.measure import measure
+from packproof.harness.check.diagnosis.missing_declaration import missing_declaration
+from packproof.harness.check.diagnosis.rows import rows_lines, unwritten_rows
+from packproof.harness.check.diagnosis.ties import tie_hint
+from packproof.harness.check.own_faults import report_internal_error
+from packproof.harness.report.maps import Evidence
+from packproof.properties.cases import Case, Space
+from packproof.properties.judgement import KernelUnderTest
+from packproof.properties.laws import Property, Violation, number
+from packproof.properties.snippets import PastedLines
+
+
+@dataclass(frozen=True)
+class SmallestFailure:
+    """A violation at the smallest case."""
+
+    kernel: KernelUnderTest
+    law: Property
+    case: Case
+    """The smallest case."""
+    violation: Violation
+    """The violation there."""
+    space: Space
+    """The space of the kernel's cases."""
+    first_case: Case
+    """The case before it was made smaller."""
+    pasted: PastedLines | None = None
+    """The kernel in lines to paste; None if it is not declared by a user."""
+    by_slack: bool = False
+    """Whether only slack rows break the law."""
+
+
+@dataclass(frozen=True)
+class FailureExplanation:
+    """What is known of a failure."""
+
+    cause: str
+    """The key of its cause (`cause_key`)."""
+    lines: tuple[str, ...]
+    """Lines for the report, after those of the violation."""
+    evidence: Evidence | None = None
+    """The measurements."""
+
+
+def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[str, str]) -> FailureExplanation:
+    """The explanation of a failure, in full for the first one of each cause.
+
+    spaces: of the dtypes of the check.
+    explained: the cells of causes that were explained, by key; the cell of a failure without changes to the pack is
+    added by the caller.
+    """
+    kernel, case, violation = failure.kernel, failure.case, failure.violation
+    sample = kernel.sample(case)
+    unwritten_by_tensor = unwritten_rows(kernel, sample, violation)
+    unwritten = unwritten_by_tensor.get(violation.tensor, ()) if violation.tensor else ()
+    if violation.other == "alone":
+        unwritten_by_tensor |= unwritten_rows(kernel, sample.alone(violation.sequence), violation)
+    if failure.by_slack:
+        cause = slack_cause(kernel, case, violation, spaces)
+    else:
+        cause = cause_key(kernel, failure.law, case, violation, spaces=spaces, unwritten=unwritten_by_tensor)
+    if cause in explained:
+        return FailureExplanation(cause, (f"the same fault as in {explained[cause]}",))
+    evidence, lines = _measured(failure)
+    rows = evidence.rows if evidence else ()
+    lines = [*rows_lines(violation, rows, unwritten, case.n_tokens + case.slack), *lines]
+    if evidence and evidence.factor is not None and violation.other == "reference":
+        multiple = f"{number(evidence.factor)} x the reference" if evidence.factor else "0"
+        lines.append(f"each wrong element is {multiple}")
+    if ties := tie_hint(kernel, case, violation):
+        return FailureExplanation(cause, (*lines, *ties), evidence)
+    origin = SLACK_HINT if failure.by_slack else "" if unwritten else diagnose(kernel, case, violation)
+    lines += [origin] if origin else []
+    lines += detached_advice(kernel, case, violation, failure.space)
+    lines += suggestions(kernel, failure.law, case, failure.space)
+    lines += missing_declaration(kernel, failure.law, case, violation, failure.space, failure.pasted)
+    return FailureExplanation(cause, tuple(lines), evidence)
+
+
+def _measured(failure: SmallestFailure) -> tuple[Evidence | None, list[str]]:
+    """The measurements; if they fail, None and a line that says so."""
+    try:
+        return measure(failure.kernel, failure.law, failure.case, failure.violation, failure.first_case), []
+    except Exception as error:  # the failure stands without it
+        return None, [f"not measured: {report_internal_error(error)}"]

@@ -1,0 +1,52 @@
+"""The rows of a pack in words, with the tile that they point to."""
+
+import pytest
+import torch
+
+from packproof.harness.check.diagnosis.rows import rows_text, unwritten_rows
+from packproof.harness.process.execution.execute import InProcess
+from packproof.properties.calling.tensor_key import TensorKey
+from packproof.properties.cases.case import Case
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.violation import Violation
+from tests.quality.faulty_kernels import RUNNING_SUM, correct, unwritten_row
+
+
+@pytest.mark.parametrize(
+    ("rows", "n_rows", "text"),
+    [
+        ([61, 62, 63], 66, "rows 61 to 63 of the pack, just before row 64"),
+        ([64], 65, "row 64 of the pack, from a multiple of 64 on"),
+        ([16, 17], 40, "rows 16 to 17 of the pack, from a multiple of 16 on"),
+        ([5, 9], 40, "rows 5 and 9 of the pack"),
+        ([0, 2, 4, 6, 8], 10, "rows 0, 2, 4 and 2 more places of the pack"),
+        ([0, 1, 2], 3, "all 3 rows of the pack"),
+        ([0], 1, "the only row of the pack"),
+    ],
+)
+def test_rows_are_named_with_the_multiple_beside_them(rows: list[int], n_rows: int, text: str) -> None:
+    assert rows_text(rows, n_rows) == text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_row_that_keeps_its_fill_was_never_written(dtype: str) -> None:
+    case = Case((4, 7), dtype, (("d", 3),))
+    for kernel, rows in ((unwritten_row, {TensorKey("y"): (10,)}), (correct, {})):
+        subject = KernelUnderTest(RUNNING_SUM, InProcess(kernel), Promises())
+        assert unwritten_rows(subject, subject.sample(case), Violation(TensorKey("x", "gradient"))) == rows
+
+
+def test_a_pack_without_rows_has_no_unwritten_ones() -> None:
+    subject = KernelUnderTest(RUNNING_SUM, InProcess(correct), Promises())
+    sample = subject.sample(Case((0,), "float32", (("d", 3),)))
+    assert unwritten_rows(subject, sample, Violation(TensorKey("weight", "gradient"))) == {}
+
+
+def test_a_computed_nan_was_written() -> None:
+    def nan(x: torch.Tensor, weight: torch.Tensor, *, cu_seqlens: torch.Tensor) -> torch.Tensor:
+        return correct(x, weight, cu_seqlens=cu_seqlens) * float("nan")
+
+    subject = KernelUnderTest(RUNNING_SUM, InProcess(nan), Promises())
+    sample = subject.sample(Case((4, 7), "float32", (("d", 3),)))
+    assert unwritten_rows(subject, sample, Violation(TensorKey("y"))) == {}

@@ -1,0 +1,114 @@
+"""The first page of a report holds what is needed to mend the kernel; one fault has one block, two have two."""
+
+import io
+import re
+import shutil
+from pathlib import Path
+from textwrap import wrap
+
+import pytest
+from rich.console import Console
+
+from packproof.harness.check.check import run_check
+from packproof.harness.check.request import CheckRequest
+from packproof.harness.report.events import RunFinished, Verdict
+from packproof.harness.report.formats.terminal import TerminalReport
+from tests.quality import faulty_kernels
+
+_LINES, _COLUMNS = 40, 80
+_REPLAY = "packproof replay .packproof/"
+
+FIRST_PAGES = {
+    "tile_leak": (
+        "lengths [64, 1]",
+        "y is wrong in row 64 of the pack",
+        "y in sequence 1 contains sequence 0",
+        _REPLAY,
+    ),
+    "wrong_gradient": ("gradient of weight", "lengths [1]", "each wrong element is 2 x the reference", _REPLAY),
+    "unwritten_row": (r"lengths \[(3|1, 2)\]", "y was never written in row 2 of the pack", _REPLAY),
+    "slack_rows": (
+        "lengths [1]",
+        "slack 1",
+        "of the pack",
+        "slack is rows past the last sequence",
+        "--domain 'slack == 0'",
+        _REPLAY,
+    ),
+    "refuses_lengths": (
+        "refused  lengths [1]",
+        "expected multiples of 16 (faulty_kernels.py:",
+        "--domain 'length % 16 == 0'",
+    ),
+}
+FAULTS = {
+    "tile_leak": 1,
+    "unwritten_row": 1,
+    "unwritten_row_twice_differentiable": 1,
+    "wrong_gradient": 1,
+    "slack_rows": 1,
+    "slack_rows_and_tile_leak": 2,
+    "tile_leak_and_wrong_gradient": 2,
+    "tile_leak_and_unwritten_row": 2,
+}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(str(faulty_kernels.__file__), tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+
+def reported(name: str, dtypes: tuple[str, ...]) -> tuple[str, tuple[Verdict, ...]]:
+    """The report of a quick check, and its verdicts."""
+    request = CheckRequest(
+        f"faulty_kernels.py:{name}",
+        op="faulty_kernels.py:RUNNING_SUM",
+        dtypes=dtypes,
+        properties=("reference", "packing", "isolation", "permutation", "memory", "determinism", "double_backward"),
+        profile="quick",
+    )
+    stream = io.StringIO()
+    report = TerminalReport(Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True))
+    verdicts = tuple[Verdict, ...]()
+    for event in run_check(request):
+        report(event)
+        verdicts = event.verdicts if isinstance(event, RunFinished) else verdicts
+    return stream.getvalue(), verdicts
+
+
+def first_page(text: str) -> str:
+    """The rows that a terminal shows first, joined where it breaks a line."""
+    rows = 0
+    lines = []
+    for line in text.splitlines():
+        rows += max(len(wrap(line, _COLUMNS)), 1)
+        if rows <= _LINES:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", FIRST_PAGES)
+def test_the_first_page_has_what_is_needed_to_mend_the_kernel(name: str) -> None:
+    page = first_page(reported(name, ("float32",))[0])
+    for fact in FIRST_PAGES[name]:
+        assert re.search(fact if "\\" in fact else re.escape(fact), page), f"{fact}\n{page}"
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_has_one_block(name: str) -> None:
+    text, _ = reported(name, ("float32", "bfloat16"))
+    assert text.count(" · FAILED  ") == FAULTS[name], text
+
+
+def test_what_one_dtype_finds_is_tried_in_the_others() -> None:
+    text, verdicts = reported("tile_leak", ("float32", "bfloat16", "float16"))
+    for name in ("reference", "packing", "permutation", "isolation"):
+        statuses = {verdict.status for verdict in verdicts if verdict.cell.law == name}
+        assert statuses == {"failed"}, text
+
+
+def test_a_correct_kernel_has_no_block() -> None:
+    text, verdicts = reported("correct", ("float32",))
+    assert " · FAILED  " not in text
+    assert {verdict.status for verdict in verdicts if verdict.cell.counts} == {"passed"}

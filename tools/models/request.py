@@ -1,0 +1,216 @@
+"""The request to check a module: the module, and every setting in which it is judged."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from typing import Any
+
+import torch
+from torch import nn
+
+from packproof.base.errors import ArgumentError
+from packproof.base.names import ATTENTION, SEED, is_seed, long_dtype, require_known
+from packproof.harness.process.naming import address
+from packproof.harness.report import Cell
+from packproof.harness.report.replay_files import ModuleRecord
+from packproof.models.conventions import CONVENTIONS, Convention, find_convention
+from packproof.models.judges import JUDGES, Judgement, PaddedLayout, Trial
+from packproof.models.modes import Mode, supported_modes
+from packproof.models.pack import FIRST_LENGTHS, Lengths, layouts_for, many_documents, padded_layouts
+from packproof.models.subject import MakeInput, PickOutput, Subject, make_subject
+
+MATRIX_DTYPES = ("fp32", "bf16")
+_COMPILED_LAYOUTS: tuple[Lengths, ...] = (FIRST_LENGTHS, (9, 1, 17, 3))  # few: each new shape may compile again
+_MOST_TOKENS = {"quick": 64, "standard": 600, "thorough": 4096}
+
+
+@dataclass(frozen=True)
+class ModuleRequest:
+    """A module and the conventions, modes, dtypes and layouts to check it with."""
+
+    subject: Subject
+    conventions: tuple[Convention, ...]
+    """The conventions to try."""
+    name: str
+    """The name of the module in reports."""
+    device: str
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """The entries of a replay file from which the module is made again. Empty: no replay files."""
+    convention_addresses: Mapping[str, str] = field(default_factory=dict)
+    """The address of each user-defined convention, by its name; a replay imports the convention from there."""
+    profile: str = "standard"
+    seed: int = 0
+    explicit: bool = True
+    """Whether the caller named the conventions. A leak or a refusal then fails the check."""
+    modes: tuple[Mode, ...] = (Mode(),)
+    dtypes: tuple[torch.dtype, ...] = ()
+    matrix: bool = False
+    """Try every mode and dtype that the module supports. A refused one is reported and not counted."""
+    notes: tuple[str, ...] = ()
+    """Modes that cannot run here, with the reasons."""
+    layouts: tuple[Lengths, ...] = ()
+    """Layouts to try. If these and the padded ones are empty, layouts are made for the module: around its chunk sizes,
+    windows and convolution widths."""
+    layouts_with_padding: tuple[PaddedLayout, ...] = ()
+    """Layouts with padding to try."""
+    laws: tuple[str, ...] = tuple(JUDGES)
+    """The properties to judge."""
+    timeout: float = 600.0
+    """Seconds without an event after which a setting in its own process is ended."""
+
+    def settings(self) -> "list[ModuleSetting]":
+        """Every combination of convention, mode and dtype. Each is judged separately."""
+        dtypes = self.dtypes or (self.subject.dtype,)
+        return [ModuleSetting(*combination) for combination in product(self.conventions, self.modes, dtypes)]
+
+    def cells(self, setting: "ModuleSetting") -> list[Cell]:
+        """The cells of one setting."""
+        dtype, device = str(setting.dtype).removeprefix("torch."), self.device.partition(":")[0]
+        judges_padding = setting.convention.padding and (self.layouts_with_padding or not self.layouts)
+        laws = [law for law in self.laws if law != "padding" or judges_padding]
+        return [Cell(str(setting), self.name, law, dtype, device) for law in laws]
+
+    def with_replay_file(self, setting: "ModuleSetting", judgement: Judgement) -> Judgement:
+        """Write a replay file of the failure, if there is one, and name the file in the verdict."""
+        failure, cell = judgement.verdict.failure, judgement.verdict.cell
+        if failure is None or not self.origin:
+            return judgement
+        record = ModuleRecord(
+            **self.origin,
+            convention=self.convention_addresses.get(setting.convention.name, setting.convention.name),
+            property=cell.property,
+            lengths=failure.lengths,
+            gaps=judgement.gaps,
+            dtype=cell.dtype,
+            device=cell.device,
+            seed=self.seed,
+            mode=asdict(setting.mode),
+            message=failure.lines,
+        )
+        file, write_error = record.write()
+        failure = replace(failure, replay=file, lines=(*failure.lines, *filter(None, [write_error])))
+        return replace(judgement, verdict=replace(judgement.verdict, failure=failure))
+
+    def trial(self, setting: "ModuleSetting") -> Trial:
+        """The subject and layouts of one setting. Raises CannotRun."""
+        max_tokens, convention, compiled = _MOST_TOKENS[self.profile], setting.convention, setting.mode.compiled
+        subject = self.subject.to_device(self.device).in_mode(setting.mode)
+        subject = subject if setting.dtype == subject.dtype else subject.to_dtype(setting.dtype)
+        layouts, layouts_with_padding, many_layout = self.layouts, self.layouts_with_padding, tuple[int, ...]()
+        if not (layouts or layouts_with_padding):
+            layouts = _COMPILED_LAYOUTS if compiled else tuple(layouts_for(subject.module, most_tokens=max_tokens))
+            many_layout = () if compiled else many_documents(max_tokens)
+            layouts_with_padding = tuple(
+                padded_layouts(subject.module, between_documents=convention.padding == "between")
+            )
+        return Trial(
+            subject,
+            convention,
+            self.seed,
+            layouts,
+            many_layout,
+            layouts_with_padding[:1] if compiled else layouts_with_padding,
+        )
+
+
+@dataclass(frozen=True)
+class ModuleSetting:
+    convention: Convention
+    mode: Mode
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{self.convention.name} ({self.mode})" if str(self.mode) else self.convention.name
+
+
+def module_request(
+    module: nn.Module | Callable[[], nn.Module],
+    *,
+    convention: str | Convention | Sequence[str | Convention] | None,
+    inputs: int | MakeInput | None = None,
+    output: str | PickOutput | None = None,
+    redraw: bool = True,
+    modes: Sequence[str] = ("eval",),
+    attention: Sequence[str] = ("",),
+    dtypes: Sequence[str] = (),
+    compiled: bool = False,
+    matrix: bool = False,
+    profile: str = "standard",
+    seed: int = 0,
+    name: str = "",
+    target: str = "",
+    device: str | None = None,
+    records: bool = True,
+    **request_fields: Any,
+) -> ModuleRequest:
+    """The request for these arguments: those of `check_module`, and a few more. Raises ArgumentError and UsageError.
+
+    name: the module in reports; its class by default.
+    target: the address from which a replay makes the module again.
+    records: whether failures leave replay files.
+    request_fields: further fields of ModuleRequest.
+    """
+    if profile not in _MOST_TOKENS:
+        raise ArgumentError(f"profile: {profile!r}, expected one of {', '.join(_MOST_TOKENS)}")
+    if not is_seed(seed):
+        raise ArgumentError(f"seed: {seed!r}, expected {SEED}")
+    convention_arguments = [convention] if isinstance(convention, str | Convention) else list(convention or CONVENTIONS)
+    conventions = [find_convention(argument) for argument in convention_arguments]
+    for implementation in attention:
+        require_known("attention", implementation, ("", *ATTENTION))
+    if matrix and (compiled or [*modes, *attention] != ["eval", ""]):
+        raise ArgumentError("matrix: it has every mode and attention, and torch.compile; leave out what chooses them")
+    selected_modes = tuple(
+        Mode.from_name(mode, implementation, compiled=compiled) for implementation in attention for mode in modes
+    )
+    built_module = _build_module(module, seed)
+    subject = make_subject(built_module, inputs, output, redraw=redraw, seed=seed)
+    notes: tuple[str, ...] = ()
+    if matrix:
+        selected_modes, notes = supported_modes(subject.module)
+        dtypes = dtypes or MATRIX_DTYPES
+    origin = {
+        "target": target or ("" if isinstance(module, nn.Module) else address(module)),
+        "inputs": address(inputs) if callable(inputs) else inputs,
+        "output": address(output) if callable(output) else output,
+        "redraw": redraw,
+    }
+    return ModuleRequest(
+        subject,
+        tuple(conventions),
+        name or type(built_module).__name__,
+        device or subject.device,
+        origin=origin if records else {},
+        convention_addresses=_convention_addresses(conventions, convention_arguments),
+        profile=profile,
+        seed=seed,
+        explicit=convention is not None,
+        modes=selected_modes,
+        dtypes=tuple(getattr(torch, long_dtype(text)) for text in dtypes),
+        matrix=matrix,
+        notes=notes,
+        **request_fields,
+    )
+
+
+def _build_module(module: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
+    """The module itself, or the one made by a function under this seed. Raises ArgumentError."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        built_module = module if isinstance(module, nn.Module) else module()
+    if not isinstance(built_module, nn.Module):
+        raise ArgumentError(
+            f"module: {type(built_module).__name__}, expected an nn.Module or a function that returns one"
+        )
+    return built_module
+
+
+def _convention_addresses(
+    conventions: Sequence[Convention], convention_arguments: Sequence[str | Convention]
+) -> dict[str, str]:
+    """The address of each user-defined convention, by its name; the name itself if a Convention has no address."""
+    addresses = {}
+    for convention, argument in zip(conventions, convention_arguments, strict=True):
+        if CONVENTIONS.get(convention.name) is not convention:
+            addresses[convention.name] = argument if isinstance(argument, str) else address(argument) or convention.name
+    return addresses
