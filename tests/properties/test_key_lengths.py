@@ -65,7 +65,7 @@ def test_a_kernel_that_reads_the_first_keys_alone_is_detected(most_keys: int, do
 
 
 @pytest.mark.parametrize("domain", ["length == 1", "longest <= 1", "length == 1; length_k >= 16", ""])
-def test_its_other kernel_passes(domain: str) -> None:
+def test_its_other_kernel_passes(domain: str) -> None:
     assert _judge(None, domain) is None
 
 
