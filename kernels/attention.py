@@ -160,9 +160,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _backward(ctx: Any, dy: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-    *_, y, _ = ctx.saved_tensors
-    dy = torch.zeros_like(y) if dy is None else dy  # where lse alone is differentiated
-    gradients = _attention_backward(dy, dlse, *ctx.saved_tensors, *ctx.numbers)
+    saved_tensors = ctx.saved_tensors  # read once: recomputation hands them out once
+    if dy is None:  # lse alone is differentiated
+        *_, y, _ = saved_tensors
+        dy = torch.zeros_like(y)
+    gradients = _attention_backward(dy, dlse, *saved_tensors, *ctx.numbers)
     return *(g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad, strict=False)), *[None] * 7
 
 

@@ -1,6 +1,7 @@
 """Shared by the whole suite: one torch thread, a working folder, and what detected each bug of the museum."""
 
 import contextlib
+import gc
 import importlib
 import os
 import statistics
@@ -19,6 +20,15 @@ def pytest_configure() -> None:
     """
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_finish() -> None:
+    """Modules and thousands of tests stay until the end, and each collection of garbage would walk all of them.
+
+    That took a third of the time of test_size.py, test_vacuity.py and test_own_ops.py: a call that needs much memory
+    collects garbage. In a kernel's own process modules are frozen too (`fast_imports`).
+    """
+    gc.freeze()
 
 
 @pytest.fixture

@@ -184,7 +184,8 @@ def _bytes_differ(after: torch.Tensor, before: torch.Tensor) -> bool:
 
 
 def _bytes(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous().view(torch.uint8)
+    # an axis of stride 1 first: one column of a wider tensor is contiguous, but its stride takes no view as bytes
+    return x.contiguous().unsqueeze(-1).view(torch.uint8)
 
 
 def _strides(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:

@@ -26,7 +26,8 @@ FIRST_PAGES = {
         _REPLAY,
     ),
     "wrong_gradient": ("gradient of weight", "lengths [1]", "each wrong element is 2 x the reference", _REPLAY),
-    "unwritten_row": (r"lengths \[(3|1, 2)\]", "y was never written in row 2 of the pack", _REPLAY),
+    # what lies in memory that was never written decides which small layouts fail
+    "unwritten_row": (r"lengths \[\d(, \d)*\]", r"y was never written in row \d of the pack", _REPLAY),
     "slack_rows": (
         "lengths [1]",
         "slack 1",
