@@ -9,7 +9,7 @@ from torch.utils.data import IterableDataset, Sampler, get_worker_info
 from packproof.base.arguments import whole_number
 from packproof.base.errors import ArgumentError, LayoutError, checked_init
 from packproof.base.wording import kind
-from packproof.packs.progress import Progress, read_state
+from packproof.packs.progress import PackProgress, read_state
 from packproof.refs.packers import Piece, packs_of
 from packproof.refs.packing import PackLayout
 
@@ -74,7 +74,7 @@ class PackSampler(Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of an epoch, from its first pack. Without shuffle it is always the same."""
-        self._epoch, self._progress = whole_number("set_epoch", "epoch", epoch), Progress()
+        self._epoch, self._progress = whole_number("set_epoch", "epoch", epoch), PackProgress()
         generator = torch.Generator().manual_seed(self._seed + self._epoch)
         n = len(self._lengths)
         order = torch.randperm(n, generator=generator).tolist() if self._shuffle else range(n)
@@ -143,7 +143,7 @@ class PackStream(IterableDataset[list[tuple[Any, Piece]]]):
         if not isinstance(documents, Iterable):
             raise ArgumentError(f"PackStream: documents is {kind(documents)}; an iterable of them was expected")
         packs_of([], capacity, packer, window)  # refuses them now, not at the first document
-        self._progress = Progress()
+        self._progress = PackProgress()
         self._documents, self._length = documents, length or _token_count
         self._packing = {"capacity": capacity, "packer": packer, "window": window}
 

@@ -11,7 +11,7 @@ from packproof.base.wording import kind
 T = TypeVar("T")
 
 
-class Progress:
+class PackProgress:
     """The packs yielded by the last iteration."""
 
     def __init__(self) -> None:

@@ -33,6 +33,9 @@ def check(
         float, typer.Option(help="how many more packs than first fit a packer may make, as a share", min=0)
     ] = 0.1,
     lengths: Annotated[str | None, typer.Option(help="judge documents of these lengths alone; comma-separated")] = None,
+    property: Annotated[  # noqa: A002
+        list[str] | None, typer.Option(help="laws to judge; comma-separated  [default: all]")
+    ] = None,
     profile: Annotated[str, typer.Option(help="quick, standard or thorough: how many are drawn")] = "standard",
     timeout: Annotated[float, typer.Option(help="seconds that one call may take", min=0.001, max=86_400)] = 60,
     seed: Annotated[int, seed_option("another seed draws other documents")] = 0,
@@ -63,6 +66,7 @@ def check(
         keeps_order=keeps_order,
         excess=excess,
         lengths=None if lengths is None else _numbers("--lengths", split_names([lengths]), 0),
+        properties=split_names(property),
         profile=profile,
         seed=seed,
         timeout=timeout,

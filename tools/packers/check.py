@@ -28,7 +28,7 @@ from packproof.harness.report import (
     Verdict,
 )
 from packproof.harness.report.wording import failure_texts
-from packproof.packers.documents import Documents, drawn_documents
+from packproof.packers.documents import DocumentCase, drawn_documents
 from packproof.packers.kinds import NotApplicable
 from packproof.packers.packings import NoPacks
 from packproof.packers.request import N_DRAWN, PackerRequest, packer_request
@@ -43,6 +43,7 @@ def check_packs(
     capacity: int | Sequence[int] | None = None,
     keeps_order: bool = False,
     excess: float = 0.1,
+    properties: Sequence[str] | None = None,
     profile: str = "standard",
     seed: int = 0,
 ) -> tuple[Verdict, ...]:
@@ -54,6 +55,7 @@ def check_packs(
     capacity: rows of a pack, one number or several; None for seven from 1 to 1,000.
     keeps_order: whether the packer promises packs in the order of arrival.
     excess: how many more packs than first fit a packer may make, as a share.
+    properties: the laws to judge by name; None for all.
     profile: "quick", "standard" or "thorough": how many documents are drawn.
 
     Returns the verdicts. Raises CheckFailed, with the smallest documents, if a law does not hold; ArgumentError for a
@@ -71,6 +73,7 @@ def check_packs(
         capacity=capacity,
         keeps_order=keeps_order,
         excess=excess,
+        properties=properties,
         profile=profile,
         seed=seed,
     )
@@ -101,8 +104,13 @@ def run_packer_check(request: PackerRequest, *, in_own_processes: bool = False) 
     def report_lost_law(number: int, text: str) -> Callable[[], Iterator[Event]]:
         cell = cells[number]
         progress = last_documents.get(cell)
-        failure = Failure(progress.lengths if progress else (), "", (text,), 0, 0, fault="hung")
-        return lambda: iter([CellFinished(Verdict(cell, "eager", "failed", 0, request.timeout, failure=failure))])
+        failure = Failure(progress.lengths if progress else (), "", (text,), progress.examples if progress else 0, 0)
+        verdict = Verdict(cell, "eager", "failed", failure.example, request.timeout, failure=failure)
+
+        def report() -> Iterator[Event]:
+            yield CellFinished(verdict)
+
+        return report
 
     run_apart = partial(
         run_on_every_core, units, "cpu", record_type=Event, retry=report_lost_law, max_silence=request.timeout
@@ -128,7 +136,8 @@ class _LawCheck:
     def __init__(self, request: PackerRequest, cell: Cell) -> None:
         self._request, self._cell = request, cell
         self._law = request.laws[cell.property]
-        self._refusals: dict[str, Documents] = {}
+        self._refusals: dict[str, DocumentCase] = {}
+        self._violations: dict[DocumentCase, tuple[str, ...]] = {}  # a function may break a law at the first call alone
         self._examples = self._refused = 0
         self._start = time.monotonic()
 
@@ -144,9 +153,15 @@ class _LawCheck:
         except NotApplicable as reason:
             yield CellFinished(Verdict(self._cell, "eager", "skipped", 0, 0.0, reason=str(reason)))
 
-    def _violation(self, documents: Documents) -> tuple[str, ...]:
+    def _violation(self, documents: DocumentCase) -> tuple[str, ...]:
         """The lines of the first violation at these documents, () for none and for a refusal."""
         self._examples += 1
+        lines = self._judge(documents)
+        if lines:
+            self._violations[documents] = lines
+        return lines
+
+    def _judge(self, documents: DocumentCase) -> tuple[str, ...]:
         try:
             return tuple(self._law(self._request.function, documents, self._request.declared))
         except NoPacks as reason:
@@ -159,7 +174,7 @@ class _LawCheck:
                 self._refusals.setdefault(one_line_reason(error), documents)
             return ()
 
-    def _find(self, n_examples: int, within: Documents | None) -> Documents | None:
+    def _find(self, n_examples: int, within: DocumentCase | None) -> DocumentCase | None:
         """Documents with a violation, as small as Hypothesis makes them; None if none were drawn.
 
         within: documents with a violation; None for any capacity.
@@ -182,7 +197,7 @@ class _LawCheck:
         except NoSuchExample:
             return None
 
-    def _failure(self, documents: Documents) -> Failure:
+    def _failure(self, documents: DocumentCase) -> Failure:
         """The failure at the smallest documents with a violation, beginning from these."""
         first_example, smallest = self._examples, documents
         if documents.are_ordinary and self._request.lengths is None:
@@ -190,7 +205,7 @@ class _LawCheck:
                 filter(None, [documents, self._find(N_DRAWN["standard"], documents)]),
                 key=lambda d: (len(d.lengths), sum(d.lengths)),
             )
-        lines = (smallest.text(), *self._violation(smallest), *filter(None, [self._request.replay_line(smallest)]))
+        lines = (smallest.text(), *self._violations[smallest], *filter(None, [self._request.replay_line(smallest)]))
         return Failure(smallest.lengths, "", lines, first_example, self._examples - first_example)
 
     def _finished(self, failure: Failure | None) -> CellFinished:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from packproof.base.wording import kind, plural
-from packproof.packers.documents import IGNORE_INDEX, Documents
+from packproof.packers.documents import IGNORE_INDEX, DocumentCase
 from packproof.packers.packings import NoPacks
 
 OFFSETS = ("cu_seqlens", "cu_seq_lens", "cu_seqlens_q", "cu_seqlens_k", "cu_seq_lens_q", "cu_seq_lens_k")
@@ -24,7 +24,7 @@ LONGEST = ("max_seqlen", "max_seqlen_q", "max_seqlen_k", "max_length_q", "max_le
 class Collation:
     """A batch and its documents."""
 
-    documents: Documents
+    documents: DocumentCase
     batch: Mapping[str, Any]
 
     @cached_property
@@ -47,7 +47,7 @@ class Collation:
         return None if self.batch.get(name) is None else _row(name, self.batch[name])
 
 
-def read_collation(documents: Documents, value: Any) -> Collation:
+def read_collation(documents: DocumentCase, value: Any) -> Collation:
     """The batch of a collator, from its return value. Raises NoPacks."""
     entries = getattr(value, "data", value)  # transformers' BatchEncoding
     if not isinstance(entries, Mapping):

@@ -17,7 +17,7 @@ _MANY = 200  # documents among which a packer's fill shows
 
 
 @dataclass(frozen=True)
-class Documents:
+class DocumentCase:
     """Documents in order of arrival."""
 
     lengths: tuple[int, ...]
@@ -32,7 +32,7 @@ class Documents:
         """Whether there are some, each has a token, and each fits into a pack."""
         return bool(self.lengths) and all(0 < n <= self.capacity for n in self.lengths)
 
-    def of_one_pack(self) -> "Documents":
+    def of_one_pack(self) -> "DocumentCase":
         """The first of them, up to the capacity of one pack; at least one."""
         ends = list(accumulate(self.lengths))
         n_fitting = sum(end <= self.capacity for end in ends)
@@ -61,12 +61,12 @@ class Documents:
         return f"capacity {self.capacity}" + (", with labels" if self.labelled else "")
 
 
-def golden_documents(capacities: Sequence[int], seed: int) -> Iterator[Documents]:
+def golden_documents(capacities: Sequence[int], seed: int) -> Iterator[DocumentCase]:
     """Documents around the breaking points of packers and collators, small ones first."""
     for capacity in capacities:
         for n in dict.fromkeys((1, 2, capacity // 2, capacity - 1, capacity)):
             if 0 < n <= capacity:
-                yield Documents((n,), capacity)
+                yield DocumentCase((n,), capacity)
         half = capacity // 2
         for lengths in (
             (1, 1),  # the second begins where positions and labels of the first end
@@ -80,12 +80,12 @@ def golden_documents(capacities: Sequence[int], seed: int) -> Iterator[Documents
         yield from _if_ordinary(many_lengths(capacity, seed), capacity)
 
 
-def unusual_documents(capacities: Sequence[int]) -> Iterator[Documents]:
+def unusual_documents(capacities: Sequence[int]) -> Iterator[DocumentCase]:
     """Documents for a packer to take or refuse: none, empty ones, and longer ones than a pack."""
     for capacity in capacities:
         half = max(capacity // 2, 1)
         for lengths in ((), (0,), (0, half), (half, 0), (half, 0, 0, 1), (capacity + 1,), (half, 2 * capacity + 1, 1)):
-            yield Documents(lengths, capacity)
+            yield DocumentCase(lengths, capacity)
 
 
 def many_lengths(capacity: int, seed: int) -> tuple[int, ...]:
@@ -94,11 +94,11 @@ def many_lengths(capacity: int, seed: int) -> tuple[int, ...]:
     return tuple(1 + int(capacity * draw.random() ** 2) if capacity > 1 else 1 for _ in range(_MANY))
 
 
-def drawn_documents(capacities: Sequence[int]) -> st.SearchStrategy[Documents]:
+def drawn_documents(capacities: Sequence[int]) -> st.SearchStrategy[DocumentCase]:
     """Ordinary documents of any lengths."""
     return st.sampled_from(list(capacities)).flatmap(
         lambda capacity: st.builds(
-            Documents,
+            DocumentCase,
             st.lists(st.integers(1, capacity), min_size=1, max_size=40).map(tuple),
             st.just(capacity),
             st.booleans(),
@@ -106,9 +106,9 @@ def drawn_documents(capacities: Sequence[int]) -> st.SearchStrategy[Documents]:
     )
 
 
-def _if_ordinary(lengths: tuple[int, ...], capacity: int) -> Iterator[Documents]:
-    documents = Documents(lengths, capacity)
+def _if_ordinary(lengths: tuple[int, ...], capacity: int) -> Iterator[DocumentCase]:
+    documents = DocumentCase(lengths, capacity)
     if documents.are_ordinary:
         yield documents
         if len(lengths) < _MANY:
-            yield Documents(lengths, capacity, labelled=True)
+            yield DocumentCase(lengths, capacity, labelled=True)

@@ -14,15 +14,16 @@ from torch.utils.data._utils import worker as torch_worker
 
 from packproof.base.errors import UsageError
 from packproof.base.importing import one_line_reason
+from packproof.base.wording import plural
 from packproof.packers.collations import COLLATION_LAWS, read_collation
-from packproof.packers.documents import Documents
+from packproof.packers.documents import DocumentCase
 from packproof.packers.packings import PACKING_LAWS, Declared, Packing, read_packing
 from packproof.packers.streams import read_stream
 
 _RANKS = (1, 2, 3)
 _WORKERS = 2
 Function = Callable[..., Any]
-Law = Callable[[Function, Documents, Declared], Iterator[str]]
+Law = Callable[[Function, DocumentCase, Declared], Iterator[str]]
 
 
 class NotApplicable(Exception):
@@ -30,7 +31,7 @@ class NotApplicable(Exception):
 
 
 @dataclass(frozen=True)
-class Kind:
+class PackerKind:
     """One kind of function."""
 
     about: str
@@ -47,31 +48,31 @@ class Kind:
 # How each is called
 
 
-def _pack(packer: Function, documents: Documents) -> Packing:
+def _pack(packer: Function, documents: DocumentCase) -> Packing:
     return read_packing(documents, packer(list(documents.lengths), documents.capacity))
 
 
-def _sample(make: Function, documents: Documents, rank: int = 0, ranks: int = 1) -> Any:
+def _sample(make: Function, documents: DocumentCase, rank: int = 0, ranks: int = 1) -> Any:
     return make(list(documents.lengths), documents.capacity, rank, ranks)
 
 
-def _packs_of_ranks(make: Function, documents: Documents, ranks: int) -> list[Packing]:
+def _packs_of_ranks(make: Function, documents: DocumentCase, ranks: int) -> list[Packing]:
     return [read_packing(documents, _sample(make, documents, rank, ranks)) for rank in range(ranks)]
 
 
-def _stream(make: Function, documents: Documents) -> Any:
+def _stream(make: Function, documents: DocumentCase) -> Any:
     return make(documents.features(), documents.capacity)
 
 
-def _read_stream(make: Function, documents: Documents) -> Packing:
+def _read_stream(make: Function, documents: DocumentCase) -> Packing:
     return read_stream(documents, _stream(make, documents))
 
 
 # Laws of what is returned
 
 
-def _packing_law(name: str, call: Callable[[Function, Documents], Packing]) -> Law:
-    def judge(function: Function, documents: Documents, declared: Declared) -> Iterator[str]:
+def _packing_law(name: str, call: Callable[[Function, DocumentCase], Packing]) -> Law:
+    def judge(function: Function, documents: DocumentCase, declared: Declared) -> Iterator[str]:
         yield from PACKING_LAWS[name](call(function, documents), declared)
 
     return judge
@@ -80,7 +81,7 @@ def _packing_law(name: str, call: Callable[[Function, Documents], Packing]) -> L
 def _sampler_law(name: str) -> Law:
     """The law for the packs of all ranks together, for one rank, two and three."""
 
-    def judge(make: Function, documents: Documents, declared: Declared) -> Iterator[str]:
+    def judge(make: Function, documents: DocumentCase, declared: Declared) -> Iterator[str]:
         for ranks in _RANKS if name == "complete" else (1,):
             packs = [pack for packing in _packs_of_ranks(make, documents, ranks) for pack in packing.packs]
             for line in PACKING_LAWS[name](Packing(documents, _without_repeats(packs, ranks)), declared):
@@ -97,7 +98,7 @@ def _without_repeats(packs: Sequence[tuple[Any, ...]], ranks: int) -> tuple[tupl
 
 
 def _collation_law(name: str) -> Law:
-    def judge(collate: Function, documents: Documents, _: Declared) -> Iterator[str]:
+    def judge(collate: Function, documents: DocumentCase, _: Declared) -> Iterator[str]:
         yield from COLLATION_LAWS[name](read_collation(documents, collate(documents.features())))
 
     return judge
@@ -106,10 +107,12 @@ def _collation_law(name: str) -> Law:
 # Laws of several calls
 
 
-def _repeatable(make_arguments: Callable[[Documents], Any], call: Callable[[Function, Any, Documents], Any]) -> Law:
+def _repeatable(
+    make_arguments: Callable[[DocumentCase], Any], call: Callable[[Function, Any, DocumentCase], Any]
+) -> Law:
     """The same call gives the same, and changes nothing of its caller's."""
 
-    def judge(function: Function, documents: Documents, _: Declared) -> Iterator[str]:
+    def judge(function: Function, documents: DocumentCase, _: Declared) -> Iterator[str]:
         arguments = make_arguments(documents)
         result = call(function, arguments, documents)
         result_before = copy.deepcopy(result)
@@ -124,12 +127,12 @@ def _repeatable(make_arguments: Callable[[Documents], Any], call: Callable[[Func
     return judge
 
 
-def _call_packer(packer: Function, lengths: Any, documents: Documents) -> Any:
+def _call_packer(packer: Function, lengths: Any, documents: DocumentCase) -> Any:
     value = packer(lengths, documents.capacity)
     return list(value) if isinstance(value, Iterator) else value
 
 
-def _equal_ranks(make: Function, documents: Documents, _: Declared) -> Iterator[str]:
+def _equal_ranks(make: Function, documents: DocumentCase, _: Declared) -> Iterator[str]:
     """Every rank has equally many packs, its length."""
     for ranks in _RANKS:
         samplers = [_sample(make, documents, rank, ranks) for rank in range(ranks)]
@@ -143,7 +146,7 @@ def _equal_ranks(make: Function, documents: Documents, _: Declared) -> Iterator[
             return
 
 
-def _epochs(make: Function, documents: Documents, declared: Declared) -> Iterator[str]:
+def _epochs(make: Function, documents: DocumentCase, declared: Declared) -> Iterator[str]:
     """Another epoch has the same documents."""
     sampler = _sample(make, documents)
     if not hasattr(sampler, "set_epoch"):
@@ -155,7 +158,9 @@ def _epochs(make: Function, documents: Documents, declared: Declared) -> Iterato
             return
 
 
-def _resumes(make: Callable[[Function, Documents], Any], function: Function, documents: Documents, _: Declared) -> Any:
+def _resumes(
+    make: Callable[[Function, DocumentCase], Any], function: Function, documents: DocumentCase, _: Declared
+) -> Any:
     """After any pack, a new iterable with the state of the interrupted one yields the same remaining packs."""
     stream = make(function, documents)
     if not (hasattr(stream, "state_dict") and hasattr(stream, "load_state_dict")):
@@ -168,16 +173,14 @@ def _resumes(make: Callable[[Function, Documents], Any], function: Function, doc
         resumed.load_state_dict(copy.deepcopy(interrupted.state_dict()))
         remaining = list(map(repr, resumed))
         if packs_before + remaining != packs:
-            position = next(
-                (k for k, pack in enumerate(rest) if packs[n_before + k : n_before + k + 1] != [pack]), None
-            )
-            yield f"resumed after {n_before} of {len(packs)} packs it yields {len(remaining)} more" + (
-                "" if position is None else f", and pack {n_before + position} is another"
+            is_count_right = len(remaining) == len(packs) - n_before
+            yield f"resumed after {n_before} of {plural(len(packs), 'pack')} it yields {len(remaining)} more" + (
+                ", of which one is another" if is_count_right else ""
             )
             return
 
 
-def _workers(make: Function, documents: Documents, declared: Declared) -> Iterator[str]:
+def _workers(make: Function, documents: DocumentCase, declared: Declared) -> Iterator[str]:
     """Two workers of a data loader share the documents: none is lost, none comes twice."""
     dataset = _stream(make, documents)
     if not isinstance(dataset, IterableDataset):
@@ -207,8 +210,8 @@ def _in_worker(number: int, dataset: IterableDataset[Any]) -> Iterator[None]:
         torch_worker._worker_info = previous
 
 
-KINDS: Mapping[str, Kind] = {
-    "packer": Kind(
+PACKER_KINDS: Mapping[str, PackerKind] = {
+    "packer": PackerKind(
         "pack(lengths, capacity): packs, each a list of numbers of documents, or of pieces (document, start, stop)",
         ("lengths", "capacity"),
         {
@@ -216,16 +219,16 @@ KINDS: Mapping[str, Kind] = {
             "repeated": _repeatable(lambda documents: list(documents.lengths), _call_packer),
         },
     ),
-    "collator": Kind(
+    "collator": PackerKind(
         "collate(documents): a batch of one row, input_ids (1, rows) among its entries, of mappings with input_ids",
         ("documents",),
         {
             **{name: _collation_law(name) for name in COLLATION_LAWS},
-            "repeated": _repeatable(Documents.features, lambda collate, features, _: collate(features)),
+            "repeated": _repeatable(DocumentCase.features, lambda collate, features, _: collate(features)),
         },
         one_pack=True,
     ),
-    "sampler": Kind(
+    "sampler": PackerKind(
         "make(lengths, capacity, rank, ranks): an iterable of packs, each a list of numbers of documents",
         ("lengths", "capacity", "rank", "ranks"),
         {
@@ -235,7 +238,7 @@ KINDS: Mapping[str, Kind] = {
             "resume": partial(_resumes, _sample),
         },
     ),
-    "stream": Kind(
+    "stream": PackerKind(
         "make(documents, capacity): an iterable of packs of documents, of (document, piece), or of collated rows",
         ("documents", "capacity"),
         {
@@ -243,7 +246,7 @@ KINDS: Mapping[str, Kind] = {
             "resume": partial(_resumes, _stream),
             "workers": _workers,
             "repeated": _repeatable(
-                Documents.features, lambda make, features, documents: list(make(features, documents.capacity))
+                DocumentCase.features, lambda make, features, documents: list(make(features, documents.capacity))
             ),
         },
     ),
@@ -258,12 +261,12 @@ def kind_of(function: Function) -> str:
     parameters = [p for p in _parameters(function) if p.kind < p.KEYWORD_ONLY]
     names = tuple(p.name for p in parameters)
     for name in ("sampler", "stream", "packer"):
-        required = KINDS[name].required
+        required = PACKER_KINDS[name].required
         if names[: len(required)] == required:
             return name
     if sum(p.default is p.empty for p in parameters) == 1:
         return "collator"
-    forms = ", ".join(f"({', '.join(entry.required)}) of a {name}" for name, entry in KINDS.items())
+    forms = ", ".join(f"({', '.join(entry.required)}) of a {name}" for name, entry in PACKER_KINDS.items())
     raise UsageError(f"kind: the function takes ({', '.join(names)}), expected {forms}; name its kind with --kind")
 
 

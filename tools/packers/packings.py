@@ -7,7 +7,7 @@ from operator import index
 from typing import Any
 
 from packproof.base.wording import kind, plural
-from packproof.packers.documents import Documents
+from packproof.packers.documents import DocumentCase
 from packproof.refs import Piece, pack_first_fit, pack_in_order
 
 
@@ -19,7 +19,7 @@ class NoPacks(Exception):
 class Packing:
     """Packs of documents."""
 
-    documents: Documents
+    documents: DocumentCase
     packs: tuple[tuple[Piece, ...], ...]
 
     def pieces(self) -> list[list[tuple[int, Piece]]]:
@@ -36,25 +36,25 @@ class Declared:
     """The declarations of a packer."""
 
     keeps_order: bool = False
-    """Documents come in the order of their arrival."""
+    """DocumentCase come in the order of their arrival."""
     excess: float = 0.1
     """The share of packs allowed above the baseline: first fit, or in order if it keeps the order."""
 
 
-def read_packing(documents: Documents, value: Any) -> Packing:
+def read_packing(documents: DocumentCase, value: Any) -> Packing:
     """The packs of a packer, from its return value. Raises NoPacks."""
     if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
         raise NoPacks(f"it returned {kind(value)}; expected packs, each a list of numbers of documents or of pieces")
     return Packing(documents, tuple(_read_pack(documents, k, pack) for k, pack in enumerate(value)))
 
 
-def _read_pack(documents: Documents, number: int, pack: Any) -> tuple[Piece, ...]:
+def _read_pack(documents: DocumentCase, number: int, pack: Any) -> tuple[Piece, ...]:
     if isinstance(pack, str | Mapping) or not isinstance(pack, Iterable):
         raise NoPacks(f"pack {number} is {kind(pack)}; expected a list of numbers of documents or of pieces")
     return tuple(_read_piece(documents, number, entry) for entry in pack)
 
 
-def _read_piece(documents: Documents, number: int, entry: Any) -> Piece:
+def _read_piece(documents: DocumentCase, number: int, entry: Any) -> Piece:
     """A piece: `Piece`, (document, start, stop), or the number of a document, for all of it."""
     try:
         if isinstance(entry, Piece):

@@ -10,8 +10,8 @@ from packproof.base.importing import one_line_reason
 from packproof.base.names import SEED, is_seed, require_known
 from packproof.harness.process.naming import Location
 from packproof.harness.report import Cell
-from packproof.packers.documents import CAPACITIES, Documents, golden_documents, unusual_documents
-from packproof.packers.kinds import KINDS, Law, kind_of
+from packproof.packers.documents import CAPACITIES, DocumentCase, golden_documents, unusual_documents
+from packproof.packers.kinds import PACKER_KINDS, Law, kind_of
 from packproof.packers.packings import Declared
 
 N_DRAWN = {"quick": 20, "standard": 200, "thorough": 2000}
@@ -27,7 +27,7 @@ class PackerRequest:
     name: str
     """Its name in reports."""
     kind: str
-    """A key of KINDS."""
+    """A key of PACKER_KINDS."""
     capacities: tuple[int, ...] = CAPACITIES
     """Rows of a pack."""
     declared: Declared = field(default_factory=Declared)
@@ -40,30 +40,37 @@ class PackerRequest:
     target: str = ""
     """Its name on a command line; "" without one."""
 
+    properties: tuple[str, ...] = ()
+    """The laws to judge; () for all."""
+
     @property
     def laws(self) -> Mapping[str, Law]:
         """The laws to judge, by name."""
-        return KINDS[self.kind].laws
+        return {
+            name: law
+            for name, law in PACKER_KINDS[self.kind].laws.items()
+            if name in self.properties or not self.properties
+        }
 
     def cells(self) -> tuple[Cell, ...]:
         """One cell for each law."""
         return tuple(Cell(self.kind, self.name, law, "all", "cpu") for law in self.laws)
 
-    def golden(self) -> Iterator[Documents]:
+    def golden(self) -> Iterator[DocumentCase]:
         """The documents of every check, small ones first; unusual ones, for the function to take or refuse, last."""
         if self.lengths is not None:
             for capacity in self.capacities:
-                yield Documents(self.lengths, capacity)
-                yield Documents(self.lengths, capacity, labelled=True)
+                yield DocumentCase(self.lengths, capacity)
+                yield DocumentCase(self.lengths, capacity, labelled=True)
             return
         cases = chain(golden_documents(self.capacities, self.seed), unusual_documents(self.capacities))
         yield from dict.fromkeys(map(self.as_called, cases))
 
-    def as_called(self, documents: Documents) -> Documents:
+    def as_called(self, documents: DocumentCase) -> DocumentCase:
         """The documents of one call; a collator gets one pack."""
-        return documents.of_one_pack() if KINDS[self.kind].one_pack else documents
+        return documents.of_one_pack() if PACKER_KINDS[self.kind].one_pack else documents
 
-    def replay_line(self, documents: Documents) -> str:
+    def replay_line(self, documents: DocumentCase) -> str:
         """The command to judge these documents alone."""
         if not self.target or len(documents.lengths) > _MOST_SHOWN:
             return ""
@@ -80,6 +87,7 @@ def packer_request(
     keeps_order: bool = False,
     excess: float = 0.1,
     lengths: tuple[int, ...] | None = None,
+    properties: Sequence[str] | None = None,
     profile: str = "standard",
     seed: int = 0,
     timeout: float = 60.0,
@@ -93,10 +101,11 @@ def packer_request(
         raise ArgumentError(f"excess: {excess!r}, expected a share of at least 0")
     if not is_seed(seed):
         raise ArgumentError(f"seed: {seed!r}, expected {SEED}")
+    kind_name = require_known("kind", kind, PACKER_KINDS) if kind else kind_of(function)
     return PackerRequest(
         function,
         target or getattr(function, "__name__", type(function).__name__),
-        require_known("kind", kind, KINDS) if kind else kind_of(function),
+        kind_name,
         capacities,
         Declared(keeps_order, excess),
         lengths,
@@ -104,6 +113,7 @@ def packer_request(
         seed,
         timeout,
         target,
+        tuple(require_known("property", name, PACKER_KINDS[kind_name].laws) for name in properties or ()),
     )
 
 
@@ -120,4 +130,4 @@ def load_function(target: str) -> Callable[..., Any]:
             ) from error
     if not callable(function):
         raise UsageError(f"target {target!r}: {type(function).__name__}, expected a function")
-    return function
+    return function  # type: ignore[no-any-return]

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 
 from packproof.base.wording import kind
-from packproof.packers.documents import Documents
+from packproof.packers.documents import DocumentCase
 from packproof.packers.packings import NoPacks, Packing
 from packproof.refs import Piece
 
 
-def read_stream(documents: Documents, packs: Iterable[Any]) -> Packing:
+def read_stream(documents: DocumentCase, packs: Iterable[Any]) -> Packing:
     """The packs of a stream. All ids are different, so each token is recognised. Raises NoPacks."""
     places = {
         token: (document, position)
