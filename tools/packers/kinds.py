@@ -17,7 +17,7 @@ from packproof.base.importing import one_line_reason
 from packproof.base.wording import plural
 from packproof.packers.collations import COLLATION_LAWS, read_collation
 from packproof.packers.documents import DocumentCase
-from packproof.packers.packings import PACKING_LAWS, Declared, Packing, read_packing
+from packproof.packers.packings import PACKING_LAWS, Declared, PackedDocuments, read_packing
 from packproof.packers.streams import read_stream
 
 _RANKS = (1, 2, 3)
@@ -48,7 +48,7 @@ class PackerKind:
 # How each is called
 
 
-def _pack(packer: Function, documents: DocumentCase) -> Packing:
+def _pack(packer: Function, documents: DocumentCase) -> PackedDocuments:
     return read_packing(documents, packer(list(documents.lengths), documents.capacity))
 
 
@@ -56,7 +56,7 @@ def _sample(make: Function, documents: DocumentCase, rank: int = 0, ranks: int =
     return make(list(documents.lengths), documents.capacity, rank, ranks)
 
 
-def _packs_of_ranks(make: Function, documents: DocumentCase, ranks: int) -> list[Packing]:
+def _packs_of_ranks(make: Function, documents: DocumentCase, ranks: int) -> list[PackedDocuments]:
     return [read_packing(documents, _sample(make, documents, rank, ranks)) for rank in range(ranks)]
 
 
@@ -64,14 +64,14 @@ def _stream(make: Function, documents: DocumentCase) -> Any:
     return make(documents.features(), documents.capacity)
 
 
-def _read_stream(make: Function, documents: DocumentCase) -> Packing:
+def _read_stream(make: Function, documents: DocumentCase) -> PackedDocuments:
     return read_stream(documents, _stream(make, documents))
 
 
 # Laws of what is returned
 
 
-def _packing_law(name: str, call: Callable[[Function, DocumentCase], Packing]) -> Law:
+def _packing_law(name: str, call: Callable[[Function, DocumentCase], PackedDocuments]) -> Law:
     def judge(function: Function, documents: DocumentCase, declared: Declared) -> Iterator[str]:
         yield from PACKING_LAWS[name](call(function, documents), declared)
 
@@ -84,7 +84,7 @@ def _sampler_law(name: str) -> Law:
     def judge(make: Function, documents: DocumentCase, declared: Declared) -> Iterator[str]:
         for ranks in _RANKS if name == "complete" else (1,):
             packs = [pack for packing in _packs_of_ranks(make, documents, ranks) for pack in packing.packs]
-            for line in PACKING_LAWS[name](Packing(documents, _without_repeats(packs, ranks)), declared):
+            for line in PACKING_LAWS[name](PackedDocuments(documents, _without_repeats(packs, ranks)), declared):
                 yield line + (f", with {ranks} ranks" if ranks > 1 else "")
                 return
 

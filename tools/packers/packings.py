@@ -16,7 +16,7 @@ class NoPacks(Exception):
 
 
 @dataclass(frozen=True)
-class Packing:
+class PackedDocuments:
     """Packs of documents."""
 
     documents: DocumentCase
@@ -36,16 +36,16 @@ class Declared:
     """The declarations of a packer."""
 
     keeps_order: bool = False
-    """DocumentCase come in the order of their arrival."""
+    """Documents come in the order of their arrival."""
     excess: float = 0.1
     """The share of packs allowed above the baseline: first fit, or in order if it keeps the order."""
 
 
-def read_packing(documents: DocumentCase, value: Any) -> Packing:
+def read_packing(documents: DocumentCase, value: Any) -> PackedDocuments:
     """The packs of a packer, from its return value. Raises NoPacks."""
     if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
         raise NoPacks(f"it returned {kind(value)}; expected packs, each a list of numbers of documents or of pieces")
-    return Packing(documents, tuple(_read_pack(documents, k, pack) for k, pack in enumerate(value)))
+    return PackedDocuments(documents, tuple(_read_pack(documents, k, pack) for k, pack in enumerate(value)))
 
 
 def _read_pack(documents: DocumentCase, number: int, pack: Any) -> tuple[Piece, ...]:
@@ -78,7 +78,7 @@ def _read_piece(documents: DocumentCase, number: int, entry: Any) -> Piece:
     return Piece(document, start, stop)
 
 
-def complete(packing: Packing, _: Declared) -> Iterator[str]:
+def complete(packing: PackedDocuments, _: Declared) -> Iterator[str]:
     """Each token of each document is in one pack."""
     for document, pieces in enumerate(packing.pieces()):
         length = packing.documents.lengths[document]
@@ -99,7 +99,7 @@ def complete(packing: Packing, _: Declared) -> Iterator[str]:
                 return
 
 
-def within_capacity(packing: Packing, _: Declared) -> Iterator[str]:
+def within_capacity(packing: PackedDocuments, _: Declared) -> Iterator[str]:
     """No pack has more tokens than its capacity. A longer document may have a pack to itself: its caller sees it."""
     for number, pack in enumerate(packing.packs):
         tokens, capacity = sum(map(len, pack)), packing.documents.capacity
@@ -109,7 +109,7 @@ def within_capacity(packing: Packing, _: Declared) -> Iterator[str]:
             return
 
 
-def in_order(packing: Packing, declared: Declared) -> Iterator[str]:
+def in_order(packing: PackedDocuments, declared: Declared) -> Iterator[str]:
     """The pieces of a document come in order; documents too, if the packer keeps their order."""
     for document, pieces in enumerate(packing.pieces()):
         for (_, piece), (number, next_piece) in pairwise(pieces):
@@ -127,7 +127,7 @@ def in_order(packing: Packing, declared: Declared) -> Iterator[str]:
                 return
 
 
-def fill(packing: Packing, declared: Declared) -> Iterator[str]:
+def fill(packing: PackedDocuments, declared: Declared) -> Iterator[str]:
     """The number of packs is at most a share above first fit's."""
     documents = packing.documents
     if not documents.are_ordinary:
@@ -145,7 +145,7 @@ def _first_fit(lengths: tuple[int, ...], capacity: int) -> list[tuple[Piece, ...
     return pack_first_fit(lengths, capacity, window=len(lengths))
 
 
-PACKING_LAWS: Mapping[str, Callable[[Packing, Declared], Iterator[str]]] = {
+PACKING_LAWS: Mapping[str, Callable[[PackedDocuments, Declared], Iterator[str]]] = {
     "complete": complete,
     "capacity": within_capacity,
     "order": in_order,

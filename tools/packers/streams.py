@@ -7,18 +7,18 @@ import torch
 
 from packproof.base.wording import kind
 from packproof.packers.documents import DocumentCase
-from packproof.packers.packings import NoPacks, Packing
+from packproof.packers.packings import NoPacks, PackedDocuments
 from packproof.refs import Piece
 
 
-def read_stream(documents: DocumentCase, packs: Iterable[Any]) -> Packing:
+def read_stream(documents: DocumentCase, packs: Iterable[Any]) -> PackedDocuments:
     """The packs of a stream. All ids are different, so each token is recognised. Raises NoPacks."""
     places = {
         token: (document, position)
         for document in range(len(documents.lengths))
         for position, token in enumerate(documents.tokens(document))
     }
-    return Packing(documents, tuple(_read_pack(places, number, pack) for number, pack in enumerate(packs)))
+    return PackedDocuments(documents, tuple(_read_pack(places, number, pack) for number, pack in enumerate(packs)))
 
 
 def _read_pack(places: Mapping[int, tuple[int, int]], number: int, pack: Any) -> tuple[Piece, ...]:
