@@ -187,8 +187,8 @@ def _stands_alone(verdict: events.Verdict) -> bool:
     cell, failure = verdict.cell, verdict.failure
     if failure is None:
         return False
-    is_strongest = bool(failure.tensor and not failure.note and cell.property in _STRONGEST)
-    return cell.property == SLACK or is_strongest or not cause(failure)
+    explains_itself = bool(failure.tensor and not (failure.note or verdict.reason))
+    return cell.property == SLACK or not cause(failure) or (explains_itself and cell.property in _STRONGEST)
 
 
 def cell_line(verdict: events.Verdict, shown: events.Verdict | None = None) -> Text:
