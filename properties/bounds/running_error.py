@@ -174,7 +174,8 @@ class RunningError(DispatchMode):
         if entry is None:
             flat = torch.empty(0, dtype=t.dtype).set_(storage)
             weak_storage = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # no other storage gets its address
-            entry = self._shadows[storage._cdata] = (weak_storage, finite_abs(flat), finite_abs(flat))
+            magnitude = finite_abs(flat)
+            entry = self._shadows[storage._cdata] = (weak_storage, magnitude, magnitude.clone())
             if len(self._shadows) > self._sweep_at:
                 self._shadows = {k: v for k, v in self._shadows.items() if not v[0].expired()}  # type: ignore[no-untyped-call]
                 self._sweep_at = max(_MIN_SWEEP_SIZE, 2 * len(self._shadows))
