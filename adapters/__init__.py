@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         segment_ids,
         seq_idx,
     )
+    from packproof.adapters.pages import Pages
     from packproof.adapters.tokens import Batched, Gaps, Packed, Padded, Tokens
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "OfKeys",
     "Packed",
     "Padded",
+    "Pages",
     "Scaled",
     "Tokens",
     "adapt",
@@ -74,6 +76,7 @@ export(
             "segment_ids",
             "seq_idx",
         ),
+        "packproof.adapters.pages": ("Pages",),
         "packproof.adapters.tokens": ("Batched", "Gaps", "Packed", "Padded", "Tokens"),
     },
 )

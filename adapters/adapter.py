@@ -15,6 +15,7 @@ from packproof.adapters.function_name import FunctionName, calling_file
 from packproof.adapters.kernel_signature import KernelSignature, required_inputs
 from packproof.adapters.metadata import Metadata, OfKeys, PerToken, cu_seqlens, mask, once
 from packproof.adapters.other_conventions import other_conventions
+from packproof.adapters.pages import Pages
 from packproof.adapters.tensor_axes import AxisOrder
 from packproof.adapters.tokens import Packed, Tokens
 from packproof.base.axes import has_key_rows, parse, role
@@ -35,6 +36,7 @@ def adapt(
     *,
     op: str | Op | None = None,
     tokens: Tokens = Packed(),  # noqa: B008
+    keys: Tokens | None = None,
     metadata: Mapping[str, Metadata] = CU_SEQLENS,
     names: Mapping[str, str] | None = None,
     axes: Mapping[str, str] | None = None,
@@ -69,6 +71,7 @@ def adapt(
     current folder, then in the folder of the calling file. A name is imported at the first call.
     op: the op of the kernel. None takes it from the kernel's own declaration, and imports the kernel at once.
     tokens: the layout of the tokens, in inputs along `t` and in outputs.
+    keys: the layout of inputs along the op's second packing, such as `Pages(size=16)` of a cache. None: as `tokens`.
     metadata: functions of `cu_seqlens` and the number of rows, by the kernel's argument names. `OfKeys` of such a
     function describes the op's second packing.
     names: the kernel's names of the op's inputs and options, where they differ.
@@ -133,6 +136,7 @@ def adapt(
         dict(converted or {}),
         tuple(positional),
         fixed_options,
+        keys,
     )
     adapter.check_declaration()
     dtype_names = long_dtypes(f"adapt({adapter.title})", dtypes)
@@ -171,6 +175,7 @@ class Adapter:
     converted: Mapping[str, Conversion] = field(default_factory=dict)
     positional: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    keys: Tokens | None = None
 
     def __post_init__(self) -> None:
         self.__qualname__ = self.__name__ = f"adapter of {self.title}"
@@ -179,6 +184,11 @@ class Adapter:
     def title(self) -> str:
         """The kernel's name, for reports."""
         return title_of(self.target)
+
+    @property
+    def page_sizes(self) -> tuple[int, ...]:
+        """The rows of a page, of a kernel that reads its keys from the pages of a cache; else ()."""
+        return self.keys.sizes if isinstance(self.keys, Pages) else ()
 
     def __call__(
         self, *positional: Any, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None = None, **keyword_arguments: Any
@@ -279,6 +289,11 @@ class Adapter:
             raise UsageError(
                 f"adapt({self.title}): tokens is {self.tokens!r}, expected Packed(), Batched(), Padded(), Gaps() or "
                 "a Tokens of your own"
+            )
+        if self.keys is not None and not (isinstance(self.keys, Tokens) and self.op.packs_keys):
+            raise UsageError(
+                f"adapt({self.title}): keys is {self.keys!r}, expected Pages() or another layout, of an op whose keys "
+                "have offsets of their own (axis u), or None"
             )
         for name, make in self.metadata.items():
             if not callable(make):
@@ -388,7 +403,8 @@ class Adapter:
             value = self._axis_orders[name].to(value)
         if value is None or not (self._is_per_token(name) or name in self.in_place):
             return value
-        laid_out = self.tokens.to(value, cu_seqlens) if self._is_per_token(name) else value
+        layout = self.keys if self.keys is not None and self._is_per_key(name) else self.tokens
+        laid_out = layout.to(value, cu_seqlens) if self._is_per_token(name) else value
         return laid_out.clone() if name in self.in_place else laid_out
 
     def _metadata_value(self, make: Metadata, cu_seqlens: Tensor, rows: int) -> Any:

@@ -113,6 +113,7 @@ def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: C
             gradients=target.gradients,
             domain=declared.domain,
             conventions=declared.conventions,
+            page_sizes=declared.page_sizes,
             takes_cuts=declared.takes_cuts,
         ),
         selection=CaseSelection(profile.examples, request.seed, share, target.empty_packs),

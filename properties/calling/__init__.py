@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         SlowCompilation,
         VacuousBound,
     )
+    from packproof.properties.calling.pages import PagePlacement
     from packproof.properties.calling.signature import OFFSETS, call_signature, catches_all, named_metadata
     from packproof.properties.calling.tensor_key import TensorKey, gradient
 
@@ -31,6 +32,7 @@ __all__ = [
     "Mode",
     "OutOfTime",
     "OutsideDomain",
+    "PagePlacement",
     "Placement",
     "Refusal",
     "Result",
@@ -61,6 +63,7 @@ export(
             "SlowCompilation",
             "VacuousBound",
         ),
+        "packproof.properties.calling.pages": ("PagePlacement",),
         "packproof.properties.calling.signature": ("OFFSETS", "call_signature", "catches_all", "named_metadata"),
         "packproof.properties.calling.tensor_key": ("TensorKey", "gradient"),
     },

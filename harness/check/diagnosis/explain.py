@@ -13,6 +13,7 @@ from packproof.harness.check.diagnosis.rows import rows_lines, unwritten_rows
 from packproof.harness.check.diagnosis.ties import tie_hint
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.report.maps import Evidence
+from packproof.properties.calling import PagePlacement
 from packproof.properties.cases import Case, Space
 from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.laws import Property, Violation, number
@@ -73,6 +74,8 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     evidence, lines = _measured(failure)
     rows = evidence.rows if evidence else ()
     lines = [*rows_lines(violation, rows, unwritten, case.n_tokens + case.slack), *lines]
+    if kernel.page_sizes and violation.sequence >= 0:
+        lines.append(PagePlacement.of(sample.key_offsets, kernel.page_sizes).describe(violation.sequence))
     if evidence and evidence.factor is not None and violation.other == "reference":
         multiple = f"{number(evidence.factor)} x the reference" if evidence.factor else "0"
         lines.append(f"each wrong element is {multiple}")
