@@ -20,6 +20,13 @@ if TYPE_CHECKING:
         kda_chunked,
         kda_step,
     )
+    from packproof.refs.drafts import (
+        causal_conv1d_verify,
+        gated_delta_rule_verify,
+        kda_verify,
+        selective_scan_verify,
+        ssd_verify,
+    )
     from packproof.refs.hadamard import hadamard, random_signs, rope_hadamard
     from packproof.refs.linear_attention import (
         linear_attention,
@@ -77,6 +84,7 @@ __all__ = [
     "causal_conv1d",
     "causal_conv1d_step",
     "causal_conv1d_update",
+    "causal_conv1d_verify",
     "delta_rule",
     "delta_rule_chunked",
     "delta_rule_step",
@@ -85,12 +93,14 @@ __all__ = [
     "gated_delta_rule_chunked",
     "gated_delta_rule_step",
     "gated_delta_rule_update",
+    "gated_delta_rule_verify",
     "hadamard",
     "join_sequences",
     "kda",
     "kda_chunked",
     "kda_step",
     "kda_update",
+    "kda_verify",
     "linear_attention",
     "linear_attention_chunked",
     "linear_attention_step",
@@ -118,6 +128,7 @@ __all__ = [
     "selective_scan_associative",
     "selective_scan_step",
     "selective_scan_update",
+    "selective_scan_verify",
     "seq_idx_from_cu_seqlens",
     "simple_gla",
     "simple_gla_chunked",
@@ -130,6 +141,7 @@ __all__ = [
     "ssd_state",
     "ssd_step",
     "ssd_update",
+    "ssd_verify",
     "unpack",
 ]
 
@@ -157,6 +169,13 @@ export(
             "LayoutError",
             "PackproofError",
             "UsageError",
+        ),
+        "packproof.refs.drafts": (
+            "causal_conv1d_verify",
+            "gated_delta_rule_verify",
+            "kda_verify",
+            "selective_scan_verify",
+            "ssd_verify",
         ),
         "packproof.refs.hadamard": (
             "hadamard",

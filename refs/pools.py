@@ -45,22 +45,26 @@ def run_on_pool(
     slots = state_indices.long().clamp(min=0)
     initial = states[slots] if len(states) else states.new_zeros(len(slots), *states.shape[1:])
     y, final = op(**arguments, cu_seqlens=cu_seqlens, initial_states=initial, return_final_states=True)
-    row_has_slot = has_slot.repeat_interleave(cu_seqlens.diff().long())
-    is_output_row = torch.cat([row_has_slot, row_has_slot.new_zeros(len(y) - len(row_has_slot))])
-    y = torch.where(is_output_row.view(-1, *[1] * (y.ndim - 1)), y, torch.zeros_like(y))
     new_states = states.clone()
     new_states[slots[has_slot]] = final[has_slot].to(states.dtype)
-    return y, new_states
+    return zero_without_slot(y, has_slot, cu_seqlens), new_states
+
+
+def zero_without_slot(y: Tensor, has_slot: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """y with zeros for the tokens of requests without a slot, and in slack."""
+    row_has_slot = has_slot.repeat_interleave(cu_seqlens.diff().long())
+    is_output_row = torch.cat([row_has_slot, row_has_slot.new_zeros(len(y) - len(row_has_slot))])
+    return torch.where(is_output_row.view(-1, *[1] * (y.ndim - 1)), y, torch.zeros_like(y))
 
 
 def _run_update(signature: Signature, op: Callable[..., Any], **call: Any) -> tuple[Tensor, Tensor]:
     """An op of this module, from its arguments by name. op: the same op without a pool."""
     arguments = checked_arguments(signature, call)
-    _check_slots(signature.op, arguments["state_indices"], len(arguments["states"]))
+    check_slots(signature.op, arguments["state_indices"], len(arguments["states"]))
     return run_on_pool(op, **arguments)
 
 
-def _check_slots(function: str, state_indices: Tensor, slots: int) -> None:
+def check_slots(function: str, state_indices: Tensor, slots: int) -> None:
     """Raise ArgumentError unless each request has a slot of its own in the pool, or none."""
     owners: dict[int, int] = {}
     for request, slot in enumerate(state_indices.tolist()):

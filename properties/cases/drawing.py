@@ -117,7 +117,7 @@ def _draw_decay(
 
 def _draw_integers(op: Op, case: Case, name: str, sizes: Mapping[str, int]) -> Tensor:
     distribution, _, axis = op.draws[name].partition("|")
-    integers = (_draw_slots if distribution == "slot" else _draw_positions)(case, name, sizes[axis])
+    integers = _INTEGERS[distribution](case, name, sizes[axis])
     return integers.to(torch.int64 if case.seed % 2 else torch.int32)
 
 
@@ -145,6 +145,19 @@ def _draw_positions(case: Case, name: str, rows: int) -> Tensor:
     )
     start_kinds = torch.randint(len(starts), (1, len(lengths)), generator=_generator(case, name))
     return starts.gather(0, start_kinds)[0]
+
+
+def _draw_accepted(case: Case, name: str, drafts: int) -> Tensor:
+    """By how many tokens of the step before each request goes on: one, all, or any number between."""
+    return torch.randint(1, drafts + 1, (len(case.lengths),), generator=_generator(case, name))
+
+
+def _draw_counts(case: Case, name: str, most: int) -> Tensor:
+    """A count for the first piece of each sequence, from 0 to `most`."""
+    return torch.randint(most + 1, (len(case.lengths),), generator=_generator(case, name))
+
+
+_INTEGERS = {"slot": _draw_slots, "position": _draw_positions, "accepted": _draw_accepted, "once": _draw_counts}
 
 
 def _cancel_token_pairs(op: Op, inputs: dict[str, Tensor], axes: Mapping[str, Axes], case: Case) -> None:

@@ -323,7 +323,7 @@ class Sample:
         return merged
 
     def piece(self, spans: Sequence[Span]) -> "Sample":
-        """The pack of these spans, with positions shifted by their starts.
+        """The pack of these spans, with positions shifted by their starts; counts of first pieces are 0 in later ones.
 
         The caller sets the states entering a span and the incoming gradients of the states leaving it.
         """
@@ -336,9 +336,10 @@ class Sample:
 
         piece = self._map_tensors(pick, lengths=tuple(b - a for _, a, b in spans), slack=0)
         span_starts = torch.tensor([a for _, a, _ in spans], dtype=torch.int64)
-        positions = self.op.integers - {*(self.op.pool or ())[:1]}
-        shifted_positions = {n: x + span_starts.to(x.dtype) for n, x in piece.inputs.items() if n in positions}
-        return dataclasses.replace(piece, inputs={**piece.inputs, **shifted_positions})
+        positions, once = self.op.integers_drawn("position"), self.op.integers_drawn("once")
+        shifted = {n: x + span_starts.to(x.dtype) for n, x in piece.inputs.items() if n in positions}
+        counted = {n: torch.where(span_starts > 0, 0, x) for n, x in piece.inputs.items() if n in once}
+        return dataclasses.replace(piece, inputs={**piece.inputs, **shifted, **counted})
 
     def _map_tensors(self, f: Any, **changes: Any) -> "Sample":
         return dataclasses.replace(

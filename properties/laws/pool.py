@@ -15,6 +15,7 @@ from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space
 from packproof.properties.judgement.comparison import Comparison, Origin
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.drafts import check_rejected_drafts
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.state_passing import compare_carried_runs, compare_in_pieces
 from packproof.properties.laws.violation import Violation
@@ -38,6 +39,9 @@ def _pool(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     yield from _check_moved_slots(kernel, sample, before)
     with kernel.optional("with requests put in that have no slot"):
         yield from _check_padding(kernel, sample, before)
+    if kernel.op.keeps_drafts:
+        yield from check_rejected_drafts(kernel, case, sample)
+        return
     if _is_divisible(kernel.domain, case):
         yield from compare_carried_runs(kernel, case, sample, kernel.op.pool[1])
     longest = max(case.lengths, default=0)

@@ -16,8 +16,9 @@ from packproof.properties.ops.flops import CountFlops
 
 _DRAW_KINDS = (
     *("normal", "gate", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign"),
-    *("position", "slot"),
+    *("position", "slot", "accepted", "once"),
 )
+_INTEGERS = ("position", "slot", "accepted", "once")
 _SYMBOLIC_SIZES = ("longest", "rows", "slots")
 
 
@@ -93,7 +94,9 @@ class Op:
     - "distinct": no two equal rows, in any dtype, for ops with a choice among rows: a tie has two correct gradients;
     - "sign": 1 or -1;
     - "position|m": integers (s,), the first row of each sequence in tables along axis m, or below 0; constants;
-    - "slot|c": integers (s,), a slot for each sequence, or -1; constants.
+    - "slot|c": integers (s,), a slot for each sequence, or -1; constants;
+    - "accepted|a": integers (s,), from 1 to a: by how many tokens of the step before a request goes on; constants;
+    - "once|m": integers (s,), from 0 to m, that count for the first piece of a sequence; 0 in later ones; constants.
     """
     fixed: frozenset[str] = frozenset()
     """Inputs and outputs independent of the dtype of the call: fp32, or fp64 with fp64 tokens."""
@@ -136,8 +139,17 @@ class Op:
 
     @property
     def integers(self) -> frozenset[str]:
-        """Inputs that hold integers: positions and slots."""
-        return frozenset(n for n, draw in self.draws.items() if draw.partition("|")[0] in ("position", "slot"))
+        """Inputs that hold integers: positions, slots and counts."""
+        return self.integers_drawn(*_INTEGERS)
+
+    def integers_drawn(self, *distributions: str) -> frozenset[str]:
+        """Inputs that hold integers of these distributions."""
+        return frozenset(n for n, draw in self.draws.items() if draw.partition("|")[0] in distributions)
+
+    @property
+    def keeps_drafts(self) -> bool:
+        """Whether its pool holds the state after each draft of a step, and the next step accepts some of them."""
+        return bool(self.integers_drawn("accepted"))
 
     @property
     def has_decays(self) -> bool:
@@ -195,7 +207,8 @@ def _axes_with_size(op: Op, context: str) -> list[str]:
         for tensor, spec in tensors.items():
             is_spec = isinstance(spec, str) and bool(spec.strip())
             require(is_spec, context, f"{name}[{tensor!r}]", spec, "axes, such as 't d'")
-            axis_names |= {read_axis(axis).base: None for axes in parse(spec).alternatives for axis in axes}
+            axes_read = [read_axis(axis) for axes in parse(spec).alternatives for axis in axes]
+            axis_names |= {name: None for axis in axes_read for name in (axis.base, axis.added) if name}
     require("t" in axis_names, context, "inputs", dict(op.inputs), "a tensor along t, the packed tokens")
     return [axis for axis in axis_names if axis not in ("t", "s", KEYS) and not axis.isdigit()]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from packproof.base.names import SEED
+from packproof.base.signatures import SIGNATURES
 from packproof.cli import main
 
 ENTRY = """[[expected_failure]]
@@ -52,8 +53,8 @@ LINES = {
         "--versions": "No such option: --versions",
     },
     "check": {
-        "m:f --op rop": "no op is called 'rop'; did you mean rope? there are: causal_conv1d, selective_scan",
-        "m:f --op ''": "no op is called ''; there are: causal_conv1d",
+        "m:f --op rop": f"no op is called 'rop'; did you mean rope? there are {len(SIGNATURES)}, from causal_conv1d to ",
+        "m:f --op ''": f"no op is called ''; there are {len(SIGNATURES)}, from causal_conv1d to ",
         "m:f --device gpu": "no device is called 'gpu'; did you mean cuda? there are: cpu, cuda",
         "m:f --device ''": "no device is called ''; there are: cpu, cuda",
         "m:f --dtype fp23": "no dtype is called 'fp23'; did you mean fp32? there are: fp64, fp32, bf16, fp16",
