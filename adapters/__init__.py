@@ -8,6 +8,7 @@ from packproof.base.lazy import export
 if TYPE_CHECKING:
     from packproof.adapters.adapter import adapt
     from packproof.adapters.conversions import L2Norm, Scaled, base2_log, natural_log
+    from packproof.adapters.draft_slots import SlotPerDraft
     from packproof.adapters.metadata import (
         OfKeys,
         cu_seqlens,
@@ -36,6 +37,7 @@ __all__ = [
     "Padded",
     "Pages",
     "Scaled",
+    "SlotPerDraft",
     "Tokens",
     "adapt",
     "base2_log",
@@ -60,6 +62,7 @@ export(
     {
         "packproof.adapters.adapter": ("adapt",),
         "packproof.adapters.conversions": ("L2Norm", "Scaled", "base2_log", "natural_log"),
+        "packproof.adapters.draft_slots": ("SlotPerDraft",),
         "packproof.adapters.metadata": (
             "OfKeys",
             "cu_seqlens",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from packproof.adapters.conversions import Conversion, convert, extra_argument_names
 from packproof.adapters.declared import check_types, op_of, resolve_target, title_of
+from packproof.adapters.draft_slots import SlotPerDraft
 from packproof.adapters.function_name import FunctionName, calling_file
 from packproof.adapters.kernel_signature import KernelSignature, required_inputs
 from packproof.adapters.metadata import Metadata, OfKeys, PerToken, cu_seqlens, mask, once
@@ -37,6 +38,7 @@ def adapt(
     op: str | Op | None = None,
     tokens: Tokens = Packed(),  # noqa: B008
     keys: Tokens | None = None,
+    slots: SlotPerDraft | None = None,
     metadata: Mapping[str, Metadata] = CU_SEQLENS,
     names: Mapping[str, str] | None = None,
     axes: Mapping[str, str] | None = None,
@@ -72,6 +74,7 @@ def adapt(
     op: the op of the kernel. None takes it from the kernel's own declaration, and imports the kernel at once.
     tokens: the layout of the tokens, in inputs along `t` and in outputs.
     keys: the layout of inputs along the op's second packing, such as `Pages(size=16)` of a cache. None: as `tokens`.
+    slots: `SlotPerDraft()`, if each draft of a step has a slot of its own; None: as in the op.
     metadata: functions of `cu_seqlens` and the number of rows, by the kernel's argument names. `OfKeys` of such a
     function describes the op's second packing.
     names: the kernel's names of the op's inputs and options, where they differ.
@@ -137,6 +140,7 @@ def adapt(
         tuple(positional),
         fixed_options,
         keys,
+        slots,
     )
     adapter.check_declaration()
     dtype_names = long_dtypes(f"adapt({adapter.title})", dtypes)
@@ -176,6 +180,7 @@ class Adapter:
     positional: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     keys: Tokens | None = None
+    slots: SlotPerDraft | None = None
 
     def __post_init__(self) -> None:
         self.__qualname__ = self.__name__ = f"adapter of {self.title}"
@@ -212,6 +217,11 @@ class Adapter:
         offsets = {n: key_offsets if self._is_per_key(n) else cu_seqlens for n in op_arguments}
         values = {n: self._convert(n, x, arguments, offsets[n]) for n, x in op_arguments.items()}
         kernel_inputs = {self._kernel_name(n): self._lay_out(n, x, offsets[n]) for n, x in values.items()}
+        if self.slots and self.op.pool:
+            indices, states = map(self._kernel_name, self.op.pool[:2])
+            count, drafts = kernel_inputs[states].shape[:2]
+            kernel_inputs[indices] = self.slots.indices(kernel_inputs[indices], count, drafts)
+            kernel_inputs[states] = self.slots.to(kernel_inputs[states])
         metadata_values = {
             name: self._metadata_value(make.make, *key_packing)
             if isinstance(make, OfKeys)
@@ -294,6 +304,11 @@ class Adapter:
             raise UsageError(
                 f"adapt({self.title}): keys is {self.keys!r}, expected Pages() or another layout, of an op whose keys "
                 "have offsets of their own (axis u), or None"
+            )
+        if self.slots is not None and not (isinstance(self.slots, SlotPerDraft) and self.op.keeps_drafts):
+            raise UsageError(
+                f"adapt({self.title}): slots is {self.slots!r}, expected SlotPerDraft(), of an op whose pool holds the "
+                "states of drafts, or None"
             )
         for name, make in self.metadata.items():
             if not callable(make):
@@ -430,6 +445,8 @@ class Adapter:
             return y
         if self._is_per_token(name):
             y = self.tokens.back(y, cu_seqlens, rows)
+        if self.slots and self.op.pool and name == self.op.pool[2]:
+            y = self.slots.back(y, *arguments[self.op.pool[1]].shape[:2])
         if name in self._axis_orders:
             y = self._axis_orders[name].back(y, self._error_context("axes", name))
         return self._convert(name, y, arguments, cu_seqlens)

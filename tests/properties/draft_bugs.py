@@ -44,7 +44,9 @@ def verify(op: str, bug: str = "", form: int = 0) -> Step:
             ),
         }.get(bug, lambda: accepted)()
         if bug == "the state is the mean of the drafts by a mask of products":
-            arguments["states"] = arguments["states"] + 0 * arguments["states"].sum(1 if op != "causal_conv1d" else -1, True)
+            arguments["states"] = arguments["states"] + 0 * arguments["states"].sum(
+                1 if op != "causal_conv1d" else -1, True
+            )
         inputs = {**arguments, "state_indices": slots, "num_accepted_tokens": changed}
         y, states = run_on_drafts(packed, signature, cu_seqlens=cu_seqlens, **inputs)
         lengths = [end - start for start, end in pairwise(cu_seqlens.tolist())]
@@ -58,9 +60,7 @@ def _drafts(states: Tensor, arguments: dict[str, Any]) -> int:
     return states.shape[-1] - arguments["weight"].shape[-1] + 2 if "weight" in arguments else states.shape[1]
 
 
-def _stored(
-    bug: str, op: str, states: Tensor, before: Tensor, requests: list[tuple[int, int]], drafts: int
-) -> Tensor:
+def _stored(bug: str, op: str, states: Tensor, before: Tensor, requests: list[tuple[int, int]], drafts: int) -> Tensor:
     states = states.clone()
     for slot, length in requests:
         if slot < 0 or not length:
