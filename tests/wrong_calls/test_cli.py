@@ -53,7 +53,7 @@ LINES = {
         "--versions": "No such option: --versions",
     },
     "check": {
-        "m:f --op rop": f"no op is called 'rop'; did you mean rope? there are {len(SIGNATURES)}, from causal_conv1d to ",
+        "m:f --op rop": f"no op is called 'rop'; did you mean rope? there are {len(SIGNATURES)}, from",
         "m:f --op ''": f"no op is called ''; there are {len(SIGNATURES)}, from causal_conv1d to ",
         "m:f --device gpu": "no device is called 'gpu'; did you mean cuda? there are: cpu, cuda",
         "m:f --device ''": "no device is called ''; there are: cpu, cuda",

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from packproof.base.errors import UsageError
+from packproof.base.signatures import SIGNATURES
 from packproof.cli import main
 from packproof.cli.ending import follow
 from packproof.cli.printing import print_safely
