@@ -8,7 +8,6 @@ from packproof.base.lazy import export
 if TYPE_CHECKING:
     from packproof.adapters.adapter import adapt
     from packproof.adapters.conversions import L2Norm, Scaled, base2_log, natural_log
-    from packproof.adapters.draft_slots import SlotPerDraft
     from packproof.adapters.metadata import (
         OfKeys,
         cu_seqlens,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         seq_idx,
     )
     from packproof.adapters.pages import Pages
+    from packproof.adapters.pool_slots import PagedSlots, PoolSlots, SlotPerDraft
     from packproof.adapters.tokens import Batched, Gaps, Packed, Padded, Tokens
 
 __all__ = [
@@ -35,7 +35,9 @@ __all__ = [
     "OfKeys",
     "Packed",
     "Padded",
+    "PagedSlots",
     "Pages",
+    "PoolSlots",
     "Scaled",
     "SlotPerDraft",
     "Tokens",
@@ -62,7 +64,6 @@ export(
     {
         "packproof.adapters.adapter": ("adapt",),
         "packproof.adapters.conversions": ("L2Norm", "Scaled", "base2_log", "natural_log"),
-        "packproof.adapters.draft_slots": ("SlotPerDraft",),
         "packproof.adapters.metadata": (
             "OfKeys",
             "cu_seqlens",
@@ -80,6 +81,7 @@ export(
             "seq_idx",
         ),
         "packproof.adapters.pages": ("Pages",),
+        "packproof.adapters.pool_slots": ("PagedSlots", "PoolSlots", "SlotPerDraft"),
         "packproof.adapters.tokens": ("Batched", "Gaps", "Packed", "Padded", "Tokens"),
     },
 )

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from packproof.adapters.conversions import Conversion, convert, extra_argument_names
 from packproof.adapters.declared import check_types, op_of, resolve_target, title_of
-from packproof.adapters.draft_slots import SlotPerDraft
 from packproof.adapters.function_name import FunctionName, calling_file
 from packproof.adapters.kernel_signature import KernelSignature, required_inputs
 from packproof.adapters.metadata import Metadata, OfKeys, PerToken, cu_seqlens, mask, once
 from packproof.adapters.other_conventions import other_conventions
 from packproof.adapters.pages import Pages
+from packproof.adapters.pool_slots import PagedSlots, PoolSlots
 from packproof.adapters.tensor_axes import AxisOrder
 from packproof.adapters.tokens import Packed, Tokens
 from packproof.base.axes import has_key_rows, parse, role
@@ -38,7 +38,7 @@ def adapt(
     op: str | Op | None = None,
     tokens: Tokens = Packed(),  # noqa: B008
     keys: Tokens | None = None,
-    slots: SlotPerDraft | None = None,
+    slots: PoolSlots | None = None,
     metadata: Mapping[str, Metadata] = CU_SEQLENS,
     names: Mapping[str, str] | None = None,
     axes: Mapping[str, str] | None = None,
@@ -74,7 +74,7 @@ def adapt(
     op: the op of the kernel. None takes it from the kernel's own declaration, and imports the kernel at once.
     tokens: the layout of the tokens, in inputs along `t` and in outputs.
     keys: the layout of inputs along the op's second packing, such as `Pages(size=16)` of a cache. None: as `tokens`.
-    slots: `SlotPerDraft()`, if each draft of a step has a slot of its own; None: as in the op.
+    slots: where the states of a pool lie: `PagedSlots(16)`, `SlotPerDraft()` of an op with drafts, None as in the op.
     metadata: functions of `cu_seqlens` and the number of rows, by the kernel's argument names. `OfKeys` of such a
     function describes the op's second packing.
     names: the kernel's names of the op's inputs and options, where they differ.
@@ -180,7 +180,7 @@ class Adapter:
     positional: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     keys: Tokens | None = None
-    slots: SlotPerDraft | None = None
+    slots: PoolSlots | None = None
 
     def __post_init__(self) -> None:
         self.__qualname__ = self.__name__ = f"adapter of {self.title}"
@@ -192,7 +192,9 @@ class Adapter:
 
     @property
     def page_sizes(self) -> tuple[int, ...]:
-        """The rows of a page, of a kernel that reads its keys from the pages of a cache; else ()."""
+        """The rows of a page, of a kernel whose keys or slots lie in the pages of a cache; else ()."""
+        if isinstance(self.slots, PagedSlots):
+            return (self.slots.size,)
         return self.keys.sizes if isinstance(self.keys, Pages) else ()
 
     def __call__(
@@ -218,10 +220,9 @@ class Adapter:
         values = {n: self._convert(n, x, arguments, offsets[n]) for n, x in op_arguments.items()}
         kernel_inputs = {self._kernel_name(n): self._lay_out(n, x, offsets[n]) for n, x in values.items()}
         if self.slots and self.op.pool:
-            indices, states = map(self._kernel_name, self.op.pool[:2])
-            count, drafts = kernel_inputs[states].shape[:2]
-            kernel_inputs[indices] = self.slots.indices(kernel_inputs[indices], count, drafts)
-            kernel_inputs[states] = self.slots.to(kernel_inputs[states])
+            indices, *pools = map(self._kernel_name, (self.op.pool[0], *self.op.pool[1::2]))
+            kernel_inputs[indices] = self.slots.indices(kernel_inputs[indices], kernel_inputs[pools[0]].shape)
+            kernel_inputs |= {pool: self.slots.to(kernel_inputs[pool]) for pool in pools}
         metadata_values = {
             name: self._metadata_value(make.make, *key_packing)
             if isinstance(make, OfKeys)
@@ -234,9 +235,10 @@ class Adapter:
         )
         if result is None and self.in_place:
             result = tuple(kernel_inputs[self._kernel_name(n)] for n in self.op.inputs if n in self.in_place)
-        elif self.op.pool and self.op.pool[1] in self.in_place:
+        elif pools := [states for states, _ in self.op.pools if states in self.in_place]:
             outputs = result if isinstance(result, tuple | list) else (result,)
-            result = (*outputs[: len(self.op.outputs) - 1], kernel_inputs[self._kernel_name(self.op.pool[1])])
+            updated = (kernel_inputs[self._kernel_name(states)] for states in pools)
+            result = (*outputs[: len(self.op.outputs) - len(pools)], *updated)
         return self._outputs(result, arguments, cu_seqlens, rows)
 
     def with_compiled_kernel(self, backend: str) -> "Adapter":
@@ -282,7 +284,7 @@ class Adapter:
             ),
             "in_place": (
                 self.in_place,
-                [*per_token_inputs, *(self.op.pool or ())[1:2]],
+                [*per_token_inputs, *(self.op.pool or ())[1::2]],
                 "inputs along the tokens" + (" or the pool" if self.op.pool else ""),
             ),
             "axes": (self.axes, tensors, "inputs and outputs of the op"),
@@ -305,10 +307,10 @@ class Adapter:
                 f"adapt({self.title}): keys is {self.keys!r}, expected Pages() or another layout, of an op whose keys "
                 "have offsets of their own (axis u), or None"
             )
-        if self.slots is not None and not (isinstance(self.slots, SlotPerDraft) and self.op.keeps_drafts):
+        if self.slots is not None and not (isinstance(self.slots, PoolSlots) and self.slots.fits(self.op)):
             raise UsageError(
-                f"adapt({self.title}): slots is {self.slots!r}, expected SlotPerDraft(), of an op whose pool holds the "
-                "states of drafts, or None"
+                f"adapt({self.title}): slots is {self.slots!r}, expected SlotPerDraft() of an op whose pool holds the "
+                "states of drafts, PagedSlots() of another op with a pool, or None"
             )
         for name, make in self.metadata.items():
             if not callable(make):
@@ -445,8 +447,9 @@ class Adapter:
             return y
         if self._is_per_token(name):
             y = self.tokens.back(y, cu_seqlens, rows)
-        if self.slots and self.op.pool and name == self.op.pool[2]:
-            y = self.slots.back(y, *arguments[self.op.pool[1]].shape[:2])
+        pool = {after: before for before, after in self.op.pools}.get(name)
+        if self.slots and pool:
+            y = self.slots.back(y, arguments[pool].shape)
         if name in self._axis_orders:
             y = self._axis_orders[name].back(y, self._error_context("axes", name))
         return self._convert(name, y, arguments, cu_seqlens)

@@ -290,6 +290,13 @@ SSD_VERIFY = verify_signature(SSD)
 GATED_DELTA_RULE_VERIFY = verify_signature(GATED_DELTA_RULE)
 KDA_VERIFY = verify_signature(KDA)
 
+CACHE_WRITE = Signature(
+    op="cache_write",
+    inputs={"k": "t h k", "v": "t h v", "k_cache": "c h k", "v_cache": "c h v", "slot_mapping": "t"},
+    outputs={"new_k_cache": "c h k", "new_v_cache": "c h v"},
+    integers=frozenset({"slot_mapping"}),
+)
+
 SIGNATURES: Mapping[str, Signature] = {
     signature.op: signature
     for signature in (
@@ -297,5 +304,6 @@ SIGNATURES: Mapping[str, Signature] = {
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
         *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
+        CACHE_WRITE,
     )
 }

@@ -181,3 +181,15 @@ def accepted_counts_of_the_slots(
         by_slot = state_indices.long().clamp(min=0, max=len(state_indices) - 1)
         num_accepted_tokens = num_accepted_tokens[by_slot]
     return refs.ssd_verify(state_indices=state_indices, num_accepted_tokens=num_accepted_tokens, **others)
+
+
+@copy_signature_of(refs.cache_write)
+def padding_in_the_last_slot(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, cu_seqlens: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rows that pad a CUDA graph have slot -1, which indexes the last slot."""
+    caches = k_cache.clone(), v_cache.clone()
+    tokens = int(cu_seqlens[-1])
+    for cache, rows in zip(caches, (k, v), strict=True):
+        cache[slot_mapping[:tokens].long()] = rows[:tokens]
+    return caches

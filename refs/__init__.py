@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         unpack,
     )
     from packproof.refs.pools import (
+        cache_write,
         causal_conv1d_update,
         gated_delta_rule_update,
         kda_update,
@@ -81,6 +82,7 @@ __all__ = [
     "attention",
     "attention_fp8",
     "attention_fp8_naive",
+    "cache_write",
     "causal_conv1d",
     "causal_conv1d_step",
     "causal_conv1d_update",
@@ -217,6 +219,7 @@ export(
             "unpack",
         ),
         "packproof.refs.pools": (
+            "cache_write",
             "causal_conv1d_update",
             "gated_delta_rule_update",
             "kda_update",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         SlowCompilation,
         VacuousBound,
     )
-    from packproof.properties.calling.pages import PagePlacement
+    from packproof.properties.calling.pages import PagePlacement, slot_in_pages
     from packproof.properties.calling.signature import OFFSETS, call_signature, catches_all, named_metadata
     from packproof.properties.calling.tensor_key import TensorKey, gradient
 
@@ -44,6 +44,7 @@ __all__ = [
     "catches_all",
     "gradient",
     "named_metadata",
+    "slot_in_pages",
 ]
 
 export(
@@ -63,7 +64,7 @@ export(
             "SlowCompilation",
             "VacuousBound",
         ),
-        "packproof.properties.calling.pages": ("PagePlacement",),
+        "packproof.properties.calling.pages": ("PagePlacement", "slot_in_pages"),
         "packproof.properties.calling.signature": ("OFFSETS", "call_signature", "catches_all", "named_metadata"),
         "packproof.properties.calling.tensor_key": ("TensorKey", "gradient"),
     },

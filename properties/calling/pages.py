@@ -62,3 +62,12 @@ class PagePlacement:
         keys, page_word = "1 key" if count == 1 else f"{count} keys", "page" if len(pages) == 1 else "pages"
         last = f"the last in row {row} of page {page} (slot {page * self.size + row})"
         return f"sequence {sequence} has {keys} in {page_word} {shown} of {self.size} rows each, {last}"
+
+
+def slot_in_pages(slot: int, count: int, size: int) -> int:
+    """The row of a pool in pages, counted through all pages, for one of its slots: the last slot is the last row.
+
+    count: slots of the pool.
+    size: rows of a page.
+    """
+    return slot + -count % size

@@ -56,7 +56,7 @@ class Declaration:
     conventions: tuple[str, ...] = ()
     """Alternative conventions of its adapter, as texts."""
     page_sizes: tuple[int, ...] = ()
-    """The rows of a page, where its keys lie in the pages of a cache."""
+    """The rows of a page, where its keys or slots lie in the pages of a cache."""
     float32: tuple[str, ...] = ()
     """Inputs supported in fp32 beside bf16 or fp16 tokens."""
     narrow: tuple[str, ...] = ()

@@ -364,6 +364,20 @@ SELECTIVE_SCAN_VERIFY = _verify_op(signatures.SELECTIVE_SCAN_VERIFY, SELECTIVE_S
 SSD_VERIFY = _verify_op(signatures.SSD_VERIFY, SSD, refs.ssd_verify)
 GATED_DELTA_RULE_VERIFY = _verify_op(signatures.GATED_DELTA_RULE_VERIFY, GATED_DELTA_RULE, refs.gated_delta_rule_verify)
 KDA_VERIFY = _verify_op(signatures.KDA_VERIFY, KDA, refs.kda_verify)
+_CACHE_WRITE = _op(
+    signatures.CACHE_WRITE,
+    reference=refs.cache_write,
+    absolute=magnitude_ops.cache_write,
+    sizes=(
+        {"h": 2, "k": 4, "v": 3, "c": "cells"},
+        {"h": 1, "k": 1, "v": 1, "c": "cells"},
+        {"h": 3, "k": 8, "v": 8, "c": "cells"},
+    ),
+    model_sizes=({"h": 2, "k": 128, "v": 128, "c": "cells"}, {"h": 1, "k": 192, "v": 128, "c": "cells"}),
+    draws={"slot_mapping": "slot|c"},
+    pool=("slot_mapping", "k_cache", "new_k_cache", "v_cache", "new_v_cache"),
+)
+CACHE_WRITE = replace(_CACHE_WRITE, constants=frozenset(_CACHE_WRITE.inputs))
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -372,6 +386,7 @@ OPS: dict[str, Op] = {
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
         *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
+        CACHE_WRITE,
     )
 }
 

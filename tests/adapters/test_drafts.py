@@ -51,14 +51,14 @@ def test_a_bug_of_an_engine_is_detected(make: Callable[[str], Adapter], bug: str
 def test_each_draft_has_a_slot_of_its_own_between_slots_of_nan() -> None:
     states = torch.arange(12.0).view(3, 2, 2)
     pool = SlotPerDraft().to(states)
-    indices = SlotPerDraft().indices(torch.tensor([2, -1, 0]), 3, 2)
+    indices = SlotPerDraft().indices(torch.tensor([2, -1, 0]), (3, 2, 2))
     assert torch.equal(pool[indices[0]], states[2])
     assert torch.equal(pool[indices[2]], states[0])
     assert indices[1].tolist() == [-1, -1]
     assert int(pool.isnan().sum()) == 6
-    assert torch.equal(SlotPerDraft().back(pool, 3, 2), states)
+    assert torch.equal(SlotPerDraft().back(pool, (3, 2, 2)), states)
 
 
 def test_slots_of_drafts_are_those_of_an_op_with_drafts() -> None:
-    with pytest.raises(UsageError, match=r"slots is SlotPerDraft\(\), expected SlotPerDraft\(\), of an op whose pool"):
+    with pytest.raises(UsageError, match=r"slots is SlotPerDraft\(\), expected SlotPerDraft\(\) of an op whose pool"):
         adapt(lambda x: x, op=OPS["ssd_update"], slots=SlotPerDraft())
