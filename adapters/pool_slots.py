@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from packproof.base.errors import ArgumentError, UsageError
-from packproof.properties.calling import slot_in_pages
+from packproof.properties.calling import PagePlacement
 from packproof.properties.ops import Op
 
 _FREE_SLOTS = 3
@@ -117,4 +117,4 @@ class PagedSlots(PoolSlots):
         return op.pool is not None and not op.keeps_drafts
 
     def _free_rows(self, slots: int) -> int:
-        return slot_in_pages(0, slots, self.size)
+        return PagePlacement.row_of_slot(0, slots, self.size)

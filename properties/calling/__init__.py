@@ -7,6 +7,7 @@ from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.properties.calling.call import (
+        BrokenReference,
         Call,
         FailedCompilation,
         MachineLimit,
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
         SlowCompilation,
         VacuousBound,
     )
-    from packproof.properties.calling.pages import PagePlacement, slot_in_pages
+    from packproof.properties.calling.pages import PagePlacement
     from packproof.properties.calling.signature import OFFSETS, call_signature, catches_all, named_metadata
     from packproof.properties.calling.tensor_key import TensorKey, gradient
 
 __all__ = [
     "OFFSETS",
+    "BrokenReference",
     "Call",
     "FailedCompilation",
     "MachineLimit",
@@ -44,13 +46,13 @@ __all__ = [
     "catches_all",
     "gradient",
     "named_metadata",
-    "slot_in_pages",
 ]
 
 export(
     sys.modules[__name__],
     {
         "packproof.properties.calling.call": (
+            "BrokenReference",
             "Call",
             "FailedCompilation",
             "MachineLimit",
@@ -64,7 +66,7 @@ export(
             "SlowCompilation",
             "VacuousBound",
         ),
-        "packproof.properties.calling.pages": ("PagePlacement", "slot_in_pages"),
+        "packproof.properties.calling.pages": ("PagePlacement",),
         "packproof.properties.calling.signature": ("OFFSETS", "call_signature", "catches_all", "named_metadata"),
         "packproof.properties.calling.tensor_key": ("TensorKey", "gradient"),
     },

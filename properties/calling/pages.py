@@ -63,11 +63,11 @@ class PagePlacement:
         last = f"the last in row {row} of page {page} (slot {page * self.size + row})"
         return f"sequence {sequence} has {keys} in {page_word} {shown} of {self.size} rows each, {last}"
 
+    @staticmethod
+    def row_of_slot(slot: int, count: int, size: int) -> int:
+        """The row of a pool in pages, counted through all pages, for one of its slots: the last slot is the last row.
 
-def slot_in_pages(slot: int, count: int, size: int) -> int:
-    """The row of a pool in pages, counted through all pages, for one of its slots: the last slot is the last row.
-
-    count: slots of the pool.
-    size: rows of a page.
-    """
-    return slot + -count % size
+        count: slots of the pool.
+        size: rows of a page.
+        """
+        return slot + -count % size

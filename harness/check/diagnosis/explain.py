@@ -14,7 +14,7 @@ from packproof.harness.check.diagnosis.rows import rows_lines, unwritten_rows
 from packproof.harness.check.diagnosis.ties import tie_hint
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.report.maps import Evidence
-from packproof.properties.calling import PagePlacement, slot_in_pages
+from packproof.properties.calling import PagePlacement
 from packproof.properties.cases import Case, Sample, Space
 from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.laws import Property, Violation, number
@@ -101,7 +101,7 @@ def _place_in_pages(kernel: KernelUnderTest, sample: Sample, violation: Violatio
     """Where the keys of a sequence, or the slot of a pool, lie in the pages of a cache."""
     if kernel.page_sizes and violation.slot >= 0:
         [size] = kernel.page_sizes
-        row = slot_in_pages(violation.slot, sample.sizes[SLOTS], size)
+        row = PagePlacement.row_of_slot(violation.slot, sample.sizes[SLOTS], size)
         yield f"slot {violation.slot} is row {row % size} of page {row // size}, of {size} rows each (slot {row} there)"
     elif kernel.page_sizes and violation.sequence >= 0:
         yield PagePlacement.of(sample.key_offsets, kernel.page_sizes).describe(violation.sequence)
