@@ -169,6 +169,16 @@ class Coverage:
             return "inconclusive" if self.missing else "passed"
         return "inconclusive" if self.refused_examples or self.vacuous_bounds else "skipped"
 
+    def _uninformative_cases(self) -> Iterator[str]:
+        """The numbers of cases that tell nothing of the kernel, with the reason."""
+        for cases, template in (
+            (self.broken_references, "no fault of the kernel in {}"),
+            (self.vacuous_bounds, "{} cannot be judged"),
+        ):
+            if cases:
+                share = f"{len(cases)} of {plural(self.examples, 'example')}"
+                yield f"{template.format(share)}: {cases[0]}"
+
     def reasons(self) -> Iterator[str]:
         """The reasons why the cell did not simply pass."""
         if self.unreached_examples:
@@ -178,13 +188,7 @@ class Coverage:
             yield f"the kernel refused every call: {next(iter(self.limits.values())).text}"
         elif self.judged_examples and self.missing:
             yield f"not judged: {', '.join(self.missing)}"
-        for cases, template in (
-            (self.broken_references, "no fault of the kernel in {}"),
-            (self.vacuous_bounds, "{} cannot be judged"),
-        ):
-            if cases:
-                share = f"{len(cases)} of {plural(self.examples, 'example')}"
-                yield f"{template.format(share)}: {cases[0]}"
+        yield from self._uninformative_cases()
         for tensor, (decisive, vacuous) in self.comparison_counts.items():
             if vacuous:
                 share = f"{vacuous} of {plural(decisive + vacuous, 'example')}"

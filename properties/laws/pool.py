@@ -149,7 +149,8 @@ POOL = Property(
     dtype_independent=True,
     of_the_op=(
         "The op declares `pool`: where a request cannot be cut at any token and go on from its slot alone, leave that "
-        "out, and give each sequence a row of the states (axis s)."
+        "out, and give each sequence a row of the states (axis s). An integer that counts for the first piece alone is "
+        "drawn as 'once|' and an axis."
     ),
     illustration=Illustration(
         "f(S, h)[j] = f([S[j]], h[slot j]);   h′ = h in the slots of no request;   f(S) = f(S[:i]) ‖ f(S[i:], h′)",
