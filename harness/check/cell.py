@@ -3,13 +3,14 @@
 import math
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from packproof.base.names import SLACK, short_dtype
 from packproof.base.stopwatch import span
 from packproof.base.tuned import merge_tuned
+from packproof.harness.check.case_times import CaseTimes
 from packproof.harness.check.diagnosis.conventions import suggestions
 from packproof.harness.check.diagnosis.slack import (
     CHECKED_WITHOUT,
@@ -37,10 +38,11 @@ from packproof.harness.report import (
     Tier,
     Verdict,
 )
-from packproof.properties.calling import OutOfTime, OutsideDomain, Refusal
+from packproof.properties.calling import MachineLimit, OutOfTime, OutsideDomain, Refusal
 from packproof.properties.cases import Case, Domain, Space
 from packproof.properties.judgement import KernelUnderTest, judge_case, record_comparisons
 from packproof.properties.laws import Property, Violation
+from packproof.properties.thresholds import Crossed, axes_of
 
 _PROGRESS_SECONDS = 0.5
 _LATE_SECONDS = 10.0  # for shrinking a failure, however little time remains
@@ -133,6 +135,8 @@ class CellProgress:
     """The supported part of the case space."""
     golden: frozenset[Case]
     """The golden cases in it."""
+    past_thresholds: frozenset[Case]
+    """The cases past thresholds; their rounds are the last, in order of size."""
     rounds: list[list[Case]]
     """Rounds to come."""
     started_cases: list[Case]
@@ -154,6 +158,7 @@ class CellRun:
         self._evaluator, self._kernel = evaluator, evaluator.kernel
         self._cell, self._law, self._space = cell, law, space
         self._coverage = Coverage()
+        self._times = CaseTimes(evaluator.selection.reach.share)
         self._tried_counterexamples: set[Case] = set()
         self._is_of_other_fault = False
 
@@ -185,7 +190,7 @@ class CellRun:
             failure = yield from self._slack_failure(slack_finding)
         if failure is None:
             for case in self._progress.remaining:
-                self._coverage.count_unreached(self._progress.space.boundary_classes(case))
+                self._coverage.count_unreached(self._classes(case))
         verdict = self._verdict(failure)
         reason = self._with_suggestions(verdict)
         yield CellFinished(replace(verdict, reason=reason, seconds=core_time.clock() - self._start))
@@ -224,8 +229,11 @@ class CellRun:
             for cases in evaluator.selection.rounds(self._law, space, tier)
             if (new_cases := [case for case in cases if case not in started_cases])
         ]
-        golden, planned = evaluator.selection.golden(space, tier), len(started_cases) + sum(map(len, rounds))
-        return CellProgress(evaluator.restrictions, tier, space, golden, rounds, list(started_cases), planned)
+        selection, planned = evaluator.selection, len(started_cases) + sum(map(len, rounds))
+        golden, past_thresholds = selection.golden(space, tier), frozenset(selection.past_thresholds(space, tier))
+        return CellProgress(
+            evaluator.restrictions, tier, space, golden, past_thresholds, rounds, list(started_cases), planned
+        )
 
     def _renew_rounds(self) -> None:
         """Begin again inside new restrictions; continue with the cases of another tier once it is known."""
@@ -245,11 +253,21 @@ class CellRun:
                 yield Progress(self._cell, self._coverage.examples, progress.planned, case.lengths)
             try:
                 configured_case = self._with_configuration(case)
-                violation, refusal = self._judge(configured_case)
+                is_large = case in progress.past_thresholds
+                if is_large and not self._times.affords(case):
+                    progress.planned -= 1
+                    continue
+                start = self._evaluator.core_time.clock()
+                with self._time_limit(case):
+                    violation, refusal = self._judge(configured_case)
+                self._times.record(case, self._evaluator.core_time.clock() - start, is_large=is_large)
             except OutOfTime:
                 cases.insert(0, case)
                 return None
             progress.started_cases.append(case)
+            if is_large and isinstance(refusal, MachineLimit):
+                progress.rounds.clear()  # all others are larger
+                return None
             if violation is not None:
                 untried = tuple(c for c in progress.remaining if c.n_tokens and c in progress.golden)
                 number = self._coverage.examples
@@ -280,6 +298,16 @@ class CellRun:
                 )
         return None
 
+    def _classes(self, case: Case) -> frozenset[str]:
+        """The boundary classes of a case; none of a large one, since no class needs thousands of sequences."""
+        progress = self._progress
+        return frozenset() if case in progress.past_thresholds else progress.space.boundary_classes(case)
+
+    def _time_limit(self, case: Case) -> AbstractContextManager[None]:
+        """The time limit of a case: a large one may take no longer than ten times the slowest of the others."""
+        is_large = case in self._progress.past_thresholds
+        return self._kernel.runner.with_short_timeout() if is_large else nullcontext()
+
     def _with_configuration(self, case: Case) -> Case:
         """The case with a configuration number, once the kernel has launched an autotuned one."""
         if not self._kernel.tuned:
@@ -301,8 +329,7 @@ class CellRun:
             if comparison.baseline_name == "reference":
                 coverage.count_comparison(str(comparison.key), is_decisive=comparison.is_conclusive)
         compared = violation is not None or any(comparison.is_conclusive for comparison in comparisons)
-        classes = self._progress.space.boundary_classes(case)
-        coverage.count_case(case, classes, compared=compared, refusal=refusal)
+        coverage.count_case(case, self._classes(case), compared=compared, refusal=refusal)
         new_tuned = kernel.tuned.get(case.configuration, ()) if comparisons else ()
         coverage.tuned = merge_tuned(coverage.tuned, new_tuned)
         return violation, refusal
@@ -334,8 +361,15 @@ class CellRun:
             limits=tuple(coverage.limits.values()),
             domain=inferred.domain.texts if inferred else (),
             failure=failure,
+            thresholds=None if failure else self._thresholds(),
             tuned=coverage.tuned,
         )
+
+    def _thresholds(self) -> Crossed | None:
+        """The constants of the kernel's source and how far beyond them it was judged, in a cell with such cases."""
+        constants = self._evaluator.selection.constants if self._progress.past_thresholds else ()
+        largest = {axis: self._coverage.largest.get(axis, 0) for axis in axes_of(self._progress.space)}
+        return Crossed(constants, largest) if constants and self._law.crosses_thresholds else None
 
     def _skip_reason(self) -> str:
         """Why the cell was not judged, although the kernel refused no whole example."""

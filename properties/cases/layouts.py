@@ -3,6 +3,7 @@
 Lengths are scaled to the chunk C of the kernel and to the width W of a convolution's window: kernels break there.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -192,7 +193,7 @@ def boundary_classes(lengths: Lengths, chunk: int = DEFAULT_CHUNK, width: int = 
     n, c, w, total = len(lengths), chunk, width, sum(lengths)
     ends = list(accumulate(lengths))
     spans = [(e - length, e) for length, e in zip(lengths, ends, strict=True) if length]
-    starts_per_chunk = [sum(s // c == k for s, _ in spans if s) for k in range(total // c + 1)]
+    starts_per_chunk = Counter(s // c for s, _ in spans if s).values()
     empty = [length == 0 for length in lengths]
     membership = {
         "length 0": any(empty),

@@ -175,6 +175,7 @@ def _remarks(board: Board) -> Iterator[str]:
         yield f"{names}: {reason}"
     if any(v.classes for v in board.verdicts):
         yield layout_classes(board.verdicts, BOUNDARY_CLASSES)
+    yield from (str(v.thresholds) for v in board.verdicts if v.thresholds)
     yield from tuned_lines(board.verdicts)
     yield from limits_lines(board.verdicts)
     if board.answers:
