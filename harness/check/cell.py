@@ -367,9 +367,11 @@ class CellRun:
 
     def _thresholds(self) -> Crossed | None:
         """The constants of the kernel's source and how far beyond them it was judged, in a cell with such cases."""
-        constants = self._evaluator.selection.constants if self._progress.past_thresholds else ()
+        selection = self._evaluator.selection
+        if not (selection.reach.source and selection.constants and self._law.crosses_thresholds):
+            return None
         largest = {axis: self._coverage.largest.get(axis, 0) for axis in axes_of(self._progress.space)}
-        return Crossed(constants, largest) if constants and self._law.crosses_thresholds else None
+        return Crossed(selection.constants, largest)
 
     def _skip_reason(self) -> str:
         """Why the cell was not judged, although the kernel refused no whole example."""

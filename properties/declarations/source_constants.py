@@ -53,21 +53,19 @@ class _Scope:
 
     def value(self, node: ast.AST) -> Any:
         """The value of an expression, or _UNKNOWN."""
+        value = _UNKNOWN
         match node:
-            case ast.Constant(value=value):
-                return value
+            case ast.Constant(value=literal):
+                value = literal
             case ast.Name(id=name):
-                return self.local.get(name, self.module.get(name, _UNKNOWN))
+                value = self.local.get(name, self.module.get(name, _UNKNOWN))
             case ast.Attribute(value=owner, attr=name):
-                return _attribute(self.value(owner), name)
+                value = _attribute(self.value(owner), name)
             case ast.Subscript(value=owner, slice=key):
-                return _item(self.value(owner), self.value(key))
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                number = _integer(self.value(operand))
-                return _UNKNOWN if number is None else -number
+                value = _item(self.value(owner), self.value(key))
             case ast.BinOp(left=left, op=kind, right=right):
-                return _result(type(kind), _integer(self.value(left)), _integer(self.value(right)))
-        return _UNKNOWN
+                value = _result(type(kind), _integer(self.value(left)), _integer(self.value(right)))
+        return value
 
 
 class _Reader:

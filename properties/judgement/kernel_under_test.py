@@ -174,7 +174,12 @@ class KernelUnderTest:
     def _answer(self, sample: Sample, copies: int | None) -> OracleAnswer:
         if repeats_itself(sample):
             return repeated_answer(sample, self.promises, lambda part: self.expect(part, copies))
-        return oracle_answer(sample, self.promises, gradients=self.gradients, copies=copies)
+        try:
+            return oracle_answer(sample, self.promises, gradients=self.gradients, copies=copies)
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, MemoryError) or "allocate memory" in str(error):
+                raise MachineLimit(f"the reference does not fit into the memory of this machine: {error}") from error
+            raise
 
     @property
     def _budget_promises(self) -> Hashable:

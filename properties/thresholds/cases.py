@@ -42,7 +42,8 @@ def cost(op: Op, case: Case, *, interpreted: bool = False) -> float:
     rows = slice(0, case.period if case.half_period else None)
     reference_rows = float(sum(case.lengths[rows]) + len(case.lengths[rows]))
     if op.packs_keys:
-        reference_rows += sum(n * m / _PAIRS + m * m / _KEY_PAIRS for n, m in zip(case.lengths[rows], keys[rows]))
+        pairs = zip(case.lengths[rows], keys[rows], strict=True)
+        reference_rows += sum(n * m / _PAIRS + m * m / _KEY_PAIRS for n, m in pairs)
     return _CALL + reference_rows + (kernel_rows if interpreted else kernel_rows / _KERNEL_TOKENS)
 
 
@@ -59,7 +60,7 @@ def threshold_cases(
         return []
     allowance = reach.share * sum(cost(space.op, case, interpreted=interpreted) for case in drawn_cases)
     selected_cases: dict[Case, None] = {}
-    for case in _by_importance(_Packs(space), [c for c in constants if c <= reach.source], reach):
+    for case in _by_importance(SparsePacks(space), [c for c in constants if c <= reach.source], reach):
         if case not in selected_cases and _is_allowed(space, case):
             case_cost = cost(space.op, case, interpreted=interpreted)
             if case_cost <= allowance:
@@ -68,7 +69,7 @@ def threshold_cases(
     return sorted(selected_cases, key=lambda case: (case.n_tokens + len(case.lengths), len(case.lengths)))
 
 
-def _by_importance(packs: "_Packs", constants: Sequence[int], reach: Reach) -> Iterator[Case]:
+def _by_importance(packs: "SparsePacks", constants: Sequence[int], reach: Reach) -> Iterator[Case]:
     """Past each constant, the largest first, since its case is past the others too; past powers of two; beside each."""
     descending = sorted(constants, reverse=True)
     for c in descending:
@@ -101,7 +102,7 @@ def _powers(smallest: int, largest: int) -> list[int]:
     return [2**k + 1 for k in range(smallest.bit_length() - 1, largest.bit_length())]
 
 
-class _Packs:
+class SparsePacks:
     """Sparse packs of a given size."""
 
     def __init__(self, space: Space) -> None:

@@ -1,7 +1,4 @@
-"""Plain convolutions that are incorrect past N tokens, sequences or tokens of one sequence, with N written in many ways.
-
-`SIBLINGS` has a correct kernel for each, with the same constants.
-"""
+"""Plain convolutions that are incorrect past N tokens, sequences or tokens of one sequence, and a correct one."""
 
 # mypy: allow-untyped-defs
 
