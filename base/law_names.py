@@ -27,7 +27,7 @@ LAWS: Mapping[str, str] = {
         "with metadata edited in place."
     ),
     "memory": (
-        "What comes in stays as it is, every output row is written, nothing is read before it is written, "
+        "Inputs and returned outputs stay as they are, every output row is written, nothing is read before, "
         "canaries stay whole."
     ),
     "strides": (
@@ -37,6 +37,12 @@ LAWS: Mapping[str, str] = {
     "metadata": (
         "int64 offsets, empty sequences anywhere and more slack change nothing; zero tokens and zero sequences work."
     ),
+    "reuse": "After a call with one other argument, all else in the same tensors, the answer is the same as before it.",
+    "gradients": (
+        "Gradients are the same by some inputs as by all, of outputs together and apart, twice, through hooks, and "
+        "added to a gradient that is there already."
+    ),
+    "modes": "Under torch.no_grad, torch.inference_mode and torch.autocast it computes what it computes elsewhere.",
     "double_backward": "A second derivative is the reference's, or an error: never another value.",
     "opcheck": "Operators that it registers with torch pass torch.library.opcheck.",
     "torch_compile": "Through torch.compile it computes the same values and gradients.",

@@ -44,9 +44,13 @@ def vector_jacobian_product(
     grad_outputs: the incoming gradients, one for each output, of its shape.
     options: further arguments of `torch.autograd.grad`.
     """
+    return torch.autograd.grad(scalar_with_gradients(outputs, grad_outputs), wrt, allow_unused=True, **options)
+
+
+def scalar_with_gradients(outputs: Sequence[Tensor], grad_outputs: Sequence[Tensor]) -> Tensor:
+    """A scalar whose backward pass hands each output its incoming gradient."""
     with torch.enable_grad():
-        scalar = _scalar(grad_outputs, *outputs)
-    return torch.autograd.grad(scalar, wrt, allow_unused=True, **options)
+        return _scalar(grad_outputs, *outputs)
 
 
 def argmax(x: Tensor) -> tuple[int, ...]:

@@ -129,14 +129,14 @@ def _attention(
 
 @operator
 def _attention_backward(
-    dy: Tensor | None, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, cu_seqlens: Tensor,
+    dy: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, cu_seqlens: Tensor,
     cu_seqlens_k: Tensor | None, y: Tensor, lse: Tensor, window_left: int, window_right: int, scale: float,
     softcap: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the inputs in order. Without sinks their gradient is empty."""
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     problem = AttentionProblem(q, k, v, sinks, cu_seqlens, keys, window_left, window_right, scale, softcap)
-    dy = problem.align(torch.zeros_like(y) if dy is None else dy)
+    dy = problem.align(dy)
     delta, dsinks = problem.delta(y, dy, lse, dlse)
     dq, dk, dv = problem.backward(dy, lse, delta)
     return dq, dk, dv, q.new_empty(0) if sinks is None else dsinks.sum(1).to(sinks.dtype)
@@ -160,7 +160,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _backward(ctx: Any, dy: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-    gradients = _attention_backward(dy, dlse, *ctx.saved_tensors, *ctx.numbers)
+    saved_tensors = ctx.saved_tensors  # read once: recomputation hands them out once
+    if dy is None:  # lse alone is differentiated
+        *_, y, _ = saved_tensors
+        dy = torch.zeros_like(y)
+    gradients = _attention_backward(dy, dlse, *saved_tensors, *ctx.numbers)
     return *(g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad, strict=False)), *[None] * 7
 
 

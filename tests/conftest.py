@@ -1,9 +1,11 @@
 """Shared by the whole suite: one torch thread, a working folder, and what detected each bug of the museum."""
 
 import contextlib
+import gc
+import importlib
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,44 @@ def pytest_configure() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_collection_finish() -> None:
+    """Modules and thousands of tests stay until the end, and each collection of garbage would walk all of them.
+
+    That took a third of the time of test_size.py, test_vacuity.py and test_own_ops.py: a call that needs much memory
+    collects garbage. In a kernel's own process modules are frozen too (`fast_imports`).
+    """
+    gc.freeze()
+
+
 @pytest.fixture
 def working_folder(tmp_path: Path) -> Iterator[Path]:
     """An empty folder of the test's own, in which it runs: reports and replay files are written there."""
     with contextlib.chdir(tmp_path):
         yield tmp_path
+
+
+@pytest.fixture
+def cuda_available(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """`cuda_available(False)`: torch sees no CUDA device, whatever the machine has."""
+    return lambda there: monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+
+
+@pytest.fixture
+def free_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """`free_memory(10**6)`: a device on which an allocation failed has so many bytes free."""
+    device = "packproof.harness.process.execution.device"
+    return lambda count: monkeypatch.setattr(f"{device}.free_bytes", lambda _device: count)
+
+
+@pytest.fixture
+def fake_check(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], None]:
+    """`fake_check(run)`: commands, the plugin and `packproof.check` get the events of `run` in place of a check's."""
+
+    def replace_check(run: Callable[..., Any]) -> None:
+        for module in ("packproof.harness.check", "packproof.harness.check.check"):
+            monkeypatch.setattr(importlib.import_module(module), "run_check", run)
+
+    return replace_check
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -40,7 +40,7 @@ def test_the_lost_exponential_is_found_and_repaired(tmp_path: Path) -> None:
     printed = python_in(tmp_path, "\n".join(code)).stdout
     assert "FAILED  packing (gradient of B)" in printed
     assert "lengths [1, 16]" in printed
-    assert re.search(r"^reference: passed, \d+ examples\npacking: passed, \d+ examples$", printed, re.M)
+    assert re.search(r"^packing: passed, \d+ examples$", printed, re.M)
 
 
 def test_the_suite_for_a_training_repository_passes(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from packproof.base.errors import KernelFault
 from packproof.base.names import SHORT_DTYPES, short_dtype
 from packproof.harness.check.probe_conditions import (
+    keys_conditions,
     largest_accepted,
     sizes_condition,
     smallest_accepted,
@@ -390,12 +391,11 @@ def _layout(search: _DomainSearch, base: Case) -> Iterator[str]:
 
 
 def _keys(search: _DomainSearch, base: Case) -> Iterator[str]:
-    """Whether a second packing is accepted: of keys as long as the queries, or longer."""
-    longer_lengths = tuple(n + 8 for n in base.lengths)
-    if search.space.packs_keys and not any(
-        search.accepts(base.replace(key_lengths=n)) for n in (base.lengths, longer_lengths)
-    ):
-        yield "not cu_seqlens_k"
+    """Conditions on a second packing."""
+    if search.space.packs_keys:
+        yield from keys_conditions(
+            lambda keys: search.accepts(base.replace(key_lengths=keys)), base.lengths, search.mentioned_numbers
+        )
 
 
 def _maximum(search: _DomainSearch, base: Case, step: int, shortest: int) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The condition that fits accepted and refused calls: a multiple, a range, or a set."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import gcd
 
 _MAX_SET_SIZE = 4
@@ -69,3 +69,32 @@ def largest_accepted(accepts: Callable[[int], bool], low: int, high: int, step: 
         middle = low + (high - low) // (2 * step) * step
         low, high = (middle, high) if accepts(middle) else (low, middle)
     return low
+
+
+def keys_conditions(
+    accepts: Callable[[tuple[int, ...]], bool], lengths: tuple[int, ...], hints: Iterable[int]
+) -> Iterator[str]:
+    """Conditions on the keys of a second packing: whether it is accepted, and with which numbers of keys.
+
+    lengths: the tokens of each sequence. The keys of the last one vary.
+    """
+    longer_lengths = tuple(n + 8 for n in lengths)
+    keys = next((candidate for candidate in (longer_lengths, lengths) if accepts(candidate)), None)
+    if keys is None:
+        yield "not cu_seqlens_k"
+        return
+
+    def accepts_last(n_keys: int) -> bool:
+        return accepts((*keys[:-1], n_keys))
+
+    takes_one_more = accepts_last(keys[-1] + 1)
+    step = 1 if takes_one_more else smallest_step(lambda k: accepts_last(keys[-1] + k), hints)
+    takes_fewer = accepts_last(lengths[-1] - step)
+    if step > 1:
+        yield f"length_k % {step} == 0"
+    if takes_one_more or step > 1:
+        yield from [] if takes_fewer else ["length <= length_k"]
+    else:
+        yield "length_k <= length" if takes_fewer else "length_k == length"
+    if takes_fewer and not accepts_last(0):
+        yield "length_k > 0"

@@ -53,7 +53,7 @@ class CaseSelection:
         suited = law.suited(space, [*golden_list, *random_list])
         cases: Sequence[Case] = [case for case in suited if case.n_tokens or self.draws_empty_packs(law)]
         if self.share and law.dtype_independent:
-            cases = share_of_dtype(law, cases, *self.share)
+            cases = share_of_dtype(law, cases, *self.share, by_keys=space.frees_keys)
         past_thresholds = self.past_thresholds(space, tier) if law.crosses_thresholds else []
         return [*rounds(cases, frozenset(golden_list), space), *([case] for case in past_thresholds)]
 
@@ -148,18 +148,23 @@ def _without(removed: Sequence[Case], cases: Sequence[Case]) -> list[Case]:
 
 
 def _cost(case: Case) -> int:
-    return _CALL + case.n_tokens + case.slack + len(case.lengths)
+    return _CALL + case.n_tokens + sum(case.key_lengths or ()) + case.slack + len(case.lengths)
 
 
-def share_of_dtype(law: Property, cases: Sequence[Case], dtype: int, dtypes: int) -> list[Case]:
+def share_of_dtype(
+    law: Property, cases: Sequence[Case], dtype: int, dtypes: int, *, by_keys: bool = False
+) -> list[Case]:
     """The share of one of several dtypes: one case of each of its layouts, selected by the index of the property.
 
     If fewer layouts have a boundary than there are dtypes, several dtypes get the same one.
+
+    by_keys: a layout is that of the keys; the tokens of a decode kernel have few.
     """
     law_index = _SHARED.index(law.name) if law.name in _SHARED else len(_SHARED)
     layouts: dict[Lengths, list[Case]] = {}
     for case in cases:
-        layouts.setdefault(case.lengths, []).append(case)
+        lengths = case.key_lengths if by_keys else None
+        layouts.setdefault(lengths or case.lengths, []).append(case)
     representatives = [of_layout[law_index % len(of_layout)] for of_layout in layouts.values()]
     share = representatives[(dtype + law_index) % dtypes :: dtypes]
     if not any(case.has_boundary for case in share):

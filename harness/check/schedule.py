@@ -18,7 +18,8 @@ from packproof.harness.check.unit import run_unit
 from packproof.harness.process import CoreTime, run_on_every_core
 from packproof.harness.report import Cell, CellFinished, Event, FailureFound, RunFinished, RunStarted, Timings, Verdict
 
-_TRIAL_SHARE, _LEAST_TRIAL_SECONDS = 0.25, 8.0  # of the time of a run, for counterexamples in other cells
+_TRIAL_SHARE = 0.25  # of the time of a run, for counterexamples in other cells
+_LEAST_TRIAL_SECONDS = 2.0  # for a process to start and answer
 _GRACE = 30.0
 
 StartUnit = Callable[[], Iterator[Event]]
@@ -94,7 +95,7 @@ class _PlanRun:
         }
         trials = list(counterexample_trials([*targets.values()], [*self._raw_verdicts.values()]))
         now = time.monotonic()
-        deadline = min(now + max(_LEAST_TRIAL_SECONDS, _TRIAL_SHARE * (now - self._start)), self._deadline)
+        deadline = min(now + trial_seconds(now - self._start), self._deadline)
         if not trials or deadline <= now:
             return
         calls = [partial(trial.events, deadline) for trial in trials]
@@ -151,6 +152,11 @@ def time_share(n_cells: int, later_units: Sequence[int], cores: int) -> float:
     """
     n_later_cells = sum(later_units[cores - 1 :]) / cores  # a dozen properties take longer than one
     return n_cells / (n_cells + n_later_cells)
+
+
+def trial_seconds(run_seconds: float) -> float:
+    """The most seconds for counterexamples in other cells, after a run of so many."""
+    return max(_LEAST_TRIAL_SECONDS, _TRIAL_SHARE * run_seconds)
 
 
 def _run_timed(unit: Unit, deadline: float, share: float) -> Iterator[Event]:

@@ -156,6 +156,7 @@ def call_frame(call: Call, number: int) -> Frame:
         "placement": dict(call.placement),
         "guard": call.guard,
         "edit_metadata": call.edit_metadata,
+        "same_tensors": call.same_tensors,
         "mode": call.mode,
         "copies": call.copies,
         "shared": call.shared,
@@ -181,6 +182,7 @@ def decode_call(frame: Frame) -> Call:
         placement=cast("dict[str, Placement]", body["placement"]),
         guard=body["guard"],
         edit_metadata=body["edit_metadata"],
+        same_tensors=body["same_tensors"],
         mode=cast("Mode", body["mode"]),
         copies=body["copies"],
         shared=body["shared"],
@@ -198,6 +200,8 @@ def result_frame(result: Result, number: int) -> Frame:
         **_with_prefix("output", result.outputs),
         **_with_prefix("gradient", result.gradients),
         **_with_prefix("after", result.inputs_after),
+        **_with_prefix("at return", result.inputs_at_return),
+        **_with_prefix("output after", result.outputs_after),
         **_with_prefix("outlier", {name: rows for name, (_, rows) in result.outliers.items()}),
     }
     copies = {name: copy for name, (copy, _) in result.outliers.items()}
@@ -236,6 +240,8 @@ def decode_answer(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
             outputs=_without_prefix("output", frame.tensors),
             gradients=_without_prefix("gradient", frame.tensors),
             inputs_after=_without_prefix("after", frame.tensors),
+            inputs_at_return=_without_prefix("at return", frame.tensors),
+            outputs_after=_without_prefix("output after", frame.tensors),
             interpreted=frame.body.get("interpreted") is True,
             operators=_int_or_zero(frame.body.get("operators")),
             outliers=_outliers(frame),

@@ -62,24 +62,25 @@ class Faults:
 
     def add(self, verdict: Verdict) -> Fault:
         """Add a verdict with a failure; its fault, which may be an earlier one."""
-        fault = self._faults.setdefault(cause(verdict) or id(verdict), Fault())
+        fault = self._faults.setdefault(_fault_key(verdict) or id(verdict), Fault())
         fault.verdicts.append(verdict)
         return fault
 
 
-def cause(verdict: Verdict) -> tuple[str, ...]:
-    """A key for the cause of a failure, equal for the same exception; () if a failure stands for itself."""
-    failure, cell = verdict.failure, verdict.cell
-    if failure is None:
-        return ()
-    key = failure.cause or _text_key(failure)
+def cause(failure: Failure) -> str:
+    """The cause of a failure, equal for failures of a kernel with one fault; "" if it stands for itself.
+
+    Without a tensor it is the words of the failure, with numbers as #.
+    """
+    words = refusal_key(failure.lines[1]) if failure.lines[1:] and not failure.tensor else ""
+    return failure.cause or words
+
+
+def _fault_key(verdict: Verdict) -> tuple[str, ...]:
+    """A key, equal for the failures of one fault; () if a failure stands for itself."""
+    cell, text = verdict.cell, cause(verdict.failure) if verdict.failure else ""
     reason = verdict.reason if verdict.status == "expected" else ""
-    return (verdict.status, reason, cell.op, cell.target, cell.device, key) if key else ()
-
-
-def _text_key(failure: Failure) -> str:
-    """A key for the words of a failure without a tensor; "" for any other."""
-    return refusal_key(failure.lines[1]) if failure.lines[1:] and not failure.tensor else ""
+    return (verdict.status, reason, cell.op, cell.target, cell.device, text) if text else ()
 
 
 def _telling_order(verdict: Verdict) -> tuple[bool, bool, int, int, int]:

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from packproof.base.axes import is_shared
-from packproof.properties.bounds.budget import UNIT_ROUNDOFF, Budget
+from packproof.properties.bounds.budget import UNDERFLOW_UNIT, UNIT_ROUNDOFF, Budget, accumulation_constant
 from packproof.properties.bounds.oracle import OracleAnswer
 from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
+from packproof.properties.declarations.promises import Promises
 
 
 def budget_of_two_runs(
@@ -34,6 +35,13 @@ def budget_of_two_runs(
     if handovers:
         rounding = rounding + handovers * _state_roundoff(sample) * answer.magnitudes[key]
     return replace(budget, rounding=rounding)
+
+
+def budget_of_lower_dtype(answer: OracleAnswer, key: TensorKey, dtype: torch.dtype, promises: Promises) -> Budget:
+    """The budget of a run in which all arithmetic may be of a dtype of 16 bits: u_acc is its roundoff, too."""
+    u, value, magnitude = UNIT_ROUNDOFF[dtype], answer.values[key], answer.magnitudes[key]
+    rounding = answer.budgets[key].rounding + u * value.abs() + UNDERFLOW_UNIT[dtype]
+    return Budget(rounding, torch.zeros_like(value), accumulation_constant(promises, derived=False) * u * magnitude)
 
 
 def _state_roundoff(sample: Sample) -> float:

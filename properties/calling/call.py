@@ -10,8 +10,21 @@ from torch import Tensor
 from packproof.base.errors import PackproofError
 from packproof.base.tuned import Tuned
 
-Placement = Literal["contiguous", "transposed", "sliced", "expanded", "beyond 2^31", "beyond 2^32"]
-Mode = Literal["eager", "compiled", "graph", "side stream", "double backward", "opcheck"]
+Placement = Literal["contiguous", "transposed", "sliced", "expanded", "one element", "beyond 2^31", "beyond 2^32"]
+Mode = Literal[
+    "eager",
+    "compiled",
+    "graph",
+    "side stream",
+    "double backward",
+    "opcheck",
+    "retained graph",
+    "accumulated",
+    "no_grad",
+    "inference_mode",
+    "autocast to bfloat16",
+    "autocast to float16",
+]
 
 
 @dataclass(frozen=True)
@@ -33,6 +46,7 @@ class Call:
     placement: Mapping[str, Placement] = field(default_factory=dict)
     """The memory layout of a tensor, by input name or "cotangent:<output>"; contiguous by default.
 
+    "expanded" has one row in memory for all rows, "one element" one element for all elements.
     "beyond 2^31" and "beyond 2^32" put rows so far apart that the last one begins past as many elements.
     """
     guard: bool = False
@@ -40,6 +54,10 @@ class Call:
     inputs after the call."""
     edit_metadata: bool = False
     """Whether to pass the cu_seqlens tensor object of the last call with this length and dtype, edited in place."""
+    same_tensors: bool = False
+    """Whether to pass the tensor objects of the last such call, where shape, strides and dtype are the same. Those with
+    other values are edited in place.
+    """
     mode: Mode = "eager"
     """How to call the kernel; each mode is a function in `harness.process.execution.modes`."""
     copies: int = 1
@@ -84,15 +102,19 @@ class Result:
     """The result of a kernel call, on the CPU."""
 
     outputs: Mapping[str, Tensor]
-    """Outputs by name."""
+    """Outputs by name, as they are when the kernel returns, before the backward pass."""
     gradients: Mapping[str, Tensor]
     """Gradients by input name, without inputs that autograd did not reach.
 
     With mode "double backward": the gradients of the sum of all products of a first gradient with its input, by input
-    name and "cotangent:<output>".
+    name and "cotangent:<output>". With mode "accumulated": each input minus its gradient.
     """
     inputs_after: Mapping[str, Tensor] = field(default_factory=dict)
     """With `Call.guard`, the inputs, "cu_seqlens" and the incoming gradients ("cotangent:<output>") after the call."""
+    inputs_at_return: Mapping[str, Tensor] = field(default_factory=dict)
+    """With `Call.guard` and a backward pass, the inputs and "cu_seqlens" before the backward pass."""
+    outputs_after: Mapping[str, Tensor] = field(default_factory=dict)
+    """With `Call.guard` and a backward pass, the outputs after it."""
     interpreted: bool = False
     """Whether Triton programs ran in the interpreter, under the sanitizer."""
     operators: int = 0

@@ -10,7 +10,9 @@ from typing import Any
 from packproof.base.errors import UsageError
 from packproof.base.names import LONG_DTYPES, SHORT_DTYPES, short_dtype
 
-LAYOUT_NAMES = ("tokens", "sequences", "slack", "longest", "length")
+KEY_LAYOUT_NAMES = ("tokens_k", "longest_k", "length_k")  # of the keys of a second packing
+LAYOUT_NAMES = ("tokens", "sequences", "slack", "longest", "length", *KEY_LAYOUT_NAMES)
+LENGTH_NAMES = frozenset({"length", "length_k"})  # each sequence has its own
 _MAX_CHARACTERS = 500
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)

@@ -9,7 +9,13 @@ from typing import Any
 from packproof.base.axes import parse
 from packproof.base.errors import UsageError, checked_init
 from packproof.properties.cases.case import STRONG_GATES, Case
-from packproof.properties.cases.condition import LAYOUT_NAMES, Condition, conditions
+from packproof.properties.cases.condition import (
+    KEY_LAYOUT_NAMES,
+    LAYOUT_NAMES,
+    LENGTH_NAMES,
+    Condition,
+    conditions,
+)
 from packproof.properties.ops.op import Op
 
 _CALL_NAMES = ("dtype", "contiguous", "gradients")
@@ -40,7 +46,9 @@ class Domain:
 
     tokens: rows of the pack, slack included.
     sequences, slack, longest: of the layout.
-    length: a condition on it must hold for every sequence of both packings.
+    length: a condition on it must hold for every sequence.
+    tokens_k, longest_k, length_k: the same of the keys, for ops whose keys have offsets of their own. Without
+        `cu_seqlens_k` the keys of a call have the lengths of its tokens.
     dtype: fp64, fp32, bf16 or fp16.
     contiguous: all tensors are contiguous.
     gradients: the call is differentiated.
@@ -80,7 +88,7 @@ class Domain:
         """Raise UsageError for a name unknown to calls of the op, or a name that needs a comparison and has none."""
         known_names = [
             *size_names(op),
-            *LAYOUT_NAMES,
+            *(name for name in LAYOUT_NAMES if op.packs_keys or name not in KEY_LAYOUT_NAMES),
             *_CALL_NAMES,
             *optional_inputs(op),
             *([KEY_OFFSETS] if op.packs_keys else []),
@@ -110,11 +118,17 @@ class Domain:
         name_set = frozenset(names)
         return Domain(tuple(c for c in self.conditions if c.names <= name_set))
 
-    def holds(self, values: Mapping[str, Any], lengths: Sequence[int] = ()) -> bool:
-        """Whether all conditions hold. A condition that names `length` has to hold for each of the lengths."""
+    def holds(
+        self, values: Mapping[str, Any], lengths: Sequence[int] = (), key_lengths: Sequence[int] | None = None
+    ) -> bool:
+        """Whether all conditions hold. A condition that names `length` or `length_k` has to hold for each sequence.
+
+        key_lengths: the numbers of keys, where they have offsets of their own; None: the lengths.
+        """
+        key_lengths = lengths if key_lengths is None else key_lengths
+        of_sequences = [{**values, "length": n, "length_k": m} for n, m in zip(lengths, key_lengths, strict=True)]
         return all(
-            all(c.holds({**values, "length": n}) for n in lengths) if "length" in c.names else c.holds(values)
-            for c in self.conditions
+            all(map(c.holds, of_sequences)) if c.names & LENGTH_NAMES else c.holds(values) for c in self.conditions
         )
 
     @cached_property
@@ -124,8 +138,7 @@ class Domain:
 
     def allows(self, op: Op, case: Case) -> bool:
         """Whether the domain has the call of a case, with contiguous tensors."""
-        all_lengths = (*case.lengths, *(case.key_lengths or ()))
-        return not self.conditions or self.of_cases.holds(condition_values(op, case), all_lengths)
+        return not self.conditions or self.of_cases.holds(condition_values(op, case), case.lengths, case.key_lengths)
 
     def allows_dtype(self, dtype: str) -> bool:
         """Whether tokens may have this dtype, by its long name."""
@@ -145,8 +158,13 @@ class Domain:
         return self.within({"slack"}).holds({"slack": 1}) or self.within({"slack"}).holds({"slack": 16})
 
     def allows_length(self, n: int) -> bool:
-        """Whether a pack may have a sequence of n tokens, judged by conditions on `length` alone."""
-        return self.within({"length"}).holds({}, [n])
+        """Whether a pack may have a sequence of n tokens and as many keys, judged by conditions on lengths alone."""
+        return self.within(LENGTH_NAMES).holds({}, [n])
+
+    def allows_query_length(self, n: int) -> bool:
+        """Whether a pack may have a sequence of n tokens beside any number of keys, as far as one sequence shows it."""
+        rules = self.naming({"length", "longest", "tokens"}).within(set(LAYOUT_NAMES) - set(KEY_LAYOUT_NAMES))
+        return rules.holds(layout_values([n], 0), [n])
 
 
 def size_names(op: Op) -> tuple[str, ...]:
@@ -165,8 +183,8 @@ def optional_inputs(op: Op) -> tuple[str, ...]:
 
 
 def condition_values(op: Op, case: Case) -> dict[str, Any]:
-    """The values of a condition's names in a case, all but `length`."""
-    layout = layout_values(case.lengths, case.slack)
+    """The values of a condition's names in a case, all but those of each sequence."""
+    layout = layout_values(case.lengths, case.slack, case.key_lengths)
     symbolic_sizes = case.size_words
     return {
         **gate_value(op, strong=case.regime == STRONG_GATES),
@@ -187,10 +205,13 @@ def gate_value(op: Op, *, strong: bool) -> dict[str, float]:
     return {GATE: _STRONG_GATE if strong else _WEAK_GATE} if op.has_decays else {}
 
 
-def layout_values(lengths: Sequence[int], slack: int) -> dict[str, int]:
+def layout_values(lengths: Sequence[int], slack: int, key_lengths: Sequence[int] | None = None) -> dict[str, int]:
+    key_lengths = lengths if key_lengths is None else key_lengths
     return {
         "tokens": sum(lengths) + slack,
         "sequences": len(lengths),
         "slack": slack,
         "longest": max(lengths, default=0),
+        "tokens_k": sum(key_lengths) + slack,
+        "longest_k": max(key_lengths, default=0),
     }

@@ -2,6 +2,7 @@
 
 A layout is filled up to a multiple by slack rows, or by a last sequence where a kernel takes no slack. Short sequences
 grow to an allowed length, or are removed where none is near. A pack of too many tokens loses them from its longest.
+Keys with offsets of their own are moved by their own conditions, after the tokens.
 """
 
 import itertools
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from packproof.properties.cases.case import STRONG_GATES, Case
-from packproof.properties.cases.condition import LAYOUT_NAMES
+from packproof.properties.cases.condition import KEY_LAYOUT_NAMES, LAYOUT_NAMES, LENGTH_NAMES
 from packproof.properties.cases.domain import (
     GATE,
     Domain,
@@ -26,8 +27,10 @@ from packproof.properties.ops.op import Op
 
 Sizes = Mapping[str, int | str]
 Lengths = tuple[int, ...]
+Pair = tuple[int, int]  # the tokens and the keys of a sequence
 LayoutTest = Callable[[Sequence[int], int], bool]
 
+_LAYOUT = frozenset(LAYOUT_NAMES)
 _MAX_ASSIGNMENTS = 60_000  # assignments tried for the sizes of one case
 MAX_AXIS_SIZE = 32_768  # size of one axis: a larger case would not fit the memory of a small machine
 _MAX_ADDED_TOKENS = 512  # tokens added to reach a multiple
@@ -104,15 +107,10 @@ def fit_case(op: Op, domain: Domain, case: Case) -> Case | None:
     case = _with_gates(op, domain, case)
     if domain.allows(op, case):
         return case
-    single_packing = _with_options(op, domain, case.replace(key_lengths=None))
-    lengths, slack = _fit_layout(op, domain, single_packing)
-    single_packing = single_packing.with_lengths(lengths).replace(slack=slack)
-    candidates = (
-        [single_packing]
-        if case.key_lengths is None
-        else [_with_keys(op, domain, single_packing, case.key_lengths), single_packing]
-    )
-    return next((c for c in candidates if domain.allows(op, c)), None)
+    single_packing = case.replace(key_lengths=None)
+    candidates = [single_packing] if case.key_lengths is None else [case, single_packing]
+    fitted_cases = (_with_layout(op, domain, _with_options(op, domain, candidate)) for candidate in candidates)
+    return next((c for c in fitted_cases if domain.allows(op, c)), None)
 
 
 def _with_gates(op: Op, domain: Domain, case: Case) -> Case:
@@ -121,20 +119,10 @@ def _with_gates(op: Op, domain: Domain, case: Case) -> Case:
     return case if case.regime != STRONG_GATES or rules.holds(gate_value(op, strong=True)) else weak_case
 
 
-def _with_keys(op: Op, domain: Domain, case: Case, keys: Lengths) -> Case:
-    """The case with a second packing of the nearest allowed lengths; missing ones are as in the first packing."""
-    rules, values = domain.of_cases.within({"length", *size_names(op), *op.options}), condition_values(op, case)
-    requested_lengths = [*keys, *case.lengths[len(keys) :]][: len(case.lengths)]
-    nearest_lengths = (_nearest_length(m, lambda n: rules.holds(values, [n])) for m in requested_lengths)
-    return case.replace(
-        key_lengths=tuple(n if m is None else m for n, m in zip(case.lengths, nearest_lengths, strict=True))
-    )
-
-
 def _with_options(op: Op, domain: Domain, case: Case) -> Case:
     """The case with the fewest changes of optional inputs and options for the domain's conditions on them."""
     rules = domain.of_cases.naming([*optional_inputs(op), *op.options])
-    rules = Domain(tuple(c for c in rules.conditions if not c.names & set(LAYOUT_NAMES)))
+    rules = Domain(tuple(c for c in rules.conditions if not c.names & _LAYOUT))
     names = frozenset().union(*(c.names for c in rules.conditions))
     inputs = [n for n in optional_inputs(op) if n in names]
     options = [n for n in dict(case.options) if n in names]
@@ -158,27 +146,79 @@ def _with_options(op: Op, domain: Domain, case: Case) -> Case:
     return case
 
 
-def _fit_layout(op: Op, domain: Domain, case: Case) -> tuple[Lengths, int]:
-    """Allowed lengths and slack rows near the case's; where none are found, a layout outside the domain."""
-    values = condition_values(op, case)
-    rules = domain.of_cases.naming(LAYOUT_NAMES)
-    length_rules = Domain(tuple(c for c in rules.conditions if "length" in c.names))
-    single_length_rules = Domain(
-        tuple(c for c in length_rules.conditions if not c.names & (set(LAYOUT_NAMES) - {"length"}))
-    )
+def _with_layout(op: Op, domain: Domain, case: Case) -> Case:
+    """The case with allowed lengths and slack rows near its own; where none are found, outside the domain."""
+    values, rules = condition_values(op, case), domain.of_cases.naming(LAYOUT_NAMES)
+    if case.key_lengths is None:
+        pairs, slack = _fit_tokens(domain, rules, values, [(n, n) for n in case.lengths], case.slack)
+        return case.with_lengths(tuple(n for n, _ in pairs)).replace(slack=slack)
+    token_rules = Domain(tuple(c for c in rules.conditions if not c.names & set(KEY_LAYOUT_NAMES)))
+    # a sequence without tokens may have keys: it gets tokens rather than being removed
+    has_empty = token_rules.within(LENGTH_NAMES).holds({}, [0])
+    sequences = [(n or int(not has_empty), m) for n, m in zip(case.lengths, case.key_lengths, strict=True)]
+    pairs, slack = _fit_tokens(domain, token_rules, values, sequences, case.slack)
+    lengths = tuple(n for n, _ in pairs)
+    key_lengths = _fit_keys(rules, values, lengths, [m for _, m in pairs], slack)
+    return case.with_lengths(lengths).replace(slack=slack, key_lengths=key_lengths)
+
+
+def _fit_tokens(
+    domain: Domain, rules: Domain, values: Mapping[str, Any], sequences: Sequence[Pair], slack: int
+) -> tuple[Sequence[Pair], int]:
+    """Sequences of allowed lengths near the requested, each with its number of keys, and slack rows.
+
+    Where no layout is allowed, the last one that was tried.
+    """
+    length_rules = _of_one_sequence(rules)
 
     def length_fits(n: int) -> bool:
-        return single_length_rules.holds(values, [n])
+        return length_rules.holds(values, [n])
 
     def is_allowed(lengths: Sequence[int], slack: int) -> bool:
         return rules.holds({**values, **layout_values(lengths, slack)}, lengths)
 
-    slack = case.slack if domain.allows_slack else 0
-    lengths = [n for n in (_nearest_length(n, length_fits) for n in case.lengths) if n is not None]
+    nearest = ((_nearest_length(n, length_fits), m) for n, m in sequences)
+    fitted = [(n, m) for n, m in nearest if n is not None]
+    lengths, keys = [n for n, _ in fitted], [m for _, m in fitted]
+    slack = slack if domain.allows_slack else 0
     while not (layout := _fill_layout(lengths, slack, is_allowed, length_fits, allow_slack=domain.allows_slack)):
         if not _shorten_layout(lengths, length_fits):
-            return tuple(lengths), slack
-    return layout
+            layout = tuple(lengths), slack
+            break
+    return [*zip(layout[0], [*keys, *layout[0][len(keys) :]], strict=False)], layout[1]
+
+
+def _of_one_sequence(rules: Domain) -> Domain:
+    """The conditions on lengths that one sequence decides."""
+    return Domain(tuple(c for c in rules.naming(LENGTH_NAMES).conditions if not c.names & (_LAYOUT - LENGTH_NAMES)))
+
+
+def _fit_keys(
+    rules: Domain, values: Mapping[str, Any], lengths: Lengths, requested: Sequence[int], slack: int
+) -> Lengths:
+    """Allowed numbers of keys near the requested, for sequences of these lengths; the last may get more for a multiple.
+
+    Too many keys are removed from the sequence with the most. Where no numbers are allowed, the last that were tried.
+    """
+    sequence_rules = _of_one_sequence(rules)
+
+    def is_allowed(keys: Sequence[int]) -> bool:
+        return rules.holds({**values, **layout_values(lengths, slack, keys)}, lengths, keys)
+
+    def nearest(n: int, m: int) -> int:
+        candidates = (_nearest_length(near, lambda k: sequence_rules.holds(values, [n], [k])) for near in (m, 1))
+        return next((k for k in candidates if k is not None), n)
+
+    keys = list(map(nearest, lengths, requested))
+    while keys:
+        longer_keys = ([*keys[:-1], keys[-1] + more] for more in range(_MAX_ADDED_TOKENS))
+        if allowed_keys := next(filter(is_allowed, longer_keys), None):
+            return tuple(allowed_keys)
+        most = max(range(len(keys)), key=lambda j: keys[j])
+        if keys[most] <= 1:
+            break
+        keys[most] = keys[most] * 3 // 4
+    return tuple(keys)
 
 
 def _nearest_length(n: int, length_fits: Callable[[int], bool]) -> int | None:
@@ -234,9 +274,11 @@ def find_filler(op: Op, domain: Domain, sample: Sample, *, copies: int = 1) -> t
     }
 
     def is_allowed(filler_lengths: Lengths, slack: int) -> bool:
-        layout = layout_values((*sample.lengths, *filler_lengths), sample.slack + slack)
-        repeated_counts = {name: layout[name] * copies for name in ("tokens", "sequences")}
-        return rules.holds({**values, **layout, **repeated_counts}, (*sample.lengths, *filler_lengths))
+        lengths, keys = (*sample.lengths, *filler_lengths), sample.key_lengths
+        keys = None if keys is None else (*keys, *filler_lengths)
+        layout = layout_values(lengths, sample.slack + slack, keys)
+        repeated_counts = {name: layout[name] * copies for name in ("tokens", "sequences", "tokens_k")}
+        return rules.holds({**values, **layout, **repeated_counts}, lengths, keys)
 
     if not rules or is_allowed((), 0):
         return (), 0

@@ -107,6 +107,15 @@ def second_packing_lengths(lengths: Lengths, k: int, chunk: int = DEFAULT_CHUNK)
     return tuple(length_kinds[(j + k) % len(length_kinds)](n) for j, n in enumerate(lengths))
 
 
+def golden_key_layouts(chunk: int = DEFAULT_CHUNK) -> tuple[tuple[Lengths, Lengths], ...]:
+    """Tokens and keys of a server's steps: one token or two, beside as many keys as a cache holds."""
+    c = chunk
+    return (
+        ((1, 1, 1, 1, 1, 1), (c - 1, c, 0, c + 1, 2 * c, 2 * c + 1)),
+        ((1, 2, 1), (300, 4097, 1025)),  # past the tables and the splits of decode kernels
+    )
+
+
 def critical_lengths(chunk: int, width: int) -> list[int]:
     """Lengths at which a kernel takes another path, in increasing order."""
     near_chunk_ends = {k * chunk + d for k in (1, 2, 3) for d in (-1, 0, 1)}

@@ -1,6 +1,6 @@
 """The tensors of a result: its form is checked, and appended rows are cut off."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import torch
@@ -19,15 +19,18 @@ DETACHED = "came back detached"  # in the text of a fault
 Tensors = Mapping[TensorKey, Tensor]
 
 
-def tensors_by_key(sample: Sample, result: Result, *, gradients: bool) -> Tensors:
-    """The result's tensors by key. Raises KernelFault for a wrong shape or dtype, or if outputs are detached."""
+def tensors_by_key(sample: Sample, result: Result, *, gradients: bool | Collection[str]) -> Tensors:
+    """The result's tensors by key. Raises KernelFault for a wrong shape or dtype, or if outputs are detached.
+
+    gradients: whether it was differentiated, or the inputs by which it was. Outputs may not depend on some of them.
+    """
     tensors: dict[TensorKey, Tensor] = {}
     for name in sample.outputs:
         _check_form(sample, name, result.outputs[name], dtype_of(sample.op, name, sample.token_dtype_name))
         tensors[TensorKey(name)] = result.outputs[name]
-    if gradients and sample.wrt and sum(sample.lengths) and not result.gradients:
+    if gradients is True and sample.wrt and sum(sample.lengths) and not result.gradients:
         raise KernelFault("malformed", f"{' and '.join(sample.outputs)} {DETACHED}: no gradient reaches any input")
-    for name in sample.wrt if gradients else ():
+    for name in sample.differentiated(gradients):
         g = result.gradients.get(name)
         tensors[gradient(name)] = torch.zeros_like(sample.inputs[name]) if g is None else g
     return tensors
@@ -60,12 +63,16 @@ def without_filler(sample: Sample, result: Result) -> Result:
     def cut_call_tensors(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return {name: cut(name.removeprefix("cotangent:"), x) for name, x in tensors.items()}
 
-    after = {name: x for name, x in result.inputs_after.items() if name not in sample.metadata}
-    offsets = {name: result.inputs_after[name][: n + 1] for name in sample.metadata if name in result.inputs_after}
+    def cut_inputs(inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        offsets = {name: inputs[name][: n + 1] for name in sample.metadata if name in inputs}
+        return {**cut_call_tensors({name: x for name, x in inputs.items() if name not in offsets}), **offsets}
+
     return replace(
         result,
         outputs=cut_call_tensors(result.outputs),
         outliers={name: (k, cut(name.partition(":")[2], x)) for name, (k, x) in result.outliers.items()},
         gradients=cut_call_tensors(result.gradients),
-        inputs_after={**cut_call_tensors(after), **offsets} if after else {},
+        inputs_after=cut_inputs(result.inputs_after),
+        inputs_at_return=cut_inputs(result.inputs_at_return),
+        outputs_after=cut_call_tensors(result.outputs_after),
     )

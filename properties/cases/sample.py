@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -113,6 +113,10 @@ class Sample:
         """The inputs of the call, by name."""
         return {name: x for name, x in self.inputs.items() if name not in self.omitted}
 
+    def differentiated(self, gradients: bool | Collection[str]) -> tuple[str, ...]:
+        """The inputs to differentiate by: all of `wrt`, none, or these."""
+        return tuple(n for n in self.wrt if gradients is True or (gradients and n in gradients))
+
     def in_float64(self, *, gradients: bool = True) -> dict[str, Tensor]:
         """Copies of the inputs in float64; integers stay integers. With `gradients`, those of `wrt` require grad."""
         exact = {n: x.detach().double() if x.is_floating_point() else x for n, x in self.inputs.items()}
@@ -139,19 +143,23 @@ class Sample:
         return shape(self.axes[name], {**self.sizes, **counts})
 
     def call(
-        self, *, gradients: bool = True, placement: Placement | Mapping[str, Placement] = "contiguous", **flags: Any
+        self,
+        *,
+        gradients: bool | Collection[str] = True,
+        placement: Placement | Mapping[str, Placement] = "contiguous",
+        **flags: Any,
     ) -> Call:
         """The call of this sample.
 
-        gradients: whether it is differentiated.
+        gradients: whether it is differentiated, or the inputs by which it is.
         placement: strides by tensor name. A single one applies to all tensors along tokens and their incoming
             gradients; "expanded" applies to the incoming gradients only.
         flags: further fields of the `Call`.
         """
+        wrt = self.differentiated(gradients)
+        cotangents = self.cotangents if wrt else {}
         tokens = [n for n in self.passed_inputs if role(self.axes[n]) == "token" and placement != "expanded"]
-        placed_tensors = tokens + [
-            f"cotangent:{n}" for n in self.cotangents if gradients and role(self.axes[n]) == "token"
-        ]
+        placed_tensors = tokens + [f"cotangent:{n}" for n in cotangents if role(self.axes[n]) == "token"]
         placements = dict.fromkeys(placed_tensors, placement) if isinstance(placement, str) else placement
         return Call(
             inputs=self.passed_inputs,
@@ -160,8 +168,8 @@ class Sample:
             configuration=self.configuration,
             options=self.options,
             outputs=tuple(self.outputs),
-            wrt=self.wrt if gradients else (),
-            cotangents=self.cotangents if gradients else {},
+            wrt=wrt,
+            cotangents=cotangents,
             placement={} if placement == "contiguous" else placements,
             shared=tuple(n for n in self.passed_inputs if role(self.axes[n]) == "shared"),
             token_rows=tuple(

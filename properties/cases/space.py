@@ -25,6 +25,8 @@ from packproof.properties.cases.layouts import (
     Lengths,
     WindowLayout,
     boundary_classes,
+    critical_lengths,
+    golden_key_layouts,
     golden_layouts,
     golden_segment_layouts,
     golden_window_layouts,
@@ -90,8 +92,14 @@ class Space:
         return fit_sizes(self.op, self.domain, self.op.model_sizes, self.dtype) if self.on_gpu else ()
 
     def fit(self, case: Case) -> Case | None:
-        """The nearest case in the kernel's domain, or None."""
-        return fit_case(self.op, self.domain, case) if self.domain else case
+        """The nearest case in the kernel's domain, or None. It gets a second packing where none is near without."""
+        if not self.domain:
+            return case
+        nearest = fit_case(self.op, self.domain, case)
+        is_lost = nearest is None or (case.n_tokens and not nearest.n_tokens)
+        if is_lost and self.packs_keys and case.key_lengths is None:
+            return fit_case(self.op, self.domain, case.replace(key_lengths=case.lengths))
+        return nearest
 
     @property
     def regimes(self) -> tuple[str, ...]:
@@ -117,6 +125,11 @@ class Space:
         """Golden layouts for the windows of the op, if the kernel takes them."""
         reach = self.op.reach
         return golden_window_layouts(self.chunk) if reach and self._takes(reach) and reach not in self.fixed else ()
+
+    @property
+    def key_layouts(self) -> tuple[tuple[Lengths, Lengths], ...]:
+        """Golden layouts of few tokens and many keys, if the kernel takes keys with offsets of their own."""
+        return golden_key_layouts(self.chunk) if self.packs_keys else ()
 
     @property
     def optional_inputs(self) -> list[str]:
@@ -188,6 +201,25 @@ class Space:
         """Whether the kernel takes a second packing."""
         return self.op.packs_keys and self._takes("cu_seqlens_k")
 
+    @cached_property
+    def frees_keys(self) -> bool:
+        """Whether the kernel takes fewer lengths of tokens than of keys, as a decode kernel does.
+
+        Then the keys have the lengths that are drawn for the tokens of other kernels.
+        """
+        lengths = [n for n in critical_lengths(self.chunk, DEFAULT_WIDTH) if n]
+        return self.packs_keys and not all(map(self.domain.allows_query_length, lengths))
+
+    def key_lengths(self, lengths: Lengths, kind: int | None) -> Lengths | None:
+        """Lengths of a second packing.
+
+        lengths: those that were drawn for the tokens.
+        kind: the first kind of `second_packing_lengths`; None: no second packing, unless keys are free.
+        """
+        if not self.packs_keys or (kind is None and not self.frees_keys):
+            return None
+        return lengths if kind is None else second_packing_lengths(lengths, kind, self.chunk)
+
     @property
     def form_counts(self) -> dict[str, int]:
         """Number of axis specs of each input with several."""
@@ -253,6 +285,8 @@ def _unfitted_golden_cases(space: Space, seed: int) -> Iterator[Case]:
     yield from (c for c in plain_cases if c.n_tokens)
     for k, window in enumerate(space.window_layouts):
         yield _window_case(space, k, window, seed)
+    for k, (lengths, keys) in enumerate(space.key_layouts):
+        yield golden_case(space, k, lengths, space.plain_sizes[0], seed, rich=False).replace(key_lengths=keys)
     default_options = space.known_options({name: values[0] for name, values in space.options.items()})
     for i, (k, name) in enumerate(zip(cycle(_PARTIAL_LAYOUTS), space.optional_inputs)):
         # sizes that do not fill a kernel's blocks may take another path
@@ -296,7 +330,7 @@ def _window_case(space: Space, k: int, window: WindowLayout, seed: int) -> Case:
     elif isinstance(op.causal, str):
         option_changes[op.causal] = True
     options = space.known_options({**{n: v[0] for n, v in op.options.items()}, **option_changes})
-    keys = window.keys if space.packs_keys else None
+    keys = window.keys or space.key_lengths(window.lengths, None) if space.packs_keys else None
     return replace(plain_case, options=options, key_lengths=keys, regime="normal")
 
 
@@ -308,7 +342,7 @@ def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int =
     rng = random.Random(k)
     forms = _forms(space, k) if rich else dict.fromkeys(space.form_counts, 0)
     options = {n: v[(1 + k % (len(v) - 1)) if rich and len(v) > 1 else 0] for n, v in space.options.items()}
-    keys = second_packing_lengths(lengths, k // 2, space.chunk) if rich and space.packs_keys and k % 2 else None
+    keys = space.key_lengths(lengths, k // 2 if k % 2 else None) if rich else None
     present = tuple(space.optional_inputs) if rich else ()
     return Case(
         lengths=lengths,
@@ -370,7 +404,7 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
         options=space.known_options(options),
         regime=draw(st.sampled_from(space.regimes)),
         seed=draw(st.integers(0, 3)),
-        key_lengths=None if key_pattern is None else second_packing_lengths(lengths, key_pattern, space.chunk),
+        key_lengths=space.key_lengths(lengths, key_pattern),
     )
 
 

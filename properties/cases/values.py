@@ -15,15 +15,29 @@ STRONGEST = 1.6e38  # in fp32 the sum of two or three is -inf
 def distinct_values(size: tuple[int, ...], g: torch.Generator) -> Tensor:
     """3,840 numbers, different in every dtype: seven bits, from 2^-7 to 2^8, of both signs.
 
-    They differ throughout a tensor of as many elements, so that a choice among its columns is unique too, and in each
-    column of a larger one.
+    They differ throughout a tensor of as many elements, so that a choice among its columns is unique too. In a larger
+    one they differ within each row and each column, as far as there are enough of them.
     """
-    x = torch.rand(size, generator=g, dtype=torch.float64)
-    columns = x.reshape(-1, 1) if x.numel() <= _DISTINCT_VALUES else x
-    rank = columns.argsort(0).argsort(0).reshape(size)
-    signed_rank = (rank * _DISTINCT_VALUES) // max(len(columns), 1) - _DISTINCT_VALUES // 2
+    n = math.prod(size)
+    if n <= _DISTINCT_VALUES:
+        number = torch.rand(n, generator=g, dtype=torch.float64).argsort().argsort() * _DISTINCT_VALUES // max(n, 1)
+    else:
+        number = _latin_squares(size[0], math.prod(size[1:]), g)
+    signed_rank = number.reshape(size) - _DISTINCT_VALUES // 2
     octave, mantissa = (2 * signed_rank.abs() + (signed_rank < 0)) // 2 // 128, signed_rank.abs() % 128
     return torch.where(signed_rank < 0, -1.0, 1.0) * torch.pow(2.0, octave - 7.0) * (1 + mantissa / 128)
+
+
+def _latin_squares(rows: int, columns: int, g: torch.Generator) -> Tensor:
+    """Numbers below 3,840. None is twice in a row or a column of a square of 3,840 rows and columns.
+
+    Each column of a square is a permutation, the same for all but for where it begins.
+    """
+    n = _DISTINCT_VALUES
+    row, column = torch.arange(rows)[:, None], torch.arange(columns)
+    permutations = torch.rand(rows // n + 1, columns // n + 1, n, generator=g).argsort(-1)
+    starts = torch.randperm(n, generator=g)[column % n]
+    return permutations[row // n, column // n, (row + starts) % n]
 
 
 def decay(size: tuple[int, ...], g: torch.Generator, regime: str, *, tokens: bool) -> Tensor:

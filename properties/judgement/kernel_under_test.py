@@ -1,6 +1,6 @@
 """The kernel under test, for properties: run a sample, compare it with the oracle or another run, judge a case."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Protocol
@@ -91,12 +91,15 @@ class KernelUnderTest:
         with span("draw"):
             return self.cache.samples.get(case, lambda: draw(self.op, case))
 
-    def run(self, sample: Sample, *, gradients: bool | None = None, **flags: Any) -> Tensors:
-        """Outputs and gradients by key. Raises KernelFault, also for a wrong shape or dtype, and Refusal."""
+    def run(self, sample: Sample, *, gradients: bool | Collection[str] | None = None, **flags: Any) -> Tensors:
+        """Outputs and gradients by key. Raises KernelFault, also for a wrong shape or dtype, and Refusal.
+
+        gradients: whether it is differentiated, or the inputs by which it is; None: whether the kernel is.
+        """
         return self.run_with_result(sample, gradients=gradients, **flags)[0]
 
     def run_with_result(
-        self, sample: Sample, *, gradients: bool | None = None, note: str = "", **flags: Any
+        self, sample: Sample, *, gradients: bool | Collection[str] | None = None, note: str = "", **flags: Any
     ) -> tuple[Tensors, Result]:
         """As `run`, with the whole result.
 
@@ -138,15 +141,26 @@ class KernelUnderTest:
             raise
 
     @contextmanager
-    def optional(self, note: str = "") -> Iterator[None]:
-        """An optional part of a property. If the kernel declines it, the property continues after it."""
+    def optional(self, note: str = "", *, backward: bool = False, words: tuple[str, ...] = ()) -> Iterator[None]:
+        """An optional part of a property. If the kernel declines it, the property continues after it.
+
+        backward: also if it declines to differentiate there.
+        words: an error that has one of them declines it, too.
+        """
         try:
             yield
-        except Refusal as refusal:
-            if refusal.backward or isinstance(refusal, MachineLimit | FailedCompilation):
+        except KernelFault as fault:
+            if not fault.refuses(*words):
                 raise
-            refusal.note = refusal.note or note
-            self.refusals.append(refusal)
+            self._decline(Refusal(str(fault)), note)
+        except Refusal as refusal:
+            if (refusal.backward and not backward) or isinstance(refusal, MachineLimit | FailedCompilation):
+                raise
+            self._decline(refusal, note)
+
+    def _decline(self, refusal: Refusal, note: str) -> None:
+        refusal.note = refusal.note or note
+        self.refusals.append(refusal)
 
     def cached_run(self, sample: Sample) -> Tensors:
         """As `run` for a plain call, cached."""

@@ -1,10 +1,13 @@
 """The properties of packproof by name, in order of the cost of detecting a bug, cheapest first."""
 
 from packproof.properties.laws.call_contract import DETERMINISM, MEMORY, METADATA, STRIDES
+from packproof.properties.laws.gradients import GRADIENTS
 from packproof.properties.laws.invariance import CAUSALITY, ISOLATION, PACKING, PERMUTATION, REFERENCE
+from packproof.properties.laws.modes import MODES
 from packproof.properties.laws.partition import PARTITION
 from packproof.properties.laws.pool import POOL
 from packproof.properties.laws.property import Property
+from packproof.properties.laws.reuse import REUSE
 from packproof.properties.laws.second_derivative import DOUBLE_BACKWARD
 from packproof.properties.laws.size import SIZE
 from packproof.properties.laws.state_passing import CARRY
@@ -25,6 +28,9 @@ PROPERTIES: dict[str, Property] = {
         MEMORY,
         STRIDES,
         METADATA,
+        REUSE,
+        GRADIENTS,
+        MODES,
         DOUBLE_BACKWARD,
         OPCHECK,
         TORCH_COMPILE,

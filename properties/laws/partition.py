@@ -166,7 +166,7 @@ def with_cuts(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     if not space.takes_cuts:
         cases = cases_with_states(space, cases) if space.op.carry else [_with_positions(space, c) for c in cases]
     fitted_cases = (space.fit(c.replace(key_lengths=None)) for c in cases)
-    nonempty_cases = (c for c in fitted_cases if c and c.n_tokens)
+    nonempty_cases = (c for c in fitted_cases if c and c.n_tokens and c.key_lengths is None)
     return [
         c.replace(cuts=_allowed_cuts(space.domain, c.lengths, c.cuts or _random_cuts(space, c))) for c in nonempty_cases
     ]

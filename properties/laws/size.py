@@ -10,7 +10,7 @@ from itertools import pairwise
 from packproof.base.axes import role
 from packproof.base.errors import KernelFault
 from packproof.base.law_names import LAWS
-from packproof.properties.calling.call import MachineLimit, OutsideDomain, Placement, Refusal
+from packproof.properties.calling.call import MachineLimit, OutsideDomain, Placement
 from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
@@ -19,6 +19,7 @@ from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, golden_case
 from packproof.properties.judgement.comparison import Origin
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.call_contract import STRIDES_REFUSED
 from packproof.properties.laws.property import Illustration, Property, needs_gpu
 from packproof.properties.laws.violation import Violation
 
@@ -115,14 +116,8 @@ def _check_past_elements(
 def _check_far_rows(kernel: KernelUnderTest, sample: Sample, name: str, placement: Placement) -> Iterator[Violation]:
     """Run with the rows of one tensor far apart."""
     note = f"with rows of {name.replace('cotangent:', 'the incoming gradient of ')} {placement} elements"
-    with kernel.optional(note):
-        try:
-            actual = kernel.run(sample, placement={name: placement})
-        except KernelFault as fault:
-            if not fault.refuses("stride", "contiguous"):
-                yield Violation(text=str(fault), note=note, fault=fault.kind)
-                return
-            raise Refusal(str(fault)) from fault
+    with kernel.optional(note, words=STRIDES_REFUSED):
+        actual = kernel.run(sample, placement={name: placement}, note=note)
         expected = kernel.cached_run(sample)
         for key, x in actual.items():
             yield from kernel.agree(key, x, expected[key], Origin(sample), exact=False, other="nearby", note=note)

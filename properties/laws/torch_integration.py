@@ -26,7 +26,7 @@ def smallest_cases(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     """
     asymmetric = [c.replace(regime="normal") for c in drawn_cases if c.n_tokens and c.lengths != c.lengths[::-1]]
     asymmetric.sort(key=lambda c: (c.has_boundary, -c.n_tokens))  # the dict below keeps the last case of each kind
-    return list({(dict(c.sizes) in space.model_sizes, _is_rich(space, c)): c for c in asymmetric}.values())
+    return list({(dict(c.sizes) in space.model_sizes, is_rich(space, c)): c for c in asymmetric}.values())
 
 
 def _smallest_cases_for_device(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
@@ -36,7 +36,7 @@ def _smallest_cases_for_device(space: Space, drawn_cases: Collection[Case]) -> l
     """
     if space.on_gpu:
         return smallest_cases(space, drawn_cases)
-    tiny_cases = [c for c in drawn_cases if c.n_tokens <= MAX_SMALL_TOKENS and not _is_rich(space, c)]
+    tiny_cases = [c for c in drawn_cases if c.n_tokens <= MAX_SMALL_TOKENS and not is_rich(space, c)]
     return [_with_one_empty_sequence(c) for c in smallest_cases(space, tiny_cases)]
 
 
@@ -50,7 +50,7 @@ def _with_one_empty_sequence(case: Case) -> Case:
     )
 
 
-def _is_rich(space: Space, case: Case) -> bool:
+def is_rich(space: Space, case: Case) -> bool:
     """Whether the case has an optional input or a non-default option."""
     return bool(case.present) or any(value != space.op.options[name][0] for name, value in case.options)
 

@@ -14,8 +14,15 @@ from packproof.properties.declarations.declaration import describe_kernel, parse
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.invariance import REFERENCE
 from tests.adapters.conventions import CONVENTIONS
+from tests.sweeps import sweep
 
 MOST_TOKENS = 30
+# the others are the opposite of one of these, or in test_adapt, test_conversions (in 16 bits) or test_strong_gates
+SAMPLE = (
+    *("heads first", "batch and channels first", "ids from 1", "position_ids", "int64 offsets", "None by position"),
+    *("a parameter's axes", "states (v, k)", "gates as factors", "scale folded in", "an option given"),
+    "no empty sequences",
+)
 
 
 def report(adapter: Adapter, folder: Path, dtype: str = "float32") -> str:
@@ -39,7 +46,7 @@ def report(adapter: Adapter, folder: Path, dtype: str = "float32") -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", CONVENTIONS)
+@sweep("name", SAMPLE, rest=[*CONVENTIONS])
 def test_a_correct_kernel_passes(name: str, tmp_path: Path) -> None:
     assert report(CONVENTIONS[name].correct, tmp_path) == ""
 

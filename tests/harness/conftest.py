@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from packproof.harness.process import zygote_client
 from packproof.properties.calling.call import Call
 
 
@@ -38,6 +39,12 @@ def make_call() -> Callable[..., Call]:
 def rogue() -> Callable[[str], str]:
     """The target of a kernel in rogues.py."""
     return lambda name: f"{Path(__file__).with_name('rogues.py')}:{name}"
+
+
+@pytest.fixture
+def no_zygote(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process is there from which workers are forked: the test starts the first."""
+    monkeypatch.setattr(zygote_client, "_shared_zygotes", {})
 
 
 @pytest.fixture

@@ -77,10 +77,10 @@ def _results(op: str, inputs: Inputs, options: Mapping[str, Any], sanitizer: San
 
 
 FP32, BF16 = torch.float32, torch.bfloat16
-SAMPLE = [*((op, FP32) for op in CALLS), ("rope", BF16), ("causal_conv1d", BF16), ("ssd", BF16)]
+SAMPLE = [("rope", BF16), ("causal_conv1d", FP32), ("selective_scan", FP32), ("ssd", BF16), ("attention", FP32)]
 
 
-@sweep("op, dtype", SAMPLE, rest=[(op, BF16) for op in CALLS])
+@sweep("op, dtype", SAMPLE, rest=[(op, dtype) for op in CALLS for dtype in (FP32, BF16)])
 def test_a_batch_has_the_bits_of_one_program_after_another(op: str, dtype: torch.dtype) -> None:
     inputs, options = CALLS[op](dtype)
     constant = ("cos", "sin")

@@ -61,6 +61,16 @@ def test_matches_the_reference_with_any_options() -> None:
         matches(LENGTHS, sample(LENGTHS), 2e-6, **options)
 
 
+def test_lse_alone_is_differentiated() -> None:
+    """The gradient of y is None in the backward pass: nothing says on which device."""
+    inputs, options = sample(LENGTHS), {"cu_seqlens": offsets(LENGTHS), "causal": True, "return_lse": True}
+    _, dlse = cotangents(inputs)
+    got = vjp(lambda **arguments: attention(**arguments)[1], inputs, [dlse], **options)
+    exact = {name: value.double() for name, value in inputs.items()}
+    wanted = vjp(lambda **arguments: refs.attention(**arguments)[1], exact, [dlse.double()], **options)
+    close(got, wanted, 2e-6, "lse alone")
+
+
 def test_matches_the_reference_with_keys_of_their_own_and_without_sinks() -> None:
     for options in OPTIONS[:4]:
         inputs = sample(LENGTHS, KEYS)
@@ -70,9 +80,10 @@ def test_matches_the_reference_with_keys_of_their_own_and_without_sinks() -> Non
 
 def test_matches_the_reference_in_every_dtype_and_head() -> None:
     lengths = [BLOCK + 1, 2]
-    for heads in ((6, 2, 8, 8), (1, 1, 17, 5), (2, 2, 3, 20)):
-        for dtype, tolerance in ((torch.float32, 2e-6), (torch.bfloat16, 1e-2), (torch.float16, 1.5e-3)):
-            matches(lengths, sample(lengths, None, *heads, dtype=dtype), tolerance, causal=True)
+    every_heads = ((6, 2, 8, 8), (1, 1, 17, 5), (2, 2, 3, 20))
+    every_dtype = ((torch.float32, 2e-6), (torch.bfloat16, 1e-2), (torch.float16, 1.5e-3))
+    for heads, (dtype, tolerance) in zip(every_heads, every_dtype, strict=True):
+        matches(lengths, sample(lengths, None, *heads, dtype=dtype), tolerance, causal=True)
 
 
 def test_small_weights_of_fp16_are_not_lost() -> None:
@@ -150,6 +161,7 @@ def test_a_pack_may_be_empty_and_a_sequence_too() -> None:
         matches(lengths, sample(lengths), 2e-6, causal=True)
 
 
+@pytest.mark.proof
 def test_passes_opcheck_and_compiles_in_one_graph() -> None:
     lengths = [3, 0, BLOCK + 1]
     inputs = {name: x.requires_grad_() for name, x in sample(lengths).items()}

@@ -74,7 +74,7 @@ def test_matches_the_reference_with_any_options() -> None:
         matches(lengths, inputs, **options)
 
 
-@sweep("seed", sample=[1, 2, 7, 8], rest=[0, 3, 4, 5, 6, 9, 10, 11])  # each form takes g++ half a second
+@sweep("seed", sample=[2, 7], rest=[0, 1, 3, 4, 5, 6, 8, 9, 10, 11])  # each form takes g++ half a second
 def test_short_sequences_have_the_bits_of_long_walks(seed: int) -> None:
     few = causal_conv1d_launch._FEW_TOKENS
     drawn = random.Random(seed)
@@ -92,7 +92,7 @@ def test_short_sequences_have_the_bits_of_long_walks(seed: int) -> None:
             same_bits(results[1][name], value, f"{lengths} {name}")
 
 
-@sweep("w", sample=[2, 4], rest=[3])
+@sweep("w", sample=[4], rest=[2, 3])
 def test_short_sequences_match_the_reference(w: int) -> None:
     lengths = [1, 0, 2, 1, 1, 3, 0, 0, 1, 1, 2, 1, 1, 1, 5, 1, 0, 1, 1]
     inputs = sample(lengths, w, d=8)
@@ -108,13 +108,13 @@ def test_short_sequences_match_the_reference(w: int) -> None:
 CHANNELS = (1, 6, 33, 136)
 
 
-@sweep("w, d", sample=[(2, 136), (3, 6), (4, 1), (4, 33)], rest=[(w, d) for w in (2, 3, 4) for d in CHANNELS])
+@sweep("w, d", sample=[(2, 136), (3, 6), (4, 1)], rest=[(w, d) for w in (2, 3, 4) for d in CHANNELS])
 def test_matches_the_reference_with_any_width_and_number_of_channels(w: int, d: int) -> None:
     lengths = some_lengths(100 * w + d)
     matches(lengths, sample(lengths, w, d=d), **STATES)
 
 
-@pytest.mark.parametrize(("d", "widest"), [(272, 8), (12, 4), (6, 2), (7, 1)])
+@sweep("d, widest", sample=[(272, 8), (7, 1)], rest=[(12, 4), (6, 2)])
 def test_matches_the_reference_in_bf16(d: int, widest: int) -> None:
     matches_in(torch.bfloat16, 1e-2, d, widest)
 

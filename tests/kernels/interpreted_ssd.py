@@ -148,6 +148,7 @@ def test_continues_from_its_final_states(dtype: torch.dtype) -> None:
             same_bits(torch.cat([front[name], rest[name]]), whole[name], f"gradient of {name}, cut at {cut}")
 
 
+@pytest.mark.proof
 def test_passes_opcheck() -> None:
     lengths = [3, 0, 2]
     inputs = {name: value.requires_grad_() for name, value in sample(lengths).items()}

@@ -2,37 +2,39 @@
 to their references."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from packproof import kernels
+from packproof.harness.report.events import RunFinished
 from packproof.interpreter import repair
-from packproof.models import check
+from packproof.models.check import run_module_check
+from packproof.models.request import module_request
 from tests.layers.blocks import FORMS, WIDTH, beyond_rounding, run_block
 from tests.layers.hybrid import Hybrid
 
 repair.install()
-PADDED = [((2, 3), (0, 0, 1))]
+PADDED = (((2, 3), (0, 0, 1)),)
 
 
 # one layout, since each call takes long; around segments of 8 tokens of a scan, and around chunks of 16 tokens
 @pytest.mark.parametrize(
     ("make", "inputs", "layout"),
     [
-        pytest.param(lambda: FORMS["mamba"].block(kernels), WIDTH, (9, 2), id="mamba"),
+        pytest.param(lambda: FORMS["mamba"].block(kernels), WIDTH, (9, 2), id="mamba", marks=pytest.mark.proof),
         pytest.param(Hybrid, None, (17, 2), id="hybrid"),
     ],
 )
 def test_blocks_of_kernels_isolate_and_equal_each_sequence_alone(
-    make: Callable[[], nn.Module], inputs: int | None, layout: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], nn.Module], inputs: int | None, layout: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(check, "layouts_for", lambda module, most_tokens: [layout])
-    monkeypatch.setattr(check, "many_documents", lambda most_tokens: ())
-    monkeypatch.setattr(check, "padded_layouts", lambda module, between_documents: PADDED)
-    verdicts = check.check_module(make, convention="cu_seqlens", inputs=inputs, profile="quick")
-    assert [verdict.status for verdict in verdicts] == ["passed", "passed", "passed"]
+    request = module_request(make, convention="cu_seqlens", inputs=inputs, profile="quick")
+    *_, end = run_module_check(replace(request, layouts=(layout,), layouts_with_padding=PADDED))
+    assert isinstance(end, RunFinished)
+    assert [verdict.status for verdict in end.verdicts] == ["passed", "passed", "passed"]
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -27,7 +27,7 @@ from packproof.bench.ranks.judge import RankGroup
 from packproof.harness.process.gpus import visible_gpus
 
 SECONDS = 2.0
-CASES = 3
+CASES = 2
 
 
 def judged(place: RankGroup) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """A kernel's domain: conditions are data, and every case and every call that a property makes of one lies inside."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from packproof import refs
 from packproof.base.errors import UsageError
-from packproof.harness.check.probe_conditions import largest_accepted, sizes_condition
+from packproof.harness.check.probe_conditions import keys_conditions, largest_accepted, sizes_condition
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw
@@ -26,6 +27,9 @@ DOMAINS = [
     ("causal_conv1d", "sequences <= 4; not (bias and activation == 'silu')"),
     ("rope", "r % 16 == 0"),
     ("ssd", "n in (16, 64); length % 16 == 0"),
+    ("attention", "length == 1; length_k > 0"),
+    ("attention", "length <= 4; tokens_k % 16 == 0; longest_k <= 512; slack == 0"),
+    ("attention", "cu_seqlens_k; length <= length_k"),
 ]
 
 
@@ -191,3 +195,22 @@ def test_the_plainest_condition_that_fits(accepted: tuple[int, ...], refused: tu
 def test_a_limit_is_found_to_the_token() -> None:
     assert largest_accepted(lambda n: n <= 100, 8, 1000, 1, []) == 100
     assert largest_accepted(lambda n: n <= 100, 16, 1000, 16, [96]) == 96
+
+
+@pytest.mark.parametrize(
+    ("accepts", "conditions"),
+    [
+        (lambda keys: False, ["not cu_seqlens_k"]),
+        (lambda keys: True, []),
+        (lambda keys: min(keys) > 0, ["length_k > 0"]),
+        (lambda keys: all(m % 16 == 0 for m in keys), ["length_k % 16 == 0"]),
+        (lambda keys: all(m and m % 16 == 0 for m in keys), ["length_k % 16 == 0", "length_k > 0"]),
+        (lambda keys: keys[0] >= 32 and keys[1] >= 48, ["length <= length_k"]),
+        (lambda keys: keys[0] <= 32 and keys[1] <= 48, ["length_k <= length"]),
+        (lambda keys: keys == (32, 48), ["length_k == length"]),
+    ],
+)
+def test_conditions_on_keys_are_those_of_the_accepted_calls(
+    accepts: Callable[[tuple[int, ...]], bool], conditions: list[str]
+) -> None:
+    assert [*keys_conditions(accepts, (32, 48), ())] == conditions

@@ -27,6 +27,7 @@ from packproof.properties.ops.catalogue import OPS
 from packproof.properties.ops.op import Op
 from tests.properties.delta_forms import eleven_bits, form, in_dtype, with_inverse
 from tests.properties.test_absolute import DELTA, MARGIN, run, sample, scores
+from tests.sweeps import sweep
 
 Y = TensorKey("y")
 
@@ -42,8 +43,11 @@ def share(s: Sample, rows: slice) -> float:
     return float(found.budgets[Y].total[rows].norm() / found.values[Y][rows].norm())
 
 
-@pytest.mark.parametrize("regime", ["normal", "long decay"])
-@pytest.mark.parametrize("op", DELTA)
+@sweep(
+    "op, regime",
+    sample=[("delta_rule", "long decay"), ("gated_delta_rule", "normal"), ("kda", "long decay")],
+    rest=[(op, regime) for op in DELTA for regime in ("normal", "long decay")],
+)
 def test_the_bound_of_late_tokens_is_that_of_early_ones(op: str, regime: str) -> None:
     """In absolute values it would be 1e100 times as large."""
     s = plain(op, regime, 500)

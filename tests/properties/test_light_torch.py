@@ -33,7 +33,7 @@ def wrong(x, weight, bias=None, *, cu_seqlens, activation=None):
 op, found = OPS["causal_conv1d"], 0
 space = Space(op, "float32", Promises(), frozenset(["x", "weight", "bias", "cu_seqlens", "activation"]))
 for function in (refs.causal_conv1d, wrong):
-    for case in golden_cases(space, 0):
+    for case in list(golden_cases(space, 0))[:8]:
         kernel = KernelUnderTest(op, InProcess(function), Promises())
         found += first_violation(kernel, PROPERTIES["reference"], case) is not None
 assert found

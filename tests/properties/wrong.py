@@ -153,6 +153,21 @@ def metadata(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     return refs.causal_conv1d(x, weight, cu_seqlens=torch.cummax(offsets.clamp(max=len(x)), 0).values)
 
 
+@breaks("gradients")
+def gradients(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Its backward pass ends early where x needs no gradient."""
+    if weight.requires_grad and not x.requires_grad:
+        weight = weight.detach() + 0 * weight
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+
+@breaks("modes")
+def modes(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Another path, for generation, has no boundaries."""
+    offsets = cu_seqlens if torch.is_grad_enabled() else torch.tensor([0, len(x)])
+    return refs.causal_conv1d(x, weight, cu_seqlens=offsets)
+
+
 @breaks("double_backward")
 def double_backward(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Its gradient can be differentiated, but treats x and the weight as constants: whole terms are missing."""
@@ -245,6 +260,17 @@ def side_stream(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Computes on the default stream, whatever stream it is called on."""
     with torch.cuda.stream(torch.cuda.default_stream()):
         return vectorised(x, weight, sequences(x, cu_seqlens))
+
+
+_kept: list[Tensor] = []
+
+
+@breaks("reuse")
+def reuse(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Has a copy of the weight, as a transposed one would be, and replaces it for another x alone."""
+    if not (_kept and _kept[0] is x and int(_kept[1]) == x._version):
+        _kept[:] = [x, torch.tensor(x._version), weight.detach().clone()]
+    return refs.causal_conv1d(x, weight + (_kept[2] - weight.detach()), cu_seqlens=cu_seqlens)
 
 
 @breaks("size")

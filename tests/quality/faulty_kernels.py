@@ -91,6 +91,12 @@ def unwritten_row(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     return _Sums.apply(x, weight, cu_seqlens, ("unwritten",))
 
 
+def unwritten_row_twice_differentiable(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    y, n = torch.empty_like(x), len(x) - 1 if len(x) % 8 == 3 else len(x)
+    y[:n] = correct(x, weight, cu_seqlens=cu_seqlens)[:n]
+    return y
+
+
 def tile_leak_and_wrong_gradient(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     return _Sums.apply(x, weight, cu_seqlens, ("tile", "gradient"))
 

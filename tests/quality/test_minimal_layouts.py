@@ -15,9 +15,8 @@ from packproof.properties.declarations.promises import Promises
 
 
 @pytest.fixture(autouse=True)
-def _patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _patient(working_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries decide how small a layout becomes, and not how busy the machine is."""
-    monkeypatch.chdir(tmp_path)
     quick = PROFILES["quick"]
     monkeypatch.setitem(PROFILES, "quick", replace(quick, shrink=replace(quick.shrink, seconds=120)))
 
@@ -46,7 +45,7 @@ def sampled(bugs: Iterable[str], *sample: str) -> list[Any]:
 LEAKS_AT_A_BOUNDARY = ("C1", "C2", "C3", "C6", "C10", "S1", "S2", "S11", "D2", "R1", "R3")
 
 
-@pytest.mark.parametrize("bug", sampled(LEAKS_AT_A_BOUNDARY, "C1", "S1", "R1"))
+@pytest.mark.parametrize("bug", sampled(LEAKS_AT_A_BOUNDARY, "C1", "R1"))
 def test_a_leak_at_a_boundary_is_shown_on_two_sequences_of_at_most_three_tokens(bug: str) -> None:
     found = list(failures(bug, "reference", "packing"))
     assert len(found) == 2
@@ -69,7 +68,7 @@ CHUNK_EDGES = {
 }
 
 
-@pytest.mark.parametrize("bug", sampled(CHUNK_EDGES, "C4", "S3", "D11", "A1"))
+@pytest.mark.parametrize("bug", sampled(CHUNK_EDGES, "S3", "D11", "A1"))
 def test_a_leak_at_a_chunk_edge_is_shown_on_the_smallest_lengths_that_reach_it(bug: str) -> None:
     smallest = CHUNK_EDGES[bug]
     (failure,) = failures(bug, "reference")

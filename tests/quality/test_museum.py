@@ -68,16 +68,16 @@ def test_a_bug_is_detected(name: str, record_property: Record) -> None:
     check_detected(done, record_property)
 
 
-@pytest.mark.parametrize("name", INTERPRETED)
-def test_a_bug_in_triton_is_detected(name: str, record_property: Record) -> None:
-    check_detected(detect(ENTRIES[name], profile="standard", device="cpu"), record_property)
+def test_a_bug_in_triton_is_detected(record_property: Record) -> None:
+    """The others: interpreted_museum.py."""
+    check_detected(detect(ENTRIES[INTERPRETED[0]], profile="standard", device="cpu"), record_property)
 
 
 def test_a_kernel_that_never_returns_is_detected(record_property: Record) -> None:
-    with Worker(ENTRIES[NEVER_RETURNS].kernel, time_limit=1.0) as worker:
+    with Worker(ENTRIES[NEVER_RETURNS].kernel, time_limit=0.25) as worker:
         done = detect_with(worker, ENTRIES[NEVER_RETURNS], worker.describe(), profile="standard")
     check_detected(done, record_property)
-    assert "gave no answer within 1 s" in done.lines
+    assert "gave no answer within 0.25 s" in done.lines
 
 
 @pytest.mark.usefixtures("working_folder")

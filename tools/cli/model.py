@@ -8,7 +8,7 @@ import typer
 
 from packproof.base.errors import UsageError
 from packproof.base.names import ATTENTION, DEVICES, MODES, parse_dtypes, require_known, split_names
-from packproof.cli.ending import SUCCESS, Report, exit_code, file_reports, follow
+from packproof.cli.ending import SUCCESS, exit_code, file_reports, follow
 from packproof.cli.printing import section
 from packproof.cli.usage import seed_option
 from packproof.harness.process.start import fast_imports
@@ -101,6 +101,7 @@ def model(
         import torch  # noqa: PLC0415
 
         from packproof.cli.model_table import TableReport, print_conclusion  # noqa: PLC0415
+        from packproof.cli.tried_conventions import TriedConventions  # noqa: PLC0415
         from packproof.harness.report.formats import TerminalReport  # noqa: PLC0415
         from packproof.models import CONVENTIONS, find_convention, load_module, module_request, run_module_check  # noqa: PLC0415
 
@@ -131,11 +132,10 @@ def model(
         device=device,
         timeout=timeout,
     )
-    first_report = TerminalReport() if request.explicit else TableReport(details=details)
-    reports: list[Report] = [first_report, *file_reports(json=json, junit=junit, html=html)]
-    end = follow(run_module_check(request, in_own_processes=True), reports)
+    files, events = file_reports(json=json, junit=junit, html=html), run_module_check(request, in_own_processes=True)
     if request.explicit:
-        return exit_code(end)
+        return exit_code(follow(events, [TerminalReport(), *files]))
+    end = follow(events, [TableReport(details=details), *map(TriedConventions, files)])
     return print_conclusion(end, len({str(setting) for setting in request.settings()}), details=details)
 
 

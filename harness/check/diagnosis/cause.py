@@ -4,14 +4,14 @@ A fault of the values shows in many properties, and in gradients too. So the key
 results are wrong in plain calls, whether they were written at all, and whether only 16-bit dtypes are wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import isfinite
 
 from packproof.base.errors import KernelFault
 from packproof.base.names import SLACK
 from packproof.harness.check.diagnosis.slack import filled_case
 from packproof.harness.report import refusal_key
-from packproof.properties.calling import Refusal
+from packproof.properties.calling import Refusal, TensorKey
 from packproof.properties.cases import Case, Space
 from packproof.properties.judgement import KernelUnderTest, judge_case
 from packproof.properties.laws import REFERENCE, Property, Violation, against_reference
@@ -28,21 +28,23 @@ def cause_key(
     violation: Violation,
     *,
     spaces: Sequence[Space],
-    unwritten: bool = False,
+    unwritten: Collection[TensorKey] = (),
 ) -> str:
     """The key of the cause; "" for a fault, whose words tell the cause.
 
     case: the smallest case.
     spaces: of the dtypes of the check.
-    unwritten: whether rows of the wrong tensor were never written.
+    unwritten: the tensors with rows that were never written.
     """
     if violation.text and not violation.fault:
         return refusal_key(violation.text.partition("\n")[0])
     if violation.text or violation.tensor is None:
         return ""
     results = "values" if violation.tensor.kind == "output" else "gradients"
-    if unwritten:
-        return f"unwritten {results}"
+    if any(key.kind == "output" for key in unwritten):
+        return "unwritten values"  # their gradients are wrong, too
+    if violation.tensor in unwritten:
+        return "unwritten gradients"
     wrong_results = _wrong_results(kernel, case)
     plain_runs = _PLAIN_RUNS if kernel.takes_cuts else (*_PLAIN_RUNS, "over ranks")
     is_plain = violation.other in plain_runs and isfinite(violation.got) and isfinite(violation.wanted)

@@ -21,6 +21,7 @@ _MAX_CONFIRMING_CASES = 6
 _MAX_TOKENS = 64
 _MAX_SUGGESTIONS = 2
 _NO_EMPTY_SEQUENCES = "length > 0"
+_NO_EMPTY_KEYS = "length_k > 0"
 _WEAKER_GATES_HINT = (
     "passes with weaker gates here: strong ones (a log-decay of -1e4 or less) spoil other tokens, as where decays are "
     f"differences of a running sum; if they are not legal, declare domain='{GATE} > -1e4'"
@@ -48,7 +49,7 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
         if holds(kernel, REFERENCE, case):
             return []  # the values agree, so the convention is correct
         confirming_cases = small_cases(space)
-        for template, variant, required_cases in _other_conventions(kernel, case, space.domain):
+        for template, variant, required_cases in _other_conventions(kernel, case, space):
             if time.monotonic() > deadline or len(lines) == _MAX_SUGGESTIONS:
                 break
             cases = [c for c in confirming_cases if variant.domain.allows(kernel.op, c)]
@@ -59,13 +60,15 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
 
 
 def _other_conventions(
-    kernel: KernelUnderTest, case: Case, domain: Domain
+    kernel: KernelUnderTest, case: Case, space: Space
 ) -> Iterator[tuple[str, KernelUnderTest, list[Case]]]:
     """Each alternative: a text for the report, the kernel in that convention, and the cases it must pass."""
+    domain = space.domain
     if 0 in case.lengths and domain.allows_length(0) and _holds_without_empty_sequences(kernel, case):
-        variant = _in_convention(kernel, "", domain & Domain.of(_NO_EMPTY_SEQUENCES))
+        condition = f"{_NO_EMPTY_SEQUENCES}; {_NO_EMPTY_KEYS}" if space.packs_keys else _NO_EMPTY_SEQUENCES
+        variant = _in_convention(kernel, "", domain & Domain.of(condition))
         yield (
-            f"passes {{}} packs without empty sequences: if they are not legal, declare domain={_NO_EMPTY_SEQUENCES!r}",
+            f"passes {{}} packs without empty sequences: if they are not legal, declare domain={condition!r}",
             variant,
             [],
         )
@@ -84,7 +87,7 @@ def _holds_without_empty_sequences(kernel: KernelUnderTest, case: Case) -> bool:
     sample = kernel.sample(case)
     keys = case.key_lengths or case.lengths
     nonempty = [j for j, (n, m) in enumerate(zip(case.lengths, keys, strict=True)) if n and m]
-    return _has_no_violation(lambda: against_reference(kernel, sample.select(nonempty)))
+    return has_no_violation(lambda: against_reference(kernel, sample.select(nonempty)))
 
 
 def small_cases(space: Space, predicate: Callable[[Case], bool] = lambda _: True) -> list[Case]:
@@ -95,10 +98,10 @@ def small_cases(space: Space, predicate: Callable[[Case], bool] = lambda _: True
 
 def holds(kernel: KernelUnderTest, law: Property, case: Case) -> bool:
     """Whether the kernel keeps the law at the case. Raises KernelFault if the kernel ends its process."""
-    return _has_no_violation(lambda: law.check(kernel, case))
+    return has_no_violation(lambda: law.check(kernel, case))
 
 
-def _has_no_violation(check: Callable[[], Iterator[Violation]]) -> bool:
+def has_no_violation(check: Callable[[], Iterator[Violation]]) -> bool:
     """Whether the check yields no violation. Raises KernelFault if the kernel ends its process."""
     try:
         return next(check(), None) is None

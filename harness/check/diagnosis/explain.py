@@ -10,6 +10,7 @@ from packproof.harness.check.diagnosis.diagnose import SLACK_HINT, diagnose
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.diagnosis.missing_declaration import missing_declaration
 from packproof.harness.check.diagnosis.rows import rows_lines, unwritten_rows
+from packproof.harness.check.diagnosis.ties import tie_hint
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.report.maps import Evidence
 from packproof.properties.cases import Case, Space
@@ -59,14 +60,14 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     """
     kernel, case, violation = failure.kernel, failure.case, failure.violation
     sample = kernel.sample(case)
-    unwritten = unwritten_rows(kernel, sample, violation)
-    is_of_alone = violation.other == "alone" and bool(
-        unwritten_rows(kernel, sample.alone(violation.sequence), violation)
-    )
+    unwritten_by_tensor = unwritten_rows(kernel, sample, violation)
+    unwritten = unwritten_by_tensor.get(violation.tensor, ()) if violation.tensor else ()
+    if violation.other == "alone":
+        unwritten_by_tensor |= unwritten_rows(kernel, sample.alone(violation.sequence), violation)
     if failure.by_slack:
         cause = slack_cause(kernel, case, violation, spaces)
     else:
-        cause = cause_key(kernel, failure.law, case, violation, spaces=spaces, unwritten=bool(unwritten) or is_of_alone)
+        cause = cause_key(kernel, failure.law, case, violation, spaces=spaces, unwritten=unwritten_by_tensor)
     if cause in explained:
         return FailureExplanation(cause, (f"the same fault as in {explained[cause]}",))
     evidence, lines = _measured(failure)
@@ -75,6 +76,8 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     if evidence and evidence.factor is not None and violation.other == "reference":
         multiple = f"{number(evidence.factor)} x the reference" if evidence.factor else "0"
         lines.append(f"each wrong element is {multiple}")
+    if ties := tie_hint(kernel, case, violation):
+        return FailureExplanation(cause, (*lines, *ties), evidence)
     origin = SLACK_HINT if failure.by_slack else "" if unwritten else diagnose(kernel, case, violation)
     lines += [origin] if origin else []
     lines += detached_advice(kernel, case, violation, failure.space)

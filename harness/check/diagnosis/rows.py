@@ -9,7 +9,7 @@ from torch import Tensor
 from packproof.base.axes import role
 from packproof.base.errors import KernelFault
 from packproof.interpreter import is_poison
-from packproof.properties.calling import Refusal
+from packproof.properties.calling import Refusal, TensorKey
 from packproof.properties.cases import Sample
 from packproof.properties.judgement import Comparison, KernelUnderTest
 from packproof.properties.laws import Violation
@@ -31,24 +31,25 @@ def wrong_rows(comparisons: Sequence[Comparison], scores: Sequence[Tensor]) -> t
     return tuple(sorted(rows))
 
 
-def unwritten_rows(kernel: KernelUnderTest, sample: Sample, violation: Violation) -> tuple[int, ...]:
-    """The rows of the wrong output or gradient that keep what fresh memory holds; empty where all are written.
+def unwritten_rows(kernel: KernelUnderTest, sample: Sample, violation: Violation) -> dict[TensorKey, tuple[int, ...]]:
+    """The rows of outputs and gradients that keep what fresh memory holds, of each tensor with such rows.
 
-    Rows of a tensor without tokens count too.
+    Rows of a tensor without tokens count too. Empty if the violation is not of a tensor.
     """
-    key = violation.tensor
-    if violation.text or key is None or key.kind not in ("output", "gradient"):
-        return ()
+    if violation.text or violation.tensor is None:
+        return {}
     try:
         plain = kernel.cached_run(sample)
         guarded = kernel.run(sample, guard=True)
     except (KernelFault, Refusal):
-        return ()
-    if key not in guarded:
-        return ()
-    x = guarded[key]
-    is_poisoned = torch.as_tensor(is_poison(x)) | (x.isnan() & ~plain[key].isnan())
-    return tuple(torch.nonzero(is_poisoned.reshape(len(x), -1).any(1)).flatten().tolist()) if x.dim() else ()
+        return {}
+    rows = {key: _poisoned_rows(x, plain[key]) for key, x in guarded.items() if x.dim() and x.numel()}
+    return {key: numbers for key, numbers in rows.items() if numbers}
+
+
+def _poisoned_rows(guarded: Tensor, plain: Tensor) -> tuple[int, ...]:
+    is_poisoned = torch.as_tensor(is_poison(guarded)) | (guarded.isnan() & ~plain.isnan())
+    return tuple(torch.nonzero(is_poisoned.reshape(len(guarded), -1).any(1)).flatten().tolist())
 
 
 def rows_lines(violation: Violation, wrong: Sequence[int], unwritten: Sequence[int], n_rows: int) -> list[str]:

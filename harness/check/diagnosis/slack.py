@@ -51,7 +51,7 @@ def fails_by_slack(kernel: KernelUnderTest, law: Property, case: Case, violation
     with kernel.runner.with_short_timeout() if violation.fault == "hung" else nullcontext():
         if judge_case(kernel, law, without, violation)[0] is not None:
             return False
-        if not violation.text and unwritten_rows(kernel, kernel.sample(filled_case(case)), violation):
+        if violation.tensor in unwritten_rows(kernel, kernel.sample(filled_case(case)), violation):
             return False
         kernel.cache.discard_results()  # a kernel that fails now and then is not judged by one answer
         return judge_case(kernel, law, case, violation)[0] is not None

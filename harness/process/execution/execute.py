@@ -17,15 +17,15 @@ from packproof.adapters.binding import Binding
 from packproof.base.errors import KernelFault, UsageError
 from packproof.harness.process.execution.device import free_bytes
 from packproof.harness.process.execution.error_classification import classify_error, lacks_memory
-from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors
+from packproof.harness.process.execution.invocation import BACKWARD, Invocation
 from packproof.harness.process.execution.left_on import require_nothing_left_on
 from packproof.harness.process.execution.modes import MODES
 from packproof.harness.process.execution.refusals import ComputationWatch
+from packproof.harness.process.execution.snapshot import copy_to_host, outliers, reported_rows, require_size
 from packproof.harness.process.execution.torch_state import TorchState, preserve_settings
 from packproof.interpreter import FENCE_BYTES, POISON, Guard, GuardedTensor, distinct_elements, use_configuration
 from packproof.properties.calling import Call, MachineLimit, Placement, Refusal, Result
 
-_COMPARED_ELEMENTS = 1 << 26  # elements at a time
 OFFSET_REACH: Mapping[Placement, int] = {"beyond 2^31": 2**31, "beyond 2^32": 2**32}
 
 
@@ -62,6 +62,7 @@ class InProcess:
         self._device = torch.device(device)
         self._check_patches = (snapshot or TorchState()).checker
         self._metadata: dict[tuple[str, int, torch.dtype], GuardedTensor] = {}
+        self._tensors: dict[tuple[object, ...], GuardedTensor] = {}
         self._interpreting = (
             self._device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
         )
@@ -95,7 +96,7 @@ class InProcess:
             _clear_all_frames(error)
             raise
         finally:
-            self._metadata.clear()  # and with it the tensors an adapter has derived from it
+            self.restart()  # and with the offsets go the tensors that an adapter has derived from them
             gc.collect()  # reference cycles of error frames and autograd graphs
             if on_gpu:
                 torch.cuda.empty_cache()
@@ -123,24 +124,28 @@ class InProcess:
             sanitizer = None
             if interpreting:
                 sanitizer = watchers.enter_context(self._sanitizer(read_only, guarded=call.guard))
-            outputs, gradients = MODES[call.mode](invocation)
+            snapshot, gradients = MODES[call.mode](invocation)
             invocation.synchronise()
         self._check_patches()
         if guarded:
             guard.check()
-        _require_size({**outputs, **gradients}, call)
+        require_size(gradients, call)
         return Result(
-            outputs=_copy_to_host(outputs, call),
-            gradients=_copy_to_host(gradients, call),
-            inputs_after=_copy_to_host({**inputs, **incoming}) if call.guard else {},
+            outputs=copy_to_host(snapshot.outputs),
+            gradients=copy_to_host({name: reported_rows(name, x, call) for name, x in gradients.items()}),
+            inputs_at_return=copy_to_host(snapshot.inputs),
+            inputs_after=copy_to_host({**inputs, **incoming}) if call.guard else {},
+            outputs_after=copy_to_host(snapshot.outputs_after(call)),
             interpreted=sanitizer is not None and sanitizer.launches > 0,
             operators=invocation.operators,
             tuned=tuned_kernels(),
-            outliers=_outliers(outputs, gradients, call) if call.copies > 1 else {},
+            outliers={**snapshot.outliers, **outliers("gradient", gradients, call)},
         )
 
     def _prepare(self, guard: Guard, call: Call) -> Invocation:
         """The call with its tensors placed on the device."""
+        if not call.same_tensors:
+            self._tensors.clear()
         tensors = {**call.inputs, **{f"cotangent:{name}": t for name, t in call.cotangents.items()}}
         device_tensors = {
             name: self._place_tensor(guard, call, name, t, nth) for nth, (name, t) in enumerate(tensors.items())
@@ -167,8 +172,9 @@ class InProcess:
         return nullcontext()
 
     def restart(self) -> None:
-        """Forget the metadata tensors; the function's own state cannot be reset here."""
+        """Forget the tensors of earlier calls; the function's own state cannot be reset here."""
         self._metadata.clear()
+        self._tensors.clear()
 
     def _place_tensor(self, guard: Guard, call: Call, name: str, tensor: Tensor, nth: int) -> Tensor:
         """Copy a tensor, the nth of a call, to the device: between canaries, placed as the call requires.
@@ -182,9 +188,14 @@ class InProcess:
             return torch.cat([history, *[tensor] * copies]).to(self._device, copy=True)
         shape = (history_rows + len(tensor) * copies, *tensor.shape[1:]) if tensor.dim() else ()
         stride, lead = _strides(shape, call.placement.get(name, "contiguous"), nth, self._offset_reach)
-        device_tensor = guard.fence(name, shape, stride, tensor.dtype, self._device, leading_elements=lead).tensor
+        key = (name, shape, stride, tensor.dtype)
+        if call.same_tensors and key in self._tensors:
+            return _edited(guard.watch(self._tensors[key]).tensor, tensor)
+        guarded_tensor = guard.fence(name, shape, stride, tensor.dtype, self._device, leading_elements=lead)
+        if call.same_tensors:
+            self._tensors[key] = guarded_tensor
+        device_tensor = guarded_tensor.tensor
         elements = distinct_elements(device_tensor)
-        is_expanded = elements.shape != device_tensor.shape  # all rows are the first one
         if history_rows:
             elements[:history_rows].zero_()
             elements[history_rows:].copy_(tensor)
@@ -192,7 +203,7 @@ class InProcess:
             # one copy to the device, repeated there: `copy_` from the host would first repeat it in the host's memory
             elements.view(copies, *tensor.shape).copy_(tensor.to(self._device))
         else:
-            elements.copy_(tensor[:1] if is_expanded else tensor)
+            elements.copy_(tensor[tuple(map(slice, elements.shape))])
         return device_tensor
 
     def _place_offsets(self, guard: Guard, call: Call, name: str, offsets: Tensor) -> Tensor:
@@ -253,6 +264,15 @@ class InProcess:
             )
 
 
+def _edited(device_tensor: Tensor, tensor: Tensor) -> Tensor:
+    """A tensor of an earlier call with these values, as a leaf without a gradient. Equal ones are not written again."""
+    device_tensor.requires_grad_(False)
+    device_tensor.grad = None
+    if not torch.equal(device_tensor.cpu(), tensor):
+        device_tensor.copy_(tensor)
+    return device_tensor
+
+
 def _strides(
     shape: tuple[int, ...], placement: Placement, nth: int, offset_reach: Mapping[Placement, int]
 ) -> tuple[tuple[int, ...], int]:
@@ -267,8 +287,9 @@ def _strides(
         return _contiguous_strides((*shape[:-1], shape[-1] + 3 + nth)), 1
     if placement == "sliced" and len(shape) == 1:
         return (2,), 1
-    if placement == "expanded" and shape:
-        return (0, *_contiguous_strides(shape)[1:]), 0
+    if placement in ("expanded", "one element") and shape:
+        row = _contiguous_strides(shape)[1:] if placement == "expanded" else (0,) * (len(shape) - 1)
+        return (0, *row), 0
     if placement in offset_reach and shape and shape[0] > 1:
         return (_row_stride(shape, offset_reach[placement]), *_contiguous_strides(shape)[1:]), 0
     return _contiguous_strides(shape), 0
@@ -318,66 +339,3 @@ def _clear_all_frames(error: BaseException | None) -> None:
     while error is not None:
         clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
-
-
-def _require_size(tensors: Mapping[str, Tensor], call: Call) -> None:
-    """Raises KernelFault for a tensor too large to copy, whatever its storage: `expand` makes any shape."""
-    for name, tensor in tensors.items():
-        max_bytes = call.max_result_bytes * (call.copies + call.history)
-        if (n_bytes := tensor.numel() * tensor.element_size()) > max_bytes:
-            raise KernelFault("malformed", f"{name} has shape {tuple(tensor.shape)}, {n_bytes:,} bytes")
-
-
-def _copy_to_host(tensors: Mapping[str, Tensor], call: Call | None = None) -> Tensors:
-    """Copies of the tensors by name; of a repeated pack only the last copy's rows, and no rows of a history."""
-
-    def last_copy(name: str, x: Tensor) -> Tensor:
-        if call and call.copies > 1 and name not in call.shared:
-            return x[len(x) - len(x) // call.copies :]
-        return x[call.history :] if call and call.history and name in call.token_rows else x
-
-    copies = {}
-    for name, x in tensors.items():
-        with _unreadable_as_fault(name):
-            copies[name] = last_copy(name, x.detach()).to("cpu", copy=True)
-    return copies
-
-
-@contextmanager
-def _unreadable_as_fault(name: str) -> Iterator[None]:
-    """Raises KernelFault if torch cannot read the tensor, for example after it escaped `vmap`."""
-    try:
-        yield
-    except RuntimeError as error:
-        if lacks_memory(error):
-            raise MachineLimit(f"{name} does not fit into the memory of the host: {error}") from error
-        text = str(error).partition("\n")[0]
-        raise KernelFault("malformed", f"returned {name} as a tensor that cannot be read: {text}") from error
-
-
-def _outliers(outputs: Tensors, gradients: Tensors, call: Call) -> dict[str, tuple[int, Tensor]]:
-    """For each tensor of a repeated pack the copy farthest from the last, found on the device."""
-    tensors = {**{f"output:{n}": x for n, x in outputs.items()}, **{f"gradient:{n}": x for n, x in gradients.items()}}
-    outliers = {}
-    for name, x in tensors.items():
-        if name.partition(":")[2] in call.shared or not x.numel() or len(x) % call.copies:
-            continue
-        copies = x.detach().reshape(call.copies, -1, *x.shape[1:])
-        if (copy_index := _farthest_copy(copies)) is not None:
-            outliers[name] = copy_index, copies[copy_index].to("cpu", copy=True)
-    return outliers
-
-
-def _farthest_copy(copies: Tensor) -> int | None:
-    """The copy with the largest difference from the last, NaN and Inf first; None if all are equal."""
-    last_copy, largest, farthest = copies[-1], 0.0, None
-    step = max(1, _COMPARED_ELEMENTS // last_copy.numel())
-    for start in range(0, len(copies), step):
-        chunk = copies[start : start + step]
-        distances = torch.where(
-            (chunk == last_copy) | (chunk.isnan() & last_copy.isnan()), 0.0, (chunk.float() - last_copy.float()).abs()
-        )
-        copy_distances = distances.nan_to_num(nan=torch.inf).flatten(1).amax(1)
-        if float(copy_distances.max()) > largest:
-            largest, farthest = float(copy_distances.max()), start + int(copy_distances.argmax())
-    return farthest

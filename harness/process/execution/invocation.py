@@ -47,11 +47,9 @@ class Invocation:
         result = target(*by_position, **by_name)
         return _named_outputs(result, self.call.outputs, self.device)
 
-    def backward(self, outputs: Mapping[str, Tensor], *, create_graph: bool = False) -> Tensors:
-        """The gradients reached by autograd, by input name. create_graph: whether they can be differentiated again."""
-        return vjp(
-            outputs, self.cotangents, {name: self.inputs[name] for name in self.call.wrt}, create_graph=create_graph
-        )
+    def backward(self, outputs: Mapping[str, Tensor], **options: bool) -> Tensors:
+        """The gradients reached by autograd, by input name. options: of `torch.autograd.grad`."""
+        return vjp(outputs, self.cotangents, {name: self.inputs[name] for name in self.call.wrt}, **options)
 
     def _n_rows(self) -> int:
         """Rows of the pack, slack included."""
@@ -66,20 +64,26 @@ def vjp(
     outputs: Mapping[str, Tensor],
     cotangents: Mapping[str, Tensor],
     wrt: Mapping[str, Tensor],
-    *,
-    create_graph: bool = False,
+    **options: bool,
 ) -> Tensors:
-    """The gradients reached by autograd, by input name. Detached outputs and outputs of another shape are left out."""
-    pairs = [
+    """The gradients reached by autograd, by input name. options: of `torch.autograd.grad`."""
+    pairs = differentiable_outputs(outputs, cotangents)
+    if not pairs or not wrt:
+        return {}
+    heads, incoming = zip(*pairs, strict=True)
+    gradients = vector_jacobian_product(heads, list(wrt.values()), incoming, **options)
+    return {name: g for name, g in zip(wrt, gradients, strict=True) if g is not None}
+
+
+def differentiable_outputs(
+    outputs: Mapping[str, Tensor], cotangents: Mapping[str, Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """Outputs with their incoming gradients. Detached outputs and outputs of another shape are left out."""
+    return [
         (outputs[name], cotangent)
         for name, cotangent in cotangents.items()
         if outputs[name].requires_grad and outputs[name].shape == cotangent.shape
     ]
-    if not pairs or not wrt:
-        return {}
-    heads, incoming = zip(*pairs, strict=True)
-    gradients = vector_jacobian_product(heads, list(wrt.values()), incoming, create_graph=create_graph)
-    return {name: g for name, g in zip(wrt, gradients, strict=True) if g is not None}
 
 
 def _named_outputs(result: Any, names: tuple[str, ...], device: torch.device) -> dict[str, Tensor]:

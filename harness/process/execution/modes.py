@@ -1,23 +1,29 @@
-"""The ways torch calls a kernel: eager, compiled, captured, on a side stream, differentiated twice, with opcheck.
+"""The ways a kernel is called: eager, compiled, captured, on a side stream, differentiated twice, with opcheck; with a
+second backward pass, into gradients that are there already, and under `no_grad`, `inference_mode` and `autocast`.
 
-Each function takes a call with its tensors on the device and returns outputs and gradients by name.
+Each function takes a call with its tensors on the device. It returns the snapshot at the kernel's return, and the
+gradients by name.
 """
 
 # mypy: allow-untyped-calls
 
 import gc
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
 import torch
 import torch._functorch.config as functorch
 from torch import Tensor
 
 from packproof.adapters.adapter import Adapter
-from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors
+from packproof.base.light_torch import scalar_with_gradients
+from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors, differentiable_outputs
 from packproof.harness.process.execution.operators import Operators
+from packproof.harness.process.execution.snapshot import Snapshot
 from packproof.properties.calling import Mode
 
-OutputsAndGradients = tuple[Tensors, Tensors]
+SnapshotAndGradients = tuple[Snapshot, Tensors]
 
 _SLEEP_CYCLES = 100_000_000  # some 50 ms: longer than the host needs to launch the kernels that wait for it
 _WARM_RUNS = 2
@@ -25,15 +31,16 @@ _WARM_RUNS = 2
 _OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 
-def eager(invocation: Invocation) -> OutputsAndGradients:
+def eager(invocation: Invocation) -> SnapshotAndGradients:
     """Call it, then differentiate."""
     outputs = invocation.forward()
     invocation.synchronise()
+    snapshot = Snapshot.take(invocation, outputs)
     invocation.stage = BACKWARD
-    return outputs, invocation.backward(outputs)
+    return snapshot, invocation.backward(outputs)
 
 
-def compiled(invocation: Invocation) -> OutputsAndGradients:
+def compiled(invocation: Invocation) -> SnapshotAndGradients:
     """Through torch.compile, graph breaks allowed: Inductor on a GPU, `aot_eager` on a CPU.
 
     For an adapter, its kernel is compiled.
@@ -47,10 +54,10 @@ def compiled(invocation: Invocation) -> OutputsAndGradients:
             outputs = invocation.forward(function.with_compiled_kernel(backend))
         else:
             outputs = invocation.forward(torch.compile(function, backend=backend))
-        return outputs, invocation.backward(outputs)
+        return Snapshot.take(invocation, outputs), invocation.backward(outputs)
 
 
-def graph(invocation: Invocation) -> OutputsAndGradients:
+def graph(invocation: Invocation) -> SnapshotAndGradients:
     """Captured into a CUDA graph with the sequence lengths reversed, then replayed with the correct ones."""
     offsets = list(invocation.metadata.values())
     correct_offsets = [cu_seqlens.clone() for cu_seqlens in offsets]
@@ -69,6 +76,7 @@ def graph(invocation: Invocation) -> OutputsAndGradients:
     try:
         with torch.cuda.graph(cuda_graph):
             outputs = invocation.forward()
+            snapshot = Snapshot.take(invocation, outputs)
             gradients = invocation.backward(outputs)
     except RuntimeError as error:
         raise error.__context__ or error from None  # the last one only reports that the capture has failed
@@ -78,10 +86,10 @@ def graph(invocation: Invocation) -> OutputsAndGradients:
     cuda_graph.replay()
     invocation.synchronise()
     # copies: the graph owns the tensors' memory and ends with this call
-    return _copies(outputs), _copies(gradients)
+    return replace(snapshot, outputs=_copies(snapshot.outputs)), _copies(gradients)
 
 
-def side_stream(invocation: Invocation) -> OutputsAndGradients:
+def side_stream(invocation: Invocation) -> SnapshotAndGradients:
     """On a stream other than the default one, where the call's tensors get their values only after a delay."""
     eager(invocation)  # compile and tune first, for the launches below to come before the values
     tensors = [*invocation.inputs.values(), *invocation.cotangents.values(), *invocation.metadata.values()]
@@ -97,19 +105,21 @@ def side_stream(invocation: Invocation) -> OutputsAndGradients:
         for t, value in zip(tensors, values, strict=True):
             t.detach().copy_(value)
         outputs = invocation.forward()
+        snapshot = Snapshot.take(invocation, outputs)
         gradients = invocation.backward(outputs)
     invocation.synchronise()
-    return outputs, gradients
+    return snapshot, gradients
 
 
-def double_backward(invocation: Invocation) -> OutputsAndGradients:
+def double_backward(invocation: Invocation) -> SnapshotAndGradients:
     """The gradients of a scalar: the sum of all first gradients times their inputs, incoming gradients included."""
     for cotangent in invocation.cotangents.values():
         cotangent.requires_grad_()
     outputs = invocation.forward()
+    snapshot = Snapshot.take(invocation, outputs)
     first_gradients = invocation.backward(outputs, create_graph=True)
     invocation.stage = "differentiated twice: "
-    return outputs, second_gradients(first_gradients, invocation.inputs, invocation.cotangents, invocation.call.wrt)
+    return snapshot, second_gradients(first_gradients, invocation.inputs, invocation.cotangents, invocation.call.wrt)
 
 
 def second_gradients(
@@ -128,7 +138,7 @@ def second_gradients(
     return {name: x.grad for name, x in leaves.items() if x.grad is not None}
 
 
-def opcheck(invocation: Invocation) -> OutputsAndGradients:
+def opcheck(invocation: Invocation) -> SnapshotAndGradients:
     """Run torch.library.opcheck on the kernel's own operators, with the arguments of their first call."""
     with Operators() as operators:
         outputs = invocation.forward()
@@ -136,19 +146,84 @@ def opcheck(invocation: Invocation) -> OutputsAndGradients:
         invocation.stage = f"torch.library.opcheck of {op}: "
         torch.library.opcheck(op, arguments, options, test_utils=_OPCHECKS)
     invocation.operators = len(operators.first_arguments)
+    snapshot = Snapshot.take(invocation, outputs)
     invocation.stage = BACKWARD
-    return outputs, invocation.backward(outputs)
+    return snapshot, invocation.backward(outputs)
+
+
+def retained_graph(invocation: Invocation) -> SnapshotAndGradients:
+    """The gradients of a second backward pass over the same graph."""
+    outputs = invocation.forward()
+    snapshot = Snapshot.take(invocation, outputs)
+    invocation.stage = BACKWARD
+    invocation.backward(outputs, retain_graph=True)
+    invocation.synchronise()
+    invocation.stage = "in the second backward pass over a graph: "
+    return snapshot, invocation.backward(outputs)
+
+
+def accumulated(invocation: Invocation) -> SnapshotAndGradients:
+    """Each input minus its gradient: a copy of it is its `.grad` before the call, and a hook negates what comes in."""
+    wrt = {name: invocation.inputs[name] for name in invocation.call.wrt}
+    for x in wrt.values():
+        x.grad = x.detach().clone()
+        x.register_hook(_negated)
+    outputs = invocation.forward()
+    invocation.synchronise()
+    snapshot = Snapshot.take(invocation, outputs)
+    invocation.stage = BACKWARD
+    if pairs := differentiable_outputs(outputs, invocation.cotangents):
+        heads, incoming = zip(*pairs, strict=True)
+        scalar_with_gradients(heads, incoming).backward()
+    return snapshot, {name: x.grad for name, x in wrt.items() if x.grad is not None}
+
+
+def _negated(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else -gradient  # a kernel may return None for a gradient of zeros
+
+
+def no_grad(invocation: Invocation) -> SnapshotAndGradients:
+    """Outputs alone. Inputs require gradients, as parameters do."""
+    invocation.stage = "under torch.no_grad: "
+    with torch.no_grad():
+        return Snapshot.take(invocation, invocation.forward()), {}
+
+
+def inference_mode(invocation: Invocation) -> SnapshotAndGradients:
+    """Outputs alone. All inputs but parameters come from a call in the same mode."""
+    invocation.stage = "under torch.inference_mode: "
+    with torch.inference_mode():
+        shared = invocation.call.shared
+        invocation.inputs = {n: x if n in shared else x.clone() for n, x in invocation.inputs.items()}
+        return Snapshot.take(invocation, invocation.forward()), {}
+
+
+def autocast(invocation: Invocation, dtype: torch.dtype) -> SnapshotAndGradients:
+    """The forward pass under autocast to a dtype."""
+    invocation.stage = "under torch.autocast: "
+    with torch.autocast(invocation.device.type, dtype):
+        outputs = invocation.forward()
+    invocation.synchronise()
+    snapshot = Snapshot.take(invocation, outputs)
+    invocation.stage = "in the backward pass after torch.autocast: "
+    return snapshot, invocation.backward(outputs)
 
 
 def _copies(tensors: Tensors) -> Tensors:
     return {name: t.detach().clone() for name, t in tensors.items()}
 
 
-MODES: Mapping[Mode, Callable[[Invocation], OutputsAndGradients]] = {
+MODES: Mapping[Mode, Callable[[Invocation], SnapshotAndGradients]] = {
     "eager": eager,
     "compiled": compiled,
     "graph": graph,
     "side stream": side_stream,
     "double backward": double_backward,
     "opcheck": opcheck,
+    "retained graph": retained_graph,
+    "accumulated": accumulated,
+    "no_grad": no_grad,
+    "inference_mode": inference_mode,
+    "autocast to bfloat16": partial(autocast, dtype=torch.bfloat16),
+    "autocast to float16": partial(autocast, dtype=torch.float16),
 }

@@ -70,6 +70,9 @@ def page(run_started: events.RunStarted, run_finished: events.RunFinished) -> st
         boards=boards(verdicts),
         failures=list(_articles(templates, Faults(v for v in verdicts if v.failed))),
         expected=list(_articles(templates, Faults(v for v in verdicts if v.status == "expected"))),
+        not_promised=list(
+            _articles(templates, Faults(v for v in verdicts if v.status == "skipped" and v.failure)),
+        ),
         regimes=regime_lines(v for v in verdicts if v.cell.counts),
         not_run=_not_run(run_started, run_finished),
         machines=[environment(device) for device in devices],

@@ -7,7 +7,7 @@ from typing import Any
 
 from packproof.base.files import replace_text, writable_path
 from packproof.harness.report import events
-from packproof.harness.report.causes import Faults
+from packproof.harness.report.causes import Faults, cause
 from packproof.harness.report.wording.results import failure_text
 from packproof.properties.declarations import find_question
 from packproof.version import __version__
@@ -37,7 +37,8 @@ class JsonReport:
             case events.CellFinished(verdict):
                 self._verdicts_by_cell[verdict.cell] = verdict
                 self._write(None)
-            case events.RunFinished():
+            case events.RunFinished(verdicts):
+                self._verdicts_by_cell |= {verdict.cell: verdict for verdict in verdicts}
                 self._write(event)
 
     @property
@@ -143,6 +144,8 @@ def _result(verdict: events.Verdict, faults: Faults) -> dict[str, Any]:
         result["reason"] = verdict.reason
     if failure:
         result |= {"lengths": list(failure.lengths), "tensor": failure.tensor, "message": failure_text(verdict)}
+        if text := cause(failure):
+            result["cause"] = text
         if telling := faults.telling(verdict):
             result["same_fault_as"] = {"property": telling.cell.property, "dtype": telling.cell.dtype}
         result |= {"example": failure.example, "tried": failure.cases_tried, "replay": failure.replay}

@@ -7,7 +7,7 @@ from packproof.base.names import short_dtype
 from packproof.base.text import printable
 from packproof.base.wording import plural
 from packproof.harness.report import events
-from packproof.harness.report.causes import Faults
+from packproof.harness.report.causes import Faults, cause
 from packproof.harness.report.wording.conclusions import tuned_lines
 from packproof.harness.report.wording.results import failure_text, headline
 
@@ -29,7 +29,8 @@ class JunitReport:
             case events.CellFinished(verdict):
                 self._verdicts[verdict.cell] = verdict
                 self._write("the run has not reached it", final=False)
-            case events.RunFinished():
+            case events.RunFinished(verdicts):
+                self._verdicts |= {verdict.cell: verdict for verdict in verdicts}
                 self._write(event.error or "the run was interrupted", final=True)
 
     def _write(self, why_not_run: str, *, final: bool) -> None:
@@ -61,10 +62,13 @@ class JunitReport:
         if verdict.failed:
             failure = ElementTree.SubElement(case, "failure", message=printable(headline(verdict)))
             failure.text = printable(self._failure_text(verdict))
+            if verdict.failure and (text := cause(verdict.failure)):
+                failure.set("type", printable(text))
         elif verdict.status in ("inconclusive", "error"):
             ElementTree.SubElement(case, "error", message=printable(f"{verdict.status}: {verdict.reason}"))
         elif verdict.status == "skipped":
-            ElementTree.SubElement(case, "skipped", message=printable(verdict.reason))
+            skipped = ElementTree.SubElement(case, "skipped", message=printable(verdict.reason))
+            skipped.text = printable(self._failure_text(verdict)) if verdict.failure else None
         elif verdict.status == "expected":
             expected = ElementTree.SubElement(case, "skipped", type="expected", message=printable(verdict.reason))
             expected.text = printable(self._failure_text(verdict))

@@ -189,7 +189,7 @@ def _stands_alone(verdict: events.Verdict) -> bool:
     if failure is None:
         return False
     is_strongest = bool(failure.tensor and not failure.note and cell.property in _STRONGEST)
-    return cell.property == SLACK or is_strongest or not cause(verdict)
+    return cell.property == SLACK or is_strongest or not cause(failure)
 
 
 def cell_line(verdict: events.Verdict, shown: events.Verdict | None = None) -> Text:

@@ -7,9 +7,16 @@ from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.harness.report.wording.conclusions import limits_lines
-    from packproof.harness.report.wording.results import cell_name, cell_title, failure_text, failure_texts, summary
+    from packproof.harness.report.wording.results import (
+        cell_name,
+        cell_title,
+        failure_text,
+        failure_texts,
+        headline,
+        summary,
+    )
 
-__all__ = ["cell_name", "cell_title", "failure_text", "failure_texts", "limits_lines", "summary"]
+__all__ = ["cell_name", "cell_title", "failure_text", "failure_texts", "headline", "limits_lines", "summary"]
 
 export(
     sys.modules[__name__],
@@ -20,6 +27,7 @@ export(
             "cell_title",
             "failure_text",
             "failure_texts",
+            "headline",
             "summary",
         ),
     },

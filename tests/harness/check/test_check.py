@@ -1,8 +1,7 @@
 """The check end to end on kernels that misbehave: each fails with a plain message, and the run goes on."""
 
 import re
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -293,15 +292,17 @@ def test_check_raises_the_report_and_returns_the_verdicts() -> None:
 
 
 @pytest.mark.parametrize(("there", "device"), [(True, "cuda"), (False, "cpu")])
-def test_check_takes_the_gpu_if_there_is_one(there: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_takes_the_gpu_if_there_is_one(
+    there: bool, device: str, cuda_available: Callable[[bool], None], fake_check: Callable[..., None]
+) -> None:
     def run(request: CheckRequest) -> Iterator[Event]:
         asked.append(request.device)
         passed = Verdict(Cell("ssd", "ssd", "packing", "float32", request.device), "gpu", "passed", 1, 0.1)
         yield RunFinished((passed,), 0.1)
 
     asked: list[str] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(sys.modules["packproof.harness.check.check"], "run_check", run)
+    cuda_available(there)
+    fake_check(run)
     packproof.check("m:f")
     packproof.check("m:f", device="cpu")
     assert asked == [device, "cpu"]

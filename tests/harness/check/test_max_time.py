@@ -18,7 +18,7 @@ from packproof.cli import main
 from packproof.harness.check.check import run_check
 from packproof.harness.check.plan import Plan, plan
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.check.schedule import run_plan, time_share
+from packproof.harness.check.schedule import run_plan, time_share, trial_seconds
 from packproof.harness.check.targets.target import CheckTarget, open_target, worker_for
 from packproof.harness.check.unit import run_unit
 from packproof.harness.process.sharing import CoreTime, exclusive_device
@@ -147,6 +147,10 @@ def test_units_share_the_time_of_the_cores(cells: tuple[int, ...], wanted: tuple
     """Each has the share of its cells in what its core has to do, once it begins; the last ones have the rest."""
     shares = [time_share(n, cells[number + 1 :], cores=2) for number, n in enumerate(cells)]
     assert tuple(round(100 * share) for share in shares) == wanted
+
+
+def test_counterexamples_are_tried_in_a_quarter_of_the_time_that_the_run_took() -> None:
+    assert [trial_seconds(run_seconds) for run_seconds in (1.0, 10.0, 100.0)] == [2.0, 2.5, 25.0]
 
 
 def test_what_had_its_share_goes_on_with_what_others_do_not_need() -> None:

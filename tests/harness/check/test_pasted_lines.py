@@ -126,10 +126,9 @@ OWN_OP = replace(OPS["rope"], name="own")
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(KERNELS)
-    Path("ops.py").write_text(OPS_SOURCE)
+def _elsewhere(working_folder: Path) -> None:
+    (working_folder / "mine.py").write_text(KERNELS)
+    (working_folder / "ops.py").write_text(OPS_SOURCE)
 
 
 def verdict_of(name: str, op: str, **settings: Any) -> Verdict:

@@ -18,10 +18,10 @@ from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.ops.catalogue import OPS
+from tests.sweeps import sweep
 
 Arguments = dict[str, Any]
 CONV = OPS["causal_conv1d"]
-OTHERS = ("float32",)
 CHECKS: dict[str, Callable[[Arguments], bool]] = {
     "dtype == bf16": lambda given: given["x"].dtype is torch.bfloat16,
     "d % 8 == 0": lambda given: given["x"].shape[1] % 8 == 0,
@@ -64,19 +64,28 @@ def looked_for(kernel: Callable[..., Any], dtype: str) -> InferredDomain:
     raise AssertionError("the kernel refuses nothing")
 
 
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("beside", BESIDE, ids=" ".join)
-def test_a_dtype_alone_is_found_in_every_order_of_the_checks(beside: list[str], text: str) -> None:
-    orders = [*permutations(["dtype == bf16", *beside])]
-    if text == "says the same of all":  # one line, one text: of two restrictions together it cannot be told
-        orders = orders if len(beside) == 1 else []
-    for checks in orders:
-        kernel = conv_with(checks, text)
-        own = looked_for(kernel, "bfloat16")
-        assert (own.accepted_dtypes, set(own.domain.texts)) == ("", set(beside)), checks
-        for dtype in OTHERS:
-            other = looked_for(kernel, dtype)
-            assert (other.accepted_dtypes, other.domain) == ("bf16", Domain.of("dtype == bf16")), (checks, dtype)
+DTYPE = "dtype == bf16"
+ORDERS = [checks for beside in BESIDE for checks in permutations([DTYPE, *beside])]
+ROWS = [
+    (checks, text)
+    for checks in ORDERS
+    for text in TEXTS
+    if text == "names the dtype" or len(checks) == 2  # one line, one text: of two restrictions it cannot be told
+]
+SAMPLE = [
+    *((checks, "names the dtype") for beside in BESIDE for checks in ((DTYPE, *beside), (*beside, DTYPE))),
+    ((DTYPE, "length > 0"), "says the same of all"),
+    (("bias", DTYPE), "says the same of all"),
+]
+
+
+@sweep("checks,text", SAMPLE, ROWS)
+def test_a_dtype_alone_is_found_in_every_order_of_the_checks(checks: tuple[str, ...], text: str) -> None:
+    kernel = conv_with(checks, text)
+    own = looked_for(kernel, "bfloat16")
+    assert (own.accepted_dtypes, set(own.domain.texts)) == ("", {*checks} - {DTYPE})
+    other = looked_for(kernel, "float32")
+    assert (other.accepted_dtypes, other.domain) == ("bf16", Domain.of(DTYPE))
 
 
 def test_an_error_in_another_dtype_is_no_proof_that_the_kernel_takes_it() -> None:

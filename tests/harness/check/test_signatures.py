@@ -9,7 +9,7 @@ from packproof.base.errors import UsageError
 from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.targets.target import open_target
-from packproof.harness.report.events import CellFinished, RunStarted, Verdict
+from packproof.harness.report.events import RunFinished, RunStarted, Verdict
 
 KERNELS = """
 import packproof, torch
@@ -174,7 +174,6 @@ def always_states(x, weight, *, cu_seqlens):
 
 
 stateful = packproof.kernel(op="causal_conv1d", fixed={"return_final_states": True})(always_states)
-adapted_stateful = adapters.adapt(always_states, op="causal_conv1d", fixed={"return_final_states": True})
 """
 
 
@@ -183,13 +182,20 @@ def _mine(working_folder: Path) -> None:
     (working_folder / "mine.py").write_text(KERNELS)
 
 
-def judged(name: str, op: str | None = "causal_conv1d", law: str = "reference", **settings: Any) -> tuple[Verdict, str]:
+def judged(name: str, op: str | None = "causal_conv1d", law: str = "reference") -> tuple[Verdict, str]:
     """The verdict, and the notes before it in one text."""
+    (verdict,), notes = verdicts(name, op, (law,))
+    return verdict, notes
+
+
+def verdicts(name: str, op: str | None, laws: tuple[str, ...], **settings: Any) -> tuple[tuple[Verdict, ...], str]:
+    """The verdicts in the order of the properties, and the notes before them in one text."""
     fields: dict[str, Any] = {"dtypes": ("float32",), "profile": "quick", "questions": False, **settings}
-    events = list(run_check(CheckRequest(f"mine.py:{name}", op=op, properties=(law,), **fields)))
-    (verdict,) = (event.verdict for event in events if isinstance(event, CellFinished))
-    (started,) = (event for event in events if isinstance(event, RunStarted))
-    return verdict, "\n".join(started.notes)
+    started, *_, finished = run_check(CheckRequest(f"mine.py:{name}", op=op, properties=laws, **fields))
+    assert isinstance(started, RunStarted)
+    assert isinstance(finished, RunFinished)
+    by_law = {verdict.cell.property: verdict for verdict in finished.verdicts}
+    return tuple(by_law[law] for law in laws), "\n".join(started.notes)
 
 
 def test_options_of_a_catch_all_are_not_passed_and_are_named() -> None:
@@ -233,7 +239,12 @@ def test_an_operator_has_the_signature_of_its_schema(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "law"), [("module", "reference"), ("module", "torch_compile"), ("adapted_module", "reference")]
+    ("name", "law"),
+    [
+        ("module", "reference"),
+        ("adapted_module", "reference"),
+        pytest.param("module", "torch_compile", marks=pytest.mark.proof),  # torch.compile takes seconds
+    ],
 )
 def test_a_module_has_the_signature_of_its_forward(name: str, law: str) -> None:
     verdict, notes = judged(name, None if name.startswith("adapted") else "causal_conv1d", law)
@@ -251,10 +262,11 @@ def test_a_module_has_the_signature_of_its_forward(name: str, law: str) -> None:
     ],
 )
 def test_metadata_by_the_names_of_the_field_is_made(name: str, made: str, domain: tuple[str, ...]) -> None:
-    verdict, notes = judged(name, "attention" if name == "flash" else "causal_conv1d", domain=domain)
-    assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
+    op = "attention" if name == "flash" else "causal_conv1d"
+    (reference, metadata), notes = verdicts(name, op, ("reference", "metadata"), domain=domain)
+    assert (reference.status, reference.judged) == ("passed", reference.examples)
     assert f"takes {made}: made of cu_seqlens" in notes
-    assert judged(name, "attention" if name == "flash" else "causal_conv1d", "metadata", domain=domain)[0].held
+    assert metadata.held
 
 
 def test_where_names_are_ambiguous_the_adapter_to_paste_is_printed() -> None:
@@ -267,7 +279,7 @@ def test_where_names_are_ambiguous_the_adapter_to_paste_is_printed() -> None:
     assert f"has defaults for seq_idx beside cu_seqlens, which stay; to pass them: {line}" in notes
 
 
-@pytest.mark.parametrize("name", ["declared", "adapted", "stateful", "adapted_stateful"])
+@pytest.mark.parametrize("name", ["adapted", "stateful", pytest.param("declared", marks=pytest.mark.proof)])
 def test_an_option_that_is_fixed_has_its_value_in_every_case(name: str) -> None:
     value = "return_final_states=True" if "stateful" in name else "causal=True"
     verdict, notes = judged(name, None)

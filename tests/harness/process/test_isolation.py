@@ -9,6 +9,7 @@ import pytest
 
 from packproof.base.errors import UsageError
 from packproof.harness.process.privilege import isolation_command
+from tests.in_process import environment, packproof_in
 
 SOURCE = Path(__file__).parents[3] / "src"
 KERNELS = """
@@ -35,13 +36,13 @@ def killer(*inputs, **options):
 """
 
 
-def check(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "kernels.py").write_text(KERNELS)
     options = ["--op", "causal_conv1d", "--dtype", "fp32", "--property", "packing", "--profile", "quick", "--isolate"]
     return subprocess.run(
         [sys.executable, "-m", "packproof", "check", *arguments, *options],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(SOURCE), **environment},
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
         check=False,
@@ -82,7 +83,8 @@ NO_GPU = "no GPU can be reached from inside, and device is cuda; use --device cp
 
 @pytest.mark.parametrize(("device", "path", "reason"), [("cpu", "", NO_PROGRAM), ("cuda", os.environ["PATH"], NO_GPU)])
 def test_where_it_does_not_work_one_line_gives_the_reason(tmp_path: Path, device: str, path: str, reason: str) -> None:
-    done = check(tmp_path, "kernels.py:honest", "--device", device, PATH=path)
+    with environment(PATH=path):
+        done = packproof_in(tmp_path, "check", "packproof.refs:rope", "--device", device, "--isolate")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"packproof: --isolate: {reason}\n")
 
 
@@ -90,6 +92,7 @@ def test_a_bubblewrap_that_the_system_forbids_is_reported(tmp_path: Path) -> Non
     program = tmp_path / "bwrap"
     program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     program.chmod(0o755)
-    done = check(tmp_path, "kernels.py:honest", "--device", "cpu", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    with environment(PATH=f"{tmp_path}:{os.environ['PATH']}"):
+        done = packproof_in(tmp_path, "check", "packproof.refs:rope", "--device", "cpu", "--isolate")
     reason = "bubblewrap does not work on this system: bwrap: No permissions to create new namespace"
     assert (done.returncode, done.stderr) == (2, f"packproof: --isolate: {reason}; check without\n")

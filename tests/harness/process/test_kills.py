@@ -23,6 +23,7 @@ def test_a_process_may_be_killed_at_any_time(tmp_path: Path) -> None:
     assert tuple(kill.kind for kill in found if kill.hit) == kinds
 
 
+@pytest.mark.usefixtures("no_zygote")
 def test_a_zygote_may_be_killed_before_a_worker_has_answered(
     make_call: Callable[..., Call], rogue: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,7 +38,6 @@ def test_a_zygote_may_be_killed_before_a_worker_has_answered(
             os.kill(new, signal.SIGKILL)
         return client
 
-    monkeypatch.setattr("packproof.harness.process.zygote_client._shared_zygotes", {})
     monkeypatch.setattr(process_supply, "shared_zygote", killed)
     with Worker(rogue("good")) as worker:
         worker.run(make_call(2))

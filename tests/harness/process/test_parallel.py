@@ -85,11 +85,15 @@ def drained(stream: Iterator[int], found: list[int]) -> None:
     found.extend(stream)  # keeps what came before an exception
 
 
-@pytest.mark.parametrize("forks", [True, False])
-def test_an_exception_ends_the_stream_after_the_others_and_names_its_origin(
-    forks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parallel, "_can_fork_differentiate", lambda: forks)
+@pytest.fixture(params=["forks", "no forks"])
+def forks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether a fork of this process can differentiate; beside a GPU it cannot."""
+    can_fork: bool = request.param == "forks"
+    monkeypatch.setattr(parallel, "_can_fork_differentiate", lambda: can_fork)
+    return can_fork
+
+
+def test_an_exception_ends_the_stream_after_the_others_and_names_its_origin(forks: bool) -> None:
     found: list[int] = []
     with pytest.raises(UnitError if forks else ValueError, match="lengths") as error:
         drained(run_side_by_side([fails, partial(pids, 3, 0.1), fails], max_processes=2, record_type=int), found)
@@ -133,9 +137,10 @@ def test_no_process_remains_when_the_stream_is_closed() -> None:
     assert all(map(gone, found))
 
 
-def test_where_forks_cannot_differentiate_units_run_here_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_can_fork_differentiate", lambda: False)
-    assert list(run_side_by_side([partial(pids, 2)] * 2, max_processes=2, record_type=int)) == [os.getpid()] * 4
+def test_where_forks_cannot_differentiate_units_run_here_one_after_another(forks: bool) -> None:
+    found = list(run_side_by_side([partial(pids, 2)] * 2, max_processes=2, record_type=int))
+    assert (found == [os.getpid()] * 4) is not forks
+    assert len(found) == 4
 
 
 def test_units_on_cuda_are_spread_over_the_gpus() -> None:
@@ -148,19 +153,22 @@ def test_units_on_cuda_are_spread_over_the_gpus() -> None:
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
 
 
-@pytest.mark.parametrize("accelerator", [None, "cuda"])
-def test_autograd_is_used_in_a_fork_where_there_is_a_gpu(
-    accelerator: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: accelerator)
+@pytest.fixture(params=[None, "cuda"])
+def accelerator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """What torch was built for."""
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: request.param)
+    name: str | None = request.param
+    return name
+
+
+def test_autograd_is_used_in_a_fork_where_there_is_a_gpu(accelerator: str | None, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     differentiate_apart(lambda: file.write_text(str(os.getpid())))
     assert (file.read_text() == str(os.getpid())) == (accelerator is None)
 
 
-def test_an_error_of_such_a_fork_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: "cuda")
-
+@pytest.mark.usefixtures("accelerator")
+def test_an_error_of_what_is_differentiated_is_raised_here() -> None:
     def fails() -> None:
         raise UsageError("its reference looks ahead")
 

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,6 +17,7 @@ from packproof.properties.laws.catalogue import PROPERTIES
 from tests.in_process import PLUGIN, environment, pytest_in
 
 pytest_plugins = ["pytester"]
+CudaAvailable = Callable[[bool], None]
 
 SUITE = """
 import pytest
@@ -49,8 +50,8 @@ def engine(request: CheckRequest) -> Iterator[Event]:
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    monkeypatch.setattr("packproof.harness.check.run_check", engine)
+def suite(pytester: pytest.Pytester, fake_check: Callable[..., None]) -> pytest.Pytester:
+    fake_check(engine)
     return pytester
 
 
@@ -157,17 +158,17 @@ def test_a_test_that_checks_nothing_does_not_pass(
     ],
 )
 def test_what_is_marked_and_not_requested_is_skipped_with_its_reason(
-    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, marker: str, arguments: tuple[str, ...], reason: str
+    suite: pytest.Pytester, cuda_available: CudaAvailable, marker: str, arguments: tuple[str, ...], reason: str
 ) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    cuda_available(False)
     source = SUITE.format(more=", properties=['memory']").replace("@", f"@pytest.mark.{marker}\n@")
     result = run(suite, source, "-rs", "--strict-markers", *arguments)
     result.assert_outcomes(skipped=2)
     result.stdout.fnmatch_lines([f"SKIPPED*{reason}"])
 
 
-def test_what_is_marked_runs_when_requested(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+def test_what_is_marked_runs_when_requested(suite: pytest.Pytester, cuda_available: CudaAvailable) -> None:
+    cuda_available(True)
     source = SUITE.format(more=", properties=['memory']").replace("@", "@pytest.mark.slow\n@pytest.mark.gpu\n@")
     run(suite, source, "--packproof-slow").assert_outcomes(passed=2)
 
@@ -176,8 +177,8 @@ def test_markers_of_a_test_without_a_kernel_are_left_alone(suite: pytest.Pyteste
     run(suite, "import pytest\n@pytest.mark.slow\n@pytest.mark.gpu\ndef test(): pass").assert_outcomes(passed=1)
 
 
-def test_a_requested_gpu_that_is_missing_is_an_error(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+def test_a_requested_gpu_that_is_missing_is_an_error(suite: pytest.Pytester, cuda_available: CudaAvailable) -> None:
+    cuda_available(False)
     source = SUITE.format(more="").replace("@", "@pytest.mark.gpu\n@")
     result = run(suite, source, "--packproof-device=cuda")
     result.assert_outcomes(errors=1)

@@ -51,6 +51,17 @@ def test_failures_of_an_unknown_cause_stand_for_themselves() -> None:
     assert len(list(Faults(verdicts))) == 2
 
 
+def test_a_failure_that_stands_for_itself_has_no_cause(tmp_path: Path) -> None:
+    verdict = failing("packing", "float32", "")
+    json_file, junit_file = tmp_path / "check.json", tmp_path / "junit.xml"
+    for report in (JsonReport(str(json_file)), JunitReport(str(junit_file))):
+        report(RunStarted((verdict.cell,), "quick", 0))
+        report(CellFinished(verdict))
+        report(RunFinished((verdict,), 1.0))
+    assert "cause" not in json.loads(json_file.read_text())["results"][0]
+    assert "type=" not in junit_file.read_text()
+
+
 def test_each_cell_keeps_its_result_and_refers_to_the_one_that_tells_more(tmp_path: Path) -> None:
     verdicts = (failing("packing", "bfloat16", "values", lengths=(70, 1)), failing("packing", "float32", "values"))
     json_file, junit_file = tmp_path / "check.json", tmp_path / "junit.xml"
@@ -60,8 +71,9 @@ def test_each_cell_keeps_its_result_and_refers_to_the_one_that_tells_more(tmp_pa
             report(CellFinished(verdict))
         report(RunFinished(verdicts, 1.0))
     results = json.loads(json_file.read_text())["results"]
+    assert [result["cause"] for result in results] == ["values", "values"]
     assert [result.get("same_fault_as") for result in results] == [{"property": "packing", "dtype": "float32"}, None]
     junit = junit_file.read_text()
-    assert junit.count("<failure") == 2
+    assert junit.count("<failure") == junit.count('type="values"') == 2
     assert junit.count("the same fault as packing-fp32") == 1
     assert "\n".join(summary(results, 1)).count("<pre>") == 1

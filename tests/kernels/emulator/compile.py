@@ -16,7 +16,7 @@ from packproof.kernels import cuda
 
 _HERE = Path(__file__).parent
 # without _FORTIFY_SOURCE, which takes a jump to the stack of another fiber for an error
-_FLAGS = ("-O1", "-w", "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+_FLAGS = ("-Og", "-w", "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
 _BUILD = tempfile.TemporaryDirectory()
 
 LAUNCHED_MACROS: list[dict[str, str]] = []

@@ -22,6 +22,7 @@ from packproof.harness.check.request import CheckRequest
 from packproof.harness.process.start.exit import exit_at_once
 from packproof.harness.report.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
 from tests.in_process import environment
+from tests.tools.cli.test_light import FILE as REPLAY_FILE
 
 HERE = "packproof.refs:rope"
 CELL = Cell("rope", "my_kernels:rope", "packing", "float32", "cpu")
@@ -51,9 +52,9 @@ def ended(*verdicts: Verdict, interrupted: bool = False) -> Engine:
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> object:
+def play(fake_check: Callable[[Engine], None]) -> object:
     def install(engine: Engine, *arguments: str) -> int:
-        monkeypatch.setattr("packproof.harness.check.run_check", engine)
+        fake_check(engine)
         return main.run(["check", *arguments])
 
     return install
@@ -212,14 +213,18 @@ def test_a_wrong_call_gets_one_line(line: str, message: str, capsys: pytest.Capt
     ("status", "verdict", "code"), [("fixed", PASSED, 0), ("failing", FAILED, 1), ("not applicable", SKIPPED, 2)]
 )
 def test_replay(
-    status: str, verdict: Verdict, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    status: str,
+    verdict: Verdict,
+    code: int,
+    working_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def replayed(path: str, *, target: str | None, maps: bool) -> ReplayOutcome:
         return ReplayOutcome(status, f"{path} {target} {status}", verdict)  # type: ignore[arg-type]
 
     monkeypatch.setattr("packproof.models.replay", replayed)
-    monkeypatch.setattr("packproof.cli.check.read_content", lambda _path: {})
-    monkeypatch.setattr("packproof.cli.check.read_replay", lambda _path: {"device": "cpu"})
+    (working_folder / "r.json").write_text(json.dumps(REPLAY_FILE))
     assert main.run(["replay", "r.json", "--target", "m:f"]) == code
     assert capsys.readouterr().out == f"r.json m:f {status}\n"
 
@@ -312,10 +317,10 @@ STREAMS, ENCODINGS = ((1,), (2,), (1, 2)), ("utf-8", "ascii", "latin-1")
     ],
 )
 def test_an_exit_code_does_not_depend_on_what_can_be_printed(
-    monkeypatch: pytest.MonkeyPatch, where: str, descriptors: tuple[int, ...], encoding: str
+    fake_check: Callable[[Engine], None], where: str, descriptors: tuple[int, ...], encoding: str
 ) -> None:
     for engine, code in ((ended(PASSED), 0), (ended(FAILED), 1), (Engine(RuntimeError("\u00e9\ud800")), 3)):
-        monkeypatch.setattr("packproof.harness.check.run_check", engine)
+        fake_check(engine)
         assert exit_code_of_a_command(partial(onto, *descriptors, where=where), encoding) == code
 
 

@@ -51,15 +51,20 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
     command.chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
-    def complete(*words: str) -> list[str]:
-        script = (
-            'eval "$(_PACKPROOF_COMPLETE=source_bash packproof)"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
-            '_packproof_completion packproof; echo "${COMPREPLY[*]}"'
-        )
-        line = ["bash", "-c", script, "bash", "packproof", *words]
+    def in_bash(script: str, *arguments: str) -> str:
+        line = ["bash", "-c", script, *arguments]
         done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
         assert done.stderr == ""
-        return done.stdout.split()
+        return done.stdout
+
+    completion = in_bash("_PACKPROOF_COMPLETE=source_bash packproof")
+
+    def complete(*words: str) -> list[str]:
+        script = (
+            'eval "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _packproof_completion packproof; '
+            'echo "${COMPREPLY[*]}"'
+        )
+        return in_bash(script, completion, "packproof", *words).split()
 
     return complete
 
@@ -99,15 +104,15 @@ def test_bash_completes_commands_and_values(
         ("museum run --profile q", ["quick"]),
     ],
 )
-def test_values_of_options_are_completed(
-    line: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COMP_WORDS", f"packproof {line}")
-    monkeypatch.setenv("COMP_CWORD", str(line.count(" ") + 1))
-    monkeypatch.setenv("_PACKPROOF_COMPLETE", "complete_bash")
-    with pytest.raises(SystemExit):
+def test_values_of_options_are_completed(line: str, expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert completions(line, capsys) == expected
+
+
+def completions(line: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    words = {"COMP_WORDS": f"packproof {line}", "COMP_CWORD": str(line.count(" ") + 1)}
+    with environment(**words, _PACKPROOF_COMPLETE="complete_bash"), pytest.raises(SystemExit):
         main.run([])
-    assert capsys.readouterr().out.split() == expected
+    return capsys.readouterr().out.split()
 
 
 @pytest.mark.parametrize(
@@ -124,10 +129,7 @@ def test_values_of_options_are_completed(
 def test_the_subcommands_of_the_bench_and_the_options_of_each_are_completed(
     line: str, expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = {"COMP_WORDS": f"packproof {line}", "COMP_CWORD": str(line.count(" ") + 1)}
-    with environment(**words, _PACKPROOF_COMPLETE="complete_bash"), pytest.raises(SystemExit):
-        main.run([])
-    assert capsys.readouterr().out.split() == expected
+    assert completions(line, capsys) == expected
 
 
 def test_both_are_named_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,13 +1,18 @@
 """`packproof model`: exit codes, the leak that it prints, and wrong calls."""
 
+import json
 import re
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from packproof.cli.main import run
-from packproof.cli.model_table import print_conclusion
-from packproof.harness.report.events import RunFinished
+from packproof.cli.model_table import TableReport, print_conclusion
+from packproof.cli.tried_conventions import TriedConventions
+from packproof.harness.report.events import Cell, CellFinished, Event, Failure, RunFinished, Verdict
+from packproof.models import load_module, module_request, run_module_check
 from packproof.models.conventions import CONVENTIONS
 
 LAYERS = """
@@ -114,18 +119,31 @@ engine                           ignored     its arguments change no bit
 """
 
 
-@pytest.mark.usefixtures("layers")
-def test_all_conventions_of_a_llama_are_one_table(capfd: pytest.CaptureFixture[str]) -> None:
-    line = ["model", "tests.tools.models.llama:Llama", "--profile", "quick"]
-    assert run(line) == 0
-    lines = capfd.readouterr().out.splitlines()
+@pytest.fixture(scope="module")
+def llama_events() -> list[Event]:
+    target = "tests.tools.models.llama:Llama"
+    request = module_request(load_module(target), convention=None, profile="quick", name=target, target=target)
+    return list(run_module_check(request, in_own_processes=True))
+
+
+def printed(events: list[Event], capfd: pytest.CaptureFixture[str], *, details: bool) -> str:
+    """The table of a check in which a convention holds."""
+    report = TableReport(details=details)
+    for event in events:
+        report(event)
+    assert isinstance(end := events[-1], RunFinished)
+    assert print_conclusion(end, len(CONVENTIONS), details=details) == 0
+    return capfd.readouterr().out
+
+
+def test_all_conventions_of_a_llama_are_one_table(llama_events: list[Event], capfd: pytest.CaptureFixture[str]) -> None:
+    lines = printed(llama_events, capfd, details=False).splitlines()
     assert len(lines) <= 30
     assert all(len(row) <= 80 for row in lines)
     rows = [row for row in lines if row.partition(" ")[0] in CONVENTIONS]
     assert [row.partition(" a…")[0].removesuffix("…") for row in rows] == LLAMA.splitlines()[1:]
     assert lines[-1] == "5 of 19 conventions hold: hf_position_ids, hf_flash_kwargs and 3 more"
-    assert run([*line, "--details"]) == 0
-    details = capfd.readouterr().out
+    details = printed(llama_events, capfd, details=True)
     assert details.endswith(f"\n{lines[-1]}\n")
     assert "    accepted without effect: attention_mask: for one document the output has the same bits\n" in details
     assert details.count("FAILED  isolation") == 10
@@ -145,13 +163,68 @@ def test_all_conventions_of_a_llama_are_one_table(capfd: pytest.CaptureFixture[s
 def test_the_last_line_and_the_exit_code_agree_if_none_holds(
     capfd: pytest.CaptureFixture[str], name: str, code: int, words: str
 ) -> None:
-    assert run(["model", f"layers.py:{name}", *WIDE]) == code
+    details = name == "Shifted"
+    assert run(["model", f"layers.py:{name}", *WIDE, *["--details"] * details]) == code
     out = capfd.readouterr().out
     assert out.splitlines()[-1] == words
+    assert (" · FAILED  " in out, "--details for all" in out) == (details, not details)
     if name == "Shifted":
         assert "\ncu_seqlens                       differs     at the model itself\n" in out
     if name == "Crashes":
         assert "\ncu_seqlens                       not judged  isolation: the module did not ret" in out
+
+
+def junit_counts(path: str) -> tuple[int, int]:
+    """The failures and errors of a file."""
+    suites = ElementTree.parse(path).getroot()
+    return sum(int(suite.get("failures", "")) for suite in suites), sum(
+        int(suite.get("errors", "")) for suite in suites
+    )
+
+
+@pytest.mark.usefixtures("layers")
+@pytest.mark.parametrize(
+    ("target", "code", "verdict"),
+    [
+        (["tests.tools.models.llama:Llama"], 0, "passed"),
+        (["layers.py:Leaky", "--inputs", "8"], 1, "failed"),
+        (["layers.py:Deaf", "--inputs", "8"], 4, "inconclusive"),
+    ],
+)
+def test_the_files_agree_with_the_exit_code(target: list[str], code: int, verdict: str) -> None:
+    files = ["--json", "r.json", "--junit", "r.xml", "--html", "r.html"]
+    assert run(["model", *target, "--profile", "quick", *files]) == code
+    document, page = json.loads(Path("r.json").read_text()), Path("r.html").read_text()
+    assert (document["verdict"], document["finished"]) == (verdict, True)
+    failures, errors = junit_counts("r.xml")
+    assert (bool(failures), bool(errors)) == (verdict == "failed", verdict != "passed")
+    assert f'<h1 class="{verdict}">' in page
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= set(re.findall(r'id="([^"]+)"', page))
+    results = {(result["op"], result["property"]): result for result in document["results"]}
+    if "Llama" in target[0]:
+        leak = results["hf_ones_mask", "isolation"]
+        assert (leak["status"], "first module that leaks" in leak["message"]) == ("skipped", True)
+        assert leak["reason"].startswith("isolation")
+        assert "first module that leaks" in page
+
+
+@pytest.mark.parametrize(
+    ("settings", "counted"),
+    [({}, True), ({"interrupted": True}, False), ({"error": "ValueError: no"}, False)],
+)
+def test_an_unfinished_run_does_not_say_that_no_convention_holds(settings: dict[str, Any], counted: bool) -> None:
+    cell = Cell("cu_seqlens", "mine.py:Model", "isolation", "float32", "cpu")
+    failure = Failure((1, 1), "y", ("first module that leaks: conv",), 1, 0)
+    failed = Verdict(cell, "eager", "failed", 1, 1.0, judged=1, failure=failure)
+    events: list[Event] = []
+    report = TriedConventions(events.append)
+    report(CellFinished(failed))
+    report(RunFinished((failed,), 1.0, **settings))
+    [cell_finished, run_finished] = events
+    assert isinstance(cell_finished, CellFinished)
+    assert isinstance(run_finished, RunFinished)
+    assert cell_finished.verdict.status == "skipped"
+    assert run_finished.verdicts[0].status == ("failed" if counted else "skipped")
 
 
 @pytest.mark.parametrize(

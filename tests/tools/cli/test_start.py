@@ -86,7 +86,12 @@ def found_by(command: tuple[str, ...], folder: Path, **environment: str) -> dict
 
 @pytest.fixture(scope="module")
 def forked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return found_by(COMMAND, tmp_path_factory.mktemp("forked"), **GIVEN, WAIT="0.8")
+    """By the installed command. Files of the working directory have the names of modules that it imports."""
+    folder = tmp_path_factory.mktemp("forked")
+    for name in ("torch", "triton", "json", "safetensors", "numpy"):
+        (folder / f"{name}.py").write_text("raise RuntimeError('this file was imported')")
+    start = "import sys; from packproof.__main__ import main; sys.argv[0] = 'packproof'; main()"
+    return found_by((sys.executable, "-P", "-c", start, "check"), folder, **GIVEN, WAIT="0.8")
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +101,9 @@ def spawned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found_by((sys.executable, "-P", "-c", run), folder, **GIVEN, WAIT="0")
 
 
-def test_kernels_run_in_a_fork_of_the_command(forked: dict[str, Any], spawned: dict[str, Any]) -> None:
+def test_kernels_run_in_a_fork_of_the_command_and_no_file_of_the_working_directory_is_imported(
+    forked: dict[str, Any], spawned: dict[str, Any]
+) -> None:
     assert forked["argv"][1] == "check"
     assert spawned["argv"][0] == "-c"
     assert forked["comm"] == spawned["comm"] == "pp-zygote\n"
@@ -124,14 +131,6 @@ def test_a_fork_inherits_no_descriptor_of_the_command(forked: dict[str, Any], sp
 def test_a_fork_is_concealed_and_in_a_session_of_its_own(forked: dict[str, Any]) -> None:
     assert not forked["sees its parent"]
     assert forked["session"] not in (os.getsid(0), 0)
-
-
-def test_a_file_in_the_working_directory_shadows_no_module(tmp_path: Path) -> None:
-    for name in ("torch", "triton", "json", "safetensors", "numpy"):
-        (tmp_path / f"{name}.py").write_text("raise RuntimeError('this file was imported')")
-    start = "import sys; from packproof.__main__ import main; sys.argv[0] = 'packproof'; main()"
-    found = found_by((sys.executable, "-P", "-c", start, "check"), tmp_path)
-    assert found["argv"][1] == "check"
 
 
 def test_the_command_ends_with_the_code_of_the_check(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,23 +27,25 @@ FEW = ("--op", "causal_conv1d", "--dtype", "fp32", "--property", "packing", "--p
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_kernels.py").write_text(KERNELS)
-    return tmp_path
+def folder(working_folder: Path) -> Path:
+    (working_folder / "my_kernels.py").write_text(KERNELS)
+    return working_folder
 
 
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(folder: Path, *arguments: str, path: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """The installed command: unlike `python -m packproof`, it does not have the current folder on its path."""
     line = [sys.executable, "-P", "-m", "packproof", *arguments]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*path, *filter(None, sys.path)])}
+    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_module_of_the_current_folder_is_found(folder: Path) -> None:
-    done = command(folder, "check", "my_kernels:conv", *FEW)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "causal_conv1d · my_kernels:conv · cpu" in done.stdout
-    assert "comes before" not in done.stdout
+@pytest.mark.usefixtures("folder")
+def test_a_module_of_the_current_folder_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["check", "my_kernels:conv", *FEW]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "causal_conv1d · my_kernels:conv · cpu" in out
+    assert "comes before" not in out
 
 
 def test_so_is_one_that_hides_an_installed_module_and_the_report_says_so(folder: Path) -> None:
@@ -52,10 +55,12 @@ def test_so_is_one_that_hides_an_installed_module_and_the_report_says_so(folder:
     assert "iniconfig:conv: iniconfig of the current folder, which comes before the installed " in done.stdout
 
 
-def test_other_files_of_the_folder_hide_nothing_from_a_kernel_elsewhere(folder: Path) -> None:
+def test_other_files_of_the_folder_hide_nothing_from_a_kernel_elsewhere(folder: Path, tmp_path_factory) -> None:
     (folder / "safetensors.py").write_text("raise SystemExit('imported')")
     (folder / "profile.py").write_text("raise SystemExit('imported')")
-    done = command(folder, "check", "packproof.refs:causal_conv1d", *FEW, "--property", "torch_compile")
+    installed = tmp_path_factory.mktemp("installed")
+    (installed / "elsewhere.py").write_text(f"import cProfile  # it imports profile, as torch.compile does\n{KERNELS}")
+    done = command(folder, "check", "elsewhere:conv", *FEW, path=[str(installed)])
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -1,6 +1,7 @@
 """check_module: leaks planted in a hybrid are found, at the module that has them, and the correct model passes."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,9 +35,17 @@ from tests.tools.models.models import (
 LEAKY_SCAN = (Conv, ScanWithLeakyBackward, SSD, Attention)
 
 
-def verdicts(module: nn.Module, convention: str | Convention = "cu_seqlens", **options: object) -> dict[str, Verdict]:
+LAYOUTS = ((5, 7), (1, 3, 1, 20))  # those that are made for a module are many more
+
+
+def verdicts(
+    module: nn.Module,
+    convention: str | Convention = "cu_seqlens",
+    layouts: tuple[tuple[int, ...], ...] = LAYOUTS,
+    **options: object,
+) -> dict[str, Verdict]:
     request = module_request(module, convention=convention, profile="quick", records=False, **options)  # type: ignore[arg-type]
-    *_, end = run_module_check(request)
+    *_, end = run_module_check(replace(request, layouts=layouts))
     assert isinstance(end, RunFinished)
     return {verdict.cell.property: verdict for verdict in end.verdicts}
 
@@ -46,7 +55,7 @@ def verdicts(module: nn.Module, convention: str | Convention = "cu_seqlens", **o
     [("fp32", (Conv, Scan, SSD, Attention)), ("fp64", (Conv, Attention)), ("bf16", (Conv, Attention))],
 )
 def test_a_correct_model_passes(dtype: str, mixers: Sequence[Callable[[], nn.Module]]) -> None:
-    found = verdicts(Hybrid(mixers=mixers), dtypes=[dtype])
+    found = verdicts(Hybrid(mixers=mixers), layouts=(), dtypes=[dtype])
     assert {law: v.status for law, v in found.items()} == dict.fromkeys(("isolation", "packing", "padding"), "passed")
 
 

@@ -22,10 +22,12 @@ from packproof.models.request import module_request
 from tests.in_process import packproof_in
 from tests.tools.models.models import WIDTH, Attention, Conv, Hybrid, InContext, MaskedAttention
 
+LAYOUTS = ((5, 7), (1, 1, 30))  # those that are made for a module are many more
+
 
 def verdicts(module: nn.Module | Callable[[], nn.Module], **options: Any) -> dict[tuple[str, str, str], Verdict]:
     options = {"convention": "cu_seqlens", "profile": "quick", "records": False, **options}
-    *_, end = run_module_check(module_request(module, **options))
+    *_, end = run_module_check(replace(module_request(module, **options), layouts=LAYOUTS))
     assert isinstance(end, RunFinished)
     return {(v.cell.op, v.cell.dtype, v.cell.property): v for v in end.verdicts}
 

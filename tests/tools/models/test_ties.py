@@ -1,6 +1,7 @@
 """Near ties of a router: reported as such, in documents alone and beside others; and they hide no leak."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,10 +13,12 @@ from packproof.models.isolation import ROUNDINGS
 from packproof.models.request import module_request
 from tests.tools.models.models import Routed
 
+LAYOUTS = ((5, 7), (12,), (3, 9))  # of more than 9 rows, with documents of fewer
+
 
 def verdicts(apart: Callable[[Tensor], Tensor], **options: object) -> dict[str, Verdict]:
     request = module_request(Routed(apart), convention="cu_seqlens", profile="quick", records=False, **options)  # type: ignore[arg-type]
-    *_, end = run_module_check(request)
+    *_, end = run_module_check(replace(request, layouts=LAYOUTS))
     assert isinstance(end, RunFinished)
     return {verdict.cell.property: verdict for verdict in end.verdicts}
 

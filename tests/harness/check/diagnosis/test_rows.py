@@ -32,9 +32,15 @@ def test_rows_are_named_with_the_multiple_beside_them(rows: list[int], n_rows: i
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_row_that_keeps_its_fill_was_never_written(dtype: str) -> None:
     case = Case((4, 7), dtype, (("d", 3),))
-    for kernel, rows in ((unwritten_row, (10,)), (correct, ())):
+    for kernel, rows in ((unwritten_row, {TensorKey("y"): (10,)}), (correct, {})):
         subject = KernelUnderTest(RUNNING_SUM, InProcess(kernel), Promises())
-        assert unwritten_rows(subject, subject.sample(case), Violation(TensorKey("y"))) == rows
+        assert unwritten_rows(subject, subject.sample(case), Violation(TensorKey("x", "gradient"))) == rows
+
+
+def test_a_pack_without_rows_has_no_unwritten_ones() -> None:
+    subject = KernelUnderTest(RUNNING_SUM, InProcess(correct), Promises())
+    sample = subject.sample(Case((0,), "float32", (("d", 3),)))
+    assert unwritten_rows(subject, sample, Violation(TensorKey("weight", "gradient"))) == {}
 
 
 def test_a_computed_nan_was_written() -> None:
@@ -43,4 +49,4 @@ def test_a_computed_nan_was_written() -> None:
 
     subject = KernelUnderTest(RUNNING_SUM, InProcess(nan), Promises())
     sample = subject.sample(Case((4, 7), "float32", (("d", 3),)))
-    assert unwritten_rows(subject, sample, Violation(TensorKey("y"))) == ()
+    assert unwritten_rows(subject, sample, Violation(TensorKey("y"))) == {}

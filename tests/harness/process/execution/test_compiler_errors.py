@@ -102,19 +102,27 @@ def _forgetting() -> Iterator[None]:
 
 
 @pytest.fixture
-def _crashing_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that fails by itself, in place of the one that a CPU has."""
+def compile_through(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """`compile_through(backend)`, in place of the compiler that a CPU has."""
     original = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, backend: original(f, backend=_crashing()))
+    return lambda other: monkeypatch.setattr(torch, "compile", lambda f, backend: original(f, backend=other))
 
 
 @pytest.fixture
-def _inductor_without_sine(monkeypatch: pytest.MonkeyPatch) -> None:
+def _crashing_backend(compile_through: Callable[[Any], None]) -> None:
+    """A compiler that fails by itself."""
+    compile_through(_crashing())
+
+
+@pytest.fixture
+def _inductor_without_sine(compile_through: Callable[[Any], None]) -> Iterator[None]:
     """Inductor, which raises what it raised on a GPU where a graph takes the sine."""
-    lowering = pytest.importorskip("torch._inductor.lowering")
-    monkeypatch.setitem(lowering.lowerings, torch.ops.aten.sin.default, _crashing())
-    original = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, backend: original(f, backend="inductor"))
+    lowerings = pytest.importorskip("torch._inductor.lowering").lowerings
+    compile_through("inductor")
+    sine = torch.ops.aten.sin.default
+    lowerings[sine], original = _crashing(), lowerings[sine]
+    yield
+    lowerings[sine] = original
 
 
 @pytest.mark.parametrize("compiler", ["_crashing_backend", "_inductor_without_sine"])

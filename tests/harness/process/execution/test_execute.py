@@ -7,11 +7,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from packproof.adapters import once
 from packproof.base.errors import KernelFault, UsageError
@@ -32,13 +33,16 @@ def product(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("guard", [False, True])
-@pytest.mark.parametrize("placement", ["contiguous", "transposed", "sliced", "expanded"])
+@pytest.mark.parametrize("placement", ["contiguous", "transposed", "sliced", "expanded", "one element"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_any_placement_gives_the_same(make_call: Make, placement: Placement, guard: bool, dtype: torch.dtype) -> None:
     call = make_call(2, 0, 3, dtype=dtype)
     if placement == "expanded":
         rows = {name: t[:1].expand_as(t) for name, t in {**call.inputs, **call.cotangents}.items()}
         call = replace(call, inputs={name: rows[name] for name in ("x", "weight")}, cotangents={"y": rows["y"]})
+    if placement == "one element":
+        constants = {name: torch.full_like(t, 3) for name, t in {**call.inputs, **call.cotangents}.items()}
+        call = replace(call, inputs={n: constants[n] for n in ("x", "weight")}, cotangents={"y": constants["y"]})
     placed = replace(call, placement=dict.fromkeys(("x", "weight", "cotangent:y"), placement), guard=guard)
     result, plain = InProcess(product).run(placed), InProcess(product).run(call)
     x, weight, dy = call.inputs["x"], call.inputs["weight"], call.cotangents["y"]
@@ -63,11 +67,11 @@ def test_placements_have_the_declared_strides(make_call: Make) -> None:
         return x * weight
 
     ones = {"x": torch.ones(5, 4), "weight": torch.ones(4)}
-    strides = {"contiguous": (4, 1), "transposed": (1, 5), "sliced": (7, 1), "expanded": (0, 1)}
+    strides = {"contiguous": (4, 1), "transposed": (1, 5), "sliced": (7, 1), "expanded": (0, 1), "one element": (0, 0)}
     for placement, stride in strides.items():
         InProcess(look).run(make_call(5, inputs=ones, placement={"x": placement, "weight": placement}))
         assert seen["x"] == (stride, 4 if placement == "sliced" else 0)
-        assert seen["weight"][0] == {"sliced": (2,), "expanded": (0,)}.get(placement, (1,))
+        assert seen["weight"][0] == {"sliced": (2,), "expanded": (0,), "one element": (0,)}.get(placement, (1,))
 
 
 def test_slices_of_one_shape_have_different_strides(make_call: Make) -> None:
@@ -171,9 +175,9 @@ def test_faults(make_call: Make, rogue: Rogue, name: str, kind: str, words: str)
 
 
 def test_a_kernel_that_allocates_more_memory_than_its_call_needs(
-    make_call: Make, rogue: Rogue, monkeypatch: pytest.MonkeyPatch
+    make_call: Make, rogue: Rogue, free_memory: Callable[[int], None]
 ) -> None:
-    monkeypatch.setattr("packproof.harness.process.execution.device.free_bytes", lambda device: 10**11)
+    free_memory(10**11)
     with pytest.raises(
         KernelFault, match=r"^OutOfMemoryError(.*\n)*.*the tensors of this call take 176 bytes"
     ) as fault:
@@ -284,12 +288,14 @@ def test_a_gpu_that_has_no_memory_for_the_inputs_is_too_small(make_call: Make, k
         Full(lambda x, *, cu_seqlens: x).run(make_call())
 
 
-def test_a_gpu_that_has_no_memory_for_a_context_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+def test_a_gpu_that_has_no_memory_for_a_context_is_too_small() -> None:
+    class Full(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is torch.empty:
+                raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+            return function(*args, **(kwargs or {}))
 
-    monkeypatch.setattr(torch, "empty", refuse)
-    with pytest.raises(MachineLimit, match=r"^cpu cannot be used: CUDA error: out of memory$"):
+    with Full(), pytest.raises(MachineLimit, match=r"^cpu cannot be used: CUDA error: out of memory$"):
         InProcess(lambda x, *, cu_seqlens: x).create_context()
 
 
@@ -473,6 +479,28 @@ def test_offsets_edited_in_place(make_call: Make) -> None:
         assert result.inputs_after["cu_seqlens"].tolist() == make_call(*lengths).cu_seqlens.tolist()
     assert [seen[k] is seen[k - 1] for k in (1, 2, 3)] == [False, True, False]
     assert seen[4] is seen[2]
+
+
+def test_tensors_with_equal_values_stay_as_they_are(make_call: Make) -> None:
+    seen: list[tuple[int, int, int, int]] = []
+
+    def kernel(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        seen.append((id(x), x._version, id(weight), weight._version))
+        return x * weight
+
+    runner = InProcess(kernel)
+    first = make_call(2, 3, same_tensors=True)
+    changed = make_call(2, 3, same_tensors=True)
+    changed.inputs["weight"].mul_(2)
+    runner.run(first)
+    result = runner.run(changed)
+    assert torch.equal(result.outputs["y"], changed.inputs["x"] * changed.inputs["weight"])
+    before, after = seen
+    assert before[:3] == after[:3]
+    assert after[3] > before[3]
+    runner.run(make_call(2, 3))
+    runner.run(first)
+    assert len(runner._tensors) == len(first.inputs) + len(first.cotangents)
 
 
 def test_locations() -> None:

@@ -1,6 +1,8 @@
 """The recorded name of a kernel that was passed as an object: another process finds it, or says why not."""
 
+import contextlib
 import functools
+import importlib
 import json
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import packproof
 from packproof.base.errors import UsageError
 from packproof.harness.process.naming.address import address, kernel_address
 from packproof.harness.process.naming.location import Location
+from tests.in_process import imports_of
 
 KERNELS = """
 import functools, packproof
@@ -60,15 +63,11 @@ FEW: dict[str, Any] = {"device": "cpu", "dtypes": ["fp32"], "properties": ["refe
 
 
 @pytest.fixture
-def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+def kernels(working_folder: Path) -> Iterator[types.ModuleType]:
     """A module of the current folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "kernels_here.py").write_text(KERNELS)
-    import kernels_here  # type: ignore[import-not-found]  # noqa: PLC0415
-
-    yield kernels_here
-    del sys.modules["kernels_here"]
+    (working_folder / "kernels_here.py").write_text(KERNELS)
+    with imports_of(working_folder):
+        yield importlib.import_module("kernels_here")
 
 
 def failure_of(kernel: Callable[..., Any], op: Any = "causal_conv1d") -> packproof.Verdict:
@@ -85,11 +84,9 @@ def test_a_name_at_the_top_level_of_a_module_leads_to_the_object(kernels: Any, n
     assert Location.parse(found).find() is getattr(kernels, name)
 
 
-def test_a_file_below_the_current_folder_is_named_by_its_path(
-    kernels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path.parent)
-    assert address(kernels.conv) == f"{tmp_path.name}/kernels_here.py:conv"
+def test_a_file_below_the_current_folder_is_named_by_its_path(kernels: Any, tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path.parent):
+        assert address(kernels.conv) == f"{tmp_path.name}/kernels_here.py:conv"
     assert address(packproof.refs.rope) == "packproof.refs.rotary:rope"
 
 
@@ -112,13 +109,13 @@ def test_an_object_without_a_name_has_one_in_reports_that_says_why(
 
 def test_a_script_is_named_by_its_file_and_a_session_by_nothing(kernels: Any, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    shown = {}
-    for how, arguments, text in (("script", ["script.py"], ""), ("session", ["-"], SCRIPT)):
-        done = subprocess.run([sys.executable, *arguments], input=text, capture_output=True, text=True, check=True)
-        shown[how] = done.stdout.split()
+    session = f"import runpy; runpy.run_path('script.py', run_name='__main__')\n{SCRIPT}"
+    done = subprocess.run([sys.executable, "-"], input=session, capture_output=True, text=True, check=True)
     inner = "kernels_here:make.<locals>.inner"
-    assert shown["script"] == ["script.py:own", inner, "kernels_here:conv", "script.py:<lambda>"]
-    assert shown["session"] == ["__main__:own", inner, "kernels_here:conv", "__main__:<lambda>"]
+    assert list(map(str.split, done.stdout.splitlines())) == [
+        ["script.py:own", inner, "kernels_here:conv", "script.py:<lambda>"],
+        ["__main__:own", inner, "kernels_here:conv", "__main__:<lambda>"],
+    ]
     with pytest.raises(UsageError, match="was defined in a session or a notebook"):
         Location.parse("__main__:own")
 

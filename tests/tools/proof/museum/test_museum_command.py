@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,41 +37,51 @@ def test_a_run_exits_with_0_where_everything_is_detected(tmp_path: Path, capsys:
     assert results["R1"]["lines"]
 
 
+@pytest.fixture
+def museum(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`museum(entries=..., controls=...)`: the commands find these kernels there."""
+
+    def replace_kernels(**kernels: dict[str, Any]) -> None:
+        for name, mapping in kernels.items():
+            monkeypatch.setattr(f"packproof.museum.{name}", lambda mapping=mapping: mapping)
+
+    return replace_kernels
+
+
 def test_a_correct_kernel_is_missed_and_the_run_fails(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    museum: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     correct = dataclasses.replace(entries()["R1"], kernel="packproof.museum.rotary:correct")
     assert detect(correct, profile="quick", device="cpu").missed
-    monkeypatch.setattr("packproof.museum.entries", lambda: {"R1": correct})
+    museum(entries={"R1": correct})
     assert main.run(["museum", "run", "R1", "--profile", "quick", "--device", "cpu"]) == 1
     assert "NOT DETECTED by packing, reference in 21 examples" in capsys.readouterr().out
 
 
 def test_a_control_that_fails_is_a_false_alarm(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    museum: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     incorrect = dataclasses.replace(controls()["rotary.correct"], id="rotary.incorrect", kernel=entries()["R1"].kernel)
-    monkeypatch.setattr("packproof.museum.controls", lambda: controls() | {"rotary.incorrect": incorrect})
+    museum(controls=controls() | {"rotary.incorrect": incorrect})
     file = tmp_path / "alarms.json"
     assert main.run(["museum", "alarms", "rotary.incorrect", "--seeds", "8", "--json", str(file)]) == ending.FAILED
     assert "reference, lengths" in capsys.readouterr().out
     [result] = json.loads(file.read_text())["results"]
     assert result["false"]
-    # no state to carry; six of the packs are the same reversed; some have one sequence, or none of two tokens
-    assert result["judged"] == 8 * 9 + 2 - 7
+    # seven properties judge each seed and four every fourth; a pack needs two sequences to be permuted, and a sequence
+    # two tokens to be causal
+    assert result["judged"] == 7 * 8 + 4 * 2 + 6 + 3
 
 
 def test_a_correct_kernel_raises_no_alarm(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["museum", "alarms", "rotary.correct", "--seeds", "8"]) == 0
-    assert "0 false alarms in 67 judgements of 1 correct kernel" in capsys.readouterr().out
+    assert "0 false alarms in 73 judgements of 1 correct kernel" in capsys.readouterr().out
 
 
-def test_recipes_detect_what_they_compare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipes_detect_what_they_compare(museum: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
     """C6 is incorrect in a gradient alone, R1 in the output; no recipe rejects the correct rotation."""
-    chosen = {name: entries()[name] for name in ("C6", "R1")}
     correct = {"rotary.correct": controls()["rotary.correct"]}
-    monkeypatch.setattr("packproof.museum.entries", lambda: chosen)
-    monkeypatch.setattr("packproof.museum.controls", lambda: correct)
+    museum(entries={name: entries()[name] for name in ("C6", "R1")}, controls=correct)
     assert main.run(["museum", "compare"]) == 0
     _, *lines = capsys.readouterr().out.splitlines()
     rows = {line[:25].strip(): line[25:].split() for line in lines}

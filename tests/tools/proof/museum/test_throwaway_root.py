@@ -54,6 +54,7 @@ def test_its_processes_are_its_own(prefix: tuple[str, ...]) -> None:
     assert str(os.getpid()) not in done.stdout.split() or os.getpid() < 8
 
 
+@pytest.mark.proof
 def test_a_rogue_that_deletes_its_working_directory_is_detected_there(prefix: tuple[str, ...]) -> None:
     """Before, its second process began in the root, and deleted all of it."""
     before = [sorted(os.listdir(folder)) for folder in ("/", "/etc", os.getcwd())]

@@ -1,10 +1,10 @@
 """`packproof mutate` as users type it."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from packproof.cli import main
 from packproof.proof.mutants.equivalents import find_explanations
@@ -61,8 +61,8 @@ def test_outcomes_for_other_kernels_properties_or_references_are_not_reused(tmp_
 
 
 def test_a_gpu_that_is_not_there_is_answered_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cuda_available: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    cuda_available(False)
     assert main.run(["mutate", "--device", "cuda", "--sample", "1"]) == 2
     assert "sees no CUDA device here" in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""The modes property: a kernel without gradients, and under autocast, computes what it computes elsewhere."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from packproof.base.errors import KernelFault
+from packproof.base.law_names import LAWS
+from packproof.properties.bounds.budget import Budget
+from packproof.properties.bounds.two_runs import budget_of_lower_dtype
+from packproof.properties.calling.call import Mode, Refusal
+from packproof.properties.calling.tensor_key import TensorKey
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.drawing import dtype_of
+from packproof.properties.cases.result_tensors import Tensors, tensors_by_key
+from packproof.properties.cases.sample import Sample
+from packproof.properties.judgement.comparison import Comparison, Origin
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.property import Illustration, Property
+from packproof.properties.laws.torch_integration import smallest_cases
+from packproof.properties.laws.violation import Violation
+
+_WITHOUT_GRADIENTS: tuple[Mode, ...] = ("no_grad", "inference_mode")
+_AUTOCAST: dict[Mode, torch.dtype] = {"autocast to bfloat16": torch.bfloat16, "autocast to float16": torch.float16}
+_DTYPES_DIFFER = ("dtype", "scalar type", "half", "bfloat16")  # words of torch's errors for operands of two dtypes
+
+
+def _modes(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    sample = kernel.sample(case)
+    plain = kernel.cached_run(sample)
+    for mode in _WITHOUT_GRADIENTS:
+        note = f"under torch.{mode}"
+        with kernel.optional(note):
+            for key, x in _run(kernel, sample, mode, note).items():
+                yield from kernel.agree(key, x, plain[key], Origin(sample), exact=False, other="before", note=note)
+    for mode, dtype in _AUTOCAST.items():
+        if sample.token_dtype in (torch.float32, dtype):
+            with kernel.optional(f"under {mode}", backward=True, words=_DTYPES_DIFFER):
+                yield from _compare_autocast(kernel, sample, plain, mode, dtype)
+
+
+def _run(kernel: KernelUnderTest, sample: Sample, mode: Mode, note: str) -> Tensors:
+    """Outputs and gradients in a mode; without gradients where the mode has none.
+
+    Outputs get the dtypes that the op declares: under autocast those of torch's operators differ.
+    """
+    gradients = kernel.gradients and mode not in _WITHOUT_GRADIENTS
+    try:
+        result = kernel.call(sample, gradients=kernel.gradients, mode=mode)
+        if mode in _AUTOCAST:
+            dtypes = {n: dtype_of(sample.op, n, sample.token_dtype_name) for n in sample.outputs}
+            result = replace(result, outputs={n: y.to(dtypes[n]) for n, y in result.outputs.items()})
+        return tensors_by_key(sample, result, gradients=gradients)
+    except (KernelFault, Refusal) as fault:
+        fault.note = note
+        raise
+
+
+def _compare_autocast(
+    kernel: KernelUnderTest, sample: Sample, plain: Tensors, mode: Mode, dtype: torch.dtype
+) -> Iterator[Violation]:
+    """Compare by the budget of the lower dtype: torch's operators compute in it, and the kernel may be made of them."""
+    note = f"under {mode}"
+    for key, x in _run(kernel, sample, mode, note).items():
+
+        def allowed(key: TensorKey = key) -> Budget:
+            answer = kernel.expect(sample)
+            return answer.budgets[key] + budget_of_lower_dtype(answer, key, dtype, kernel.promises)
+
+        rows = kernel.row_map(key, sample)
+        yield from Comparison(key, x, plain[key], rows, allowed, baseline_name="before", note=note).violations()
+
+
+MODES = Property(
+    "modes",
+    LAWS["modes"],
+    _modes,
+    cases=smallest_cases,
+    decides_mutants=False,
+    quick=True,
+    illustration=Illustration(
+        "f(S) under no_grad, under inference_mode, under autocast = f(S)",
+        ("called", "aaa bbbbb cc"),
+        ("in a mode", "aaa bbbbb cc"),
+        "what rounding to 16 bits may explain, under autocast",
+        "Under autocast the kernel may be made of operators that torch runs in 16 bits. So the budget is that of a "
+        "kernel that rounds every sum to them, and outputs may be of another dtype. An error for operands of two "
+        "dtypes is reported as a refusal.",
+    ),
+)

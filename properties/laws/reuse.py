@@ -1,0 +1,88 @@
+"""The reuse property: an answer follows from the arguments of its call, whatever an earlier call had in their place."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from packproof.base.law_names import LAWS
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.result_tensors import Tensors
+from packproof.properties.cases.sample import Sample
+from packproof.properties.judgement.comparison import Origin
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.property import Illustration, Property
+from packproof.properties.laws.torch_integration import smallest_cases
+from packproof.properties.laws.violation import Violation
+
+_OTHER_SEED = 5000
+
+
+def _reuse(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    """Call it with one other argument, then as before, each time with the same tensors, edited in place.
+
+    What a kernel keeps of one call, by the tensors that stay, shows in the next. The answers are those of calls with
+    new tensors. They come first: a kernel may keep the last call alone.
+    """
+    sample = kernel.sample(case)
+    plain_answer = kernel.cached_run(sample)
+    changed_samples = []
+    for changed, change in _samples_with_one_change(kernel, sample, case):
+        with kernel.optional(change, backward=True):
+            changed_samples.append((changed, kernel.cached_run(changed), change))
+    for changed, answer, change in changed_samples:
+        gradients = kernel.gradients and changed is not sample
+        note = f"{change}, all else in the tensors of the call before"
+        yield from _compare(kernel, changed, answer, note, gradients=gradients)
+        note = f"after a call {change}, all else in the same tensors"
+        yield from _compare(kernel, sample, plain_answer, note, gradients=kernel.gradients)
+
+
+def _compare(
+    kernel: KernelUnderTest, sample: Sample, answer: Tensors, note: str, *, gradients: bool
+) -> Iterator[Violation]:
+    actual = kernel.run(sample, gradients=gradients, same_tensors=True, edit_metadata=True, note=note)
+    exact = kernel.promises.deterministic
+    for key, x in actual.items():
+        yield from kernel.agree(key, x, answer[key], Origin(sample), exact=exact, other="in new tensors", note=note)
+
+
+def _samples_with_one_change(kernel: KernelUnderTest, sample: Sample, case: Case) -> Iterator[tuple[Sample, str]]:
+    """The sample with one thing changed, and what: each input, each option, the dtype of the offsets, the gradients.
+
+    The sample itself stands for a call without gradients.
+    """
+    other_values = kernel.sample(case.replace(seed=case.seed + _OTHER_SEED)).inputs
+    for name in sample.passed_inputs:
+        yield replace(sample, inputs={**sample.inputs, name: other_values[name]}), f"with another {name}"
+    for name, value in sample.options.items():
+        if others := [v for v in kernel.op.options[name] if v != value]:
+            changed_case = case.with_option(name, others[0])
+            if kernel.domain.allows(kernel.op, changed_case):
+                options = {**sample.options, name: others[0]}
+                cotangents = {**kernel.sample(changed_case).cotangents}  # the option may add outputs
+                cotangents |= {n: dy for n, dy in sample.cotangents.items() if n in cotangents}
+                yield replace(sample, options=options, cotangents=cotangents), f"with {name}={others[0]!r}"
+    other_dtype = torch.int64 if sample.index_dtype == torch.int32 else torch.int32
+    yield replace(sample, index_dtype=other_dtype), f"with {str(other_dtype).removeprefix('torch.')} offsets"
+    if kernel.gradients:
+        yield sample, "without gradients"
+
+
+REUSE = Property(
+    "reuse",
+    LAWS["reuse"],
+    _reuse,
+    cases=smallest_cases,
+    dtype_independent=True,
+    decides_mutants=False,
+    quick=True,
+    illustration=Illustration(
+        "f(S) after f(S with one other argument) = f(S)",
+        ("alone", "aaa bbbbb cc"),
+        ("after another", "aaa bbbbb cc"),
+        "what is kept by the values of a tensor, and of calls that differ in two things",
+        "Both calls get the same tensors; one is edited in place between them. Values that stay are not written again, "
+        "so that a kernel may compare versions.",
+    ),
+)

@@ -1,0 +1,100 @@
+"""The property reuse: kernels that keep something of an earlier call, wrongly and correctly."""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from packproof import refs
+from packproof.harness.process.execution.execute import InProcess
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space, golden_cases
+from packproof.properties.declarations.promises import Promises
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest, judge_case
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.ops.catalogue import OPS
+
+Kernel = Callable[..., Any]
+
+
+def notes_of(kernel: Kernel, parameters: frozenset[str], **promises: Any) -> set[str]:
+    """The notes of the first violations at all cases of the property; a graph that is kept is differentiated twice."""
+    op = OPS["causal_conv1d"]
+    space = Space(op, "float32", Promises(**promises), parameters)
+    subject = KernelUnderTest(op, InProcess(kernel), space.promises)
+    cases = PROPERTIES["reuse"].suited(space, list(golden_cases(space)))
+    assert cases
+    violations = [judge_case(subject, PROPERTIES["reuse"], case)[0] for case in cases]
+    return {violation.note for violation in violations if violation}
+
+
+ARGUMENTS = frozenset({"x", "weight", "activation", "cu_seqlens"})
+
+
+def keeping(key: Callable[..., tuple[object, ...]]) -> Kernel:
+    """A convolution that returns what it returned in the last call with the same key."""
+    kept: list[Any] = [None, None]
+
+    def conv(x: Tensor, weight: Tensor, *, activation: Any = None, cu_seqlens: Tensor) -> Tensor:
+        arguments = {"x": x, "weight": weight, "activation": activation, "cu_seqlens": cu_seqlens}
+        asks_gradient = x.requires_grad and torch.is_grad_enabled()
+        if kept[0] != key(**arguments, asks_gradient=asks_gradient):
+            y = refs.causal_conv1d(x, weight, activation=activation, cu_seqlens=cu_seqlens)
+            # the tensors are kept with it, so that no later one has their address
+            kept[:] = [key(**arguments, asks_gradient=asks_gradient), y, x, weight, cu_seqlens]
+        y = kept[1]
+        return y * 1
+
+    return conv
+
+
+def _version(x: Tensor) -> tuple[int, int]:
+    return id(x), x._version
+
+
+def by_all(x: Tensor, weight: Tensor, activation: str | None, cu_seqlens: Tensor, **rest: bool) -> tuple[object, ...]:
+    values = tuple(cu_seqlens.tolist())
+    return (_version(x), _version(weight), activation, cu_seqlens.dtype, values, rest["asks_gradient"], len(values))
+
+
+def but(number: int) -> Callable[..., tuple[object, ...]]:
+    """The key without its entry of this number."""
+    return lambda **arguments: by_all(**arguments)[:number] + by_all(**arguments)[number + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [(0, "with another x"), (1, "with another weight"), (2, "with activation="), (5, "without gradients")],
+    ids=["x", "weight", "option", "gradients"],
+)
+def test_what_is_kept_without_one_argument_fails(number: int, change: str) -> None:
+    """The graph is kept with the result, so that the call before may fail already."""
+    assert any(change in note for note in notes_of(keeping(but(number)), ARGUMENTS))
+
+
+def test_what_is_kept_by_all_arguments_passes() -> None:
+    assert notes_of(keeping(by_all), ARGUMENTS) == set()
+
+
+def test_a_case_names_no_other_layout() -> None:
+    space = Space(OPS["causal_conv1d"], "float32", Promises())
+    cases: list[Case] = PROPERTIES["reuse"].suited(space, list(golden_cases(space)))
+    assert 1 <= len(cases) <= 2
+
+
+def test_an_option_that_adds_an_output_has_its_incoming_gradient() -> None:
+    """`return_lse=True` in place of False, judged with a budget: a kernel that rounds in another way each time."""
+    calls = count()
+
+    def attention(q: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return refs.attention(q * (1 + (next(calls) % 2) * 2**-52), *args, **kwargs)
+
+    op = OPS["attention"]
+    space = Space(op, "float64", Promises(), frozenset({*op.inputs, *op.options, "cu_seqlens"}))
+    cases = PROPERTIES["reuse"].suited(space, list(golden_cases(space)))
+    [case, *_] = [case for case in cases if dict(case.options).get("return_lse") is False]
+    subject = KernelUnderTest(op, InProcess(attention), space.promises)
+    assert judge_case(subject, PROPERTIES["reuse"], case)[0] is None
