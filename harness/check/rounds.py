@@ -63,7 +63,7 @@ class CaseSelection:
         if key not in self._past_thresholds:
             drawn_cases = [case for cases in self._draw(space, tier) for case in cases]
             self._past_thresholds[key] = threshold_cases(
-                space, self.constants, self.reach, drawn_cases, interpreted=tier == "interpret"
+                space, self.constants, self.reach, drawn_cases, seed=self.seed, interpreted=tier == "interpret"
             )
         return self._past_thresholds[key]
 

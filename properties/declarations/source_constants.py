@@ -31,6 +31,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.RShift: operator.rshift,
     ast.Pow: operator.pow,
 }
+_POWERS = (ast.LShift, ast.RShift, ast.Pow)  # their right operand is no size
 _LARGEST_OPERAND = 1 << 32
 _LARGEST_EXPONENT = 32
 
@@ -113,8 +114,9 @@ class _Reader:
                 case ast.Assign(targets=[ast.Name(id=name)], value=expression):
                     if (value := scope.value(expression)) is not _UNKNOWN:
                         scope.local.setdefault(name, value)
+        exponents = {n.right for n in ast.walk(tree) if isinstance(n, ast.BinOp) and isinstance(n.op, _POWERS)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.expr):
+            if isinstance(node, ast.expr) and node not in exponents:
                 self._note(scope.value(node))
 
     def _note(self, value: Any) -> None:
@@ -228,6 +230,6 @@ def _item(owner: Any, key: Any) -> Any:
 def _result(kind: type[ast.operator], left: int | None, right: int | None) -> Any:
     if left is None or right is None or kind not in _OPERATORS or max(abs(left), abs(right)) > _LARGEST_OPERAND:
         return _UNKNOWN
-    if kind in (ast.LShift, ast.RShift, ast.Pow) and not 0 <= right <= _LARGEST_EXPONENT:
+    if kind in _POWERS and not 0 <= right <= _LARGEST_EXPONENT:
         return _UNKNOWN
     return _UNKNOWN if kind in (ast.FloorDiv, ast.Mod) and right == 0 else _OPERATORS[kind](left, right)

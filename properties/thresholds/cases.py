@@ -23,6 +23,7 @@ _PAIRS = 128  # pairs of tokens for one: attention's reference computes all keys
 _KEY_PAIRS = 16_384  # pairs of keys for one token: its magnitude op has a row for each
 _MAX_FILLER = 256  # rows of slack added to reach a multiple of the domain
 _HALF_PERIOD = 3  # sequences: no power of two, so that an index that wraps meets another sequence
+_BESIDE = ((1, 0), (1, -1), (2, 1), (2, 0))  # sizes beside a constant: factor, and tokens or sequences more
 _SMALLEST_POWER = 64  # golden layouts have more sequences than a smaller one
 _SMALLEST_POWER_OF_TOKENS = 256
 
@@ -48,19 +49,26 @@ def cost(op: Op, case: Case, *, interpreted: bool = False) -> float:
 
 
 def threshold_cases(
-    space: Space, constants: Sequence[int], reach: Reach, drawn_cases: Sequence[Case], *, interpreted: bool = False
+    space: Space,
+    constants: Sequence[int],
+    reach: Reach,
+    drawn_cases: Sequence[Case],
+    *,
+    seed: int = 0,
+    interpreted: bool = False,
 ) -> list[Case]:
     """The cases past the thresholds of a profile, small ones first.
 
     constants: of the kernel's source.
     drawn_cases: the other cases of the profile. Of these cases, the most telling are selected up to a share of their
     cost.
+    seed: changes the data only.
     """
     if not reach.source or not space.plain_sizes or space.op.pool:
         return []
     allowance = reach.share * sum(cost(space.op, case, interpreted=interpreted) for case in drawn_cases)
     selected_cases: dict[Case, None] = {}
-    for case in _by_importance(SparsePacks(space), [c for c in constants if c <= reach.source], reach):
+    for case in _by_importance(SparsePacks(space, seed), [c for c in constants if c <= reach.source], reach):
         if case not in selected_cases and _is_allowed(space, case):
             case_cost = cost(space.op, case, interpreted=interpreted)
             if case_cost <= allowance:
@@ -80,15 +88,12 @@ def _by_importance(packs: "SparsePacks", constants: Sequence[int], reach: Reach)
     yield from map(packs.single_tokens, _powers(_SMALLEST_POWER, reach.sequences))
     yield from map(packs.short_sequences, _powers(_SMALLEST_POWER_OF_TOKENS, reach.tokens))
     yield from (packs.short_sequences(c + 1) for c in descending)
-    for change in _CHANGES:
-        for c in sorted(constants):
-            yield packs.single_tokens(change(c))
-            yield packs.one_sequence(change(c))
-            yield from packs.keys(change(c))
+    for factor, more in _BESIDE:
+        for n in (factor * c + more for c in sorted(constants)):
+            yield packs.single_tokens(n)
+            yield packs.one_sequence(n)
+            yield from packs.keys(n)
     yield from map(packs.one_sequence, reversed(_powers(_SMALLEST_POWER_OF_TOKENS, reach.tokens)))
-
-
-_CHANGES = (lambda c: c, lambda c: c - 1, lambda c: 2 * c + 1, lambda c: 2 * c)
 
 
 def _ladder(constant: int) -> Iterator[int]:
@@ -105,8 +110,8 @@ def _powers(smallest: int, largest: int) -> list[int]:
 class SparsePacks:
     """Sparse packs of a given size."""
 
-    def __init__(self, space: Space) -> None:
-        self._space = space
+    def __init__(self, space: Space, seed: int = 0) -> None:
+        self._space, self._seed = space, seed
         numbers = [{n: size for n, size in sizes.items() if isinstance(size, int)} for sizes in space.plain_sizes]
         self._sizes = min(zip(space.plain_sizes, numbers, strict=True), key=lambda pair: math.prod(pair[1].values()))[0]
 
@@ -129,12 +134,12 @@ class SparsePacks:
         return [self._plain((2, 1)).replace(key_lengths=(n, 3))] if self._space.packs_keys else []
 
     def _plain(self, lengths: Lengths) -> Case:
-        return golden_case(self._space, 0, lengths, self._sizes, rich=False)
+        return golden_case(self._space, 0, lengths, self._sizes, self._seed, rich=False)
 
     def _repeated(self, half: Lengths, n: int) -> Case:
         """So many sequences, these over and over, with all inputs and options."""
         lengths = (half * -(-n // len(half)))[:n]
-        case = golden_case(self._space, 0, lengths, self._sizes, rich=True)
+        case = golden_case(self._space, 0, lengths, self._sizes, self._seed, rich=True)
         return replace(case, slack=0, key_lengths=None, period=2 * len(half) if self._can_repeat else 0)
 
     @property

@@ -65,6 +65,10 @@ def shift(x: Any) -> Any:
     return x[: 1 << 12]
 
 
+def exponent(x: Any) -> Any:
+    return x[: 1 << 30]
+
+
 def product(x: Any) -> Any:
     return x[: 64 * BLOCK]
 
@@ -111,6 +115,7 @@ def library(x: Any) -> Any:
     [
         (literal, [3_006]),
         (shift, [4_096]),
+        (exponent, []),
         (product, [64, 4_096]),
         (default, [3_007]),
         (config, [3_002]),
