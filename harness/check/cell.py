@@ -3,14 +3,13 @@
 import math
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from packproof.base.names import SLACK, short_dtype
 from packproof.base.stopwatch import span
 from packproof.base.tuned import merge_tuned
-from packproof.harness.check.case_times import CaseTimes
 from packproof.harness.check.diagnosis.conventions import suggestions
 from packproof.harness.check.diagnosis.slack import (
     CHECKED_WITHOUT,
@@ -20,6 +19,7 @@ from packproof.harness.check.diagnosis.slack import (
     slack_cell,
 )
 from packproof.harness.check.failure import CellViolation, KnownFaults, ReplayInfo, shrunk_failure, unshrunk_failure
+from packproof.harness.check.large_cases import LargeCases
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.probe import InferredDomain, probe
 from packproof.harness.check.request import Allowance
@@ -38,9 +38,9 @@ from packproof.harness.report import (
     Tier,
     Verdict,
 )
-from packproof.properties.calling import MachineLimit, OutOfTime, OutsideDomain, Refusal
+from packproof.properties.calling import OutOfTime, OutsideDomain, Refusal
 from packproof.properties.cases import Case, Domain, Space
-from packproof.properties.judgement import KernelUnderTest, judge_case, record_comparisons
+from packproof.properties.judgement import KernelUnderTest, record_comparisons
 from packproof.properties.laws import Property, Violation
 from packproof.properties.thresholds import Crossed, axes_of
 
@@ -135,10 +135,8 @@ class CellProgress:
     """The supported part of the case space."""
     golden: frozenset[Case]
     """The golden cases in it."""
-    past_thresholds: frozenset[Case]
-    """The cases past thresholds; their rounds are the last, in order of size."""
     rounds: list[list[Case]]
-    """Rounds to come."""
+    """Rounds to come. Those of cases past thresholds are the last, in order of size."""
     started_cases: list[Case]
     """Cases of earlier rounds."""
     planned: int
@@ -158,7 +156,7 @@ class CellRun:
         self._evaluator, self._kernel = evaluator, evaluator.kernel
         self._cell, self._law, self._space = cell, law, space
         self._coverage = Coverage()
-        self._times = CaseTimes(evaluator.selection.reach.share)
+        self._large_cases = LargeCases(evaluator.core_time, evaluator.selection.reach.share)
         self._tried_counterexamples: set[Case] = set()
         self._is_of_other_fault = False
 
@@ -190,7 +188,8 @@ class CellRun:
             failure = yield from self._slack_failure(slack_finding)
         if failure is None:
             for case in self._progress.remaining:
-                self._coverage.count_unreached(self._classes(case))
+                if case not in self._large_cases:  # the report says how far these came
+                    self._coverage.count_unreached(self._classes(case))
         verdict = self._verdict(failure)
         reason = self._with_suggestions(verdict)
         yield CellFinished(replace(verdict, reason=reason, seconds=core_time.clock() - self._start))
@@ -230,10 +229,9 @@ class CellRun:
             if (new_cases := [case for case in cases if case not in started_cases])
         ]
         selection, planned = evaluator.selection, len(started_cases) + sum(map(len, rounds))
-        golden, past_thresholds = selection.golden(space, tier), frozenset(selection.past_thresholds(space, tier))
-        return CellProgress(
-            evaluator.restrictions, tier, space, golden, past_thresholds, rounds, list(started_cases), planned
-        )
+        golden = selection.golden(space, tier)
+        self._large_cases.replace(selection.past_thresholds(space, tier))
+        return CellProgress(evaluator.restrictions, tier, space, golden, rounds, list(started_cases), planned)
 
     def _renew_rounds(self) -> None:
         """Begin again inside new restrictions; continue with the cases of another tier once it is known."""
@@ -251,28 +249,22 @@ class CellRun:
             if time.monotonic() - progress.reported > _PROGRESS_SECONDS:
                 progress.reported = time.monotonic()
                 yield Progress(self._cell, self._coverage.examples, progress.planned, case.lengths)
+            if not self._large_cases.affords(case):
+                progress.planned -= 1
+                continue
             try:
                 configured_case = self._with_configuration(case)
-                is_large = case in progress.past_thresholds
-                if is_large and not self._times.affords(case):
-                    progress.planned -= 1
-                    continue
-                start = self._evaluator.core_time.clock()
-                with self._time_limit(case):
-                    violation, refusal = self._judge(configured_case)
-                self._times.record(case, self._evaluator.core_time.clock() - start, is_large=is_large)
+                violation, refusal = self._judge(configured_case)
             except OutOfTime:
                 cases.insert(0, case)
                 return None
             progress.started_cases.append(case)
-            if is_large and isinstance(refusal, MachineLimit):
-                progress.rounds.clear()  # all others are larger
-                return None
             if violation is not None:
                 untried = tuple(c for c in progress.remaining if c.n_tokens and c in progress.golden)
                 number = self._coverage.examples
                 return CellViolation(self._cell, self._law, progress.space, configured_case, violation, number, untried)
-            if self._evaluator.inferred is None and _declines(refusal):
+            # a limit of size is reported; the other cases are inside it
+            if self._evaluator.inferred is None and _declines(refusal) and case not in self._large_cases:
                 self._evaluator.infer_domain(progress.space, case)
                 return None
         if not cases:
@@ -300,13 +292,7 @@ class CellRun:
 
     def _classes(self, case: Case) -> frozenset[str]:
         """The boundary classes of a case; none of a large one, since no class needs thousands of sequences."""
-        progress = self._progress
-        return frozenset() if case in progress.past_thresholds else progress.space.boundary_classes(case)
-
-    def _time_limit(self, case: Case) -> AbstractContextManager[None]:
-        """The time limit of a case: a large one may take no longer than ten times the slowest of the others."""
-        is_large = case in self._progress.past_thresholds
-        return self._kernel.runner.with_short_timeout() if is_large else nullcontext()
+        return frozenset() if case in self._large_cases else self._progress.space.boundary_classes(case)
 
     def _with_configuration(self, case: Case) -> Case:
         """The case with a configuration number, once the kernel has launched an autotuned one."""
@@ -321,7 +307,7 @@ class CellRun:
         kernel, coverage = self._kernel, self._coverage
         kernel.refusals.clear()
         with record_comparisons() as comparisons:
-            violation, refusal = judge_case(kernel, self._law, case)
+            violation, refusal = self._large_cases.judge(kernel, self._law, case)
         for partial_refusal in kernel.refusals:
             if not isinstance(partial_refusal, OutsideDomain):
                 coverage.record_refusal(case, partial_refusal)

@@ -122,13 +122,24 @@ class _Reader:
     def _note(self, value: Any) -> None:
         if (number := _integer(value)) is not None:
             self._constants.add(number)
-        elif configurations := _static(value, "configs"):  # of an autotuned kernel
-            for configuration in configurations if isinstance(configurations, list) else ():
-                arguments = _static(configuration, "kwargs")
-                self._constants |= set(filter(None, map(_integer, arguments.values() if arguments else ())))
+        elif callable(value) or _static(value, "fn") is not None:  # an autotuned Triton kernel cannot be called
             self._pending.append((value, None))
-        elif callable(value):
-            self._pending.append((value, None))
+            for meta_parameter in _meta_parameters(value):
+                self._note(meta_parameter)
+
+
+def _meta_parameters(kernel: Any) -> Iterator[Any]:
+    """The values in the configurations of an autotuned Triton kernel, and the functions that a heuristic has for them.
+
+    A kernel may have both decorators, in any order.
+    """
+    configurations, functions = _static(kernel, "configs"), _static(kernel, "values")
+    for configuration in configurations if isinstance(configurations, list | tuple) else ():
+        arguments = _static(configuration, "kwargs")
+        yield from arguments.values() if isinstance(arguments, dict) else ()
+    yield from filter(callable, functions.values() if isinstance(functions, dict) else ())
+    if (decorated := _static(kernel, "fn")) is not None:
+        yield from _meta_parameters(decorated)
 
 
 def _functions(value: Any, owner: Any) -> Iterator[tuple[types.FunctionType, Any]]:

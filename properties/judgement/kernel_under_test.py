@@ -9,6 +9,7 @@ from torch import Tensor
 
 from packproof.base.axes import is_shared
 from packproof.base.errors import KernelFault
+from packproof.base.machine import lacks_host_memory, limited_to_free_memory
 from packproof.base.stopwatch import span
 from packproof.base.tuned import Tuned, merge_tuned
 from packproof.properties.bounds.budget import Budget
@@ -189,11 +190,12 @@ class KernelUnderTest:
         if repeats_itself(sample):
             return repeated_answer(sample, self.promises, lambda part: self.expect(part, copies))
         try:
-            return oracle_answer(sample, self.promises, gradients=self.gradients, copies=copies)
+            with limited_to_free_memory():
+                return oracle_answer(sample, self.promises, gradients=self.gradients, copies=copies)
         except (MemoryError, RuntimeError) as error:
-            if isinstance(error, MemoryError) or "allocate memory" in str(error):
-                raise MachineLimit(f"the reference does not fit into the memory of this machine: {error}") from error
-            raise
+            if not lacks_host_memory(error):
+                raise
+            raise MachineLimit(f"the reference does not fit into the memory of this machine: {error}") from error
 
     @property
     def _budget_promises(self) -> Hashable:

@@ -165,11 +165,21 @@ def test_source_that_is_gone_leaves_the_compiled_constants() -> None:
     assert source_constants(namespace["f"]) == [3_012, 6_026]
 
 
-def test_triton_kernels_have_those_of_their_launch_and_their_configurations() -> None:
+@pytest.mark.parametrize(
+    ("name", "constants"),
+    [
+        ("plain", [4_010]),
+        ("autotuned", [4_005, 4_006]),
+        ("heuristic", [32, 4_005, 4_006, 4_007, 4_008]),
+        ("tuned_heuristic", [4_009]),
+    ],
+)
+def test_triton_kernels_have_those_of_their_launch_and_their_configurations(name: str, constants: list[int]) -> None:
     pytest.importorskip("triton")
-    from tests.harness.check import tuned_kernels  # noqa: PLC0415  (imports triton)
+    from tests.properties import triton_constants  # noqa: PLC0415  (imports triton)
 
-    assert source_constants(tuned_kernels.correct) == [32, 64]
+    expected_constants = sorted([*triton_constants.OF_KERNEL, *constants])
+    assert source_constants(getattr(triton_constants, name)) == expected_constants
 
 
 def test_a_description_is_data_from_an_untrusted_process() -> None:

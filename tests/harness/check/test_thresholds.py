@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from packproof.cli import main
-from packproof.harness.check.case_times import CaseTimes
 from packproof.harness.check.check import run_check
+from packproof.harness.check.large_cases import CaseTimes
 from packproof.harness.check.replay import replay
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import CellFinished, FailureFound, Verdict
