@@ -342,6 +342,7 @@ class CellRun:
             judged=coverage.judged_examples,
             refused=coverage.refused_examples,
             classes=coverage.judged_classes,
+            possible_classes=self._space.possible_classes,
             missing=coverage.missing if status == "inconclusive" else (),
             reason="; ".join(reasons),
             limits=tuple(coverage.limits.values()),

@@ -33,7 +33,7 @@ class LargeCases:
     def __init__(self, core_time: CoreTime, share: float) -> None:
         self._core_time, self._times = core_time, CaseTimes(share)
         self._cases: frozenset[Case] = frozenset()
-        self._is_beyond_machine = False
+        self._families_beyond_machine: set[str] = set()
 
     def replace(self, cases: Sequence[Case]) -> None:
         """Continue with these cases."""
@@ -43,20 +43,18 @@ class LargeCases:
         return case.replace(configuration=0) in self._cases
 
     def affords(self, case: Case) -> bool:
-        """Whether there is time, and enough of a machine, for a case; it always has both for one of the others."""
-        return case not in self or (not self._is_beyond_machine and self._times.affords(case))
+        """Whether there is time for a case, and no smaller one of its family was too large for this machine."""
+        return case not in self or (_family(case) not in self._families_beyond_machine and self._times.affords(case))
 
     def judge(self, kernel: KernelUnderTest, law: Property, case: Case) -> tuple[Violation | None, Refusal | None]:
-        """As `judge_case`, timed. A large case for which the machine lacks time or memory is not judged.
-
-        All later ones of the cell are larger, and left out.
-        """
+        """As `judge_case`, timed. A large case for which the machine lacks time or memory is not judged."""
         start = self._core_time.clock()
         if case not in self:
             violation, refusal = judge_case(kernel, law, case)
         else:
             violation, refusal = _judge_within_machine(kernel, law, case)
-            self._is_beyond_machine |= isinstance(refusal, MachineLimit)
+            if isinstance(refusal, MachineLimit):
+                self._families_beyond_machine.add(_family(case))
         self._times.record(case, self._core_time.clock() - start, is_large=case in self)
         return violation, refusal
 

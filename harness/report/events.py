@@ -121,6 +121,8 @@ class Verdict:
     """Examples declined by the kernel."""
     classes: frozenset[str] = field(default_factory=frozenset)
     """Boundary classes of the judged examples."""
+    possible_classes: frozenset[str] = field(default_factory=frozenset)
+    """Boundary classes that the kernel's domain allows."""
     missing: tuple[str, ...] = ()
     """Boundary classes requested and not judged."""
     reason: str = ""

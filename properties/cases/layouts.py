@@ -3,6 +3,7 @@
 Lengths are scaled to the chunk C of the kernel and to the width W of a convolution's window: kernels break there.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
@@ -195,6 +196,23 @@ BOUNDARY_CLASSES = (
     "more than 16 sequences",
     "more than 32 sequences",
 )
+
+
+KEY_CLASSES = ("no keys", "1 key", "kC-1 keys", "kC keys", "kC+1 keys", "more than 3C keys")
+
+
+def key_classes(key_lengths: Lengths, chunk: int) -> frozenset[str]:
+    """The classes of the numbers of keys, of those in KEY_CLASSES."""
+    c = chunk
+    membership = (
+        0 in key_lengths,
+        1 in key_lengths,
+        any(n % c == c - 1 for n in key_lengths),
+        any(n and n % c == 0 for n in key_lengths),
+        any(n > c and n % c == 1 for n in key_lengths),
+        any(n > 3 * c for n in key_lengths),
+    )
+    return frozenset(itertools.compress(KEY_CLASSES, membership))
 
 
 def boundary_classes(lengths: Lengths, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> frozenset[str]:
