@@ -14,7 +14,7 @@ from packproof.properties.cases import Case, Space
 T = TypeVar("T")
 Lengths = tuple[int, ...]
 _MOST_PLAIN_ROWS = 512  # tokens and sequences of a pack whose reference is computed in full
-_MAX_EDGES = 16  # ends of chunks tried in one sequence; a longer one is cut in halves
+_FIRST_EDGES = 4  # ends of chunks tried in one sequence, beside its last two; else it is cut in halves
 
 
 def shrink(
@@ -80,7 +80,9 @@ def _cost(case: Case) -> tuple[int, int, Lengths]:
 
 
 def _shorter_cases(case: Case, space: Space) -> Iterator[Case]:
-    for candidate in sorted(dict.fromkeys(_shorter_packs(case, space.chunk)), key=_cost):
+    # thousands of keys cost more than a sequence: without it first, then with fewer keys
+    key = _cost if case.key_lengths is None else lambda shorter: (len(shorter.lengths), _cost(shorter))
+    for candidate in sorted(dict.fromkeys(_shorter_packs(case, space.chunk)), key=key):
         if _cost(candidate) < _cost(case):
             shorter = space.fit(candidate)
             if shorter and _cost(shorter) < _cost(case):
@@ -142,7 +144,8 @@ def _fewer_cuts(cuts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 def _shorter_lengths(lengths: Lengths, chunk: int) -> Iterator[Lengths]:
     n = len(lengths)
     for j, length in enumerate(lengths):
-        edges = {k * chunk + d for k in range(min(length // chunk, _MAX_EDGES) + 1) for d in (-1, 0, 1)}
+        n_chunks = length // chunk
+        edges = {k * chunk + d for k in (*range(_FIRST_EDGES), n_chunks - 1, n_chunks) for d in (-1, 0, 1)}
         for shorter in {0, 1, 2, 3, length // 2, length - 1, *_nearer_counts(length), *edges}:
             if 0 <= shorter < length:
                 yield (*lengths[:j], shorter, *lengths[j + 1 :])
