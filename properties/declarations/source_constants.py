@@ -13,6 +13,7 @@ import textwrap
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def _functions(value: Any, owner: Any) -> Iterator[tuple[types.FunctionType, Any
     elif isinstance(value, functools.partial):
         yield from _functions(value.func, owner)
     elif isinstance(value, type):
-        for member in vars(value).values():
+        for member in chain.from_iterable(vars(base).values() for base in value.__mro__):
             function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
             if isinstance(function, types.FunctionType):
                 yield function, owner

@@ -57,6 +57,13 @@ class Module(torch.nn.Module):
         return x[: self.limit]
 
 
+class Derived(Module):
+    table = 3_014
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x)[: self.table]
+
+
 def literal(x: Any) -> Any:
     return x[:3_006]
 
@@ -127,6 +134,7 @@ def library(x: Any) -> Any:
         (functools.partial(literal), [3_006]),
         (Module(), [3_005]),
         (Module().forward, [3_005]),
+        (Derived(), [3_005, 3_014]),
         (lazy, []),
         (library, []),
         (len, []),
