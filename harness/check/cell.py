@@ -156,7 +156,7 @@ class CellRun:
         self._evaluator, self._kernel = evaluator, evaluator.kernel
         self._cell, self._law, self._space = cell, law, space
         self._coverage = Coverage()
-        self._large_cases = LargeCases(evaluator.core_time, evaluator.selection.reach.share)
+        self._large_cases = LargeCases(evaluator.core_time, evaluator.selection.reach)
         self._tried_counterexamples: set[Case] = set()
         self._is_of_other_fault = False
 

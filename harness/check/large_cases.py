@@ -18,6 +18,7 @@ from packproof.properties.calling import MachineLimit, Refusal
 from packproof.properties.cases import Case
 from packproof.properties.judgement import KernelUnderTest, judge_case
 from packproof.properties.laws import Property, Violation
+from packproof.properties.thresholds import Reach
 
 _USUAL_POWER, _MAX_POWER = 2.0, 3.0  # before two cases of a family were judged; ever
 _TOLERANCE = 1.6  # times the share: cases were selected by a rough cost, and a busy machine takes longer
@@ -27,11 +28,11 @@ _SLOWEST = 6  # times the limit of one call: a reference that takes longer is in
 class LargeCases:
     """The cases past thresholds in one cell.
 
-    share: the time of all of them, as a share of the time of the cell's other cases.
+    reach: how much time there is for them.
     """
 
-    def __init__(self, core_time: CoreTime, share: float) -> None:
-        self._core_time, self._times = core_time, CaseTimes(share)
+    def __init__(self, core_time: CoreTime, reach: Reach) -> None:
+        self._core_time, self._times = core_time, CaseTimes(reach.share, reach.seconds)
         self._cases: frozenset[Case] = frozenset()
         self._families_beyond_machine: set[str] = set()
 
@@ -97,6 +98,8 @@ class CaseTimes:
 
     share: float
     """The time of all large cases, as a share of the time of the others."""
+    least_seconds: float = 0.0
+    """The time that there is for them at least."""
     _seconds: float = 0.0
     """Of the other cases."""
     _rows: int = 0
@@ -116,7 +119,8 @@ class CaseTimes:
 
     def affords(self, case: Case) -> bool:
         """Whether there is time for a large case."""
-        return self._large_seconds + self._estimate(case) <= _TOLERANCE * self.share * self._seconds
+        seconds = max(self.share * self._seconds, self.least_seconds)
+        return self._large_seconds + self._estimate(case) <= _TOLERANCE * seconds
 
     def _estimate(self, case: Case) -> float:
         rows, times = _count_rows(case), self._families.get(_family(case), [])

@@ -18,6 +18,7 @@ from packproof.properties.ops.op import Op
 from packproof.properties.thresholds.reach import AXES, Reach
 
 _CALL = 16  # what a call costs beside its tokens, in tokens of the reference
+_TOKENS_PER_SECOND = 4_000  # of a reference, with its bounds and gradients
 _KERNEL_TOKENS = 32  # tokens of a kernel for one of the reference, which is a loop in Python
 _PAIRS = 128  # pairs of tokens for one: attention's reference computes all keys of a query at once
 _KEY_PAIRS = 16_384  # pairs of keys for one token: its magnitude op has a row for each
@@ -66,34 +67,36 @@ def threshold_cases(
     """
     if not reach.source or not space.plain_sizes or space.op.pool:
         return []
-    allowance = reach.share * sum(cost(space.op, case, interpreted=interpreted) for case in drawn_cases)
+    drawn_cost = sum(cost(space.op, case, interpreted=interpreted) for case in drawn_cases)
+    allowance = max(reach.share * drawn_cost, reach.seconds * _TOKENS_PER_SECOND)
     selected_cases: dict[Case, None] = {}
-    for case in _by_importance(SparsePacks(space, seed), [c for c in constants if c <= reach.source], reach):
-        if case not in selected_cases and _is_allowed(space, case):
-            case_cost = cost(space.op, case, interpreted=interpreted)
-            if case_cost <= allowance:
-                allowance -= case_cost
-                selected_cases[case] = None
+    for group in _by_importance(SparsePacks(space, seed), [c for c in constants if c <= reach.source], reach):
+        cases = [case for case in group if case not in selected_cases and _is_allowed(space, case)]
+        group_cost = sum(cost(space.op, case, interpreted=interpreted) for case in cases)
+        if group_cost <= allowance:
+            allowance -= group_cost
+            selected_cases |= dict.fromkeys(cases)
     return sorted(selected_cases, key=lambda case: (case.n_tokens + len(case.lengths), len(case.lengths)))
 
 
-def _by_importance(packs: "SparsePacks", constants: Sequence[int], reach: Reach) -> Iterator[Case]:
-    """Past each constant, the largest first, since its case is past the others too; past powers of two; beside each."""
+def _by_importance(packs: "SparsePacks", constants: Sequence[int], reach: Reach) -> Iterator[list[Case]]:
+    """Past each constant, the largest first, since its case is past the others too; past powers of two; beside each.
+
+    In groups of cases that are of use together.
+    """
     descending = sorted(constants, reverse=True)
     for c in descending:
-        yield from map(packs.single_tokens, _ladder(c))
+        yield [*map(packs.single_tokens, _ladder(c))]
     for c in descending:
-        yield from map(packs.one_sequence, _ladder(c))
-        yield from (case for n in _ladder(c) for case in packs.keys(n))
-    yield from map(packs.single_tokens, _powers(_SMALLEST_POWER, reach.sequences))
-    yield from map(packs.short_sequences, _powers(_SMALLEST_POWER_OF_TOKENS, reach.tokens))
-    yield from (packs.short_sequences(c + 1) for c in descending)
+        yield [*map(packs.one_sequence, _ladder(c))]
+        yield [case for n in _ladder(c) for case in packs.keys(n)]
+    yield from ([packs.single_tokens(n)] for n in _powers(_SMALLEST_POWER, reach.sequences))
+    yield from ([packs.short_sequences(n)] for n in _powers(_SMALLEST_POWER_OF_TOKENS, reach.tokens))
+    yield from ([packs.short_sequences(c + 1)] for c in descending)
     for factor, more in _BESIDE:
         for n in (factor * c + more for c in sorted(constants)):
-            yield packs.single_tokens(n)
-            yield packs.one_sequence(n)
-            yield from packs.keys(n)
-    yield from map(packs.one_sequence, reversed(_powers(_SMALLEST_POWER_OF_TOKENS, reach.tokens)))
+            yield from ([packs.single_tokens(n)], [packs.one_sequence(n)], packs.keys(n))
+    yield from ([packs.one_sequence(n)] for n in reversed(_powers(_SMALLEST_POWER_OF_TOKENS, reach.tokens)))
 
 
 def _ladder(constant: int) -> Iterator[int]:

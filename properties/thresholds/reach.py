@@ -22,6 +22,8 @@ class Reach:
     """The same for the number of sequences."""
     share: float = 0.0
     """The time of all cases, as a share of the time of the drawn ones of the same property and dtype."""
+    seconds: float = 0.0
+    """The least time of all cases: the drawn ones may have their answers from other properties, in no time."""
 
 
 @dataclass(frozen=True)

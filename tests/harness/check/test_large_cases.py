@@ -40,7 +40,7 @@ def verdict_of(kernel: str, op: str = "SQUARE") -> Verdict:
 def test_a_case_too_large_for_the_machine_is_not_judged(kernel: str, op: str, reason: str) -> None:
     verdict = verdict_of(kernel, op)
     assert verdict.status == "passed"
-    assert verdict.judged == verdict.examples - 1  # no larger one is tried
+    assert 1 <= verdict.examples - verdict.judged <= 3  # no larger one of its kind is tried
     assert reason in verdict.reason
     assert verdict.thresholds is not None
     assert "not past 450 in" in str(verdict.thresholds)

@@ -16,12 +16,11 @@ from packproof.properties.cases.case import Case
 
 KERNELS = Path(__file__).with_name("threshold_kernels.py")
 ALL = ["tokens", "sequences", "longest sequence"]
-AT_QUICK = ("tokens_past_a_literal", "sequences_past_a_module", "tokens_at_a_literal")
+AT_QUICK = ("tokens_past_a_literal", "length_past_a_config", "sequences_past_a_module", "tokens_at_a_literal")
 AT_STANDARD = (
     "tokens_past_a_large_literal",
     "tokens_past_a_shift",
     "length_past_a_product",
-    "length_past_a_config",
     "sequences_past_a_default",
     "length_past_a_default",
     "tokens_past_a_closure",
@@ -107,6 +106,7 @@ def test_a_large_case_is_judged_if_its_time_fits() -> None:
     times.record(large_case(100), 1.0, is_large=False)
     assert times.affords(large_case(150))
     assert not times.affords(large_case(170))
+    assert CaseTimes(share=1.0, least_seconds=2.0).affords(large_case(170))
     # a kernel that takes four times as long for twice the tokens
     times.record(large_case(9), 0.01, is_large=True)
     times.record(large_case(19), 0.04, is_large=True)
