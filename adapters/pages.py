@@ -6,6 +6,7 @@ pages of no sequence. Rows and pages of no key hold NaN, as memory does that not
 """
 
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -91,7 +92,7 @@ class Pages(Tokens):
 
     def kv_indices(self, cu_seqlens: Tensor, tokens: int) -> Tensor:
         """Metadata: int32, the pages of all sequences, one after the other."""
-        pages = [page for sequence in self._placement(cu_seqlens).pages for page in sequence]
+        pages = list(chain.from_iterable(self._placement(cu_seqlens).pages))
         return torch.tensor(pages, dtype=torch.int32, device=cu_seqlens.device)
 
     def last_page_len(self, cu_seqlens: Tensor, tokens: int) -> Tensor:
