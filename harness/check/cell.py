@@ -21,7 +21,7 @@ from packproof.harness.check.diagnosis.slack import (
 from packproof.harness.check.failure import CellViolation, KnownFaults, ReplayInfo, shrunk_failure, unshrunk_failure
 from packproof.harness.check.large_cases import LargeCases
 from packproof.harness.check.own_faults import report_internal_error
-from packproof.harness.check.probing import InferredDomain, probe
+from packproof.harness.check.probing.probe import InferredDomain, probe
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.rounds import CaseSelection, suited_case
 from packproof.harness.process import CoreTime
