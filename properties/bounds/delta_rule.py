@@ -22,16 +22,21 @@ at least 2^-14, and at least 2^-14 times the terms written with such an operand 
 the state, V of dy in its gradient, K and Q of keys and queries in the products with a score. A state that has decayed
 below 2^-14 may be lost entirely, and its budget judges nothing (`oracle.is_vacuous`).
 
-A kernel that promises `cumsum` forms decays as differences of sums over a chunk. The error of one sum is the sum of |g|
-over the chunk. It raises the events of u, of y and of the gradients read from a state. Such a kernel also finds the
-gradient of g from the gradients of its sums: it adds q · dq - k · dk over a chunk, and each of them is rounded with a
-random sign. The errors of decays are the same in q_i · dq_i and in k_j · dk_j. They remain where the gradient of g
-does: in the pairs with t between them.
+A kernel that promises `cumsum` forms decays as differences of running sums over a chunk (`running_sums`). The error E
+of a sum raises the events of u, of y and of the gradients read from a state. Such a kernel also finds the gradient of
+g from the gradients of its sums: it adds q · dq - k · dk over a chunk, and each of them is rounded with a random sign.
+The errors of decays are the same in q_i · dq_i and in k_j · dk_j. They remain where the gradient of g does: in the
+pairs with t between them.
+
+Sums of gates are fp32, whatever operands are rounded to. So B_op of such a kernel is drawn by itself, without E, and
+the gradient of g has the roundings of the terms that it sums: those from its own token on (`rounded_operands`). One B
+for both would multiply the roundings of 16-bit operands by 1 + E, and exceed the values beside strong gates.
 """
 
 # mypy: allow-untyped-calls
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,15 +47,17 @@ from packproof.base.arguments import finite_scale
 from packproof.properties.bounds.magnitude_ops import (
     MAX_EXPONENT,
     UNDERFLOW,
-    chunk_sums,
     clamped_exponent,
-    with_derivative,
 )
+from packproof.properties.bounds.running_sums import chunk_totals, prefix_sums, suffix_sums
 from packproof.properties.bounds.signs import Signs
+from packproof.properties.bounds.with_derivative import with_derivative
 from packproof.properties.declarations.promises import Promises
 from packproof.refs.delta_rule import L2_EPSILON
 from packproof.refs.gated import run_over_pack
 from packproof.refs.recurrence import SOFTPLUS_LINEAR
+
+RunningSum = Callable[[list[Tensor], Promises, Tensor], Tensor]
 
 _PARTIAL_SUM_ERROR = 1 / 8
 _MEMORY_PER_TOKEN = 1 - 1 / 128
@@ -59,7 +66,37 @@ _TWO_EVENTS = 2**0.5  # of the chunked form: the right-hand side of the triangul
 
 def delta_rule(promises: Promises, signs: Signs) -> Callable[..., Any]:
     """Make the delta rule, gated or not, with roundings of random signs, for a kernel with these promises."""
+    return _delta_rule(signs, _RunningSums(promises, prefix_sums, chunk_totals) if promises.cumsum else None)
 
+
+def rounded_operands(promises: Promises, signs: Signs) -> Callable[..., Any]:
+    """As `delta_rule`, for the roundings of operands alone: the sums of gates are exact."""
+
+    def no_error(exponents: list[Tensor], _promises: Promises, _template: Tensor) -> Tensor:
+        return torch.zeros_like(exponents[0])
+
+    return _delta_rule(signs, _RunningSums(promises, no_error, suffix_sums) if promises.cumsum else None)
+
+
+@dataclass(frozen=True)
+class _RunningSums:
+    """How the running sums of a kernel with `cumsum` err."""
+
+    promises: Promises
+    """Where its chunks start, and their length."""
+    sums_of_gates: RunningSum
+    """E: the error of each sum of gates, from the gates' magnitudes."""
+    sums_of_gradients: RunningSum
+    """The error of each gate's gradient, from the errors of the terms that are summed."""
+
+    def error_of_gates(self, exponent: Tensor) -> Tensor:
+        return self.sums_of_gates([exponent], self.promises, exponent)
+
+    def error_of_gradients(self, terms: Tensor) -> Tensor:
+        return self.sums_of_gradients([terms], self.promises, terms)
+
+
+def _delta_rule(signs: Signs, running_sums: _RunningSums | None) -> Callable[..., Any]:
     def function(
         q: Tensor, k: Tensor, v: Tensor, *, beta: Tensor, g: Tensor | None = None, A_log: Tensor | None = None,
         dt_bias: Tensor | None = None, qk_l2norm: bool = False, beta_sigmoid: bool = False,
@@ -73,8 +110,10 @@ def delta_rule(promises: Promises, signs: Signs) -> Callable[..., Any]:
             beta = _Sigmoid.apply(signs, beta) if beta_sigmoid else beta
             gate = _gate(signs, g[0], A_log, dt_bias) if g else v.new_zeros(*v.shape[:2], 1)
             exponent = clamped_exponent(gate.detach().abs())
-            sums = chunk_sums([exponent], promises, exponent) if promises.cumsum else torch.zeros_like(exponent)
-            y_and_state: tuple[Tensor, Tensor] = _DeltaRule.apply(signs, promises, factor, S, v, q, k, gate, beta, sums)
+            sums = running_sums.error_of_gates(exponent) if running_sums else torch.zeros_like(exponent)
+            y_and_state: tuple[Tensor, Tensor] = _DeltaRule.apply(
+                signs, running_sums, factor, S, v, q, k, gate, beta, sums
+            )
             return y_and_state
 
         gates = () if g is None else (g,)
@@ -118,8 +157,8 @@ class _DeltaRule(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, signs: Signs, promises: Promises, scale: float, S: Tensor, v: Tensor, q: Tensor, k: Tensor,
-        g: Tensor, beta: Tensor, sums: Tensor,
+        ctx: Any, signs: Signs, running_sums: _RunningSums | None, scale: float, S: Tensor, v: Tensor, q: Tensor,
+        k: Tensor, g: Tensor, beta: Tensor, sums: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         M, ys, saved = S.abs(), [], []
         U, K, smallest_normal = torch.zeros_like(S[:, 0]), torch.zeros_like(S[:, :, 0]), signs.smallest_normal
@@ -139,7 +178,7 @@ class _DeltaRule(torch.autograd.Function):
             y_terms = _transposed_matvec(M, q[t].abs() + smallest_normal) + smallest_normal * U
             ys.append(signs.rounded(scale * _transposed_matvec(S, q[t]), abs(scale) * y_terms * row_factor))
             saved.append((decayed, M_decayed, S, M, u, error, terms, smallest_normal * K))
-        ctx.signs, ctx.promises, ctx.scale, ctx.saved = signs, promises, scale, saved
+        ctx.signs, ctx.running_sums, ctx.scale, ctx.saved = signs, running_sums, scale, saved
         ctx.inputs = v, q, k, g, beta, row_factors
         return torch.stack(ys) if ys else v.clone(), signs.rounded(S, M)
 
@@ -180,9 +219,9 @@ class _DeltaRule(torch.autograd.Function):
         if not token_gradients:
             return None, None, None, G, *(torch.zeros_like(x) for x in (v, q, k, g, beta)), None
         dv, dq, dk, dg, dbeta = (torch.stack(x[::-1]) for x in zip(*token_gradients, strict=True))
-        if ctx.promises.cumsum:
+        if ctx.running_sums:
             cumsum_terms = torch.stack(cumsum_terms_by_token[::-1])
-            dg = dg + chunk_sums([rounded(torch.zeros_like(cumsum_terms), cumsum_terms)], ctx.promises, dg)
+            dg = dg + ctx.running_sums.error_of_gradients(rounded(torch.zeros_like(cumsum_terms), cumsum_terms))
         N = N.maximum((smallest_normal * (1 + V))[:, None])
         return None, None, None, rounded(G, N), dv, dq, dk, dg, dbeta, None
 
