@@ -100,7 +100,7 @@ def _chunked_recurrence(
     The docstring of this module has the formulas, and the factors that are rounded.
     """
     ys, rounded, tokens, is_stored = [X[:0]], signs.noisy, _tokens_of_a_sum(promises), True
-    for start in range(0, len(X), tokens):
+    for start in range(0, max(len(X), 1), tokens):  # an empty sequence hands its state on, and may round it
         x, b, c = (rounded(token[start : start + tokens]) for token in (X, B, C))
         chunk_decays, end = decays[start : start + tokens], start + len(x)
         L = refs.segsum(pad(chunk_decays.T, (1, 0))).exp()  # (h, 1 + t, 1 + t): the state enters as token 0
@@ -111,8 +111,8 @@ def _chunked_recurrence(
             c, b = rounded(c * read_factor[..., None]), rounded(b * write_factor[..., None])
             L_h, L_inside, L_X, L_end = (x.detach() for x in (L_h, L_inside, L_X, L_end))
         W = rounded(rounded(einsum(c, b, "i h n, j h n -> h i j")) * L_inside)
-        state = rounded(h) if is_stored else h
-        from_state = einsum(rounded(c * L_h.T[..., None]), state, "i h n, h p n -> i h p")
+        read = rounded(c * L_h.T[..., None])
+        from_state = einsum(read, rounded(h) if is_stored else h, "i h n, h p n -> i h p")
         ys.append(einsum(W, x, "h i j, j h p -> i h p") + from_state)
         update = einsum(rounded(x * L_X.T[..., None]), b, "j h p, j h n -> h p n")
         is_stored = end // _CHUNK > start // _CHUNK or end == len(X)

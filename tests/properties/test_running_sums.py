@@ -50,6 +50,18 @@ def test_a_gates_gradient_off_by_its_own_size_is_detected(op: str, regime: str) 
         assert float(score(2 * r, r, want.budgets[key].total).max()) > 4, key
 
 
+@pytest.mark.parametrize("op", ["gated_delta_rule", "kda"])
+def test_shared_gradients_of_gates_are_judged_over_whole_chunks(op: str) -> None:
+    """With the norm of keys and gates of their own, in chunks of 64: their budgets were larger than they are."""
+    present, options = ("dt_bias", "A_log", "initial_states"), tuple((n, v[-1]) for n, v in OPS[op].options.items())
+    case = Case((53, 31), "bfloat16", tuple(OPS[op].sizes[0].items()), present=present, options=options)
+    want = oracle_answer(draw(OPS[op], case), Promises("sequence", 64, "operand", cumsum=True), gradients=True)
+    for name in ("A_log", "dt_bias"):
+        key = gradient(name)
+        assert key not in want.vacuous
+        assert float(score(2 * want.values[key], want.values[key], want.budgets[key].total).max()) > 1
+
+
 @pytest.mark.parametrize("regime", ["normal", "hard decay"])
 @pytest.mark.parametrize("op", GATES)
 def test_a_kernel_with_twice_the_gradient_of_a_gate_is_detected(op: str, regime: str) -> None:
