@@ -1,6 +1,6 @@
 """Packs in a data loader: a sampler for indexed documents, a stream for documents that arrive one by one."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch.utils.data import IterableDataset, Sampler, get_worker_info
 from packproof.base.arguments import whole_number
 from packproof.base.errors import ArgumentError, LayoutError, checked_init
 from packproof.base.wording import kind
+from packproof.packs.progress import PackProgress, read_state
 from packproof.refs.packers import Piece, packs_of
 from packproof.refs.packing import PackLayout
 
@@ -27,13 +28,23 @@ class PackSampler(Sampler[list[int]]):
     drop_last: all ranks take equally many packs. If the number of packs is no multiple of `ranks`, drop_last leaves out
     the last ones; otherwise the first ones come again at the end.
 
-    Raises LayoutError for an invalid length or a document longer than the capacity, ArgumentError for a rank.
+    To resume, save `state_dict()`, and load it into an equal sampler: its next iteration goes on after the last yielded
+    pack. A data loader with workers is ahead of training; torchdata's StatefulDataLoader counts there.
+
+    Raises LayoutError for an invalid length or a document longer than the capacity, ArgumentError for a rank or a state
+    of another sampler.
 
     >>> from packproof.packs import PackSampler
     >>> list(PackSampler([5, 2, 3, 4, 1, 9], capacity=10))
     [[0, 3, 4], [1, 2], [5]]
     >>> [list(PackSampler([5, 2, 3, 4, 1, 9], 10, rank=rank, ranks=2)) for rank in (0, 1)]
     [[[0, 3, 4], [5]], [[1, 2], [0, 3, 4]]]
+    >>> sampler, resumed = PackSampler([5, 2, 3, 4], capacity=7), PackSampler([5, 2, 3, 4], capacity=7)
+    >>> next(iter(sampler))
+    [0, 1]
+    >>> resumed.load_state_dict(sampler.state_dict())
+    >>> list(resumed)
+    [[2, 3]]
     """
 
     def __init__(
@@ -62,8 +73,9 @@ class PackSampler(Sampler[list[int]]):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of an epoch. Without shuffle it is always the same."""
-        generator = torch.Generator().manual_seed(self._seed + whole_number("set_epoch", "epoch", epoch))
+        """Choose the order of an epoch, from its first pack. Without shuffle it is always the same."""
+        self._epoch, self._progress = whole_number("set_epoch", "epoch", epoch), PackProgress()
+        generator = torch.Generator().manual_seed(self._seed + self._epoch)
         n = len(self._lengths)
         order = torch.randperm(n, generator=generator).tolist() if self._shuffle else range(n)
         packs = list(packs_of((self._lengths[j] for j in order), **self._packing))  # type: ignore[arg-type]
@@ -77,7 +89,19 @@ class PackSampler(Sampler[list[int]]):
         self._packs = [[order[piece.sequence] for piece in pack] for pack in rank_packs]
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self._packs)
+        yield from self._progress.follow(iter(self._packs))
+
+    def state_dict(self) -> dict[str, int]:
+        """The epoch and the number of packs yielded in it."""
+        return {"epoch": self._epoch, "packs": self._progress.packs}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from a state in the next iteration."""
+        epoch, n_packs = read_state("PackSampler", state, ("epoch", "packs"))
+        self.set_epoch(epoch)
+        if n_packs > len(self._packs):
+            raise ArgumentError(f"PackSampler: state has {n_packs} packs of an epoch of {len(self._packs)}")
+        self._progress.resume(n_packs)
 
     def __len__(self) -> int:
         return len(self._packs)
@@ -94,7 +118,12 @@ class PackStream(IterableDataset[list[tuple[Any, Piece]]]):
     Each pack is a list of (document, piece). With the packer split a piece can be a part of its document, and its state
     continues in the next pack (`carried_states`). A document is held until its last piece is out.
     Each of n workers takes every n-th document. With split there can be one worker only, since each pack continues the
-    previous one. Raises LayoutError and ArgumentError.
+    previous one.
+    To resume, save `state_dict()`, and load it into a stream of the same documents from their beginning: its next
+    iteration reads them up to the last yielded pack, and goes on after it. With workers, each has a state of its own;
+    torchdata's StatefulDataLoader keeps them.
+
+    Raises LayoutError and ArgumentError.
 
     >>> from packproof.packs import PackStream
     >>> stream = PackStream([[1, 2, 3], [4, 5, 6]], capacity=4, packer="split")
@@ -114,10 +143,23 @@ class PackStream(IterableDataset[list[tuple[Any, Piece]]]):
         if not isinstance(documents, Iterable):
             raise ArgumentError(f"PackStream: documents is {kind(documents)}; an iterable of them was expected")
         packs_of([], capacity, packer, window)  # refuses them now, not at the first document
+        self._progress = PackProgress()
         self._documents, self._length = documents, length or _token_count
         self._packing = {"capacity": capacity, "packer": packer, "window": window}
 
     def __iter__(self) -> Iterator[list[tuple[Any, Piece]]]:
+        yield from self._progress.follow(self._all_packs())
+
+    def state_dict(self) -> dict[str, int]:
+        """The number of packs yielded."""
+        return {"packs": self._progress.packs}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from a state in the next iteration."""
+        [n_packs] = read_state("PackStream", state, ("packs",))
+        self._progress.resume(n_packs)
+
+    def _all_packs(self) -> Iterator[list[tuple[Any, Piece]]]:
         worker = get_worker_info()
         if worker and worker.num_workers > 1 and self._packing["packer"] == "split":
             raise ArgumentError(

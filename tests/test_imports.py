@@ -34,12 +34,13 @@ ORDER = (
     "adapters",
     "harness",
     "models",
+    "packers",
     "debug",
     "proof",
     "bench",
     "cli",
 )
-ON_THE_CHECK = {"models", "debug", "proof", "bench"}  # side by side: none imports another
+ON_THE_CHECK = {"models", "packers", "debug", "proof", "bench"}  # side by side: none imports another
 # folders that may import few of those below them
 BELOW = {
     "interpreter": {"base"},

@@ -15,7 +15,7 @@ from packproof.harness.check.failure import KnownFaults, ReplayInfo
 from packproof.harness.check.own_faults import error_verdicts, errors_as_verdicts, inconclusive_verdicts
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.request import PROFILES, Allowance
-from packproof.harness.check.rounds import CaseSelection
+from packproof.harness.check.rounds import NO_REACH, CaseSelection
 from packproof.harness.check.targets.target import CheckTarget
 from packproof.harness.process import CoreTime, Worker
 from packproof.harness.process.naming import Location
@@ -116,7 +116,14 @@ def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: C
             conventions=declared.conventions,
             takes_cuts=declared.takes_cuts,
         ),
-        selection=CaseSelection(profile.examples, request.seed, share, target.empty_packs),
+        selection=CaseSelection(
+            profile.examples,
+            request.seed,
+            share,
+            target.empty_packs,
+            profile.reach if dtype == target.plainest_dtype else NO_REACH,
+            declared.constants,
+        ),
         allowance=profile.shrink,
         replay=ReplayInfo(
             target.address,
@@ -166,7 +173,7 @@ def _with_question(evaluator: Evaluator, target: CheckTarget, cell: Cell) -> Eva
     declared = find_question(cell.property, cell.unpromised).with_promise(target.declared)
     assert declared is not None
     if not cell.counts:
-        selection = replace(evaluator.selection, examples={})
+        selection = replace(evaluator.selection, examples={}, reach=NO_REACH)
         evaluator = replace(evaluator, selection=selection, allowance=_QUESTION_ALLOWANCE)
     kernel = replace(evaluator.kernel, promises=declared.promises)
     return replace(evaluator, kernel=kernel, known_faults=_no_known_faults(target))

@@ -29,6 +29,9 @@ class Pace:
             fewest = self._seconds_per_pair.get(bool(call.wrt), math.inf)
             self._seconds_per_pair[bool(call.wrt)] = min(fewest, seconds / tokens**2)
 
-    def expects_longer(self, call: Call, seconds: float) -> bool:
-        """Whether the answered calls let expect that this one takes longer, by the square of its tokens."""
-        return self._seconds_per_pair.get(bool(call.wrt), 0.0) * tokens_of(call) ** 2 > seconds
+    def may_take_longer(self, call: Call, seconds: float) -> bool:
+        """Whether this call may take longer, by the square of its tokens, than a number of seconds.
+
+        A call may take twice as long as the fastest one lets expect.
+        """
+        return 2 * self._seconds_per_pair.get(bool(call.wrt), 0.0) * tokens_of(call) ** 2 > seconds

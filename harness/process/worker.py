@@ -151,7 +151,7 @@ class Worker:
         except ZygoteLostError as lost:
             raise self._supply.replace_zygote(process) from lost
         except KernelFault as fault:
-            if fault.kind == "hung" and self._pace.expects_longer(call, max(limit, self._whole_limit)):
+            if fault.kind == "hung" and self._pace.may_take_longer(call, max(limit, self._whole_limit)):
                 first_line = str(fault).partition("\n")[0]
                 raise MachineLimit(f"{tokens_of(call):,} tokens are too slow to be judged: it {first_line}") from fault
             raise

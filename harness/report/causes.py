@@ -23,7 +23,8 @@ class Fault:
     @property
     def telling(self) -> Verdict:
         """The failure that tells most: a measured one before one that refers to another, then of an unchanged pack
-        before a changed one, then of the strongest property, then with the smallest layout."""
+        before a changed one, then without a reason in another cell, then of the strongest property, then with the
+        smallest layout."""
         return min(self.verdicts, key=_telling_order)
 
     @property
@@ -83,11 +84,12 @@ def _fault_key(verdict: Verdict) -> tuple[str, ...]:
     return (verdict.status, reason, cell.op, cell.target, cell.device, text) if text else ()
 
 
-def _telling_order(verdict: Verdict) -> tuple[bool, bool, int, int, int]:
+def _telling_order(verdict: Verdict) -> tuple[bool, bool, bool, int, int, int]:
     failure = verdict.failure
     assert failure is not None
     strength = _STRENGTH.get(verdict.cell.property, len(_STRENGTH))
-    return failure.evidence is None, bool(failure.note), strength, sum(failure.lengths), len(failure.lengths)
+    size = sum(failure.lengths), len(failure.lengths)
+    return failure.evidence is None, bool(failure.note), bool(verdict.reason), strength, *size
 
 
 def place_text(verdict: Verdict) -> str:

@@ -16,6 +16,7 @@ from packproof.properties.calling import (
     VacuousBound,
 )
 from packproof.properties.cases import Case
+from packproof.properties.thresholds import counts
 
 BOUNDARY = "a boundary between two sequences"
 NOT_KERNEL_REFUSALS = (
@@ -71,6 +72,8 @@ class Coverage:
     """The refusals, by `refusal_key`."""
     tuned: tuple[Tuned, ...] = ()
     """The autotuned kernels of the judged cases, with their configurations."""
+    largest: dict[str, int] = field(default_factory=dict)
+    """The largest judged size along each axis of thresholds."""
     comparison_counts: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By tensor, two numbers of comparisons with the reference: decisive ones, and vacuous ones, with a budget as large
     as the values."""
@@ -107,6 +110,7 @@ class Coverage:
             self.record_refusal(case, refusal)
         if compared:
             self.judged_examples += 1
+            self.largest = {axis: max(size, self.largest.get(axis, 0)) for axis, size in counts(case).items()}
             self.required_classes |= classes
             self.judged_classes |= classes
             self.has_boundary |= case.has_boundary

@@ -9,6 +9,7 @@ from typing import Literal
 from packproof.base.tuned import Tuned
 from packproof.harness.report.maps.measurements import Evidence
 from packproof.properties.cases import Case
+from packproof.properties.thresholds import Crossed
 
 Tier = Literal["compile", "interpret", "eager", "gpu", "sanitizer"]
 Status = Literal["passed", "failed", "expected", "stale", "inconclusive", "skipped", "error"]
@@ -120,6 +121,8 @@ class Verdict:
     """Examples declined by the kernel."""
     classes: frozenset[str] = field(default_factory=frozenset)
     """Boundary classes of the judged examples."""
+    possible_classes: frozenset[str] = field(default_factory=frozenset)
+    """Boundary classes that the kernel's domain allows."""
     missing: tuple[str, ...] = ()
     """Boundary classes requested and not judged."""
     reason: str = ""
@@ -132,6 +135,8 @@ class Verdict:
     """The inferred conditions of the judged calls, if the kernel declares none."""
     failure: Failure | None = None
     """The smallest failing case, or None."""
+    thresholds: Crossed | None = None
+    """The constants of the kernel's source and how far beyond them it was judged, where cases go past them."""
     tuned: tuple[Tuned, ...] = ()
     """The autotuned kernels, with their judged configurations."""
 

@@ -25,15 +25,49 @@ its relative error is |x| roundoffs: 23 for this step, and 48 for the step of 1e
 
 def draw(op: Op, case: Case) -> Sample:
     """The tensors of a case."""
+    return _draw_repeated(op, case) if case.half_period else _draw_pack(op, case)
+
+
+def _draw_repeated(op: Op, case: Case) -> Sample:
+    """The tensors of a pack that repeats itself.
+
+    Incoming gradients of opposite signs keep the gradient of a shared input small while it is summed: a kernel may add
+    thousands of equal terms in any order, and its rounding errors would all point one way.
+    """
+    n, keys = case.half_period, case.key_lengths
+    half = _draw_pack(
+        op,
+        case.replace(
+            lengths=case.lengths[:n],
+            key_lengths=None if keys is None else keys[:n],
+            sizes=tuple(_sizes(case).items()),
+        ),
+    )
+    period = half.repeated(2 * n)
+    cotangents = {name: torch.cat([dy, -dy]) for name, dy in half.cotangents.items()}
+    whole = dataclasses.replace(period, cotangents=cotangents).repeated(len(case.lengths))
+    return dataclasses.replace(whole, period=case.period)
+
+
+def _sizes(case: Case) -> dict[str, int]:
+    return {k: int(case.size_words.get(str(v), v)) for k, v in case.sizes}
+
+
+def _draw_pack(op: Op, case: Case) -> Sample:
     options = dict(case.options)
     spec_numbers = dict(case.axes)
-    sizes = {k: int(case.size_words.get(str(v), v)) for k, v in case.sizes}
+    sizes = _sizes(case)
     specs = {n: parse(spec) for n, spec in (*op.inputs.items(), *op.outputs.items())}
     axes = {n: spec.alternatives[spec_numbers.get(n, 0)] for n, spec in specs.items()}
     input_names = [n for n in op.inputs if not specs[n].optional or n in case.present]
     index_dtype = getattr(torch, case.index_dtype)
-    layout_fields = (index_dtype, case.key_lengths, case.configuration, case.omitted)
-    without_tensors = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, *layout_fields)
+    layout_fields = {
+        "index_dtype": index_dtype,
+        "key_lengths": case.key_lengths,
+        "configuration": case.configuration,
+        "omitted": case.omitted,
+    }
+    without_tensors = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, **layout_fields)
     inputs = {
         n: _draw_integers(op, case, n, sizes)
         if n in op.integers

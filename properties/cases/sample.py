@@ -49,6 +49,8 @@ class Sample:
     """Lengths of the second packing; None where it is the first."""
     configuration: int = 0
     """As in a case."""
+    period: int = 0
+    """As in a case, as a hint: a rearranged pack may no longer repeat itself."""
     omitted: tuple[str, ...] = ()
     """As in a case; they are in `inputs`, at their neutral values."""
 
@@ -198,6 +200,22 @@ class Sample:
 
         keys = None if self.key_lengths is None else tuple(self.key_lengths[j] for j in order)
         return self._map_tensors(pick, lengths=tuple(self.lengths[j] for j in order), key_lengths=keys, slack=0)
+
+    def repeated(self, n_sequences: int) -> "Sample":
+        """This pack over and over, up to this number of sequences, without slack. Shared tensors stay."""
+        copies, n_more = divmod(n_sequences, len(self.lengths))
+
+        def repeat(x: Tensor, axes: Axes) -> Tensor:
+            if role(axes) == "shared":
+                return x
+            offsets = self.offsets_of(axes) if role(axes) == "token" else range(len(self.lengths) + 1)
+            return torch.cat([x[: offsets[-1]].repeat(copies, *[1] * (x.dim() - 1)), x[: offsets[n_more]]])
+
+        def repeat_lengths(lengths: tuple[int, ...]) -> tuple[int, ...]:
+            return lengths * copies + lengths[:n_more]
+
+        keys = None if self.key_lengths is None else repeat_lengths(self.key_lengths)
+        return self._map_tensors(repeat, lengths=repeat_lengths(self.lengths), key_lengths=keys, slack=0)
 
     def alone(self, j: int) -> "Sample":
         return self.select([j])

@@ -12,6 +12,7 @@ from packproof.properties.calling.signature import call_signature, catches_all, 
 from packproof.properties.cases.case import CUTS
 from packproof.properties.cases.domain import KEY_OFFSETS, Domain, optional_inputs
 from packproof.properties.declarations.promises import Promises
+from packproof.properties.declarations.source_constants import MAX_CONSTANTS, source_constants
 from packproof.properties.ops.op import Op
 from packproof.properties.snippets.pasted_lines import PastedLines, advice
 from packproof.properties.snippets.suggested_adapter import suggested_adapter
@@ -63,6 +64,8 @@ class Declaration:
     """The values of options fixed by the kernel, which has no argument for them."""
     own_parameters: tuple[str, ...] = ()
     """The names of the parameters that an nn.Module owns."""
+    constants: tuple[int, ...] = ()
+    """The integers in its source, in order (`source_constants`)."""
     by_author: bool = False
     """Whether its author declared it, with `packproof.kernel` or `adapt`."""
 
@@ -179,6 +182,7 @@ def describe_kernel(function: Callable[..., Any]) -> dict[str, Any]:
         "declared": getattr(function, _MARK, {}),
         "conventions": conventions,
         "own_parameters": [name for name, _ in getattr(function, "named_parameters", tuple)()],
+        "constants": source_constants(function),
     }
 
 
@@ -221,6 +225,7 @@ def parse_declaration(description: dict[str, Any], target: str) -> Declaration:
             required=tuple(str(n) for n in description.get("required", ())),
             catch_all=description.get("catch_all") is True,
             own_parameters=tuple(str(n) for n in description.get("own_parameters", ())),
+            constants=tuple(n for n in description.get("constants", ()) if type(n) is int)[:MAX_CONSTANTS],
             by_author=bool(options),
             conventions=tuple(str(words) for words in description.get("conventions", ()))[:_MAX_CONVENTIONS],
         )

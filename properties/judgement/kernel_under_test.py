@@ -10,10 +10,12 @@ from torch import Tensor
 
 from packproof.base.axes import is_shared
 from packproof.base.errors import KernelFault
+from packproof.base.machine import lacks_host_memory, limited_to_free_memory
 from packproof.base.stopwatch import span
 from packproof.base.tuned import Tuned, merge_tuned
 from packproof.properties.bounds.budget import Budget
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, require_decisive
+from packproof.properties.bounds.repeated_packs import repeated_answer, repeats_itself
 from packproof.properties.bounds.two_runs import budget_of_two_runs
 from packproof.properties.calling.call import (
     FailedCompilation,
@@ -183,11 +185,20 @@ class KernelUnderTest:
         """
         with span("reference"):
             key = (sample.digest, self.gradients, self._budget_promises, copies)
-            answer = self.cache.answers.get(
-                key, lambda: oracle_answer(sample, self.promises, gradients=self.gradients, copies=copies)
-            )
+            answer = self.cache.answers.get(key, lambda: self._answer(sample, copies))
         require_decisive(answer, sample, self.promises)
         return answer
+
+    def _answer(self, sample: Sample, copies: int | None) -> OracleAnswer:
+        if repeats_itself(sample):
+            return repeated_answer(sample, self.promises, lambda part: self.expect(part, copies))
+        try:
+            with limited_to_free_memory():
+                return oracle_answer(sample, self.promises, gradients=self.gradients, copies=copies)
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_host_memory(error):
+                raise
+            raise MachineLimit(f"the reference does not fit into the memory of this machine: {error}") from error
 
     @property
     def _budget_promises(self) -> Hashable:

@@ -67,6 +67,7 @@ REFERENCE = Property(
     _reference,
     cases=_cases_with_long_sums,
     shares="reference",
+    crosses_thresholds=True,
     illustration=Illustration(
         "|f(S) − r(S)| ≤ budget,   |f′(S) − r′(S)| ≤ budget,   r: the same mathematics in float64, token by token",
         ("kernel", _PACK),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from packproof.harness.check import ReplayOutcome, check
     from packproof.harness.report import CheckFailed, Verdict
     from packproof.models import Convention, check_module, guard, replay
+    from packproof.packers import check_packs
     from packproof.properties.bounds import magnitude
     from packproof.properties.cases import Case, Domain
     from packproof.properties.declarations import Promises, kernel
@@ -44,6 +45,7 @@ __all__ = [
     "adapters",
     "check",
     "check_module",
+    "check_packs",
     "diff",
     "dot_product_test",
     "gradcheck",
@@ -64,6 +66,7 @@ _HOMES = {
     "packproof.harness.check": ("ReplayOutcome", "check"),
     "packproof.debug": ("Diff", "diff", "dot_product_test", "gradcheck"),
     "packproof.models": ("Convention", "check_module", "guard", "replay"),
+    "packproof.packers": ("check_packs",),
     "packproof.harness.report": ("CheckFailed", "Verdict"),
     "packproof.properties.declarations": ("Promises", "kernel"),
     "packproof.properties.bounds": ("magnitude",),

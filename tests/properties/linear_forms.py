@@ -95,7 +95,7 @@ RECURRENCES: dict[str, tuple[gated.GatedRecurrence, Promises]] = {
     "transposed": (transposed, PLAIN),
     "chunks of 7": (partial(gated.chunkwise_recurrence, 7), PLAIN),
     "chunks of 64": (partial(gated.chunkwise_recurrence, 64), PLAIN),
-    "differences": (partial(masked, torch.Tensor.clone, True), CUMSUM),
+    "differences": (limited(partial(masked, torch.Tensor.clone, True)), CUMSUM),
 }
 ROUNDING: tuple[gated.GatedRecurrence, Promises] = (
     partial(masked, partial(in_dtype, torch.bfloat16), False),

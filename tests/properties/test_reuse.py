@@ -1,6 +1,7 @@
 """The property reuse: kernels that keep something of an earlier call, wrongly and correctly."""
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -82,3 +83,18 @@ def test_a_case_names_no_other_layout() -> None:
     space = Space(OPS["causal_conv1d"], "float32", Promises())
     cases: list[Case] = PROPERTIES["reuse"].suited(space, list(golden_cases(space)))
     assert 1 <= len(cases) <= 2
+
+
+def test_an_option_that_adds_an_output_has_its_incoming_gradient() -> None:
+    """`return_lse=True` in place of False, judged with a budget: a kernel that rounds in another way each time."""
+    calls = count()
+
+    def attention(q: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return refs.attention(q * (1 + (next(calls) % 2) * 2**-52), *args, **kwargs)
+
+    op = OPS["attention"]
+    space = Space(op, "float64", Promises(), frozenset({*op.inputs, *op.options, "cu_seqlens"}))
+    cases = PROPERTIES["reuse"].suited(space, list(golden_cases(space)))
+    [case, *_] = [case for case in cases if dict(case.options).get("return_lse") is False]
+    subject = KernelUnderTest(op, InProcess(attention), space.promises)
+    assert judge_case(subject, PROPERTIES["reuse"], case)[0] is None

@@ -39,6 +39,7 @@ from packproof.models.subject import (
 )
 
 _NOT_ISOLATED = "its documents are not isolated"
+_LEAK = "leak"  # the cause of what fails in a setting whose documents are not isolated
 
 
 @checked_call
@@ -183,9 +184,12 @@ def _check_setting(request: ModuleRequest, setting: ModuleSetting) -> Iterator[E
         start = time.monotonic()
         for event in errors_as_verdicts(cell, _judge_cell(request, setting, cell, trial, leak)):
             verdict = replace(event.verdict, seconds=time.monotonic() - start)
-            reason = _NOT_ISOLATED if leak and verdict.status == "failed" else verdict.reason
-            leak = verdict.failure if cell.property == "isolation" else leak
-            yield CellFinished(replace(verdict, reason=reason))
+            if leak and verdict.failure:
+                verdict = replace(verdict, reason=_NOT_ISOLATED, failure=replace(verdict.failure, cause=_LEAK))
+            if cell.property == "isolation" and verdict.failure:
+                leak = replace(verdict.failure, cause=_LEAK)
+                verdict = replace(verdict, failure=leak)
+            yield CellFinished(verdict)
 
 
 def _judge_cell(

@@ -210,7 +210,7 @@ class PackedAndAlone:
             runs.append(self._run(subject, subject.pack((length,)), pack, pack.rows(j), choices))
             for name, grad in runs[-1].gradients.items():
                 total[name] = total[name] + grad if name in total else grad
-        choices_by_document = [run.choices for run in runs]
+        choices_by_document = [run.choices for run, length in zip(runs, pack.lengths, strict=True) if length]
         joined_choices = [Choice.concatenate(parts) for parts in zip(*choices_by_document, strict=False)]
         return _Pass(torch.cat([run.output for run in runs]), total, joined_choices, sum(run.ties for run in runs))
 

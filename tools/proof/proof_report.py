@@ -19,7 +19,7 @@ from packproof.harness.check import PROFILES
 from packproof.harness.report.formats import markdown_table, texts
 from packproof.museum import classes as bug_classes
 from packproof.proof.smallest_errors import section
-from packproof.properties.cases import BOUNDARY_CLASSES, Space, boundary_classes, golden_cases, random_cases
+from packproof.properties.cases import BOUNDARY_CLASSES, Space, golden_cases, random_cases
 from packproof.properties.declarations import Promises
 from packproof.properties.ops import OPS
 from packproof.version import __version__
@@ -117,7 +117,7 @@ def _coverage(name: str) -> dict[str, Any]:
     """The layout classes drawn for an op by the standard profile."""
     space = Space(OPS[name], "float32", Promises())
     cases = [*golden_cases(space), *random_cases(space, PROFILES["standard"].examples["eager"], 0)]
-    classes = {name for c in cases for name in boundary_classes(c.lengths, space.chunk, space.width(dict(c.sizes)))}
+    classes = frozenset[str]().union(*map(space.boundary_classes, cases))
     missed = [name for name in BOUNDARY_CLASSES if name not in classes]
     return {"drawn": len(classes), "of": len(BOUNDARY_CLASSES), "missed": missed}
 

@@ -12,8 +12,9 @@ from packproof.properties.laws import Violation
 
 _MAX_SEQUENCES = 8
 SLACK_HINT = (
-    "slack is rows past the last sequence: outputs and gradients are 0 there, and what they hold, NaN too, reaches "
-    "nothing; a kernel that gets no such rows declares slack=False, or takes --domain 'slack == 0'"
+    "slack is rows past the last sequence: outputs and gradients there must be 0, and their contents, NaN included, "
+    "must change nothing; a kernel that never gets such rows declares slack=False, or is checked with --domain "
+    "'slack == 0'"
 )
 
 

@@ -76,6 +76,11 @@ class CheckTarget:
         return self.request.dtypes or self.declared.dtypes
 
     @property
+    def plainest_dtype(self) -> str:
+        """The dtype of cases past thresholds: fp32, or else the first."""
+        return "float32" if "float32" in self.dtypes else self.dtypes[0]
+
+    @property
     def gradients(self) -> bool:
         return self.declared.gradients and self.op.differentiable and not self.request.forward_only
 

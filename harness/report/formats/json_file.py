@@ -138,6 +138,8 @@ def _result(verdict: events.Verdict, faults: Faults) -> dict[str, Any]:
         result["limits"] = [asdict(limit) for limit in verdict.limits]
     if verdict.tuned:
         result["tuned"] = [asdict(tuned) for tuned in verdict.tuned]
+    if verdict.thresholds:
+        result["thresholds"] = verdict.thresholds.to_json()
     if verdict.domain:
         result["domain"] = list(verdict.domain)
     if verdict.reason:

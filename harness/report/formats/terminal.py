@@ -22,13 +22,12 @@ from packproof.harness.report.wording.results import (
     failure_text,
     fault_text,
     first_failure_lines,
-    layout_classes,
+    layout_classes_text,
     regime_lines,
     share_text,
     summary,
     timings_lines,
 )
-from packproof.properties.cases import BOUNDARY_CLASSES
 
 _QUIET_SECONDS = 10.0  # seconds without output, after which a line shows the progress
 _COUNTS = (Column("tier", 11), Column("judged", 12, right=True), Column("seconds", 9, right=True))
@@ -175,7 +174,8 @@ def _remarks(board: Board) -> Iterator[str]:
     for names, reason in board.reasons_of_judged:
         yield f"{names}: {reason}"
     if any(v.classes for v in board.verdicts):
-        yield layout_classes(board.verdicts, BOUNDARY_CLASSES)
+        yield layout_classes_text(board.verdicts)
+    yield from (str(v.thresholds) for v in board.verdicts if v.thresholds)
     yield from tuned_lines(board.verdicts)
     yield from limits_lines(board.verdicts)
     if board.answers:
@@ -188,8 +188,8 @@ def _stands_alone(verdict: events.Verdict) -> bool:
     cell, failure = verdict.cell, verdict.failure
     if failure is None:
         return False
-    is_strongest = bool(failure.tensor and not failure.note and cell.property in _STRONGEST)
-    return cell.property == SLACK or is_strongest or not cause(failure)
+    explains_itself = bool(failure.tensor and not (failure.note or verdict.reason))
+    return cell.property == SLACK or not cause(failure) or (explains_itself and cell.property in _STRONGEST)
 
 
 def cell_line(verdict: events.Verdict, shown: events.Verdict | None = None) -> Text:

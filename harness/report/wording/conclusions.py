@@ -98,7 +98,7 @@ def first_refusal_lines(verdict: Verdict) -> Iterator[str]:
         yield f"refused  lengths {shorten(limit.lengths)}: {limit.text.partition(chr(10))[0]}"
     if verdict.domain:
         conditions = shlex.quote("; ".join(verdict.domain))
-        yield f"         checked within the domain of the calls that it takes: --domain {conditions}"
+        yield f"         the check goes on within the calls that it takes, as with --domain {conditions}"
 
 
 def tuned_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:

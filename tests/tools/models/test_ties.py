@@ -13,7 +13,7 @@ from packproof.models.isolation import ROUNDINGS
 from packproof.models.request import module_request
 from tests.tools.models.models import Routed
 
-LAYOUTS = ((5, 7), (12,), (3, 9))  # of more than 9 rows, with documents of fewer
+LAYOUTS = ((5, 7), (12,), (3, 0, 9))  # of more than 9 rows, with documents of fewer, and none
 
 
 def verdicts(apart: Callable[[Tensor], Tensor], **options: object) -> dict[str, Verdict]:

@@ -47,8 +47,28 @@ LEAK = Failure(
     replay=".packproof/ssd-packing-5e1c.json",
 )
 DRAWN = frozenset(BOUNDARY_CLASSES[:-2])
-PASSED = Verdict(cell("reference", "bfloat16"), "gpu", "passed", 120, 1.25, judged=118, refused=2, classes=DRAWN)
-FAILED = Verdict(cell("packing", "bfloat16"), "gpu", "failed", 3, 2.5, judged=3, classes=DRAWN, failure=LEAK)
+PASSED = Verdict(
+    cell("reference", "bfloat16"),
+    "gpu",
+    "passed",
+    120,
+    1.25,
+    judged=118,
+    refused=2,
+    classes=DRAWN,
+    possible_classes=frozenset(BOUNDARY_CLASSES),
+)
+FAILED = Verdict(
+    cell("packing", "bfloat16"),
+    "gpu",
+    "failed",
+    3,
+    2.5,
+    judged=3,
+    classes=DRAWN,
+    possible_classes=frozenset(BOUNDARY_CLASSES),
+    failure=LEAK,
+)
 SKIPPED = Verdict(cell("carry", "bfloat16"), "gpu", "skipped", 0, 0.0, reason="the kernel takes no initial state")
 EXPECTED = replace(FAILED, status="expected", reason="expected: issue 12")
 STALE = Verdict(
@@ -231,6 +251,11 @@ def test_a_cell_for_all_dtypes_has_no_column_of_its_own() -> None:
 def test_layout_classes_that_were_not_judged_are_named() -> None:
     missed = "  25 of 27 layout classes judged; not judged: more than 16 sequences, more than 32 sequences"
     assert missed in terminal(stream(PASSED)).splitlines()
+
+
+def test_layout_classes_outside_of_the_domain_are_not_counted() -> None:
+    decode = replace(PASSED, classes=frozenset({"length 1", "no keys"}), possible_classes=frozenset({"length 1"}))
+    assert "  2 of 2 layout classes judged" in terminal(stream(decode)).splitlines()
 
 
 def test_kernels_with_brackets_are_not_markup() -> None:

@@ -1,0 +1,246 @@
+"""Packers, collators, samplers and streams with one fault each, beside correct ones."""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset
+
+from packproof.packs import PackCollator, PackSampler, PackStream
+from packproof.refs import Piece, pack_best_fit, pack_in_order
+
+Lengths = Sequence[int]
+Batch = dict[str, Any]
+Documents = list[dict[str, list[int]]]
+
+
+# Packers
+
+
+def best_fit(lengths: Lengths, capacity: int) -> list[list[int]]:
+    return [[piece.sequence for piece in pack] for pack in pack_best_fit(lengths, capacity)]
+
+
+def in_order(lengths: Lengths, capacity: int) -> Iterator[tuple[Piece, ...]]:
+    yield from pack_in_order(lengths, capacity)
+
+
+def cutting(lengths: Lengths, capacity: int) -> list[list[tuple[int, int, int]]]:
+    """A document that is too long for a pack is cut, and the pieces are told."""
+    return [
+        [(j, start, min(start + capacity, n))] for j, n in enumerate(lengths) for start in range(0, max(n, 1), capacity)
+    ]
+
+
+def losing_the_last(lengths: Lengths, capacity: int) -> list[list[int]]:
+    """The pack that is not full at the end is never yielded, as in a loop without an else."""
+    packs, pack, room = list[list[int]](), list[int](), capacity
+    for j, n in enumerate(lengths):
+        if n > room:
+            packs.append(pack)
+            pack, room = [], capacity
+        pack.append(j)
+        room -= n
+    return packs
+
+
+def repeating(lengths: Lengths, capacity: int) -> list[list[int]]:
+    """A document that opens a new pack stays in the last one."""
+    packs = best_fit(lengths, capacity)
+    return [[*pack, *following[:1]] if sum(lengths[j] for j in pack) < capacity // 2 else pack
+            for pack, following in zip(packs, [*packs[1:], []], strict=True)]  # fmt: skip
+
+
+def overfull(lengths: Lengths, capacity: int) -> list[list[int]]:
+    """Room is counted without the document that was just added."""
+    packs: list[list[int]] = []
+    for j in range(len(lengths)):
+        if not packs or sum(lengths[i] for i in packs[-1]) > capacity // 2:
+            packs.append([])
+        packs[-1].append(j)
+    return packs
+
+
+def truncating(lengths: Lengths, capacity: int) -> list[list[tuple[int, int, int]]]:
+    """A document that does not fit is cut, and its rest is lost."""
+    packs: list[list[tuple[int, int, int]]] = [[]]
+    room = capacity
+    for j, n in enumerate(lengths):
+        packs[-1].append((j, 0, min(n, room)))
+        room -= min(n, room)
+        if not room:
+            packs, room = [*packs, []], capacity
+    return packs
+
+
+def backwards(lengths: Lengths, capacity: int) -> list[list[tuple[int, int, int]]]:
+    """The second half of a document comes before its first."""
+    return [[(j, n // 2, n), (j, 0, n // 2)] for j, n in enumerate(lengths) if n]
+
+
+def sorting_its_argument(lengths: list[int], capacity: int) -> list[list[int]]:
+    lengths.sort()
+    return best_fit(lengths, capacity)
+
+
+def at_random(lengths: Lengths, capacity: int) -> list[list[int]]:
+    packs = best_fit(lengths, capacity)
+    random.shuffle(packs)
+    return packs
+
+
+def only_powers_of_two(lengths: Lengths, capacity: int) -> list[list[int]]:
+    """Best fit that sees no room above the next lower power of two."""
+    largest_room = 1 << (capacity.bit_length() - 1)
+    rooms, packs = list[int](), list[list[int]]()
+    for j, n in enumerate(lengths):
+        fitting = [k for k, room in enumerate(rooms) if n <= room < largest_room]
+        if not fitting:
+            rooms.append(capacity)
+            packs.append([])
+            fitting = [len(rooms) - 1]
+        k = min(fitting, key=lambda k: rooms[k])
+        rooms[k] -= n
+        packs[k].append(j)
+    return packs
+
+
+# Collators
+
+
+collate = PackCollator()
+
+
+def padding_collate(documents: Documents) -> Batch:
+    return PackCollator(capacity=1024)(documents)
+
+
+def plain_lists(documents: Documents) -> Batch:
+    """Lists in place of tensors, and positions alone for the boundaries, as transformers' collator makes them."""
+    ids = [token for document in documents for token in document["input_ids"]]
+    labels_of_documents = [document.get("labels", document["input_ids"]) for document in documents]
+    return {
+        "input_ids": ids,
+        "labels": [label for labels in labels_of_documents for label in [-100, *labels[1:]][: len(labels)]],
+        "position_ids": [k for document in documents for k in range(len(document["input_ids"]))],
+    }
+
+
+def unmasked(documents: Documents) -> Batch:
+    """The first token of a document is predicted from the document before."""
+    return plain_lists(documents) | {
+        "labels": [label for document in documents for label in document.get("labels", document["input_ids"])]
+    }
+
+
+def running_positions(documents: Documents) -> Batch:
+    batch = collate(documents)
+    return batch | {"position_ids": torch.arange(batch["input_ids"].shape[1])[None]}
+
+
+def without_boundaries(documents: Documents) -> Batch:
+    batch = collate(documents)
+    return {name: batch[name] for name in ("input_ids", "labels")}
+
+
+def offsets_without_the_last(documents: Documents) -> Batch:
+    batch = collate(documents)
+    return batch | {"cu_seqlens": batch["cu_seqlens"][:-1]}
+
+
+def numbers_of_full_rows(documents: Documents) -> Batch:
+    """Padding belongs to the last document."""
+    batch = padding_collate(documents)
+    return batch | {"seq_idx": batch["seq_idx"].where(batch["seq_idx"] >= 0, len(documents) - 1)}
+
+
+def one_token_positions(documents: Documents) -> Batch:
+    """A restart is looked for at a position of 0 after one above it: a document of one token is missed."""
+    batch = collate(documents)
+    positions = batch["position_ids"][0].tolist()
+    starts = [row for row in range(len(positions)) if positions[row] == 0 and (row == 0 or positions[row - 1] > 0)]
+    return batch | {"cu_seqlens": torch.tensor([*starts, len(positions)])}
+
+
+def shifted_across(documents: Documents) -> Batch:
+    batch = collate(documents)
+    return batch | {"shift_labels": batch["input_ids"].roll(-1)}
+
+
+def short_longest(documents: Documents) -> Batch:
+    return collate(documents) | {"max_seqlen": len(documents[0]["input_ids"])}
+
+
+# Samplers
+
+
+def sampler(lengths: Lengths, capacity: int, rank: int, ranks: int) -> PackSampler:
+    return PackSampler(lengths, capacity, rank=rank, ranks=ranks, shuffle=True)
+
+
+def dropping(lengths: Lengths, capacity: int, rank: int, ranks: int) -> PackSampler:
+    return PackSampler(lengths, capacity, rank=rank, ranks=ranks, drop_last=True)
+
+
+def uneven(lengths: Lengths, capacity: int, rank: int, ranks: int) -> list[list[int]]:
+    return best_fit(lengths, capacity)[rank::ranks]
+
+
+class _Forgetful(PackSampler):
+    """Its state leaves out how far it has come."""
+
+    def state_dict(self) -> dict[str, int]:
+        return super().state_dict() | {"packs": 0}
+
+
+def forgetful(lengths: Lengths, capacity: int, rank: int, ranks: int) -> PackSampler:
+    return _Forgetful(lengths, capacity, rank=rank, ranks=ranks)
+
+
+class _Shrinking(PackSampler):
+    """Each epoch begins where the last one ended."""
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self._packs = self._packs[epoch:]
+
+
+def shrinking(lengths: Lengths, capacity: int, rank: int, ranks: int) -> PackSampler:
+    return _Shrinking(lengths, capacity, rank=rank, ranks=ranks)
+
+
+# Streams
+
+
+def stream(documents: Documents, capacity: int) -> PackStream:
+    return PackStream(documents, capacity)
+
+
+def split_stream(documents: Documents, capacity: int) -> PackStream:
+    return PackStream(documents, capacity, packer="split")
+
+
+def collated_stream(documents: Documents, capacity: int) -> Iterable[Batch]:
+    return map(PackCollator(capacity), PackStream(documents, capacity))
+
+
+class _ForEachWorker(IterableDataset[Any]):
+    """Every worker yields all documents."""
+
+    def __init__(self, documents: Documents, capacity: int) -> None:
+        self._documents, self._capacity = documents, capacity
+
+    def __iter__(self) -> Iterator[list[dict[str, list[int]]]]:
+        lengths = [len(document["input_ids"]) for document in self._documents]
+        yield from ([self._documents[j] for j in pack] for pack in best_fit(lengths, self._capacity))
+
+
+def for_each_worker(documents: Documents, capacity: int) -> _ForEachWorker:
+    return _ForEachWorker(documents, capacity)
+
+
+def joined(documents: Documents, capacity: int) -> list[Batch]:
+    """Tokens in rows of the capacity; what does not fill the last row is lost."""
+    ids = [token for document in documents for token in document["input_ids"]]
+    return [{"input_ids": ids[k : k + capacity]} for k in range(0, len(ids) - capacity + 1, capacity)]
