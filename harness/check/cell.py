@@ -345,6 +345,7 @@ class CellRun:
             possible_classes=self._space.possible_classes,
             missing=coverage.missing if status == "inconclusive" else (),
             reason="; ".join(reasons),
+            unasked=() if failure else coverage.unasked,
             limits=tuple(coverage.limits.values()),
             domain=inferred.domain.texts if inferred else (),
             failure=failure,
