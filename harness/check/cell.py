@@ -24,6 +24,7 @@ from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.probing.probe import InferredDomain, probe
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.rounds import CaseSelection, suited_case
+from packproof.harness.check.targets.reference_trial import broken_law_of_reference
 from packproof.harness.process import CoreTime
 from packproof.harness.report import (
     NOT_KERNEL_REFUSALS,
@@ -38,7 +39,7 @@ from packproof.harness.report import (
     Tier,
     Verdict,
 )
-from packproof.properties.calling import OutOfTime, OutsideDomain, Refusal
+from packproof.properties.calling import BrokenReference, OutOfTime, OutsideDomain, Refusal
 from packproof.properties.cases import Case, Domain, Space
 from packproof.properties.judgement import KernelUnderTest, record_comparisons
 from packproof.properties.laws import Property, Violation
@@ -308,6 +309,8 @@ class CellRun:
         kernel.refusals.clear()
         with record_comparisons() as comparisons:
             violation, refusal = self._large_cases.judge(kernel, self._law, case)
+        if violation is not None and (text := broken_law_of_reference(kernel.op, self._law, case)):
+            violation, refusal = None, BrokenReference(text)
         for partial_refusal in kernel.refusals:
             if not isinstance(partial_refusal, OutsideDomain):
                 coverage.record_refusal(case, partial_refusal)

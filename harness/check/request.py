@@ -80,7 +80,7 @@ PROFILES: Mapping[str, Profile] = {
 
 
 def _known_op(op: Any) -> Any:
-    return op if isinstance(op, Op) or ":" in op else require_known("op", op, SIGNATURES)
+    return op if isinstance(op, Op) or ":" in op else require_known("op", op, SIGNATURES, "packproof list")
 
 
 def _is_property(value: Any) -> bool:

@@ -114,6 +114,7 @@ def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: C
             gradients=target.gradients,
             domain=declared.domain,
             conventions=declared.conventions,
+            page_sizes=declared.page_sizes,
             takes_cuts=declared.takes_cuts,
         ),
         selection=CaseSelection(

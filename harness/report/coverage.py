@@ -8,6 +8,7 @@ from packproof.base.tuned import Tuned
 from packproof.base.wording import plural
 from packproof.harness.report.events import Limit, Status
 from packproof.properties.calling import (
+    BrokenReference,
     FailedCompilation,
     MachineLimit,
     OutsideDomain,
@@ -20,6 +21,7 @@ from packproof.properties.thresholds import counts
 
 BOUNDARY = "a boundary between two sequences"
 NOT_KERNEL_REFUSALS = (
+    BrokenReference,
     MachineLimit,
     OutsideDomain,
     VacuousBound,
@@ -64,6 +66,8 @@ class Coverage:
     """Cases outside of the kernel's domain."""
     vacuous_bounds: list[VacuousBound] = field(default_factory=list)
     """Cases with an error bound too large to judge by."""
+    broken_references: list[BrokenReference] = field(default_factory=list)
+    """Cases at which the op's own reference breaks the law."""
     not_compiled: list[FailedCompilation] = field(default_factory=list)
     """Cases that torch.compile cannot compile."""
     slow_to_compile: list[SlowCompilation] = field(default_factory=list)
@@ -104,6 +108,8 @@ class Coverage:
         elif isinstance(refusal, VacuousBound):
             self.vacuous_bounds.append(refusal)
             self.required_classes |= classes
+        elif isinstance(refusal, BrokenReference):
+            self.broken_references.append(refusal)
         elif isinstance(refusal, FailedCompilation):
             self.not_compiled.append(refusal)
         elif refusal is not None:
@@ -168,11 +174,21 @@ class Coverage:
     @property
     def status(self) -> Status:
         """The status of the cell if nothing failed."""
-        if self.unreached_examples or self.slow_to_compile or self.unjudged_tensors:
+        if self.unreached_examples or self.slow_to_compile or self.unjudged_tensors or self.broken_references:
             return "inconclusive"
         if self.judged_examples:
             return "inconclusive" if self.missing else "passed"
         return "inconclusive" if self.refused_examples or self.vacuous_bounds else "skipped"
+
+    def _uninformative_cases(self) -> Iterator[str]:
+        """The numbers of cases that tell nothing of the kernel, with the reason."""
+        for cases, template in (
+            (self.broken_references, "no fault of the kernel in {}"),
+            (self.vacuous_bounds, "{} cannot be judged"),
+        ):
+            if cases:
+                share = f"{len(cases)} of {plural(self.examples, 'example')}"
+                yield f"{template.format(share)}: {cases[0]}"
 
     def reasons(self) -> Iterator[str]:
         """The reasons why the cell did not simply pass."""
@@ -183,9 +199,7 @@ class Coverage:
             yield f"the kernel refused every call: {next(iter(self.limits.values())).text}"
         elif self.judged_examples and self.missing:
             yield f"not judged: {', '.join(self.missing)}"
-        if self.vacuous_bounds:
-            reason = self.vacuous_bounds[0]
-            yield f"{len(self.vacuous_bounds)} of {plural(self.examples, 'example')} cannot be judged: {reason}"
+        yield from self._uninformative_cases()
         for tensor, (decisive, vacuous) in self.comparison_counts.items():
             if vacuous:
                 share = f"{vacuous} of {plural(decisive + vacuous, 'example')}"

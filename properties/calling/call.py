@@ -165,6 +165,10 @@ class VacuousBound(Refusal):
     """The error bound, derived or declared, is as large as the values: it cannot judge the kernel."""
 
 
+class BrokenReference(Refusal):
+    """The op's own reference breaks the law at this case. The declaration is incorrect; the kernel is not judged."""
+
+
 class OutsideDomain(Refusal):
     """A property needs a call outside of the kernel's domain or its adapter's convention. The kernel was not called."""
 

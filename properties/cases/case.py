@@ -97,7 +97,7 @@ class Case:
     def size_words(self) -> dict[str, int]:
         """The sizes given by the layout, by their words in `sizes`."""
         sequences, rows = len(self.lengths), self.n_tokens + self.slack
-        return {"longest": max(self.lengths, default=0), "rows": rows, "slots": sequences + 1}
+        return {"longest": max(self.lengths, default=0), "rows": rows, "slots": sequences + 1, "cells": rows + 1}
 
     def replace(self, **changes: Any) -> "Case":
         return dataclasses.replace(self, **changes)

@@ -56,6 +56,8 @@ class Declaration:
     """Whether inputs with the same alternative forms may have different ones in one call."""
     conventions: tuple[str, ...] = ()
     """Alternative conventions of its adapter, as texts."""
+    page_sizes: tuple[int, ...] = ()
+    """The rows of a page, where its keys or slots lie in the pages of a cache."""
     float32: tuple[str, ...] = ()
     """Inputs supported in fp32 beside bf16 or fp16 tokens."""
     narrow: tuple[str, ...] = ()
@@ -181,6 +183,7 @@ def describe_kernel(function: Callable[..., Any]) -> dict[str, Any]:
         "catch_all": catches_all(signature),
         "declared": getattr(function, _MARK, {}),
         "conventions": conventions,
+        "page_sizes": list(getattr(function, "page_sizes", ())),
         "own_parameters": [name for name, _ in getattr(function, "named_parameters", tuple)()],
         "constants": source_constants(function),
     }
@@ -228,6 +231,7 @@ def parse_declaration(description: dict[str, Any], target: str) -> Declaration:
             constants=tuple(n for n in description.get("constants", ()) if type(n) is int)[:MAX_CONSTANTS],
             by_author=bool(options),
             conventions=tuple(str(words) for words in description.get("conventions", ()))[:_MAX_CONVENTIONS],
+            page_sizes=tuple(size for size in description.get("page_sizes", ()) if type(size) is int and size > 0),
         )
         return declaration.restricted_to(Domain.of(options.get("domain", ())))
     except (TypeError, AttributeError) as error:

@@ -70,6 +70,8 @@ class KernelUnderTest:
     """The supported calls."""
     conventions: tuple[str, ...] = ()
     """Alternative conventions of its adapter, as texts."""
+    page_sizes: tuple[int, ...] = ()
+    """The rows of a page, where its keys or slots lie in the pages of a cache."""
     takes_cuts: bool = False
     """Whether it takes `cuts`, the positions at which it cuts the pack over ranks of its own."""
     convention: str = ""

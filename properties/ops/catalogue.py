@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 from torch import Tensor
@@ -22,7 +23,10 @@ from packproof.properties.bounds import (
 from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.ops import flops
 from packproof.properties.ops.op import Op
+from packproof.refs.drafts import run_on_drafts
 from packproof.refs.pools import run_on_pool
+
+RunOnPool = Callable[..., tuple[Tensor, Tensor]]
 
 
 def _chunk_roundings(make: Callable[..., Any], head: str, heads: tuple[str, ...]) -> Roundings:
@@ -306,26 +310,31 @@ KDA = _op(
 )
 
 
-def _pool_op(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
-    """The same op on a pool of states, for inference: without gradients."""
+def _pool_op(
+    signature: Signature, op: Op, reference: Callable[..., Any], run: RunOnPool = run_on_pool, **more_sizes: int
+) -> Op:
+    """The same op on a pool of states, for inference: without gradients.
+
+    run: runs a function of the op on the pool.
+    more_sizes: sizes of axes that the op does not have.
+    """
     absolute, cumsum, roundings = op.absolute, op.cumsum, op.roundings
-    draws = {name: draw for name, draw in op.draws.items() if name in signature.inputs}
+    draws = {"state_indices": "slot|c", "num_accepted_tokens": "accepted|a", **op.draws}
     pool_op = _op(
         signature,
         reference=reference,
         options={name: values for name, values in op.options.items() if name not in op.carry[2:]} if op.carry else {},
-        absolute=absolute and partial(_pool_magnitude, absolute),
-        cumsum=cumsum and (lambda promises: partial(_pool_magnitude, cumsum(promises))),
+        absolute=absolute and partial(_pool_magnitude, run, absolute),
+        cumsum=cumsum and (lambda promises: partial(_pool_magnitude, run, cumsum(promises))),
         roundings=roundings
         and replace(
             roundings,
-            make=lambda promises, signs: partial(run_on_pool, roundings.make(promises, signs)),
-            operands=roundings.operands
-            and (lambda promises, signs: partial(run_on_pool, roundings.operands(promises, signs))),
+            make=lambda promises, signs: partial(run, roundings.make(promises, signs)),
+            operands=roundings.operands and (lambda promises, signs: partial(run, roundings.operands(promises, signs))),
         ),
-        sizes=tuple({**sizes, "c": "slots"} for sizes in op.sizes),
-        model_sizes=tuple({**sizes, "c": "slots"} for sizes in op.model_sizes),
-        draws={**draws, "state_indices": "slot|c"},
+        sizes=tuple({**sizes, "c": "slots", **more_sizes} for sizes in op.sizes),
+        model_sizes=tuple({**sizes, "c": "slots", **more_sizes} for sizes in op.model_sizes),
+        draws={name: draw for name, draw in draws.items() if name in signature.inputs},
         pool=("state_indices", "states", "new_states"),
         window=op.window,
         matmul=op.matmul,
@@ -333,17 +342,48 @@ def _pool_op(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
     return replace(pool_op, where=op.where, constants=frozenset(signature.inputs))
 
 
-def _pool_magnitude(magnitude: Callable[..., Any], **arguments: Any) -> tuple[Tensor, Tensor]:
+def _pool_magnitude(run: RunOnPool, magnitude: Callable[..., Any], **arguments: Any) -> tuple[Tensor, Tensor]:
     """A magnitude op on a pool. Idle slots keep their absolute values."""
-    y, states = run_on_pool(magnitude, **arguments)
+    y, states = run(magnitude, **arguments)
     return y, states.abs()
 
+
+def _verify_op(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
+    """The same op on a pool with a state for each draft of a step; each set of sizes has another number of them."""
+    verify_op = _pool_op(signature, op, reference, partial(run_on_drafts, signature=signature), a=1)
+    sizes, model_sizes = (
+        tuple({**axes, "a": drafts} for axes, drafts in zip(choices, cycle(_DRAFTS), strict=False))
+        for choices in (verify_op.sizes, verify_op.model_sizes)
+    )
+    return replace(verify_op, sizes=sizes, model_sizes=model_sizes)
+
+
+_DRAFTS = (3, 4, 1, 2, 8)  # the tokens of a step, beside the sizes of an op in their order
 
 CAUSAL_CONV1D_UPDATE = _pool_op(signatures.CAUSAL_CONV1D_UPDATE, CAUSAL_CONV1D, refs.causal_conv1d_update)
 SELECTIVE_SCAN_UPDATE = _pool_op(signatures.SELECTIVE_SCAN_UPDATE, SELECTIVE_SCAN, refs.selective_scan_update)
 SSD_UPDATE = _pool_op(signatures.SSD_UPDATE, SSD, refs.ssd_update)
 GATED_DELTA_RULE_UPDATE = _pool_op(signatures.GATED_DELTA_RULE_UPDATE, GATED_DELTA_RULE, refs.gated_delta_rule_update)
 KDA_UPDATE = _pool_op(signatures.KDA_UPDATE, KDA, refs.kda_update)
+CAUSAL_CONV1D_VERIFY = _verify_op(signatures.CAUSAL_CONV1D_VERIFY, CAUSAL_CONV1D, refs.causal_conv1d_verify)
+SELECTIVE_SCAN_VERIFY = _verify_op(signatures.SELECTIVE_SCAN_VERIFY, SELECTIVE_SCAN, refs.selective_scan_verify)
+SSD_VERIFY = _verify_op(signatures.SSD_VERIFY, SSD, refs.ssd_verify)
+GATED_DELTA_RULE_VERIFY = _verify_op(signatures.GATED_DELTA_RULE_VERIFY, GATED_DELTA_RULE, refs.gated_delta_rule_verify)
+KDA_VERIFY = _verify_op(signatures.KDA_VERIFY, KDA, refs.kda_verify)
+_CACHE_WRITE = _op(
+    signatures.CACHE_WRITE,
+    reference=refs.cache_write,
+    absolute=magnitude_ops.cache_write,
+    sizes=(
+        {"h": 2, "k": 4, "v": 3, "c": "cells"},
+        {"h": 1, "k": 1, "v": 1, "c": "cells"},
+        {"h": 3, "k": 8, "v": 8, "c": "cells"},
+    ),
+    model_sizes=({"h": 2, "k": 128, "v": 128, "c": "cells"}, {"h": 1, "k": 192, "v": 128, "c": "cells"}),
+    draws={"slot_mapping": "slot|c"},
+    pool=("slot_mapping", "k_cache", "new_k_cache", "v_cache", "new_v_cache"),
+)
+CACHE_WRITE = replace(_CACHE_WRITE, constants=frozenset(_CACHE_WRITE.inputs))
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -351,6 +391,8 @@ OPS: dict[str, Op] = {
         *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, HADAMARD, ROPE_HADAMARD, ROUND_FP8, ATTENTION),
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
+        *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
+        CACHE_WRITE,
     )
 }
 

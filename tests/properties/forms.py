@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from packproof import refs
+from packproof.base.signatures import SIGNATURES
 from packproof.museum import controls
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.catalogue import OPS
+from packproof.refs.drafts import run_on_drafts
 from packproof.refs.hadamard import sylvester
 from packproof.refs.pools import run_on_pool
 from packproof.refs.recurrence import state_space, to_compute_dtype
@@ -32,10 +34,9 @@ _IN_TRITON = "tiles.correct"
 def forms(op: str, dtype: str) -> Mapping[str, Form]:
     """The forms of an op by name; in 16 bits, of one on matrix products, those that round operands too."""
     if OPS[op].pool:
-        base = op.removesuffix("_update")
-        return {
-            name: (partial(run_on_pool, kernel), promises) for name, (kernel, promises) in forms(base, dtype).items()
-        }
+        base, _, kind = op.rpartition("_")
+        run = partial(run_on_drafts, signature=SIGNATURES[op]) if kind == "verify" else run_on_pool
+        return {name: (partial(run, kernel), promises) for name, (kernel, promises) in forms(base, dtype).items()}
     low: dict[str, Callable[[Tensor], Tensor]] = {
         "bfloat16": partial(in_dtype, torch.bfloat16),
         "float16": eleven_bits,

@@ -195,7 +195,7 @@ def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
         raise UsageError(f"{target}: which op is it? {_ops_text(declared)}, or module:NAME of an Op of your own")
     if ":" in requested_op:
         return _import_op(requested_op)
-    return OPS[require_known("op", requested_op, OPS)]
+    return OPS[require_known("op", requested_op, OPS, "packproof list")]
 
 
 def pasted_lines(name: str, requested_op: str | Op | None, declared: Declaration) -> PastedLines:
