@@ -21,7 +21,7 @@ from packproof.harness.check.diagnosis.slack import (
 from packproof.harness.check.failure import CellViolation, KnownFaults, ReplayInfo, shrunk_failure, unshrunk_failure
 from packproof.harness.check.large_cases import LargeCases
 from packproof.harness.check.own_faults import report_internal_error
-from packproof.harness.check.probe import InferredDomain, probe
+from packproof.harness.check.probing.probe import InferredDomain, probe
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.rounds import CaseSelection, suited_case
 from packproof.harness.check.targets.reference_trial import broken_law_of_reference
@@ -348,6 +348,7 @@ class CellRun:
             possible_classes=self._space.possible_classes,
             missing=coverage.missing if status == "inconclusive" else (),
             reason="; ".join(reasons),
+            unasked=() if failure else coverage.unasked,
             limits=tuple(coverage.limits.values()),
             domain=inferred.domain.texts if inferred else (),
             failure=failure,

@@ -3,6 +3,7 @@
 So the most telling cases of every property run before the rest of any.
 """
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -142,8 +143,11 @@ def evaluate_cells(target: CheckTarget, evaluator: Evaluator, cells: Sequence[Ce
     """The cells of one dtype: properties of the plan first, memory-filling ones after them, unpromised ones last."""
     laws, space, failed_properties = target.request.laws, target.space(cells[0].dtype), set[str]()
     questions = [cell for cell in cells if cell.unpromised and not target.unpromised]
+    start = time.monotonic()
     for fills_memory in (False, True):
         group = [c for c in cells if c not in questions and laws[c.property].fills_memory == fills_memory]
+        if fills_memory and len(group) < len(cells):
+            evaluator.kernel.slow_calls_until = slow_calls_until(start, time.monotonic())
         for event in alternate((c, evaluator.run_cell(c, laws[c.property], space)) for c in group):
             if isinstance(event, CellFinished) and event.verdict.status == "failed":
                 failed_properties.add(event.verdict.cell.property)
@@ -155,6 +159,14 @@ def evaluate_cells(target: CheckTarget, evaluator: Evaluator, cells: Sequence[Ce
     open_questions = [cell for cell in questions if cell.property not in failed_properties]
     evaluators = [(cell, _with_question(evaluator, target, cell)) for cell in open_questions]
     yield from alternate((c, with_question.run_cell(c, laws[c.property], space)) for c, with_question in evaluators)
+
+
+def slow_calls_until(start: float, now: float) -> float:
+    """The time until which properties that fill the memory may make slow calls: a third of the check is theirs.
+
+    start, now: when the other cells of the kernel and dtype began, and ended.
+    """
+    return now + (now - start) / 2
 
 
 def _with_question(evaluator: Evaluator, target: CheckTarget, cell: Cell) -> Evaluator:

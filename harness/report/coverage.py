@@ -1,7 +1,7 @@
 """The basis of a verdict: the judged cases, their boundary classes, and the refused calls."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from packproof.base.tuned import Tuned
@@ -165,6 +165,13 @@ class Coverage:
         return tuple(tensor for tensor, (decisive, _) in self.comparison_counts.items() if not decisive)
 
     @property
+    def unasked(self) -> tuple[str, ...]:
+        """What the machine lacked the memory or the time for."""
+        limits = {note: limit for note, limit in self.unjudged_variants.items() if isinstance(limit, MachineLimit)}
+        examples = _share_text(self.too_large, plural(self.examples, "example"), "too large to be judged here")
+        return (*([examples] if examples else []), *(f"not judged {note}: {limit}" for note, limit in limits.items()))
+
+    @property
     def status(self) -> Status:
         """The status of the cell if nothing failed."""
         if self.unreached_examples or self.slow_to_compile or self.unjudged_tensors or self.broken_references:
@@ -204,15 +211,12 @@ class Coverage:
             head, _, tail = str(self.not_compiled[0]).partition("\n")
             text = f"{head} {tail.partition(chr(10))[0].strip()}" if head.endswith(":") else head
             yield f"not promised: torch cannot compile it in {len(self.not_compiled)} of {examples_text}: {text}"
-        for refusals, description in (
-            (self.outside_domain if self.judged_examples else [], "outside of the kernel's domain"),
-            (self.too_large, "too large to be judged here"),
-        ):
-            if refusals:
-                verb = "is" if len(refusals) == 1 else "are"
-                yield f"{len(refusals)} of {examples_text} {verb} {description}: {refusals[0]}"
+        if self.outside_domain and self.judged_examples:
+            yield _share_text(self.outside_domain, examples_text, "outside of the kernel's domain")
+        yield from self.unasked
         for note, limit in self.unjudged_variants.items():
-            yield f"not judged {note}: {limit}"
+            if not isinstance(limit, MachineLimit):
+                yield f"not judged {note}: {limit}"
         if self.values_only_examples:
             text = next(limit.text for limit in self.limits.values() if limit.gradients)
             judged_text = plural(self.judged_examples, "example")
@@ -222,3 +226,9 @@ class Coverage:
                 else f" in {self.values_only_examples} of {judged_text}"
             )
             yield f"gradients: refused{share} ({text})"
+
+
+def _share_text(refusals: Sequence[Refusal], examples_text: str, description: str) -> str:
+    """How many of the examples are described so, and why the first one is; "" for none."""
+    verb = "is" if len(refusals) == 1 else "are"
+    return f"{len(refusals)} of {examples_text} {verb} {description}: {refusals[0]}" if refusals else ""

@@ -103,7 +103,7 @@ class Verdict:
     """How the kernel ran."""
     status: Status
     """The outcome.
-    - "passed": everything requested was judged and held;
+    - "passed": everything requested was judged and held, as far as the machine could be asked (`unasked`);
     - "failed": the law was broken;
     - "inconclusive": a boundary class in the kernel's domain was not judged, or every call was refused;
     - "skipped": the cell does not apply;
@@ -127,6 +127,8 @@ class Verdict:
     """Boundary classes requested and not judged."""
     reason: str = ""
     """Why the cell did not simply pass."""
+    unasked: tuple[str, ...] = ()
+    """What the machine lacked the memory or the time for, and why. A pass says nothing about it."""
     limits: tuple[Limit, ...] = ()
     """The calls refused by the kernel."""
     domain: tuple[str, ...] = ()
@@ -137,6 +139,11 @@ class Verdict:
     """The constants of the kernel's source and how far beyond them it was judged, where cases go past them."""
     tuned: tuple[Tuned, ...] = ()
     """The autotuned kernels, with their judged configurations."""
+
+    @property
+    def label(self) -> str:
+        """The status as tables have it: "in part" for a pass that leaves something unasked."""
+        return "in part" if self.status == "passed" and self.unasked else self.status
 
     @property
     def failed(self) -> bool:

@@ -149,6 +149,10 @@ class SlowCompilation(MachineLimit):
     """A compiler was still at work at the time limit, and at a longer one in a second call. This is no hang."""
 
 
+class TooSlow(MachineLimit):
+    """A call of this size would take longer than it may."""
+
+
 class FailedCompilation(Refusal):
     """torch.compile itself failed on a kernel without the promise `compilable`: it is not judged there."""
 

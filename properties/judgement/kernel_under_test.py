@@ -1,5 +1,6 @@
 """The kernel under test, for properties: run a sample, compare it with the oracle or another run, judge a case."""
 
+import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -79,6 +80,8 @@ class KernelUnderTest:
     """Whether a call ran Triton programs in the interpreter."""
     refusals: list[Refusal] = field(default_factory=list)
     """Declined calls of optional parts of a property."""
+    slow_calls_until: float = math.inf
+    """The time until which properties that fill the memory may make calls of many seconds, by time.monotonic."""
     tuned: dict[int, tuple[Tuned, ...]] = field(default_factory=dict)
     """The autotuned kernels by the number of their configuration."""
     cache: RunCache = field(default_factory=RunCache)

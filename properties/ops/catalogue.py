@@ -279,10 +279,12 @@ DELTA_RULE = _op(
     **_LINEAR,
 )
 
+_DELTA_ROUNDINGS = partial(Roundings, delta_rule.delta_rule, operands=delta_rule.rounded_operands)
+
 GATED_DELTA_RULE = _op(
     signatures.GATED_DELTA_RULE,
     reference=refs.gated_delta_rule,
-    roundings=Roundings(delta_rule.delta_rule, heads=("hk", "hv"), state=("hv", "k", "p")),
+    roundings=_DELTA_ROUNDINGS(heads=("hk", "hv"), state=("hv", "k", "p")),
     model_sizes=(_QWEN3_NEXT,),
     draws={**_DELTA_DRAWS, **_GATE_DRAWS},
     neutral={"g": 0.0, "beta": 1.0},
@@ -292,7 +294,7 @@ GATED_DELTA_RULE = _op(
 KDA = _op(
     signatures.KDA,
     reference=refs.kda,
-    roundings=Roundings(delta_rule.delta_rule, heads=("h",), state=("h", "k", "p")),
+    roundings=_DELTA_ROUNDINGS(heads=("h",), state=("h", "k", "p")),
     model_sizes=(_KIMI_LINEAR,),
     draws={**_DELTA_DRAWS, **_GATE_DRAWS},
     neutral={"g": 0.0, "beta": 1.0},
@@ -325,7 +327,11 @@ def _pool_op(
         absolute=absolute and partial(_pool_magnitude, run, absolute),
         cumsum=cumsum and (lambda promises: partial(_pool_magnitude, run, cumsum(promises))),
         roundings=roundings
-        and replace(roundings, make=lambda promises, signs: partial(run, roundings.make(promises, signs))),
+        and replace(
+            roundings,
+            make=lambda promises, signs: partial(run, roundings.make(promises, signs)),
+            operands=roundings.operands and (lambda promises, signs: partial(run, roundings.operands(promises, signs))),
+        ),
         sizes=tuple({**sizes, "c": "slots", **more_sizes} for sizes in op.sizes),
         model_sizes=tuple({**sizes, "c": "slots", **more_sizes} for sizes in op.model_sizes),
         draws={name: draw for name, draw in draws.items() if name in signature.inputs},

@@ -23,6 +23,7 @@ from packproof.refs.segsum import segsum
 from tests.properties import attention_kernels, delta_forms, linear_forms, tiled_attention
 from tests.properties.delta_forms import CHUNK, PLAIN, eleven_bits, in_dtype
 from tests.properties.linear_bugs import DELTA, LINEAR
+from tests.properties.orders_of_summation import ORDERS
 
 Kernel = Callable[..., Any]
 Form = tuple[Kernel, Promises]
@@ -42,6 +43,8 @@ def forms(op: str, dtype: str) -> Mapping[str, Form]:
     }
     round_to = low.get(dtype)
     rounding = {"rounded operands": rounded(op, round_to)} if round_to and OPS[op].matmul else {}
+    if round_to and op in (*DELTA, *LINEAR) and OPS[op].has_decays:
+        rounding["rounded operands, gradients of sums"] = with_rounded_sums(op, round_to)
     return {**_ORDERS.get(op, dict)(), **_of_museum(op), **rounding}
 
 
@@ -67,6 +70,17 @@ def rounded(op: str, round_to: Callable[[Tensor], Tensor]) -> Form:
         return linear_forms.form(op, partial(linear_forms.masked, round_to, False)), ROUNDED
     forms: dict[str, Kernel] = {"ssd": rounded_ssd, "attention": rounded_attention}
     return partial(forms[op], round_to), ROUNDED
+
+
+def with_rounded_sums(op: str, round_to: Callable[[Tensor], Tensor]) -> Form:
+    """The form whose gates get their gradients from those of running sums, with rounded operands."""
+    promises = Promises("sequence", CHUNK, "operand", cumsum=True)
+    if op in DELTA:
+        sums = partial(delta_forms.gradients_of_sums, round_to, ORDERS["tree"])
+        return delta_forms.form(op, delta_forms.limited(sums)), promises
+    return linear_forms.form(
+        op, linear_forms.limited(partial(linear_forms.gradients_of_sums, round_to, ORDERS["tree"]))
+    ), promises
 
 
 def rounded_ssd(

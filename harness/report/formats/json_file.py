@@ -132,6 +132,8 @@ def _result(verdict: events.Verdict, faults: Faults) -> dict[str, Any]:
         result["beyond"] = cell.unpromised
     if verdict.missing:
         result["missing"] = list(verdict.missing)
+    if verdict.unasked:
+        result["unasked"] = list(verdict.unasked)
     if verdict.limits:
         result["limits"] = [asdict(limit) for limit in verdict.limits]
     if verdict.tuned:

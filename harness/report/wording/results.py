@@ -7,11 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from packproof.base.names import short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report.causes import Fault, Faults
-from packproof.harness.report.events import Cell, RunFinished, Status, Verdict
+from packproof.harness.report.events import Cell, RunFinished, Verdict
 from packproof.harness.report.maps.text import small_error_lines
 from packproof.properties.cases import BOUNDARY_CLASSES, KEY_CLASSES, REGIME_DESCRIPTIONS, shorten
 
-_COUNTED: Mapping[Status, str] = {"error": "not judged", "expected": "failed as expected"}
+_COUNTED: Mapping[str, str] = {
+    "error": "not judged",
+    "expected": "failed as expected",
+    "in part": "passed in part",
+}
 
 
 def cell_title(cell: Cell) -> str:
@@ -112,10 +116,10 @@ def layout_classes_text(verdicts: Sequence[Verdict]) -> str:
 def summary(run: RunFinished, planned: int) -> str:
     """The whole run in one line."""
     verdicts = [verdict for verdict in run.verdicts if verdict.cell.counts]
-    count = Counter(verdict.status for verdict in verdicts)
+    count, labels = Counter(verdict.status for verdict in verdicts), Counter(verdict.label for verdict in verdicts)
     examples = sum(verdict.examples for verdict in verdicts)
-    statuses: tuple[Status, ...] = ("failed", "stale", "error", "inconclusive", "passed", "expected", "skipped")
-    parts = [f"{count[status]} {_COUNTED.get(status, status)}" for status in statuses if count[status]]
+    order = ("failed", "stale", "error", "inconclusive", "in part", "passed", "expected", "skipped")
+    parts = [f"{labels[label]} {_COUNTED.get(label, label)}" for label in order if labels[label]]
     parts += [f"{planned - len(verdicts)} not run"] if planned > len(verdicts) else []
     if run.error:
         outcome = f"packproof itself failed: {run.error}"
@@ -131,6 +135,8 @@ def summary(run: RunFinished, planned: int) -> str:
         outcome = "inconclusive: no property failed, but not everything could be judged"
     elif count["expected"]:
         outcome = "every property held, or failed as expected"
+    elif labels["in part"]:
+        outcome = "every property held, but not everything could be asked of this machine"
     else:
         outcome = "every property held" if count["passed"] else "nothing was checked"
     judged_count = sum(verdict.judged for verdict in verdicts)

@@ -439,3 +439,17 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path,
         report(str(tmp_path / "nowhere" / "r"))
     with pytest.raises(UsageError, match="is a folder; expected the name of a file"):
         report(str(tmp_path))
+
+
+def test_a_pass_that_leaves_something_unasked_says_so_in_its_line(tmp_path: Path) -> None:
+    text = "not judged the gradients past 2^32 elements of a token's tensor: needs about 103 GB of GPU memory"
+    part = replace(PASSED, judged=120, refused=0, unasked=(text,), reason=text)
+    shown = terminal(stream(part))
+    assert f"in part  ssd reference bf16                   gpu        120 examples, 1.2 s; {text}\n" in shown
+    assert "  reference  in part  gpu                 120      1.2\n" in shown
+    assert "held, but not everything could be asked of this machine: 1 passed in part, 2 not run;" in shown
+    report = JsonReport(str(tmp_path / "report.json"))
+    for event in stream(part):
+        report(event)
+    [result] = json.loads((tmp_path / "report.json").read_text())["results"]
+    assert (result["status"], result["unasked"]) == ("passed", [text])
