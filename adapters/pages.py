@@ -66,8 +66,8 @@ class Pages(Tokens):
         placement = self._placement(cu_seqlens)
         rows = placement.count * placement.size
         if rows * x[:1].numel() >= MAX_ELEMENTS:
-            cache = f"a cache of {placement.count} pages of {placement.size} rows"
-            raise OutsideConvention(f"{cache} would have 2^31 elements or more")
+            description = f"a cache of {placement.count} pages of {placement.size} rows"
+            raise OutsideConvention(f"{description} would have 2^31 elements or more")
         cache = scatter_rows(x, self._slots(cu_seqlens), rows, self.fill if outside is None else outside)
         return move_token_axis(cache.view(placement.count, placement.size, *x.shape[1:]), self.axis).contiguous()
 

@@ -100,7 +100,7 @@ class PagedSlots(PoolSlots):
 
     def to(self, states: Tensor) -> Tensor:
         free = states.new_full((self._free_rows(len(states)), *states.shape[1:]), float("nan"))
-        return torch.cat([free, states]).unflatten(0, (-1, self.size)) if len(states) else states[:, None]
+        return torch.cat([free, states]).view(-1, self.size, *states.shape[1:]) if len(states) else states[:, None]
 
     def indices(self, slots: Tensor, shape: Sequence[int]) -> Tensor:
         return torch.where(slots >= 0, slots + self._free_rows(shape[0]), -1)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -196,7 +196,12 @@ def _draw_counts(case: Case, name: str, most: int) -> Tensor:
     return torch.randint(most + 1, (len(case.lengths),), generator=_generator(case, name))
 
 
-_INTEGERS = {"slot": _draw_slots, "position": _draw_positions, "accepted": _draw_accepted, "once": _draw_counts}
+_INTEGERS: Mapping[str, Callable[[Case, str, int], Tensor]] = {
+    "slot": _draw_slots,
+    "position": _draw_positions,
+    "accepted": _draw_accepted,
+    "once": _draw_counts,
+}
 
 
 def _cancel_token_pairs(op: Op, inputs: dict[str, Tensor], axes: Mapping[str, Axes], case: Case) -> None:

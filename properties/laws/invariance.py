@@ -278,8 +278,10 @@ def _permutation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         for new, old in enumerate(order):
             for rows, permuted_rows in zip(sample.spans(old, axes), permuted.spans(new, axes), strict=True):
                 origin, permuted_origin = Origin(sample, rows.start), Origin(permuted, permuted_rows.start)
-                comparison = {"against": permuted_origin, "other": "permuted", "note": note}
-                yield from kernel.agree(key, before[key][rows], x[permuted_rows], origin, **comparison)
+                actual, expected = before[key][rows], x[permuted_rows]
+                yield from kernel.agree(
+                    key, actual, expected, origin, against=permuted_origin, other="permuted", note=note
+                )
 
 
 def _cases_with_several_sequences(_space: Space, drawn_cases: Collection[Case]) -> list[Case]:

@@ -45,7 +45,7 @@ def test_a_cache_of_another_shape_is_refused() -> None:
 @pytest.mark.parametrize("size", [0, 1.5, True])
 def test_a_page_has_rows(size: object) -> None:
     with pytest.raises(UsageError, match="PagedSlots: size is"):
-        PagedSlots(size)  # type: ignore[arg-type]
+        PagedSlots(size)
 
 
 def test_pages_of_a_pool_are_of_an_op_with_one() -> None:

@@ -1,6 +1,6 @@
 """Keys in the pages of a cache: where they lie, kernels that read them, and what a report says of a wrong one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -66,7 +66,8 @@ def test_heads_may_come_before_the_rows_of_a_page() -> None:
 def test_gradients_reach_the_keys() -> None:
     keys = torch.arange(9.0, requires_grad=True)
     Pages(size=4).to(keys, OFFSETS).nan_to_num(0).square().sum().backward()
-    assert torch.equal(keys.grad, 2 * keys.detach())  # type: ignore[arg-type]
+    assert keys.grad is not None
+    assert torch.equal(keys.grad, 2 * keys.detach())
 
 
 def violations(adapter: Adapter, laws: tuple[str, ...] = LAWS) -> Iterator[tuple[Case, Violation]]:
@@ -83,7 +84,7 @@ def violations(adapter: Adapter, laws: tuple[str, ...] = LAWS) -> Iterator[tuple
 
 
 @pytest.mark.parametrize("make", [paged, listed])
-def test_a_kernel_that_reads_pages_passes(make: type[Adapter]) -> None:
+def test_a_kernel_that_reads_pages_passes(make: Callable[[], Adapter]) -> None:
     assert list(violations(make())) == []
 
 
@@ -124,7 +125,7 @@ def test_the_words_of_a_report() -> None:
 )
 def test_pages_that_no_cache_has_are_refused(arguments: dict[str, object], text: str) -> None:
     with pytest.raises(UsageError) as refused:
-        Pages(**arguments)  # type: ignore[arg-type]
+        Pages(**arguments)
     assert text in str(refused.value)
 
 
