@@ -319,9 +319,8 @@ def _pool_op(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
         roundings=roundings
         and replace(
             roundings,
-            make=lambda promises, signs: partial(run_on_pool, roundings.make(promises, signs)),
-            operands=roundings.operands
-            and (lambda promises, signs: partial(run_on_pool, roundings.operands(promises, signs))),
+            make=_on_pool(roundings.make),
+            operands=roundings.operands and _on_pool(roundings.operands),
         ),
         sizes=tuple({**sizes, "c": "slots"} for sizes in op.sizes),
         model_sizes=tuple({**sizes, "c": "slots"} for sizes in op.model_sizes),
@@ -331,6 +330,11 @@ def _pool_op(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
         matmul=op.matmul,
     )
     return replace(pool_op, where=op.where, constants=frozenset(signature.inputs))
+
+
+def _on_pool(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes the roundings of an op on a pool, from how those of the same op on states are made."""
+    return lambda promises, signs: partial(run_on_pool, make(promises, signs))
 
 
 def _pool_magnitude(magnitude: Callable[..., Any], **arguments: Any) -> tuple[Tensor, Tensor]:
