@@ -329,8 +329,8 @@ def _pool_op(
         roundings=roundings
         and replace(
             roundings,
-            make=lambda promises, signs: partial(run, roundings.make(promises, signs)),
-            operands=roundings.operands and (lambda promises, signs: partial(run, roundings.operands(promises, signs))),
+            make=_on_pool(run, roundings.make),
+            operands=roundings.operands and _on_pool(run, roundings.operands),
         ),
         sizes=tuple({**sizes, "c": "slots", **more_sizes} for sizes in op.sizes),
         model_sizes=tuple({**sizes, "c": "slots", **more_sizes} for sizes in op.model_sizes),
@@ -340,6 +340,11 @@ def _pool_op(
         matmul=op.matmul,
     )
     return replace(pool_op, where=op.where, constants=frozenset(signature.inputs))
+
+
+def _on_pool(run: RunOnPool, make: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes the roundings of an op on a pool, from how those of the same op on states are made."""
+    return lambda promises, signs: partial(run, make(promises, signs))
 
 
 def _pool_magnitude(run: RunOnPool, magnitude: Callable[..., Any], **arguments: Any) -> tuple[Tensor, Tensor]:
