@@ -1,6 +1,7 @@
 """All that is known of a failure at its smallest case: lines for the report, the key of its cause, measurements."""
 
-from collections.abc import Iterator, Sequence
+from packproof.properties.calling import PagePlacement, TensorKey
+from packproof.properties.cases import Case, Sample, Space
 from dataclasses import dataclass
 
 from packproof.base.axes import SLOTS
@@ -10,12 +11,15 @@ from packproof.harness.check.diagnosis.detached import detached_advice
 from packproof.harness.check.diagnosis.diagnose import SLACK_HINT, diagnose
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.diagnosis.missing_declaration import missing_declaration
-from packproof.harness.check.diagnosis.rows import rows_lines, unwritten_rows
+from packproof.harness.check.diagnosis.rows import unwritten_rows, unwritten_rows_line, wrong_rows_lines
 from packproof.harness.check.diagnosis.ties import tie_hint
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.report.maps import Evidence
-from packproof.properties.calling import PagePlacement
-from packproof.properties.cases import Case, Sample, Space
+    rows_lines = _unwritten_lines(case, violation, unwritten, unwritten_alone)
+    is_written = not rows_lines
+    if is_written and evidence:
+        rows_lines = wrong_rows_lines(violation, evidence.rows, case.n_tokens + case.slack)
+    lines = [*rows_lines, *lines, *_place_in_pages(kernel, sample, violation)]
 from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.laws import Property, Violation, number
 from packproof.properties.snippets import PastedLines
@@ -62,31 +66,58 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     """
     kernel, case, violation = failure.kernel, failure.case, failure.violation
     sample = kernel.sample(case)
-    unwritten_by_tensor = unwritten_rows(kernel, sample, violation)
-    unwritten = unwritten_by_tensor.get(violation.tensor, ()) if violation.tensor else ()
-    if violation.other == "alone":
-        unwritten_by_tensor |= unwritten_rows(kernel, sample.alone(violation.sequence), violation)
+    unwritten = unwritten_rows(kernel, sample, violation)
+    is_alone = violation.other == "alone"
+    unwritten_alone = unwritten_rows(kernel, sample.alone(violation.sequence), violation) if is_alone else {}
     if failure.by_slack:
         cause = slack_cause(kernel, case, violation, spaces)
     else:
-        cause = cause_key(kernel, failure.law, case, violation, spaces=spaces, unwritten=unwritten_by_tensor)
+        cause = cause_key(kernel, failure.law, case, violation, spaces=spaces, unwritten={*unwritten, *unwritten_alone})
     if cause in explained:
         return FailureExplanation(cause, (f"the same fault as in {explained[cause]}",))
     evidence, lines = _measured(failure)
+<<<<<<< HEAD
     rows = evidence.rows if evidence else ()
     lines = [*rows_lines(violation, rows, unwritten, case.n_tokens + case.slack), *lines]
     lines += _place_in_pages(kernel, sample, violation)
+=======
+    rows_lines = _unwritten_lines(case, violation, unwritten, unwritten_alone)
+    is_written = not rows_lines
+    if is_written and evidence:
+        rows_lines = wrong_rows_lines(violation, evidence.rows, case.n_tokens + case.slack)
+    lines = [*rows_lines, *lines]
+>>>>>>> tx3
     if evidence and evidence.factor is not None and violation.other == "reference":
         multiple = f"{number(evidence.factor)} x the reference" if evidence.factor else "0"
         lines.append(f"each wrong element is {multiple}")
     if ties := tie_hint(kernel, case, violation):
         return FailureExplanation(cause, (*lines, *ties), evidence)
-    origin = SLACK_HINT if failure.by_slack else "" if unwritten else diagnose(kernel, case, violation)
+    origin = SLACK_HINT if failure.by_slack else diagnose(kernel, case, violation) if is_written else ""
     lines += [origin] if origin else []
     lines += detached_advice(kernel, case, violation, failure.space)
     lines += suggestions(kernel, failure.law, case, failure.space)
     lines += missing_declaration(kernel, failure.law, case, violation, failure.space, failure.pasted)
     return FailureExplanation(cause, tuple(lines), evidence)
+
+
+def _unwritten_lines(
+    case: Case,
+    violation: Violation,
+    unwritten: Mapping[TensorKey, Sequence[int]],
+    unwritten_alone: Mapping[TensorKey, Sequence[int]],
+) -> list[str]:
+    """A line with the rows of the wrong tensor that were never written; empty without such rows.
+
+    unwritten: by tensor, in the pack.
+    unwritten_alone: by tensor, in the run of the sequence alone.
+    """
+    tensor, j = violation.tensor, violation.sequence
+    if tensor in unwritten:
+        return [unwritten_rows_line(tensor, unwritten[tensor], case.n_tokens + case.slack)]
+    if tensor in unwritten_alone:
+        line = unwritten_rows_line(tensor, unwritten_alone[tensor], case.lengths[j])
+        return [f"with sequence {j} alone, {line}"]
+    return []
 
 
 def _measured(failure: SmallestFailure) -> tuple[Evidence | None, list[str]]:

@@ -52,16 +52,17 @@ def _poisoned_rows(guarded: Tensor, plain: Tensor) -> tuple[int, ...]:
     return tuple(torch.nonzero(is_poisoned.reshape(len(guarded), -1).any(1)).flatten().tolist())
 
 
-def rows_lines(violation: Violation, wrong: Sequence[int], unwritten: Sequence[int], n_rows: int) -> list[str]:
+def wrong_rows_lines(violation: Violation, wrong: Sequence[int], n_rows: int) -> list[str]:
     """A line with the wrong rows of the pack; empty without rows, or where another run than this one is wrong.
 
     n_rows: of the pack, slack included.
     """
-    tensor = violation.tensor
-    if unwritten:
-        return [f"{tensor} was never written in {rows_text(unwritten, n_rows)}: it holds what its memory held before"]
     is_of_this_run = violation.expected is None or not abs(violation.got - violation.expected) <= violation.allowed
-    return [f"{tensor} is wrong in {rows_text(wrong, n_rows)}"] if wrong and is_of_this_run else []
+    return [f"{violation.tensor} is wrong in {rows_text(wrong, n_rows)}"] if wrong and is_of_this_run else []
+
+
+def unwritten_rows_line(tensor: TensorKey, unwritten: Sequence[int], n_rows: int) -> str:
+    return f"{tensor} was never written in {rows_text(unwritten, n_rows)}: it holds what its memory held before"
 
 
 def rows_text(rows: Sequence[int], n_rows: int) -> str:

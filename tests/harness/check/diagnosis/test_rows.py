@@ -3,12 +3,15 @@
 import pytest
 import torch
 
+from packproof.harness.check.diagnosis.explain import SmallestFailure, explain
 from packproof.harness.check.diagnosis.rows import rows_text, unwritten_rows
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.invariance import PACKING
 from packproof.properties.laws.violation import Violation
 from tests.quality.faulty_kernels import RUNNING_SUM, correct, unwritten_row
 
@@ -50,3 +53,20 @@ def test_a_computed_nan_was_written() -> None:
     subject = KernelUnderTest(RUNNING_SUM, InProcess(nan), Promises())
     sample = subject.sample(Case((4, 7), "float32", (("d", 3),)))
     assert unwritten_rows(subject, sample, Violation(TensorKey("y"))) == {}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "line"),
+    [
+        ((1, 10), "y was never written in row 10 of the pack"),
+        ((1, 3), "with sequence 1 alone, y was never written in row 2 of the pack"),
+    ],
+)
+def test_the_run_with_an_unwritten_row_is_named(lengths: tuple[int, int], line: str) -> None:
+    """Only the pack of both sequences has 11 rows, and only that of the second one alone has 3."""
+    subject = KernelUnderTest(RUNNING_SUM, InProcess(unwritten_row), Promises())
+    case, space = Case(lengths, "float32", (("d", 3),)), Space(RUNNING_SUM, "float32", Promises())
+    violation = Violation(TensorKey("y"), 1, lengths[1] - 1, (0,), got=0.5, wanted=float("nan"), other="alone")
+    explanation = explain(SmallestFailure(subject, PACKING, case, violation, space, case), [space], {})
+    assert explanation.cause == "unwritten values"
+    assert explanation.lines == (f"{line}: it holds what its memory held before",)
