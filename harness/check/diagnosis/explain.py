@@ -1,7 +1,6 @@
 """All that is known of a failure at its smallest case: lines for the report, the key of its cause, measurements."""
 
-from packproof.properties.calling import PagePlacement, TensorKey
-from packproof.properties.cases import Case, Sample, Space
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packproof.base.axes import SLOTS
@@ -15,11 +14,8 @@ from packproof.harness.check.diagnosis.rows import unwritten_rows, unwritten_row
 from packproof.harness.check.diagnosis.ties import tie_hint
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.report.maps import Evidence
-    rows_lines = _unwritten_lines(case, violation, unwritten, unwritten_alone)
-    is_written = not rows_lines
-    if is_written and evidence:
-        rows_lines = wrong_rows_lines(violation, evidence.rows, case.n_tokens + case.slack)
-    lines = [*rows_lines, *lines, *_place_in_pages(kernel, sample, violation)]
+from packproof.properties.calling import PagePlacement, TensorKey
+from packproof.properties.cases import Case, Sample, Space
 from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.laws import Property, Violation, number
 from packproof.properties.snippets import PastedLines
@@ -76,17 +72,11 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     if cause in explained:
         return FailureExplanation(cause, (f"the same fault as in {explained[cause]}",))
     evidence, lines = _measured(failure)
-<<<<<<< HEAD
-    rows = evidence.rows if evidence else ()
-    lines = [*rows_lines(violation, rows, unwritten, case.n_tokens + case.slack), *lines]
-    lines += _place_in_pages(kernel, sample, violation)
-=======
     rows_lines = _unwritten_lines(case, violation, unwritten, unwritten_alone)
     is_written = not rows_lines
     if is_written and evidence:
         rows_lines = wrong_rows_lines(violation, evidence.rows, case.n_tokens + case.slack)
-    lines = [*rows_lines, *lines]
->>>>>>> tx3
+    lines = [*rows_lines, *lines, *_place_in_pages(kernel, sample, violation)]
     if evidence and evidence.factor is not None and violation.other == "reference":
         multiple = f"{number(evidence.factor)} x the reference" if evidence.factor else "0"
         lines.append(f"each wrong element is {multiple}")
