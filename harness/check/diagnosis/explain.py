@@ -102,9 +102,9 @@ def _unwritten_lines(
     unwritten_alone: by tensor, in the run of the sequence alone.
     """
     tensor, j = violation.tensor, violation.sequence
-    if tensor in unwritten:
+    if tensor and tensor in unwritten:
         return [unwritten_rows_line(tensor, unwritten[tensor], case.n_tokens + case.slack)]
-    if tensor in unwritten_alone:
+    if tensor and tensor in unwritten_alone:
         line = unwritten_rows_line(tensor, unwritten_alone[tensor], case.lengths[j])
         return [f"with sequence {j} alone, {line}"]
     return []
