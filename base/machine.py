@@ -18,6 +18,11 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def seconds_waited() -> float:
+    """How long the main thread of this process has waited for a core, while others ran."""
+    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+
+
 def free_host_bytes() -> int:
     """Free memory of the system, within the limits of its container and of this process (`ulimit -v`)."""
     match = re.search(r"MemAvailable:\s+(\d+) kB", _SYSTEM.read_text())

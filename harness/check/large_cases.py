@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
+from packproof.base.machine import seconds_waited
 from packproof.harness.process import KILLED, CoreTime
 from packproof.properties.calling import MachineLimit, Refusal
 from packproof.properties.cases import Case
@@ -21,7 +22,7 @@ from packproof.properties.laws import Property, Violation
 from packproof.properties.thresholds import Reach
 
 _USUAL_POWER, _MAX_POWER = 2.0, 3.0  # before two cases of a family were judged; ever
-_TOLERANCE = 1.6  # times the share: cases were selected by a rough cost, and a busy machine takes longer
+_TOLERANCE = 1.6  # times the share: cases were selected by a rough cost
 _SLOWEST = 6  # times the limit of one call: a reference that takes longer is interrupted
 
 
@@ -49,14 +50,15 @@ class LargeCases:
 
     def judge(self, kernel: KernelUnderTest, law: Property, case: Case) -> tuple[Violation | None, Refusal | None]:
         """As `judge_case`, timed. A large case for which the machine lacks time or memory is not judged."""
-        start = self._core_time.clock()
+        start, waited = self._core_time.clock(), seconds_waited()
         if case not in self:
             violation, refusal = judge_case(kernel, law, case)
         else:
             violation, refusal = _judge_within_machine(kernel, law, case)
             if isinstance(refusal, MachineLimit):
                 self._families_beyond_machine.add(_family(case))
-        self._times.record(case, self._core_time.clock() - start, is_large=case in self)
+        seconds = self._core_time.clock() - start - (seconds_waited() - waited)  # a busy machine skips no case
+        self._times.record(case, seconds, is_large=case in self)
         return violation, refusal
 
 

@@ -71,3 +71,8 @@ def test_free_memory_is_within_the_limit_of_a_container(tmp_path: Path, monkeypa
     assert machine.free_host_bytes() == 2700
     (tmp_path / "memory.max").write_text("max")
     assert machine.free_host_bytes() > 1 << 20
+
+
+def test_the_time_for_a_core_is_known_on_this_machine() -> None:
+    waited = machine.seconds_waited()
+    assert 0 <= waited <= machine.seconds_waited()
