@@ -96,7 +96,7 @@ def _by_importance(packs: "SparsePacks", constants: Sequence[int], reach: Reach)
     for factor, more in _BESIDE:
         for n in (factor * c + more for c in sorted(constants)):
             yield from ([packs.single_tokens(n)], [packs.one_sequence(n)], packs.keys(n))
-    yield from ([packs.one_sequence(n)] for n in reversed(_powers(_SMALLEST_POWER_OF_TOKENS, reach.tokens)))
+    yield from ([packs.one_sequence(n)] for n in _powers(_SMALLEST_POWER_OF_TOKENS, reach.tokens))
 
 
 def _ladder(constant: int) -> Iterator[int]:
