@@ -9,19 +9,23 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-# numerics first: its samples have to be imported before the interpreter is repaired
-FILES = sorted(HERE.rglob("interpreted_*.py"), key=lambda file: (file.stem != "interpreted_numerics", file))
+
+
+def order_of(file: Path) -> tuple[bool, bool, Path]:
+    """The interpreter's own tests first: the samples of numerics have to be imported before it is repaired."""
+    return file.stem != "interpreted_numerics", file.parent.name != "interpreter", file
+
+
+FILES = sorted(HERE.rglob("interpreted_*.py"), key=order_of)
 LONG = [file for file in FILES if re.search(r"mark\.proof|@sweep|borrowed_tests", file.read_text())]
 
 
 def group_of(file: Path) -> str:
     """Files of a group share a process, and with it its imports."""
-    if file.stem.endswith("_cuda"):
-        return "emulated"  # the emulator of CUDA C++ is there for the process
-    return "interpreter" if file.parent.name == "interpreter" else "kernels"
+    return "emulated" if file.stem.endswith("_cuda") else "triton"  # the emulator of CUDA C++ is there for the process
 
 
-GROUPS = ("kernels", "emulated", "interpreter")
+GROUPS = ("triton", "emulated")
 
 
 def test_each_group_has_files() -> None:
