@@ -40,6 +40,7 @@ proof:
 	@.ci/env python -m packproof museum run --device cpu --json $(runs)/museum.json
 	@.ci/env python -m packproof museum compare --json $(runs)/recipes.json
 	@.ci/env python -m packproof museum alarms --json $(runs)/alarms.json
+	@.ci/env python -m packproof.proof.smallest_errors $(runs)/errors.json
 	@.ci/env python -m packproof museum rogues
 	@.ci/env python -m packproof.proof.museum.kills 50
 	@.ci/env python -m pytest -q -n auto tests/quality/seeds.py

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         segment_ids,
         seq_idx,
     )
+    from packproof.adapters.pages import Pages
+    from packproof.adapters.pool_slots import PagedSlots, PoolSlots, SlotPerDraft
     from packproof.adapters.tokens import Batched, Gaps, Packed, Padded, Tokens
 
 __all__ = [
@@ -33,7 +35,11 @@ __all__ = [
     "OfKeys",
     "Packed",
     "Padded",
+    "PagedSlots",
+    "Pages",
+    "PoolSlots",
     "Scaled",
+    "SlotPerDraft",
     "Tokens",
     "adapt",
     "base2_log",
@@ -74,6 +80,8 @@ export(
             "segment_ids",
             "seq_idx",
         ),
+        "packproof.adapters.pages": ("Pages",),
+        "packproof.adapters.pool_slots": ("PagedSlots", "PoolSlots", "SlotPerDraft"),
         "packproof.adapters.tokens": ("Batched", "Gaps", "Packed", "Padded", "Tokens"),
     },
 )

@@ -15,6 +15,8 @@ from packproof.adapters.function_name import FunctionName, calling_file
 from packproof.adapters.kernel_signature import KernelSignature, required_inputs
 from packproof.adapters.metadata import Metadata, OfKeys, PerToken, cu_seqlens, mask, once
 from packproof.adapters.other_conventions import other_conventions
+from packproof.adapters.pages import Pages
+from packproof.adapters.pool_slots import PagedSlots, PoolSlots
 from packproof.adapters.tensor_axes import AxisOrder
 from packproof.adapters.tokens import Packed, Tokens
 from packproof.base.axes import has_key_rows, parse, role
@@ -35,6 +37,8 @@ def adapt(
     *,
     op: str | Op | None = None,
     tokens: Tokens = Packed(),  # noqa: B008
+    keys: Tokens | None = None,
+    slots: PoolSlots | None = None,
     metadata: Mapping[str, Metadata] = CU_SEQLENS,
     names: Mapping[str, str] | None = None,
     axes: Mapping[str, str] | None = None,
@@ -69,6 +73,8 @@ def adapt(
     current folder, then in the folder of the calling file. A name is imported at the first call.
     op: the op of the kernel. None takes it from the kernel's own declaration, and imports the kernel at once.
     tokens: the layout of the tokens, in inputs along `t` and in outputs.
+    keys: the layout of inputs along the op's second packing, such as `Pages(size=16)` of a cache. None: as `tokens`.
+    slots: where the states of a pool lie: `PagedSlots(16)`, `SlotPerDraft()` of an op with drafts, None as in the op.
     metadata: functions of `cu_seqlens` and the number of rows, by the kernel's argument names. `OfKeys` of such a
     function describes the op's second packing.
     names: the kernel's names of the op's inputs and options, where they differ.
@@ -133,6 +139,8 @@ def adapt(
         dict(converted or {}),
         tuple(positional),
         fixed_options,
+        keys,
+        slots,
     )
     adapter.check_declaration()
     dtype_names = long_dtypes(f"adapt({adapter.title})", dtypes)
@@ -171,6 +179,8 @@ class Adapter:
     converted: Mapping[str, Conversion] = field(default_factory=dict)
     positional: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    keys: Tokens | None = None
+    slots: PoolSlots | None = None
 
     def __post_init__(self) -> None:
         self.__qualname__ = self.__name__ = f"adapter of {self.title}"
@@ -179,6 +189,13 @@ class Adapter:
     def title(self) -> str:
         """The kernel's name, for reports."""
         return title_of(self.target)
+
+    @property
+    def page_sizes(self) -> tuple[int, ...]:
+        """The rows of a page, of a kernel whose keys or slots lie in the pages of a cache; else ()."""
+        if isinstance(self.slots, PagedSlots):
+            return (self.slots.size,)
+        return self.keys.sizes if isinstance(self.keys, Pages) else ()
 
     def __call__(
         self, *positional: Any, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None = None, **keyword_arguments: Any
@@ -202,6 +219,10 @@ class Adapter:
         offsets = {n: key_offsets if self._is_per_key(n) else cu_seqlens for n in op_arguments}
         values = {n: self._convert(n, x, arguments, offsets[n]) for n, x in op_arguments.items()}
         kernel_inputs = {self._kernel_name(n): self._lay_out(n, x, offsets[n]) for n, x in values.items()}
+        if self.slots and self.op.pool:
+            indices, *pools = map(self._kernel_name, (self.op.pool[0], *self.op.pool[1::2]))
+            kernel_inputs[indices] = self.slots.indices(kernel_inputs[indices], kernel_inputs[pools[0]].shape)
+            kernel_inputs |= {pool: self.slots.to(kernel_inputs[pool]) for pool in pools}
         metadata_values = {
             name: self._metadata_value(make.make, *key_packing)
             if isinstance(make, OfKeys)
@@ -214,9 +235,10 @@ class Adapter:
         )
         if result is None and self.in_place:
             result = tuple(kernel_inputs[self._kernel_name(n)] for n in self.op.inputs if n in self.in_place)
-        elif self.op.pool and self.op.pool[1] in self.in_place:
+        elif pools := [states for states, _ in self.op.pools if states in self.in_place]:
             outputs = result if isinstance(result, tuple | list) else (result,)
-            result = (*outputs[: len(self.op.outputs) - 1], kernel_inputs[self._kernel_name(self.op.pool[1])])
+            updated = (kernel_inputs[self._kernel_name(states)] for states in pools)
+            result = (*outputs[: len(self.op.outputs) - len(pools)], *updated)
         return self._outputs(result, arguments, cu_seqlens, rows)
 
     def with_compiled_kernel(self, backend: str) -> "Adapter":
@@ -262,7 +284,7 @@ class Adapter:
             ),
             "in_place": (
                 self.in_place,
-                [*per_token_inputs, *(self.op.pool or ())[1:2]],
+                [*per_token_inputs, *(self.op.pool or ())[1::2]],
                 "inputs along the tokens" + (" or the pool" if self.op.pool else ""),
             ),
             "axes": (self.axes, tensors, "inputs and outputs of the op"),
@@ -279,6 +301,16 @@ class Adapter:
             raise UsageError(
                 f"adapt({self.title}): tokens is {self.tokens!r}, expected Packed(), Batched(), Padded(), Gaps() or "
                 "a Tokens of your own"
+            )
+        if self.keys is not None and not (isinstance(self.keys, Tokens) and self.op.packs_keys):
+            raise UsageError(
+                f"adapt({self.title}): keys is {self.keys!r}, expected Pages() or another layout, of an op whose keys "
+                "have offsets of their own (axis u), or None"
+            )
+        if self.slots is not None and not (isinstance(self.slots, PoolSlots) and self.slots.fits(self.op)):
+            raise UsageError(
+                f"adapt({self.title}): slots is {self.slots!r}, expected SlotPerDraft() of an op whose pool holds the "
+                "states of drafts, PagedSlots() of another op with a pool, or None"
             )
         for name, make in self.metadata.items():
             if not callable(make):
@@ -388,7 +420,8 @@ class Adapter:
             value = self._axis_orders[name].to(value)
         if value is None or not (self._is_per_token(name) or name in self.in_place):
             return value
-        laid_out = self.tokens.to(value, cu_seqlens) if self._is_per_token(name) else value
+        layout = self.keys if self.keys is not None and self._is_per_key(name) else self.tokens
+        laid_out = layout.to(value, cu_seqlens) if self._is_per_token(name) else value
         return laid_out.clone() if name in self.in_place else laid_out
 
     def _metadata_value(self, make: Metadata, cu_seqlens: Tensor, rows: int) -> Any:
@@ -414,6 +447,9 @@ class Adapter:
             return y
         if self._is_per_token(name):
             y = self.tokens.back(y, cu_seqlens, rows)
+        pool = {after: before for before, after in self.op.pools}.get(name)
+        if self.slots and pool:
+            y = self.slots.back(y, arguments[pool].shape)
         if name in self._axis_orders:
             y = self._axis_orders[name].back(y, self._error_context("axes", name))
         return self._convert(name, y, arguments, cu_seqlens)

@@ -14,7 +14,7 @@ from torch import Tensor
 from packproof.adapters.metadata import max_seqlen, once, positions, seq_idx
 from packproof.base.errors import ArgumentError, OutsideConvention, UsageError
 
-_MAX_ELEMENTS = 2**31
+MAX_ELEMENTS = 2**31
 
 
 class Tokens(ABC):
@@ -65,14 +65,14 @@ class Packed(Tokens):
             )
 
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
-        return x.movedim(0, _token_axis(x, self.axis)) if self.axis else x
+        return x.movedim(0, token_axis(x, self.axis)) if self.axis else x
 
     def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
         if not self.axis:
             return y
-        axis = _token_axis(y, self.axis)
+        axis = token_axis(y, self.axis)
         if y.ndim < 1 or y.shape[axis] != tokens:
-            raise _shape_error(self, y, f"{tokens} along axis {axis}")
+            raise shape_error(self, y, f"{tokens} along axis {axis}")
         return y.movedim(axis, 0)
 
 
@@ -92,15 +92,15 @@ class Batched(Tokens):
     """
 
     def __post_init__(self) -> None:
-        _check_axis("Batched", self.axis)
+        check_axis("Batched", self.axis)
 
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
-        return _move_token_axis(x.unsqueeze(0), self.axis)
+        return move_token_axis(x.unsqueeze(0), self.axis)
 
     def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
-        axis = _token_axis(y, self.axis)
+        axis = token_axis(y, self.axis)
         if y.ndim < 2 or y.shape[0] != 1 or y.shape[axis] != tokens:
-            raise _shape_error(self, y, f"1 along axis 0 and {tokens} along axis {axis}")
+            raise shape_error(self, y, f"1 along axis 0 and {tokens} along axis {axis}")
         return y.movedim(axis, 1).squeeze(0)
 
 
@@ -123,24 +123,24 @@ class Padded(Tokens):
     """The value of padding. It is not zero, to expose a kernel that reads padding."""
 
     def __post_init__(self) -> None:
-        _check_axis("Padded", self.axis)
-        _check_fill("Padded", self.fill)
+        check_axis("Padded", self.axis)
+        check_fill("Padded", self.fill)
 
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
         sequences, longest = len(cu_seqlens) - 1, once("longest", lambda: max_seqlen(cu_seqlens, len(x)), cu_seqlens)
-        if sequences * longest * x[:1].numel() >= _MAX_ELEMENTS:
+        if sequences * longest * x[:1].numel() >= MAX_ELEMENTS:
             batch = f"a padded batch of {sequences} x {longest} tokens"
             raise OutsideConvention(f"{batch} would have 2^31 elements or more")
         fill = self.fill if outside is None else outside
-        padded = _scatter_rows(x, self._row_index(cu_seqlens, len(x)), sequences * longest, fill)
-        return _move_token_axis(padded.view(sequences, longest, *x.shape[1:]), self.axis)
+        padded = scatter_rows(x, self._row_index(cu_seqlens, len(x)), sequences * longest, fill)
+        return move_token_axis(padded.view(sequences, longest, *x.shape[1:]), self.axis)
 
     def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
         sequences, longest = len(cu_seqlens) - 1, once("longest", lambda: max_seqlen(cu_seqlens, tokens), cu_seqlens)
-        axis = _token_axis(y, self.axis)
+        axis = token_axis(y, self.axis)
         if y.ndim < 2 or y.shape[0] != sequences or y.shape[axis] != longest:
-            raise _shape_error(self, y, f"{sequences} along axis 0 and {longest} along axis {axis}")
-        return _gather_rows(y.movedim(axis, 1).flatten(0, 1), self._row_index(cu_seqlens, tokens), tokens)
+            raise shape_error(self, y, f"{sequences} along axis 0 and {longest} along axis {axis}")
+        return gather_rows(y.movedim(axis, 1).flatten(0, 1), self._row_index(cu_seqlens, tokens), tokens)
 
     def _row_index(self, cu_seqlens: Tensor, tokens: int) -> Tensor:
         """The row of each token in the flattened batch."""
@@ -170,7 +170,7 @@ class Gaps(Tokens):
     def __post_init__(self) -> None:
         if type(self.multiple) is not int or self.multiple < 1:
             raise UsageError(f"Gaps: multiple is {self.multiple!r}, expected a number of rows, at least 1")
-        _check_fill("Gaps", self.fill)
+        check_fill("Gaps", self.fill)
 
     def cu_seqlens(self, cu_seqlens: Tensor, tokens: int) -> Tensor:
         """Metadata: (s + 1,), the first row of each padded sequence, then their end; `cu_seqlens_padded` in THD."""
@@ -179,13 +179,13 @@ class Gaps(Tokens):
 
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
         rows, row_count = self._row_index(cu_seqlens)
-        return _scatter_rows(x, rows, row_count, self.fill if outside is None else outside)
+        return scatter_rows(x, rows, row_count, self.fill if outside is None else outside)
 
     def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
         rows, row_count = self._row_index(cu_seqlens)
         if y.ndim < 1 or len(y) != row_count:
-            raise _shape_error(self, y, f"{row_count} along axis 0")
-        return _gather_rows(y, rows, tokens)
+            raise shape_error(self, y, f"{row_count} along axis 0")
+        return gather_rows(y, rows, tokens)
 
     def _row_index(self, cu_seqlens: Tensor) -> tuple[Tensor, int]:
         """The row of each token, and the number of rows."""
@@ -198,28 +198,28 @@ class Gaps(Tokens):
         return once((self, "rows"), make, cu_seqlens)
 
 
-def _check_axis(name: str, axis: int) -> None:
+def check_axis(name: str, axis: int) -> None:
     if axis not in (1, 2, -1):
         raise UsageError(f"{name}: axis is {axis!r}, expected 1 (tokens first), 2 (heads first) or -1 (channels first)")
 
 
-def _token_axis(x: Tensor, axis: int) -> int:
+def token_axis(x: Tensor, axis: int) -> int:
     """The axis of tokens in x. In a tensor with fewer axes, such as position ids, it is the last one."""
     return min(axis % max(x.ndim, 1), x.ndim - 1) if axis < 0 else min(axis, x.ndim - 1)
 
 
-def _move_token_axis(x: Tensor, axis: int) -> Tensor:
+def move_token_axis(x: Tensor, axis: int) -> Tensor:
     """(b, t, ...) with the tokens moved to this axis."""
-    return x.movedim(1, _token_axis(x, axis))
+    return x.movedim(1, token_axis(x, axis))
 
 
-def _scatter_rows(x: Tensor, rows: Tensor, row_count: int, fill: float | bool) -> Tensor:
+def scatter_rows(x: Tensor, rows: Tensor, row_count: int, fill: float | bool) -> Tensor:
     """`row_count` rows: the tokens of x at `rows`, `fill` elsewhere. The gradient of index_copy is exact."""
     out = torch.full((row_count, *x.shape[1:]), fill, dtype=x.dtype, device=x.device)
     return out.index_copy(0, rows, x[: len(rows)])
 
 
-def _gather_rows(y: Tensor, rows: Tensor, tokens: int) -> Tensor:
+def gather_rows(y: Tensor, rows: Tensor, tokens: int) -> Tensor:
     """(t, ...): y at `rows`, zeros in slack."""
     token_rows = y.index_select(0, rows)
     return (
@@ -229,13 +229,13 @@ def _gather_rows(y: Tensor, rows: Tensor, tokens: int) -> Tensor:
     )
 
 
-def _shape_error(tokens: Tokens, y: Tensor, expected: str) -> ArgumentError:
+def shape_error(tokens: Tokens, y: Tensor, expected: str) -> ArgumentError:
     return ArgumentError(
         f"a kernel with tokens={tokens} returned {tuple(y.shape)}, expected {expected}; declare how its tokens are "
         "laid out, or return the tensor in the layout of its input"
     )
 
 
-def _check_fill(convention: str, fill: object) -> None:
+def check_fill(convention: str, fill: object) -> None:
     if isinstance(fill, bool) or not isinstance(fill, int | float):
         raise UsageError(f"{convention}: fill is {fill!r}, expected a number")

@@ -35,6 +35,7 @@ _AXIS_NOUNS = {
     "m": "position",
     "r": "rotated pair",
     "c": "slot",
+    "a": "draft",
 }
 _TOKENS = Axis("t", "t", 0)
 _EXCERPT_OFFSETS = 8
@@ -264,14 +265,17 @@ def _bind_axes(signature: Signature, inputs: Mapping[str, Tensor], offsets: Mapp
             raise axis_error(f"{name} has {plural(tensor.ndim, 'axis')} but {expected} was expected")
         for declared_axis, size in zip(axes, tensor.shape, strict=True):
             axis = _TOKENS if declared_axis.base == KEYS and "cu_seqlens_k" not in offsets else declared_axis
+            if axis.added:  # the size of the base is known, from an input before this one
+                axis = Axis(axis.name, axis.added, axis.shift + sizes[axis.base])
             known_size = sizes.get(axis.base)
             if known_size is None:
                 sizes[axis.base], holders[axis.base] = size - axis.shift, name
             elif size != known_size + axis.shift:
                 raise axis_error(_mismatch_message(name, axis, size, known_size, holders[axis.base]))
-            sizes[declared_axis.base] = sizes[axis.base]
-    for _, base, shift in signature.shifted:
-        if sizes.get(base, -shift) < -shift:
+            if declared_axis.base == KEYS:
+                sizes[KEYS] = sizes[axis.base]
+    for _, base, shift, added in signature.shifted:
+        if not added and sizes.get(base, -shift) < -shift:
             raise axis_error(
                 f"{holders[base]} has {describe_axis_size(sizes[base], base)} but at least {-shift} was expected"
             )

@@ -23,6 +23,8 @@ class Axis(NamedTuple):
     """The name with a size, or a number: w."""
     shift: int
     """Added to the size of the base: -1."""
+    added: str = ""
+    """Another name whose size is added: a, in w+a-2."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Spec:
 def parse(spec: str) -> Spec:
     """Parse "t n | t g n?" into its alternatives; a `?` at the end makes the tensor optional.
 
-    Raises UsageError unless each axis is a name, a name less a number, or a number.
+    Raises UsageError unless each axis is a name, a sum of two, one of these less a number, or a number.
     """
     text = spec.strip()
     alternatives = tuple(tuple(part.split()) for part in text.rstrip("?").split("|"))
@@ -51,17 +53,17 @@ def parse(spec: str) -> Spec:
 
 @cache
 def read_axis(name: str) -> Axis:
-    """Read one axis, such as w-1. Raises UsageError as `parse` does."""
-    match = re.fullmatch(r"(\w+)(-\d+)?", name)
+    """Read one axis, such as w-1 or w+a-2. Raises UsageError as `parse` does."""
+    match = re.fullmatch(r"(\w+)(?:\+([^\W\d]\w*))?(-\d+)?", name)
     if not match:
         raise UsageError(f"axes: {name!r} is not an axis; expected a name such as d, or w-1 for one less than w")
-    return Axis(name, match[1], int(match[2] or 0))
+    return Axis(name, match[1], int(match[3] or 0), match[2] or "")
 
 
 def size(name: str, sizes: Mapping[str, int]) -> int:
-    """The size of an axis: of `w-1`, the size of w less 1; of a number, the number."""
-    _, base, shift = read_axis(name)
-    return (int(base) if base.isdigit() else sizes[base]) + shift
+    """The size of an axis: of `w-1`, the size of w less 1; of `w+a-2`, both sizes less 2; of a number, the number."""
+    _, base, shift, added = read_axis(name)
+    return (int(base) if base.isdigit() else sizes[base]) + (sizes[added] if added else 0) + shift
 
 
 def shape(axes: Axes, sizes: Mapping[str, int]) -> tuple[int, ...]:

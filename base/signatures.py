@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from packproof.base.axes import Axis, parse, read_axis
@@ -262,11 +262,40 @@ def pool_signature(signature: Signature) -> Signature:
     )
 
 
+def verify_signature(signature: Signature) -> Signature:
+    """The signature of an op on a pool that holds the state after each draft of a step; some drafts are rejected.
+
+    A slot has a state for each of a drafts. The windows of a convolution overlap: a slot has one row of inputs.
+    """
+    pool = pool_signature(signature)
+    state = pool.inputs["states"].removeprefix("c ")
+    drafts = "c d w+a-2" if state == "d w-1" else f"c a {state}"
+    return replace(
+        pool,
+        op=f"{signature.op}_verify",
+        inputs={**pool.inputs, "states": drafts, "num_accepted_tokens": "s"},
+        outputs={**pool.outputs, "new_states": drafts},
+        integers=pool.integers | {"num_accepted_tokens"},
+    )
+
+
 CAUSAL_CONV1D_UPDATE = pool_signature(CAUSAL_CONV1D)
 SELECTIVE_SCAN_UPDATE = pool_signature(SELECTIVE_SCAN)
 SSD_UPDATE = pool_signature(SSD)
 GATED_DELTA_RULE_UPDATE = pool_signature(GATED_DELTA_RULE)
 KDA_UPDATE = pool_signature(KDA)
+CAUSAL_CONV1D_VERIFY = verify_signature(CAUSAL_CONV1D)
+SELECTIVE_SCAN_VERIFY = verify_signature(SELECTIVE_SCAN)
+SSD_VERIFY = verify_signature(SSD)
+GATED_DELTA_RULE_VERIFY = verify_signature(GATED_DELTA_RULE)
+KDA_VERIFY = verify_signature(KDA)
+
+CACHE_WRITE = Signature(
+    op="cache_write",
+    inputs={"k": "t h k", "v": "t h v", "k_cache": "c h k", "v_cache": "c h v", "slot_mapping": "t"},
+    outputs={"new_k_cache": "c h k", "new_v_cache": "c h v"},
+    integers=frozenset({"slot_mapping"}),
+)
 
 SIGNATURES: Mapping[str, Signature] = {
     signature.op: signature
@@ -274,5 +303,7 @@ SIGNATURES: Mapping[str, Signature] = {
         *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, HADAMARD, ROPE_HADAMARD, ROUND_FP8, ATTENTION),
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
+        *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
+        CACHE_WRITE,
     )
 }

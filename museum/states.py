@@ -1,4 +1,4 @@
-"""Bugs of initial and final states: from the wrong chunk, dropped for one sequence, without gradient."""
+"""Bugs of states: from the wrong chunk, dropped for one sequence, without gradient, of drafts that were rejected."""
 
 from itertools import pairwise
 from typing import Any
@@ -140,3 +140,56 @@ def squeezed(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlen
     """A step drops all axes of size 1, including those of the batch."""
     y, final = split_outputs(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **options))
     return join_outputs(y.squeeze() if len(x) == 1 else y, final)
+
+
+@copy_signature_of(refs.causal_conv1d_verify)
+def rejected_drafts_in_the_window(
+    weight: Tensor, states: Tensor, num_accepted_tokens: Tensor, **others: Any
+) -> tuple[Tensor, Tensor]:
+    """The window of the convolution begins after all drafts of the step before: no one rolls it back."""
+    drafts = states.shape[-1] - weight.shape[-1] + 2
+    every_draft = torch.full_like(num_accepted_tokens, drafts)
+    return refs.causal_conv1d_verify(weight=weight, states=states, num_accepted_tokens=every_draft, **others)
+
+
+@copy_signature_of(refs.gated_delta_rule_verify)
+def rejected_drafts_in_the_state(states: Tensor, num_accepted_tokens: Tensor, **others: Any) -> tuple[Tensor, Tensor]:
+    """The state after all drafts of the step before is taken, as in a step without drafts."""
+    every_draft = torch.full_like(num_accepted_tokens, states.shape[1])
+    return refs.gated_delta_rule_verify(states=states, num_accepted_tokens=every_draft, **others)
+
+
+@copy_signature_of(refs.kda_verify)
+def state_after_the_last_draft_alone(
+    states: Tensor, state_indices: Tensor, cu_seqlens: Tensor, **others: Any
+) -> tuple[Tensor, Tensor]:
+    """A step stores the state after its last token, and none of those before it."""
+    y, new_states = refs.kda_verify(states=states, state_indices=state_indices, cu_seqlens=cu_seqlens, **others)
+    last = (cu_seqlens.diff().clamp(max=states.shape[1]) - 1).tolist()
+    for slot, draft in zip(state_indices.tolist(), last, strict=True):
+        if slot >= 0 and draft > 0:
+            new_states[slot, :draft] = states[slot, :draft]
+    return y, new_states
+
+
+@copy_signature_of(refs.ssd_verify)
+def accepted_counts_of_the_slots(
+    state_indices: Tensor, num_accepted_tokens: Tensor, **others: Any
+) -> tuple[Tensor, Tensor]:
+    """The counts are read by the number of the slot, where they are those of the requests of the step."""
+    if len(state_indices):
+        by_slot = state_indices.long().clamp(min=0, max=len(state_indices) - 1)
+        num_accepted_tokens = num_accepted_tokens[by_slot]
+    return refs.ssd_verify(state_indices=state_indices, num_accepted_tokens=num_accepted_tokens, **others)
+
+
+@copy_signature_of(refs.cache_write)
+def padding_in_the_last_slot(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, cu_seqlens: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rows that pad a CUDA graph have slot -1, which indexes the last slot."""
+    caches = k_cache.clone(), v_cache.clone()
+    tokens = int(cu_seqlens[-1])
+    for cache, rows in zip(caches, (k, v), strict=True):
+        cache[slot_mapping[:tokens].long()] = rows[:tokens]
+    return caches

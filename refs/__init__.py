@@ -20,6 +20,13 @@ if TYPE_CHECKING:
         kda_chunked,
         kda_step,
     )
+    from packproof.refs.drafts import (
+        causal_conv1d_verify,
+        gated_delta_rule_verify,
+        kda_verify,
+        selective_scan_verify,
+        ssd_verify,
+    )
     from packproof.refs.hadamard import hadamard, random_signs, rope_hadamard
     from packproof.refs.linear_attention import (
         linear_attention,
@@ -50,6 +57,7 @@ if TYPE_CHECKING:
         unpack,
     )
     from packproof.refs.pools import (
+        cache_write,
         causal_conv1d_update,
         gated_delta_rule_update,
         kda_update,
@@ -74,9 +82,11 @@ __all__ = [
     "attention",
     "attention_fp8",
     "attention_fp8_naive",
+    "cache_write",
     "causal_conv1d",
     "causal_conv1d_step",
     "causal_conv1d_update",
+    "causal_conv1d_verify",
     "delta_rule",
     "delta_rule_chunked",
     "delta_rule_step",
@@ -85,12 +95,14 @@ __all__ = [
     "gated_delta_rule_chunked",
     "gated_delta_rule_step",
     "gated_delta_rule_update",
+    "gated_delta_rule_verify",
     "hadamard",
     "join_sequences",
     "kda",
     "kda_chunked",
     "kda_step",
     "kda_update",
+    "kda_verify",
     "linear_attention",
     "linear_attention_chunked",
     "linear_attention_step",
@@ -118,6 +130,7 @@ __all__ = [
     "selective_scan_associative",
     "selective_scan_step",
     "selective_scan_update",
+    "selective_scan_verify",
     "seq_idx_from_cu_seqlens",
     "simple_gla",
     "simple_gla_chunked",
@@ -130,6 +143,7 @@ __all__ = [
     "ssd_state",
     "ssd_step",
     "ssd_update",
+    "ssd_verify",
     "unpack",
 ]
 
@@ -157,6 +171,13 @@ export(
             "LayoutError",
             "PackproofError",
             "UsageError",
+        ),
+        "packproof.refs.drafts": (
+            "causal_conv1d_verify",
+            "gated_delta_rule_verify",
+            "kda_verify",
+            "selective_scan_verify",
+            "ssd_verify",
         ),
         "packproof.refs.hadamard": (
             "hadamard",
@@ -198,6 +219,7 @@ export(
             "unpack",
         ),
         "packproof.refs.pools": (
+            "cache_write",
             "causal_conv1d_update",
             "gated_delta_rule_update",
             "kda_update",

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.signatures import (
+    CACHE_WRITE,
     CAUSAL_CONV1D_UPDATE,
     GATED_DELTA_RULE_UPDATE,
     KDA_UPDATE,
@@ -45,34 +46,48 @@ def run_on_pool(
     slots = state_indices.long().clamp(min=0)
     initial = states[slots] if len(states) else states.new_zeros(len(slots), *states.shape[1:])
     y, final = op(**arguments, cu_seqlens=cu_seqlens, initial_states=initial, return_final_states=True)
-    row_has_slot = has_slot.repeat_interleave(cu_seqlens.diff().long())
-    is_output_row = torch.cat([row_has_slot, row_has_slot.new_zeros(len(y) - len(row_has_slot))])
-    y = torch.where(is_output_row.view(-1, *[1] * (y.ndim - 1)), y, torch.zeros_like(y))
     new_states = states.clone()
     new_states[slots[has_slot]] = final[has_slot].to(states.dtype)
-    return y, new_states
+    return zero_without_slot(y, has_slot, cu_seqlens), new_states
+
+
+def zero_without_slot(y: Tensor, has_slot: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """y with zeros for the tokens of requests without a slot, and in slack."""
+    row_has_slot = has_slot.repeat_interleave(cu_seqlens.diff().long())
+    is_output_row = torch.cat([row_has_slot, row_has_slot.new_zeros(len(y) - len(row_has_slot))])
+    return torch.where(is_output_row.view(-1, *[1] * (y.ndim - 1)), y, torch.zeros_like(y))
 
 
 def _run_update(signature: Signature, op: Callable[..., Any], **call: Any) -> tuple[Tensor, Tensor]:
     """An op of this module, from its arguments by name. op: the same op without a pool."""
     arguments = checked_arguments(signature, call)
-    _check_slots(signature.op, arguments["state_indices"], len(arguments["states"]))
+    check_slots(signature.op, arguments["state_indices"], len(arguments["states"]))
     return run_on_pool(op, **arguments)
 
 
-def _check_slots(function: str, state_indices: Tensor, slots: int) -> None:
-    """Raise ArgumentError unless each request has a slot of its own in the pool, or none."""
+def check_slots(
+    function: str,
+    slots: Tensor,
+    count: int,
+    names: tuple[str, str] = ("state_indices", "states"),
+    owner: str = "request",
+) -> None:
+    """Raise ArgumentError unless each request, or token, has a slot of its own in the pool, or none.
+
+    count: slots of the pool.
+    names: of the arguments, the slots and the pool.
+    """
     owners: dict[int, int] = {}
-    for request, slot in enumerate(state_indices.tolist()):
-        if not -1 <= slot < slots:
+    for number, slot in enumerate(slots.tolist()):
+        if not -1 <= slot < count:
             raise ArgumentError(
-                f"{function}: state_indices[{request}] is {slot} but states has {plural(slots, 'slot')}\n"
-                "    A slot counts from 0; -1 is for a request that has none."
+                f"{function}: {names[0]}[{number}] is {slot} but {names[1]} has {plural(count, 'slot')}\n"
+                f"    A slot counts from 0; -1 is for a {owner} that has none."
             )
-        if slot >= 0 and owners.setdefault(slot, request) != request:
+        if slot >= 0 and owners.setdefault(slot, number) != number:
             raise ArgumentError(
-                f"{function}: state_indices gives slot {slot} to requests {owners[slot]} and {request}\n"
-                "    Two requests of one step cannot share a state; -1 is for those that only pad."
+                f"{function}: {names[0]} gives slot {slot} to {owner}s {owners[slot]} and {number}\n"
+                f"    Two {owner}s of one step cannot share a state; -1 is for those that only pad."
             )
 
 
@@ -248,3 +263,32 @@ def kda_update(
     (tensor([5., 0.]), tensor([4., 5.]))
     """
     return _run_update(KDA_UPDATE, kda, **locals())
+
+
+@checked_call
+def cache_write(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, *, cu_seqlens: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Write the keys and values of the tokens of a step into the slots of a cache, as `reshape_and_cache` of vLLM does.
+
+    k, k_cache: (t, h, k) and (c, h, k), in one dtype.
+    v, v_cache: (t, h, v) and (c, h, v), in k's dtype.
+    slot_mapping: int32 or int64 (t,), the slot of each token, -1 for a token that only pads the step.
+    cu_seqlens: int32 or int64 (s + 1,). Rows past its end are slack, and written nowhere.
+
+    Returns the new caches; slots without a token are unchanged. Raises LayoutError, and ArgumentError, also if two
+    tokens share a slot.
+
+    >>> import torch
+    >>> from packproof.refs import cache_write
+    >>> rows, cache, slots = torch.tensor([[[1.0]], [[2.0]]]), torch.zeros(3, 1, 1), torch.tensor([2, -1])
+    >>> k_cache, _ = cache_write(rows, rows, cache, cache, slots, cu_seqlens=torch.tensor([0, 2]))
+    >>> k_cache.flatten()
+    tensor([0., 0., 1.])
+    """
+    checked_arguments(CACHE_WRITE, locals())
+    tokens = int(cu_seqlens[-1])
+    check_slots("cache_write", slot_mapping[:tokens], len(k_cache), ("slot_mapping", "k_cache"), "token")
+    rows = (slot_mapping[:tokens] >= 0).nonzero()[:, 0]
+    slots = slot_mapping[rows].long()
+    return k_cache.index_copy(0, slots, k[rows]), v_cache.index_copy(0, slots, v[rows])

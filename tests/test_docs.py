@@ -384,6 +384,28 @@ def test_the_decode_kernel_of_the_page_on_serving(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize(
+    ("kernel", "incorrect", "correct"),
+    [
+        ("verify.py:verify", "state[slots[-1]].clone()", "state[slots[int(num_accepted_tokens[j]) - 1]].clone()"),
+        (
+            "write.py:write",
+            "cache[slots // size, slots % size] = rows",
+            "cache[slots[slots >= 0] // size, slots[slots >= 0] % size] = rows[slots >= 0]",
+        ),
+    ],
+)
+def test_steps_of_the_page_on_serving_fail_and_hold(kernel: str, incorrect: str, correct: str, tmp_path: Path) -> None:
+    file, options = kernel.partition(":")[0], ("--dtype", "fp32", "--property", "reference,pool")
+    source = write_files("docs/serving.md", tmp_path)[file]
+    failed = check(tmp_path, kernel, *options)
+    assert failed.returncode == 1, failed.stdout
+    assert incorrect in source
+    (tmp_path / file).write_text(source.replace(incorrect, correct))
+    held = check(tmp_path, kernel, *options)
+    assert held.returncode == 0, held.stdout
+
+
 @pytest.mark.proof
 def test_the_table_of_attention_in_8_bits(tmp_path: Path) -> None:
     assert stepped("docs/ops.md", tmp_path, "packproof bench") == 1

@@ -19,10 +19,12 @@ from packproof.harness.check.diagnosis.slack import (
     slack_cell,
 )
 from packproof.harness.check.failure import CellViolation, KnownFaults, ReplayInfo, shrunk_failure, unshrunk_failure
+from packproof.harness.check.large_cases import LargeCases
 from packproof.harness.check.own_faults import report_internal_error
-from packproof.harness.check.probe import InferredDomain, probe
+from packproof.harness.check.probing.probe import InferredDomain, probe
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.rounds import CaseSelection, suited_case
+from packproof.harness.check.targets.reference_trial import broken_law_of_reference
 from packproof.harness.process import CoreTime
 from packproof.harness.report import (
     NOT_KERNEL_REFUSALS,
@@ -37,10 +39,11 @@ from packproof.harness.report import (
     Tier,
     Verdict,
 )
-from packproof.properties.calling import OutOfTime, OutsideDomain, Refusal
+from packproof.properties.calling import BrokenReference, OutOfTime, OutsideDomain, Refusal
 from packproof.properties.cases import Case, Domain, Space
-from packproof.properties.judgement import KernelUnderTest, judge_case, record_comparisons
+from packproof.properties.judgement import KernelUnderTest, record_comparisons
 from packproof.properties.laws import Property, Violation
+from packproof.properties.thresholds import Crossed, axes_of
 
 _PROGRESS_SECONDS = 0.5
 _LATE_SECONDS = 10.0  # for shrinking a failure, however little time remains
@@ -134,7 +137,7 @@ class CellProgress:
     golden: frozenset[Case]
     """The golden cases in it."""
     rounds: list[list[Case]]
-    """Rounds to come."""
+    """Rounds to come. Those of cases past thresholds are the last, in order of size."""
     started_cases: list[Case]
     """Cases of earlier rounds."""
     planned: int
@@ -154,6 +157,7 @@ class CellRun:
         self._evaluator, self._kernel = evaluator, evaluator.kernel
         self._cell, self._law, self._space = cell, law, space
         self._coverage = Coverage()
+        self._large_cases = LargeCases(evaluator.core_time, evaluator.selection.reach)
         self._tried_counterexamples: set[Case] = set()
         self._is_of_other_fault = False
 
@@ -185,7 +189,8 @@ class CellRun:
             failure = yield from self._slack_failure(slack_finding)
         if failure is None:
             for case in self._progress.remaining:
-                self._coverage.count_unreached(self._progress.space.boundary_classes(case))
+                if case not in self._large_cases:  # the report says how far these came
+                    self._coverage.count_unreached(self._classes(case))
         verdict = self._verdict(failure)
         reason = self._with_suggestions(verdict)
         yield CellFinished(replace(verdict, reason=reason, seconds=core_time.clock() - self._start))
@@ -224,7 +229,9 @@ class CellRun:
             for cases in evaluator.selection.rounds(self._law, space, tier)
             if (new_cases := [case for case in cases if case not in started_cases])
         ]
-        golden, planned = evaluator.selection.golden(space, tier), len(started_cases) + sum(map(len, rounds))
+        selection, planned = evaluator.selection, len(started_cases) + sum(map(len, rounds))
+        golden = selection.golden(space, tier)
+        self._large_cases.replace(selection.past_thresholds(space, tier))
         return CellProgress(evaluator.restrictions, tier, space, golden, rounds, list(started_cases), planned)
 
     def _renew_rounds(self) -> None:
@@ -243,6 +250,9 @@ class CellRun:
             if time.monotonic() - progress.reported > _PROGRESS_SECONDS:
                 progress.reported = time.monotonic()
                 yield Progress(self._cell, self._coverage.examples, progress.planned, case.lengths)
+            if not self._large_cases.affords(case):
+                progress.planned -= 1
+                continue
             try:
                 configured_case = self._with_configuration(case)
                 violation, refusal = self._judge(configured_case)
@@ -254,7 +264,8 @@ class CellRun:
                 untried = tuple(c for c in progress.remaining if c.n_tokens and c in progress.golden)
                 number = self._coverage.examples
                 return CellViolation(self._cell, self._law, progress.space, configured_case, violation, number, untried)
-            if self._evaluator.inferred is None and _declines(refusal):
+            # a limit of size is reported; the other cases are inside it
+            if self._evaluator.inferred is None and _declines(refusal) and case not in self._large_cases:
                 self._evaluator.infer_domain(progress.space, case)
                 return None
         if not cases:
@@ -280,6 +291,10 @@ class CellRun:
                 )
         return None
 
+    def _classes(self, case: Case) -> frozenset[str]:
+        """The boundary classes of a case; none of a large one, since no class needs thousands of sequences."""
+        return frozenset() if case in self._large_cases else self._progress.space.boundary_classes(case)
+
     def _with_configuration(self, case: Case) -> Case:
         """The case with a configuration number, once the kernel has launched an autotuned one."""
         if not self._kernel.tuned:
@@ -293,7 +308,9 @@ class CellRun:
         kernel, coverage = self._kernel, self._coverage
         kernel.refusals.clear()
         with record_comparisons() as comparisons:
-            violation, refusal = judge_case(kernel, self._law, case)
+            violation, refusal = self._large_cases.judge(kernel, self._law, case)
+        if violation is not None and (text := broken_law_of_reference(kernel.op, self._law, case)):
+            violation, refusal = None, BrokenReference(text)
         for partial_refusal in kernel.refusals:
             if not isinstance(partial_refusal, OutsideDomain):
                 coverage.record_refusal(case, partial_refusal)
@@ -301,8 +318,7 @@ class CellRun:
             if comparison.baseline_name == "reference":
                 coverage.count_comparison(str(comparison.key), is_decisive=comparison.is_conclusive)
         compared = violation is not None or any(comparison.is_conclusive for comparison in comparisons)
-        classes = self._progress.space.boundary_classes(case)
-        coverage.count_case(case, classes, compared=compared, refusal=refusal)
+        coverage.count_case(case, self._classes(case), compared=compared, refusal=refusal)
         new_tuned = kernel.tuned.get(case.configuration, ()) if comparisons else ()
         coverage.tuned = merge_tuned(coverage.tuned, new_tuned)
         return violation, refusal
@@ -329,13 +345,24 @@ class CellRun:
             judged=coverage.judged_examples,
             refused=coverage.refused_examples,
             classes=coverage.judged_classes,
+            possible_classes=self._space.possible_classes,
             missing=coverage.missing if status == "inconclusive" else (),
             reason="; ".join(reasons),
+            unasked=() if failure else coverage.unasked,
             limits=tuple(coverage.limits.values()),
             domain=inferred.domain.texts if inferred else (),
             failure=failure,
+            thresholds=None if failure else self._thresholds(),
             tuned=coverage.tuned,
         )
+
+    def _thresholds(self) -> Crossed | None:
+        """The constants of the kernel's source and how far beyond them it was judged, in a cell with such cases."""
+        selection = self._evaluator.selection
+        if not (selection.reach.source and selection.constants and self._law.crosses_thresholds):
+            return None
+        largest = {axis: self._coverage.largest.get(axis, 0) for axis in axes_of(self._progress.space)}
+        return Crossed(selection.constants, largest)
 
     def _skip_reason(self) -> str:
         """Why the cell was not judged, although the kernel refused no whole example."""

@@ -12,7 +12,7 @@ from packproof.base.names import SLACK
 from packproof.harness.check.cell import Evaluator
 from packproof.harness.check.failure import CellViolation
 from packproof.harness.check.own_faults import errors_as_verdicts
-from packproof.harness.check.probe import InferredDomain
+from packproof.harness.check.probing.probe import InferredDomain
 from packproof.harness.check.rounds import suited_case
 from packproof.harness.check.targets.target import CheckTarget
 from packproof.harness.check.unit import make_evaluator

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from packproof.base.cores import available_cores
+from packproof.base.machine import available_cores
 from packproof.base.names import COMPILE
 from packproof.base.text import printable
 from packproof.harness.check.notes import feature_notes, release_notes

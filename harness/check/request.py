@@ -38,6 +38,7 @@ from packproof.harness.report import Tier
 from packproof.properties.cases import Domain
 from packproof.properties.declarations import Promises
 from packproof.properties.ops import Op
+from packproof.properties.thresholds import Reach
 
 if TYPE_CHECKING:
     from packproof.properties.laws import Property
@@ -63,17 +64,23 @@ class Profile:
     """Random cases after the golden ones, by tier."""
     shrink: Allowance
     """Limits on shrinking a failure."""
+    reach: Reach
+    """How far cases go past thresholds."""
 
 
 PROFILES: Mapping[str, Profile] = {
-    "quick": Profile({"interpret": 0, "eager": 0, "gpu": 0}, Allowance(150, 10)),
-    "standard": Profile({"interpret": 2, "eager": 50, "gpu": 100}, Allowance(400, 30)),
-    "thorough": Profile({"interpret": 100, "eager": 1000, "gpu": 2000}, Allowance(2000, 120)),
+    "quick": Profile({"interpret": 0, "eager": 0, "gpu": 0}, Allowance(150, 10), Reach(4096, 0, 0, 1.0, 2.0)),
+    "standard": Profile(
+        {"interpret": 2, "eager": 50, "gpu": 100}, Allowance(400, 30), Reach(65_536, 8192, 4096, 1.2, 3.0)
+    ),
+    "thorough": Profile(
+        {"interpret": 100, "eager": 1000, "gpu": 2000}, Allowance(2000, 120), Reach(131_072, 131_072, 65_536, 1.2, 30.0)
+    ),
 }
 
 
 def _known_op(op: Any) -> Any:
-    return op if isinstance(op, Op) or ":" in op else require_known("op", op, SIGNATURES)
+    return op if isinstance(op, Op) or ":" in op else require_known("op", op, SIGNATURES, "packproof list")
 
 
 def _is_property(value: Any) -> bool:

@@ -10,9 +10,11 @@ from packproof.harness.check.diagnosis.cause import in_dtype
 from packproof.harness.report import Tier
 from packproof.properties.cases import Case, Domain, Lengths, Space, golden_cases, random_cases
 from packproof.properties.laws import PROPERTIES, Property
+from packproof.properties.thresholds import Reach, threshold_cases
 
 _SHARED = [law.name for law in PROPERTIES.values() if law.dtype_independent]
 _TELLING, _AT_A_TIME = 5, 4  # cases in the first rounds, and in each later round
+NO_REACH = Reach()
 _CALL = 128  # what a call costs beside its tokens, in tokens
 
 
@@ -31,9 +33,14 @@ class CaseSelection:
     """Whether packs without tokens are drawn for every property, or only for properties whose law names them. A kernel
     that crashes on them is still judged by all other properties.
     """
+    reach: Reach = NO_REACH
+    """How far cases go past thresholds. One dtype of a kernel has such cases."""
+    constants: tuple[int, ...] = ()
+    """The integers in the kernel's source."""
     _golden_and_random: dict[tuple[Domain, Tier], tuple[list[Case], list[Case]]] = field(
         default_factory=dict, init=False
     )
+    _past_thresholds: dict[tuple[Domain, Tier], list[Case]] = field(default_factory=dict, init=False)
     _configurations: dict[tuple[Domain, Tier], dict[Case, int]] = field(default_factory=dict, init=False)
 
     def golden(self, space: Space, tier: Tier) -> frozenset[Case]:
@@ -47,7 +54,18 @@ class CaseSelection:
         cases: Sequence[Case] = [case for case in suited if case.n_tokens or self.draws_empty_packs(law)]
         if self.share and law.dtype_independent:
             cases = share_of_dtype(law, cases, *self.share, by_keys=space.frees_keys)
-        return rounds(cases, frozenset(golden_list), space)
+        past_thresholds = self.past_thresholds(space, tier) if law.crosses_thresholds else []
+        return [*rounds(cases, frozenset(golden_list), space), *([case] for case in past_thresholds)]
+
+    def past_thresholds(self, space: Space, tier: Tier) -> list[Case]:
+        """The cases past thresholds, small ones first."""
+        key = space.domain, tier
+        if key not in self._past_thresholds:
+            drawn_cases = [case for cases in self._draw(space, tier) for case in cases]
+            self._past_thresholds[key] = threshold_cases(
+                space, self.constants, self.reach, drawn_cases, seed=self.seed, interpreted=tier == "interpret"
+            )
+        return self._past_thresholds[key]
 
     def configuration(self, case: Case, space: Space, tier: Tier, default: int) -> int:
         """The configuration number of autotuned kernels in this case."""

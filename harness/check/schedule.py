@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-from packproof.base.cores import available_cores
+from packproof.base.machine import available_cores
 from packproof.base.names import SLACK
 from packproof.base.stopwatch import pop_seconds
 from packproof.harness.check.counterexamples import CounterexampleTrial, counterexample_trials

@@ -13,6 +13,8 @@ from packproof.properties.cases import Case, Space
 
 T = TypeVar("T")
 Lengths = tuple[int, ...]
+_MOST_PLAIN_ROWS = 512  # tokens and sequences of a pack whose reference is computed in full
+_FIRST_EDGES = 4  # ends of chunks tried in one sequence, beside its last two; else it is cut in halves
 
 
 def shrink(
@@ -78,7 +80,9 @@ def _cost(case: Case) -> tuple[int, int, Lengths]:
 
 
 def _shorter_cases(case: Case, space: Space) -> Iterator[Case]:
-    for candidate in sorted(dict.fromkeys(_shorter_packs(case, space.chunk)), key=_cost):
+    # thousands of keys cost more than a sequence: without it first, then with fewer keys
+    key = _cost if case.key_lengths is None else lambda shorter: (len(shorter.lengths), _cost(shorter))
+    for candidate in sorted(dict.fromkeys(_shorter_packs(case, space.chunk)), key=key):
         if _cost(candidate) < _cost(case):
             shorter = space.fit(candidate)
             if shorter and _cost(shorter) < _cost(case):
@@ -86,6 +90,9 @@ def _shorter_cases(case: Case, space: Space) -> Iterator[Case]:
 
 
 def _shorter_packs(case: Case, chunk: int) -> Iterator[Case]:
+    if case.period:
+        yield from (case.with_lengths(case.lengths[:n]) for n in _nearer_counts(len(case.lengths)))
+        return
     if case.key_lengths is None:
         for lengths in (*_fewer_sequences(case.lengths), *_shorter_lengths(case.lengths, chunk)):
             shorter = case.with_lengths(lengths)
@@ -115,6 +122,14 @@ def _fewer_sequences(sequences: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
         run //= 2
 
 
+def _nearer_counts(n: int) -> Iterator[int]:
+    """Halves, then nearer and nearer to n, as in a binary search."""
+    distance = n
+    while distance := distance // 2:
+        yield n - distance
+        yield distance
+
+
 def _fewer_cuts(cuts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """Without one of the cuts, then with one of them nearer to the start."""
     for k in range(len(cuts)):
@@ -129,8 +144,9 @@ def _fewer_cuts(cuts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 def _shorter_lengths(lengths: Lengths, chunk: int) -> Iterator[Lengths]:
     n = len(lengths)
     for j, length in enumerate(lengths):
-        edges = {k * chunk + d for k in range(length // chunk + 1) for d in (-1, 0, 1)}
-        for shorter in {0, 1, 2, 3, length // 2, length - 1, *edges}:
+        n_chunks = length // chunk
+        edges = {k * chunk + d for k in (*range(_FIRST_EDGES), n_chunks - 1, n_chunks) for d in (-1, 0, 1)}
+        for shorter in {0, 1, 2, 3, length // 2, length - 1, *_nearer_counts(length), *edges}:
             if 0 <= shorter < length:
                 yield (*lengths[:j], shorter, *lengths[j + 1 :])
     for j in range(n - 1):
@@ -154,6 +170,8 @@ def _plain_changes(case: Case, space: Space) -> Iterator[Case]:
     )
     yield case.replace(slack=0, regime="normal", sizes=plain_size, seed=0)
     yield case.replace(key_lengths=None)
+    if case.n_tokens + len(case.lengths) <= _MOST_PLAIN_ROWS:
+        yield case.replace(period=0)
     for change in (
         {"sizes": plain_size},
         {"regime": "normal"},

@@ -3,6 +3,7 @@
 So the most telling cases of every property run before the rest of any.
 """
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from packproof.harness.check.failure import KnownFaults, ReplayInfo
 from packproof.harness.check.own_faults import error_verdicts, errors_as_verdicts, inconclusive_verdicts
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.request import PROFILES, Allowance
-from packproof.harness.check.rounds import CaseSelection
+from packproof.harness.check.rounds import NO_REACH, CaseSelection
 from packproof.harness.check.targets.target import CheckTarget
 from packproof.harness.process import CoreTime, Worker
 from packproof.harness.process.naming import Location
@@ -113,9 +114,17 @@ def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: C
             gradients=target.gradients,
             domain=declared.domain,
             conventions=declared.conventions,
+            page_sizes=declared.page_sizes,
             takes_cuts=declared.takes_cuts,
         ),
-        selection=CaseSelection(profile.examples, request.seed, share, target.empty_packs),
+        selection=CaseSelection(
+            profile.examples,
+            request.seed,
+            share,
+            target.empty_packs,
+            profile.reach if dtype == target.plainest_dtype else NO_REACH,
+            declared.constants,
+        ),
         allowance=profile.shrink,
         replay=ReplayInfo(
             target.address,
@@ -134,8 +143,11 @@ def evaluate_cells(target: CheckTarget, evaluator: Evaluator, cells: Sequence[Ce
     """The cells of one dtype: properties of the plan first, memory-filling ones after them, unpromised ones last."""
     laws, space, failed_properties = target.request.laws, target.space(cells[0].dtype), set[str]()
     questions = [cell for cell in cells if cell.unpromised and not target.unpromised]
+    start = time.monotonic()
     for fills_memory in (False, True):
         group = [c for c in cells if c not in questions and laws[c.property].fills_memory == fills_memory]
+        if fills_memory and len(group) < len(cells):
+            evaluator.kernel.slow_calls_until = slow_calls_until(start, time.monotonic())
         for event in alternate((c, evaluator.run_cell(c, laws[c.property], space)) for c in group):
             if isinstance(event, CellFinished) and event.verdict.status == "failed":
                 failed_properties.add(event.verdict.cell.property)
@@ -149,12 +161,20 @@ def evaluate_cells(target: CheckTarget, evaluator: Evaluator, cells: Sequence[Ce
     yield from alternate((c, with_question.run_cell(c, laws[c.property], space)) for c, with_question in evaluators)
 
 
+def slow_calls_until(start: float, now: float) -> float:
+    """The time until which properties that fill the memory may make slow calls: a third of the check is theirs.
+
+    start, now: when the other cells of the kernel and dtype began, and ended.
+    """
+    return now + (now - start) / 2
+
+
 def _with_question(evaluator: Evaluator, target: CheckTarget, cell: Cell) -> Evaluator:
     """The same evaluator for a promise that the kernel does not make: golden cases only, unless the answer counts."""
     declared = find_question(cell.property, cell.unpromised).with_promise(target.declared)
     assert declared is not None
     if not cell.counts:
-        selection = replace(evaluator.selection, examples={})
+        selection = replace(evaluator.selection, examples={}, reach=NO_REACH)
         evaluator = replace(evaluator, selection=selection, allowance=_QUESTION_ALLOWANCE)
     kernel = replace(evaluator.kernel, promises=declared.promises)
     return replace(evaluator, kernel=kernel, known_faults=_no_known_faults(target))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from packproof.base.lazy import export
 
 if TYPE_CHECKING:
+    from packproof.harness.process.child import KILLED
     from packproof.harness.process.gpus import gpu_environment, visible_gpus, worker_count
     from packproof.harness.process.parallel import differentiate_apart, run_on_every_core, run_side_by_side
     from packproof.harness.process.privilege import isolation_command
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from packproof.harness.process.zygote_client import import_path, isolate_zygotes, shared_zygote
 
 __all__ = [
+    "KILLED",
     "PROCESS_NAME",
     "CoreTime",
     "Decoder",
@@ -39,6 +41,7 @@ __all__ = [
 export(
     sys.modules[__name__],
     {
+        "packproof.harness.process.child": ("KILLED",),
         "packproof.harness.process.gpus": ("gpu_environment", "visible_gpus", "worker_count"),
         "packproof.harness.process.parallel": ("differentiate_apart", "run_on_every_core", "run_side_by_side"),
         "packproof.harness.process.privilege": ("isolation_command",),

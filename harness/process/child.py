@@ -18,6 +18,7 @@ from packproof.harness.process.worker_main import CHANNEL_LOST
 from packproof.harness.process.zygote import ABORT, KILL, STATUS
 from packproof.harness.process.zygote_client import ZygoteClient
 
+KILLED = "killed by SIGKILL (Killed)"  # as by the system, where memory has run out
 _GRACE_SECONDS = 2.0
 _ABORT_SECONDS = 20.0  # seconds for an aborted process to print its stack; a busy machine delays it
 _MAX_SHOWN = 2000  # characters of its output in a message
@@ -213,7 +214,7 @@ class Child:
         if code >= 0:
             return KernelFault("exited", f"exited with code {code} instead of returning{self._quoted_output()}")
         if -code == signal.SIGKILL:
-            return ProcessKilled("crashed", f"killed by SIGKILL (Killed){self._quoted_output()}")
+            return ProcessKilled("crashed", f"{KILLED}{self._quoted_output()}")
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         return KernelFault("crashed", f"killed by {name} ({signal.strsignal(-code)}){self._quoted_output()}")
 

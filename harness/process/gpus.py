@@ -6,7 +6,7 @@ import subprocess
 from functools import cache
 from itertools import takewhile
 
-from packproof.base.cores import available_cores
+from packproof.base.machine import available_cores
 
 WORKERS_PER_GPU = 8  # each keeps a core busy with references; its kernel's CUDA context takes half a GB or more
 

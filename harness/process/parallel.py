@@ -20,8 +20,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from packproof.base.cores import available_cores
 from packproof.base.errors import PackproofError, UsageError
+from packproof.base.machine import available_cores
 from packproof.base.records import RecordError, from_json, to_json
 from packproof.harness.process import gpus
 from packproof.harness.process.execution.fork import Fork, defer_interrupts, start_fork

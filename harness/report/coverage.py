@@ -1,13 +1,14 @@
 """The basis of a verdict: the judged cases, their boundary classes, and the refused calls."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from packproof.base.tuned import Tuned
 from packproof.base.wording import plural
 from packproof.harness.report.events import Limit, Status
 from packproof.properties.calling import (
+    BrokenReference,
     FailedCompilation,
     MachineLimit,
     OutsideDomain,
@@ -16,9 +17,11 @@ from packproof.properties.calling import (
     VacuousBound,
 )
 from packproof.properties.cases import Case
+from packproof.properties.thresholds import counts
 
 BOUNDARY = "a boundary between two sequences"
 NOT_KERNEL_REFUSALS = (
+    BrokenReference,
     MachineLimit,
     OutsideDomain,
     VacuousBound,
@@ -63,6 +66,8 @@ class Coverage:
     """Cases outside of the kernel's domain."""
     vacuous_bounds: list[VacuousBound] = field(default_factory=list)
     """Cases with an error bound too large to judge by."""
+    broken_references: list[BrokenReference] = field(default_factory=list)
+    """Cases at which the op's own reference breaks the law."""
     not_compiled: list[FailedCompilation] = field(default_factory=list)
     """Cases that torch.compile cannot compile."""
     slow_to_compile: list[SlowCompilation] = field(default_factory=list)
@@ -71,6 +76,8 @@ class Coverage:
     """The refusals, by `refusal_key`."""
     tuned: tuple[Tuned, ...] = ()
     """The autotuned kernels of the judged cases, with their configurations."""
+    largest: dict[str, int] = field(default_factory=dict)
+    """The largest judged size along each axis of thresholds."""
     comparison_counts: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By tensor, two numbers of comparisons with the reference: decisive ones, and vacuous ones, with a budget as large
     as the values."""
@@ -101,12 +108,15 @@ class Coverage:
         elif isinstance(refusal, VacuousBound):
             self.vacuous_bounds.append(refusal)
             self.required_classes |= classes
+        elif isinstance(refusal, BrokenReference):
+            self.broken_references.append(refusal)
         elif isinstance(refusal, FailedCompilation):
             self.not_compiled.append(refusal)
         elif refusal is not None:
             self.record_refusal(case, refusal)
         if compared:
             self.judged_examples += 1
+            self.largest = {axis: max(size, self.largest.get(axis, 0)) for axis, size in counts(case).items()}
             self.required_classes |= classes
             self.judged_classes |= classes
             self.has_boundary |= case.has_boundary
@@ -155,13 +165,30 @@ class Coverage:
         return tuple(tensor for tensor, (decisive, _) in self.comparison_counts.items() if not decisive)
 
     @property
+    def unasked(self) -> tuple[str, ...]:
+        """What the machine lacked the memory or the time for."""
+        limits = {note: limit for note, limit in self.unjudged_variants.items() if isinstance(limit, MachineLimit)}
+        examples = _share_text(self.too_large, plural(self.examples, "example"), "too large to be judged here")
+        return (*([examples] if examples else []), *(f"not judged {note}: {limit}" for note, limit in limits.items()))
+
+    @property
     def status(self) -> Status:
         """The status of the cell if nothing failed."""
-        if self.unreached_examples or self.slow_to_compile or self.unjudged_tensors:
+        if self.unreached_examples or self.slow_to_compile or self.unjudged_tensors or self.broken_references:
             return "inconclusive"
         if self.judged_examples:
             return "inconclusive" if self.missing else "passed"
         return "inconclusive" if self.refused_examples or self.vacuous_bounds else "skipped"
+
+    def _uninformative_cases(self) -> Iterator[str]:
+        """The numbers of cases that tell nothing of the kernel, with the reason."""
+        for cases, template in (
+            (self.broken_references, "no fault of the kernel in {}"),
+            (self.vacuous_bounds, "{} cannot be judged"),
+        ):
+            if cases:
+                share = f"{len(cases)} of {plural(self.examples, 'example')}"
+                yield f"{template.format(share)}: {cases[0]}"
 
     def reasons(self) -> Iterator[str]:
         """The reasons why the cell did not simply pass."""
@@ -172,9 +199,7 @@ class Coverage:
             yield f"the kernel refused every call: {next(iter(self.limits.values())).text}"
         elif self.judged_examples and self.missing:
             yield f"not judged: {', '.join(self.missing)}"
-        if self.vacuous_bounds:
-            reason = self.vacuous_bounds[0]
-            yield f"{len(self.vacuous_bounds)} of {plural(self.examples, 'example')} cannot be judged: {reason}"
+        yield from self._uninformative_cases()
         for tensor, (decisive, vacuous) in self.comparison_counts.items():
             if vacuous:
                 share = f"{vacuous} of {plural(decisive + vacuous, 'example')}"
@@ -186,15 +211,12 @@ class Coverage:
             head, _, tail = str(self.not_compiled[0]).partition("\n")
             text = f"{head} {tail.partition(chr(10))[0].strip()}" if head.endswith(":") else head
             yield f"not promised: torch cannot compile it in {len(self.not_compiled)} of {examples_text}: {text}"
-        for refusals, description in (
-            (self.outside_domain if self.judged_examples else [], "outside of the kernel's domain"),
-            (self.too_large, "too large to be judged here"),
-        ):
-            if refusals:
-                verb = "is" if len(refusals) == 1 else "are"
-                yield f"{len(refusals)} of {examples_text} {verb} {description}: {refusals[0]}"
+        if self.outside_domain and self.judged_examples:
+            yield _share_text(self.outside_domain, examples_text, "outside of the kernel's domain")
+        yield from self.unasked
         for note, limit in self.unjudged_variants.items():
-            yield f"not judged {note}: {limit}"
+            if not isinstance(limit, MachineLimit):
+                yield f"not judged {note}: {limit}"
         if self.values_only_examples:
             text = next(limit.text for limit in self.limits.values() if limit.gradients)
             judged_text = plural(self.judged_examples, "example")
@@ -204,3 +226,9 @@ class Coverage:
                 else f" in {self.values_only_examples} of {judged_text}"
             )
             yield f"gradients: refused{share} ({text})"
+
+
+def _share_text(refusals: Sequence[Refusal], examples_text: str, description: str) -> str:
+    """How many of the examples are described so, and why the first one is; "" for none."""
+    verb = "is" if len(refusals) == 1 else "are"
+    return f"{len(refusals)} of {examples_text} {verb} {description}: {refusals[0]}" if refusals else ""

@@ -9,6 +9,7 @@ from typing import Literal
 from packproof.base.tuned import Tuned
 from packproof.harness.report.maps.measurements import Evidence
 from packproof.properties.cases import Case
+from packproof.properties.thresholds import Crossed
 
 Tier = Literal["compile", "interpret", "eager", "gpu", "sanitizer"]
 Status = Literal["passed", "failed", "expected", "stale", "inconclusive", "skipped", "error"]
@@ -102,7 +103,7 @@ class Verdict:
     """How the kernel ran."""
     status: Status
     """The outcome.
-    - "passed": everything requested was judged and held;
+    - "passed": everything requested was judged and held, as far as the machine could be asked (`unasked`);
     - "failed": the law was broken;
     - "inconclusive": a boundary class in the kernel's domain was not judged, or every call was refused;
     - "skipped": the cell does not apply;
@@ -120,18 +121,29 @@ class Verdict:
     """Examples declined by the kernel."""
     classes: frozenset[str] = field(default_factory=frozenset)
     """Boundary classes of the judged examples."""
+    possible_classes: frozenset[str] = field(default_factory=frozenset)
+    """Boundary classes that the kernel's domain allows."""
     missing: tuple[str, ...] = ()
     """Boundary classes requested and not judged."""
     reason: str = ""
     """Why the cell did not simply pass."""
+    unasked: tuple[str, ...] = ()
+    """What the machine lacked the memory or the time for, and why. A pass says nothing about it."""
     limits: tuple[Limit, ...] = ()
     """The calls refused by the kernel."""
     domain: tuple[str, ...] = ()
     """The inferred conditions of the judged calls, if the kernel declares none."""
     failure: Failure | None = None
     """The smallest failing case, or None."""
+    thresholds: Crossed | None = None
+    """The constants of the kernel's source and how far beyond them it was judged, where cases go past them."""
     tuned: tuple[Tuned, ...] = ()
     """The autotuned kernels, with their judged configurations."""
+
+    @property
+    def label(self) -> str:
+        """The status as tables have it: "in part" for a pass that leaves something unasked."""
+        return "in part" if self.status == "passed" and self.unasked else self.status
 
     @property
     def failed(self) -> bool:

@@ -7,7 +7,8 @@ B       the magnitude op, the same op on absolute values; for a gradient, its vj
 u_out   with eta_out, the rounding of the stored dtype.
 u_op    the rounding of operands, if the kernel declares one.
 u_acc   the rounding of the accumulator.
-B_op    the effect of operand roundings of random signs (`drawn_roundings`); B where an op does not declare it.
+B_op    the effect of operand roundings of random signs (`drawn_roundings`); B where an op does not declare it. For
+        the delta rule B is drawn already: B_op is B, or B without the errors of sums where a kernel declares `cumsum`.
 B_E     the error of decays formed as differences of a cumulative sum, for kernels that declare `cumsum`.
 
 K_op = 4. K_acc = 32, or 8 together with B_E. K_acc is also 8 where B is derived from the reference (`running_error`):

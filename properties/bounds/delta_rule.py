@@ -22,11 +22,15 @@ at least 2^-14, and at least 2^-14 times the terms written with such an operand 
 the state, V of dy in its gradient, K and Q of keys and queries in the products with a score. A state that has decayed
 below 2^-14 may be lost entirely, and its budget judges nothing (`oracle.is_vacuous`).
 
-A kernel that promises `cumsum` forms decays as differences of sums over a chunk. The error of one sum is the sum of |g|
-over the chunk. It raises the events of u, of y and of the gradients read from a state. Such a kernel also finds the
-gradient of g from the gradients of its sums: it adds q · dq - k · dk over a chunk, and each of them is rounded with a
-random sign. The errors of decays are the same in q_i · dq_i and in k_j · dk_j. They remain where the gradient of g
-does: in the pairs with t between them.
+A kernel that promises `cumsum` forms decays as differences of running sums over a chunk (`running_sums`). The error E
+of a sum raises the events of u, of y and of the gradients read from a state. Such a kernel also finds the gradient of
+g from the gradients of its sums: it adds q · dq - k · dk over a chunk, and each of them is rounded with a random sign.
+The errors of decays are the same in q_i · dq_i and in k_j · dk_j. They remain where the gradient of g does: in the
+pairs with t between them.
+
+Sums of gates are fp32, whatever operands are rounded to. So B_op of such a kernel is drawn by itself, without E, and
+with the terms that the gradient of g sums (`gate_gradients`). One B for both would multiply the roundings of 16-bit
+operands by 1 + E, and exceed the values beside strong gates.
 """
 
 # mypy: allow-untyped-calls
@@ -39,14 +43,14 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from packproof.base.arguments import finite_scale
+from packproof.properties.bounds.gate_gradients import RunningSums, matvec, transposed_matvec
 from packproof.properties.bounds.magnitude_ops import (
     MAX_EXPONENT,
     UNDERFLOW,
-    chunk_sums,
     clamped_exponent,
-    with_derivative,
 )
 from packproof.properties.bounds.signs import Signs
+from packproof.properties.bounds.with_derivative import with_derivative
 from packproof.properties.declarations.promises import Promises
 from packproof.refs.delta_rule import L2_EPSILON
 from packproof.refs.gated import run_over_pack
@@ -59,7 +63,15 @@ _TWO_EVENTS = 2**0.5  # of the chunked form: the right-hand side of the triangul
 
 def delta_rule(promises: Promises, signs: Signs) -> Callable[..., Any]:
     """Make the delta rule, gated or not, with roundings of random signs, for a kernel with these promises."""
+    return _delta_rule(signs, RunningSums(promises) if promises.cumsum else None)
 
+
+def rounded_operands(promises: Promises, signs: Signs) -> Callable[..., Any]:
+    """As `delta_rule`, for the roundings of operands alone: the sums of gates are exact."""
+    return _delta_rule(signs, RunningSums(promises, exact=True) if promises.cumsum else None)
+
+
+def _delta_rule(signs: Signs, running_sums: RunningSums | None) -> Callable[..., Any]:
     def function(
         q: Tensor, k: Tensor, v: Tensor, *, beta: Tensor, g: Tensor | None = None, A_log: Tensor | None = None,
         dt_bias: Tensor | None = None, qk_l2norm: bool = False, beta_sigmoid: bool = False,
@@ -73,8 +85,10 @@ def delta_rule(promises: Promises, signs: Signs) -> Callable[..., Any]:
             beta = _Sigmoid.apply(signs, beta) if beta_sigmoid else beta
             gate = _gate(signs, g[0], A_log, dt_bias) if g else v.new_zeros(*v.shape[:2], 1)
             exponent = clamped_exponent(gate.detach().abs())
-            sums = chunk_sums([exponent], promises, exponent) if promises.cumsum else torch.zeros_like(exponent)
-            y_and_state: tuple[Tensor, Tensor] = _DeltaRule.apply(signs, promises, factor, S, v, q, k, gate, beta, sums)
+            sums = running_sums.errors_of_gates(exponent) if running_sums else torch.zeros_like(exponent)
+            y_and_state: tuple[Tensor, Tensor] = _DeltaRule.apply(
+                signs, running_sums, factor, S, v, q, k, gate, beta, sums
+            )
             return y_and_state
 
         gates = () if g is None else (g,)
@@ -118,8 +132,8 @@ class _DeltaRule(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, signs: Signs, promises: Promises, scale: float, S: Tensor, v: Tensor, q: Tensor, k: Tensor,
-        g: Tensor, beta: Tensor, sums: Tensor,
+        ctx: Any, signs: Signs, running_sums: RunningSums | None, scale: float, S: Tensor, v: Tensor, q: Tensor,
+        k: Tensor, g: Tensor, beta: Tensor, sums: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         M, ys, saved = S.abs(), [], []
         U, K, smallest_normal = torch.zeros_like(S[:, 0]), torch.zeros_like(S[:, :, 0]), signs.smallest_normal
@@ -128,18 +142,18 @@ class _DeltaRule(torch.autograd.Function):
             decay, row_factor = decays[t][..., None], row_factors[t]
             decayed = signs.rounded(decay, _decay_terms(decay, g[t])) * S
             M_decayed = decay * M
-            terms = v[t].abs() + _transposed_matvec(M_decayed, k[t].abs() + smallest_normal)
-            error = v[t] - _transposed_matvec(decayed, k[t])  # v - S'ᵀ k
+            terms = v[t].abs() + transposed_matvec(M_decayed, k[t].abs() + smallest_normal)
+            error = v[t] - transposed_matvec(decayed, k[t])  # v - S'ᵀ k
             b = beta[t][:, None]
             u = signs.rounded(b * error, b.abs() * terms * row_factor * _TWO_EVENTS)
             S = decayed + _outer(k[t], u)
             S = signs.rounded(S, _PARTIAL_SUM_ERROR * S.abs())
             U, K = torch.hypot(_MEMORY_PER_TOKEN * U, u), torch.hypot(_MEMORY_PER_TOKEN * K, k[t])
             M = _accumulate_terms(M_decayed, _outer(k[t], u), S, smallest_normal * (1 + U))
-            y_terms = _transposed_matvec(M, q[t].abs() + smallest_normal) + smallest_normal * U
-            ys.append(signs.rounded(scale * _transposed_matvec(S, q[t]), abs(scale) * y_terms * row_factor))
+            y_terms = transposed_matvec(M, q[t].abs() + smallest_normal) + smallest_normal * U
+            ys.append(signs.rounded(scale * transposed_matvec(S, q[t]), abs(scale) * y_terms * row_factor))
             saved.append((decayed, M_decayed, S, M, u, error, terms, smallest_normal * K))
-        ctx.signs, ctx.promises, ctx.scale, ctx.saved = signs, promises, scale, saved
+        ctx.signs, ctx.running_sums, ctx.scale, ctx.saved = signs, running_sums, scale, saved
         ctx.inputs = v, q, k, g, beta, row_factors
         return torch.stack(ys) if ys else v.clone(), signs.rounded(S, M)
 
@@ -154,17 +168,23 @@ class _DeltaRule(torch.autograd.Function):
             dy, row_factor, b, key_magnitude = scale * dys[t], row_factors[t], beta[t][:, None], k[t].abs()
             V, Q = torch.hypot(_MEMORY_PER_TOKEN * V, dy), torch.hypot(_MEMORY_PER_TOKEN * Q, scale * q[t])
             G, N = G + _outer(q[t], dy), torch.hypot(N, _outer(q[t], dy)).clamp(min=smallest_normal)
-            dq_terms = _matvec(M, dy.abs() + smallest_normal) + abs(scale) * key_terms
-            dq = rounded(_matvec(S, dy), dq_terms * row_factor)
-            du_terms = (_transposed_matvec(N, key_magnitude + smallest_normal) + smallest_normal * V) * _TWO_EVENTS
-            du = rounded(_transposed_matvec(G, k[t]), du_terms * row_factor)
+            dq_terms = matvec(M, dy.abs() + smallest_normal) + abs(scale) * key_terms
+            dq = rounded(matvec(S, dy), dq_terms * row_factor)
+            du_terms = (transposed_matvec(N, key_magnitude + smallest_normal) + smallest_normal * V) * _TWO_EVENTS
+            du = rounded(transposed_matvec(G, k[t]), du_terms * row_factor)
             du_magnitude = du.abs() + du_terms  # of v and of the value read from the state: they cancel later
             dv = rounded(b * du, (b * du).abs())
             dbeta = rounded((du * error).sum(-1), ((du.abs() + du_terms * row_factor) * terms).sum(-1))
             dk_terms = (
-                _matvec(N, u.abs() + smallest_normal) + _matvec(M_decayed, b.abs() * du_magnitude) + smallest_normal * Q
+                matvec(N, u.abs() + smallest_normal) + matvec(M_decayed, b.abs() * du_magnitude) + smallest_normal * Q
             )
-            dk = rounded(_matvec(G, u) - _matvec(decayed, b * du), dk_terms * row_factor)
+            dk = rounded(matvec(G, u) - matvec(decayed, b * du), dk_terms * row_factor)
+            if ctx.running_sums:
+                state, gradient = (S, M, dy.abs() + smallest_normal), (G, N, u.abs() + smallest_normal)
+                memory, channels = (decayed, M_decayed, (b * du).abs()), g.shape[-1]
+                read_terms = ctx.running_sums.terms(channels, q[t], dq, dq_terms, state)
+                written_terms = ctx.running_sums.terms(channels, k[t], dk, dk_terms, gradient, memory)
+                cumsum_terms_by_token.append(read_terms + written_terms)
             G = G - _outer(k[t], b * du)
             G = rounded(G, _PARTIAL_SUM_ERROR * G.abs())
             N = _accumulate_terms(N, _outer(k[t], b * du), G, smallest_normal * (1 + V))
@@ -172,17 +192,15 @@ class _DeltaRule(torch.autograd.Function):
             if g.shape[-1] == 1:
                 dg, dg_terms = dg.sum(-1, keepdim=True), dg_terms.sum(-1, keepdim=True)
             dg = rounded(dg, dg_terms * row_factor)
-            cumsum_terms = dq_terms * q[t].abs() + dk_terms * key_magnitude
-            cumsum_terms_by_token.append(cumsum_terms if g.shape[-1] > 1 else cumsum_terms.sum(-1, keepdim=True))
             decay = g[t].exp()[..., None]
             G, N = rounded(decay, _decay_terms(decay, g[t])) * G, decay * N
             token_gradients.append((dv, dq, dk, dg, dbeta))
         if not token_gradients:
             return None, None, None, G, *(torch.zeros_like(x) for x in (v, q, k, g, beta)), None
         dv, dq, dk, dg, dbeta = (torch.stack(x[::-1]) for x in zip(*token_gradients, strict=True))
-        if ctx.promises.cumsum:
+        if ctx.running_sums:
             cumsum_terms = torch.stack(cumsum_terms_by_token[::-1])
-            dg = dg + chunk_sums([rounded(torch.zeros_like(cumsum_terms), cumsum_terms)], ctx.promises, dg)
+            dg = dg + ctx.running_sums.errors_of_gradients(rounded(torch.zeros_like(cumsum_terms), cumsum_terms))
         N = N.maximum((smallest_normal * (1 + V))[:, None])
         return None, None, None, rounded(G, N), dv, dq, dk, dg, dbeta, None
 
@@ -198,13 +216,3 @@ def _accumulate_terms(M: Tensor, update: Tensor, S: Tensor, underflow: Tensor) -
 
 def _outer(k: Tensor, u: Tensor) -> Tensor:
     return k[..., None] * u[:, None]
-
-
-def _transposed_matvec(S: Tensor, q: Tensor) -> Tensor:
-    """Sᵀ q."""
-    return torch.bmm(q[:, None], S).squeeze(1)
-
-
-def _matvec(S: Tensor, u: Tensor) -> Tensor:
-    """S u."""
-    return torch.bmm(S, u[..., None]).squeeze(2)

@@ -9,7 +9,8 @@ from einops import einsum, repeat
 from torch import Tensor
 
 from packproof import refs
-from packproof.properties.bounds.magnitude_ops import UNDERFLOW, magnitude, with_derivative
+from packproof.properties.bounds.magnitude_ops import UNDERFLOW, magnitude
+from packproof.properties.bounds.with_derivative import with_derivative
 from packproof.refs.attention import attend_sequences
 
 

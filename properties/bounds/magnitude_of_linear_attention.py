@@ -11,13 +11,12 @@ from packproof.properties.bounds.magnitude_ops import (
     UNDERFLOW,
     MagnitudeOp,
     add_results,
-    chunk_sums,
     chunked_ssd,
     clamped_exponent,
     magnitude,
-    sequence_start_values,
-    with_derivative,
 )
+from packproof.properties.bounds.running_sums import prefix_sums, sequence_start_values
+from packproof.properties.bounds.with_derivative import with_derivative
 from packproof.properties.declarations.promises import Promises
 from packproof.refs.gated import run_over_pack
 from packproof.refs.recurrence import expand_groups, split_sequences
@@ -76,7 +75,7 @@ def simple_gla_cumsum(promises: Promises) -> MagnitudeOp:
         exponent = with_derivative(
             clamped_exponent(g.abs()), magnitude(g)
         )  # the gradient of any gate may have the errors of its sum
-        E = chunk_sums(split_sequences(exponent, cu_seqlens), promises, g)[..., None]
+        E = prefix_sums(split_sequences(exponent, cu_seqlens), promises, g)[..., None]
         q, k = (expand_groups(magnitude(x), v.shape[1]) for x in (q, k))
         states = None
         if initial_states is not None:

@@ -28,6 +28,8 @@ from torch.nn.functional import pad
 
 from packproof import refs
 from packproof.base.errors import ArgumentError
+from packproof.properties.bounds.running_sums import prefix_sums, sequence_start_values
+from packproof.properties.bounds.with_derivative import with_derivative
 from packproof.properties.declarations.promises import Promises
 from packproof.refs.low_precision import BLOCK
 from packproof.refs.recurrence import (
@@ -133,10 +135,10 @@ def _with_magnitudes(arguments: Mapping[str, Any], *linear_inputs: str) -> dict[
 def selective_scan_cumsum(promises: Promises) -> MagnitudeOp:
     """Make the magnitude op of a scan with decays formed as differences of cumulative sums of Δ A in chunks: B + B_E.
 
-    E is the sum of |log-decay| over the chunk of the token: the error of one cumulative sum, in units of roundoff. B_E
-    is the magnitude op with each input scaled by its E, plus the magnitude op with each output scaled by its E. E stays
-    in the graph, so the gradient of a log-decay has all terms of its chunk. A kernel has the same terms when it sums
-    the gradients of its cumulative sums.
+    E is the sum of |log-decay| from the start of the chunk to the token: the error of one cumulative sum, in units of
+    roundoff (`running_sums`). B_E is the magnitude op with each input scaled by its E, plus the magnitude op with each
+    output scaled by its E. E stays in the graph, so the gradient of a log-decay has all terms of its chunk. A kernel
+    has the same terms when it sums the gradients of its cumulative sums.
     """
 
     def magnitude_op(
@@ -147,7 +149,7 @@ def selective_scan_cumsum(promises: Promises) -> MagnitudeOp:
         run = partial(selective_scan, **step_options, cu_seqlens=cu_seqlens, **others)
         steps = [time_step(piece, delta_bias, delta_softplus) for piece in split_sequences(delta, cu_seqlens)]
         exponents = [clamped_exponent(magnitude(step)[..., None] * magnitude(A)) for step in steps]
-        E = chunk_sums(exponents, promises, delta[..., None] * A)
+        E = prefix_sums(exponents, promises, delta[..., None] * A)
         B, C = (expand_groups(magnitude(x), delta.shape[1]) for x in (B, C))
         states = (
             None if initial_states is None else magnitude(initial_states) * (1 + sequence_start_values(E, cu_seqlens))
@@ -173,7 +175,7 @@ def ssd_cumsum(promises: Promises) -> MagnitudeOp:
         step_options = {"dt": dt, "A": A, "dt_bias": dt_bias, "dt_softplus": dt_softplus}
         run = partial(ssd, **step_options, cu_seqlens=cu_seqlens, **others)
         steps = [time_step(piece, dt_bias, dt_softplus) for piece in split_sequences(dt, cu_seqlens)]
-        E = chunk_sums([clamped_exponent(magnitude(step) * magnitude(A)) for step in steps], promises, dt)[..., None]
+        E = prefix_sums([clamped_exponent(magnitude(step) * magnitude(A)) for step in steps], promises, dt)[..., None]
         B, C = (expand_groups(magnitude(x), dt.shape[1]) for x in (B, C))
         states = None
         if initial_states is not None:
@@ -209,24 +211,6 @@ def magnitude(x: Tensor | None) -> Tensor | None:
             f"magnitude: x is {description} but a tensor of floating-point values, or None, was expected"
         )
     return with_derivative(x.abs(), x)
-
-
-def with_derivative(value: Tensor, gradient_path: Tensor) -> Tensor:
-    """The value, with the derivative of `gradient_path`, itself possibly infinite."""
-    y: Tensor = _WithDerivative.apply(value.detach(), gradient_path)
-    return y
-
-
-class _WithDerivative(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, gradient_path: Tensor) -> Tensor:
-        ctx.shape = gradient_path.shape
-        expanded, _ = torch.broadcast_tensors(value, gradient_path)
-        return torch.clone(expanded)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return None, grads[0].sum_to_size(ctx.shape)
 
 
 def clamped_exponent(exponent: Tensor) -> Tensor:
@@ -309,23 +293,10 @@ def _silu_curvature(z: Tensor) -> Tensor:
     return sigma * (1 - sigma) * (2 + z.abs() * (1 - 2 * sigma).abs())
 
 
-def chunk_sums(log_decays: list[Tensor], promises: Promises, template: Tensor) -> Tensor:
-    """For each token the sum over its chunk.
-
-    Chunks start with each sequence if the kernel promises so, else with the pack.
-    """
-    blocks = log_decays if promises.independent or not log_decays else [torch.cat(log_decays)]
-    chunk = promises.chunk or max(len(template), 1)
-    chunks = [chunk_decays for block in blocks for chunk_decays in torch.split(block, chunk)]
-    return join_sequences(
-        [chunk_decays.sum(0, keepdim=True).expand_as(chunk_decays) for chunk_decays in chunks], template
-    )
-
-
-def sequence_start_values(E: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """E of the first token of each sequence (s, ...); zero for an empty sequence."""
-    return torch.cat([E[:0], *(piece[:1].sum(0, keepdim=True) for piece in split_sequences(E, cu_seqlens))])
-
-
 def add_results(a: Any, b: Any) -> Any:
     return tuple(x + y for x, y in zip(a, b, strict=True)) if isinstance(a, tuple) else a + b
+
+
+def cache_write(**arguments: Any) -> tuple[Tensor, ...]:
+    """What is copied has no error but that of its dtype."""
+    return tuple(cache.abs() for cache in refs.cache_write(**arguments))

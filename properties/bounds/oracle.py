@@ -91,8 +91,11 @@ def with_promises(answer: OracleAnswer, sample: Sample, promises: Promises) -> O
     u_saved = saved_output_roundoff(promises, dtypes.values())
     dtypes |= {gradient(n): x.dtype for n, x in sample.inputs.items()}
     u_op, bounds_by_roundoff = operand_roundoff(op, promises, token_dtype), answer.operand_bounds_by_roundoff
-    if op.operands is not None and u_op and u_op not in bounds_by_roundoff:
-        bounds_by_roundoff = {**bounds_by_roundoff, u_op: _operand_bounds(answer, sample, promises, u_op)}
+    if u_op and u_op not in bounds_by_roundoff:
+        if op.operands is not None:
+            bounds_by_roundoff = {**bounds_by_roundoff, u_op: _operand_bounds(answer, sample, promises, u_op)}
+        elif op.roundings is not None and op.roundings.operands is not None and promises.cumsum:
+            bounds_by_roundoff = {**bounds_by_roundoff, u_op: _first_order_operand_bounds(answer, sample, promises)}
     operand_bounds = bounds_by_roundoff.get(u_op, {})
 
     def tensor_budget(key: TensorKey, r: Tensor) -> Budget:
@@ -130,6 +133,19 @@ def _operand_bounds(answer: OracleAnswer, sample: Sample, promises: Promises, u_
     run = partial(vjp, gradients=any(key.is_gradient for key in answer.values))
     bounds = deviations(sample.op.operands, sample, promises, run, answer.values, signs, copies)
     return bounds if signs.underflowed else {key: B.fmin(answer.magnitudes[key]) for key, B in bounds.items()}
+
+
+def _first_order_operand_bounds(answer: OracleAnswer, sample: Sample, promises: Promises) -> dict[TensorKey, Tensor]:
+    """B_op of an op whose B is drawn: at most B, without the errors of fp32 sums (`Roundings.operands`)."""
+    roundings = sample.op.roundings
+    assert roundings is not None
+    assert roundings.operands is not None
+    signs = Signs(smallest_normal=SMALLEST_NORMAL[sample.token_dtype])
+    run = partial(vjp, gradients=any(key.is_gradient for key in answer.values))
+    copies = COPIES_OF_LARGE_STATES if answer.drawn_from_few else COPIES
+    operands = replace(roundings, make=roundings.operands)
+    bounds = deviations(operands, sample, promises, run, answer.values, signs, copies)
+    return {key: B.fmin(answer.magnitudes[key]) for key, B in bounds.items()}
 
 
 def is_derived(op: Op, promises: Promises) -> bool:

@@ -14,7 +14,10 @@ enlarge it.
 The gradient of a decay sums dW ∘ W over all pairs on both sides of it. In absolute values the sum grows with the number
 of pairs, with random signs by its root. For a parameter shared by all tokens the difference is a factor of the
 length of a sequence. A kernel that promises `cumsum` has the gradient from the gradients of its sums, C · dC - B · dB.
-Their roundings differ even where the values are the same (`_DecaySums`).
+Their roundings differ even where the values are the same (`_DecaySums`). Each sum has the
+roundings of the tokens that it sums: those from its own token to the end of the chunk that the kernel promises. The
+gradient of the state is rounded there, as a factor of the gradient of the chunk's last sum. States themselves have
+events once in 64 tokens, whatever the chunk, as where there are no sums.
 """
 
 # mypy: allow-untyped-calls
@@ -84,6 +87,11 @@ def linear_attention(promises: Promises, signs: Signs) -> Callable[..., Any]:
     return function
 
 
+def _tokens_of_a_sum(promises: Promises) -> int:
+    """The tokens over which gates are summed, at most those of a chunk."""
+    return min(promises.chunk or _CHUNK, _CHUNK) if promises.cumsum else _CHUNK
+
+
 def _chunked_recurrence(
     promises: Promises, signs: Signs, h: Tensor, X: Tensor, decays: Tensor, B: Tensor, C: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -91,23 +99,27 @@ def _chunked_recurrence(
 
     The docstring of this module has the formulas, and the factors that are rounded.
     """
-    ys, rounded = [X[:0]], signs.noisy
-    for chunk in zip(*(torch.split(x, _CHUNK) for x in (X, B, C, decays)), strict=True):
-        x, b, c = map(rounded, chunk[:3])
-        chunk_decays = chunk[3]
+    ys, rounded, tokens, is_stored = [X[:0]], signs.noisy, _tokens_of_a_sum(promises), True
+    for start in range(0, max(len(X), 1), tokens):  # an empty sequence hands its state on, and may round it
+        x, b, c = (rounded(token[start : start + tokens]) for token in (X, B, C))
+        chunk_decays, end = decays[start : start + tokens], start + len(x)
         L = refs.segsum(pad(chunk_decays.T, (1, 0))).exp()  # (h, 1 + t, 1 + t): the state enters as token 0
+        L_h, L_inside, L_X, L_end = L[:, 1:, 0], L[:, 1:, 1:], L[:, -1, 1:], L[:, -1, 0]
         if promises.cumsum:
             # decays get their gradients through the sums: these factors are 1, and L has no gradient
             read_factor, write_factor, end_factor = _DecaySums.apply(chunk_decays)
-            c, b, L = rounded(c * read_factor[..., None]), rounded(b * write_factor[..., None]), L.detach()
-        else:
-            end_factor = L.new_ones(L.shape[:1])
-        L_h, L_inside, L_X, L_end = L[:, 1:, 0], L[:, 1:, 1:], L[:, -1, 1:], L[:, -1, 0]
+            c, b = rounded(c * read_factor[..., None]), rounded(b * write_factor[..., None])
+            L_h, L_inside, L_X, L_end = (x.detach() for x in (L_h, L_inside, L_X, L_end))
         W = rounded(rounded(einsum(c, b, "i h n, j h n -> h i j")) * L_inside)
-        from_state = einsum(rounded(c * L_h.T[..., None]), rounded(h), "i h n, h p n -> i h p")
+        read = rounded(c * L_h.T[..., None])
+        from_state = einsum(read, rounded(h) if is_stored else h, "i h n, h p n -> i h p")
         ys.append(einsum(W, x, "h i j, j h p -> i h p") + from_state)
-        update = signs.noisy_gradient(einsum(rounded(x * L_X.T[..., None]), b, "j h p, j h n -> h p n"))
-        h = signs.noisy_gradient((L_end[:, None, None] * h + update) * end_factor[:, None, None])
+        update = einsum(rounded(x * L_X.T[..., None]), b, "j h p, j h n -> h p n")
+        is_stored = end // _CHUNK > start // _CHUNK or end == len(X)
+        h = L_end[:, None, None] * h + (signs.noisy_gradient(update) if is_stored else update)
+        if promises.cumsum:
+            h = h + (signs.noisy_gradient(h.detach() * end_factor[:, None, None]) - h.detach())  # adds 0
+        h = signs.noisy_gradient(h) if is_stored else h
     return torch.cat(ys), h
 
 

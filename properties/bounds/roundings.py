@@ -20,5 +20,9 @@ class Roundings:
     """The axes of heads; heads do not depend on each other."""
     state: Collection[str]
     """The axes of the state. The product of their sizes and `width` is the cost of a token."""
+    operands: Callable[[Promises, "Signs"], Callable[..., Any]] | None = None
+    """As `make`, for the roundings of operands alone, of a kernel that promises `cumsum`: its sums are fp32 though its
+    operands are rounded. None: as `make`.
+    """
     width: int = 1
     """A factor of the cost of a token."""

@@ -7,6 +7,7 @@ from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.properties.calling.call import (
+        BrokenReference,
         Call,
         FailedCompilation,
         MachineLimit,
@@ -20,17 +21,20 @@ if TYPE_CHECKING:
         SlowCompilation,
         VacuousBound,
     )
+    from packproof.properties.calling.pages import PagePlacement
     from packproof.properties.calling.signature import OFFSETS, call_signature, catches_all, named_metadata
     from packproof.properties.calling.tensor_key import TensorKey, gradient
 
 __all__ = [
     "OFFSETS",
+    "BrokenReference",
     "Call",
     "FailedCompilation",
     "MachineLimit",
     "Mode",
     "OutOfTime",
     "OutsideDomain",
+    "PagePlacement",
     "Placement",
     "Refusal",
     "Result",
@@ -48,6 +52,7 @@ export(
     sys.modules[__name__],
     {
         "packproof.properties.calling.call": (
+            "BrokenReference",
             "Call",
             "FailedCompilation",
             "MachineLimit",
@@ -61,6 +66,7 @@ export(
             "SlowCompilation",
             "VacuousBound",
         ),
+        "packproof.properties.calling.pages": ("PagePlacement",),
         "packproof.properties.calling.signature": ("OFFSETS", "call_signature", "catches_all", "named_metadata"),
         "packproof.properties.calling.tensor_key": ("TensorKey", "gradient"),
     },

@@ -149,6 +149,10 @@ class SlowCompilation(MachineLimit):
     """A compiler was still at work at the time limit, and at a longer one in a second call. This is no hang."""
 
 
+class TooSlow(MachineLimit):
+    """A call of this size would take longer than it may."""
+
+
 class FailedCompilation(Refusal):
     """torch.compile itself failed on a kernel without the promise `compilable`: it is not judged there."""
 
@@ -159,6 +163,10 @@ class OutOfTime(PackproofError):
 
 class VacuousBound(Refusal):
     """The error bound, derived or declared, is as large as the values: it cannot judge the kernel."""
+
+
+class BrokenReference(Refusal):
+    """The op's own reference breaks the law at this case. The declaration is incorrect; the kernel is not judged."""
 
 
 class OutsideDomain(Refusal):

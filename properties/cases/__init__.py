@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from packproof.properties.cases.domain import GATE, Domain, optional_inputs, size_names
     from packproof.properties.cases.drawing import draw, dtype_of
     from packproof.properties.cases.fitting import MAX_AXIS_SIZE
-    from packproof.properties.cases.layouts import BOUNDARY_CLASSES, Lengths, boundary_classes
+    from packproof.properties.cases.layouts import BOUNDARY_CLASSES, KEY_CLASSES, Lengths
     from packproof.properties.cases.result_tensors import DETACHED
     from packproof.properties.cases.sample import Sample
     from packproof.properties.cases.space import Space, golden_case, golden_cases, random_cases
@@ -19,6 +19,7 @@ __all__ = [
     "BOUNDARY_CLASSES",
     "DETACHED",
     "GATE",
+    "KEY_CLASSES",
     "MAX_AXIS_SIZE",
     "REGIME_DESCRIPTIONS",
     "STRONG_GATES",
@@ -27,7 +28,6 @@ __all__ = [
     "Lengths",
     "Sample",
     "Space",
-    "boundary_classes",
     "draw",
     "dtype_of",
     "golden_case",
@@ -45,7 +45,7 @@ export(
         "packproof.properties.cases.domain": ("Domain", "GATE", "optional_inputs", "size_names"),
         "packproof.properties.cases.drawing": ("draw", "dtype_of"),
         "packproof.properties.cases.fitting": ("MAX_AXIS_SIZE",),
-        "packproof.properties.cases.layouts": ("BOUNDARY_CLASSES", "Lengths", "boundary_classes"),
+        "packproof.properties.cases.layouts": ("BOUNDARY_CLASSES", "KEY_CLASSES", "Lengths"),
         "packproof.properties.cases.result_tensors": ("DETACHED",),
         "packproof.properties.cases.sample": ("Sample",),
         "packproof.properties.cases.space": ("Space", "golden_case", "golden_cases", "random_cases"),

@@ -19,7 +19,7 @@ REGIME_DESCRIPTIONS = {
     "strong gates": "some tokens forget all before them: logarithms of decays of -1e4, -1e9, -1e20 and down to -inf",
 }
 REGIMES = tuple(REGIME_DESCRIPTIONS)
-_PLAIN_FIELDS = ("dtype", "slack", "regime", "index_dtype", "seed", "configuration")
+_PLAIN_FIELDS = ("dtype", "slack", "period", "regime", "index_dtype", "seed", "configuration")
 STRONG_GATES = "strong gates"  # a regime only for ops with decays
 CUTS = "cuts"  # the argument by which a kernel cuts a pack over ranks itself
 _SEED_BITS = 40  # a seed of a run makes several seeds of cases, and properties that redraw add to these
@@ -64,6 +64,10 @@ class Case:
     """Token positions at which the pack is cut over ranks, in order, one fewer than ranks; None without ranks. The same
     position twice leaves the rank between without tokens.
     """
+    period: int = 0
+    """Sequences after which the pack repeats itself, of which the second half has the incoming gradients of the first
+    with the opposite sign; 0 where it does not. The reference computes one period for all.
+    """
     omitted: tuple[str, ...] = ()
     """Required inputs that the call leaves out. The reference has them at their neutral value."""
     configuration: int = 0
@@ -81,10 +85,19 @@ class Case:
         return sum(n > 0 for n in self.lengths) > 1
 
     @property
+    def half_period(self) -> int:
+        """The sequences that are drawn where the pack repeats itself; 0 where its lengths do not."""
+        half, n = self.period // 2, len(self.lengths)
+        if not half or n <= self.period or self.slack:
+            return 0
+        packings = (self.lengths, self.key_lengths or self.lengths)
+        return half if all(lengths == (lengths[:half] * (n // half + 1))[:n] for lengths in packings) else 0
+
+    @property
     def size_words(self) -> dict[str, int]:
         """The sizes given by the layout, by their words in `sizes`."""
         sequences, rows = len(self.lengths), self.n_tokens + self.slack
-        return {"longest": max(self.lengths, default=0), "rows": rows, "slots": sequences + 1}
+        return {"longest": max(self.lengths, default=0), "rows": rows, "slots": sequences + 1, "cells": rows + 1}
 
     def replace(self, **changes: Any) -> "Case":
         return dataclasses.replace(self, **changes)
@@ -119,6 +132,7 @@ class Case:
         words += [" ".join(f"{k}={v}" for k, v in self.sizes)] if self.sizes else []
         words += ["with " + ", ".join(self.present)] if self.present else []
         words += ["without " + ", ".join(self.omitted)] if self.omitted else []
+        words += [f"every {self.period} sequences alike"] if self.period else []
         words += [", ".join(self.float32) + " in fp32"] if self.float32 else []
         words += [", ".join(self.narrow) + " in 16 bits"] if self.narrow else []
         words += [f"{k}={v}" for k, v in self.options if v]
@@ -129,7 +143,14 @@ class Case:
 
     def to_json(self) -> dict[str, Any]:
         data = dataclasses.asdict(self)
-        omitted_if_empty = ("key_lengths", "cuts", "narrow", "omitted", "configuration")  # where they are empty
+        omitted_if_empty = (
+            "key_lengths",
+            "cuts",
+            "narrow",
+            "omitted",
+            "period",
+            "configuration",
+        )  # where they are empty
         return {name: value for name, value in data.items() if value or name not in omitted_if_empty}
 
     @classmethod
@@ -151,7 +172,7 @@ class Case:
             raise UsageError(f"case: regime is {data['regime']!r}, expected one of {', '.join(REGIMES)}")
         if data.get("index_dtype", "int32") not in ("int32", "int64"):
             raise UsageError(f"case: index_dtype is {data['index_dtype']!r}, expected int32 or int64")
-        for name, bits in (("slack", 31), ("configuration", 31), ("seed", _SEED_BITS)):
+        for name, bits in (("slack", 31), ("period", 31), ("configuration", 31), ("seed", _SEED_BITS)):
             # type, not isinstance: a bool is an int
             if type(data.get(name, 0)) is not int or not 0 <= data.get(name, 0) < 2**bits:
                 raise UsageError(f"case: {name} is {str(data[name])[:60]!r}, expected an integer from 0 to 2^{bits}")

@@ -3,11 +3,12 @@
 import dataclasses
 import math
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from packproof.base.axes import Axes, parse, role
 from packproof.properties.cases import values
@@ -25,15 +26,49 @@ its relative error is |x| roundoffs: 23 for this step, and 48 for the step of 1e
 
 def draw(op: Op, case: Case) -> Sample:
     """The tensors of a case."""
+    return _draw_repeated(op, case) if case.half_period else _draw_pack(op, case)
+
+
+def _draw_repeated(op: Op, case: Case) -> Sample:
+    """The tensors of a pack that repeats itself.
+
+    Incoming gradients of opposite signs keep the gradient of a shared input small while it is summed: a kernel may add
+    thousands of equal terms in any order, and its rounding errors would all point one way.
+    """
+    n, keys = case.half_period, case.key_lengths
+    half = _draw_pack(
+        op,
+        case.replace(
+            lengths=case.lengths[:n],
+            key_lengths=None if keys is None else keys[:n],
+            sizes=tuple(_sizes(case).items()),
+        ),
+    )
+    period = half.repeated(2 * n)
+    cotangents = {name: torch.cat([dy, -dy]) for name, dy in half.cotangents.items()}
+    whole = dataclasses.replace(period, cotangents=cotangents).repeated(len(case.lengths))
+    return dataclasses.replace(whole, period=case.period)
+
+
+def _sizes(case: Case) -> dict[str, int]:
+    return {k: int(case.size_words.get(str(v), v)) for k, v in case.sizes}
+
+
+def _draw_pack(op: Op, case: Case) -> Sample:
     options = dict(case.options)
     spec_numbers = dict(case.axes)
-    sizes = {k: int(case.size_words.get(str(v), v)) for k, v in case.sizes}
+    sizes = _sizes(case)
     specs = {n: parse(spec) for n, spec in (*op.inputs.items(), *op.outputs.items())}
     axes = {n: spec.alternatives[spec_numbers.get(n, 0)] for n, spec in specs.items()}
     input_names = [n for n in op.inputs if not specs[n].optional or n in case.present]
     index_dtype = getattr(torch, case.index_dtype)
-    layout_fields = (index_dtype, case.key_lengths, case.configuration, case.omitted)
-    without_tensors = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, *layout_fields)
+    layout_fields = {
+        "index_dtype": index_dtype,
+        "key_lengths": case.key_lengths,
+        "configuration": case.configuration,
+        "omitted": case.omitted,
+    }
+    without_tensors = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, **layout_fields)
     inputs = {
         n: _draw_integers(op, case, n, sizes)
         if n in op.integers
@@ -117,21 +152,25 @@ def _draw_decay(
 
 def _draw_integers(op: Op, case: Case, name: str, sizes: Mapping[str, int]) -> Tensor:
     distribution, _, axis = op.draws[name].partition("|")
-    integers = (_draw_slots if distribution == "slot" else _draw_positions)(case, name, sizes[axis])
+    if name in (op.pool or ())[:1] and op.slots_of_tokens:
+        integers = _draw_slots(case, name, sizes[axis], of_tokens=True)
+    else:
+        integers = _INTEGERS[distribution](case, name, sizes[axis])
     return integers.to(torch.int64 if case.seed % 2 else torch.int32)
 
 
-def _draw_slots(case: Case, name: str, slots: int) -> Tensor:
-    """A slot for each sequence.
+def _draw_slots(case: Case, name: str, slots: int, *, of_tokens: bool = False) -> Tensor:
+    """A slot for each sequence, or for each token; slack rows have none.
 
     Of four seeds the first gives slots in the order of the sequences, the others in random order. With the third seed
-    one sequence has no slot, with the fourth about half of them have none.
+    one sequence has no slot, with the fourth about half of them have none. So it is with tokens.
     """
-    n, pattern, g = len(case.lengths), case.seed % 4, _generator(case, name)
+    n, pattern, g = case.n_tokens if of_tokens else len(case.lengths), case.seed % 4, _generator(case, name)
     assigned_slots = torch.randperm(slots, generator=g)[:n] if pattern else torch.arange(n)
+    assigned_slots = functional.pad(assigned_slots, (0, case.slack if of_tokens else 0), value=-1)
     if pattern < 2 or not n:
         return assigned_slots
-    without_slot = torch.rand(n, generator=g) < (0.5 if pattern == 3 else 0)
+    without_slot = torch.rand(len(assigned_slots), generator=g) < (0.5 if pattern == 3 else 0)
     without_slot[int(torch.randint(n, (1,), generator=g))] = True
     return torch.where(without_slot, -1, assigned_slots)
 
@@ -145,6 +184,24 @@ def _draw_positions(case: Case, name: str, rows: int) -> Tensor:
     )
     start_kinds = torch.randint(len(starts), (1, len(lengths)), generator=_generator(case, name))
     return starts.gather(0, start_kinds)[0]
+
+
+def _draw_accepted(case: Case, name: str, drafts: int) -> Tensor:
+    """By how many tokens of the step before each request goes on: one, all, or any number between."""
+    return torch.randint(1, drafts + 1, (len(case.lengths),), generator=_generator(case, name))
+
+
+def _draw_counts(case: Case, name: str, most: int) -> Tensor:
+    """A count for the first piece of each sequence, from 0 to `most`."""
+    return torch.randint(most + 1, (len(case.lengths),), generator=_generator(case, name))
+
+
+_INTEGERS: Mapping[str, Callable[[Case, str, int], Tensor]] = {
+    "slot": _draw_slots,
+    "position": _draw_positions,
+    "accepted": _draw_accepted,
+    "once": _draw_counts,
+}
 
 
 def _cancel_token_pairs(op: Op, inputs: dict[str, Tensor], axes: Mapping[str, Axes], case: Case) -> None:

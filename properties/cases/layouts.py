@@ -3,6 +3,8 @@
 Lengths are scaled to the chunk C of the kernel and to the width W of a convolution's window: kernels break there.
 """
 
+import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -196,12 +198,29 @@ BOUNDARY_CLASSES = (
 )
 
 
+KEY_CLASSES = ("no keys", "1 key", "kC-1 keys", "kC keys", "kC+1 keys", "more than 3C keys")
+
+
+def key_classes(key_lengths: Lengths, chunk: int) -> frozenset[str]:
+    """The classes of the numbers of keys, of those in KEY_CLASSES."""
+    c = chunk
+    membership = (
+        0 in key_lengths,
+        1 in key_lengths,
+        any(n % c == c - 1 for n in key_lengths),
+        any(n and n % c == 0 for n in key_lengths),
+        any(n > c and n % c == 1 for n in key_lengths),
+        any(n > 3 * c for n in key_lengths),
+    )
+    return frozenset(itertools.compress(KEY_CLASSES, membership))
+
+
 def boundary_classes(lengths: Lengths, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> frozenset[str]:
     """The boundary classes of a layout, of the 27 in BOUNDARY_CLASSES."""
     n, c, w, total = len(lengths), chunk, width, sum(lengths)
     ends = list(accumulate(lengths))
     spans = [(e - length, e) for length, e in zip(lengths, ends, strict=True) if length]
-    starts_per_chunk = [sum(s // c == k for s, _ in spans if s) for k in range(total // c + 1)]
+    starts_per_chunk = Counter(s // c for s, _ in spans if s).values()
     empty = [length == 0 for length in lengths]
     membership = {
         "length 0": any(empty),

@@ -49,6 +49,8 @@ class Sample:
     """Lengths of the second packing; None where it is the first."""
     configuration: int = 0
     """As in a case."""
+    period: int = 0
+    """As in a case, as a hint: a rearranged pack may no longer repeat itself."""
     omitted: tuple[str, ...] = ()
     """As in a case; they are in `inputs`, at their neutral values."""
 
@@ -122,7 +124,7 @@ class Sample:
 
     @cached_property
     def slots(self) -> list[int]:
-        """The slot of each sequence in the op's pool, -1 where it has none."""
+        """The slot of each sequence, or of each row, in the op's pool, -1 where it has none."""
         assert self.op.pool is not None
         return [int(slot) for slot in self.inputs[self.op.pool[0]]]
 
@@ -134,6 +136,13 @@ class Sample:
         if role(axes) == "token":
             return slice(*self.offsets_of(axes)[j : j + 2])
         return slice(j, j + 1) if role(axes) == "sequence" else slice(None)
+
+    def spans(self, j: int, axes: Axes) -> list[slice]:
+        """The rows of sequence j as above; in a pool with a slot for each token, a row for each of its slots."""
+        if is_in_pool(axes) and self.op.slots_of_tokens:
+            slots = self.slots[self.offsets[j] : self.offsets[j + 1]]
+            return [slice(slot, slot + 1) for slot in slots if slot >= 0]
+        return [self.rows(j, axes)]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of an input or output."""
@@ -199,6 +208,22 @@ class Sample:
         keys = None if self.key_lengths is None else tuple(self.key_lengths[j] for j in order)
         return self._map_tensors(pick, lengths=tuple(self.lengths[j] for j in order), key_lengths=keys, slack=0)
 
+    def repeated(self, n_sequences: int) -> "Sample":
+        """This pack over and over, up to this number of sequences, without slack. Shared tensors stay."""
+        copies, n_more = divmod(n_sequences, len(self.lengths))
+
+        def repeat(x: Tensor, axes: Axes) -> Tensor:
+            if role(axes) == "shared":
+                return x
+            offsets = self.offsets_of(axes) if role(axes) == "token" else range(len(self.lengths) + 1)
+            return torch.cat([x[: offsets[-1]].repeat(copies, *[1] * (x.dim() - 1)), x[: offsets[n_more]]])
+
+        def repeat_lengths(lengths: tuple[int, ...]) -> tuple[int, ...]:
+            return lengths * copies + lengths[:n_more]
+
+        keys = None if self.key_lengths is None else repeat_lengths(self.key_lengths)
+        return self._map_tensors(repeat, lengths=repeat_lengths(self.lengths), key_lengths=keys, slack=0)
+
     def alone(self, j: int) -> "Sample":
         return self.select([j])
 
@@ -212,7 +237,8 @@ class Sample:
             if is_shared(axes) or (isinstance(y, int | float) and not x.is_floating_point()):
                 return x
             out = torch.full_like(x, y) if isinstance(y, int | float) else y.clone()
-            out[self.rows(j, axes)] = x[self.rows(j, axes)]
+            for rows in self.spans(j, axes):
+                out[rows] = x[rows]
             return out
 
         return self._merge_tensors(replacement, replace)
@@ -224,7 +250,8 @@ class Sample:
             if is_shared(axes):
                 return x
             out = x.clone()
-            out[self.rows(j, axes)] = y[self.rows(j, axes)]
+            for rows in self.spans(j, axes):
+                out[rows] = y[rows]
             return out
 
         return self._merge_tensors(replacement, replace)
@@ -251,7 +278,13 @@ class Sample:
         new_lengths = (*old_lengths[:j], n, *old_lengths[j + 1 :])
         lengths = self.lengths if keys and not single_packing else new_lengths
         key_lengths = self.key_lengths if single_packing or not keys else new_lengths
-        return dataclasses.replace(self._merge_tensors(replacement, resize), lengths=lengths, key_lengths=key_lengths)
+        changed = dataclasses.replace(
+            self._merge_tensors(replacement, resize), lengths=lengths, key_lengths=key_lengths
+        )
+        if not self.op.slots_of_tokens or lengths == self.lengths:
+            return changed
+        new_slots = [*self.slots[: min(start + n, end)], *[-1] * (n - end + start), *self.slots[end:]]
+        return changed.in_slots(new_slots)
 
     def followed_by(self, lengths: Sequence[int], slack: int) -> "Sample":
         """The pack followed by more sequences, then more slack rows, all zeros and without slots in a pool.
@@ -268,7 +301,9 @@ class Sample:
         extended = self._map_tensors(
             extend, lengths=(*self.lengths, *lengths), key_lengths=keys, slack=self.slack + slack
         )
-        return extended.in_slots([*self.slots, *[-1] * len(lengths)]) if self.op.pool else extended
+        if not self.op.pool:
+            return extended
+        return extended.in_slots([*self.slots, *[-1] * rows["token" if self.op.slots_of_tokens else "sequence"]])
 
     def in_slots(self, slots: Sequence[int]) -> "Sample":
         """The same sample with these slots of its sequences."""
@@ -281,7 +316,8 @@ class Sample:
 
         def fill(x: Tensor, axes: Axes) -> Tensor:
             end = self.offsets_of(axes)[-1]
-            return torch.cat([x[:end], torch.full_like(x[end:], value)]) if role(axes) == "token" else x
+            fills = role(axes) == "token" and x.is_floating_point()
+            return torch.cat([x[:end], torch.full_like(x[end:], value)]) if fills else x
 
         return self._map_tensors(fill)
 
@@ -315,7 +351,7 @@ class Sample:
         """The tensors, with one span of rows of each sequence from `replacements`. Only tensors along tokens change."""
         merged = dict(tensors)
         for name, x in tensors.items():
-            if role(self.axes[name]) == "token":
+            if role(self.axes[name]) == "token" and name not in (self.op.pool or ())[:1]:
                 merged[name] = x.clone()
                 for j, position in enumerate(last_positions):
                     rows = span(j, position, self.axes[name])
@@ -323,7 +359,7 @@ class Sample:
         return merged
 
     def piece(self, spans: Sequence[Span]) -> "Sample":
-        """The pack of these spans, with positions shifted by their starts.
+        """The pack of these spans, with positions shifted by their starts; counts of first pieces are 0 in later ones.
 
         The caller sets the states entering a span and the incoming gradients of the states leaving it.
         """
@@ -336,9 +372,10 @@ class Sample:
 
         piece = self._map_tensors(pick, lengths=tuple(b - a for _, a, b in spans), slack=0)
         span_starts = torch.tensor([a for _, a, _ in spans], dtype=torch.int64)
-        positions = self.op.integers - {*(self.op.pool or ())[:1]}
-        shifted_positions = {n: x + span_starts.to(x.dtype) for n, x in piece.inputs.items() if n in positions}
-        return dataclasses.replace(piece, inputs={**piece.inputs, **shifted_positions})
+        positions, once = self.op.integers_drawn("position"), self.op.integers_drawn("once")
+        shifted = {n: x + span_starts.to(x.dtype) for n, x in piece.inputs.items() if n in positions}
+        counted = {n: torch.where(span_starts > 0, 0, x) for n, x in piece.inputs.items() if n in once}
+        return dataclasses.replace(piece, inputs={**piece.inputs, **shifted, **counted})
 
     def _map_tensors(self, f: Any, **changes: Any) -> "Sample":
         return dataclasses.replace(

@@ -20,6 +20,7 @@ from packproof.properties.cases.case import CUTS, REGIMES, STRONG_GATES, Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.fitting import fit_case, fit_sizes
 from packproof.properties.cases.layouts import (
+    BOUNDARY_CLASSES,
     DEFAULT_CHUNK,
     DEFAULT_WIDTH,
     Lengths,
@@ -30,6 +31,7 @@ from packproof.properties.cases.layouts import (
     golden_layouts,
     golden_segment_layouts,
     golden_window_layouts,
+    key_classes,
     layouts,
     second_packing_lengths,
     segment_layouts,
@@ -235,8 +237,16 @@ class Space:
         return int(sizes[self.op.window]) if self.op.window else DEFAULT_WIDTH
 
     def boundary_classes(self, case: Case) -> frozenset[str]:
-        """The boundary classes of a case of this space."""
-        return boundary_classes(case.lengths, self.chunk, self.width(dict(case.sizes)))
+        """The boundary classes of a case of this space, with those of its keys where keys are free."""
+        of_keys = key_classes(case.key_lengths or case.lengths, self.chunk) if self.frees_keys else frozenset[str]()
+        return of_keys | boundary_classes(case.lengths, self.chunk, self.width(dict(case.sizes)))
+
+    @cached_property
+    def possible_classes(self) -> frozenset[str]:
+        """The boundary classes that the domain allows."""
+        if not self.domain:
+            return frozenset(BOUNDARY_CLASSES)
+        return frozenset[str]().union(*map(self.boundary_classes, golden_cases(self)))
 
     @property
     def takes_cuts(self) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from packproof.properties.declarations.promises import Promises
     from packproof.properties.declarations.questions import OF_KERNELS, OF_PEERS, find_question, open_questions
+    from packproof.properties.declarations.source_constants import source_constants
 
 __all__ = [
     "DEFAULT_DTYPES",
@@ -42,6 +43,7 @@ __all__ = [
     "open_questions",
     "parse_declaration",
     "refusal_texts",
+    "source_constants",
     "with_required_inputs",
 ]
 
@@ -65,5 +67,6 @@ export(
         ),
         "packproof.properties.declarations.promises": ("Promises",),
         "packproof.properties.declarations.questions": ("OF_KERNELS", "OF_PEERS", "find_question", "open_questions"),
+        "packproof.properties.declarations.source_constants": ("source_constants",),
     },
 )

@@ -12,6 +12,7 @@ from packproof.properties.calling.signature import call_signature, catches_all, 
 from packproof.properties.cases.case import CUTS
 from packproof.properties.cases.domain import KEY_OFFSETS, Domain, optional_inputs
 from packproof.properties.declarations.promises import Promises
+from packproof.properties.declarations.source_constants import MAX_CONSTANTS, source_constants
 from packproof.properties.ops.op import Op
 from packproof.properties.snippets.pasted_lines import PastedLines, advice
 from packproof.properties.snippets.suggested_adapter import suggested_adapter
@@ -55,6 +56,8 @@ class Declaration:
     """Whether inputs with the same alternative forms may have different ones in one call."""
     conventions: tuple[str, ...] = ()
     """Alternative conventions of its adapter, as texts."""
+    page_sizes: tuple[int, ...] = ()
+    """The rows of a page, where its keys or slots lie in the pages of a cache."""
     float32: tuple[str, ...] = ()
     """Inputs supported in fp32 beside bf16 or fp16 tokens."""
     narrow: tuple[str, ...] = ()
@@ -63,6 +66,8 @@ class Declaration:
     """The values of options fixed by the kernel, which has no argument for them."""
     own_parameters: tuple[str, ...] = ()
     """The names of the parameters that an nn.Module owns."""
+    constants: tuple[int, ...] = ()
+    """The integers in its source, in order (`source_constants`)."""
     by_author: bool = False
     """Whether its author declared it, with `packproof.kernel` or `adapt`."""
 
@@ -178,7 +183,9 @@ def describe_kernel(function: Callable[..., Any]) -> dict[str, Any]:
         "catch_all": catches_all(signature),
         "declared": getattr(function, _MARK, {}),
         "conventions": conventions,
+        "page_sizes": list(getattr(function, "page_sizes", ())),
         "own_parameters": [name for name, _ in getattr(function, "named_parameters", tuple)()],
+        "constants": source_constants(function),
     }
 
 
@@ -221,8 +228,10 @@ def parse_declaration(description: dict[str, Any], target: str) -> Declaration:
             required=tuple(str(n) for n in description.get("required", ())),
             catch_all=description.get("catch_all") is True,
             own_parameters=tuple(str(n) for n in description.get("own_parameters", ())),
+            constants=tuple(n for n in description.get("constants", ()) if type(n) is int)[:MAX_CONSTANTS],
             by_author=bool(options),
             conventions=tuple(str(words) for words in description.get("conventions", ()))[:_MAX_CONVENTIONS],
+            page_sizes=tuple(size for size in description.get("page_sizes", ()) if type(size) is int and size > 0),
         )
         return declaration.restricted_to(Domain.of(options.get("domain", ())))
     except (TypeError, AttributeError) as error:

@@ -46,7 +46,9 @@ class Promises:
     `segment` and continued then has the bits of one run.
     """
     cumsum: bool = False
-    """Decays are differences of a cumulative sum inside a chunk. Their error grows with the sum."""
+    """Decays are differences of a cumulative sum from the start of a chunk. Their error grows with the sum up to the
+    token, and the sum itself is not rounded as operands are.
+    """
     segment: int | None = None
     """Tokens between two hand-overs of the state to another program, a multiple of `chunk`; None: the chunk. Layouts at
     its edges are added if no other layout is that long.

@@ -1,5 +1,6 @@
 """Comparison of two runs, row by row, and the worst element where they disagree."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -54,10 +55,8 @@ class RowMap:
             return row, -1
         if role(self.axes) == "shared":
             return -1, -1
-        for j in range(len(self.offsets) - 1):
-            if self.offsets[j] <= row < self.offsets[j + 1]:
-                return j, row - self.offsets[j]
-        return -1, row - self.offsets[-1]
+        j = bisect_right(self.offsets, row) - 1  # the last of several that start here: the others are empty
+        return (j if j < len(self.offsets) - 1 else -1), row - self.offsets[j]
 
     def index(self, sequence: int, position: int) -> tuple[int, ...]:
         """The leading index of a position, () for a shared tensor. The inverse of `locate`."""

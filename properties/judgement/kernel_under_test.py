@@ -1,5 +1,6 @@
 """The kernel under test, for properties: run a sample, compare it with the oracle or another run, judge a case."""
 
+import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -9,10 +10,12 @@ from torch import Tensor
 
 from packproof.base.axes import is_shared
 from packproof.base.errors import KernelFault
+from packproof.base.machine import lacks_host_memory, limited_to_free_memory
 from packproof.base.stopwatch import span
 from packproof.base.tuned import Tuned, merge_tuned
 from packproof.properties.bounds.budget import Budget
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, require_decisive
+from packproof.properties.bounds.repeated_packs import repeated_answer, repeats_itself
 from packproof.properties.bounds.two_runs import budget_of_two_runs
 from packproof.properties.calling.call import (
     FailedCompilation,
@@ -67,6 +70,8 @@ class KernelUnderTest:
     """The supported calls."""
     conventions: tuple[str, ...] = ()
     """Alternative conventions of its adapter, as texts."""
+    page_sizes: tuple[int, ...] = ()
+    """The rows of a page, where its keys or slots lie in the pages of a cache."""
     takes_cuts: bool = False
     """Whether it takes `cuts`, the positions at which it cuts the pack over ranks of its own."""
     convention: str = ""
@@ -75,6 +80,8 @@ class KernelUnderTest:
     """Whether a call ran Triton programs in the interpreter."""
     refusals: list[Refusal] = field(default_factory=list)
     """Declined calls of optional parts of a property."""
+    slow_calls_until: float = math.inf
+    """The time until which properties that fill the memory may make calls of many seconds, by time.monotonic."""
     tuned: dict[int, tuple[Tuned, ...]] = field(default_factory=dict)
     """The autotuned kernels by the number of their configuration."""
     cache: RunCache = field(default_factory=RunCache)
@@ -180,11 +187,20 @@ class KernelUnderTest:
         """
         with span("reference"):
             key = (sample.digest, self.gradients, self._budget_promises, copies)
-            answer = self.cache.answers.get(
-                key, lambda: oracle_answer(sample, self.promises, gradients=self.gradients, copies=copies)
-            )
+            answer = self.cache.answers.get(key, lambda: self._answer(sample, copies))
         require_decisive(answer, sample, self.promises)
         return answer
+
+    def _answer(self, sample: Sample, copies: int | None) -> OracleAnswer:
+        if repeats_itself(sample):
+            return repeated_answer(sample, self.promises, lambda part: self.expect(part, copies))
+        try:
+            with limited_to_free_memory():
+                return oracle_answer(sample, self.promises, gradients=self.gradients, copies=copies)
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_host_memory(error):
+                raise
+            raise MachineLimit(f"the reference does not fit into the memory of this machine: {error}") from error
 
     @property
     def _budget_promises(self) -> Hashable:

@@ -242,8 +242,8 @@ def _metadata(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     empty_pack = sample.select([])
     with kernel.optional(note := "with zero sequences"):
         for key, x in kernel.run(empty_pack, note=note).items():
-            pool = kernel.op.pool
-            expected_value = empty_pack.inputs[pool[1]] if pool and key.name == pool[2] else torch.zeros_like(x)
+            pool = {after: before for before, after in kernel.op.pools}.get(key.name)
+            expected_value = empty_pack.inputs[pool] if pool else torch.zeros_like(x)
             yield from Comparison(
                 key, x, expected_value, kernel.row_map(key, empty_pack), baseline_name="expected", note=note
             ).violations()
@@ -287,7 +287,7 @@ def _compare_with_empty_sequences(
                 getattr(padded, kind)[name] = torch.cat([x, getattr(extended, kind)[name][n:]])
             else:
                 getattr(padded, kind)[name] = x
-    if kernel.op.pool:
+    if kernel.op.pool and not kernel.op.slots_of_tokens:
         padded = padded.in_slots([*sample.slots, -1])
     note = "with empty sequences put in"
     actual = kernel.run(padded.select(order), note=note)

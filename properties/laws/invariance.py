@@ -67,6 +67,7 @@ REFERENCE = Property(
     _reference,
     cases=_cases_with_long_sums,
     shares="reference",
+    crosses_thresholds=True,
     illustration=Illustration(
         "|f(S) − r(S)| ≤ budget,   |f′(S) − r′(S)| ≤ budget,   r: the same mathematics in float64, token by token",
         ("kernel", _PACK),
@@ -93,14 +94,15 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         if not kernel.is_shared(key, sample):
             for j, run in separate_runs.items():
                 axes = kernel.row_map(key, sample).axes
-                rows, separate_rows = sample.rows(j, axes), separate_samples[j].rows(0, axes)
-                packed_origin, separate_origin = (
-                    Origin(sample, rows.start),
-                    Origin(separate_samples[j], separate_rows.start),
-                )
-                yield from kernel.agree(
-                    key, x[rows], run[key][separate_rows], packed_origin, against=separate_origin, other="alone"
-                )
+                spans = zip(sample.spans(j, axes), separate_samples[j].spans(0, axes), strict=True)
+                for rows, separate_rows in spans:
+                    packed_origin, separate_origin = (
+                        Origin(sample, rows.start),
+                        Origin(separate_samples[j], separate_rows.start),
+                    )
+                    yield from kernel.agree(
+                        key, x[rows], run[key][separate_rows], packed_origin, against=separate_origin, other="alone"
+                    )
         elif covers_all and separate_runs and not sees_nothing:  # queries not run alone add to a sink's gradient too
             summands = [run[key] for run in separate_runs.values()]
             yield from kernel.agree(
@@ -175,7 +177,8 @@ def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         rerun = _Rerun(sample, changed_sample, before, after, note, has_budget=not is_poisoned)
         for key in after:
             if not kernel.is_shared(key, sample):
-                yield from rerun.compare_rows(kernel, key, sample.rows(j, kernel.row_map(key, sample).axes))
+                for rows in sample.spans(j, kernel.row_map(key, sample).axes):
+                    yield from rerun.compare_rows(kernel, key, rows)
 
 
 def _cases_with_neighbours(_space: Space, drawn_cases: Collection[Case]) -> list[Case]:
@@ -273,10 +276,12 @@ def _permutation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
             continue
         axes = kernel.row_map(key, sample).axes
         for new, old in enumerate(order):
-            rows, permuted_rows = sample.rows(old, axes), permuted.rows(new, axes)
-            origin, permuted_origin = Origin(sample, rows.start), Origin(permuted, permuted_rows.start)
-            actual, expected = before[key][rows], x[permuted_rows]
-            yield from kernel.agree(key, actual, expected, origin, against=permuted_origin, other="permuted", note=note)
+            for rows, permuted_rows in zip(sample.spans(old, axes), permuted.spans(new, axes), strict=True):
+                origin, permuted_origin = Origin(sample, rows.start), Origin(permuted, permuted_rows.start)
+                actual, expected = before[key][rows], x[permuted_rows]
+                yield from kernel.agree(
+                    key, actual, expected, origin, against=permuted_origin, other="permuted", note=note
+                )
 
 
 def _cases_with_several_sequences(_space: Space, drawn_cases: Collection[Case]) -> list[Case]:

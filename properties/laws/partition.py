@@ -23,6 +23,7 @@ from packproof.properties.laws.pieces import Pieces
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.state_passing import cases_with_states
 from packproof.properties.laws.violation import Violation
+from packproof.properties.ops.op import Op
 
 _RANK_NOTE = "on one of the ranks"
 _ONE_DRAWN_CASE_IN = 24
@@ -81,7 +82,12 @@ def _can_hand_on(kernel: KernelUnderTest, case: Case) -> bool:
     if kernel.op.carry is not None:
         initial, _, return_option = kernel.op.carry
         return initial in case.present and bool(dict(case.options).get(return_option))
-    return bool(kernel.op.integers) and kernel.op.integers.issubset(case.present)
+    return _hands_on(kernel.op) and kernel.op.integers.issubset(case.present)
+
+
+def _hands_on(op: Op) -> bool:
+    """Whether an op without `carry` hands on states in a pool, or positions."""
+    return op.pool is not None or bool(op.integers_drawn("position"))
 
 
 def _run_with_cuts(kernel: KernelUnderTest, sample: Sample, case: Case) -> Tensors:
@@ -232,7 +238,9 @@ def _partition_skip_reason(space: Space) -> str:
     if space.takes_cuts:
         reason = "its error budget has the cumulative sums of chunks, which begin elsewhere on a rank"
         return reason if space.promises.cumsum else ""
-    if space.op.carry is None and not space.op.integers:
+    if space.op.keeps_drafts:
+        return "a step of drafts goes on from the step before it: `pool`"
+    if space.op.carry is None and not _hands_on(space.op):
         return f"{space.op.name} has no state and no positions to hand on, and the kernel takes no {CUTS}"
     required = space.op.carry or sorted(space.op.integers)
     missing = [n for n in required if n in space.missing_names]

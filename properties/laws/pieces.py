@@ -45,19 +45,20 @@ class Pieces:
     @cached_property
     def _samples_and_runs(self) -> tuple[list[Sample], list[Tensors]]:
         """The pieces as samples with their entering states, and the runs that computed these states."""
-        initial, final = self._state_names
         pieces, runs = [self.sample.piece(spans) for spans in self.piece_spans], []
-        if initial:
-            state = self.sample.inputs[initial].clone()
+        if carried := self.sample.op.carried_states:
+            states = {initial: self.sample.inputs[initial].clone() for initial, _ in carried}
             for k, (piece, spans) in enumerate(zip(pieces, self.piece_spans, strict=True)):
                 rows, later_sequences = (
                     self._rows_of_states(spans),
                     {j for later_spans in self.piece_spans[k + 1 :] for j in _sequence_numbers(later_spans)},
                 )
-                pieces[k] = dataclasses.replace(piece, inputs={**piece.inputs, initial: state[rows]})
+                entering = {initial: state[rows] for initial, state in states.items()}
+                pieces[k] = dataclasses.replace(piece, inputs={**piece.inputs, **entering})
                 if not later_sequences.isdisjoint(_sequence_numbers(spans)) or not self._has_gradients:
                     runs.append(self.kernel.run(pieces[k], gradients=False, note=self.note))
-                    state[rows] = runs[-1][TensorKey(final)].to(state.dtype)
+                    for initial, final in carried:
+                        states[initial][rows] = runs[-1][TensorKey(final)].to(states[initial].dtype)
         elif not self._has_gradients:
             runs = [self.kernel.run(piece, gradients=False, note=self.note) for piece in pieces]
         return pieces, runs

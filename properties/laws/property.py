@@ -81,6 +81,8 @@ class Property:
     """The results that it has in common with other properties: "reference" (the reference's answers), "runs" (plain
     runs of the kernel) or "nothing". Properties with the same value run in one process.
     """
+    crosses_thresholds: bool = False
+    """It also judges cases past the constants of the kernel's source and past powers of two, in one dtype."""
     judges_empty_packs: bool = False
     """Its law names packs without tokens: it draws them for every kernel."""
     varies_with_seed: bool = False

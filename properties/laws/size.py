@@ -1,16 +1,14 @@
 """Sizes for a GPU only: memory past 2^32 elements, 131,072 sequences, 65,536 chunks of 256 tokens."""
 
 import dataclasses
-import math
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 
 from packproof.base.axes import role
 from packproof.base.errors import KernelFault
 from packproof.base.law_names import LAWS
-from packproof.properties.calling.call import MachineLimit, OutsideDomain, Placement
+from packproof.properties.calling.call import MachineLimit, OutsideDomain, Placement, SlowCompilation, TooSlow
 from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
@@ -20,31 +18,13 @@ from packproof.properties.cases.space import Space, golden_case
 from packproof.properties.judgement.comparison import Origin
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.call_contract import STRIDES_REFUSED
+from packproof.properties.laws.large_calls import Limits, require_time
 from packproof.properties.laws.property import Illustration, Property, needs_gpu
 from packproof.properties.laws.violation import Violation
 
 FAR_PLACEMENTS: tuple[Placement, ...] = ("beyond 2^31", "beyond 2^32")
 WIDE_TOKEN = 64  # elements of a token: at this width 2^32 elements are a realistic number of tokens
 SHORT_HISTORY = 16
-_FAR_ABOVE = 16
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """Sizes that packs have to go past, and how the time of such a call is estimated."""
-
-    sequences: int = 131_071
-    """Twice the range of 16 bits, which is also the limit of the second and third axis of a grid."""
-    tokens: int = 65_535 * 256
-    """As many chunks, of up to 256 tokens, as these axes have programs."""
-    history: int = 4097 * 4096
-    """More tokens than `tokens`, in whole chunks."""
-    elements: tuple[int, ...] = (2**32, 2**31)
-    """The first that fits the memory counts."""
-    fractions: tuple[int, ...] = (2**14, 2**12, 2**10)
-    """Of a size, the smallest first: the times of two neighbours give that of the whole."""
-    clock: Callable[[], float] = time.monotonic
-    """Seconds now."""
 
 
 def _size(kernel: KernelUnderTest, case: Case, limits: Limits) -> Iterator[Violation]:
@@ -55,7 +35,8 @@ def _size(kernel: KernelUnderTest, case: Case, limits: Limits) -> Iterator[Viola
     chunks by zeros before its tokens, if a few zeros change nothing.
 
     Wide tokens, or short sequences with wide states, are repeated past 2^32 elements. Every copy of a pack has to
-    compute the same as the pack alone. Calls beyond the memory of the GPU or the time limit are not judged.
+    compute the same as the pack alone. Where the memory of the GPU is too small for the backward pass, the values are
+    judged alone. Calls beyond the memory or the time are not judged, and the verdict says which.
     """
     sample = kernel.sample(case)
     if not sum(case.lengths):
@@ -80,11 +61,30 @@ def _max_elements_per_token(sample: Sample) -> int:
 def _check_small_pack(kernel: KernelUnderTest, sample: Sample, limits: Limits) -> Iterator[Violation]:
     for name in _movable_tensors(kernel, sample) if kernel.domain.allows_strides else ():
         for placement in FAR_PLACEMENTS:
-            yield from _check_far_rows(kernel, sample, name, placement)
+            with _as_far_as_possible(kernel, _far_rows_note(name, placement)):
+                yield from _check_far_rows(kernel, sample, name, placement)
     copies = max(limits.sequences // len(sample.lengths), limits.tokens // sample.offsets[-1]) + 1
     passed = f"{limits.sequences:,} sequences and 65,535 chunks of 256 tokens"
-    with kernel.optional():
-        yield from _check_copies(kernel, sample, limits, copies, passed)
+    with kernel.optional(), _as_far_as_possible(kernel, f"past {passed}"):
+        try:
+            yield from _check_copies(kernel, sample, limits, copies, passed)
+        except MachineLimit as limit:
+            if not (yield from _check_values_alone(limit, kernel, sample, limits, copies, passed)):
+                raise
+            limit.note = f"the gradients past {passed}"
+            kernel.refusals.append(limit)
+
+
+@contextmanager
+def _as_far_as_possible(kernel: KernelUnderTest, note: str) -> Iterator[None]:
+    """A part of the property, after which it continues if the machine lacks the memory or the time for it."""
+    try:
+        yield
+    except SlowCompilation:
+        raise
+    except MachineLimit as limit:
+        limit.note = note
+        kernel.refusals.append(limit)
 
 
 def _check_past_elements(
@@ -92,30 +92,53 @@ def _check_past_elements(
 ) -> Iterator[Violation]:
     """Repeat the pack until a tensor is past the largest element limit that fits the memory.
 
+    Values need less of it than gradients: they may go past a larger limit.
+
     elements_per_copy: elements of this tensor in each copy.
     """
     refusals: list[MachineLimit | OutsideDomain] = []
+    are_values_judged = False
     for max_elements in limits.elements:
+        copies, passed = max_elements // elements_per_copy + 1, f"2^{max_elements.bit_length() - 1} elements {owner}"
         try:
-            yield from _check_copies(
-                kernel,
-                sample,
-                limits,
-                max_elements // elements_per_copy + 1,
-                f"2^{max_elements.bit_length() - 1} elements {owner}",
-            )
+            yield from _check_copies(kernel, sample, limits, copies, passed)
             break
         except (MachineLimit, OutsideDomain) as refusal:
-            refusal.note = f"past 2^{max_elements.bit_length() - 1} elements {owner}"
+            if not are_values_judged and isinstance(refusal, MachineLimit):
+                are_values_judged = yield from _check_values_alone(refusal, kernel, sample, limits, copies, passed)
+            refusal.note = f"the gradients past {passed}" if are_values_judged else f"past {passed}"
             refusals.append(refusal)
     else:
-        raise refusals[-1]
+        if not are_values_judged:
+            raise refusals[-1]
     kernel.refusals += refusals  # judged, but not as far
+
+
+def _check_values_alone(
+    limit: MachineLimit, kernel: KernelUnderTest, sample: Sample, limits: Limits, copies: int, passed: str
+) -> Generator[Violation, None, bool]:
+    """Run copies of the pack without a backward pass, where the machine lacks the memory for one.
+
+    Returns whether they were judged. A kernel that is too slow is not called again.
+
+    limit: what kept the call with a backward pass from being judged.
+    """
+    if not kernel.gradients or isinstance(limit, TooSlow | SlowCompilation):
+        return False
+    try:
+        yield from _check_copies(kernel.values_only, sample, limits, copies, passed)
+    except (MachineLimit, OutsideDomain):
+        return False
+    return True
+
+
+def _far_rows_note(name: str, placement: Placement) -> str:
+    return f"with rows of {name.replace('cotangent:', 'the incoming gradient of ')} {placement} elements"
 
 
 def _check_far_rows(kernel: KernelUnderTest, sample: Sample, name: str, placement: Placement) -> Iterator[Violation]:
     """Run with the rows of one tensor far apart."""
-    note = f"with rows of {name.replace('cotangent:', 'the incoming gradient of ')} {placement} elements"
+    note = _far_rows_note(name, placement)
     with kernel.optional(note, words=STRIDES_REFUSED):
         actual = kernel.run(sample, placement={name: placement}, note=note)
         expected = kernel.cached_run(sample)
@@ -128,7 +151,7 @@ def _check_copies(
 ) -> Iterator[Violation]:
     """Run copies of the pack. Of each tensor the last copy is compared, and the copy that differs most from it."""
     note = f"repeated {copies:,} times, past {passed}"
-    _require_time(kernel, limits, copies, lambda few: kernel.run_with_result(sample, copies=few), note)
+    require_time(kernel, limits, copies, lambda few: kernel.run_with_result(sample, copies=few), note)
     try:
         actual, result = kernel.run_with_result(sample, copies=copies)
     except KernelFault as fault:
@@ -159,12 +182,12 @@ def _check_long_sequence(kernel: KernelUnderTest, sample: Sample, limits: Limits
         for key, x in actual.items():
             yield from kernel.agree(key, x, expected[key], Origin(sample), exact=False, other="alone", note=note)
 
-    with kernel.optional():
+    note = f"after {limits.history:,} tokens of zeros"
+    with kernel.optional(), _as_far_as_possible(kernel, note):
         short_run = kernel.run(sample, history=SHORT_HISTORY)
         if next(compare_with_plain(short_run, ""), None) is not None:
             return
-        note = f"after {limits.history:,} tokens of zeros"
-        _require_time(kernel, limits, limits.history, lambda tokens: kernel.run(sample, history=tokens), note)
+        require_time(kernel, limits, limits.history, lambda tokens: kernel.run(sample, history=tokens), note)
         try:
             actual = kernel.run(sample, history=limits.history)
         except KernelFault as fault:
@@ -173,54 +196,10 @@ def _check_long_sequence(kernel: KernelUnderTest, sample: Sample, limits: Limits
         yield from compare_with_plain(actual, note)
 
 
-def _require_time(kernel: KernelUnderTest, limits: Limits, size: int, run: Callable[[int], object], note: str) -> None:
-    """Raises MachineLimit where a call of this size would take longer than a call may.
-
-    A kernel that launches for each token, as PyTorch code does, would otherwise run into the time limit, and be started
-    again, in each case. Its time is extended from two small sizes along a line, first from the smallest: where these
-    take too long already, no larger one is tried.
-    """
-    sizes = list(dict.fromkeys(max(size // fraction, 1) for fraction in limits.fractions))
-    for few, more in pairwise(sizes):
-        try:
-            estimate = _estimated_seconds(kernel, limits, (few, more, size), run)
-        except KernelFault as fault:
-            if fault.kind == "hung":
-                raise MachineLimit(f"too slow to be judged {note}: {fault}") from fault
-            return  # the call of the whole size has it too, and reports it
-        if estimate > kernel.runner.time_limit:
-            raise MachineLimit(f"too slow to be judged {note}: it would take about {estimate:,.0f} s")
-
-
-def _estimated_seconds(
-    kernel: KernelUnderTest, limits: Limits, sizes: tuple[int, int, int], run: Callable[[int], object]
-) -> float:
-    """Seconds of a call of the largest size, on the line through the times of the two others.
-
-    The shortest of three times counts: a first call may compile, and any may meet a busy machine. That one explains no
-    estimate far above the limit, hence two times are enough there.
-    """
-    few, more, size = sizes
-    seconds_few = seconds_more = estimate = math.inf
-    for repetition in range(3):
-        seconds_few = min(seconds_few, _seconds(limits.clock, run, few))
-        seconds_more = min(seconds_more, _seconds(limits.clock, run, more))
-        estimate = seconds_more + (size - more) * (seconds_more - seconds_few) / (more - few)
-        if estimate <= kernel.runner.time_limit or (repetition and estimate > _FAR_ABOVE * kernel.runner.time_limit):
-            break
-    return estimate
-
-
-def _seconds(clock: Callable[[], float], run: Callable[[int], object], size: int) -> float:
-    start = clock()
-    run(size)
-    return clock() - start
-
-
 def _fault_violation(fault: KernelFault, note: str) -> Violation:
-    """The fault as a violation. Raises MachineLimit for a call that hung."""
+    """The fault as a violation. Raises TooSlow for a call that hung."""
     if fault.kind == "hung":
-        raise MachineLimit(f"too slow to be judged {note}: {fault}") from fault
+        raise TooSlow(f"too slow to be judged {note}: {fault}") from fault
     return Violation(text=str(fault), note=note, fault=fault.kind)
 
 
@@ -282,7 +261,7 @@ def size_property(limits: Limits) -> Property:
         fills_memory=True,
         skip_reason=_size_skip_reason,
         decides_mutants=False,
-        shares="nothing",
+        shares="runs",  # after them in their process: the time of slow calls follows from theirs
         illustration=Illustration(
             "f(S)[j] does not change past 2³² elements, 131,071 sequences or 65,535 chunks of 256 tokens",
             ("the pack", _PACK),

@@ -1,16 +1,13 @@
 """The declarations of packproof's ops."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from packproof import refs
 from packproof.base import signatures
 from packproof.base.errors import UsageError
-from packproof.base.signatures import Signature
 from packproof.properties.bounds import (
     delta_rule,
     magnitude_of_attention,
@@ -22,37 +19,15 @@ from packproof.properties.bounds import (
 from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.ops import flops
 from packproof.properties.ops.op import Op
-from packproof.refs.pools import run_on_pool
+from packproof.properties.ops.pool_ops import op_on_drafts, op_on_pool
+from packproof.properties.ops.signature_op import op_of_signature
 
 
 def _chunk_roundings(make: Callable[..., Any], head: str, heads: tuple[str, ...]) -> Roundings:
     return Roundings(make, heads, state=(head,), width=rounded_operands.ELEMENTS_PER_TOKEN)
 
 
-def _op(
-    signature: Signature, *, options: Mapping[str, Any] | None = None, conditions: tuple[str, ...] = (), **fields: Any
-) -> Op:
-    """The op of a signature.
-
-    options: values to try of options without a list of values in the signature.
-    conditions: conditions on sizes, in addition to the signature's groups.
-    fields: further fields of `Op`.
-    """
-    return Op(
-        name=signature.op,
-        inputs=signature.inputs,
-        outputs=signature.outputs,
-        options={**signature.options, **(options or {})},
-        where=(*(f"{dividend} % {divisor} == 0" for divisor, dividend in signature.groups.items()), *conditions),
-        fixed=signature.fixed,
-        float32=signature.float32 | signature.tables,
-        narrow=signature.narrow,
-        constants=signature.tables | signature.integers,
-        **fields,
-    )
-
-
-CAUSAL_CONV1D = _op(
+CAUSAL_CONV1D = op_of_signature(
     signatures.CAUSAL_CONV1D,
     reference=refs.causal_conv1d,
     absolute=magnitude_ops.causal_conv1d,
@@ -64,7 +39,7 @@ CAUSAL_CONV1D = _op(
     flops=flops.causal_conv1d,
 )
 
-SELECTIVE_SCAN = _op(
+SELECTIVE_SCAN = op_of_signature(
     signatures.SELECTIVE_SCAN,
     reference=refs.selective_scan,
     absolute=magnitude_ops.selective_scan,
@@ -76,7 +51,7 @@ SELECTIVE_SCAN = _op(
     flops=flops.selective_scan,
 )
 
-SSD = _op(
+SSD = op_of_signature(
     signatures.SSD,
     reference=refs.ssd,
     absolute=magnitude_ops.ssd,
@@ -102,7 +77,7 @@ SSD = _op(
     flops=flops.ssd,
 )
 
-ROPE = _op(
+ROPE = op_of_signature(
     signatures.ROPE,
     reference=refs.rope,
     absolute=magnitude_ops.rope,
@@ -119,7 +94,7 @@ ROPE = _op(
     flops=flops.rope,
 )
 
-ROPE_QK = _op(
+ROPE_QK = op_of_signature(
     signatures.ROPE_QK,
     reference=refs.rope_qk,
     absolute=magnitude_ops.rope_qk,
@@ -140,7 +115,7 @@ ROPE_QK = _op(
 
 _HADAMARD_SIZES = ("k in (1, 2, 4, 8, 16, 32, 64, 128, 256)",)
 
-HADAMARD = _op(
+HADAMARD = op_of_signature(
     signatures.HADAMARD,
     reference=refs.hadamard,
     absolute=magnitude_ops.hadamard,
@@ -152,7 +127,7 @@ HADAMARD = _op(
     flops=flops.hadamard,
 )
 
-ROPE_HADAMARD = _op(
+ROPE_HADAMARD = op_of_signature(
     signatures.ROPE_HADAMARD,
     reference=refs.rope_hadamard,
     absolute=magnitude_ops.rope_hadamard,
@@ -169,7 +144,7 @@ ROPE_HADAMARD = _op(
     flops=flops.rope_hadamard,
 )
 
-_ROUND_FP8 = _op(
+_ROUND_FP8 = op_of_signature(
     signatures.ROUND_FP8,
     reference=refs.round_fp8,
     absolute=magnitude_ops.round_fp8,
@@ -180,7 +155,7 @@ _ROUND_FP8 = _op(
 )
 ROUND_FP8 = replace(_ROUND_FP8, constants=frozenset(_ROUND_FP8.inputs))
 
-ATTENTION = _op(
+ATTENTION = op_of_signature(
     signatures.ATTENTION,
     reference=refs.attention,
     absolute=magnitude_of_attention.attention,
@@ -229,7 +204,7 @@ _KIMI_LINEAR = {"h": 2, "k": 128, "p": 128}
 _DELTA_DRAWS = {"k": "direction|qk_l2norm", "beta": "share|beta_sigmoid"}
 _GATE_DRAWS = {"g": "gate|A_log", "dt_bias": "decay|A_log", "A_log": "log rate"}
 
-LINEAR_ATTENTION = _op(
+LINEAR_ATTENTION = op_of_signature(
     signatures.LINEAR_ATTENTION,
     reference=refs.linear_attention,
     absolute=magnitude_of_linear_attention.linear_attention,
@@ -239,7 +214,7 @@ LINEAR_ATTENTION = _op(
     **_LINEAR,
 )
 
-SIMPLE_GLA = _op(
+SIMPLE_GLA = op_of_signature(
     signatures.SIMPLE_GLA,
     reference=refs.simple_gla,
     absolute=magnitude_of_linear_attention.simple_gla,
@@ -252,7 +227,7 @@ SIMPLE_GLA = _op(
     **_LINEAR,
 )
 
-RETENTION = _op(
+RETENTION = op_of_signature(
     signatures.RETENTION,
     reference=refs.retention,
     absolute=magnitude_of_linear_attention.retention,
@@ -265,7 +240,7 @@ RETENTION = _op(
     **_LINEAR,
 )
 
-DELTA_RULE = _op(
+DELTA_RULE = op_of_signature(
     signatures.DELTA_RULE,
     reference=refs.delta_rule,
     roundings=Roundings(delta_rule.delta_rule, heads=("hk", "hv"), state=("hv", "k", "p")),
@@ -275,20 +250,22 @@ DELTA_RULE = _op(
     **_LINEAR,
 )
 
-GATED_DELTA_RULE = _op(
+_DELTA_ROUNDINGS = partial(Roundings, delta_rule.delta_rule, operands=delta_rule.rounded_operands)
+
+GATED_DELTA_RULE = op_of_signature(
     signatures.GATED_DELTA_RULE,
     reference=refs.gated_delta_rule,
-    roundings=Roundings(delta_rule.delta_rule, heads=("hk", "hv"), state=("hv", "k", "p")),
+    roundings=_DELTA_ROUNDINGS(heads=("hk", "hv"), state=("hv", "k", "p")),
     model_sizes=(_QWEN3_NEXT,),
     draws={**_DELTA_DRAWS, **_GATE_DRAWS},
     neutral={"g": 0.0, "beta": 1.0},
     **_LINEAR,
 )
 
-KDA = _op(
+KDA = op_of_signature(
     signatures.KDA,
     reference=refs.kda,
-    roundings=Roundings(delta_rule.delta_rule, heads=("h",), state=("h", "k", "p")),
+    roundings=_DELTA_ROUNDINGS(heads=("h",), state=("h", "k", "p")),
     model_sizes=(_KIMI_LINEAR,),
     draws={**_DELTA_DRAWS, **_GATE_DRAWS},
     neutral={"g": 0.0, "beta": 1.0},
@@ -304,39 +281,32 @@ KDA = _op(
 )
 
 
-def _pool_op(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
-    """The same op on a pool of states, for inference: without gradients."""
-    absolute, cumsum, roundings = op.absolute, op.cumsum, op.roundings
-    draws = {name: draw for name, draw in op.draws.items() if name in signature.inputs}
-    pool_op = _op(
-        signature,
-        reference=reference,
-        options={name: values for name, values in op.options.items() if name not in op.carry[2:]} if op.carry else {},
-        absolute=absolute and partial(_pool_magnitude, absolute),
-        cumsum=cumsum and (lambda promises: partial(_pool_magnitude, cumsum(promises))),
-        roundings=roundings
-        and replace(roundings, make=lambda promises, signs: partial(run_on_pool, roundings.make(promises, signs))),
-        sizes=tuple({**sizes, "c": "slots"} for sizes in op.sizes),
-        model_sizes=tuple({**sizes, "c": "slots"} for sizes in op.model_sizes),
-        draws={**draws, "state_indices": "slot|c"},
-        pool=("state_indices", "states", "new_states"),
-        window=op.window,
-        matmul=op.matmul,
-    )
-    return replace(pool_op, where=op.where, constants=frozenset(signature.inputs))
-
-
-def _pool_magnitude(magnitude: Callable[..., Any], **arguments: Any) -> tuple[Tensor, Tensor]:
-    """A magnitude op on a pool. Idle slots keep their absolute values."""
-    y, states = run_on_pool(magnitude, **arguments)
-    return y, states.abs()
-
-
-CAUSAL_CONV1D_UPDATE = _pool_op(signatures.CAUSAL_CONV1D_UPDATE, CAUSAL_CONV1D, refs.causal_conv1d_update)
-SELECTIVE_SCAN_UPDATE = _pool_op(signatures.SELECTIVE_SCAN_UPDATE, SELECTIVE_SCAN, refs.selective_scan_update)
-SSD_UPDATE = _pool_op(signatures.SSD_UPDATE, SSD, refs.ssd_update)
-GATED_DELTA_RULE_UPDATE = _pool_op(signatures.GATED_DELTA_RULE_UPDATE, GATED_DELTA_RULE, refs.gated_delta_rule_update)
-KDA_UPDATE = _pool_op(signatures.KDA_UPDATE, KDA, refs.kda_update)
+CAUSAL_CONV1D_UPDATE = op_on_pool(signatures.CAUSAL_CONV1D_UPDATE, CAUSAL_CONV1D, refs.causal_conv1d_update)
+SELECTIVE_SCAN_UPDATE = op_on_pool(signatures.SELECTIVE_SCAN_UPDATE, SELECTIVE_SCAN, refs.selective_scan_update)
+SSD_UPDATE = op_on_pool(signatures.SSD_UPDATE, SSD, refs.ssd_update)
+GATED_DELTA_RULE_UPDATE = op_on_pool(signatures.GATED_DELTA_RULE_UPDATE, GATED_DELTA_RULE, refs.gated_delta_rule_update)
+KDA_UPDATE = op_on_pool(signatures.KDA_UPDATE, KDA, refs.kda_update)
+CAUSAL_CONV1D_VERIFY = op_on_drafts(signatures.CAUSAL_CONV1D_VERIFY, CAUSAL_CONV1D, refs.causal_conv1d_verify)
+SELECTIVE_SCAN_VERIFY = op_on_drafts(signatures.SELECTIVE_SCAN_VERIFY, SELECTIVE_SCAN, refs.selective_scan_verify)
+SSD_VERIFY = op_on_drafts(signatures.SSD_VERIFY, SSD, refs.ssd_verify)
+GATED_DELTA_RULE_VERIFY = op_on_drafts(
+    signatures.GATED_DELTA_RULE_VERIFY, GATED_DELTA_RULE, refs.gated_delta_rule_verify
+)
+KDA_VERIFY = op_on_drafts(signatures.KDA_VERIFY, KDA, refs.kda_verify)
+_CACHE_WRITE = op_of_signature(
+    signatures.CACHE_WRITE,
+    reference=refs.cache_write,
+    absolute=magnitude_ops.cache_write,
+    sizes=(
+        {"h": 2, "k": 4, "v": 3, "c": "cells"},
+        {"h": 1, "k": 1, "v": 1, "c": "cells"},
+        {"h": 3, "k": 8, "v": 8, "c": "cells"},
+    ),
+    model_sizes=({"h": 2, "k": 128, "v": 128, "c": "cells"}, {"h": 1, "k": 192, "v": 128, "c": "cells"}),
+    draws={"slot_mapping": "slot|c"},
+    pool=("slot_mapping", "k_cache", "new_k_cache", "v_cache", "new_v_cache"),
+)
+CACHE_WRITE = replace(_CACHE_WRITE, constants=frozenset(_CACHE_WRITE.inputs))
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -344,6 +314,8 @@ OPS: dict[str, Op] = {
         *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, HADAMARD, ROPE_HADAMARD, ROUND_FP8, ATTENTION),
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
+        *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
+        CACHE_WRITE,
     )
 }
 

@@ -16,9 +16,10 @@ from packproof.properties.ops.flops import CountFlops
 
 _DRAW_KINDS = (
     *("normal", "gate", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign"),
-    *("position", "slot"),
+    *("position", "slot", "accepted", "once"),
 )
-_SYMBOLIC_SIZES = ("longest", "rows", "slots")
+_INTEGERS = ("position", "slot", "accepted", "once")
+_SYMBOLIC_SIZES = ("longest", "rows", "slots", "cells")
 
 
 @checked_init
@@ -59,7 +60,7 @@ class Op:
     """The values to try of each option, the plainest first."""
     sizes: tuple[Mapping[str, int | str], ...] = ({"d": 3},)
     """Sets of axis sizes to draw from. "longest" is the length of the longest sequence, "rows" the number of rows of
-    the pack, "slots" one more than its number of sequences.
+    the pack, "slots" one more than its number of sequences, "cells" one more than its number of rows.
     """
     where: tuple[str, ...] = ()
     """Conditions on the sizes of every call, as in a `packproof.Domain`: "h % g == 0"."""
@@ -93,7 +94,9 @@ class Op:
     - "distinct": no two equal rows, in any dtype, for ops with a choice among rows: a tie has two correct gradients;
     - "sign": 1 or -1;
     - "position|m": integers (s,), the first row of each sequence in tables along axis m, or below 0; constants;
-    - "slot|c": integers (s,), a slot for each sequence, or -1; constants.
+    - "slot|c": integers, a slot for each sequence (s,) or for each token (t,), or -1; constants;
+    - "accepted|a": integers (s,), from 1 to a: by how many tokens of the step before a request goes on; constants;
+    - "once|m": integers (s,), from 0 to m, that count for the first piece of a sequence; 0 in later ones; constants.
     """
     fixed: frozenset[str] = frozenset()
     """Inputs and outputs independent of the dtype of the call: fp32, or fp64 with fp64 tokens."""
@@ -113,8 +116,10 @@ class Op:
     """Inputs without gradients, such as tables and positions."""
     carry: tuple[str, str, str] | None = None
     """(initial state, final state, option that requests it), if a sequence can be cut and continued."""
-    pool: tuple[str, str, str] | None = None
-    """(the slot of each sequence, the pool, the pool after the call), if states lie in a pool."""
+    pool: tuple[str, ...] | None = None
+    """(the slot of each sequence or token, the pool, the pool after the call), if states lie in a pool. Of further
+    pools with the same slots, each adds two names.
+    """
     on_request: Mapping[str, str] = field(default_factory=dict)
     """The option for each other optional output, by the name of the output."""
     window: str | None = None
@@ -136,8 +141,17 @@ class Op:
 
     @property
     def integers(self) -> frozenset[str]:
-        """Inputs that hold integers: positions and slots."""
-        return frozenset(n for n, draw in self.draws.items() if draw.partition("|")[0] in ("position", "slot"))
+        """Inputs that hold integers: positions, slots and counts."""
+        return self.integers_drawn(*_INTEGERS)
+
+    def integers_drawn(self, *distributions: str) -> frozenset[str]:
+        """Inputs that hold integers of these distributions."""
+        return frozenset(n for n, draw in self.draws.items() if draw.partition("|")[0] in distributions)
+
+    @property
+    def keeps_drafts(self) -> bool:
+        """Whether its pool holds the state after each draft of a step, and the next step accepts some of them."""
+        return bool(self.integers_drawn("accepted"))
 
     @property
     def has_decays(self) -> bool:
@@ -147,7 +161,22 @@ class Op:
     @property
     def carried_names(self) -> tuple[str, str] | None:
         """The names of the state before and after a call, to continue a cut sequence; None if there is none."""
-        return self.carry[:2] if self.carry else self.pool[1:] if self.pool else None
+        return self.carried_states[0] if self.carried_states else None
+
+    @property
+    def carried_states(self) -> tuple[tuple[str, str], ...]:
+        """The names of each state before and after a call, to continue a cut sequence."""
+        return (self.carry[:2],) if self.carry else self.pools
+
+    @property
+    def pools(self) -> tuple[tuple[str, str], ...]:
+        """The names of each pool before and after a call."""
+        return tuple(zip(self.pool[1::2], self.pool[2::2], strict=True)) if self.pool else ()
+
+    @property
+    def slots_of_tokens(self) -> bool:
+        """Whether each token has a slot of its own, not each sequence."""
+        return self.pool is not None and parse(self.inputs[self.pool[0]]).alternatives[0] == ("t",)
 
     @property
     def differentiable(self) -> bool:
@@ -195,12 +224,14 @@ def _axes_with_size(op: Op, context: str) -> list[str]:
         for tensor, spec in tensors.items():
             is_spec = isinstance(spec, str) and bool(spec.strip())
             require(is_spec, context, f"{name}[{tensor!r}]", spec, "axes, such as 't d'")
-            axis_names |= {read_axis(axis).base: None for axes in parse(spec).alternatives for axis in axes}
+            axes_read = [read_axis(axis) for axes in parse(spec).alternatives for axis in axes]
+            axis_names |= {name: None for axis in axes_read for name in (axis.base, axis.added) if name}
     require("t" in axis_names, context, "inputs", dict(op.inputs), "a tensor along t, the packed tokens")
     return [axis for axis in axis_names if axis not in ("t", "s", KEYS) and not axis.isdigit()]
 
 
 def _check_sizes(op: Op, context: str, axes: list[str]) -> None:
+    words = ", ".join(map(repr, _SYMBOLIC_SIZES))
     for name in ("sizes", "model_sizes"):
         choices = getattr(op, name)
         is_list = isinstance(choices, list | tuple) and (bool(choices) or name == "model_sizes")
@@ -211,9 +242,7 @@ def _check_sizes(op: Op, context: str, axes: list[str]) -> None:
                 require(axis in sizes, context, name, sizes, f"a size for axis {axis}")
             for axis, size in sizes.items():
                 is_size = size in _SYMBOLIC_SIZES or (type(size) is int and size > 0)
-                require(
-                    is_size, context, f"the size of {axis}", size, "a number above zero, 'longest', 'rows' or 'slots'"
-                )
+                require(is_size, context, f"the size of {axis}", size, f"a number above zero or one of {words}")
 
 
 def _check_where(op: Op, context: str) -> None:
@@ -244,7 +273,9 @@ def _check_names(op: Op, context: str, axes: list[str]) -> None:
             require(
                 table_axis in axes, context, f"draws[{name!r}]", draw, f"'{draw_kind}|' and an axis: {', '.join(axes)}"
             )
-            require(op.inputs[name].rstrip("?") == "s", context, f"inputs[{name!r}]", op.inputs[name], "'s', or 's?'")
+            of_tokens = name in (op.pool or ())[:1] and op.inputs[name] == "t"
+            of_sequences = op.inputs[name].rstrip("?") == "s"
+            require(of_tokens or of_sequences, context, f"inputs[{name!r}]", op.inputs[name], "'s', or 's?'")
             require(name in op.constants, context, "constants", set(op.constants), f"{name}, which has no gradient")
     require_names(context, "fixed", op.fixed, [*op.inputs, *op.outputs], "inputs and outputs")
     require_mapping(context, "neutral", op.neutral, "of the value at which an input changes nothing, such as {'g': 0}")
@@ -276,11 +307,12 @@ def _check_names(op: Op, context: str, axes: list[str]) -> None:
 
 
 def _check_pool(op: Op, context: str) -> None:
-    groups = (op.integers, op.inputs, op.outputs)
-    is_pool = isinstance(op.pool, list | tuple) and len(op.pool) == len(groups)
-    names_exist = is_pool and all(name in group for name, group in zip(op.pool or (), groups, strict=True))
-    expected = "(slots of the sequences, pool, pool after the call): an input of slots, an input and an output along c"
-    require(names_exist, context, "pool", op.pool, expected)
-    assert op.pool is not None
-    specs = (op.inputs[op.pool[1]], op.outputs[op.pool[2]])
-    require(all(is_in_pool(parse(spec).alternatives[0]) for spec in specs), context, "pool", op.pool, expected)
+    pool = op.pool
+    assert pool is not None
+    expected = "(slots, pool, pool after the call, ...): an input of slots, then an input and an output along c"
+    is_list = isinstance(pool, list | tuple) and len(pool) >= 3 and len(pool) % 2 == 1
+    groups = (op.integers, *(op.inputs, op.outputs) * (len(pool) // 2)) if is_list else ()
+    names_exist = is_list and all(name in group for name, group in zip(pool, groups, strict=True))
+    require(names_exist, context, "pool", pool, expected)
+    specs = [*(op.inputs[name] for name in pool[1::2]), *(op.outputs[name] for name in pool[2::2])]
+    require(all(is_in_pool(parse(spec).alternatives[0]) for spec in specs), context, "pool", pool, expected)

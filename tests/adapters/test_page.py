@@ -23,7 +23,7 @@ ROWS = re.findall(
 )
 
 
-@pytest.mark.parametrize("file", ["heads_first.py", "varlen.py", "padded.py", "thd.py", "in_place.py"])
+@pytest.mark.parametrize("file", ["heads_first.py", "varlen.py", "padded.py", "thd.py", "in_place.py", "paged.py"])
 def test_every_convention_of_the_page_passes(file: str, tmp_path: Path) -> None:
     source = write_files(PAGE, tmp_path)[file]
     [name] = re.findall(r"^(\w+) = adapt\(", source, re.M)

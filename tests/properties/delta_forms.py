@@ -13,6 +13,7 @@ from packproof.base.signatures import SIGNATURES
 from packproof.properties.declarations.promises import Promises
 from packproof.refs import gated, segsum, segsum_unstable
 from packproof.refs.delta_rule import delta_recurrence, run_delta_rule
+from tests.properties.orders_of_summation import ORDERS, FactorsOfSums, Order, decays_of_sums
 
 CHUNK = 16
 CUMSUM = Promises("sequence", CHUNK, "fp32", cumsum=True)
@@ -107,41 +108,35 @@ def with_inverse(
     return torch.cat(ys), S
 
 
-class _Sums(torch.autograd.Function):
-    """Ones for what a token reads by its sum of gates, writes by it, and for the end of the chunk: [n, h, c] twice, and
-    [h, c]. Their gradients are those of the sums, from which that of g follows by summing back."""
-
-    @staticmethod
-    def forward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return torch.ones_like(g), torch.ones_like(g), g.new_ones(g.shape[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        read, written, end = grads
-        of_sums = read - written
-        of_sums[-1:] += end
-        return of_sums.flip(0).cumsum(0).flip(0)
-
-
 def gradients_of_sums(
-    chunk: int, S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor
+    r: Callable[[Tensor], Tensor],
+    order: Order,
+    S: Tensor,
+    v: Tensor,
+    q: Tensor,
+    k: Tensor,
+    g: Tensor,
+    beta: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Chunks by differences; the gradient of g is q · dq - k · dk summed back over a chunk, as fla has it."""
+    """Chunks by differences; the gradient of g is q · dq - k · dk summed back over a chunk, as fla has it. r: rounds
+    operands of products; order: in which gates, and their gradients, are summed."""
     ys = [v[:0]]
-    for v_c, q_c, k_c, g_c, beta_c in zip(*(torch.split(x, chunk) for x in (v, q, k, g, beta)), strict=True):
-        read, written, end = _Sums.apply(g_c)
-        L = segsum_unstable(pad(g_c.permute(1, 2, 0), (1, 0))).exp().detach()
+    for v_c, q_c, k_c, g_c, beta_c in zip(*(torch.split(x, CHUNK) for x in (v, q, k, g, beta)), strict=True):
+        read, written, end = FactorsOfSums.apply(order, g_c)
+        L = decays_of_sums(order, g_c).permute(2, 3, 0, 1)  # [h, c, n + 1, n + 1]; row 0 is the state
         from_S, within, to_end = L[:, :, 1:, 0].permute(2, 0, 1), L[:, :, 1:, 1:], L[:, :, -1]
         q_read, k_read, k_written = q_c * read, k_c * read, k_c * written
         pairs = torch.einsum("ihc, hcij, jhc -> hij", k_read, within, k_written).tril(-1)
         unit = torch.eye(len(v_c), dtype=v.dtype).expand_as(pairs)
-        right = beta_c[..., None] * (v_c - torch.einsum("ihc, hcp -> ihp", k_read * from_S, S))
+        from_before = torch.einsum("ihc, hcp -> ihp", r(k_read * from_S), r(S))
+        right = beta_c[..., None] * (v_c - from_before)
         matrix = unit + beta_c.mT[..., None] * pairs
-        u = torch.linalg.solve_triangular(matrix, right.transpose(0, 1), upper=False).transpose(0, 1)
-        scores = torch.einsum("ihc, hcij, jhc -> hij", q_read, within, k_written)
-        ys.append(torch.einsum("hij, jhp -> ihp", scores, u) + torch.einsum("ihc, hcp -> ihp", q_read * from_S, S))
-        kept = to_end[..., :1] * S + torch.einsum("hcj, jhc, jhp -> hcp", to_end[..., 1:], k_written, u)
-        S = end[..., None] * kept
+        u = r(torch.linalg.solve_triangular(matrix, right.transpose(0, 1), upper=False).transpose(0, 1))
+        scores = r(torch.einsum("ihc, hcij, jhc -> hij", q_read, within, k_written))
+        from_before = torch.einsum("ihc, hcp -> ihp", r(q_read * from_S), r(S))
+        ys.append(torch.einsum("hij, jhp -> ihp", scores, u) + from_before)
+        to_last = r(to_end[..., 1:].permute(2, 0, 1) * k_written)
+        S = end[..., None] * (to_end[..., :1] * S + torch.einsum("jhc, jhp -> hcp", to_last, u))
     return torch.cat(ys), S
 
 
@@ -163,7 +158,7 @@ RECURRENCES: dict[str, tuple[gated.GatedRecurrence, Promises]] = {
     "chunks of 64": (partial(gated.chunkwise_recurrence, 64), PLAIN),
     "inverse": (partial(with_inverse, torch.Tensor.clone, False), PLAIN),
     "inverse, differences": (limited(partial(with_inverse, torch.Tensor.clone, True)), CUMSUM),
-    "gradients of sums": (limited(partial(gradients_of_sums, CHUNK)), CUMSUM),
+    "gradients of sums": (limited(partial(gradients_of_sums, torch.Tensor.clone, ORDERS["sequential"])), CUMSUM),
 }
 
 

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from packproof import refs
+from packproof.base.signatures import SIGNATURES
 from packproof.museum import controls
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.catalogue import OPS
+from packproof.refs.drafts import run_on_drafts
 from packproof.refs.hadamard import sylvester
 from packproof.refs.pools import run_on_pool
 from packproof.refs.recurrence import state_space, to_compute_dtype
@@ -21,6 +23,7 @@ from packproof.refs.segsum import segsum
 from tests.properties import attention_kernels, delta_forms, linear_forms, tiled_attention
 from tests.properties.delta_forms import CHUNK, PLAIN, eleven_bits, in_dtype
 from tests.properties.linear_bugs import DELTA, LINEAR
+from tests.properties.orders_of_summation import ORDERS
 
 Kernel = Callable[..., Any]
 Form = tuple[Kernel, Promises]
@@ -31,16 +34,17 @@ _IN_TRITON = "tiles.correct"
 def forms(op: str, dtype: str) -> Mapping[str, Form]:
     """The forms of an op by name; in 16 bits, of one on matrix products, those that round operands too."""
     if OPS[op].pool:
-        base = op.removesuffix("_update")
-        return {
-            name: (partial(run_on_pool, kernel), promises) for name, (kernel, promises) in forms(base, dtype).items()
-        }
+        base, _, kind = op.rpartition("_")
+        run = partial(run_on_drafts, signature=SIGNATURES[op]) if kind == "verify" else run_on_pool
+        return {name: (partial(run, kernel), promises) for name, (kernel, promises) in forms(base, dtype).items()}
     low: dict[str, Callable[[Tensor], Tensor]] = {
         "bfloat16": partial(in_dtype, torch.bfloat16),
         "float16": eleven_bits,
     }
     round_to = low.get(dtype)
     rounding = {"rounded operands": rounded(op, round_to)} if round_to and OPS[op].matmul else {}
+    if round_to and op in (*DELTA, *LINEAR) and OPS[op].has_decays:
+        rounding["rounded operands, gradients of sums"] = with_rounded_sums(op, round_to)
     return {**_ORDERS.get(op, dict)(), **_of_museum(op), **rounding}
 
 
@@ -66,6 +70,17 @@ def rounded(op: str, round_to: Callable[[Tensor], Tensor]) -> Form:
         return linear_forms.form(op, partial(linear_forms.masked, round_to, False)), ROUNDED
     forms: dict[str, Kernel] = {"ssd": rounded_ssd, "attention": rounded_attention}
     return partial(forms[op], round_to), ROUNDED
+
+
+def with_rounded_sums(op: str, round_to: Callable[[Tensor], Tensor]) -> Form:
+    """The form whose gates get their gradients from those of running sums, with rounded operands."""
+    promises = Promises("sequence", CHUNK, "operand", cumsum=True)
+    if op in DELTA:
+        sums = partial(delta_forms.gradients_of_sums, round_to, ORDERS["tree"])
+        return delta_forms.form(op, delta_forms.limited(sums)), promises
+    return linear_forms.form(
+        op, linear_forms.limited(partial(linear_forms.gradients_of_sums, round_to, ORDERS["tree"]))
+    ), promises
 
 
 def rounded_ssd(

@@ -14,6 +14,7 @@ from packproof.properties.declarations.promises import Promises
 from packproof.refs import gated, segsum, segsum_unstable
 from packproof.refs.linear_attention import linear_recurrence
 from tests.properties.delta_forms import CHUNK, CUMSUM, PLAIN, in_dtype
+from tests.properties.orders_of_summation import FactorsOfSums, Order, decays_of_sums
 
 
 def form(op: str, recurrence: gated.GatedRecurrence) -> Callable[..., Any]:
@@ -62,12 +63,39 @@ def masked(
     return torch.cat(ys), S
 
 
+def gradients_of_sums(
+    r: Callable[[Tensor], Tensor], order: Order, S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Chunks by differences; the gradient of g is q · dq - k · dk summed back over a chunk, as fla has it. r: rounds
+    operands of products; order: in which gates, and their gradients, are summed."""
+    ys = [v[:0]]
+    for v_c, q_c, k_c, g_c in zip(*(torch.split(x, CHUNK) for x in (v, q, k, g)), strict=True):
+        read, written, end = FactorsOfSums.apply(order, g_c)
+        L = decays_of_sums(order, g_c)[..., 0].permute(2, 0, 1)  # [h, n + 1, n + 1]; row 0 is the state
+        q_read, k_written = q_c * read, k_c * written
+        scores = r(torch.einsum("ihc, jhc -> hij", r(q_read), r(k_written)) * L[:, 1:, 1:])
+        from_S = torch.einsum("ihc, hcp -> ihp", r(q_read * L[:, 1:, 0].T[..., None]), r(S))
+        ys.append(torch.einsum("hij, jhp -> ihp", scores, v_c) + from_S)
+        to_last = r(L[:, -1, 1:].T[..., None] * k_written)
+        S = end[..., None] * (L[:, -1, 0, None, None] * S + torch.einsum("jhc, jhp -> hcp", to_last, v_c))
+    return torch.cat(ys), S
+
+
+def limited(recurrence: gated.GatedRecurrence) -> gated.GatedRecurrence:
+    """A recurrence that takes gates of any strength by differences of a sum, as in `delta_forms`."""
+
+    def of_limited(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        return recurrence(S, v, q, k, g.clamp(min=-750))
+
+    return of_limited
+
+
 RECURRENCES: dict[str, tuple[gated.GatedRecurrence, Promises]] = {
     "recurrent": (linear_recurrence, PLAIN),
     "transposed": (transposed, PLAIN),
     "chunks of 7": (partial(gated.chunkwise_recurrence, 7), PLAIN),
     "chunks of 64": (partial(gated.chunkwise_recurrence, 64), PLAIN),
-    "differences": (partial(masked, torch.Tensor.clone, True), CUMSUM),
+    "differences": (limited(partial(masked, torch.Tensor.clone, True)), CUMSUM),
 }
 ROUNDING: tuple[gated.GatedRecurrence, Promises] = (
     partial(masked, partial(in_dtype, torch.bfloat16), False),

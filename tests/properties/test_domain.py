@@ -8,7 +8,7 @@ import torch
 
 from packproof import refs
 from packproof.base.errors import UsageError
-from packproof.harness.check.probe_conditions import keys_conditions, largest_accepted, sizes_condition
+from packproof.harness.check.probing.conditions import keys_conditions, largest_accepted, sizes_condition
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw

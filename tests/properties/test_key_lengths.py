@@ -11,6 +11,7 @@ from packproof.base.errors import UsageError
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.layouts import BOUNDARY_CLASSES, KEY_CLASSES
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.declaration import describe_kernel
 from packproof.properties.declarations.promises import Promises
@@ -80,6 +81,24 @@ def test_a_kernel_reading_all_keys_passes(domain: str) -> None:
 def test_keys_meet_their_classes_beside_single_tokens(domain: str) -> None:
     keys = {m for case in _golden(domain) for m in case.key_lengths or ()}
     assert {0, 1, C - 1, C, C + 1, 2 * C, 2 * C + 1, 300, 1025, 4097} <= keys
+
+
+def test_the_classes_to_judge_are_those_that_the_domain_allows_and_those_of_free_keys() -> None:
+    assert _space("").possible_classes == set(BOUNDARY_CLASSES)
+    assert _space("length > 0").possible_classes == {
+        name for name in BOUNDARY_CLASSES if "empty" not in name and name != "length 0"
+    }
+    decode = _space("length == 1").possible_classes
+    assert decode >= {*KEY_CLASSES, "length 1", "one sequence", "more than 32 sequences"}
+    assert not any("length kC" in name or "empty" in name for name in decode)
+    assert set(KEY_CLASSES) - _space("length == 1; length_k > 1").possible_classes == {"no keys", "1 key"}
+
+
+def test_a_case_of_free_keys_has_their_classes() -> None:
+    case = next(case for case in golden_cases(_space("length == 1")) if case.key_lengths and max(case.key_lengths) > 3)
+    keyless = case.replace(key_lengths=(0,) * len(case.lengths))
+    assert {"length 1", "no keys"} <= _space("length == 1").boundary_classes(keyless)
+    assert "no keys" not in _space("").boundary_classes(keyless)
 
 
 def test_calls_without_a_second_packing_remain() -> None:

@@ -145,3 +145,49 @@ def test_the_command_ends_before_a_kernel_is_judged(tmp_path: Path) -> None:
     assert scalar.returncode == 2
     assert "outputs['loss'] is '1'" in scalar.stderr
     assert "one for each token or sequence" in scalar.stderr
+
+
+LATE = """
+import torch
+import packproof
+from packproof.refs import split_sequences
+
+
+def pooled(x, states, slots, length, *, cu_seqlens):
+    new, rows = states.clone(), []
+    for p, slot, n in zip(split_sequences(x, cu_seqlens), slots.tolist(), length.tolist(), strict=True):
+        if slot < 0 or not len(p):
+            rows.append(0 * p)
+            continue
+        rows.append(p.cumsum(0) + states[slot].to(p.dtype) + (n if len(p) > 6 else 0))
+        new[slot] = rows[-1][-1].to(new.dtype)
+    return torch.cat([x[:0], *rows, 0 * x[int(cu_seqlens[-1]) :]]), new
+
+
+OP = packproof.Op(
+    name="pooled", reference=pooled, inputs={"x": "t d", "states": "c d", "slots": "s", "length": "s"},
+    outputs={"y": "t d", "new_states": "c d"}, sizes=({"d": 3, "c": "slots"},),
+    draws={"slots": "slot|c", "length": "DRAW|d"}, pool=("slots", "states", "new_states"),
+    constants=frozenset({"x", "states", "slots", "length"}),
+)
+kernel = packproof.kernel(op=OP, dtypes=["float32"])(pooled)
+"""
+
+
+def test_what_the_reference_breaks_at_longer_sequences_is_no_fault_of_the_kernel(tmp_path: Path) -> None:
+    """It counts `length` in each piece of more than six tokens: small packs show nothing."""
+    (tmp_path / "late.py").write_text(LATE.replace("DRAW", "position"))
+    done = packproof_in(tmp_path, "check", "late.py:kernel", "--property", "pool", "--device", "cpu")
+    assert done.returncode == 4, done.stdout
+    assert "no fault of the kernel in " in done.stdout
+    assert "pooled: its own reference breaks pool at lengths " in done.stdout
+
+
+def test_a_count_of_the_first_piece_may_be_declared() -> None:
+    def counted(x, states, slots, rejected, *, cu_seqlens):
+        return pooled(x, states, slots, rejected, cu_seqlens=cu_seqlens)
+
+    fields = {**POOLED, "inputs": {"x": "t d", "states": "c d", "slots": "s", "rejected": "s"}}
+    fields |= {"draws": {"slots": "slot|c", "rejected": "once|d"}}
+    fields |= {"constants": frozenset({"x", "states", "slots", "rejected"})}
+    try_laws(op(counted, **fields), LAWS)

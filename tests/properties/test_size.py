@@ -1,5 +1,6 @@
 """The property size on a CPU, with limits so small that packs go past them. Its real ones: test_vacuity_on_gpu.py."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,14 +10,17 @@ import torch
 from torch import Tensor
 
 from packproof import refs
+from packproof.harness.check.unit import slow_calls_until
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.report.coverage import Coverage
-from packproof.properties.calling.call import Call, MachineLimit, OutsideDomain, Refusal, Result
+from packproof.properties.calling.call import Call, MachineLimit, OutsideDomain, Refusal, Result, TooSlow
+from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.size import Limits, size_property
+from packproof.properties.laws.large_calls import Limits
+from packproof.properties.laws.size import size_property
 from packproof.properties.laws.violation import Violation
 from packproof.properties.ops.catalogue import OPS
 
@@ -112,8 +116,10 @@ class Clock:
         self.copies.append(call.copies)
 
 
-def repeated_at(clock: Clock, fractions: tuple[int, ...] = (4, 2)) -> list[Violation]:
-    """Judge a small case of a kernel that this clock times, at a size of 9 copies."""
+def repeated_at(
+    clock: Clock, fractions: tuple[int, ...] = (4, 2), slow_calls_until: float = math.inf
+) -> tuple[list[Violation], list[Refusal]]:
+    """Judge a small case of a kernel that this clock times, at a size of 9 copies: what breaks, what is not judged."""
 
     class Timed(Small):
         time_limit = 10.0
@@ -125,27 +131,81 @@ def repeated_at(clock: Clock, fractions: tuple[int, ...] = (4, 2)) -> list[Viola
     timed = size_property(replace(LIMITS, tokens=5_400, fractions=fractions, clock=clock.monotonic))
     space = Space(OPS["rope"], "float32", PROMISES, on_gpu=True)
     case, *_ = timed.suited(space, list(golden_cases(space)))
-    return list(timed.check(KernelUnderTest(OPS["rope"], Timed(refs.rope), PROMISES), case))
+    kernel = KernelUnderTest(OPS["rope"], Timed(refs.rope), PROMISES, slow_calls_until=slow_calls_until)
+    return list(timed.check(kernel, case)), kernel.refusals
 
 
 def test_a_kernel_that_would_take_too_long_is_not_called_with_the_whole_size() -> None:
     clock = Clock(seconds_per_copy=2)
-    with pytest.raises(MachineLimit, match=r"too slow to be judged repeated .*: it would take about 18 s"):
-        repeated_at(clock)
+    violations, [limit] = repeated_at(clock)
+    assert violations == []
+    assert isinstance(limit, TooSlow)
+    assert str(limit).startswith("too slow to be judged repeated ")
+    assert str(limit).endswith("it would take about 18 s")
+    assert limit.note == "past 9 sequences and 65,535 chunks of 256 tokens"
     assert max(clock.copies) == 4
 
 
 def test_a_kernel_that_is_far_too_slow_is_called_with_the_smallest_sizes_twice() -> None:
     clock = Clock(seconds_per_copy=40)
-    with pytest.raises(MachineLimit, match="it would take about 360 s"):
-        repeated_at(clock, fractions=(9, 4, 2))
+    _, [limit] = repeated_at(clock, fractions=(9, 4, 2))
+    assert "it would take about 360 s" in str(limit)
     assert [copies for copies in clock.copies if copies > 1] == [2, 2]
 
 
 def test_the_time_to_compile_does_not_count() -> None:
     clock = Clock(seconds_per_copy=0.2, seconds_to_compile=100.0)
-    assert repeated_at(clock) == []
+    assert repeated_at(clock) == ([], [])
     assert max(clock.copies) == 9
+
+
+@pytest.mark.parametrize(("seconds_of_others", "is_judged"), [(18.0, False), (400.0, True)])
+def test_slow_calls_take_at_most_a_third_of_a_check(seconds_of_others: float, is_judged: bool) -> None:
+    """A call of 9 s is within the limit of one call. It is made where the other cells took twice as long."""
+    clock = Clock(seconds_per_copy=1)
+    violations, limits = repeated_at(clock, slow_calls_until=slow_calls_until(-seconds_of_others, 0))
+    assert violations == []
+    assert (max(clock.copies) == 9) is is_judged
+    assert [str(limit).endswith("it would take about 9 s, more than a third of the check") for limit in limits] == (
+        [] if is_judged else [True]
+    )
+
+
+def test_a_call_of_a_fused_kernel_is_made_though_no_time_is_left() -> None:
+    clock = Clock(seconds_per_copy=0.2)
+    assert repeated_at(clock, slow_calls_until=-1.0) == ([], [])
+    assert max(clock.copies) == 9
+
+
+class NoRoomToDifferentiate(InProcess):
+    """A machine that has the memory for the values of so many elements, and for the gradients of half as many."""
+
+    most_elements = 2 * MOST_ELEMENTS[0]
+
+    def run(self, call: Call) -> Result:
+        if call.copies * call.inputs["x"].numel() * (2 if call.wrt else 1) > self.most_elements:
+            raise MEMORY
+        return super().run(call)
+
+
+@pytest.mark.parametrize("from_elements", [None, MOST_ELEMENTS[0]], ids=["correct", "wrong past 2^16"])
+def test_values_are_judged_alone_where_memory_lacks_for_the_gradients(from_elements: int | None) -> None:
+    def rope(x: Tensor, *tables: Tensor, **others: Any) -> Tensor:
+        y: Tensor = refs.rope(x, *tables, **others)
+        if from_elements is None:
+            return y
+        return y + (torch.arange(x.numel()).view_as(x) >= from_elements)
+
+    space = Space(OPS["rope"], "float32", PROMISES, on_gpu=True)
+    *_, wide = SIZE.suited(space, list(golden_cases(space)))
+    kernel = KernelUnderTest(OPS["rope"], NoRoomToDifferentiate(rope), PROMISES)
+    violations = list(SIZE.check(kernel, wide))
+    if from_elements is None:
+        assert violations == []
+        assert [limit.note for limit in kernel.refusals] == ["the gradients past 2^16 elements of a token's tensor"]
+    else:
+        assert any("past 2^16 elements" in violation.note for violation in violations)
+        assert all(violation.tensor == TensorKey("y") for violation in violations)
 
 
 MEMORY = MachineLimit("needs about 52 GB of GPU memory, 9 GB are free")

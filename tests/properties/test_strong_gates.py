@@ -38,7 +38,7 @@ def strong(op: Op, size: int, seed: int, *, full: bool = True) -> Sample:
 
 def test_they_are_drawn_for_ops_with_decays_and_no_others() -> None:
     names = {"selective_scan", "ssd", "simple_gla", "retention", "gated_delta_rule", "kda"}
-    assert {op.name.removesuffix("_update") for op in FORGETTING} == names
+    assert {op.name.removesuffix("_update").removesuffix("_verify") for op in FORGETTING} == names
     for op in OPS.values():
         for drawn in (list(golden_cases(space(op))), random_cases(space(op), 30 if op.has_decays else 8, seed=1)):
             assert any(case.regime == STRONG_GATES for case in drawn) == op.has_decays, op.name

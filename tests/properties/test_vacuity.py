@@ -17,7 +17,8 @@ from packproof.properties.judgement.comparison import record_comparisons
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.invariance import REFERENCE
-from packproof.properties.laws.size import Limits, size_property
+from packproof.properties.laws.large_calls import Limits
+from packproof.properties.laws.size import size_property
 from packproof.properties.laws.torch_integration import OPCHECK, TORCH_COMPILE
 from packproof.properties.laws.violation import Violation
 from packproof.properties.ops.catalogue import OPS

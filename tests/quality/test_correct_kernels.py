@@ -43,6 +43,7 @@ CORRECT: Mapping[str, Mapping[str, Any]] = {
     "local_offsets": in_field("local_offsets"),
     "local_offsets in torch": in_field("local_offsets", "correct_in_torch"),
     "cache_slot_minus_one": in_field("cache_slot_minus_one"),
+    "rejected_drafts": in_field("rejected_drafts"),
     "no_gate_no_term, gated": in_field("no_gate_no_term", "correct_gated", op="gated_delta_rule"),
     "no_gate_no_term": in_field("no_gate_no_term", op="delta_rule"),
     "lse_of_empty_keys": in_field("lse_of_empty_keys"),

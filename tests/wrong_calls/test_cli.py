@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from packproof.base.names import SEED
+from packproof.base.signatures import SIGNATURES
 from packproof.cli import main
+from packproof.museum import entries
 
 ENTRY = """[[expected_failure]]
 target = "packproof.refs:rope"
@@ -52,8 +54,8 @@ LINES = {
         "--versions": "No such option: --versions",
     },
     "check": {
-        "m:f --op rop": "no op is called 'rop'; did you mean rope? there are: causal_conv1d, selective_scan",
-        "m:f --op ''": "no op is called ''; there are: causal_conv1d",
+        "m:f --op rop": f"no op is called 'rop'; did you mean rope? there are {len(SIGNATURES)}, from",
+        "m:f --op ''": f"no op is called ''; there are {len(SIGNATURES)}, from causal_conv1d to ",
         "m:f --device gpu": "no device is called 'gpu'; did you mean cuda? there are: cpu, cuda",
         "m:f --device ''": "no device is called ''; there are: cpu, cuda",
         "m:f --dtype fp23": "no dtype is called 'fp23'; did you mean fp32? there are: fp64, fp32, bf16, fp16",
@@ -218,13 +220,13 @@ LINES = {
         "--op rop": "no op is called 'rop'; did you mean rope?",
         "--class stride": "no class is called 'stride'; did you mean strides?",
         "--class ''": "no class is called ''",
-        "--op attention --class wrong-grid": "--op attention and --class wrong-grid: none of 171 entries is of it",
+        "--op attention --class wrong-grid": "--op attention and --class wrong-grid: none of ",
         "shoow": "No such command 'shoow'. Did you mean 'show'?",
         "show": "Missing argument 'ID...'; see `packproof museum show --help`",
         "show --profile quick": "No such option: --profile; it is an option of `packproof museum run`; see",
-        "show S1777": "no entry is called 'S1777'; did you mean S17? there are 171, from",
-        "show s17": "no entry is called 's17'; did you mean S17? there are 171, from",
-        "show ''": "no entry is called ''; there are 171, from C1 to L16; `packproof museum` shows them",
+        "show S1777": f"no entry is called 'S1777'; did you mean S17? there are {len(entries())}, from",
+        "show s17": f"no entry is called 's17'; did you mean S17? there are {len(entries())}, from",
+        "show ''": f"no entry is called ''; there are {len(entries())}, from C1 to V5; `packproof museum` shows them",
         "run S1777": "no entry is called 'S1777'; did you mean S17?",
         "run S17 --op rope --device cpu": "--op rope: none of 1 entry is of it; leave an option out",
         "run --profile fast": "no profile is called 'fast'",

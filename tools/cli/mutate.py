@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from packproof.base.cores import available_cores
+from packproof.base.machine import available_cores
 from packproof.cli.ending import FAILED, SUCCESS
 from packproof.cli.usage import seed_option
 

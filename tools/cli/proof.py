@@ -8,7 +8,9 @@ from packproof.cli.ending import SUCCESS
 
 
 def proof(
-    folder: Annotated[str, typer.Argument(help="folder with museum.json, recipes.json, alarms.json and mutants.json")],
+    folder: Annotated[
+        str, typer.Argument(help="folder with museum.json, recipes.json, alarms.json, errors.json and mutants.json")
+    ],
     page: Annotated[str, typer.Argument(help="write the report to this Markdown file")],
     json: Annotated[str, typer.Option(help="write the numbers of the report to this file")],
 ) -> int:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from packproof.base.errors import ArgumentError
+from packproof.base.machine import limited_to_free_memory
 from packproof.base.wording import plural
 from packproof.harness.report import Cell, Failure, Status, Tier, Verdict
 from packproof.models.conventions import Convention
@@ -23,6 +24,7 @@ PaddedLayout = tuple[Lengths, tuple[int, ...]]
 Outcome = TypeVar("Outcome")
 REFUSED = "the module refused: "
 IGNORED = "ignored: "
+_LONG_SECONDS = 20.0  # for the long layouts of a property, by their estimates
 _SHRINK_SECONDS = {"isolation": 10.0, "packing": 5.0, "padding": 5.0}
 
 
@@ -35,6 +37,8 @@ class Trial:
     seed: int
     layouts: Sequence[Lengths]
     """Layouts to try, small ones first."""
+    long_layouts: Sequence[Lengths] = ()
+    """Longer ones to try after them, as far as there is time."""
     many_layout: Lengths = ()
     """A layout of many documents, for `isolation`, which runs no document alone; () for none."""
     layouts_with_padding: Sequence[PaddedLayout] = ()
@@ -43,6 +47,30 @@ class Trial:
     def with_first_layout(self, lengths: Lengths) -> "Trial":
         """The same trial with this layout first, unless it has many documents."""
         return replace(self, layouts=(lengths, *self.layouts)) if 0 < len(lengths) <= MAX_CHANGED_DOCUMENTS else self
+
+    def measured_layouts(
+        self, layouts: Sequence[Lengths], measure: Callable[[Pack], Outcome], notes: list[str]
+    ) -> Iterator[tuple[Lengths, Outcome]]:
+        """These layouts and the long ones, each with its measurement.
+
+        A long one that takes too long, by the square of its tokens, or that the module refuses, is a note instead.
+        """
+        yield from ((lengths, measure(self.subject.pack(lengths))) for lengths in layouts)
+        seconds = seconds_per_pair = 0.0
+        for lengths in self.long_layouts:
+            n_pairs, start = sum(lengths) ** 2, time.monotonic()
+            if seconds + n_pairs * seconds_per_pair > _LONG_SECONDS:
+                notes.append(f"not judged at lengths {list(lengths)}: too slow")
+                return
+            try:
+                with limited_to_free_memory() if self.subject.device == "cpu" else nullcontext():
+                    measurement = measure(self.subject.pack(lengths))
+            except ModuleRefused as refusal:
+                notes.append(f"not judged at lengths {list(lengths)}: {REFUSED}{refusal}")
+                return
+            seconds += time.monotonic() - start
+            seconds_per_pair = (time.monotonic() - start) / n_pairs
+            yield lengths, measurement
 
 
 @dataclass(frozen=True)
@@ -67,8 +95,9 @@ def isolation(trial: Trial, cell: Cell) -> Judgement:
     subject, notes, examples = trial.subject, list[str](), 0
     if reason := _inconclusive_reason(trial, subject.pack(trial.layouts[0])):
         return Judgement(verdict_of(cell, "inconclusive", 0, reason))
-    for lengths in (*trial.layouts, *([trial.many_layout] if trial.many_layout else ())):
-        leakage = measure_leakage(subject, trial.convention, subject.pack(lengths), trial.seed)
+    layouts = (*trial.layouts, *([trial.many_layout] if trial.many_layout else ()))
+    measure = partial(measure_leakage, subject, trial.convention, seed=trial.seed)
+    for lengths, leakage in trial.measured_layouts(layouts, measure, notes):
         examples += 1
         if leakage.leaking_pairs:
             return Judgement(
@@ -86,15 +115,15 @@ def isolation(trial: Trial, cell: Cell) -> Judgement:
 def packing(trial: Trial, cell: Cell) -> Judgement:
     """Outputs, and the sums of parameters' gradients, are those of the documents alone."""
     compare, subject = PackedAndAlone.at_two_precisions(trial.subject, trial.convention, trial.seed), trial.subject
-    examples, inconclusive_reasons, ties = 0, list[str](), 0
-    for lengths in trial.layouts:
-        examples += 1
-        comparison = compare(subject.pack(lengths))
-        inconclusive_reasons, ties = [*inconclusive_reasons, *comparison.inconclusive_reasons], ties + comparison.ties
+    examples, inconclusive_reasons, ties, notes = 0, list[str](), 0, list[str]()
+    for lengths, comparison in trial.measured_layouts(trial.layouts, compare, notes):
+        examples, ties = examples + 1, ties + comparison.ties
+        is_long = lengths in trial.long_layouts  # rounding adds up in one: it need not be judged
+        (notes if is_long else inconclusive_reasons).extend(comparison.inconclusive_reasons)
         if comparison.first_failure:
             failure = _packing_failure(compare, subject, lengths, comparison.first_failure, examples)
             return Judgement(verdict_of(cell, "failed", examples, failure=failure))
-    return Judgement(_equality_verdict(cell, examples, inconclusive_reasons, ties))
+    return Judgement(_equality_verdict(cell, examples, inconclusive_reasons, ties, notes))
 
 
 def padding(trial: Trial, cell: Cell) -> Judgement:
@@ -131,11 +160,14 @@ def padding(trial: Trial, cell: Cell) -> Judgement:
 JUDGES: dict[str, Judge] = {"isolation": isolation, "packing": packing, "padding": padding}
 
 
-def _equality_verdict(cell: Cell, examples: int, inconclusive_reasons: list[str], ties: int) -> Verdict:
+def _equality_verdict(
+    cell: Cell, examples: int, inconclusive_reasons: list[str], ties: int, notes: Sequence[str] = ()
+) -> Verdict:
     if inconclusive_reasons:
         remainder = f"; so are {len(inconclusive_reasons) - 1} more" if inconclusive_reasons[1:] else ""
         return verdict_of(cell, "inconclusive", examples, f"{inconclusive_reasons[0]}{remainder}")
-    return verdict_of(cell, "passed", examples, _near_ties_note(ties) if ties else "")
+    all_notes = [*([_near_ties_note(ties)] if ties else []), *notes]
+    return verdict_of(cell, "passed", examples, "; ".join(all_notes[:2]))
 
 
 def _near_ties_note(ties: int) -> str:

@@ -1,14 +1,18 @@
 """Documents side by side in one row: their lengths, and the tensors of their boundaries."""
 
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from packproof.properties.declarations import source_constants
 
 Lengths = tuple[int, ...]
 PADDING = -1  # the document of a padding row
@@ -19,6 +23,9 @@ _WIDTHS = (
     *("d_conv", "mamba_d_conv", "conv_kernel", "conv_kernel_size"),
     *("conv_L_cache", "linear_conv_kernel_dim", "short_conv_kernel_size"),
 )
+_LENGTHS = ("original_max_position_embeddings",)
+_NESTED = ("rope_scaling", "rope_parameters")  # of a config: they have such numbers too
+_STEP = 4  # the time of a long layout follows from that of one a quarter as long
 _MANY_COUNTS = (258, 20)  # documents: more than a byte can count, and a number for few tokens
 
 
@@ -97,6 +104,34 @@ def layouts_for(module: nn.Module, *, most_tokens: int) -> list[Lengths]:
     return list(dict.fromkeys([FIRST_LENGTHS, *(lengths for lengths in candidates if sum(lengths) <= most_tokens)]))
 
 
+def long_layouts(module: nn.Module, least_tokens: int, most_tokens: int) -> tuple[Lengths, ...]:
+    """One long document beside short ones: past each number of a module's config or of its own source in this range.
+
+    Of the source the largest two numbers count. Shorter layouts come between, as far as they are needed to tell how
+    long the next one takes.
+    """
+    in_range = range(least_tokens - 5, most_tokens - 5)
+    own_constants = sorted(n for n in set(_own_constants(module)) if n in in_range)[-2:]
+    of_config = [n for n in _sizes(module, _CHUNKS + _WINDOWS + _LENGTHS) if n in in_range]
+    layouts = [(3, n + 1, 2) for n in sorted({*of_config, *own_constants})]
+    steps: list[Lengths] = []
+    tokens = least_tokens
+    for layout in layouts:
+        while _STEP * tokens < sum(layout):
+            tokens *= _STEP
+            steps.append((3, tokens - 5, 2))
+        tokens = sum(layout)
+    return tuple(sorted({*layouts, *steps}, key=sum))
+
+
+def _own_constants(module: nn.Module) -> Iterator[int]:
+    """The integers in the source of a module and its parts, unless they are of an installed package."""
+    for part in {type(part): part for part in module.modules()}.values():
+        file = getattr(sys.modules.get(type(part).__module__), "__file__", None) or ""
+        if "site-packages" not in Path(file).parts:
+            yield from source_constants(part)
+
+
 def many_documents(most_tokens: int) -> Lengths:
     """More documents of one token each than a small counter can hold."""
     return (1,) * next(count for count in _MANY_COUNTS if count <= most_tokens)
@@ -146,12 +181,18 @@ def _blocks(module: nn.Module) -> list[int]:
 
 
 def _sizes(module: nn.Module, names: tuple[str, ...]) -> list[int]:
-    """The positive integers under these attribute names in a module, its parts and its config."""
+    """The positive integers under these names in a module, its parts and its config."""
     sizes: list[int] = []
-    for part in (module, getattr(module, "config", None), *module.modules()):
+    config = getattr(module, "config", None)
+    for part in (module, config, *(_entry(config, name) for name in _NESTED), *module.modules()):
         for name in names:
-            value: Any = getattr(part, name, None)
+            value: Any = _entry(part, name)
             value = value[0] if isinstance(value, tuple | list) and value else value
             if type(value) is int and value > 0:
                 sizes.append(value)
     return sizes
+
+
+def _entry(owner: Any, name: str) -> Any:
+    """An attribute of an object or an entry of a dictionary; None where there is none."""
+    return owner.get(name) if isinstance(owner, dict) else getattr(owner, name, None)

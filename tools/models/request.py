@@ -16,12 +16,13 @@ from packproof.harness.report.replay_files import ModuleRecord
 from packproof.models.conventions import CONVENTIONS, Convention, find_convention
 from packproof.models.judges import JUDGES, Judgement, PaddedLayout, Trial
 from packproof.models.modes import Mode, supported_modes
-from packproof.models.pack import FIRST_LENGTHS, Lengths, layouts_for, many_documents, padded_layouts
+from packproof.models.pack import FIRST_LENGTHS, Lengths, layouts_for, long_layouts, many_documents, padded_layouts
 from packproof.models.subject import MakeInput, PickOutput, Subject, make_subject
 
 MATRIX_DTYPES = ("fp32", "bf16")
 _COMPILED_LAYOUTS: tuple[Lengths, ...] = (FIRST_LENGTHS, (9, 1, 17, 3))  # few: each new shape may compile again
 _MOST_TOKENS = {"quick": 64, "standard": 600, "thorough": 4096}
+_LONG_TOKENS = {"standard": (600, 8192), "thorough": (4096, 131_072)}  # more than the first, and at most
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,9 @@ class ModuleRequest:
     windows and convolution widths."""
     layouts_with_padding: tuple[PaddedLayout, ...] = ()
     """Layouts with padding to try."""
+    long_layouts: tuple[Lengths, ...] = ()
+    """Layouts past large numbers of the module's config and source, to try in the first mode and dtype, after the
+    layouts made for it."""
     laws: tuple[str, ...] = tuple(JUDGES)
     """The properties to judge."""
     timeout: float = 600.0
@@ -93,23 +97,23 @@ class ModuleRequest:
 
     def trial(self, setting: "ModuleSetting") -> Trial:
         """The subject and layouts of one setting. Raises CannotRun."""
-        max_tokens, convention, compiled = _MOST_TOKENS[self.profile], setting.convention, setting.mode.compiled
-        subject = self.subject.to_device(self.device).in_mode(setting.mode)
+        subject, convention = self.subject.to_device(self.device).in_mode(setting.mode), setting.convention
         subject = subject if setting.dtype == subject.dtype else subject.to_dtype(setting.dtype)
-        layouts, layouts_with_padding, many_layout = self.layouts, self.layouts_with_padding, tuple[int, ...]()
-        if not (layouts or layouts_with_padding):
-            layouts = _COMPILED_LAYOUTS if compiled else tuple(layouts_for(subject.module, most_tokens=max_tokens))
-            many_layout = () if compiled else many_documents(max_tokens)
-            layouts_with_padding = tuple(
-                padded_layouts(subject.module, between_documents=convention.padding == "between")
-            )
+        if self.layouts or self.layouts_with_padding:
+            return Trial(subject, convention, self.seed, self.layouts, layouts_with_padding=self.layouts_with_padding)
+        padded = tuple(padded_layouts(subject.module, between_documents=convention.padding == "between"))
+        if setting.mode.compiled:
+            return Trial(subject, convention, self.seed, _COMPILED_LAYOUTS, layouts_with_padding=padded[:1])
+        most_tokens, first_setting = _MOST_TOKENS[self.profile], self.settings()[0]
+        is_first = (setting.mode, setting.dtype) == (first_setting.mode, first_setting.dtype)
         return Trial(
             subject,
             convention,
             self.seed,
-            layouts,
-            many_layout,
-            layouts_with_padding[:1] if compiled else layouts_with_padding,
+            layouts_for(subject.module, most_tokens=most_tokens),
+            self.long_layouts if is_first else (),
+            many_documents(most_tokens),
+            padded,
         )
 
 
@@ -187,6 +191,7 @@ def module_request(
         explicit=convention is not None,
         modes=selected_modes,
         dtypes=tuple(getattr(torch, long_dtype(text)) for text in dtypes),
+        long_layouts=long_layouts(subject.module, *_LONG_TOKENS[profile]) if profile in _LONG_TOKENS else (),
         matrix=matrix,
         notes=notes,
         **request_fields,

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from packproof.base.cores import available_cores
 from packproof.base.errors import UsageError
+from packproof.base.machine import available_cores
 from packproof.harness.check.targets import BUILTIN_KERNELS
 from packproof.harness.tiers.compile import compile_variants
 

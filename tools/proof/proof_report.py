@@ -1,7 +1,7 @@
 """How good the checks are, in numbers: one report from the runs of the museum, of correct kernels and of mutants.
 
-The runs are files of `packproof museum run`, `compare` and `alarms` and of `packproof mutate`, all with --json: `make
-proof` makes them.
+The runs are files of `packproof museum run`, `compare` and `alarms` and of `packproof mutate`, all with --json, and of
+`smallest_errors`: `make proof` makes them.
 """
 
 import platform
@@ -18,12 +18,13 @@ from packproof.base.files import damaged_error, read_json
 from packproof.harness.check import PROFILES
 from packproof.harness.report.formats import markdown_table, texts
 from packproof.museum import classes as bug_classes
-from packproof.properties.cases import BOUNDARY_CLASSES, Space, boundary_classes, golden_cases, random_cases
+from packproof.proof.smallest_errors import section
+from packproof.properties.cases import BOUNDARY_CLASSES, Space, golden_cases, random_cases
 from packproof.properties.declarations import Promises
 from packproof.properties.ops import OPS
 from packproof.version import __version__
 
-PARTS = ("museum", "recipes", "alarms", "mutants")
+PARTS = ("museum", "recipes", "alarms", "errors", "mutants")
 
 Row = Mapping[str, Any]
 
@@ -31,11 +32,11 @@ Row = Mapping[str, Any]
 def report(folder: Path) -> dict[str, Any]:
     """The numbers of the report.
 
-    folder: has museum.json, recipes.json, alarms.json and mutants.json.
+    folder: has a JSON file of each part.
 
     Raises UsageError if one is missing.
     """
-    museum, recipes, alarms, mutants = (_results(folder / f"{part}.json") for part in PARTS)
+    museum, recipes, alarms, errors, mutants = (_results(folder / f"{part}.json") for part in PARTS)
     made_with = {"packproof": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return {
         "version": 1,
@@ -43,6 +44,7 @@ def report(folder: Path) -> dict[str, Any]:
         "museum": _museum(museum),
         "recipes": _recipes(recipes),
         "alarms": _alarms(alarms),
+        "errors": errors,
         "coverage": {name: _coverage(name) for name in OPS},
         "mutants": _mutants(mutants),
     }
@@ -115,7 +117,7 @@ def _coverage(name: str) -> dict[str, Any]:
     """The layout classes drawn for an op by the standard profile."""
     space = Space(OPS[name], "float32", Promises())
     cases = [*golden_cases(space), *random_cases(space, PROFILES["standard"].examples["eager"], 0)]
-    classes = {name for c in cases for name in boundary_classes(c.lengths, space.chunk, space.width(dict(c.sizes)))}
+    classes = frozenset[str]().union(*map(space.boundary_classes, cases))
     missed = [name for name in BOUNDARY_CLASSES if name not in classes]
     return {"drawn": len(classes), "of": len(BOUNDARY_CLASSES), "missed": missed}
 
@@ -183,9 +185,9 @@ def _lines(figures: Mapping[str, Any], numbers: str) -> Iterator[str]:
         f"{alarms['false']} in {alarms['judgements']} judgements: {alarms['correct kernels']} correct kernels, "
         f"{alarms['seeds']} seeds, every property, all dtypes (`packproof museum alarms`).",
         "",
-        "## Layouts",
-        "",
     )
+    yield from section(figures["errors"])
+    yield from ("## Layouts", "")
     yield from _table(
         ("op", "boundary classes drawn at the standard profile", "missed"),
         [(op, f"{n['drawn']} of {n['of']}", ", ".join(n["missed"])) for op, n in figures["coverage"].items()],

@@ -1,8 +1,9 @@
 """All that is known of a failure at its smallest case: lines for the report, the key of its cause, measurements."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from packproof.base.axes import SLOTS
 from packproof.harness.check.diagnosis.cause import cause_key, slack_cause
 from packproof.harness.check.diagnosis.conventions import suggestions
 from packproof.harness.check.diagnosis.detached import detached_advice
@@ -13,8 +14,8 @@ from packproof.harness.check.diagnosis.rows import unwritten_rows, unwritten_row
 from packproof.harness.check.diagnosis.ties import tie_hint
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.report.maps import Evidence
-from packproof.properties.calling import TensorKey
-from packproof.properties.cases import Case, Space
+from packproof.properties.calling import PagePlacement, TensorKey
+from packproof.properties.cases import Case, Sample, Space
 from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.laws import Property, Violation, number
 from packproof.properties.snippets import PastedLines
@@ -75,7 +76,7 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     is_written = not rows_lines
     if is_written and evidence:
         rows_lines = wrong_rows_lines(violation, evidence.rows, case.n_tokens + case.slack)
-    lines = [*rows_lines, *lines]
+    lines = [*rows_lines, *lines, *_place_in_pages(kernel, sample, violation)]
     if evidence and evidence.factor is not None and violation.other == "reference":
         multiple = f"{number(evidence.factor)} x the reference" if evidence.factor else "0"
         lines.append(f"each wrong element is {multiple}")
@@ -101,9 +102,9 @@ def _unwritten_lines(
     unwritten_alone: by tensor, in the run of the sequence alone.
     """
     tensor, j = violation.tensor, violation.sequence
-    if tensor in unwritten:
+    if tensor and tensor in unwritten:
         return [unwritten_rows_line(tensor, unwritten[tensor], case.n_tokens + case.slack)]
-    if tensor in unwritten_alone:
+    if tensor and tensor in unwritten_alone:
         line = unwritten_rows_line(tensor, unwritten_alone[tensor], case.lengths[j])
         return [f"with sequence {j} alone, {line}"]
     return []
@@ -115,3 +116,13 @@ def _measured(failure: SmallestFailure) -> tuple[Evidence | None, list[str]]:
         return measure(failure.kernel, failure.law, failure.case, failure.violation, failure.first_case), []
     except Exception as error:  # the failure stands without it
         return None, [f"not measured: {report_internal_error(error)}"]
+
+
+def _place_in_pages(kernel: KernelUnderTest, sample: Sample, violation: Violation) -> Iterator[str]:
+    """Where the keys of a sequence, or the slot of a pool, lie in the pages of a cache."""
+    if kernel.page_sizes and violation.slot >= 0:
+        [size] = kernel.page_sizes
+        row = PagePlacement.row_of_slot(violation.slot, sample.sizes[SLOTS], size)
+        yield f"slot {violation.slot} is row {row % size} of page {row // size}, of {size} rows each (slot {row} there)"
+    elif kernel.page_sizes and violation.sequence >= 0:
+        yield PagePlacement.of(sample.key_offsets, kernel.page_sizes).describe(violation.sequence)

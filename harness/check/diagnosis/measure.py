@@ -148,7 +148,9 @@ def _visible_part(comparison: Comparison, kind: str, errors: dict[tuple[int, int
     if kind == "token":
         sizes = [*layout.lengths, *([layout.slack] if layout.slack else [])]
     else:
-        sizes = [1 + max((k for j, k in errors if j == i), default=-1) for i in range(1 + max(j for j, _ in errors))]
+        sizes = [0] * (1 + max(j for j, _ in errors))
+        for j, k in errors:
+            sizes[j] = max(sizes[j], k + 1)
     largest = max(errors, key=lambda cell: errors[cell])
     row_window, column_window = (
         _window(largest[0], len(sizes), _MAX_ROWS),

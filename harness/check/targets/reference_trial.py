@@ -26,7 +26,7 @@ from packproof.properties.cases import Case, Sample, Space, draw, golden_case
 from packproof.properties.declarations import Promises
 from packproof.properties.judgement import KernelUnderTest, judge_case
 from packproof.properties.laws import Property, Violation, distinct_texts
-from packproof.properties.ops import Op
+from packproof.properties.ops import OPS, Op
 
 _LAYOUTS = {
     "a pack of zero sequences": (),
@@ -70,6 +70,19 @@ def try_laws(op: Op, laws: Iterable[Property]) -> None:
             violation, _ = judge_case(reference, law, case)
             if violation is not None:
                 raise UsageError(_broken_law(op, law, case, violation))
+
+
+def broken_law_of_reference(op: Op, law: Property, case: Case) -> str:
+    """How the reference of a user's op breaks a law at a case, which is then no fault of a kernel; "" if it does not.
+
+    `try_laws` has judged small packs alone.
+    """
+    if not law.of_the_op or OPS.get(op.name) is op:
+        return ""
+    reference = KernelUnderTest(op, _ReferenceRunner(op), Promises(), gradients=op.differentiable)
+    plain_case = case.replace(dtype="float32", float32=(), narrow=(), configuration=0)
+    violation, _ = judge_case(reference, law, plain_case)
+    return "" if violation is None else _broken_law(op, law, plain_case, violation)
 
 
 class _ReferenceRunner:

@@ -76,6 +76,11 @@ class CheckTarget:
         return self.request.dtypes or self.declared.dtypes
 
     @property
+    def plainest_dtype(self) -> str:
+        """The dtype of cases past thresholds: fp32, or else the first."""
+        return "float32" if "float32" in self.dtypes else self.dtypes[0]
+
+    @property
     def gradients(self) -> bool:
         return self.declared.gradients and self.op.differentiable and not self.request.forward_only
 
@@ -190,7 +195,7 @@ def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
         raise UsageError(f"{target}: which op is it? {_ops_text(declared)}, or module:NAME of an Op of your own")
     if ":" in requested_op:
         return _import_op(requested_op)
-    return OPS[require_known("op", requested_op, OPS)]
+    return OPS[require_known("op", requested_op, OPS, "packproof list")]
 
 
 def pasted_lines(name: str, requested_op: str | Op | None, declared: Declaration) -> PastedLines:

@@ -1,11 +1,8 @@
 """A device of torch's: its memory, and the end of its work."""
 
-import re
-import resource
-import sys
-from pathlib import Path
-
 import torch
+
+from packproof.base.machine import free_host_bytes
 
 
 class Device:
@@ -38,18 +35,8 @@ def synchronise(device: torch.device) -> None:
 def free_bytes(device: torch.device) -> int | None:
     """Free memory of a device, including what torch keeps for reuse; None for a device that does not report it."""
     if device.type == "cpu":
-        return _free_host_bytes()
+        return free_host_bytes()
     if device.type != "cuda":
         return None
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0]) + cached
-
-
-def _free_host_bytes() -> int:
-    """Free memory of the system, within the limit of this process (`ulimit -v`)."""
-    match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    free = int(match[1]) * 1024 if match else sys.maxsize
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return free
-    return min(free, limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())

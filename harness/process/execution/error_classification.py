@@ -20,7 +20,7 @@ from packproof.harness.process.execution.refusals import (
     refuses,
 )
 from packproof.interpreter import UnfitInterpreterError
-from packproof.properties.calling import FailedCompilation, MachineLimit, OutsideDomain, Refusal
+from packproof.properties.calling import Call, FailedCompilation, MachineLimit, OutsideDomain, Refusal
 from packproof.properties.declarations import refusal_texts
 
 _MAX_MESSAGE = 1000
@@ -48,7 +48,9 @@ _LATE_REFUSAL_HINT = (
     "checking its arguments first"
 )
 _CONTRADICTION_HINT = "\n    the kernel's own code made this call, of arguments that contradict each other"
-_MAX_MEMORY_FACTOR = 64  # times the bytes of a call; a larger request is the kernel's fault, not the machine's
+# a larger request is the kernel's fault, not the machine's
+_MAX_MEMORY_FACTOR = 64  # times the bytes of a call
+_BYTES_PER_PAIR = 128  # of tokens: attention as written in the paper has scores and probabilities of each head
 
 
 def classify_error(
@@ -72,7 +74,7 @@ def classify_error(
         return KernelFault("crashed", f"{stage}{device_error}{_kernel_line(error)}")
     text = f"{stage}{_full_text(error)}"
     if any(map(lacks_memory, causes)):
-        return _memory_fault(_OUT_OF_MEMORY_ADVICE.sub(r"\1", text), causes, n_bytes, device)
+        return _memory_fault(_OUT_OF_MEMORY_ADVICE.sub(r"\1", text), causes, invocation.call, n_bytes, device)
     is_declared = any(phrase in str(error) for phrase in refusal_texts(invocation.function))
     if invocation.call.mode == "compiled" and not is_declared and is_compiler_error(causes):
         return _compiler_fault(text, invocation)
@@ -122,13 +124,14 @@ def _requested_bytes(causes: Iterable[BaseException], device: Device) -> int | N
 
 
 def _memory_fault(
-    text: str, causes: Iterable[BaseException], n_bytes: int, device: Device
+    text: str, causes: Iterable[BaseException], call: Call, n_bytes: int, device: Device
 ) -> KernelFault | MachineLimit:
     """A limit of the machine; a fault of the kernel if far more memory is free than a call of this size needs."""
     if device.kind == "cuda" and (needed_bytes := _requested_bytes(causes, device)) is not None:
         return MachineLimit(f"needs more than {needed_bytes / 1e9:.1f} GB of GPU memory: {text}")
     free = device.free_bytes()
-    if free is None or free <= _MAX_MEMORY_FACTOR * n_bytes + (1 << 30):
+    n_pairs = max(int(offsets[-1]) for offsets in call.metadata.values()) ** 2
+    if free is None or free <= _MAX_MEMORY_FACTOR * n_bytes + _BYTES_PER_PAIR * n_pairs + (1 << 30):
         return MachineLimit(text)
     return KernelFault("raised", f"{text}\n    the tensors of this call take {n_bytes:,} bytes, and {free:,} are free")
 

@@ -322,14 +322,15 @@ def _repeat_offsets(cu_seqlens: Tensor, copies: int) -> Tensor:
 def _call_bytes(call: Call, offset_reach: Mapping[Placement, int]) -> int:
     """Roughly the bytes of a call on the device: its tensors as placed.
 
-    A repeated tensor counts three times, to cover outputs, gradients and the kernel's saved tensors.
+    A repeated tensor counts three times, to cover outputs, gradients and the kernel's saved tensors; twice, for the
+    outputs, where nothing is differentiated.
     """
     tensors = {**call.inputs, **{f"cotangent:{name}": t for name, t in call.cotangents.items()}}
-    total = 0
+    total, held_at_once = 0, 3 if call.wrt else 2
     for name, t in tensors.items():
         reach = offset_reach.get(call.placement.get(name, "contiguous"), 0)
-        copies = 1 if name in call.shared or call.copies == 1 else 3 * call.copies
-        history_elements = 3 * call.history * t[:1].numel() if name in call.token_rows else 0
+        copies = 1 if name in call.shared or call.copies == 1 else held_at_once * call.copies
+        history_elements = held_at_once * call.history * t[:1].numel() if name in call.token_rows else 0
         total += max(reach, t.numel() * copies + history_elements) * t.element_size()
     return total
 

@@ -70,7 +70,8 @@ def _ending_text(code: int) -> str:
 
 
 def _cells(result: Mapping[str, Any]) -> list[str]:
-    status = f"**{result['status']}**" if result["status"] in ("failed", "stale") else result["status"]
+    label = "passed in part" if result["status"] == "passed" and result.get("unasked") else result["status"]
+    status = f"**{label}**" if label in ("failed", "stale") else label
     cells = result["target"], f"{result['op']} {result['property']}", result["dtype"], status, str(result["judged"])
     return [escape(printable(text)) for text in cells]
 

@@ -16,11 +16,11 @@ from packproof.base.text import printable
 from packproof.harness.report import events
 from packproof.harness.report.causes import Faults, place_text
 from packproof.harness.report.formats.layout_svg import NARROW, error_svg, layout_svg, leak_svg, marks_text
-from packproof.harness.report.formats.scoreboard import Board, boards
+from packproof.harness.report.formats.scoreboard import boards
 from packproof.harness.report.formats.svg import LEVELS, palette
 from packproof.harness.report.wording.conclusions import limits_lines, tuned_lines
-from packproof.harness.report.wording.results import regime_lines, share_text, summary
-from packproof.properties.cases import BOUNDARY_CLASSES, shorten
+from packproof.harness.report.wording.results import layout_classes, regime_lines, share_text, summary
+from packproof.properties.cases import shorten
 from packproof.version import __version__
 
 SYMBOLS = {
@@ -102,7 +102,13 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.globals.update(SYMBOLS=SYMBOLS, classes=_classes, levels=_levels(), palette=palette(), terms=_TERMS)
+    templates.globals.update(
+        SYMBOLS=SYMBOLS,
+        classes=lambda board: [*layout_classes(board.verdicts).items()],
+        levels=_levels(),
+        palette=palette(),
+        terms=_TERMS,
+    )
     templates.globals.update(NARROW=NARROW, marks_text=marks_text)
     templates.filters.update(short=short_dtype, slug=_slug, lengths=shorten, quoted=shlex.quote, literal=repr)
     templates.filters.update(place=place_text, limits=limits_lines, share=share_text, tuned=tuned_lines)
@@ -143,9 +149,3 @@ def _outcome(run_finished: events.RunFinished) -> str:
 def _not_run(run_started: events.RunStarted, run_finished: events.RunFinished) -> list[events.Cell]:
     finished_cells = {verdict.cell for verdict in run_finished.verdicts}
     return [cell for cell in run_started.cells if cell.counts and cell not in finished_cells]
-
-
-def _classes(board: Board) -> list[tuple[str, bool]]:
-    """Every layout class and whether the kernel was judged in it; empty if no layout was drawn."""
-    judged_classes = frozenset[str]().union(*(verdict.classes for verdict in board.verdicts))
-    return [(name, name in judged_classes) for name in BOUNDARY_CLASSES] if judged_classes else []

@@ -132,10 +132,14 @@ def _result(verdict: events.Verdict, faults: Faults) -> dict[str, Any]:
         result["beyond"] = cell.unpromised
     if verdict.missing:
         result["missing"] = list(verdict.missing)
+    if verdict.unasked:
+        result["unasked"] = list(verdict.unasked)
     if verdict.limits:
         result["limits"] = [asdict(limit) for limit in verdict.limits]
     if verdict.tuned:
         result["tuned"] = [asdict(tuned) for tuned in verdict.tuned]
+    if verdict.thresholds:
+        result["thresholds"] = verdict.thresholds.to_json()
     if verdict.domain:
         result["domain"] = list(verdict.domain)
     if verdict.reason:

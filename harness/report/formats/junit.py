@@ -74,7 +74,7 @@ class JunitReport:
             expected.text = printable(self._failure_text(verdict))
         examples = plural(verdict.examples, "example")
         counts = f"tier {verdict.tier}, {verdict.judged} of {examples} judged, {verdict.refused} refused"
-        lines = [counts, *tuned_lines([verdict])]
+        lines = [counts, *verdict.unasked, *tuned_lines([verdict])]
         ElementTree.SubElement(case, "system-out").text = printable("\n".join(lines))
         return case
 

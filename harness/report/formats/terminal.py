@@ -22,13 +22,12 @@ from packproof.harness.report.wording.results import (
     failure_text,
     fault_text,
     first_failure_lines,
-    layout_classes,
+    layout_classes_text,
     regime_lines,
     share_text,
     summary,
     timings_lines,
 )
-from packproof.properties.cases import BOUNDARY_CLASSES
 
 _QUIET_SECONDS = 10.0  # seconds without output, after which a line shows the progress
 _COUNTS = (Column("tier", 11), Column("judged", 12, right=True), Column("seconds", 9, right=True))
@@ -39,6 +38,7 @@ _STYLES = {
     "expected": "yellow",
     "stale": "bold red",
     "inconclusive": "bold yellow",
+    "in part": "bold yellow",
     "skipped": "yellow",
     "error": "bold red",
 }
@@ -154,15 +154,15 @@ class TerminalReport:
         self._print(f"\n{board.op} · {board.target} · {board.device}")
         rows = [row for row in board.rows if not row.is_skipped]
         law_column = Column("", max((len(row.law) for row in rows), default=0) + 2)
-        status_width = max(9, 2 + max(len(v.status) for v in board.verdicts))
+        status_width = max(9, 2 + max(len(v.label) for v in board.verdicts))
         dtype_columns = [Column(short_dtype(dtype), status_width) for dtype in board.dtypes]
         if rows:
             self._print(title_line((law_column, *dtype_columns, *_COUNTS), "  "))
         for row in rows:
             line = Text(f"  {law_column.pad(row.law)}")
             for column, verdict in zip(dtype_columns, row.verdicts, strict=True):
-                status = verdict.status if verdict else "-"
-                line.append(column.pad(status), style=_STYLES.get(status, ""))
+                label = verdict.label if verdict else "-"
+                line.append(column.pad(label), style=_STYLES.get(label, ""))
             self._print(line.append(table_line(_COUNTS, (row.tiers, row.share, f"{row.seconds:.1f}"))))
         for text in _remarks(board):
             self._print(f"  {text}")
@@ -174,7 +174,8 @@ def _remarks(board: Board) -> Iterator[str]:
     for names, reason in board.reasons_of_judged:
         yield f"{names}: {reason}"
     if any(v.classes for v in board.verdicts):
-        yield layout_classes(board.verdicts, BOUNDARY_CLASSES)
+        yield layout_classes_text(board.verdicts)
+    yield from (str(v.thresholds) for v in board.verdicts if v.thresholds)
     yield from tuned_lines(board.verdicts)
     yield from limits_lines(board.verdicts)
     if board.answers:
@@ -199,7 +200,7 @@ def cell_line(verdict: events.Verdict, shown: events.Verdict | None = None) -> T
     work = (
         verdict.reason if verdict.status in ("skipped", "error") else f"{share_text(verdict)}, {verdict.seconds:.1f} s"
     )
-    line = Text(f"{verdict.status:<8}", style=_STYLES[verdict.status])
-    work += f"; {verdict.reason}" if verdict.status == "inconclusive" else ""
+    line = Text(f"{verdict.label:<8}", style=_STYLES[verdict.label])
+    work += f"; {verdict.reason}" if verdict.label in ("inconclusive", "in part") else ""
     work += f"; the same fault as in {cell_name(shown.cell)}" if shown else ""
     return line.append(f" {cell_title(verdict.cell):<36} {verdict.tier:<10} {work}", style="none")

@@ -7,11 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from packproof.base.names import short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report.causes import Fault, Faults
-from packproof.harness.report.events import Cell, RunFinished, Status, Verdict
+from packproof.harness.report.events import Cell, RunFinished, Verdict
 from packproof.harness.report.maps.text import small_error_lines
-from packproof.properties.cases import REGIME_DESCRIPTIONS, shorten
+from packproof.properties.cases import BOUNDARY_CLASSES, KEY_CLASSES, REGIME_DESCRIPTIONS, shorten
 
-_COUNTED: Mapping[Status, str] = {"error": "not judged", "expected": "failed as expected"}
+_COUNTED: Mapping[str, str] = {
+    "error": "not judged",
+    "expected": "failed as expected",
+    "in part": "passed in part",
+}
 
 
 def cell_title(cell: Cell) -> str:
@@ -92,22 +96,30 @@ def share_text(verdict: Verdict) -> str:
     )
 
 
-def layout_classes(verdicts: Sequence[Verdict], all_classes: Sequence[str]) -> str:
-    """The number of judged boundary classes, and the names of the others unless a failure ended the search."""
+def layout_classes(verdicts: Sequence[Verdict]) -> dict[str, bool]:
+    """The boundary classes in the kernel's domain, each with whether it was judged; none if no layout was drawn."""
     judged_classes = frozenset[str]().union(*(verdict.classes for verdict in verdicts))
-    missed = [name for name in all_classes if name not in judged_classes]
+    possible_classes = judged_classes.union(*(verdict.possible_classes for verdict in verdicts))
+    names = [name for name in (*BOUNDARY_CLASSES, *KEY_CLASSES) if name in possible_classes]
+    return {name: name in judged_classes for name in names} if judged_classes else {}
+
+
+def layout_classes_text(verdicts: Sequence[Verdict]) -> str:
+    """The number of judged boundary classes, and the names of the others unless a failure ended the search."""
+    classes = layout_classes(verdicts)
+    missed = [name for name, is_judged in classes.items() if not is_judged]
     cut_short = any(verdict.failure for verdict in verdicts)
     tail = f"; not judged: {', '.join(missed)}" if missed and not cut_short else ""
-    return f"{len(all_classes) - len(missed)} of {len(all_classes)} layout classes judged{tail}"
+    return f"{len(classes) - len(missed)} of {len(classes)} layout classes judged{tail}"
 
 
 def summary(run: RunFinished, planned: int) -> str:
     """The whole run in one line."""
     verdicts = [verdict for verdict in run.verdicts if verdict.cell.counts]
-    count = Counter(verdict.status for verdict in verdicts)
+    count, labels = Counter(verdict.status for verdict in verdicts), Counter(verdict.label for verdict in verdicts)
     examples = sum(verdict.examples for verdict in verdicts)
-    statuses: tuple[Status, ...] = ("failed", "stale", "error", "inconclusive", "passed", "expected", "skipped")
-    parts = [f"{count[status]} {_COUNTED.get(status, status)}" for status in statuses if count[status]]
+    order = ("failed", "stale", "error", "inconclusive", "in part", "passed", "expected", "skipped")
+    parts = [f"{labels[label]} {_COUNTED.get(label, label)}" for label in order if labels[label]]
     parts += [f"{planned - len(verdicts)} not run"] if planned > len(verdicts) else []
     if run.error:
         outcome = f"packproof itself failed: {run.error}"
@@ -123,6 +135,8 @@ def summary(run: RunFinished, planned: int) -> str:
         outcome = "inconclusive: no property failed, but not everything could be judged"
     elif count["expected"]:
         outcome = "every property held, or failed as expected"
+    elif labels["in part"]:
+        outcome = "every property held, but not everything could be asked of this machine"
     else:
         outcome = "every property held" if count["passed"] else "nothing was checked"
     judged_count = sum(verdict.judged for verdict in verdicts)

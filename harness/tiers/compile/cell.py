@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from importlib.metadata import version
 
-from packproof.base.cores import available_cores
+from packproof.base.machine import available_cores
 from packproof.harness.report import Cell, CellFinished, CellStarted, Event, Failure, Progress, Status, Verdict
 from packproof.harness.tiers.compile.variants import CompileResult, compile_listings, next_listing_results
 

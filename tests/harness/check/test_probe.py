@@ -10,7 +10,7 @@ import torch
 
 from packproof import refs
 from packproof.base.errors import KernelFault
-from packproof.harness.check.probe import InferredDomain, probe
+from packproof.harness.check.probing.probe import InferredDomain, probe
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.calling.call import Refusal
 from packproof.properties.cases.domain import Domain

@@ -97,7 +97,7 @@ def test_bash_completes_commands_and_values(
         ("peers flashi", ["flashinfer:gated_delta_rule"]),
         ("bench --against refe", ["reference"]),
         ("bench stack --device cu", ["cuda"]),
-        ("diff m:f --op ss", ["ssd", "ssd_update"]),
+        ("diff m:f --op ss", ["ssd", "ssd_update", "ssd_verify"]),
         ("model --mode tr", ["train"]),
         ("model --convention ", list(CONVENTIONS)),
         ("model --convention flex,seq_", ["flex,seq_idx", "flex,seq_lens"]),

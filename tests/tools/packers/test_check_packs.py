@@ -67,8 +67,9 @@ def test_a_fault_is_detected_by_its_law(name: str) -> None:
 
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_one_passes(name: str) -> None:
-    options = {"excess": 100.0 if name == "cutting" else 0.1, "capacity": (10, 7) if "stream" in name else None}
-    assert {verdict.status for verdict in verdicts(name, **options).values()} <= {"passed", "skipped"}
+    excess = 100.0 if name == "cutting" else 0.1
+    by_law = verdicts(name, excess=excess, capacity=(10, 7) if "stream" in name else None)
+    assert {verdict.status for verdict in by_law.values()} <= {"passed", "skipped"}
 
 
 def test_a_packer_that_keeps_the_order_is_measured_by_it() -> None:
@@ -80,7 +81,7 @@ def test_a_packer_that_keeps_the_order_is_measured_by_it() -> None:
     assert verdicts("best_fit", keeps_order=True, properties=["order"])["order"].status == "failed"
 
 
-def test_a_refusal_of_ordinary_documents_is_inconclusive_and_of_others_is_told() -> None:
+def test_a_refusal_of_ordinary_documents_is_inconclusive_and_of_others_is_named() -> None:
     def only_short(lengths: list[int], capacity: int) -> list[list[int]]:
         if any(n > 5 for n in lengths):
             raise ValueError("too long")

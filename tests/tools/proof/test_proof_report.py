@@ -22,6 +22,18 @@ RECIPES = [
     {"id": "correct", "class": None, "caught_by": ["assert_close"]},
 ]
 ALARMS = [{"id": "correct", "seeds": 8, "judged": 80, "false": ["packing, rope"]}]
+ERRORS = [
+    {
+        "op": "rope",
+        "dtype": "bfloat16",
+        "compute": "fp32",
+        "cumsum": False,
+        "output": [0.0039, "y"],
+        "gradient": [0.0041, "x"],
+        "shared": None,
+        "vacuous": ["gradient of cos"],
+    }
+]
 MUTANT = {"file": "kernels/a.py", "was": "i < n | m", "now": "i <= n", "seconds": 1.0, "reason": "", "by": ""}
 MUTANTS = [
     MUTANT | {"id": "a:f:comparison:0", "status": "killed", "by": "packing"},
@@ -34,7 +46,7 @@ MUTANTS = [
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    for part, results in zip(PARTS, (MUSEUM, RECIPES, ALARMS, MUTANTS), strict=True):
+    for part, results in zip(PARTS, (MUSEUM, RECIPES, ALARMS, ERRORS, MUTANTS), strict=True):
         (folder / f"{part}.json").write_text(json.dumps({"version": 1, "results": results}))
     return folder
 
@@ -81,12 +93,13 @@ def test_the_report_is_a_page_that_links_its_numbers(page: Path) -> None:
     assert "2 of 3 are detected at the standard profile" in text
     assert "| a:f:comparison:2 | `i < n \\| m` | `i <= n` |" in text
     assert "[proof.json](numbers/proof.json)" in text
+    assert "| rope | bf16 | fp32 |  | 3.9e-03 (y) | 4.1e-03 (x) |  | gradient of cos |" in text
 
 
 def test_a_run_that_is_not_there_is_answered_in_one_line(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for part in ("museum", "recipes", "mutants"):
+    for part in ("museum", "recipes", "errors", "mutants"):
         (tmp_path / f"{part}.json").write_bytes((runs / f"{part}.json").read_bytes())
     line = ["proof", str(tmp_path), str(tmp_path / "proof.md"), "--json", str(tmp_path / "proof.json")]
     assert main.run(line) == ending.WRONG_CALL

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from packproof.base.cores import available_cores
+from packproof.base.machine import available_cores
 from packproof.harness.process import run_side_by_side
 from packproof.harness.report import CellFinished, Verdict
 from packproof.models.board import flash

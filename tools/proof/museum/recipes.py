@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.base.cores import available_cores
 from packproof.base.errors import KernelFault
+from packproof.base.machine import available_cores
 from packproof.harness.process import Worker, run_on_every_core
 from packproof.harness.process.execution import InProcess
 from packproof.museum import Control, Entry

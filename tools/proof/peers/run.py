@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from packproof.adapters.peers import PEERS, Peer
-from packproof.base.cores import available_cores
 from packproof.base.errors import UsageError
+from packproof.base.machine import available_cores
 from packproof.base.names import SLACK, require_known, short_dtype
 from packproof.harness.check import CheckRequest, Unit, plan, run_plan, validate
 from packproof.harness.check.targets import CheckTarget, open_target, worker_for

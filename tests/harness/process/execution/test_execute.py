@@ -236,6 +236,19 @@ class Gpu(Device):
         return self._refused
 
 
+def invocation_of(tokens: int, stage: str = "") -> Invocation:
+    """An invocation whose call has so many tokens."""
+    call = SimpleNamespace(metadata={"cu_seqlens": torch.tensor([0, tokens])})
+    return cast(Invocation, SimpleNamespace(stage=stage, call=call, device=torch.device("cpu")))
+
+
+def test_a_kernel_may_need_memory_for_each_pair_of_tokens(free_memory: Callable[[int], None]) -> None:
+    free_memory(10**11)
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 137438953472 bytes.")
+    assert isinstance(classify_error(error, invocation_of(65_537), 100, lambda computing: None), MachineLimit)
+    assert isinstance(classify_error(error, invocation_of(4_097), 100, lambda computing: None), KernelFault)
+
+
 @pytest.mark.parametrize(
     ("error", "refused", "says"),
     [
@@ -262,8 +275,7 @@ class Gpu(Device):
 )
 def test_a_gpu_without_memory_is_no_fault_of_the_kernel(error: Exception, refused: int, says: str | None) -> None:
     """Whatever is free afterwards: other processes return theirs."""
-    invocation = cast(Invocation, SimpleNamespace(stage=""))
-    found = classify_error(error, invocation, 100, lambda computing: None, Gpu(refused=bool(refused)))
+    found = classify_error(error, invocation_of(5), 100, lambda computing: None, Gpu(refused=bool(refused)))
     assert isinstance(found, KernelFault if says is None else MachineLimit)
     assert re.search(says or "the tensors of this call take 100 bytes", str(found))
 
@@ -271,8 +283,7 @@ def test_a_gpu_without_memory_is_no_fault_of_the_kernel(error: Exception, refuse
 def test_memory_that_was_lacking_is_reported_late() -> None:
     """By the next call that waits for the device, which goes on."""
     late = RuntimeError("CUDA error: out of memory")
-    invocation = cast(Invocation, SimpleNamespace(stage="on a side stream: "))
-    found = classify_error(late, invocation, 100, lambda computing: None, Gpu(late=late))
+    found = classify_error(late, invocation_of(5, "on a side stream: "), 100, lambda computing: None, Gpu(late=late))
     assert isinstance(found, MachineLimit)
 
 

@@ -47,8 +47,28 @@ LEAK = Failure(
     replay=".packproof/ssd-packing-5e1c.json",
 )
 DRAWN = frozenset(BOUNDARY_CLASSES[:-2])
-PASSED = Verdict(cell("reference", "bfloat16"), "gpu", "passed", 120, 1.25, judged=118, refused=2, classes=DRAWN)
-FAILED = Verdict(cell("packing", "bfloat16"), "gpu", "failed", 3, 2.5, judged=3, classes=DRAWN, failure=LEAK)
+PASSED = Verdict(
+    cell("reference", "bfloat16"),
+    "gpu",
+    "passed",
+    120,
+    1.25,
+    judged=118,
+    refused=2,
+    classes=DRAWN,
+    possible_classes=frozenset(BOUNDARY_CLASSES),
+)
+FAILED = Verdict(
+    cell("packing", "bfloat16"),
+    "gpu",
+    "failed",
+    3,
+    2.5,
+    judged=3,
+    classes=DRAWN,
+    possible_classes=frozenset(BOUNDARY_CLASSES),
+    failure=LEAK,
+)
 SKIPPED = Verdict(cell("carry", "bfloat16"), "gpu", "skipped", 0, 0.0, reason="the kernel takes no initial state")
 EXPECTED = replace(FAILED, status="expected", reason="expected: issue 12")
 STALE = Verdict(
@@ -233,6 +253,11 @@ def test_layout_classes_that_were_not_judged_are_named() -> None:
     assert missed in terminal(stream(PASSED)).splitlines()
 
 
+def test_layout_classes_outside_of_the_domain_are_not_counted() -> None:
+    decode = replace(PASSED, classes=frozenset({"length 1", "no keys"}), possible_classes=frozenset({"length 1"}))
+    assert "  2 of 2 layout classes judged" in terminal(stream(decode)).splitlines()
+
+
 def test_kernels_with_brackets_are_not_markup() -> None:
     verdict = Verdict(cell("reference", "float32", target="[red]x[/red]:f"), "gpu", "passed", 1, 0.1)
     assert "[red]x[/red]:f" in terminal([RunStarted((verdict.cell,), "quick", 0), RunFinished((verdict,), 1.0)])
@@ -414,3 +439,17 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path,
         report(str(tmp_path / "nowhere" / "r"))
     with pytest.raises(UsageError, match="is a folder; expected the name of a file"):
         report(str(tmp_path))
+
+
+def test_a_pass_that_leaves_something_unasked_says_so_in_its_line(tmp_path: Path) -> None:
+    text = "not judged the gradients past 2^32 elements of a token's tensor: needs about 103 GB of GPU memory"
+    part = replace(PASSED, judged=120, refused=0, unasked=(text,), reason=text)
+    shown = terminal(stream(part))
+    assert f"in part  ssd reference bf16                   gpu        120 examples, 1.2 s; {text}\n" in shown
+    assert "  reference  in part  gpu                 120      1.2\n" in shown
+    assert "held, but not everything could be asked of this machine: 1 passed in part, 2 not run;" in shown
+    report = JsonReport(str(tmp_path / "report.json"))
+    for event in stream(part):
+        report(event)
+    [result] = json.loads((tmp_path / "report.json").read_text())["results"]
+    assert (result["status"], result["unasked"]) == ("passed", [text])

@@ -1,7 +1,7 @@
 """Infers the domain of a kernel without a declared one: from an accepted call, find the changes it refuses.
 
-`probe_search` finds the accepted call. Here each size, the layout and each optional argument of it is varied alone.
-`probe_conditions` writes the condition that fits the accepted and refused calls.
+`search` finds the accepted call. Here each size, the layout and each optional argument of it is varied alone.
+`conditions` writes the condition that fits the accepted and refused calls.
 """
 
 import itertools
@@ -10,14 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from packproof.base.names import SHORT_DTYPES, short_dtype
-from packproof.harness.check.probe_conditions import (
+from packproof.harness.check.probing.conditions import (
     keys_conditions,
     largest_accepted,
     sizes_condition,
     smallest_accepted,
     smallest_step,
 )
-from packproof.harness.check.probe_search import COMMON_SIZES, AcceptedCall, DomainSearch, OutOfCalls
+from packproof.harness.check.probing.search import COMMON_SIZES, AcceptedCall, DomainSearch, OutOfCalls
 from packproof.properties.cases import Case, Domain, Space, golden_cases
 from packproof.properties.judgement import KernelUnderTest
 

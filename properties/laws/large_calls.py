@@ -1,0 +1,80 @@
+"""The sizes that packs of the property `size` go past, and whether there is time for a call of such a size."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from packproof.base.errors import KernelFault
+from packproof.properties.calling.call import TooSlow
+from packproof.properties.judgement.kernel_under_test import KernelUnderTest
+
+_FAR_ABOVE = 16
+_QUICK_SECONDS = 2.0  # a call of a fused kernel past 2^32 elements, with the copies around it
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes that packs have to go past, and how the time of such a call is estimated."""
+
+    sequences: int = 131_071
+    """Twice the range of 16 bits, which is also the limit of the second and third axis of a grid."""
+    tokens: int = 65_535 * 256
+    """As many chunks, of up to 256 tokens, as these axes have programs."""
+    history: int = 4097 * 4096
+    """More tokens than `tokens`, in whole chunks."""
+    elements: tuple[int, ...] = (2**32, 2**31)
+    """The first that fits the memory counts."""
+    fractions: tuple[int, ...] = (2**14, 2**12, 2**10)
+    """Of a size, the smallest first: the times of two neighbours give that of the whole."""
+    clock: Callable[[], float] = time.monotonic
+    """Seconds now."""
+
+
+def require_time(kernel: KernelUnderTest, limits: Limits, size: int, run: Callable[[int], object], note: str) -> None:
+    """Raises TooSlow where a call of this size would take longer than a call may, or than is left for slow calls.
+
+    A kernel that launches for each token, as PyTorch code does, would otherwise run into the time limit, and be started
+    again, in each case. Its time is extended from two small sizes along a line, first from the smallest: where these
+    take too long already, no larger one is tried. A call of a few seconds is always made: one of a fused kernel takes
+    as long.
+    """
+    sizes = list(dict.fromkeys(max(size // fraction, 1) for fraction in limits.fractions))
+    remaining = kernel.slow_calls_until - limits.clock()
+    most_seconds = min(kernel.runner.time_limit, max(remaining, _QUICK_SECONDS))
+    for few, more in pairwise(sizes):
+        try:
+            estimate = _estimated_seconds(most_seconds, limits, (few, more, size), run)
+        except KernelFault as fault:
+            if fault.kind == "hung":
+                raise TooSlow(f"too slow to be judged {note}: {fault}") from fault
+            return  # the call of the whole size has it too, and reports it
+        if estimate > most_seconds:
+            share = "" if estimate > kernel.runner.time_limit else ", more than a third of the check"
+            raise TooSlow(f"too slow to be judged {note}: it would take about {estimate:,.0f} s{share}")
+
+
+def _estimated_seconds(
+    most_seconds: float, limits: Limits, sizes: tuple[int, int, int], run: Callable[[int], object]
+) -> float:
+    """Seconds of a call of the largest size, on the line through the times of the two others.
+
+    The shortest of three times counts: a first call may compile, and any may meet a busy machine. That one explains no
+    estimate far above the limit, hence two times are enough there.
+    """
+    few, more, size = sizes
+    seconds_few = seconds_more = estimate = math.inf
+    for repetition in range(3):
+        seconds_few = min(seconds_few, _seconds(limits.clock, run, few))
+        seconds_more = min(seconds_more, _seconds(limits.clock, run, more))
+        estimate = seconds_more + (size - more) * (seconds_more - seconds_few) / (more - few)
+        if estimate <= most_seconds or (repetition and estimate > _FAR_ABOVE * most_seconds):
+            break
+    return estimate
+
+
+def _seconds(clock: Callable[[], float], run: Callable[[int], object], size: int) -> float:
+    start = clock()
+    run(size)
+    return clock() - start

@@ -1,0 +1,111 @@
+"""Stand-ins with the signatures of engines for steps of drafts, correct and with bugs; all update the pool in place."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu, softplus
+
+from packproof.adapters import SlotPerDraft, adapt, cu_seqlens_int32, max_seqlen
+from packproof.adapters.adapter import Adapter
+
+BUGS = ("rejected drafts stay", "one slot for all drafts", "padding writes to the last slot")
+
+
+def causal_conv1d_update(
+    x: Tensor,
+    conv_state: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    conv_state_indices: Tensor | None = None,
+    num_accepted_tokens: Tensor | None = None,
+    query_start_loc: Tensor | None = None,
+    max_query_len: int = -1,
+    bug: str = "",
+) -> Tensor:
+    """vLLM's: x (t, d). conv_state: (slots, d, w-1 + drafts-1). conv_state_indices: (s,), -1 for padding."""
+    assert conv_state_indices is not None
+    assert query_start_loc is not None
+    assert num_accepted_tokens is not None
+    assert max_query_len >= 0
+    y, wide, w = torch.zeros_like(x), torch.promote_types(x.dtype, torch.float32), weight.shape[1]
+    for j, (start, end) in enumerate(pairwise(query_start_loc.tolist())):
+        slot, accepted = int(conv_state_indices[j]), int(num_accepted_tokens[j])
+        if start == end or (slot < 0 and bug != "padding writes to the last slot"):
+            continue
+        begin = conv_state.shape[2] - w + 1 if bug == "rejected drafts stay" else accepted - 1
+        inputs = torch.cat([conv_state[slot, :, begin : begin + w - 1], x[start:end].T], 1)
+        rows = (inputs.to(wide).unfold(1, w, 1) * weight.to(wide)[:, None]).sum(-1).T
+        rows = rows if bias is None else rows + bias.to(wide)
+        y[start:end] = silu(rows) if activation else rows
+        conv_state[slot, :, : w - 2 + end - start] = inputs[:, 1:]
+    return y
+
+
+def selective_state_update(
+    state: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    state_batch_indices: Tensor | None = None,
+    num_accepted_tokens: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    bug: str = "",
+) -> Tensor:
+    """vLLM's, of Mamba: state (slots, d, n). x, dt, z: (t, d). B, C: (t, g, n). state_batch_indices: (s, drafts)."""
+    assert state_batch_indices is not None
+    assert num_accepted_tokens is not None
+    assert cu_seqlens is not None
+    y, wide = torch.zeros_like(x), torch.promote_types(x.dtype, torch.float32)
+    B, C = (group.to(wide) if group.ndim == 3 else group.to(wide)[:, None] for group in (B, C))
+    B, C = (group.repeat_interleave(x.shape[1] // group.shape[1], 1) for group in (B, C))
+    steps = dt.to(wide) if dt_bias is None else dt.to(wide) + dt_bias
+    steps = softplus(steps, threshold=40) if dt_softplus else steps
+    for j, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
+        slots = state_batch_indices[j].tolist()
+        if slots[0] < 0 and bug != "padding writes to the last slot":
+            continue
+        accepted = len(slots) if bug == "rejected drafts stay" else int(num_accepted_tokens[j])
+        h = state[slots[accepted - 1]].clone()
+        for i in range(start, end):
+            h = torch.exp(steps[i][:, None] * A) * h + (steps[i] * x[i].to(wide))[:, None] * B[i]
+            row = (h * C[i]).sum(-1) + (0 if D is None else D * x[i].to(wide))
+            y[i] = row if z is None else row * silu(z[i].to(wide))
+            if i - start < len(slots):
+                state[slots[0 if bug == "one slot for all drafts" else i - start]] = h
+    return y
+
+
+def convolution(bug: str = "") -> Adapter:
+    return adapt(
+        causal_conv1d_update,
+        op="causal_conv1d_verify",
+        names={"states": "conv_state", "state_indices": "conv_state_indices"},
+        metadata={"query_start_loc": cu_seqlens_int32, "max_query_len": max_seqlen},
+        in_place=("states",),
+        given={"bug": bug},
+        domain=["w >= 2", "length <= a"],
+        slack=False,
+    )
+
+
+def mamba(bug: str = "") -> Adapter:
+    names = {"u": "x", "delta": "dt", "delta_bias": "dt_bias", "delta_softplus": "dt_softplus"}
+    return adapt(
+        selective_state_update,
+        op="selective_scan_verify",
+        slots=SlotPerDraft(),
+        names={**names, "states": "state", "state_indices": "state_batch_indices"},
+        metadata={"cu_seqlens": cu_seqlens_int32},
+        in_place=("states",),
+        given={"bug": bug},
+        domain=["length <= a"],
+        slack=False,
+    )

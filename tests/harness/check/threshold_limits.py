@@ -1,0 +1,3 @@
+"""A constant of another module, for `threshold_kernels`."""
+
+SEQUENCES = 300
