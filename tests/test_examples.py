@@ -34,12 +34,27 @@ def test_a_notebook_has_the_cells_of_its_script(script: Path) -> None:
     assert notebook_cells(script) == cells(script), f"run `jupytext --to ipynb {name}`"
 
 
-def test_the_lost_exponential_is_found_and_repaired(tmp_path: Path) -> None:
+def code_of_lost_exp() -> list[str]:
     """The notebook's cells in order, which are those of the script."""
-    code = [text for kind, text in notebook_cells(ROOT / "examples/lost_exp.py") if kind == "code"]
-    printed = python_in(tmp_path, "\n".join(code)).stdout
+    return [text for kind, text in notebook_cells(ROOT / "examples/lost_exp.py") if kind == "code"]
+
+
+def test_the_lost_exponential_is_found_and_repaired(tmp_path: Path) -> None:
+    """Of the repaired kernel one pack is tried here, in which the bug showed; the check of it is a proof."""
+    *before, last = code_of_lost_exp()
+    fix, check = last.split("verdicts = ")
+    assert check.startswith("packproof.check(")
+    on_a_pack = 'packproof.gradcheck(ssd, inputs, cu_seqlens=pack, op="ssd")'
+    shows = f"try:\n    {on_a_pack}\nexcept AssertionError:\n    print('the gradients of a pack: incorrect')"
+    printed = python_in(tmp_path, "\n".join([*before, shows, fix, on_a_pack])).stdout
     assert "FAILED  packing (gradient of B)" in printed
     assert "lengths [1, 16]" in printed
+    assert printed.endswith("the gradients of a pack: incorrect\n")
+
+
+@pytest.mark.proof
+def test_the_repaired_exponential_passes_the_check(tmp_path: Path) -> None:
+    printed = python_in(tmp_path, "\n".join(code_of_lost_exp())).stdout
     assert re.search(r"^packing: passed, \d+ examples$", printed, re.M)
 
 

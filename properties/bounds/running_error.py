@@ -17,7 +17,7 @@ to storages. Gradients need none either: autograd's formulas consist of the same
 for correct kernels of ten ops, in six orders of summation and four regimes of data each (worst case: 4.3).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -25,7 +25,6 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._pytree import tree_flatten, tree_map
 
 from packproof.base.errors import UsageError
 from packproof.base.light_torch import DispatchMode
@@ -63,7 +62,7 @@ class RunningError(DispatchMode):
         name = func._schema.name.removeprefix("aten::").removeprefix("prims::")
         if func._schema.is_mutable and not (name.startswith("empty") or func._overloadname.endswith("out")):
             return self._run_in_place(name, func, args, kwargs)
-        float_inputs = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor) and x.is_floating_point()]
+        float_inputs = [x for x in _values(args, kwargs) if isinstance(x, Tensor) and x.is_floating_point()]
         out = func(*args, **kwargs)
         input_storages = {x.untyped_storage()._cdata for x in float_inputs}
         results = out if isinstance(out, tuple | list) else [out]
@@ -162,7 +161,8 @@ class RunningError(DispatchMode):
                 return quantity(x).clone() if x.is_floating_point() else x
             return float(finite_abs(x)) if isinstance(x, float) else x
 
-        arguments, keywords = tree_map(to_quantity, (args, kwargs))
+        arguments = [_map_values(to_quantity, x) for x in args]
+        keywords = {name: _map_values(to_quantity, x) for name, x in kwargs.items()}
         if "alpha" in keywords:
             keywords["alpha"] = abs(keywords["alpha"])
         keywords.pop("dtype", None)
@@ -174,7 +174,8 @@ class RunningError(DispatchMode):
         if entry is None:
             flat = torch.empty(0, dtype=t.dtype).set_(storage)
             weak_storage = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # no other storage gets its address
-            entry = self._shadows[storage._cdata] = (weak_storage, finite_abs(flat), finite_abs(flat))
+            magnitude = finite_abs(flat)
+            entry = self._shadows[storage._cdata] = (weak_storage, magnitude, magnitude.clone())
             if len(self._shadows) > self._sweep_at:
                 self._shadows = {k: v for k, v in self._shadows.items() if not v[0].expired()}  # type: ignore[no-untyped-call]
                 self._sweep_at = max(_MIN_SWEEP_SIZE, 2 * len(self._shadows))
@@ -191,6 +192,21 @@ class RunningError(DispatchMode):
         terms = finite_abs(t) if m is None else torch.maximum(m.nan_to_num(nan=0.0, posinf=float("inf")), finite_abs(t))
         self._shadow_view(t, 1).copy_(torch.where(torch.isnan(e), 0.0, e))  # NaN is 0 * inf: no error enters
         self._shadow_view(t, 2).copy_(terms)
+
+
+# an operator's arguments are values or lists of values: torch's trees, of any depth, take longer
+
+
+def _values(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    for x in (*args, *kwargs.values()):
+        if isinstance(x, list | tuple):
+            yield from x
+        else:
+            yield x
+
+
+def _map_values(function: Callable[[Any], Any], x: Any) -> Any:
+    return [function(y) for y in x] if isinstance(x, list | tuple) else function(x)
 
 
 def run_with_error_bounds(

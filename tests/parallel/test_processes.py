@@ -3,13 +3,13 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from packproof.bench.ranks import ours
-from tests.parallel.processes import CASES
+from tests.parallel.processes import CASES, JUDGED_OPS
 from tests.test_docs import ROOT
 
 GROUPS = ("judged on 2=2", "judged on 4=4", "dies watched=3", "hangs watched=3", "dies=3")
@@ -18,9 +18,17 @@ GROUPS = ("judged on 2=2", "judged on 4=4", "dies watched=3", "hangs watched=3",
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """What each rank of each group found, None of a rank that was lost."""
-    folder = tmp_path_factory.mktemp("ranks")
+    return run_groups(tmp_path_factory.mktemp("ranks"), GROUPS)
+
+
+@pytest.fixture(scope="module")
+def found_of_others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    return run_groups(tmp_path_factory.mktemp("others"), ["others on 4=4"])
+
+
+def run_groups(folder: Path, group_lines: Sequence[str]) -> dict[str, list[Any]]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.parallel.processes", str(folder), *GROUPS],
+        [sys.executable, "-m", "tests.parallel.processes", str(folder), *group_lines],
         cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -29,20 +37,34 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         path = Path(folder / f"{name}.{rank}.json")
         return json.loads(path.read_text()) if path.exists() else None
 
-    groups = dict(group.split("=") for group in GROUPS)
+    groups = dict(group.split("=") for group in group_lines)
     return {name: [of(name, rank) for rank in range(int(ranks))] for name, ranks in groups.items()}
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("op", ours.OPS)
+@pytest.mark.parametrize(
+    ("op", "group"), [(op, group) for group in ("judged on 2", "judged on 4") for op in JUDGED_OPS[group]]
+)
 def test_an_op_on_processes_has_the_values_and_gradients_of_one(
-    found: dict[str, list[Any]], op: str, ranks: int
+    found: dict[str, list[Any]], op: str, group: str
 ) -> None:
-    first = found[f"judged on {ranks}"][0]
+    require_equal(found[group], op)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("op", JUDGED_OPS["others on 4"])
+def test_another_op_on_processes_has_the_values_and_gradients_of_one(
+    found_of_others: dict[str, list[Any]], op: str
+) -> None:
+    require_equal(found_of_others["others on 4"], op)
+
+
+def require_equal(ranks: list[Any], op: str) -> None:
+    first = ranks[0]
     judged, on_cpu = first[op], first["device"] == "cpu"
     assert (judged["cases"], judged["failed"]) == (CASES, [])
     assert judged["compared"] > 0
-    assert not on_cpu or (judged["bitwise"] > 0) == (ranks == 2 and "attention" not in op and "zig-zag" not in op)
+    has_bits = len(ranks) == 2 and "attention" not in op and "zig-zag" not in op
+    assert not on_cpu or (judged["bitwise"] > 0) == has_bits
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

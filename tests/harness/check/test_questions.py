@@ -79,7 +79,6 @@ def test_promises_that_hold_are_reported() -> None:
 @pytest.mark.parametrize(
     ("kernel", "law", "broken", "lengths"),
     [
-        (multiplies, "isolation", "NaN", "[1, 2]"),
         (rounds_by_place, "packing", "alone", "[1, 3]"),
         (changes, "determinism", "twice", "["),
     ],
