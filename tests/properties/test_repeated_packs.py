@@ -24,7 +24,14 @@ def answer_of(sample: Sample, promises: Promises) -> OracleAnswer:
 
 
 @pytest.mark.parametrize("promises", [Promises(), CUMSUM], ids=["plain", "cumsum"])
-@pytest.mark.parametrize("name", [name for name, op in OPS.items() if not op.pool])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("causal_conv1d", "attention", "simple_gla") else pytest.mark.proof)
+        for name, op in OPS.items()
+        if not op.pool
+    ],
+)
 def test_the_answer_of_a_period_is_that_of_the_pack(name: str, promises: Promises) -> None:
     op = OPS[name]
     packs = SparsePacks(Space(op, "float32", promises))

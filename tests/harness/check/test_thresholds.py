@@ -29,6 +29,10 @@ AT_STANDARD = (
 WITHOUT_THE_SOURCE = ("hidden_tokens", "hidden_tokens_4096", "hidden_sequences_300", "hidden_length")
 AT_THOROUGH = ("hidden_tokens_65536", "hidden_sequences")
 
+PROFILES = {"quick": AT_QUICK, "standard": (*AT_STANDARD, *WITHOUT_THE_SOURCE), "thorough": AT_THOROUGH}
+SAMPLE = ("tokens_past_a_literal", "sequences_past_a_module", "gradient_past_a_literal", "hidden_tokens")
+"""Tokens, sequences, a gradient, and a number that is not in the source; the others are a proof."""
+
 pytestmark = pytest.mark.usefixtures("working_folder")
 
 
@@ -46,9 +50,9 @@ def first_failure(name: str, profile: str) -> Verdict | None:
 @pytest.mark.parametrize(
     ("profile", "name"),
     [
-        *(("quick", name) for name in AT_QUICK),
-        *(("standard", name) for name in (*AT_STANDARD, *WITHOUT_THE_SOURCE)),
-        *(pytest.param("thorough", name, marks=pytest.mark.proof) for name in AT_THOROUGH),
+        pytest.param(profile, name, marks=() if name in SAMPLE else pytest.mark.proof)
+        for profile, names in PROFILES.items()
+        for name in names
     ],
 )
 def test_a_kernel_that_is_incorrect_past_a_size_is_detected(profile: str, name: str) -> None:
