@@ -15,14 +15,16 @@ app = typer.Typer(add_completion=False)
 
 @app.callback()
 def packs() -> None:
-    """Check packers and collators: what decides which documents share a pack, and what lays them out as one."""
+    """Check packers, samplers and streams, which choose the documents of a pack, and collators, which lay it out."""
 
 
 @app.command()
 def check(
     target: Annotated[str, typer.Argument(help="package.module:function or path/file.py:function")],
     *,
-    kind: Annotated[str | None, typer.Option(help="packer or collator  [default: what its parameters say]")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="packer, collator, sampler or stream  [default: what its parameters say]")
+    ] = None,
     capacity: Annotated[
         list[str] | None, typer.Option(help="rows of a pack; comma-separated  [default: seven of 1 to 1,000]")
     ] = None,
@@ -43,10 +45,11 @@ def check(
     junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
     html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
 ) -> int:
-    """Check that a packer or a collator loses no token, repeats none and says where each document begins.
+    """Check that packs lose no token, repeat none and say where each document begins.
 
     A packer is called pack(lengths, capacity) and returns packs of numbers of documents, or of pieces (document, start,
-    stop). A collator is called with a list of mappings that have input_ids, and some labels, and returns one row.
+    stop). A collator is called with a list of mappings that have input_ids, and some labels, and returns one row. A
+    sampler is made by (lengths, capacity, rank, ranks) and a stream by (documents, capacity): iterables of packs.
 
     \b
     packproof packs check my_packing.py:best_fit

@@ -47,11 +47,12 @@ def check_packs(
     profile: str = "standard",
     seed: int = 0,
 ) -> tuple[Verdict, ...]:
-    """Prove that a packer or a collator loses no token, repeats none and says where each document begins.
+    """Prove that packs lose no token, repeat none and say where each document begins.
 
-    function: `pack(lengths, capacity)`, which returns packs of numbers of documents, or of pieces (document, start,
-        stop); or `collate(documents)`, which returns a batch of one row.
-    kind: "packer" or "collator"; None for what its parameters say.
+    function: a packer, `pack(lengths, capacity)`, returns packs of numbers of documents, or of pieces (document, start,
+        stop). A collator, `collate(documents)`, returns a batch of one row. A sampler, `make(lengths, capacity, rank,
+        ranks)`, and a stream, `make(documents, capacity)`, return an iterable of packs.
+    kind: "packer", "collator", "sampler" or "stream"; None for what its parameters say.
     capacity: rows of a pack, one number or several; None for seven from 1 to 1,000.
     keeps_order: whether the packer promises packs in the order of arrival.
     excess: how many more packs than first fit a packer may make, as a share.
@@ -79,7 +80,7 @@ def check_packs(
     )
     *_, end = run_packer_check(request)
     assert isinstance(end, RunFinished)
-    if any(verdict.status != "passed" for verdict in end.verdicts):
+    if not {verdict.status for verdict in end.verdicts} <= {"passed", "skipped"}:
         raise CheckFailed("\n\n".join(_reasons(end.verdicts)), end.verdicts)
     return end.verdicts
 
@@ -148,8 +149,9 @@ class _LawCheck:
                 if self._violation(documents):
                     yield self._finished(self._failure(documents))
                     return
-            smallest = None if self._request.lengths is not None else self._find(N_DRAWN[self._request.profile], None)
-            yield self._finished(self._failure(smallest) if smallest else None)
+            n_drawn = N_DRAWN[self._request.profile]
+            drawn = None if self._request.lengths is not None else self._find(n_drawn, self._request.capacities)
+            yield self._finished(self._failure_at(drawn, self._examples) if drawn else None)
         except NotApplicable as reason:
             yield CellFinished(Verdict(self._cell, "eager", "skipped", 0, 0.0, reason=str(reason)))
 
@@ -174,13 +176,9 @@ class _LawCheck:
                 self._refusals.setdefault(one_line_reason(error), documents)
             return ()
 
-    def _find(self, n_examples: int, within: DocumentCase | None) -> DocumentCase | None:
-        """Documents with a violation, as small as Hypothesis makes them; None if none were drawn.
-
-        within: documents with a violation; None for any capacity.
-        """
-        capacities = [within.capacity] if within else self._request.capacities
-        kept = settings(
+    def _find(self, n_examples: int, capacities: Sequence[int]) -> DocumentCase | None:
+        """Documents with a violation, as small as Hypothesis makes them; None if none were drawn."""
+        limits = settings(
             max_examples=n_examples,
             database=None,
             phases=(Phase.generate, Phase.shrink),
@@ -191,7 +189,7 @@ class _LawCheck:
             return find(
                 drawn_documents(capacities).map(self._request.as_called),
                 lambda documents: bool(self._violation(documents)),
-                settings=kept,
+                settings=limits,
                 random=random.Random(self._request.seed),
             )
         except NoSuchExample:
@@ -202,11 +200,15 @@ class _LawCheck:
         first_example, smallest = self._examples, documents
         if documents.are_ordinary and self._request.lengths is None:
             smallest = min(
-                filter(None, [documents, self._find(N_DRAWN["standard"], documents)]),
+                filter(None, [documents, self._find(N_DRAWN["standard"], [documents.capacity])]),
                 key=lambda d: (len(d.lengths), sum(d.lengths)),
             )
-        lines = (smallest.text(), *self._violations[smallest], *filter(None, [self._request.replay_line(smallest)]))
-        return Failure(smallest.lengths, "", lines, first_example, self._examples - first_example)
+        return self._failure_at(smallest, first_example)
+
+    def _failure_at(self, documents: DocumentCase, first_example: int) -> Failure:
+        replay_line = self._request.replay_line(documents)
+        lines = (documents.text(), *self._violations[documents], *filter(None, [replay_line]))
+        return Failure(documents.lengths, "", lines, first_example, self._examples - first_example)
 
     def _finished(self, failure: Failure | None) -> CellFinished:
         status: Status = "failed"

@@ -34,8 +34,6 @@ class NotApplicable(Exception):
 class PackerKind:
     """One kind of function."""
 
-    about: str
-    """Its call and its result."""
     required: tuple[str, ...]
     """Its parameters."""
     laws: Mapping[str, Law]
@@ -212,7 +210,6 @@ def _in_worker(number: int, dataset: IterableDataset[Any]) -> Iterator[None]:
 
 PACKER_KINDS: Mapping[str, PackerKind] = {
     "packer": PackerKind(
-        "pack(lengths, capacity): packs, each a list of numbers of documents, or of pieces (document, start, stop)",
         ("lengths", "capacity"),
         {
             **{name: _packing_law(name, _pack) for name in PACKING_LAWS},
@@ -220,7 +217,6 @@ PACKER_KINDS: Mapping[str, PackerKind] = {
         },
     ),
     "collator": PackerKind(
-        "collate(documents): a batch of one row, input_ids (1, rows) among its entries, of mappings with input_ids",
         ("documents",),
         {
             **{name: _collation_law(name) for name in COLLATION_LAWS},
@@ -229,7 +225,6 @@ PACKER_KINDS: Mapping[str, PackerKind] = {
         one_pack=True,
     ),
     "sampler": PackerKind(
-        "make(lengths, capacity, rank, ranks): an iterable of packs, each a list of numbers of documents",
         ("lengths", "capacity", "rank", "ranks"),
         {
             **{name: _sampler_law(name) for name in PACKING_LAWS},
@@ -239,7 +234,6 @@ PACKER_KINDS: Mapping[str, PackerKind] = {
         },
     ),
     "stream": PackerKind(
-        "make(documents, capacity): an iterable of packs of documents, of (document, piece), or of collated rows",
         ("documents", "capacity"),
         {
             **{name: _packing_law(name, _read_stream) for name in PACKING_LAWS},

@@ -72,6 +72,12 @@ def test_a_correct_one_passes(name: str) -> None:
     assert {verdict.status for verdict in by_law.values()} <= {"passed", "skipped"}
 
 
+def test_a_law_that_does_not_apply_fails_nothing() -> None:
+    statuses = [v.status for v in packproof.check_packs(faulty_packers.split_stream, capacity=7, profile="quick")]
+    assert statuses.count("skipped") == 1
+    assert set(statuses) == {"passed", "skipped"}
+
+
 def test_a_packer_that_keeps_the_order_is_measured_by_it() -> None:
     verdict = verdicts("in_order", properties=["fill"])["fill"]
     assert verdict.failure
