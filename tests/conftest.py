@@ -52,6 +52,12 @@ def working_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
+def all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check has all cores, as outside of pytest-xdist, and divides its cells among them."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
+
+
+@pytest.fixture
 def cuda_available(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """`cuda_available(False)`: torch sees no CUDA device, whatever the machine has."""
     return lambda there: monkeypatch.setattr(torch.cuda, "is_available", lambda: there)

@@ -106,6 +106,7 @@ def test_on_a_cpu_the_dtypes_share_the_layouts_that_none_of_them_decides(tmp_pat
     assert all(examples["strides"])
 
 
+@pytest.mark.usefixtures("all_cores")
 @pytest.mark.parametrize(("one_cell_each", "processes"), [(False, 2), (True, 3)])
 def test_cells_that_share_something_run_in_one_process(tmp_path: Path, one_cell_each: bool, processes: int) -> None:
     (tmp_path / "tells.py").write_text(
@@ -222,6 +223,7 @@ def test_misconduct_is_detected_and_the_run_goes_on(name: str, words: str, devic
     assert second.examples > 0
 
 
+@pytest.mark.usefixtures("all_cores")
 def test_a_device_that_is_lost_on_one_layout_fails_and_the_other_properties_are_judged() -> None:
     every = ("reference", "causality", "determinism", "memory", "strides", "double_backward")
     verdicts = {verdict.cell.property: verdict for verdict in check("loses_the_device", *every, timeout=60)}
