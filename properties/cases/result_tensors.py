@@ -58,7 +58,7 @@ def without_filler(sample: Sample, result: Result) -> Result:
         return {"token": sample.offsets_of(axes)[-1] + sample.slack, "sequence": n, "shared": None}[role(axes)]
 
     def cut(name: str, x: Tensor) -> Tensor:
-        return x[: end(sample.axes[name])]
+        return x[: end(sample.axes[name])] if x.ndim else x
 
     def cut_call_tensors(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return {name: cut(name.removeprefix("cotangent:"), x) for name, x in tensors.items()}
