@@ -22,7 +22,7 @@ from packproof.properties.cases.space import CROWDED_LENGTHS, Space, golden_case
 from packproof.properties.judgement.comparison import Comparison, Origin
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Illustration, Property
-from packproof.properties.laws.violation import NAN_IN_SLACK, Violation
+from packproof.properties.laws.violation import COMBINED_NAMES, NAN_IN_SLACK, Violation
 from packproof.properties.ops.reductions import combine, shares
 
 _MOST_SEQUENCES = 6
@@ -131,7 +131,7 @@ def _compare_reduction(
         return sum(parts, kernel.budget(key, sample, summands=stored))
 
     expected, rows = combine(kind, counts, values), kernel.row_map(key, sample)
-    for violation in Comparison(key, x, expected, rows, allowed, baseline_name=f"{kind} of the sequences").violations():
+    for violation in Comparison(key, x, expected, rows, allowed, baseline_name=COMBINED_NAMES[kind]).violations():
         yield kernel.with_reference_value(violation, sample)
 
 

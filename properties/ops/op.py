@@ -9,11 +9,11 @@ from typing import Any
 from packproof.base.axes import KEYS, has_key_rows, is_in_pool, is_shared, parse, read_axis
 from packproof.base.declared import require, require_mapping, require_names
 from packproof.base.errors import UsageError, checked_init
+from packproof.base.names import REDUCTIONS
 from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.cases.condition import conditions
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.flops import CountFlops
-from packproof.properties.ops.reductions import KINDS
 
 _DRAW_KINDS = (
     *("normal", "gate", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign"),
@@ -331,7 +331,7 @@ def _check_reductions(op: Op, context: str) -> None:
     reducible = [n for n, spec in op.outputs.items() if any(map(is_shared, parse(spec).alternatives))]
     require_names(context, "reductions", op.reductions, reducible, "outputs without an axis for tokens or sequences")
     for name, kind in op.reductions.items():
-        require(kind in KINDS, context, f"reductions[{name!r}]", kind, f"one of {', '.join(map(repr, KINDS))}")
+        require(kind in REDUCTIONS, context, f"reductions[{name!r}]", kind, f"one of {', '.join(map(repr, REDUCTIONS))}")
     countable = op.integers_drawn("label", "mask")
     is_valid = op.counted is None or callable(op.counted) or op.counted in countable
     expected = f"a function, None, or an input drawn as a label or a mask: {', '.join(sorted(countable)) or 'none'}"

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SUM, MEAN_OVER_TOKENS, MEAN_OVER_SEQUENCES, MAXIMUM = KINDS = (
-    *("sum", "mean over tokens", "mean over sequences", "maximum"),
-)
+from packproof.base.names import REDUCTIONS
+
+SUM, MEAN_OVER_TOKENS, MEAN_OVER_SEQUENCES, MAXIMUM = REDUCTIONS
 IGNORED_LABEL = -100  # where the op has no option `ignore_index`
 
 
