@@ -14,7 +14,7 @@ from torch import Tensor
 from packproof.base.axes import KEYS, Axes, has_key_rows, is_in_pool, is_shared, role, shape
 from packproof.properties.calling.call import Call, Placement
 from packproof.properties.ops.op import Op
-from packproof.properties.ops.reductions import MAXIMUM, count_tokens, ignored_label, index_of_largest, normaliser
+from packproof.properties.ops.reductions import MAXIMUM, count_tokens, index_of_largest, normaliser
 
 Span = tuple[int, int, int]  # sequence, first token, end token (exclusive)
 
@@ -339,10 +339,9 @@ class Sample:
         extended = self._map_tensors(
             extend, lengths=(*self.lengths, *lengths), key_lengths=keys, slack=self.slack + slack
         )
-        labels = {n: extended.inputs[n].clone() for n in self.op.integers_drawn("label") if n in self.inputs}
-        for name, x in labels.items():
-            x[len(self.inputs[name]) :] = ignored_label(self.options)
-        extended = dataclasses.replace(extended, inputs={**extended.inputs, **labels})
+        for name, x in extended.inputs.items():
+            if value := self.op.outside_value(name, self.options):
+                x[len(self.inputs[name]) :] = value
         if not self.op.pool:
             return extended
         return extended.in_slots([*self.slots, *[-1] * rows["token" if self.op.slots_of_tokens else "sequence"]])

@@ -14,6 +14,7 @@ from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.cases.condition import conditions
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.flops import CountFlops
+from packproof.properties.ops.reductions import ignored_label
 
 _DRAW_KINDS = (
     *("normal", "gate", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign"),
@@ -161,6 +162,14 @@ class Op:
     def integers_drawn(self, *distributions: str) -> frozenset[str]:
         """Inputs that hold integers of these distributions."""
         return frozenset(n for n, draw in self.draws.items() if draw.partition("|")[0] in distributions)
+
+    def outside_value(self, name: str, options: Mapping[str, Any]) -> int | None:
+        """The value of an input in rows outside of the sequences, such as padding: one that does not count, for
+        integers along tokens; None for any other input.
+        """
+        if name in self.integers_drawn("label"):
+            return ignored_label(options)
+        return 0 if name in self.integers_drawn(*_INTEGERS_OF_TOKENS) else None
 
     @property
     def keeps_drafts(self) -> bool:

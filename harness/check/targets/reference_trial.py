@@ -59,10 +59,11 @@ def try_reference(op: Op) -> None:
 
 
 def _try_labels(op: Op) -> None:
-    """Raises UsageError if no output follows an input of labels: no kernel that ignores them would be detected."""
-    for name in op.integers_drawn("label"):
-        case = Case((2, 3), "float64", tuple(op.sizes[0].items()), present=_optional_inputs(op), options=_defaults(op))
-        sample, other = draw(op, case), draw(op, case.replace(seed=4))
+    """Raises UsageError if no output follows labels, ids or a mask: a kernel that ignores them would pass."""
+    sizes, present = tuple(op.sizes[0].items()), _optional_inputs(op)
+    case = Case((6, 7), "float64", sizes, present=present, options=_defaults(op))
+    for name in sorted(op.integers_drawn("label", "id", "mask")):
+        sample, other = draw(op, case), draw(op, case.replace(seed=3))
         changed = replace(sample, inputs={**sample.inputs, name: other.inputs[name]})
         before, after = (vjp(op.reference, x, gradients=False) for x in (sample, changed))
         if all(torch.equal(before[key], after[key]) for key in before):
