@@ -1,0 +1,121 @@
+"""Losses of a pack as users declare them: cross entropy reduced in four ways, and kernels that reduce in another way."""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import packproof
+
+IGNORED = -100
+
+
+def _of_tokens(logits: Tensor, labels: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+    """-log p(label) of each token, and whether it counts."""
+    n = int(cu_seqlens[-1])
+    logits, labels = logits[:n], labels[:n].long()
+    counts = labels != IGNORED
+    nll = -logits.log_softmax(-1).gather(-1, torch.where(counts, labels, 0)[:, None])[:, 0]
+    return torch.where(counts, nll, 0), counts
+
+
+def _sums(logits: Tensor, labels: Tensor, cu_seqlens: Tensor) -> list[tuple[Tensor, int]]:
+    """The loss of each sequence with tokens that count, and their number."""
+    nll, counts = _of_tokens(logits, labels, cu_seqlens)
+    parts = [(nll[a:b].sum(), int(counts[a:b].sum())) for a, b in pairwise(cu_seqlens.tolist())]
+    return [(total, n) for total, n in parts if n]
+
+
+def total(logits, labels, *, cu_seqlens):
+    return _of_tokens(logits, labels, cu_seqlens)[0].sum()
+
+
+def mean(logits, labels, *, cu_seqlens):
+    nll, counts = _of_tokens(logits, labels, cu_seqlens)
+    return nll.sum() / max(int(counts.sum()), 1)
+
+
+def mean_of_means(logits, labels, *, cu_seqlens):
+    means = [part / n for part, n in _sums(logits, labels, cu_seqlens)]
+    return torch.stack(means).mean() if means else logits[:0].sum()
+
+
+def largest(logits, labels, *, cu_seqlens):
+    sums = [part for part, _ in _sums(logits, labels, cu_seqlens)]
+    return torch.stack(sums).amax() if sums else logits[:0].sum()
+
+
+def loss_op(reference: Callable[..., Tensor], reduction: str, **fields) -> packproof.Op:
+    return packproof.Op(
+        **{
+            "name": reference.__name__,
+            "reference": reference,
+            "inputs": {"logits": "t n", "labels": "t"},
+            "outputs": {"loss": ""},
+            "sizes": ({"n": 5}, {"n": 3}),
+            "draws": {"labels": "label|n"},
+            "constants": frozenset({"labels"}),
+            "causal": False,
+            "reductions": {"loss": reduction},
+            "counted": "labels",
+            **fields,
+        }
+    )
+
+
+SUM, MEAN = loss_op(total, "sum"), loss_op(mean, "mean over tokens")
+MEAN_OF_MEANS, LARGEST = loss_op(mean_of_means, "mean over sequences"), loss_op(largest, "maximum")
+
+
+class Losses:
+    """-log p of the tokens in fp32, by torch."""
+
+    def __init__(self, logits: Tensor, labels: Tensor, cu_seqlens: Tensor) -> None:
+        n, self.dtype = int(cu_seqlens[-1]), logits.dtype
+        x, labels = logits[:n].to(torch.promote_types(logits.dtype, torch.float32)), labels[:n].long()
+        self.nll = functional.cross_entropy(x, labels, reduction="none")
+        self.counts = (labels != IGNORED).to(x.dtype)
+        self.seq_idx = torch.repeat_interleave(torch.arange(len(cu_seqlens) - 1), cu_seqlens.diff().long())
+        self.sequences = len(cu_seqlens) - 1
+
+    def by_sequence(self, x: Tensor) -> Tensor:
+        return x.new_zeros(self.sequences).index_add(0, self.seq_idx, x)
+
+
+def kernel(reduce: Callable[[Losses], Tensor]) -> Callable[..., Tensor]:
+    def run(logits, labels, *, cu_seqlens):
+        losses = Losses(logits, labels, cu_seqlens)
+        return reduce(losses).to(losses.dtype)
+
+    return run
+
+
+def _means(losses: Losses) -> Tensor:
+    return losses.by_sequence(losses.nll) / losses.by_sequence(losses.counts).clamp(min=1)
+
+
+def _largest(losses: Losses) -> Tensor:
+    sums = losses.by_sequence(losses.nll)[losses.by_sequence(losses.counts) > 0]
+    return sums.amax() if len(sums) else losses.nll.sum() * 0
+
+
+by_sum = kernel(lambda losses: losses.nll.sum())
+by_token = kernel(lambda losses: losses.nll.sum() / losses.counts.sum().clamp(min=1))
+by_row = kernel(lambda losses: losses.nll.sum() / max(len(losses.nll), 1))
+by_sequence = kernel(
+    lambda losses: _means(losses).sum() / (losses.by_sequence(losses.counts) > 0).sum().clamp(min=1)
+)
+by_sums_of_means = kernel(lambda losses: _means(losses).sum())
+by_largest = kernel(_largest)
+
+
+def by_chunk_of_three(logits, labels, *, cu_seqlens):
+    """The means of chunks of the pack, summed (NVIDIA-NeMo/Automodel#3803)."""
+    losses = Losses(logits, labels, cu_seqlens)
+    chunks = zip(losses.nll.split(3), losses.counts.split(3), strict=True)
+    means = [nll.sum() / counts.sum().clamp(min=1) for nll, counts in chunks]
+    return sum(means, losses.nll[:0].sum()).to(losses.dtype)
