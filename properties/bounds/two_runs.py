@@ -22,8 +22,8 @@ def budget_of_two_runs(
 
     It adds three roundings to the budget of a comparison with the reference. The first is for a shared gradient, or a
     reduction over the pack: the other run stored its summands or its sum. The second is for a gradient of a reduction:
-    the share of a sequence is rounded to the dtype of its incoming gradient. The third is for a state, or its gradient, stored at each hand-over:
-    it reaches an element with the weight of the state's terms, bounded by B.
+    the share of a sequence is rounded to the dtype of its incoming gradient. The third is for a state, or its gradient,
+    stored at each hand-over: it reaches an element with the weight of the state's terms, bounded by B.
 
     handovers: the number of hand-overs.
     summands: the stored summands of a shared gradient; empty if only the sum was stored.

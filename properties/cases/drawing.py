@@ -151,9 +151,7 @@ def _draw_decay(
     return values.strong_decay(size, g, math.inf if distribution == "gate" else values.STRONGEST, tokens=tokens)
 
 
-def _draw_integers(
-    op: Op, case: Case, name: str, sizes: Mapping[str, int], options: Mapping[str, Any]
-) -> Tensor:
+def _draw_integers(op: Op, case: Case, name: str, sizes: Mapping[str, int], options: Mapping[str, Any]) -> Tensor:
     distribution, _, axis = op.draws[name].partition("|")
     g = _generator(case, name)
     if distribution in ("label", "id"):

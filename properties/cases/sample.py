@@ -244,7 +244,9 @@ class Sample:
 
         keys = None if self.key_lengths is None else tuple(self.key_lengths[j] for j in order)
         part = self._map_tensors(pick, lengths=tuple(self.lengths[j] for j in order), key_lengths=keys, slack=0)
-        return part.with_shares_of(self, {name: order.index(j) if j in order else -1 for name, j in self.largest.items()})
+        return part.with_shares_of(
+            self, {name: order.index(j) if j in order else -1 for name, j in self.largest.items()}
+        )
 
     def repeated(self, n_sequences: int) -> "Sample":
         """This pack over and over, up to this number of sequences, without slack. Shared tensors stay."""

@@ -6,7 +6,9 @@ from math import isfinite
 from packproof.base.names import REDUCTIONS
 from packproof.properties.calling.tensor_key import TensorKey
 
-COMBINED_NAMES = {kind: f"{kind} of the sequences" for kind in REDUCTIONS}  # what a reduction of a pack is compared with
+COMBINED_NAMES = {
+    kind: f"{kind} of the sequences" for kind in REDUCTIONS
+}  # what a reduction of a pack is compared with
 NAN_IN_SLACK = "with NaN in the slack"  # the note of a pack whose slack rows hold NaN
 
 

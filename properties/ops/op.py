@@ -340,7 +340,9 @@ def _check_reductions(op: Op, context: str) -> None:
     reducible = [n for n, spec in op.outputs.items() if any(map(is_shared, parse(spec).alternatives))]
     require_names(context, "reductions", op.reductions, reducible, "outputs without an axis for tokens or sequences")
     for name, kind in op.reductions.items():
-        require(kind in REDUCTIONS, context, f"reductions[{name!r}]", kind, f"one of {', '.join(map(repr, REDUCTIONS))}")
+        require(
+            kind in REDUCTIONS, context, f"reductions[{name!r}]", kind, f"one of {', '.join(map(repr, REDUCTIONS))}"
+        )
     countable = op.integers_drawn("label", "mask")
     is_valid = op.counted is None or callable(op.counted) or op.counted in countable
     expected = f"a function, None, or an input drawn as a label or a mask: {', '.join(sorted(countable)) or 'none'}"

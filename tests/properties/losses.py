@@ -1,4 +1,4 @@
-"""Losses of a pack as users declare them: cross entropy reduced in four ways, and kernels that reduce in another way."""
+"""Losses of a pack as users declare them: cross entropy in four reductions, and kernels that reduce in another way."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -106,9 +106,7 @@ def _largest(losses: Losses) -> Tensor:
 by_sum = kernel(lambda losses: losses.nll.sum())
 by_token = kernel(lambda losses: losses.nll.sum() / losses.counts.sum().clamp(min=1))
 by_row = kernel(lambda losses: losses.nll.sum() / max(len(losses.nll), 1))
-by_sequence = kernel(
-    lambda losses: _means(losses).sum() / (losses.by_sequence(losses.counts) > 0).sum().clamp(min=1)
-)
+by_sequence = kernel(lambda losses: _means(losses).sum() / (losses.by_sequence(losses.counts) > 0).sum().clamp(min=1))
 by_sums_of_means = kernel(lambda losses: _means(losses).sum())
 by_largest = kernel(_largest)
 

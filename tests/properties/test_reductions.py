@@ -1,6 +1,8 @@
 """Reductions over the pack: what the laws ask of them, and how a report names the reduction that was computed."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,7 +130,7 @@ def test_incoming_gradients_of_a_part_have_its_share() -> None:
 
 def test_a_declaration_that_its_reference_does_not_keep_is_refused() -> None:
     op = replace(losses.MEAN_OF_MEANS, reductions={"loss": "mean over tokens"})
-    with pytest.raises(UsageError, match="breaks packing .* mean over tokens of the sequences"):
+    with pytest.raises(UsageError, match=r"breaks packing .* mean over tokens of the sequences"):
         try_laws(op, [PROPERTIES["packing"]])
 
 
@@ -138,6 +140,15 @@ def test_a_loss_that_does_not_read_its_labels_is_refused() -> None:
 
     with pytest.raises(UsageError, match="returns the same loss whatever labels holds"):
         try_reference(losses.loss_op(blind, "sum"))
+
+
+def test_the_loss_of_the_page_on_declaring_an_op() -> None:
+    page = (Path(__file__).parents[2] / "docs/new_op.md").read_text()
+    [source] = re.findall(r"`mean_loss.py`:\n\n```python\n(.*?)```", page, re.S)
+    names: dict[str, Any] = {}
+    exec(source, names)
+    op = replace(names["MEAN_CROSS_ENTROPY"], fixed=frozenset())
+    assert violations(op, losses.by_token, "float32", LAWS[:1]) == {}
 
 
 @pytest.mark.parametrize(

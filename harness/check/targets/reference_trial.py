@@ -68,8 +68,8 @@ def _try_labels(op: Op) -> None:
         before, after = (vjp(op.reference, x, gradients=False) for x in (sample, changed))
         if all(torch.equal(before[key], after[key]) for key in before):
             raise UsageError(
-                f"{op.name}: its reference returns the same {' and '.join(sample.outputs)} whatever {name} holds, so no "
-                f"kernel could be judged by it; expected that it reads {name}, or that `inputs` leaves it out"
+                f"{op.name}: its reference returns the same {' and '.join(sample.outputs)} whatever {name} holds, so "
+                f"a kernel that ignores {name} would pass; expected that it reads {name}, or `inputs` without it"
             )
 
 
