@@ -13,12 +13,12 @@ sequences, or 1 for the largest and 0 for all others.
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from packproof.base.names import REDUCTIONS
+
+if TYPE_CHECKING:  # commands that run no kernel start without torch
+    from torch import Tensor
 
 SUM, MEAN_OVER_TOKENS, MEAN_OVER_SEQUENCES, MAXIMUM = REDUCTIONS
 IGNORED_LABEL = -100  # where the op has no option `ignore_index`
@@ -30,11 +30,11 @@ def ignored_label(options: Mapping[str, Any]) -> int:
 
 
 def count_tokens(
-    counted: str | Callable[..., Tensor] | None,
+    counted: "str | Callable[..., Tensor] | None",
     labels: frozenset[str],
     offsets: Sequence[int],
-    inputs: Mapping[str, Tensor],
-    metadata: Mapping[str, Tensor],
+    inputs: "Mapping[str, Tensor]",
+    metadata: "Mapping[str, Tensor]",
     options: Mapping[str, Any],
 ) -> list[float]:
     """How many tokens of each sequence count.
@@ -60,7 +60,7 @@ def normaliser(kind: str, counts: Sequence[float]) -> float:
     return float(sum(n > 0 for n in counts)) if kind == MEAN_OVER_SEQUENCES else 1.0
 
 
-def shares(kind: str, counts: Sequence[float], values: Sequence[Tensor]) -> list[float]:
+def shares(kind: str, counts: Sequence[float], values: "Sequence[Tensor]") -> list[float]:
     """The share of each sequence in the value of the pack; all zero where nothing counts.
 
     values: of the sequences alone.
@@ -72,13 +72,14 @@ def shares(kind: str, counts: Sequence[float], values: Sequence[Tensor]) -> list
     return [(n if kind == MEAN_OVER_TOKENS else float(n > 0 or kind == SUM)) / divisor for n in counts]
 
 
-def index_of_largest(counts: Sequence[float], values: Sequence[Tensor]) -> int:
+def index_of_largest(counts: Sequence[float], values: "Sequence[Tensor]") -> int:
     """The sequence with the largest value, of those that count; -1 where none does."""
     candidates = [j for j, n in enumerate(counts) if n > 0]
     return max(candidates, key=lambda j: float(values[j].double().sum()), default=-1)
 
 
-def combine(kind: str, counts: Sequence[float], values: Sequence[Tensor]) -> Tensor:
+def combine(kind: str, counts: Sequence[float], values: "Sequence[Tensor]") -> "Tensor":
     """The value of a pack from those of its sequences, in float64. A sequence without a share is left out."""
-    terms = [w * v.double() for w, v in zip(shares(kind, counts, values), values, strict=True) if w]
-    return torch.stack(terms).sum(0) if terms else torch.zeros_like(values[0], dtype=torch.float64)
+    weights = shares(kind, counts, values)
+    terms = [w * v.double() for w, v in zip(weights, values, strict=True) if w]
+    return sum(terms[1:], terms[0]) if terms else values[0].double().new_zeros(values[0].shape)
