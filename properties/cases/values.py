@@ -122,14 +122,14 @@ def wide_factors(size: tuple[int, ...], g: torch.Generator, dtype: str) -> Tenso
 
 
 def token_ids(lengths: Sequence[int], slack: int, n: int, g: torch.Generator, seed: int) -> Tensor:
-    """Token ids, both ends of the vocabulary among them: the first id 0, the last one n - 1.
+    """Token ids, both ends of the vocabulary among them: the first and the last token of the pack, by turns.
 
-    With odd seeds the first token of a sequence is that of the last token before it: a label that crosses the boundary
-    is then the same as one that does not, so that a mask made of equal ids is wrong.
+    With each fourth seed the first token of a sequence is the last one before it: labels are equal on both sides of a
+    boundary.
     """
-    ids = torch.randint(n, (sum(lengths) + slack,), generator=g)
-    ids[:1] = 0
-    ids[sum(lengths) - 1 : sum(lengths)] = n - 1
+    ids, ends = torch.randint(n, (sum(lengths) + slack,), generator=g), (0, n - 1)
+    ids[:1] = ends[seed % 2]
+    ids[sum(lengths) - 1 : sum(lengths)] = ends[1 - seed % 2]
     if seed % 4 == 3:
         for start in list(accumulate(lengths))[:-1]:
             if 0 < start < len(ids):
