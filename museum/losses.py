@@ -78,7 +78,7 @@ def sum_of_the_means_of_chunks(
     x, y = cut(logits, labels, cu_seqlens)
     y = next_labels(y, cu_seqlens, ignore_index) if shift else y
     loss = x[:0].sum()
-    for rows in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
+    for rows in zip(torch.split(x, CHUNK), torch.split(y, CHUNK), strict=True):
         counts = (rows[1] != ignore_index).sum().clamp(min=1)
         loss = loss + token_losses(*rows, ignore_index, **terms).sum() / counts
     return loss
@@ -139,7 +139,7 @@ def smoothing_of_ignored_tokens(
 def first_incoming_gradient_for_all(cu_seqlens: Tensor, **others: Any) -> Outputs:
     """The backward pass loads one number of the incoming gradients, the first, and scales every row by it."""
     losses = refs.cross_entropy_sequences(cu_seqlens=cu_seqlens, **others)
-    return graft(losses, _GradientOfTheFirst.apply(losses)) if len(losses) else losses
+    return graft(losses, _GradientOfTheFirst.apply(losses)) if len(losses) else losses  # type: ignore[no-untyped-call]
 
 
 class _GradientOfTheFirst(torch.autograd.Function):

@@ -28,14 +28,15 @@ def balance_losses(logits, *, cu_seqlens):
     return torch.stack(losses) if losses else logits.new_zeros(0)
 
 
-OP = packproof.Op(
-    name="balance_losses",
-    reference=balance_losses,
-    inputs={"logits": "t e"},
-    outputs={"loss": "s"},
-    sizes=({"e": 4},),
-    draws={"logits": "distinct"},
-    causal=False,
+def balance_loss(logits, *, cu_seqlens):
+    """logits: (t, e). Returns (): what a trainer adds to its loss."""
+    return balance_losses(logits, cu_seqlens=cu_seqlens).sum()
+
+
+_FIELDS = {"inputs": {"logits": "t e"}, "sizes": ({"e": 4},), "draws": {"logits": "distinct"}, "causal": False}
+OP = packproof.Op(name="balance_losses", reference=balance_losses, outputs={"loss": "s"}, **_FIELDS)
+SUM = packproof.Op(
+    name="balance_loss", reference=balance_loss, outputs={"loss": ""}, reductions={"loss": "sum"}, **_FIELDS
 )
 
 
@@ -55,3 +56,13 @@ def correct(logits, *, cu_seqlens):
 def incorrect(logits, *, cu_seqlens):
     x = logits[: int(cu_seqlens[-1])].to(torch.promote_types(logits.dtype, torch.float32))
     return (balance(x) * (cu_seqlens.diff() > 0)).to(logits.dtype)
+
+
+def correct_sum(logits, *, cu_seqlens):
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return correct(wide, cu_seqlens=cu_seqlens).sum().to(logits.dtype)
+
+
+def incorrect_sum(logits, *, cu_seqlens):
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return incorrect(wide, cu_seqlens=cu_seqlens).sum().to(logits.dtype)

@@ -117,3 +117,59 @@ def by_chunk_of_three(logits, labels, *, cu_seqlens):
     chunks = zip(losses.nll.split(3), losses.counts.split(3), strict=True)
     means = [nll.sum() / counts.sum().clamp(min=1) for nll, counts in chunks]
     return sum(means, losses.nll[:0].sum()).to(losses.dtype)
+
+
+def _nll(logits, labels, cu_seqlens, shift=False, ignore_index=IGNORED, label_smoothing=0.0, z_loss=0.0):
+    """The cross entropy of each token by torch, and whether it counts."""
+    n = int(cu_seqlens[-1])
+    x, y = logits[:n].to(torch.promote_types(logits.dtype, torch.float32)), labels[:n].long()
+    if shift:
+        y = y.roll(-1)
+        y[cu_seqlens[1:][cu_seqlens.diff() > 0].long() - 1] = ignore_index
+    terms = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    nll = functional.cross_entropy(x, y, reduction="none", **terms)
+    return nll + z_loss * torch.where(y == ignore_index, 0, x.logsumexp(-1).square()), y != ignore_index
+
+
+def _with_slack(y: Tensor, logits: Tensor) -> Tensor:
+    return functional.pad(y, (0, len(logits) - len(y)))
+
+
+def cross_entropy(logits, labels, *, cu_seqlens, shift=False, ignore_index=IGNORED, label_smoothing=0.0, z_loss=0.0):
+    nll, counts = _nll(logits, labels, cu_seqlens, shift, ignore_index, label_smoothing, z_loss)
+    return nll.sum() / counts.sum().clamp(min=1)
+
+
+def cross_entropy_sum(logits, labels, *, cu_seqlens, shift=False, label_smoothing=0.0):
+    return _nll(logits, labels, cu_seqlens, shift, label_smoothing=label_smoothing)[0].sum()
+
+
+def cross_entropy_sequences(logits, labels, *, cu_seqlens, shift=False):
+    nll, counts = _nll(logits, labels, cu_seqlens, shift)
+    sums = [(nll[a:b].sum(), counts[a:b].sum().clamp(min=1)) for a, b in pairwise(cu_seqlens.tolist())]
+    return torch.stack([part / n for part, n in sums]) if sums else nll
+
+
+def token_logprobs(logits, labels, *, cu_seqlens, shift=False, ignore_index=IGNORED):
+    return _with_slack(-_nll(logits, labels, cu_seqlens, shift, ignore_index)[0], logits)
+
+
+def token_entropy(logits, *, cu_seqlens):
+    x = logits[: int(cu_seqlens[-1])].to(torch.promote_types(logits.dtype, torch.float32))
+    return _with_slack(x.logsumexp(-1) - (x.softmax(-1) * x).sum(-1), logits)
+
+
+def kl_divergence(logits, other_logits, *, cu_seqlens):
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    logp, logq = (x[: int(cu_seqlens[-1])].to(wide).log_softmax(-1) for x in (logits, other_logits))
+    return _with_slack(functional.kl_div(logq, logp, log_target=True, reduction="none").sum(-1), logits)
+
+
+CORRECT: dict[str, tuple[packproof.Op | str, Callable[..., Tensor]]] = {
+    "sum": (SUM, by_sum),
+    "mean": (MEAN, by_token),
+    "mean of means": (MEAN_OF_MEANS, by_sequence),
+    "largest": (LARGEST, by_largest),
+    **{f.__name__: (f.__name__, f) for f in (cross_entropy, cross_entropy_sum, cross_entropy_sequences)},
+    **{f.__name__: (f.__name__, f) for f in (token_logprobs, token_entropy, kl_divergence)},
+}
