@@ -122,7 +122,7 @@ def wide_factors(size: tuple[int, ...], g: torch.Generator, dtype: str) -> Tenso
 
 
 def token_ids(lengths: Sequence[int], slack: int, n: int, g: torch.Generator, seed: int) -> Tensor:
-    """Token ids, both ends of the vocabulary among them: the first and the last token of the pack, in an order by the seed.
+    """Token ids, with both ends of the vocabulary at the first and last token of the pack, in an order by the seed.
 
     With each fourth seed the first token of a sequence is the last one before it: labels are equal on both sides of a
     boundary.
