@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import packproof
+from packproof.adapters import Padded, adapt
 from packproof.base.errors import UsageError
 from packproof.harness.check.diagnosis.reduction import reduction_line
 from packproof.harness.check.targets.reference_trial import try_laws, try_reference
@@ -116,6 +118,47 @@ def test_labels_are_drawn_with_their_traps() -> None:
     assert 0 in samples[2].counts
     assert labels[3][4] in (labels[3][3], losses.IGNORED) or labels[3][3] == losses.IGNORED
     assert {x.dtype for x in labels.values()} == {torch.int32, torch.int64}
+
+
+def test_ids_and_masks_are_drawn_for_every_row() -> None:
+    inputs = {"logits": "t n", "ids": "t", "mask": "t"}
+    draws, constants = {"ids": "id|n", "mask": "mask"}, frozenset({"ids", "mask"})
+    op = losses.loss_op(losses.mean, "sum", inputs=inputs, draws=draws, constants=constants, counted="mask")
+    samples = [sample_of(op, (4, 3, 5), seed, slack=2) for seed in range(4)]
+    assert [{int(s.inputs["ids"][k]) for s in samples} for k in (0, 11)] == [{0, 4}, {0, 4}]
+    assert all(int(s.inputs["ids"].min()) >= 0 and not s.inputs["mask"][12:].any() for s in samples)
+    assert all(sum(s.counts) == int(s.inputs["mask"].sum()) for s in samples)
+
+
+def test_a_loss_over_ranks_is_judged_by_the_cuts_that_it_takes() -> None:
+    def over_ranks(logits: Any, labels: Any, *, cu_seqlens: Any, cuts: Any = ()) -> torch.Tensor:
+        """The mean of the means of the ranks."""
+        ends = [0, *cuts, int(cu_seqlens[-1])]
+        parts = [(logits[a:b], labels[a:b]) for a, b in pairwise(ends) if (labels[a:b] != losses.IGNORED).any()]
+        means = [losses.by_token(*part, cu_seqlens=torch.tensor([0, len(part[0])])) for part in parts]
+        return torch.stack(means).mean() if means else logits[:0].sum()
+
+    def in_one(logits: Any, labels: Any, *, cu_seqlens: Any, cuts: Any = ()) -> torch.Tensor:
+        result: torch.Tensor = losses.by_token(logits, labels, cu_seqlens=cu_seqlens)
+        return result
+
+    case = Case((3, 4), "float32", (("n", 5),), cuts=(2,))
+    for kernel, is_wrong in ((over_ranks, True), (in_one, False)):
+        subject = KernelUnderTest(losses.MEAN, InProcess(kernel), Promises(), takes_cuts=True)
+        violation, _ = judge_case(subject, PROPERTIES["partition"], case)
+        assert (violation is not None) == is_wrong
+
+
+def test_the_padding_of_a_convention_does_not_count() -> None:
+    def padded(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        offsets = torch.tensor([0, labels.numel()])
+        result: torch.Tensor = losses.by_token(logits.flatten(0, 1), labels.flatten(), cu_seqlens=offsets)
+        return result
+
+    kernel = adapt(padded, op=losses.MEAN, tokens=Padded(), metadata={}, slack=False)
+    sample = sample_of(losses.MEAN, (4, 0, 3), 1)
+    expected = losses.mean(**sample.inputs, cu_seqlens=sample.cu_seqlens)
+    torch.testing.assert_close(kernel(**sample.inputs, cu_seqlens=sample.cu_seqlens), expected)
 
 
 def test_incoming_gradients_of_a_part_have_its_share() -> None:
