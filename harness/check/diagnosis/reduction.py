@@ -6,7 +6,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from packproof.base.axes import is_shared
 from packproof.base.errors import KernelFault
+from packproof.base.names import REDUCTIONS
 from packproof.properties.bounds import vjp
 from packproof.properties.calling import Refusal, TensorKey
 from packproof.properties.cases import Case, Sample
@@ -17,7 +19,7 @@ from packproof.properties.ops import index_of_largest, shares
 _TELLING_LENGTHS = (2, 5, 1, 3)
 _SEEDS = range(4)  # with each of them other tokens count
 _SLACK = 4.0  # times the budget of the declared reduction, whose terms another one weighs differently
-_NAMES = ("sum", "mean over tokens", "mean over sequences", "maximum")
+NO_REDUCTION = "no reduction of its sequences"
 
 
 def reduction_line(kernel: KernelUnderTest, case: Case, violation: Violation) -> list[str]:
@@ -42,8 +44,8 @@ def reduction_line(kernel: KernelUnderTest, case: Case, violation: Violation) ->
     if declared in followed:
         return []
     names = " or ".join(f"`{reduction}`" for reduction in followed)
-    known = ", ".join(f"`{kind}`" for kind in _NAMES if kind != declared)
-    return [f"{key} follows {names or f'no reduction of its sequences: not {known} either'}; declared is `{declared}`"]
+    known = ", ".join(f"`{kind}`" for kind in REDUCTIONS if kind != declared)
+    return [f"{key} follows {names or f'{NO_REDUCTION}: not {known} either'}; declared is `{declared}`"]
 
 
 def _matching_reductions(kernel: KernelUnderTest, sample: Sample, name: str, key: TensorKey) -> Iterator[str]:
@@ -66,7 +68,7 @@ def _matching_reductions(kernel: KernelUnderTest, sample: Sample, name: str, key
 
 
 def _join(sample: Sample, key: TensorKey, terms: Sequence[Tensor]) -> Tensor:
-    return torch.cat(list(terms)) if sample.axes[key.name][:1] == ("t",) else torch.stack(list(terms)).sum(0)
+    return torch.stack(list(terms)).sum(0) if is_shared(sample.axes[key.name]) else torch.cat(list(terms))
 
 
 def _weights(sample: Sample, name: str, values: Sequence[Tensor]) -> Mapping[str, list[float]]:
