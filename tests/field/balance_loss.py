@@ -3,6 +3,8 @@
 In THD the router sees one row of tokens: the incorrect kernel takes the pack for one sequence.
 """
 
+from dataclasses import replace
+
 import torch
 
 import packproof
@@ -33,11 +35,16 @@ def balance_loss(logits, *, cu_seqlens):
     return balance_losses(logits, cu_seqlens=cu_seqlens).sum()
 
 
-_FIELDS = {"inputs": {"logits": "t e"}, "sizes": ({"e": 4},), "draws": {"logits": "distinct"}, "causal": False}
-OP = packproof.Op(name="balance_losses", reference=balance_losses, outputs={"loss": "s"}, **_FIELDS)
-SUM = packproof.Op(
-    name="balance_loss", reference=balance_loss, outputs={"loss": ""}, reductions={"loss": "sum"}, **_FIELDS
+OP = packproof.Op(
+    name="balance_losses",
+    reference=balance_losses,
+    inputs={"logits": "t e"},
+    outputs={"loss": "s"},
+    sizes=({"e": 4},),
+    draws={"logits": "distinct"},
+    causal=False,
 )
+SUM = replace(OP, name="balance_loss", reference=balance_loss, outputs={"loss": ""}, reductions={"loss": "sum"})
 
 
 def correct(logits, *, cu_seqlens):
