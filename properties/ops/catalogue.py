@@ -311,7 +311,7 @@ CACHE_WRITE = replace(_CACHE_WRITE, constants=frozenset(_CACHE_WRITE.inputs))
 
 _VOCABULARY: dict[str, Any] = {
     "sizes": ({"nv": 5}, {"nv": 3}, {"nv": 130}, {"nv": 8}),
-    "model_sizes": ({"nv": 4099},),
+    "model_sizes": ({"nv": 1031},),
     "causal": False,  # with `shift` a loss reads the next label
 }
 _CROSS_ENTROPY: dict[str, Any] = {

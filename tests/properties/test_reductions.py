@@ -22,6 +22,7 @@ from packproof.properties.cases.space import Space
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.ops.catalogue import OPS
 from tests.properties import losses
 
 LAWS = [PROPERTIES[name] for name in ("packing", "isolation", "permutation", "metadata", "reference", "gradients")]
@@ -128,6 +129,15 @@ def test_ids_and_masks_are_drawn_for_every_row() -> None:
     assert [{int(s.inputs["ids"][k]) for s in samples} for k in (0, 11)] == [{0, 4}, {0, 4}]
     assert all(int(s.inputs["ids"].min()) >= 0 and not s.inputs["mask"][12:].any() for s in samples)
     assert all(sum(s.counts) == int(s.inputs["mask"].sum()) for s in samples)
+
+
+def test_another_ignored_label_comes_with_labels_of_its_own() -> None:
+    """Property `reuse` calls with other options: labels that do not count any more would be no ids."""
+    options = (("shift", False), ("ignore_index", -100), ("label_smoothing", 0.0), ("z_loss", 0.0))
+    case = Case((2,), "float32", (("nv", 5),), options=options, seed=3)
+    subject = KernelUnderTest(OPS["cross_entropy"], InProcess(losses.cross_entropy), Promises())
+    assert int(subject.sample(case).inputs["labels"].min()) == losses.IGNORED
+    assert judge_case(subject, PROPERTIES["reuse"], case) == (None, None)
 
 
 def test_a_loss_over_ranks_is_judged_by_the_cuts_that_it_takes() -> None:
