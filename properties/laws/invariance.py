@@ -147,8 +147,8 @@ PACKING = Property(
         ("one alone", "bbbbb"),
         "bugs that also occur when the sequence runs alone",
         "An output of the whole pack, such as a loss, is what its op declares: a sum, a mean over tokens or sequences, "
-        "or a maximum of the values of the sequences. The gradients of a sequence are then those of the sequence alone, "
-        "times its share ([losses](new_op.md#losses-and-other-reductions)).",
+        "or a maximum of the values of the sequences. The gradients of a sequence are then those of it alone, times "
+        "its share ([losses](new_op.md#losses-and-other-reductions)).",
     ),
 )
 
