@@ -38,7 +38,7 @@ def tensors_by_key(sample: Sample, result: Result, *, gradients: bool | Collecti
 
 def _check_form(sample: Sample, name: str, y: Tensor, dtype: torch.dtype) -> None:
     """Raises KernelFault unless an output has its declared shape and this dtype."""
-    axes = " ".join(sample.axes[name])
+    axes = " ".join(sample.axes[name]) or "a scalar"
     if tuple(y.shape) != sample.shape(name):
         raise KernelFault("malformed", f"{name} has shape {tuple(y.shape)}, expected {sample.shape(name)} ({axes})")
     if y.dtype != dtype:

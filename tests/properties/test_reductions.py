@@ -187,6 +187,15 @@ def test_a_declaration_that_its_reference_does_not_keep_is_refused() -> None:
         try_laws(op, [PROPERTIES["packing"]])
 
 
+def test_a_loss_of_another_shape_or_without_a_gradient_is_a_fault() -> None:
+    for kernel, text in (
+        (losses.kernel(lambda x: x.nll.sum()[None]), r"loss has shape (1,), expected () (a scalar)"),
+        (losses.kernel(lambda x: x.nll.sum().detach()), "loss came back detached: no gradient reaches any input"),
+    ):
+        (_, violation), *_ = violations(losses.SUM, kernel, "float32", LAWS[:1]).values()
+        assert violation.text == text
+
+
 def test_a_loss_that_does_not_read_its_labels_is_refused() -> None:
     def blind(logits: torch.Tensor, labels: torch.Tensor, *, cu_seqlens: torch.Tensor) -> torch.Tensor:
         return logits[: int(cu_seqlens[-1])].logsumexp(-1).sum()

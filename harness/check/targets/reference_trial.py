@@ -233,7 +233,7 @@ def _check_outputs(result: Any, sample: Sample, context: str, *, absolute: bool)
         if not isinstance(y, Tensor):
             raise UsageError(f"{context}, returns a {type(y).__name__} for {name}, expected a tensor")
         if tuple(y.shape) != sample.shape(name):
-            axes = " ".join(sample.axes[name])
+            axes = " ".join(sample.axes[name]) or "a scalar"
             raise UsageError(
                 f"{context}, returns {name} of shape {tuple(y.shape)}, expected {sample.shape(name)} ({axes}); "
                 f"{_WAY_OUT}"
