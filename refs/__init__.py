@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         cross_entropy_sequences,
         cross_entropy_sum,
         kl_divergence,
+        linear_cross_entropy,
         token_entropy,
         token_logprobs,
     )
@@ -118,6 +119,7 @@ __all__ = [
     "linear_attention",
     "linear_attention_chunked",
     "linear_attention_step",
+    "linear_cross_entropy",
     "over_time",
     "pack",
     "pack_best_fit",
@@ -214,6 +216,7 @@ export(
             "cross_entropy_sequences",
             "cross_entropy_sum",
             "kl_divergence",
+            "linear_cross_entropy",
             "token_entropy",
             "token_logprobs",
         ),

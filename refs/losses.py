@@ -107,6 +107,37 @@ def cross_entropy_sequences(
 
 
 @checked_call
+def linear_cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    shift: bool = False,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> Tensor:
+    """`cross_entropy` of the logits x weightᵀ, which kernels fuse with the loss so as not to store them.
+
+    x: (t, d) in fp64, fp32, bf16 or fp16.
+    weight: (nv, d), in x's dtype.
+
+    The other arguments are those of `cross_entropy`. Returns (), in fp32 or fp64. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.refs import linear_cross_entropy
+    >>> x, weight = torch.zeros(2, 3), torch.ones(4, 3)
+    >>> linear_cross_entropy(x, weight, torch.tensor([1, 3]), cu_seqlens=torch.tensor([0, 2]))  # log 4
+    tensor(1.3863)
+    """
+    checked = checked_arguments(signatures.LINEAR_CROSS_ENTROPY, locals())
+    logits = to_compute_dtype(checked["x"][: int(cu_seqlens[-1])]) @ to_compute_dtype(checked["weight"]).T
+    losses, counts = _losses_of_logits(signatures.LINEAR_CROSS_ENTROPY, {**checked, "logits": logits})
+    return losses.sum() / counts.sum().clamp(min=1)
+
+
+@checked_call
 def token_logprobs(
     logits: Tensor,
     labels: Tensor,
@@ -180,8 +211,12 @@ def tokens_that_count(
 
 
 def _token_losses(signature: Signature, arguments: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """As `_losses_of_logits`, for the arguments of a call, which are checked."""
+    return _losses_of_logits(signature, checked_arguments(signature, arguments))
+
+
+def _losses_of_logits(signature: Signature, checked: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """The cross entropy of each token of the sequences, 0 where it does not count, and whether it counts."""
-    checked = checked_arguments(signature, arguments)
     logits, cu_seqlens, ignore_index = checked["logits"], checked["cu_seqlens"], checked["ignore_index"]
     smoothing, z_loss = (_weight(signature, name, checked.get(name, 0.0)) for name in ("label_smoothing", "z_loss"))
     y = shifted_labels(checked["labels"], cu_seqlens, shift=checked["shift"], ignore_index=ignore_index)

@@ -332,6 +332,17 @@ CROSS_ENTROPY_SUM = op_of_signature(
 CROSS_ENTROPY_SEQUENCES = op_of_signature(
     signatures.CROSS_ENTROPY_SEQUENCES, reference=refs.cross_entropy_sequences, **_CROSS_ENTROPY
 )
+LINEAR_CROSS_ENTROPY = op_of_signature(
+    signatures.LINEAR_CROSS_ENTROPY,
+    reference=refs.linear_cross_entropy,
+    reductions={"loss": "mean over tokens"},
+    matmul=True,
+    **{
+        **_CROSS_ENTROPY,
+        "sizes": ({"nv": 5, "d": 3}, {"nv": 3, "d": 8}, {"nv": 130, "d": 4}, {"nv": 8, "d": 17}),
+        "model_sizes": ({"nv": 1031, "d": 64},),
+    },
+)
 TOKEN_LOGPROBS = op_of_signature(
     signatures.TOKEN_LOGPROBS,
     reference=refs.token_logprobs,
@@ -350,7 +361,8 @@ OPS: dict[str, Op] = {
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
         *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
         CACHE_WRITE,
-        *(CROSS_ENTROPY, CROSS_ENTROPY_SUM, CROSS_ENTROPY_SEQUENCES, TOKEN_LOGPROBS, TOKEN_ENTROPY, KL_DIVERGENCE),
+        *(CROSS_ENTROPY, CROSS_ENTROPY_SUM, CROSS_ENTROPY_SEQUENCES, LINEAR_CROSS_ENTROPY),
+        *(TOKEN_LOGPROBS, TOKEN_ENTROPY, KL_DIVERGENCE),
     )
 }
 

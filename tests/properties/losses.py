@@ -140,6 +140,12 @@ def cross_entropy(logits, labels, *, cu_seqlens, shift=False, ignore_index=IGNOR
     return nll.sum() / counts.sum().clamp(min=1)
 
 
+def linear_cross_entropy(x, weight, labels, *, cu_seqlens, shift=False):
+    wide = torch.promote_types(x.dtype, torch.float32)
+    rows = x[: int(cu_seqlens[-1])].to(wide)  # without slack: 0 * NaN is NaN in the gradient of the weight
+    return cross_entropy(rows @ weight.to(wide).T, labels, cu_seqlens=cu_seqlens, shift=shift)
+
+
 def cross_entropy_sum(logits, labels, *, cu_seqlens, shift=False, label_smoothing=0.0):
     return _nll(logits, labels, cu_seqlens, shift, label_smoothing=label_smoothing)[0].sum()
 
@@ -171,5 +177,5 @@ CORRECT: dict[str, tuple[packproof.Op | str, Callable[..., Tensor]]] = {
     "mean of means": (MEAN_OF_MEANS, by_sequence),
     "largest": (LARGEST, by_largest),
     **{f.__name__: (f.__name__, f) for f in (cross_entropy, cross_entropy_sum, cross_entropy_sequences)},
-    **{f.__name__: (f.__name__, f) for f in (token_logprobs, token_entropy, kl_divergence)},
+    **{f.__name__: (f.__name__, f) for f in (linear_cross_entropy, token_logprobs, token_entropy, kl_divergence)},
 }

@@ -60,6 +60,14 @@ def test_cross_entropy_is_torchs_value_and_gradient(shift: bool, ignore_index: i
         same(*gradients)
 
 
+def test_a_fused_projection_has_the_loss_of_its_logits() -> None:
+    labels = tensors(0, -100)[1]
+    g = torch.Generator().manual_seed(5)
+    x, weight = (torch.randn(n, 3, generator=g, dtype=torch.float64) for n in (len(labels), N))
+    options: dict[str, Any] = {"cu_seqlens": CU_SEQLENS, "shift": True, "label_smoothing": 0.1}
+    same(refs.linear_cross_entropy(x, weight, labels, **options), refs.cross_entropy(x @ weight.T, labels, **options))
+
+
 def test_measures_of_tokens_are_those_of_torchs_distributions() -> None:
     logits, labels = tensors(1, -100)
     other, n = tensors(2, -100)[0], int(CU_SEQLENS[-1])

@@ -40,9 +40,10 @@ def reduction_line(kernel: KernelUnderTest, case: Case, violation: Violation) ->
         candidates = [set(_matching_reductions(kernel, kernel.sample(pack), name, key)) for pack in packs]
     except (KernelFault, Refusal):
         return []
-    followed = sorted(set.intersection(*candidates))
-    if declared in followed:
+    matching = set.intersection(*candidates)
+    if declared in matching:
         return []
+    followed = [kind for kind in REDUCTIONS if kind in matching] or sorted(matching)
     names = " or ".join(f"`{reduction}`" for reduction in followed)
     known = ", ".join(f"`{kind}`" for kind in REDUCTIONS if kind != declared)
     return [f"{key} follows {names or f'{NO_REDUCTION}: not {known} either'}; declared is `{declared}`"]
