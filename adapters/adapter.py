@@ -218,7 +218,7 @@ class Adapter:
         op_arguments = {**signature.op_defaults, **{n: x for n, x in arguments.items() if n in signature.op_arguments}}
         offsets = {n: key_offsets if self._is_per_key(n) else cu_seqlens for n in op_arguments}
         values = {n: self._convert(n, x, arguments, offsets[n]) for n, x in op_arguments.items()}
-        kernel_inputs = {self._kernel_name(n): self._lay_out(n, x, offsets[n]) for n, x in values.items()}
+        kernel_inputs = {self._kernel_name(n): self._lay_out(n, x, offsets[n], arguments) for n, x in values.items()}
         if self.slots and self.op.pool:
             indices, *pools = map(self._kernel_name, (self.op.pool[0], *self.op.pool[1::2]))
             kernel_inputs[indices] = self.slots.indices(kernel_inputs[indices], kernel_inputs[pools[0]].shape)
@@ -398,10 +398,10 @@ class Adapter:
         extra_arguments = {n: arguments.get(n, default_options.get(n)) for n in self._conversion_arguments(name)}
         if not isinstance(value, Tensor):
             return function(value, **extra_arguments)
-        rows = len(value)
-        token_mask = (
-            once(("inside", rows), lambda: mask(cu_seqlens, rows), cu_seqlens) if self._is_per_token(name) else None
-        )
+        token_mask = None
+        if self._is_per_token(name):
+            rows = len(value)
+            token_mask = once(("inside", rows), lambda: mask(cu_seqlens, rows), cu_seqlens)
         return convert(function, value, extra_arguments, token_mask, self._error_context("converted", name))
 
     def _kernel_name(self, name: str) -> str:
@@ -415,13 +415,14 @@ class Adapter:
         spec = self.op.inputs.get(name)
         return spec is not None and has_key_rows(parse(spec).alternatives[0])
 
-    def _lay_out(self, name: str, value: Any, cu_seqlens: Tensor) -> Any:
+    def _lay_out(self, name: str, value: Any, cu_seqlens: Tensor, arguments: Mapping[str, Any]) -> Any:
         if value is not None and name in self._axis_orders:
             value = self._axis_orders[name].to(value)
         if value is None or not (self._is_per_token(name) or name in self.in_place):
             return value
         layout = self.keys if self.keys is not None and self._is_per_key(name) else self.tokens
-        laid_out = layout.to(value, cu_seqlens) if self._is_per_token(name) else value
+        outside = self.op.outside_value(name, arguments)
+        laid_out = layout.to(value, cu_seqlens, outside) if self._is_per_token(name) else value
         return laid_out.clone() if name in self.in_place else laid_out
 
     def _metadata_value(self, make: Metadata, cu_seqlens: Tensor, rows: int) -> Any:

@@ -36,6 +36,7 @@ _AXIS_NOUNS = {
     "r": "rotated pair",
     "c": "slot",
     "a": "draft",
+    "nv": "vocabulary entry",
 }
 _TOKENS = Axis("t", "t", 0)
 _EXCERPT_OFFSETS = 8

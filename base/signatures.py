@@ -297,6 +297,32 @@ CACHE_WRITE = Signature(
     integers=frozenset({"slot_mapping"}),
 )
 
+_LABELS = frozenset({"labels"})
+
+CROSS_ENTROPY = Signature(
+    op="cross_entropy",
+    inputs={"logits": "t nv", "labels": "t"},
+    outputs={"loss": ""},
+    options={"shift": _FLAG},
+    fixed=frozenset({"loss"}),
+    integers=_LABELS,
+)
+CROSS_ENTROPY_SUM = replace(CROSS_ENTROPY, op="cross_entropy_sum")
+CROSS_ENTROPY_SEQUENCES = replace(CROSS_ENTROPY, op="cross_entropy_sequences", outputs={"loss": "s"})
+LINEAR_CROSS_ENTROPY = replace(
+    CROSS_ENTROPY, op="linear_cross_entropy", inputs={"x": "t d", "weight": "nv d", "labels": "t"}
+)
+TOKEN_LOGPROBS = replace(CROSS_ENTROPY, op="token_logprobs", outputs={"logprobs": "t"}, fixed=frozenset({"logprobs"}))
+TOKEN_ENTROPY = Signature(
+    op="token_entropy", inputs={"logits": "t nv"}, outputs={"entropy": "t"}, fixed=frozenset({"entropy"})
+)
+KL_DIVERGENCE = Signature(
+    op="kl_divergence",
+    inputs={"logits": "t nv", "other_logits": "t nv"},
+    outputs={"kl": "t"},
+    fixed=frozenset({"kl"}),
+)
+
 SIGNATURES: Mapping[str, Signature] = {
     signature.op: signature
     for signature in (
@@ -305,5 +331,7 @@ SIGNATURES: Mapping[str, Signature] = {
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
         *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
         CACHE_WRITE,
+        *(CROSS_ENTROPY, CROSS_ENTROPY_SUM, CROSS_ENTROPY_SEQUENCES, LINEAR_CROSS_ENTROPY),
+        *(TOKEN_LOGPROBS, TOKEN_ENTROPY, KL_DIVERGENCE),
     )
 }

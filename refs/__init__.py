@@ -39,6 +39,15 @@ if TYPE_CHECKING:
         simple_gla_chunked,
         simple_gla_step,
     )
+    from packproof.refs.losses import (
+        cross_entropy,
+        cross_entropy_sequences,
+        cross_entropy_sum,
+        kl_divergence,
+        linear_cross_entropy,
+        token_entropy,
+        token_logprobs,
+    )
     from packproof.refs.low_precision import attention_fp8, attention_fp8_naive, dequantize_fp8, quantize_fp8, round_fp8
     from packproof.refs.packers import (
         Piece,
@@ -87,6 +96,9 @@ __all__ = [
     "causal_conv1d_step",
     "causal_conv1d_update",
     "causal_conv1d_verify",
+    "cross_entropy",
+    "cross_entropy_sequences",
+    "cross_entropy_sum",
     "delta_rule",
     "delta_rule_chunked",
     "delta_rule_step",
@@ -103,9 +115,11 @@ __all__ = [
     "kda_step",
     "kda_update",
     "kda_verify",
+    "kl_divergence",
     "linear_attention",
     "linear_attention_chunked",
     "linear_attention_step",
+    "linear_cross_entropy",
     "over_time",
     "pack",
     "pack_best_fit",
@@ -144,6 +158,8 @@ __all__ = [
     "ssd_step",
     "ssd_update",
     "ssd_verify",
+    "token_entropy",
+    "token_logprobs",
     "unpack",
 ]
 
@@ -194,6 +210,15 @@ export(
             "simple_gla",
             "simple_gla_chunked",
             "simple_gla_step",
+        ),
+        "packproof.refs.losses": (
+            "cross_entropy",
+            "cross_entropy_sequences",
+            "cross_entropy_sum",
+            "kl_divergence",
+            "linear_cross_entropy",
+            "token_entropy",
+            "token_logprobs",
         ),
         "packproof.refs.low_precision": (
             "attention_fp8",

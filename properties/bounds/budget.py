@@ -68,6 +68,8 @@ class Budget:
         return Budget(self.rounding * factor, self.operands * factor, self.accumulation * factor, self.vacuous)
 
     def __getitem__(self, rows: slice) -> "Budget":
+        if not self.rounding.ndim:
+            return self
         return Budget(self.rounding[rows], self.operands[rows], self.accumulation[rows], self.vacuous)
 
     def terms(self, index: tuple[int, ...]) -> dict[str, float]:

@@ -20,9 +20,10 @@ def budget_of_two_runs(
 ) -> Budget:
     """The budget of one of two runs: twice this is allowed between them.
 
-    It adds two roundings to the budget of a comparison with the reference. The first is for a shared gradient: the
-    other run stored its summands or its sum. The second is for a state, or its gradient, stored at each hand-over:
-    it reaches an element with the weight of the state's terms, bounded by B.
+    It adds three roundings to the budget of a comparison with the reference. The first is for a shared gradient, or a
+    reduction over the pack: the other run stored its summands or its sum. The second is for a gradient of a reduction:
+    the share of a sequence is rounded to the dtype of its incoming gradient. The third is for a state, or its gradient,
+    stored at each hand-over: it reaches an element with the weight of the state's terms, bounded by B.
 
     handovers: the number of hand-overs.
     summands: the stored summands of a shared gradient; empty if only the sum was stored.
@@ -31,10 +32,19 @@ def budget_of_two_runs(
     rounding = budget.rounding
     if is_shared(sample.axes[key.name]):
         magnitudes = [x.double().abs() for x in summands] or [answer.values[key].abs()]
-        rounding = rounding + UNIT_ROUNDOFF[sample.inputs[key.name].dtype] * torch.stack(magnitudes).sum(0)
+        rounding = rounding + UNIT_ROUNDOFF[_dtype(key, sample)] * torch.stack(magnitudes).sum(0)
+    if key.is_gradient and sample.op.reductions:
+        is_only = sample.op.reductions.keys() >= sample.cotangents.keys()
+        terms = answer.values[key].abs() if is_only else answer.magnitudes[key]
+        rounding = rounding + max(UNIT_ROUNDOFF[x.dtype] for x in sample.cotangents.values()) * terms
     if handovers:
         rounding = rounding + handovers * _state_roundoff(sample) * answer.magnitudes[key]
     return replace(budget, rounding=rounding)
+
+
+def _dtype(key: TensorKey, sample: Sample) -> torch.dtype:
+    """The dtype of a shared tensor: the gradient of an input, or a reduction over the pack."""
+    return sample.inputs[key.name].dtype if key.is_gradient else dtype_of(sample.op, key.name, sample.token_dtype_name)
 
 
 def budget_of_lower_dtype(answer: OracleAnswer, key: TensorKey, dtype: torch.dtype, promises: Promises) -> Budget:

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from packproof.base.axes import Axes, parse, role
+from packproof.base.axes import Axes, is_shared, parse, role
 from packproof.properties.cases import values
 from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.sample import Sample
 from packproof.properties.ops.op import Op
+from packproof.properties.ops.reductions import ignored_label
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 
@@ -26,7 +27,7 @@ its relative error is |x| roundoffs: 23 for this step, and 48 for the step of 1e
 
 def draw(op: Op, case: Case) -> Sample:
     """The tensors of a case."""
-    return _draw_repeated(op, case) if case.half_period else _draw_pack(op, case)
+    return _draw_repeated(op, case) if case.half_period and not op.reductions else _draw_pack(op, case)
 
 
 def _draw_repeated(op: Op, case: Case) -> Sample:
@@ -70,7 +71,7 @@ def _draw_pack(op: Op, case: Case) -> Sample:
     }
     without_tensors = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, **layout_fields)
     inputs = {
-        n: _draw_integers(op, case, n, sizes)
+        n: _draw_integers(op, case, n, sizes, options)
         if n in op.integers
         else _draw_input(op, case, n, axes[n], without_tensors.shape(n), options)
         for n in input_names
@@ -150,9 +151,16 @@ def _draw_decay(
     return values.strong_decay(size, g, math.inf if distribution == "gate" else values.STRONGEST, tokens=tokens)
 
 
-def _draw_integers(op: Op, case: Case, name: str, sizes: Mapping[str, int]) -> Tensor:
+def _draw_integers(op: Op, case: Case, name: str, sizes: Mapping[str, int], options: Mapping[str, Any]) -> Tensor:
     distribution, _, axis = op.draws[name].partition("|")
-    if name in (op.pool or ())[:1] and op.slots_of_tokens:
+    g = _generator(case, name)
+    if distribution in ("label", "id"):
+        integers = values.token_ids(case.lengths, case.slack, sizes[axis], g, case.seed)
+        if distribution == "label":
+            integers[~values.tokens_that_count(case.lengths, case.slack, g, case.seed)] = ignored_label(options)
+    elif distribution == "mask":
+        integers = values.tokens_that_count(case.lengths, case.slack, g, case.seed).long()
+    elif name in (op.pool or ())[:1] and op.slots_of_tokens:
         integers = _draw_slots(case, name, sizes[axis], of_tokens=True)
     else:
         integers = _INTEGERS[distribution](case, name, sizes[axis])
@@ -220,7 +228,7 @@ def _cancel_token_pairs(op: Op, inputs: dict[str, Tensor], axes: Mapping[str, Ax
 
 def _draw_cotangent(op: Op, case: Case, name: str, sample: Sample, axes: Axes) -> Tensor:
     x = torch.randn(sample.shape(name), generator=_generator(case, f"cotangent {name}"), dtype=torch.float64)
-    if case.regime == "one-hot" and case.lengths:
+    if case.regime == "one-hot" and case.lengths and not is_shared(axes):
         j = one_hot_sequence(case)
         one_hot = torch.zeros_like(x)
         one_hot[sample.rows(j, axes)] = x[sample.rows(j, axes)]

@@ -286,6 +286,8 @@ def find_filler(op: Op, domain: Domain, sample: Sample, *, copies: int = 1) -> t
         for k in range(1, _MAX_ADDED_TOKENS):
             if is_allowed((), k):
                 return (), k
+    if op.reductions and op.counted is None:  # a sequence more would change the value of the pack
+        return None
     longest = max(sample.lengths, default=0)
     return next(
         ((filler_lengths, 0) for filler_lengths in _filler_lengths(longest) if is_allowed(filler_lengths, 0)), None

@@ -38,7 +38,7 @@ def tensors_by_key(sample: Sample, result: Result, *, gradients: bool | Collecti
 
 def _check_form(sample: Sample, name: str, y: Tensor, dtype: torch.dtype) -> None:
     """Raises KernelFault unless an output has its declared shape and this dtype."""
-    axes = " ".join(sample.axes[name])
+    axes = " ".join(sample.axes[name]) or "a scalar"
     if tuple(y.shape) != sample.shape(name):
         raise KernelFault("malformed", f"{name} has shape {tuple(y.shape)}, expected {sample.shape(name)} ({axes})")
     if y.dtype != dtype:
@@ -58,7 +58,7 @@ def without_filler(sample: Sample, result: Result) -> Result:
         return {"token": sample.offsets_of(axes)[-1] + sample.slack, "sequence": n, "shared": None}[role(axes)]
 
     def cut(name: str, x: Tensor) -> Tensor:
-        return x[: end(sample.axes[name])]
+        return x[: end(sample.axes[name])] if x.ndim else x
 
     def cut_call_tensors(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return {name: cut(name.removeprefix("cotangent:"), x) for name, x in tensors.items()}

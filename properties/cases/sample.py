@@ -14,6 +14,7 @@ from torch import Tensor
 from packproof.base.axes import KEYS, Axes, has_key_rows, is_in_pool, is_shared, role, shape
 from packproof.properties.calling.call import Call, Placement
 from packproof.properties.ops.op import Op
+from packproof.properties.ops.reductions import MAXIMUM, count_tokens, index_of_largest, normaliser
 
 Span = tuple[int, int, int]  # sequence, first token, end token (exclusive)
 
@@ -101,7 +102,7 @@ class Sample:
         for kind in (self.inputs, self.cotangents):
             for name, x in kind.items():
                 h.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
-                h.update(x.contiguous().view(torch.uint8).numpy().data if x.numel() else b"")
+                h.update(x.reshape(-1).view(torch.uint8).numpy().data if x.numel() else b"")
         return h.hexdigest()
 
     @property
@@ -197,6 +198,42 @@ class Sample:
         """Names of the returned tensors, in order."""
         return self.op.output_names(self.options)
 
+    @cached_property
+    def counts(self) -> list[float]:
+        """How many tokens of each sequence count in a reduction."""
+        labels = self.op.integers_drawn("label")
+        return count_tokens(self.op.counted, labels, self.offsets, self.inputs, self.metadata, self.options)
+
+    @cached_property
+    def largest(self) -> dict[str, int]:
+        """The sequence with the largest value, by the reference, for each output that is a maximum over the pack."""
+        names = [name for name, kind in self.op.reductions.items() if kind == MAXIMUM]
+        if not names:
+            return {}
+        bare = dataclasses.replace(self, op=dataclasses.replace(self.op, reductions={}))
+        runs = [self._reference_values(bare.alone(j)) for j in range(len(self.lengths))]
+        return {name: index_of_largest(self.counts, [run[name] for run in runs]) for name in names}
+
+    @staticmethod
+    def _reference_values(sample: "Sample") -> dict[str, Tensor]:
+        results = sample.op.reference(**sample.in_float64(gradients=False), **sample.metadata, **sample.options)
+        return dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+
+    def with_shares_of(self, whole: "Sample", largest: Mapping[str, int] | None = None) -> "Sample":
+        """The sample with incoming gradients of reductions that give a sequence the gradients that it has in `whole`.
+
+        largest: for each maximum, where the largest sequence of `whole` is; None where its sequences are the same.
+        """
+        factors = {
+            name: float((whole.largest if largest is None else largest)[name] == self.largest[name] >= 0)
+            if kind == MAXIMUM
+            else normaliser(kind, self.counts) / (normaliser(kind, whole.counts) or 1.0)
+            for name, kind in self.op.reductions.items()
+            if name in self.cotangents
+        }
+        scaled = {name: self.cotangents[name] * factor for name, factor in factors.items() if factor != 1}
+        return dataclasses.replace(self, cotangents={**self.cotangents, **scaled}) if scaled else self
+
     def select(self, order: Sequence[int]) -> "Sample":
         """The pack of these sequences in this order, without slack."""
 
@@ -206,7 +243,10 @@ class Sample:
             return torch.cat([x[self.rows(j, axes)] for j in order]) if order else x[:0]
 
         keys = None if self.key_lengths is None else tuple(self.key_lengths[j] for j in order)
-        return self._map_tensors(pick, lengths=tuple(self.lengths[j] for j in order), key_lengths=keys, slack=0)
+        part = self._map_tensors(pick, lengths=tuple(self.lengths[j] for j in order), key_lengths=keys, slack=0)
+        return part.with_shares_of(
+            self, {name: order.index(j) if j in order else -1 for name, j in self.largest.items()}
+        )
 
     def repeated(self, n_sequences: int) -> "Sample":
         """This pack over and over, up to this number of sequences, without slack. Shared tensors stay."""
@@ -241,7 +281,7 @@ class Sample:
                 out[rows] = x[rows]
             return out
 
-        return self._merge_tensors(replacement, replace)
+        return self._merge_tensors(replacement, replace).with_shares_of(self)
 
     def redraw_only(self, j: int, replacement: "Sample") -> "Sample":
         """Sequence j from `replacement`, all else unchanged."""
@@ -254,7 +294,7 @@ class Sample:
                 out[rows] = y[rows]
             return out
 
-        return self._merge_tensors(replacement, replace)
+        return self._merge_tensors(replacement, replace).with_shares_of(self)
 
     def resized(self, j: int, n: int, replacement: "Sample", *, keys: bool = False) -> "Sample":
         """The pack with sequence j cut to n tokens or extended by rows of `replacement`, all else unchanged.
@@ -280,7 +320,7 @@ class Sample:
         key_lengths = self.key_lengths if single_packing or not keys else new_lengths
         changed = dataclasses.replace(
             self._merge_tensors(replacement, resize), lengths=lengths, key_lengths=key_lengths
-        )
+        ).with_shares_of(self)
         if not self.op.slots_of_tokens or lengths == self.lengths:
             return changed
         new_slots = [*self.slots[: min(start + n, end)], *[-1] * (n - end + start), *self.slots[end:]]
@@ -301,6 +341,9 @@ class Sample:
         extended = self._map_tensors(
             extend, lengths=(*self.lengths, *lengths), key_lengths=keys, slack=self.slack + slack
         )
+        for name, x in extended.inputs.items():
+            if value := self.op.outside_value(name, self.options):
+                x[len(self.inputs[name]) :] = value
         if not self.op.pool:
             return extended
         return extended.in_slots([*self.slots, *[-1] * rows["token" if self.op.slots_of_tokens else "sequence"]])

@@ -1,6 +1,8 @@
 """Distributions of a sample's values, by the op's word for an input (`Op.draws`) and by regime."""
 
 import math
+from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -117,3 +119,38 @@ def wide_factors(size: tuple[int, ...], g: torch.Generator, dtype: str) -> Tenso
     decades = 1.0 if dtype == "float16" else 3.0
     per_token = torch.rand(size[:1] + (1,) * (len(size) - 1), generator=g, dtype=torch.float64)
     return torch.pow(10.0, decades * (2 * per_token - 1))
+
+
+def token_ids(lengths: Sequence[int], slack: int, n: int, g: torch.Generator, seed: int) -> Tensor:
+    """Token ids, with both ends of the vocabulary at the first and last token of the pack, in an order by the seed.
+
+    With each fourth seed the first token of a sequence is the last one before it: labels are equal on both sides of a
+    boundary.
+    """
+    ids, ends = torch.randint(n, (sum(lengths) + slack,), generator=g), (0, n - 1)
+    ids[:1] = ends[seed % 2]
+    ids[sum(lengths) - 1 : sum(lengths)] = ends[1 - seed % 2]
+    if seed % 4 == 3:
+        for start in list(accumulate(lengths))[:-1]:
+            if 0 < start < len(ids):
+                ids[start] = ids[start - 1]
+    return ids
+
+
+def tokens_that_count(lengths: Sequence[int], slack: int, g: torch.Generator, seed: int) -> Tensor:
+    """The tokens that count, by the seed: all; all but the first ones of each sequence, as those of a prompt; the same
+    without one whole sequence of several; about half. Rows of slack never count, and the last token of a pack does.
+    """
+    pattern = seed % 4
+    counts = torch.rand(sum(lengths), generator=g) < (0.5 if pattern == 3 else 1.0)
+    if pattern in (1, 2):
+        starts = [0, *accumulate(lengths)]
+        for start, n in zip(starts, lengths, strict=False):
+            counts[start : start + int(torch.randint(n // 2 + 1, (1,), generator=g))] = False
+        with_tokens = [j for j, n in enumerate(lengths) if n]
+        if pattern == 2 and len(with_tokens) > 1:
+            j = with_tokens[int(torch.randint(len(with_tokens), (1,), generator=g))]
+            counts[starts[j] : starts[j] + lengths[j]] = False
+    elif pattern == 3:
+        counts[-1:] = True
+    return torch.cat([counts, counts.new_zeros(slack)])

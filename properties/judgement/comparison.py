@@ -137,8 +137,9 @@ class Comparison:
             yield self._violation(argmax(torch.where(mismatch, distance, -1.0)), None, "")
 
     def _violation(self, index: tuple[int, ...], excess: float | None, term: str) -> Violation:
-        sequence, position = self.rows.locate(index[0] + self.start)
-        slot = index[0] + self.start if is_in_pool(self.rows.axes) else -1
+        row = self.start + index[0] if index else 0
+        sequence, position = self.rows.locate(row)
+        slot = row if is_in_pool(self.rows.axes) else -1
         return Violation(
             tensor=self.key,
             sequence=sequence,

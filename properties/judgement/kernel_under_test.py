@@ -237,18 +237,21 @@ class KernelUnderTest:
         other: the source of `baseline` in reports.
         note: how a property has changed the pack.
         exact: whether bits must be equal; None: if the kernel promises elements independent of the pack. A shared
-        gradient is always compared within the budget, since the order of its sum may change with the pack.
+        gradient is always compared within the budget, since the order of its sum may change with the pack, and so is
+        a reduction over the pack. The share of a sequence in it is rounded, and with it each gradient.
         summands: as in `budget`.
         """
 
         def row_budget(at: Origin, summands: Sequence[Tensor] = ()) -> Budget:
-            return self.budget(key, at.sample, summands=summands)[slice(at.start, at.start + len(actual))]
+            rows = slice(at.start, at.start + (len(actual) if actual.ndim else 1))
+            return self.budget(key, at.sample, summands=summands)[rows]
 
         def allowed() -> Budget:
             budget = row_budget(origin, summands)
             return budget + (row_budget(against) if against and self.budget_depends_on_pack else budget)
 
-        bitwise = (self.promises.independent if exact is None else exact) and not self.is_shared(key, origin.sample)
+        by_default = self.promises.independent and not (self.op.reductions and key.is_gradient)
+        bitwise = (by_default if exact is None else exact) and not self.is_shared(key, origin.sample)
         rows = self.row_map(key, origin.sample)
         budget = None if bitwise else allowed
         comparison = Comparison(key, actual, baseline, rows, budget, origin.start, other, note)

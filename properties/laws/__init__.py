@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from packproof.properties.laws.invariance import PACKING, REFERENCE, against_reference
     from packproof.properties.laws.partition import PARTITION, run_law_calls, with_cuts
     from packproof.properties.laws.property import Property, SharedResults
-    from packproof.properties.laws.violation import Violation, distinct_texts, number
+    from packproof.properties.laws.violation import COMBINED_NAMES, Violation, distinct_texts, number
 
 __all__ = [
+    "COMBINED_NAMES",
     "PACKING",
     "PARTITION",
     "PROPERTIES",
@@ -34,6 +35,6 @@ export(
         "packproof.properties.laws.invariance": ("PACKING", "REFERENCE", "against_reference"),
         "packproof.properties.laws.partition": ("PARTITION", "run_law_calls", "with_cuts"),
         "packproof.properties.laws.property": ("Property", "SharedResults"),
-        "packproof.properties.laws.violation": ("Violation", "distinct_texts", "number"),
+        "packproof.properties.laws.violation": ("COMBINED_NAMES", "Violation", "distinct_texts", "number"),
     },
 )

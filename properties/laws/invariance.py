@@ -4,11 +4,14 @@ Packing-unpacking invariance is f(S) = unpack(f(pack(S))) (Xu et al. 2024, secti
 """
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from packproof.base.axes import is_in_pool, role
 from packproof.base.law_names import LAWS
+from packproof.properties.bounds.budget import Budget
 from packproof.properties.bounds.drawn_roundings import COPIES
 from packproof.properties.bounds.oracle import OracleAnswer
 from packproof.properties.calling.tensor_key import TensorKey, gradient
@@ -19,7 +22,8 @@ from packproof.properties.cases.space import CROWDED_LENGTHS, Space, golden_case
 from packproof.properties.judgement.comparison import Comparison, Origin
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Illustration, Property
-from packproof.properties.laws.violation import NAN_IN_SLACK, Violation
+from packproof.properties.laws.violation import COMBINED_NAMES, NAN_IN_SLACK, Violation
+from packproof.properties.ops.reductions import combine, shares
 
 _MOST_SEQUENCES = 6
 _CHANCE_EXCESS = 4.0  # 16 copies make a budget too small by a factor of 4 with a probability below 1e-7
@@ -91,7 +95,10 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     separate_samples = {j: sample.alone(j) for j in selected}
     separate_runs = {j: kernel.cached_run(part) for j, part in separate_samples.items()}
     for key, x in packed.items():
-        if not kernel.is_shared(key, sample):
+        if key.name in kernel.op.reductions and not key.is_gradient:
+            if covers_all and separate_runs and not sees_nothing:
+                yield from _compare_reduction(kernel, key, x, sample, separate_runs)
+        elif not kernel.is_shared(key, sample):
             for j, run in separate_runs.items():
                 axes = kernel.row_map(key, sample).axes
                 spans = zip(sample.spans(j, axes), separate_samples[j].spans(0, axes), strict=True)
@@ -110,6 +117,24 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
             )
 
 
+def _compare_reduction(
+    kernel: KernelUnderTest, key: TensorKey, x: Tensor, sample: Sample, separate_runs: Mapping[int, Tensors]
+) -> Iterator[Violation]:
+    """A reduction over the pack, from its values for the sequences alone."""
+    values, counts = [run[key] for run in separate_runs.values()], [sample.counts[j] for j in separate_runs]
+    kind = kernel.op.reductions[key.name]
+    weights = shares(kind, counts, values)
+
+    def allowed() -> Budget:
+        parts = [kernel.budget(key, sample.alone(j)) * w for j, w in zip(separate_runs, weights, strict=True) if w]
+        stored = [w * v for w, v in zip(weights, values, strict=True) if w]
+        return sum(parts, kernel.budget(key, sample, summands=stored))
+
+    expected, rows = combine(kind, counts, values), kernel.row_map(key, sample)
+    for violation in Comparison(key, x, expected, rows, allowed, baseline_name=COMBINED_NAMES[kind]).violations():
+        yield kernel.with_reference_value(violation, sample)
+
+
 PACKING = Property(
     "packing",
     LAWS["packing"],
@@ -121,6 +146,9 @@ PACKING = Property(
         ("the pack", _PACK),
         ("one alone", "bbbbb"),
         "bugs that also occur when the sequence runs alone",
+        "An output of the whole pack, such as a loss, is what its op declares: a sum, a mean over tokens or sequences, "
+        "or a maximum of the values of the sequences. The gradients of a sequence are then those of it alone, times "
+        "its share ([losses](new_op.md#losses-and-other-reductions)).",
     ),
 )
 
@@ -175,8 +203,10 @@ def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
             changed_sample, note = sample.keep_only(j, redrawn), "after the other sequences were redrawn"
         after = kernel.run(changed_sample, note=note)
         rerun = _Rerun(sample, changed_sample, before, after, note, has_budget=not is_poisoned)
+        moves = any(largest == j != changed_sample.largest[name] for name, largest in sample.largest.items())
         for key in after:
-            if not kernel.is_shared(key, sample):
+            # a sequence with the largest value alone has gradients of a maximum
+            if not kernel.is_shared(key, sample) and not (moves and key.is_gradient):
                 for rows in sample.spans(j, kernel.row_map(key, sample).axes):
                     yield from rerun.compare_rows(kernel, key, rows)
 

@@ -50,13 +50,14 @@ def _partition(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         max(map(len, inner_cuts)) if kernel.op.carry else 0,
     )
     for key, x in several_ranks.items():
-        rows, make_budget = kernel.row_map(key, sample), partial(pieces.budget, key, len(x), handovers)
-        for row_range, bitwise in _row_ranges(rows, [key.kind in kinds for kinds in exact_kinds], len(x)):
+        length = len(x) if x.ndim else 1
+        rows, make_budget = kernel.row_map(key, sample), partial(pieces.budget, key, length, handovers)
+        for row_range, bitwise in _row_ranges(rows, [key.kind in kinds for kinds in exact_kinds], length):
             budget = None if bitwise else partial(_budget_of_rows, make_budget, row_range)
             comparison = Comparison(
                 key,
-                single_rank[key][row_range],
-                x[row_range],
+                single_rank[key][row_range] if x.ndim else single_rank[key],
+                x[row_range] if x.ndim else x,
                 rows,
                 budget,
                 row_range.start,
@@ -94,7 +95,8 @@ def _run_with_cuts(kernel: KernelUnderTest, sample: Sample, case: Case) -> Tenso
     """Values and gradients, without slack, of a kernel that cuts the pack itself."""
     cut_sample = dataclasses.replace(sample, options={**sample.options, CUTS: case.cuts})
     end = {"token": case.n_tokens, "sequence": len(case.lengths), "shared": None}
-    return {key: x[: end[role(sample.axes[key.name])]] for key, x in kernel.run(cut_sample, note=_RANK_NOTE).items()}
+    run = kernel.run(cut_sample, note=_RANK_NOTE)
+    return {key: x[: end[role(sample.axes[key.name])]] if x.ndim else x for key, x in run.items()}
 
 
 def spans_of_ranks(lengths: Lengths, cuts: Sequence[int]) -> list[list[Span]]:
@@ -124,7 +126,7 @@ def _cuts_inside(case: Case) -> list[list[int]]:
 def _exact_kinds(kernel: KernelUnderTest, case: Case, cuts: Sequence[int]) -> Collection[str]:
     """The kinds of tensors that keep their bits, for a sequence with these cuts."""
     promises, carry = kernel.promises, kernel.op.carry
-    if not promises.independent:
+    if not promises.independent or kernel.op.reductions:
         return ()
     if not cuts or (promises.grid == "token" and carry is None):
         return ("output", "gradient")

@@ -60,9 +60,13 @@ def _samples_with_one_change(kernel: KernelUnderTest, sample: Sample, case: Case
             changed_case = case.with_option(name, others[0])
             if kernel.domain.allows(kernel.op, changed_case):
                 options = {**sample.options, name: others[0]}
-                cotangents = {**kernel.sample(changed_case).cotangents}  # the option may add outputs
+                drawn = kernel.sample(changed_case)
+                cotangents = {**drawn.cotangents}  # the option may add outputs
                 cotangents |= {n: dy for n, dy in sample.cotangents.items() if n in cotangents}
-                yield replace(sample, options=options, cotangents=cotangents), f"with {name}={others[0]!r}"
+                labels = {n: drawn.inputs[n] for n in kernel.op.integers_drawn("label") if n in drawn.inputs}
+                inputs = {**sample.inputs, **labels}  # the option may be the label of tokens that do not count
+                changed_sample = replace(sample, options=options, cotangents=cotangents, inputs=inputs)
+                yield changed_sample, f"with {name}={others[0]!r}"
     other_dtype = torch.int64 if sample.index_dtype == torch.int32 else torch.int32
     yield replace(sample, index_dtype=other_dtype), f"with {str(other_dtype).removeprefix('torch.')} offsets"
     if kernel.gradients:

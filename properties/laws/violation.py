@@ -3,8 +3,12 @@
 from dataclasses import dataclass
 from math import isfinite
 
+from packproof.base.names import REDUCTIONS
 from packproof.properties.calling.tensor_key import TensorKey
 
+COMBINED_NAMES = {
+    kind: f"{kind} of the sequences" for kind in REDUCTIONS
+}  # what a reduction of a pack is compared with
 NAN_IN_SLACK = "with NaN in the slack"  # the note of a pack whose slack rows hold NaN
 
 
@@ -105,7 +109,8 @@ class Violation:
         if self.slot >= 0:
             return f"slot {self.slot}{element}"
         if self.sequence < 0:
-            return f"slack row {self.position}{element}" if self.position >= 0 else f"shared{element}"
+            owner = "the pack" if self.tensor is not None and self.tensor.kind == "output" else "shared"
+            return f"slack row {self.position}{element}" if self.position >= 0 else f"{owner}{element}"
         token = f", token {self.position}" if self.position >= 0 else ""
         return f"sequence {self.sequence}{token}{element}" + (f", on rank {self.rank}" if self.rank >= 0 else "")
 
@@ -114,6 +119,7 @@ class Violation:
 _RUN_NAMES = {
     "alone": "packed",
     "sum over the sequences": "packed",
+    **dict.fromkeys(COMBINED_NAMES.values(), "packed"),
     "before": "now",
     "permuted": "before",
     "in pieces": "in one run",

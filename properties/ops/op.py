@@ -6,19 +6,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from packproof.base.axes import KEYS, has_key_rows, is_in_pool, parse, read_axis
+from packproof.base.axes import KEYS, has_key_rows, is_in_pool, is_shared, parse, read_axis
 from packproof.base.declared import require, require_mapping, require_names
 from packproof.base.errors import UsageError, checked_init
+from packproof.base.names import REDUCTIONS
 from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.cases.condition import conditions
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.flops import CountFlops
+from packproof.properties.ops.reductions import ignored_label
 
 _DRAW_KINDS = (
     *("normal", "gate", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign"),
-    *("position", "slot", "accepted", "once"),
+    *("position", "slot", "accepted", "once", "label", "id", "mask"),
 )
-_INTEGERS = ("position", "slot", "accepted", "once")
+_INTEGERS = ("position", "slot", "accepted", "once", "label", "id", "mask")
+_INTEGERS_OF_TOKENS = ("label", "id", "mask")
 _SYMBOLIC_SIZES = ("longest", "rows", "slots", "cells")
 
 
@@ -96,7 +99,19 @@ class Op:
     - "position|m": integers (s,), the first row of each sequence in tables along axis m, or below 0; constants;
     - "slot|c": integers, a slot for each sequence (s,) or for each token (t,), or -1; constants;
     - "accepted|a": integers (s,), from 1 to a: by how many tokens of the step before a request goes on; constants;
-    - "once|m": integers (s,), from 0 to m, that count for the first piece of a sequence; 0 in later ones; constants.
+    - "once|m": integers (s,), from 0 to m, that count for the first piece of a sequence; 0 in later ones; constants;
+    - "id|n": integers (t,), from 0 to n - 1; constants;
+    - "label|n": the same, or the option `ignore_index`, -100 without one, for a token that does not count; constants;
+    - "mask": integers (t,), 1 for a token that counts and 0 for any other; constants.
+    """
+    reductions: Mapping[str, str] = field(default_factory=dict)
+    """How the value of a pack follows from those of its sequences, by the name of an output without an axis for tokens
+    or sequences, such as a loss (`""`, a scalar): "sum", "mean over tokens", "mean over sequences" or "maximum". The
+    laws of packing, permutation and isolation follow from it, in values and gradients.
+    """
+    counted: str | Callable[..., Any] | None = None
+    """The tokens that count in a mean: the name of an input drawn as "label" or "mask", or a function with the
+    reference's arguments that returns 1 or 0 for each token (t,). None: all tokens.
     """
     fixed: frozenset[str] = frozenset()
     """Inputs and outputs independent of the dtype of the call: fp32, or fp64 with fp64 tokens."""
@@ -147,6 +162,14 @@ class Op:
     def integers_drawn(self, *distributions: str) -> frozenset[str]:
         """Inputs that hold integers of these distributions."""
         return frozenset(n for n, draw in self.draws.items() if draw.partition("|")[0] in distributions)
+
+    def outside_value(self, name: str, options: Mapping[str, Any]) -> int | None:
+        """The value of an input in rows outside of the sequences, such as padding: one that does not count, for
+        integers along tokens; None for any other input.
+        """
+        if name in self.integers_drawn("label"):
+            return ignored_label(options)
+        return 0 if name in self.integers_drawn(*_INTEGERS_OF_TOKENS) else None
 
     @property
     def keeps_drafts(self) -> bool:
@@ -222,7 +245,8 @@ def _axes_with_size(op: Op, context: str) -> list[str]:
         require_mapping(context, name, tensors, "of axes by name, such as {'x': 't d'}")
         require(bool(tensors), context, name, tensors, "at least one tensor")
         for tensor, spec in tensors.items():
-            is_spec = isinstance(spec, str) and bool(spec.strip())
+            is_scalar = name == "outputs" and spec == ""
+            is_spec = isinstance(spec, str) and (bool(spec.strip()) or is_scalar)
             require(is_spec, context, f"{name}[{tensor!r}]", spec, "axes, such as 't d'")
             axes_read = [read_axis(axis) for axes in parse(spec).alternatives for axis in axes]
             axis_names |= {name: None for axis in axes_read for name in (axis.base, axis.added) if name}
@@ -269,14 +293,8 @@ def _check_names(op: Op, context: str, axes: list[str]) -> None:
         is_known = isinstance(draw, str) and draw.partition("|")[0] in _DRAW_KINDS
         require(is_known, context, f"draws[{name!r}]", draw, f"one of {', '.join(_DRAW_KINDS)}")
         if is_known and name in op.integers:
-            draw_kind, _, table_axis = draw.partition("|")
-            require(
-                table_axis in axes, context, f"draws[{name!r}]", draw, f"'{draw_kind}|' and an axis: {', '.join(axes)}"
-            )
-            of_tokens = name in (op.pool or ())[:1] and op.inputs[name] == "t"
-            of_sequences = op.inputs[name].rstrip("?") == "s"
-            require(of_tokens or of_sequences, context, f"inputs[{name!r}]", op.inputs[name], "'s', or 's?'")
-            require(name in op.constants, context, "constants", set(op.constants), f"{name}, which has no gradient")
+            _check_integers(op, context, name, axes)
+    _check_reductions(op, context)
     require_names(context, "fixed", op.fixed, [*op.inputs, *op.outputs], "inputs and outputs")
     require_mapping(context, "neutral", op.neutral, "of the value at which an input changes nothing, such as {'g': 0}")
     required_inputs = [n for n, spec in op.inputs.items() if not parse(spec).optional and n not in op.integers]
@@ -304,6 +322,31 @@ def _check_names(op: Op, context: str, axes: list[str]) -> None:
     require(op.reach is None or op.reach in op.options, context, "reach", op.reach, "the name of an option, or None")
     is_valid = isinstance(op.causal, bool) or op.causal in op.options
     require(is_valid, context, "causal", op.causal, "True, False or the name of an option")
+
+
+def _check_integers(op: Op, context: str, name: str, axes: list[str]) -> None:
+    draw_kind, _, axis = op.draws[name].partition("|")
+    spec, draw = op.inputs[name], op.draws[name]
+    has_axis = axis in axes or (draw_kind == "mask" and not axis)
+    require(has_axis, context, f"draws[{name!r}]", draw, f"'{draw_kind}|' and an axis: {', '.join(axes)}")
+    of_tokens = draw_kind in _INTEGERS_OF_TOKENS or (name in (op.pool or ())[:1] and spec == "t")
+    expected = "t" if of_tokens else "s"
+    require(spec.rstrip("?") == expected, context, f"inputs[{name!r}]", spec, f"'{expected}', or '{expected}?'")
+    require(name in op.constants, context, "constants", set(op.constants), f"{name}, which has no gradient")
+
+
+def _check_reductions(op: Op, context: str) -> None:
+    require_mapping(context, "reductions", op.reductions, "of reductions by output, such as {'loss': 'sum'}")
+    reducible = [n for n, spec in op.outputs.items() if any(map(is_shared, parse(spec).alternatives))]
+    require_names(context, "reductions", op.reductions, reducible, "outputs without an axis for tokens or sequences")
+    for name, kind in op.reductions.items():
+        require(
+            kind in REDUCTIONS, context, f"reductions[{name!r}]", kind, f"one of {', '.join(map(repr, REDUCTIONS))}"
+        )
+    countable = op.integers_drawn("label", "mask")
+    is_valid = op.counted is None or callable(op.counted) or op.counted in countable
+    expected = f"a function, None, or an input drawn as a label or a mask: {', '.join(sorted(countable)) or 'none'}"
+    require(is_valid, context, "counted", op.counted, expected)
 
 
 def _check_pool(op: Op, context: str) -> None:

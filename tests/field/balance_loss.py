@@ -3,6 +3,8 @@
 In THD the router sees one row of tokens: the incorrect kernel takes the pack for one sequence.
 """
 
+from dataclasses import replace
+
 import torch
 
 import packproof
@@ -28,6 +30,11 @@ def balance_losses(logits, *, cu_seqlens):
     return torch.stack(losses) if losses else logits.new_zeros(0)
 
 
+def balance_loss(logits, *, cu_seqlens):
+    """logits: (t, e). Returns (): what a trainer adds to its loss."""
+    return balance_losses(logits, cu_seqlens=cu_seqlens).sum()
+
+
 OP = packproof.Op(
     name="balance_losses",
     reference=balance_losses,
@@ -37,6 +44,7 @@ OP = packproof.Op(
     draws={"logits": "distinct"},
     causal=False,
 )
+SUM = replace(OP, name="balance_loss", reference=balance_loss, outputs={"loss": ""}, reductions={"loss": "sum"})
 
 
 def correct(logits, *, cu_seqlens):
@@ -55,3 +63,13 @@ def correct(logits, *, cu_seqlens):
 def incorrect(logits, *, cu_seqlens):
     x = logits[: int(cu_seqlens[-1])].to(torch.promote_types(logits.dtype, torch.float32))
     return (balance(x) * (cu_seqlens.diff() > 0)).to(logits.dtype)
+
+
+def correct_sum(logits, *, cu_seqlens):
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return correct(wide, cu_seqlens=cu_seqlens).sum().to(logits.dtype)
+
+
+def incorrect_sum(logits, *, cu_seqlens):
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return incorrect(wide, cu_seqlens=cu_seqlens).sum().to(logits.dtype)

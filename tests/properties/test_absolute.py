@@ -34,8 +34,8 @@ from tests.sweeps import sweep
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 WEIGHTY = {"causal_conv1d": "x", "selective_scan": "u", "ssd": "x", "rope": "x", "rope_qk": "q"}
 WEIGHTY |= {"hadamard": "x", "rope_hadamard": "x"}
-# on a pool an op has the budget that it has without; what rounds has one value and no gradient
-PACKED = {name: op for name, op in OPS.items() if not op.pool and op.differentiable}
+# on a pool an op has the budget that it has without; what rounds has one value and no gradient; a loss, no magnitude op
+PACKED = {n: op for n, op in OPS.items() if not op.pool and op.differentiable and (op.absolute or op.roundings)}
 WEIGHTY |= {op: "v" for op in PACKED if op not in WEIGHTY}
 WITH_MAGNITUDES = [op for op in PACKED.values() if op.absolute]
 LENGTHS = (5, 0, 18, 1)

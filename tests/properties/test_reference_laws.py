@@ -144,7 +144,7 @@ def test_the_command_ends_before_a_kernel_is_judged(tmp_path: Path) -> None:
     scalar = packproof_in(tmp_path, "check", kernel, "--op", "mine.py:SCALAR", *request, "--property", "packing")
     assert scalar.returncode == 2
     assert "outputs['loss'] is '1'" in scalar.stderr
-    assert "one for each token or sequence" in scalar.stderr
+    assert "declare how it follows from them, by reductions={'loss': 'sum'}" in scalar.stderr
 
 
 LATE = """

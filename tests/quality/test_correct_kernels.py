@@ -16,6 +16,7 @@ from packproof.harness.report.failed import CheckFailed
 from packproof.museum import Control, controls
 from packproof.properties.declarations.promises import Promises
 from tests.in_process import packproof_in
+from tests.properties import losses
 from tests.properties.own_ops import KERNELS
 
 FIELD = Path(__file__).parents[1] / "field"
@@ -39,6 +40,8 @@ CORRECT: Mapping[str, Mapping[str, Any]] = {
     "grouped_mm_overhang": in_field("grouped_mm_overhang"),
     "starts_from_positions": in_field("starts_from_positions"),
     "balance_loss": in_field("balance_loss", op=op_of("balance_loss")),
+    "balance_loss, a scalar": in_field("balance_loss", "correct_sum", op=op_of("balance_loss", "SUM")),
+    "means_of_chunks": in_field("means_of_chunks", op=op_of("means_of_chunks")),
     "ring_of_stale_keys": in_field("ring_of_stale_keys"),
     "local_offsets": in_field("local_offsets"),
     "local_offsets in torch": in_field("local_offsets", "correct_in_torch"),
@@ -86,6 +89,15 @@ def test_correct_kernels_of_the_museum(control: Control, profile: str, device: s
 @pytest.mark.parametrize("name", KERNELS)
 def test_correct_kernels_of_users_ops(name: str, profile: str, device: str) -> None:
     op, kernel, _ = KERNELS[name]
+    packproof.check(kernel, op=op, profile=profile, device=device)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", losses.CORRECT)
+def test_correct_kernels_of_losses(name: str, profile: str, device: str) -> None:
+    op, kernel = losses.CORRECT[name]
     packproof.check(kernel, op=op, profile=profile, device=device)
 
 

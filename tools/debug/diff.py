@@ -318,11 +318,12 @@ def _divergences(
         for key, x in results.items():
             # two kernels may err in opposite directions, each by its whole budget
             budget = reference.budgets[key].total * (1 if reference_kernel is None else 2)
-            ratio = score(x, expected[key].double(), budget)
+            rows = [t if t.ndim else t[None] for t in (x, expected[key], budget)]
+            ratio = score(rows[0], rows[1].double(), rows[2])
             row_ratios = ratio.reshape(len(ratio), -1).amax(1) if ratio.numel() else ratio.new_zeros(0)
             wrong_rows = (row_ratios > 1).nonzero().flatten().tolist()
             if wrong_rows:
-                yield _divergence(subject, sample, layout, key, (x, expected[key], budget, ratio), wrong_rows)
+                yield _divergence(subject, sample, layout, key, (*rows, ratio), wrong_rows)
 
     return tuple(iterate_divergences()), tuple(str(key) for key in results if not reference.budgets[key].vacuous)
 
@@ -332,7 +333,7 @@ def _divergence(
     sample: Sample,
     layout: Layout,
     key: TensorKey,
-    values: tuple[Tensor, Tensor, Tensor, Tensor],
+    values: Sequence[Tensor],
     wrong_rows: Sequence[int],
 ) -> Divergence:
     actual, expected, budget, ratio = values

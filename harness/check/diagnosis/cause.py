@@ -14,10 +14,10 @@ from packproof.harness.report import refusal_key
 from packproof.properties.calling import Refusal, TensorKey
 from packproof.properties.cases import Case, Space
 from packproof.properties.judgement import KernelUnderTest, judge_case
-from packproof.properties.laws import REFERENCE, Property, Violation, against_reference
+from packproof.properties.laws import COMBINED_NAMES, REFERENCE, Property, Violation, against_reference
 
 # a plain call of another pack, or several, with which a property compares
-_PLAIN_RUNS = ("alone", "permuted", "sum over the sequences", "before", "in pieces")
+_PLAIN_RUNS = ("alone", "permuted", "sum over the sequences", "before", "in pieces", *COMBINED_NAMES.values())
 _NARROW = ("bfloat16", "float16")
 
 

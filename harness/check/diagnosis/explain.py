@@ -10,6 +10,7 @@ from packproof.harness.check.diagnosis.detached import detached_advice
 from packproof.harness.check.diagnosis.diagnose import SLACK_HINT, diagnose
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.diagnosis.missing_declaration import missing_declaration
+from packproof.harness.check.diagnosis.reduction import NO_REDUCTION, reduction_line
 from packproof.harness.check.diagnosis.rows import unwritten_rows, unwritten_rows_line, wrong_rows_lines
 from packproof.harness.check.diagnosis.ties import tie_hint
 from packproof.harness.check.own_faults import report_internal_error
@@ -83,7 +84,10 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     if ties := tie_hint(kernel, case, violation):
         return FailureExplanation(cause, (*lines, *ties), evidence)
     origin = SLACK_HINT if failure.by_slack else diagnose(kernel, case, violation) if is_written else ""
-    lines += [origin] if origin else []
+    reduction = reduction_line(kernel, case, violation)
+    is_named = bool(reduction) and NO_REDUCTION not in reduction[0]  # then other sequences count by their shares alone
+    lines += [origin] if origin and not is_named else []
+    lines += reduction
     lines += detached_advice(kernel, case, violation, failure.space)
     lines += suggestions(kernel, failure.law, case, failure.space)
     lines += missing_declaration(kernel, failure.law, case, violation, failure.space, failure.pasted)

@@ -108,7 +108,8 @@ class _LeakSearch:
                 float("nan") if self.replacement is None else getattr(self.replacement, kind)[tensor_name][row]
             )
             tensors[tensor_name] = changed_tensor
-        return dataclasses.replace(self.sample, inputs=inputs, cotangents=cotangents)
+        changed_sample = dataclasses.replace(self.sample, inputs=inputs, cotangents=cotangents)
+        return changed_sample.with_shares_of(self.sample)
 
     def _reached_rows(self, before: Tensor, after: Tensor, rows: Sequence[TensorRow]) -> list[bool]:
         """For each row, whether the change shows: beyond the budget, or in a single bit if the kernel promises bits."""

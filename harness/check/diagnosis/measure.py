@@ -125,7 +125,7 @@ def error_map(failing_comparisons: Sequence[Comparison], scores: Sequence[Tensor
         layout = replace(layout, lengths=tuple(b - a for a, b in pairwise(first_comparison.rows.offsets)))
     errors: dict[tuple[int, int], float] = {}
     for comparison, ratio in zip(failing_comparisons, scores, strict=True):
-        rows = ratio.reshape(len(ratio), -1) if ratio.dim() > 1 or kind != "shared" else ratio[None]
+        rows = ratio.reshape(len(ratio), -1) if ratio.dim() > 1 or kind != "shared" else ratio.reshape(1, -1)
         for i, row in enumerate(rows.tolist(), start=comparison.start):
             cells = (
                 {_cell_index(comparison, i): max(row, default=0.0)}

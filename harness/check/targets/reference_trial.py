@@ -7,6 +7,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,22 @@ def try_reference(op: Op) -> None:
             )  # raises for an operator without a rule
         else:
             _try_function(op.absolute, sample, context.replace("its reference", "its `absolute`"), absolute=True)
+    _try_labels(op)
+
+
+def _try_labels(op: Op) -> None:
+    """Raises UsageError if no output follows labels, ids or a mask: a kernel that ignores them would pass."""
+    sizes, present = tuple(op.sizes[0].items()), _optional_inputs(op)
+    case = Case((6, 7), "float64", sizes, present=present, options=_defaults(op))
+    for name in sorted(op.integers_drawn("label", "id", "mask")):
+        sample, other = draw(op, case), draw(op, case.replace(seed=3))
+        changed = replace(sample, inputs={**sample.inputs, name: other.inputs[name]})
+        before, after = (vjp(op.reference, x, gradients=False) for x in (sample, changed))
+        if all(torch.equal(before[key], after[key]) for key in before):
+            raise UsageError(
+                f"{op.name}: its reference returns the same {' and '.join(sample.outputs)} whatever {name} holds, so "
+                f"a kernel that ignores {name} would pass; expected that it reads {name}, or `inputs` without it"
+            )
 
 
 def try_laws(op: Op, laws: Iterable[Property]) -> None:
@@ -148,21 +165,28 @@ def _broken_law(op: Op, law: Property, case: Case, violation: Violation) -> str:
 
 
 def _require_rows(op: Op) -> None:
-    """Raises UsageError for an output without rows of its own for each sequence, such as a scalar."""
-    expected = (
-        "axes that begin with t (a row for each token) or s (one for each sequence): what belongs to the whole pack, "
-        "such as a scalar loss, cannot be compared sequence by sequence. Return its terms, one for each token or "
-        "sequence, and let the caller sum them"
-    )
+    """Raises UsageError for an output without rows of its own for each sequence that is no declared reduction."""
     for name, spec in op.outputs.items():
-        has_rows = not any(map(is_shared, parse(spec).alternatives))
+        has_rows = name in op.reductions or not any(map(is_shared, parse(spec).alternatives))
+        expected = (
+            "axes that begin with t (a row for each token) or s (one for each sequence). What belongs to the whole "
+            "pack, such as a scalar loss, is compared with what the sequences give: declare how it follows from them, "
+            f"by reductions={{{name!r}: 'sum'}}, 'mean over tokens', 'mean over sequences' or 'maximum'"
+        )
         require(has_rows, f"op {op.name!r}", f"outputs[{name!r}]", spec, expected)
+
+
+def _optional_inputs(op: Op) -> tuple[str, ...]:
+    return tuple(n for n, spec in op.inputs.items() if parse(spec).optional)
+
+
+def _defaults(op: Op) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, values[0]) for name, values in op.options.items())
 
 
 def _cases(op: Op) -> Iterator[tuple[str, Case]]:
     """Every layout at the first sizes; other sizes and options at simple layouts, with and without optional inputs."""
-    optional_inputs = tuple(n for n, spec in op.inputs.items() if parse(spec).optional)
-    default_options = tuple((name, values[0]) for name, values in op.options.items())
+    optional_inputs, default_options = _optional_inputs(op), _defaults(op)
     for label, lengths in _LAYOUTS.items():
         yield label, Case(lengths, "float64", tuple(op.sizes[0].items()), options=default_options)
     for sizes in op.sizes:
@@ -209,7 +233,7 @@ def _check_outputs(result: Any, sample: Sample, context: str, *, absolute: bool)
         if not isinstance(y, Tensor):
             raise UsageError(f"{context}, returns a {type(y).__name__} for {name}, expected a tensor")
         if tuple(y.shape) != sample.shape(name):
-            axes = " ".join(sample.axes[name])
+            axes = " ".join(sample.axes[name]) or "a scalar"
             raise UsageError(
                 f"{context}, returns {name} of shape {tuple(y.shape)}, expected {sample.shape(name)} ({axes}); "
                 f"{_WAY_OUT}"
