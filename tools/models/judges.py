@@ -15,9 +15,10 @@ from packproof.base.wording import plural
 from packproof.harness.report import Cell, Failure, Status, Tier, Verdict
 from packproof.models.conventions import Convention
 from packproof.models.culprit import first_differing_module, first_leaking_backward, first_leaking_module
-from packproof.models.equality import Difference, PackedAndAlone
+from packproof.models.equality import PackedAndAlone
 from packproof.models.isolation import MAX_CHANGED_DOCUMENTS, Leakage, measure_leakage
 from packproof.models.pack import PADDING, Lengths, Pack, shrink_lengths, smaller_padded_layouts
+from packproof.models.rounding import Difference
 from packproof.models.subject import ModuleRefused, Subject
 
 PaddedLayout = tuple[Lengths, tuple[int, ...]]
