@@ -17,6 +17,8 @@ SLACK = "slack"  # the finding of rows past the last sequence, reported like a p
 TOOLS = ("memcheck", "racecheck", "initcheck")  # of NVIDIA's compute-sanitizer
 _MOST_TEXT = 300  # characters of names in one message
 MODES = ("eval", "train", "checkpointing")
+LABEL_FORMS = ("every", "first_ignored", "shifted")  # of the labels for a loss of a model
+LABELS = ("auto", *LABEL_FORMS, "none")
 ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")  # of transformers
 CONVENTIONS = (
     "hf_position_ids",

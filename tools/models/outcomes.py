@@ -10,6 +10,7 @@ from packproof.harness.report.formats import Column, table_line, title_line
 from packproof.harness.report.wording import failure_text
 from packproof.models.culprit import module_in
 from packproof.models.judges import IGNORED, REFUSED
+from packproof.models.loss_judge import CROSSING_LABEL
 
 Word = Literal["holds", "differs", "leaks", "ignored", "refused", "not judged", "error"]
 _GRAVEST_FIRST: tuple[Status, ...] = ("failed", "error", "inconclusive")
@@ -78,6 +79,8 @@ def _words_of_failure(verdict: Verdict) -> tuple[Word, str]:
     place = f"at {module}" if module else failure.tensor
     if verdict.cell.property == "packing":
         return "differs", place
+    if verdict.cell.property == "loss":
+        return ("leaks", "a label, in the loss") if failure.tensor == CROSSING_LABEL else ("differs", failure.tensor)
     if verdict.cell.property == "padding":
         return "leaks", f"in padding, at {module}" if module else "in padding"
     is_ignored = any(line.startswith(IGNORED) for line in failure.lines)

@@ -115,6 +115,7 @@ def _request(record: ModuleRecord, mode: Mode) -> ModuleRequest:
         layouts=() if record.gaps else (record.lengths,),
         layouts_with_padding=((record.lengths, record.gaps),) if record.gaps else (),
         laws=(record.property,),
+        labels=record.labels,
     )
     return replace(request, modes=(mode,))
 

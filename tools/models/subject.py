@@ -64,12 +64,7 @@ class Subject:
     def call_with(self, x: Tensor, arguments: Mapping[str, Any], convention: Convention) -> Tensor:
         """Like `call`, with these keyword arguments instead of the convention's own."""
         tokens = x.shape[1]
-        try:
-            with self.mode.randomness(x.device):
-                return_value = self._forward(x if convention.batched else x[0], **arguments)
-        except (Exception, SystemExit) as error:
-            raise ModuleRefused(f"{type(error).__name__}: {_first_line(error)}") from error
-        out = self.pick_output(return_value)
+        out = self.pick_output(self.return_value(x, arguments, convention))
         if out.dim() > 1 and out.shape[0] == 1 and out.shape[1] == tokens:
             out = out[0]
         if out.dim() > 2 and out.shape[0] not in (1, tokens) and tokens in out.shape[1:]:
@@ -80,6 +75,14 @@ class Subject:
                 "each token; name the tensor that has them"
             )
         return out
+
+    def return_value(self, x: Tensor, arguments: Mapping[str, Any], convention: Convention) -> Any:
+        """What forward returns. Raises ModuleRefused."""
+        try:
+            with self.mode.randomness(x.device):
+                return self._forward(x if convention.batched else x[0], **arguments)
+        except (Exception, SystemExit) as error:
+            raise ModuleRefused(f"{type(error).__name__}: {_first_line(error)}") from error
 
     def differentiate(
         self, loss: Tensor, leaves: Sequence[Tensor], *, retain_graph: bool = False

@@ -132,7 +132,14 @@ def _judge_convention(
             except ValueError as error:  # transformers refuses flash attention with this config
                 return Outcome(name, convention, with_flash, "refuses", text=_one_line(error))
             request = module_request(
-                model, inputs=_random_ids, convention=convention, layouts=LAYOUTS, seed=seed, name=name, records=False
+                model,
+                inputs=_random_ids,
+                convention=convention,
+                layouts=LAYOUTS,
+                laws=("isolation", "packing"),
+                seed=seed,
+                name=name,
+                records=False,
             )
             verdicts = []
             for event in run_module_check(request):

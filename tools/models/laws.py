@@ -1,0 +1,8 @@
+"""The properties of a module, by name, in the order in which they are judged."""
+
+from collections.abc import Mapping
+
+from packproof.models.judges import Judge, isolation, packing, padding
+from packproof.models.loss_judge import loss
+
+JUDGES: Mapping[str, Judge] = {"isolation": isolation, "packing": packing, "padding": padding, "loss": loss}
