@@ -25,13 +25,13 @@ from packproof.harness.report import (
 )
 from packproof.harness.report.wording import failure_texts
 from packproof.interpreter import repair_if_used
-from packproof.models.conventions import Convention
-from packproof.models.judges import REFUSED, Judgement, Trial, verdict_of
-from packproof.models.laws import JUDGES
-from packproof.models.modes import CannotRun, Mode
+from packproof.models.laws.catalogue import JUDGES
+from packproof.models.laws.judges import REFUSED, Judgement, Trial, verdict_of
 from packproof.models.outcomes import holding_conventions, outcome_lines, outcomes_of
 from packproof.models.request import ModuleRequest, ModuleSetting, module_request
-from packproof.models.subject import (
+from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.modes import CannotRun, Mode
+from packproof.models.subjects.subject import (
     MakeInput,
     ModuleRefused,
     NoGradient,

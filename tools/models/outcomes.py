@@ -8,9 +8,9 @@ from packproof.base.names import short_dtype
 from packproof.harness.report import Cell, Status, Verdict
 from packproof.harness.report.formats import Column, table_line, title_line
 from packproof.harness.report.wording import failure_text
-from packproof.models.culprit import module_in
-from packproof.models.judges import IGNORED, REFUSED
-from packproof.models.loss_judge import CROSSING_LABEL
+from packproof.models.laws.culprit import module_in
+from packproof.models.laws.judges import IGNORED, REFUSED
+from packproof.models.laws.loss_judge import CROSSING_LABEL
 
 Word = Literal["holds", "differs", "leaks", "ignored", "refused", "not judged", "error"]
 _GRAVEST_FIRST: tuple[Status, ...] = ("failed", "error", "inconclusive")

@@ -17,8 +17,8 @@ from packproof.harness.process.naming import Location, address
 from packproof.harness.report import Cell, RunFinished, Status, Verdict
 from packproof.harness.report.replay_files import MODULE_KIND, ModuleRecord, read_content
 from packproof.models.check import run_module_check
-from packproof.models.modes import Mode
 from packproof.models.request import ModuleRequest, module_request
+from packproof.models.subjects.modes import Mode
 from packproof.models.target import load_module
 
 _REPLAY_STATUS: dict[Status, ReplayStatus] = {"passed": "fixed", "failed": "failing"}

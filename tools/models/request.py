@@ -13,13 +13,20 @@ from packproof.base.names import ATTENTION, LABELS, SEED, is_seed, long_dtype, r
 from packproof.harness.process.naming import address
 from packproof.harness.report import Cell
 from packproof.harness.report.replay_files import ModuleRecord
-from packproof.models.conventions import CONVENTIONS, Convention, find_convention
-from packproof.models.judges import Judgement, PaddedLayout, Trial
-from packproof.models.laws import JUDGES
-from packproof.models.losses import label_form
-from packproof.models.modes import Mode, supported_modes
-from packproof.models.pack import FIRST_LENGTHS, Lengths, layouts_for, long_layouts, many_documents, padded_layouts
-from packproof.models.subject import MakeInput, PickOutput, Subject, make_subject
+from packproof.models.laws.catalogue import JUDGES
+from packproof.models.laws.judges import Judgement, PaddedLayout, Trial
+from packproof.models.laws.losses import label_form
+from packproof.models.subjects.conventions import CONVENTIONS, Convention, find_convention
+from packproof.models.subjects.modes import Mode, supported_modes
+from packproof.models.subjects.pack import (
+    FIRST_LENGTHS,
+    Lengths,
+    layouts_for,
+    long_layouts,
+    many_documents,
+    padded_layouts,
+)
+from packproof.models.subjects.subject import MakeInput, PickOutput, Subject, make_subject
 
 MATRIX_DTYPES = ("fp32", "bf16")
 _COMPILED_LAYOUTS: tuple[Lengths, ...] = (FIRST_LENGTHS, (9, 1, 17, 3))  # few: each new shape may compile again

@@ -9,8 +9,7 @@ from packproof.base.errors import UsageError
 from packproof.base.files import damaged_error
 from packproof.base.law_names import MODULE_LAWS
 from packproof.base.names import DEVICES, LABELS, SHORT_DTYPES, require_known
-from packproof.base.text import printable
-from packproof.base.wording import plural
+from packproof.base.wording import plural, printable
 from packproof.harness.report.replay_files.replay_file import write_replay
 from packproof.properties.cases import shorten
 from packproof.version import __version__

@@ -16,9 +16,9 @@ from torch._higher_order_ops.cond import cond_op
 
 from packproof.harness.report.events import RunFinished, Verdict
 from packproof.models.check import check_module, run_module_check
-from packproof.models.choices import TieBreaker
-from packproof.models.modes import Mode, supported_modes
 from packproof.models.request import module_request
+from packproof.models.subjects.choices import TieBreaker
+from packproof.models.subjects.modes import Mode, supported_modes
 from tests.in_process import packproof_in
 from tests.tools.models.models import WIDTH, Attention, Conv, Hybrid, InContext, MaskedAttention
 

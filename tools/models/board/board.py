@@ -17,10 +17,10 @@ from packproof.models.board import flash
 from packproof.models.board.exceptions import SIZES
 from packproof.models.board.tiny import Architecture, tiny_model
 from packproof.models.check import run_module_check
-from packproof.models.conventions import CONVENTIONS
-from packproof.models.culprit import module_in
-from packproof.models.judges import REFUSED
+from packproof.models.laws.culprit import module_in
+from packproof.models.laws.judges import REFUSED
 from packproof.models.request import module_request
+from packproof.models.subjects.conventions import CONVENTIONS
 
 Word = Literal["isolates", "leaks", "refuses", "differs", "not judged"]
 LAYOUTS = ((5, 9, 7), (9, 1, 17, 3))  # across a window or chunk of 8 and a convolution of 4, and not

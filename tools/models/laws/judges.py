@@ -13,13 +13,13 @@ from packproof.base.errors import ArgumentError
 from packproof.base.machine import limited_to_free_memory
 from packproof.base.wording import plural
 from packproof.harness.report import Cell, Failure, Status, Tier, Verdict
-from packproof.models.conventions import Convention
-from packproof.models.culprit import first_differing_module, first_leaking_backward, first_leaking_module
-from packproof.models.equality import PackedAndAlone
-from packproof.models.isolation import MAX_CHANGED_DOCUMENTS, Leakage, measure_leakage
-from packproof.models.pack import PADDING, Lengths, Pack, shrink_lengths, smaller_padded_layouts
-from packproof.models.rounding import Difference
-from packproof.models.subject import ModuleRefused, Subject
+from packproof.models.laws.culprit import first_differing_module, first_leaking_backward, first_leaking_module
+from packproof.models.laws.equality import PackedAndAlone
+from packproof.models.laws.isolation import MAX_CHANGED_DOCUMENTS, Leakage, measure_leakage
+from packproof.models.laws.rounding import Difference
+from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.pack import PADDING, Lengths, Pack, shrink_lengths, smaller_padded_layouts
+from packproof.models.subjects.subject import ModuleRefused, Subject
 
 PaddedLayout = tuple[Lengths, tuple[int, ...]]
 Outcome = TypeVar("Outcome")

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from packproof.base.errors import ArgumentError, PackproofError
-from packproof.models.conventions import Convention
-from packproof.models.modes import Mode, compile_module, compiler_settings, module_in_mode
-from packproof.models.pack import Lengths, Pack
-from packproof.models.watch import watch_embedding
+from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.modes import Mode, compile_module, compiler_settings, module_in_mode
+from packproof.models.subjects.pack import Lengths, Pack
+from packproof.models.subjects.watch import watch_embedding
 
 MakeInput = Callable[[int, torch.Generator], Tensor]
 PickOutput = Callable[[Any], Tensor]

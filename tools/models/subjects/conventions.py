@@ -10,7 +10,7 @@ import torch
 from packproof.base.errors import UsageError, checked_init
 from packproof.base.names import require_known
 from packproof.harness.process.naming import Location
-from packproof.models.pack import Pack, cumulative_lengths
+from packproof.models.subjects.pack import Pack, cumulative_lengths
 
 Arguments = Mapping[str, Any]
 

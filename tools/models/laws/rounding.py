@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from packproof.base.light_torch import DispatchMode
-from packproof.models.isolation import max_abs
-from packproof.models.subject import ModuleRefused, Subject
+from packproof.models.laws.isolation import max_abs
+from packproof.models.subjects.subject import ModuleRefused, Subject
 
 SAFETY = 32  # the largest rounding error varies by a few times between samples
 _VACUOUS = 0.1

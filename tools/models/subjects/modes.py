@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from packproof.base.errors import PackproofError
 from packproof.base.names import ATTENTION, MODES, require_known
-from packproof.models import fast_kernels
+from packproof.models.subjects import fast_kernels
 
 _MOST_RECOMPILES = 256
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from packproof.base.reductions import SUM, Reduction
 from packproof.harness.report import Cell, Failure
-from packproof.models.judges import Judgement, Shrinker, Trial, equality_verdict, verdict_of
-from packproof.models.loss_comparison import LOSS_REDUCTIONS, LossComparison, PackedLoss
-from packproof.models.losses import EVERY, FIRST_IGNORED, IGNORED_LABEL, LossOfPack
-from packproof.models.pack import Lengths, shrink_lengths
-from packproof.models.subject import ModuleRefused
+from packproof.models.laws.judges import Judgement, Shrinker, Trial, equality_verdict, verdict_of
+from packproof.models.laws.loss_comparison import LOSS_REDUCTIONS, LossComparison, PackedLoss
+from packproof.models.laws.losses import EVERY, FIRST_IGNORED, IGNORED_LABEL, LossOfPack
+from packproof.models.subjects.pack import Lengths, shrink_lengths
+from packproof.models.subjects.subject import ModuleRefused
 
 CROSSING_LABEL = "label"  # the tensor of a failure by a label that crosses
 

@@ -11,14 +11,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from packproof.models.choices import Choice, Choices, TieBreaker
-from packproof.models.pack import PADDING, Pack
-from packproof.models.rounding import SAFETY, rounding_of
-from packproof.models.subject import Subject
+from packproof.models.laws.rounding import SAFETY, rounding_of
+from packproof.models.subjects.choices import Choice, Choices, TieBreaker
+from packproof.models.subjects.pack import PADDING, Pack
+from packproof.models.subjects.subject import Subject
 
 
 @dataclass(frozen=True)
-class Pass:
+class ModelPass:
     """One forward and backward pass."""
 
     output: Tensor
@@ -44,11 +44,11 @@ class Objective(Protocol):
 class PackedRuns:
     """The passes of one pack."""
 
-    alone: Sequence[Pass]
+    alone: Sequence[ModelPass]
     """Each document alone, at the higher precision."""
-    low: Sequence[Pass]
+    low: Sequence[ModelPass]
     """The same at the lower precision."""
-    packed: Pass
+    packed: ModelPass
     units: tuple[float, float]
     """The unit roundoffs of both precisions."""
 
@@ -57,7 +57,7 @@ class PackedRuns:
         return self.packed.ties + sum(run.ties for run in self.low)
 
 
-def run_pass(subject: Subject, objective: Callable[[], tuple[Tensor, Tensor]], choices: TieBreaker | None) -> Pass:
+def run_pass(subject: Subject, objective: Callable[[], tuple[Tensor, Tensor]], choices: TieBreaker | None) -> ModelPass:
     """One pass: its output, and the gradients of the parameters that need one. Raises ModuleRefused."""
     with torch.enable_grad(), choices or nullcontext():
         out, scalar = objective()
@@ -68,7 +68,7 @@ def run_pass(subject: Subject, objective: Callable[[], tuple[Tensor, Tensor]], c
         if parameters and scalar.requires_grad:
             grads = subject.differentiate(scalar, list(parameters.values()))
     gradients = {n: g for n, g in zip(parameters, grads, strict=False) if g is not None}
-    return Pass(out.detach(), gradients, choices.choices if choices else (), choices.ties if choices else 0)
+    return ModelPass(out.detach(), gradients, choices.choices if choices else (), choices.ties if choices else 0)
 
 
 def run_packed_and_alone(
@@ -80,8 +80,8 @@ def run_packed_and_alone(
     """
     units = torch.finfo(high_precision.dtype).eps, torch.finfo(low_precision.dtype).eps
 
-    def run_documents(subject: Subject, reference_choices: Choices) -> list[Pass]:
-        runs, start = list[Pass](), 0
+    def run_documents(subject: Subject, reference_choices: Choices) -> list[ModelPass]:
+        runs, start = list[ModelPass](), 0
         for j, length in enumerate(pack.lengths):
             document_rows = slice(start, start := start + length)
             own_choices = [choice and choice.at_rows(document_rows) for choice in reference_choices]
@@ -114,7 +114,7 @@ def document_rows(pack: Pack) -> Tensor:
     return (pack.document != PADDING).nonzero().flatten().cpu()
 
 
-def total_gradients(runs: Sequence[Pass], factors: Sequence[float] | None = None) -> dict[str, Tensor]:
+def total_gradients(runs: Sequence[ModelPass], factors: Sequence[float] | None = None) -> dict[str, Tensor]:
     """The sums of the passes' gradients, each pass times its factor. A pass of factor 0 is not read."""
     total = dict[str, Tensor]()
     for run, factor in zip(runs, factors or [1.0] * len(runs), strict=True):
@@ -124,6 +124,6 @@ def total_gradients(runs: Sequence[Pass], factors: Sequence[float] | None = None
     return total
 
 
-def _joined_choices(runs: Sequence[Pass], pack: Pack) -> list[Choice | None]:
+def _joined_choices(runs: Sequence[ModelPass], pack: Pack) -> list[Choice | None]:
     choices_by_document = [run.choices for run, length in zip(runs, pack.lengths, strict=True) if length]
     return [Choice.concatenate(parts) for parts in zip(*choices_by_document, strict=False)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from packproof.models.judges import Judge, isolation, packing, padding
-from packproof.models.loss_judge import loss
+from packproof.models.laws.judges import Judge, isolation, packing, padding
+from packproof.models.laws.loss_judge import loss
 
 JUDGES: Mapping[str, Judge] = {"isolation": isolation, "packing": packing, "padding": padding, "loss": loss}

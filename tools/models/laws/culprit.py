@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from packproof.models.conventions import Convention
-from packproof.models.isolation import first_leaking_visit, max_abs, with_document_changed
-from packproof.models.pack import PADDING, Pack
-from packproof.models.subject import Subject
-from packproof.models.watch import tensors_in, watch_modules
+from packproof.models.laws.isolation import first_leaking_visit, max_abs, with_document_changed
+from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.pack import PADDING, Pack
+from packproof.models.subjects.subject import Subject
+from packproof.models.subjects.watch import tensors_in, watch_modules
 
 _LEAK_HEADING = "first module that leaks: "
 _DIFFERENCE_HEADING = "first module that differs from the document alone: "

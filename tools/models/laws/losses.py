@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from packproof.base.names import LABEL_FORMS
-from packproof.models.conventions import Convention
-from packproof.models.equality import cast
-from packproof.models.pack import FIRST_LENGTHS, Pack
-from packproof.models.subject import ModuleRefused, NoOutput, Subject
-from packproof.models.watch import tensors_in
+from packproof.models.laws.equality import cast
+from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.pack import FIRST_LENGTHS, Pack
+from packproof.models.subjects.subject import ModuleRefused, NoOutput, Subject
+from packproof.models.subjects.watch import tensors_in
 
 IGNORED_LABEL = -100
 EVERY, FIRST_IGNORED, SHIFTED = LABEL_FORMS

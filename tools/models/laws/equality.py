@@ -7,12 +7,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from packproof.models.conventions import Convention
-from packproof.models.isolation import max_abs
-from packproof.models.pack import FIRST_LENGTHS, PADDING, Pack
-from packproof.models.rounding import Difference, difference_of, median, rounding_of, two_precisions
-from packproof.models.runs import document_rows, run_packed_and_alone, total_gradients
-from packproof.models.subject import Subject
+from packproof.models.laws.isolation import max_abs
+from packproof.models.laws.rounding import Difference, difference_of, median, rounding_of, two_precisions
+from packproof.models.laws.runs import document_rows, run_packed_and_alone, total_gradients
+from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.pack import FIRST_LENGTHS, PADDING, Pack
+from packproof.models.subjects.subject import Subject
 
 
 @dataclass(frozen=True)

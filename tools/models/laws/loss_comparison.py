@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from packproof.base.reductions import MAXIMUM, REDUCTIONS, Reduction, combine, shares
-from packproof.models.equality import PackedComparison, compare_with_ties, gradient_differences
-from packproof.models.isolation import max_abs
-from packproof.models.losses import EVERY, IGNORED_LABEL, LossOfPack
-from packproof.models.pack import FIRST_LENGTHS, Pack
-from packproof.models.rounding import Difference, difference_of, two_precisions
-from packproof.models.runs import PackedRuns, Pass, run_packed_and_alone, total_gradients
-from packproof.models.subject import Subject
+from packproof.models.laws.equality import PackedComparison, compare_with_ties, gradient_differences
+from packproof.models.laws.isolation import max_abs
+from packproof.models.laws.losses import EVERY, IGNORED_LABEL, LossOfPack
+from packproof.models.laws.rounding import Difference, difference_of, two_precisions
+from packproof.models.laws.runs import ModelPass, PackedRuns, run_packed_and_alone, total_gradients
+from packproof.models.subjects.pack import FIRST_LENGTHS, Pack
+from packproof.models.subjects.subject import Subject
 
 LOSS_REDUCTIONS = tuple(reduction for reduction in REDUCTIONS if reduction != MAXIMUM)
 _ONE = (4,)  # the layout of the document that tells what counts
@@ -159,7 +159,7 @@ class PackedLoss:
         return LossComparison([differences[reduction], *gradients], runs.ties, agreeing, lines)
 
 
-def _pairs(runs: PackedRuns) -> list[tuple[Pass, Pass]]:
+def _pairs(runs: PackedRuns) -> list[tuple[ModelPass, ModelPass]]:
     return list(zip(runs.alone, runs.low, strict=True))
 
 
