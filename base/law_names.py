@@ -65,4 +65,5 @@ MODULE_LAWS: Mapping[str, str] = {
         "No label crosses a boundary. The loss is a reduction of the documents' losses, and its gradients are theirs, "
         "each times its share."
     ),
+    "modes": "A training step in this mode has the losses, gradients and buffers of one in plain train mode.",
 }

@@ -193,7 +193,7 @@ def _check_setting(request: ModuleRequest, setting: ModuleSetting) -> Iterator[E
         start = time.monotonic()
         for event in errors_as_verdicts(cell, _judge_cell(request, setting, cell, trial, leak)):
             verdict = replace(event.verdict, seconds=time.monotonic() - start)
-            if leak and verdict.failure:
+            if leak and verdict.failure and cell.property != "modes":
                 verdict = replace(verdict, reason=_NOT_ISOLATED, failure=replace(verdict.failure, cause=_LEAK))
             if cell.property == "isolation" and verdict.failure:
                 leak = replace(verdict.failure, cause=_LEAK)

@@ -77,7 +77,7 @@ def _words_of_failure(verdict: Verdict) -> tuple[Word, str]:
     assert failure is not None
     module = module_in(failure.lines).partition(" (")[0]
     place = f"at {module}" if module else failure.tensor
-    if verdict.cell.property == "packing":
+    if verdict.cell.property in ("packing", "modes"):
         return "differs", place
     if verdict.cell.property == "loss":
         return ("leaks", "a label, in the loss") if failure.tensor == CROSSING_LABEL else ("differs", failure.tensor)

@@ -84,9 +84,11 @@ class ModuleRequest:
         judges_padding = setting.convention.padding and (self.layouts_with_padding or not self.layouts)
         is_asked = {
             "padding": judges_padding,
+            "modes": setting.mode.is_compared and not self.layouts_with_padding,
             "loss": label_form(self.subject.module, setting.convention, self.labels) and not self.layouts_with_padding,
         }
         laws = [law for law in self.laws if is_asked.get(law, True)]
+        laws = [law for law in laws if law == "modes"] if setting.mode.is_of_a_step else laws
         return [Cell(str(setting), self.name, law, dtype, device) for law in laws]
 
     def with_replay_file(self, setting: "ModuleSetting", judgement: Judgement) -> Judgement:
@@ -113,12 +115,14 @@ class ModuleRequest:
 
     def trial(self, setting: "ModuleSetting") -> Trial:
         """The subject and layouts of one setting. Raises CannotRun."""
-        subject, convention = self.subject.to_device(self.device).in_mode(setting.mode), setting.convention
-        subject = subject if setting.dtype == subject.dtype else subject.to_dtype(setting.dtype)
+        base, convention = self.subject.to_device(self.device), setting.convention
+        base = base if setting.dtype == base.dtype else base.to_dtype(setting.dtype)
+        subject = base.in_mode(setting.mode)
         labels = label_form(subject.module, convention, self.labels)
         if self.layouts or self.layouts_with_padding:
             return Trial(
                 subject,
+                base,
                 convention,
                 self.seed,
                 self.layouts,
@@ -128,12 +132,13 @@ class ModuleRequest:
         padded = tuple(padded_layouts(subject.module, between_documents=convention.padding == "between"))
         if setting.mode.compiled:
             return Trial(
-                subject, convention, self.seed, _COMPILED_LAYOUTS, layouts_with_padding=padded[:1], labels=labels
+                subject, base, convention, self.seed, _COMPILED_LAYOUTS, layouts_with_padding=padded[:1], labels=labels
             )
         most_tokens, first_setting = _MOST_TOKENS[self.profile], self.settings()[0]
         is_first = (setting.mode, setting.dtype) == (first_setting.mode, first_setting.dtype)
         return Trial(
             subject,
+            base,
             convention,
             self.seed,
             layouts_for(subject.module, most_tokens=most_tokens),

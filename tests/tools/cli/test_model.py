@@ -270,7 +270,7 @@ def test_what_cannot_be_judged_is_no_fault_of_packproof(
 @pytest.mark.usefixtures("layers")
 def test_nan_everywhere_is_not_equal_to_the_documents_alone(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["model", "layers.py:Nan", *WIDE, "--convention", "cu_seqlens"]) == 1  # there is NaN in padding too
-    assert "packing: document 0 is not finite, of the documents alone either; so are" in capfd.readouterr().out
+    assert "packing: document 0 is not finite, of the document alone either; so are" in capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("layers")

@@ -35,6 +35,8 @@ class Trial:
     """One convention of a module in one mode, and the layouts to judge it at."""
 
     subject: Subject
+    base: Subject
+    """The same module in eval mode, as it came."""
     convention: Convention
     seed: int
     layouts: Sequence[Lengths]

@@ -4,6 +4,7 @@ Labels arrive as transformers passes them: `labels`, one for each token, which t
 shifted already; and `num_items_in_batch`, the number by which a sum is divided. -100 marks a label to ignore.
 """
 
+import copy
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -59,8 +60,12 @@ class LossOfPack:
         labels: int64 (t,) of the whole pack.
         """
         x = cast(self.subject.input(pack.tokens, self.seed)[:, rows], subject)
+        return self.with_input(subject, called_pack, x, labels[rows])
+
+    def with_input(self, subject: Subject, called_pack: Pack, x: Tensor, labels: Tensor) -> Tensor:
+        """The loss of this input, (1, t) or (1, t, d), with these labels, (t,)."""
         arguments = subject.arguments(self.convention, called_pack)
-        arguments |= self._label_arguments(labels[rows], called_pack)
+        arguments |= self._label_arguments(labels, called_pack)
         return_value = subject.return_value(x, arguments, self.convention)
         return _loss_in(return_value, called_pack.tokens)
 
@@ -103,9 +108,10 @@ class LossOfPack:
         embedding = next((m for m in self.subject.module.modules() if isinstance(m, nn.Embedding)), None)
         sizes = [embedding.num_embeddings] if embedding else []
         pack = self.subject.pack(FIRST_LENGTHS)
+        module_copy = replace(self.subject, module=copy.deepcopy(self.subject.module))  # a call may leave a state
         try:
             with torch.no_grad():
-                out = self.subject.call(self.subject.input(pack.tokens, self.seed), self.convention, pack)
+                out = module_copy.call(self.subject.input(pack.tokens, self.seed), self.convention, pack)
             sizes += [out.shape[-1]] if out.dim() > 1 else []
         except ModuleRefused:  # it returns a loss alone, or needs labels
             pass

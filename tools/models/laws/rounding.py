@@ -41,6 +41,10 @@ class Difference:
     that of a key's bias. Of an output, the same as `scale`; if that is 0, the largest value of all documents alone."""
     document: int | None = None
     """The document of the output, None for a gradient."""
+    baseline: str = "the document alone"
+    """What it is compared with."""
+    vacuous: float = _VACUOUS
+    """The share of the values at which rounding explains too much."""
 
     @property
     def inconclusive_reason(self) -> str:
@@ -50,8 +54,8 @@ class Difference:
         way.
         """
         if not math.isfinite(self.allowed):
-            return f"{self.name} is not finite, of the documents alone either"
-        if self.allowed > _VACUOUS * self.reference_scale:
+            return f"{self.name} is not finite, of {self.baseline} either"
+        if self.allowed > self.vacuous * self.reference_scale:
             return f"{self.name}: rounding changes it as much as a wrong choice: a tie"
         return ""
 
@@ -69,9 +73,9 @@ class Difference:
     def __str__(self) -> str:
         rounding = f"rounding explains {self.allowed:.3g}"
         if not self.scale:
-            return f"{self.name}: values of up to {self.max_difference:.3g}, where the document alone has 0; {rounding}"
+            return f"{self.name}: values of up to {self.max_difference:.3g}, where {self.baseline} has 0; {rounding}"
         return (
-            f"{self.name}: off by {self.max_difference:.3g} from the document alone, in values of up to "
+            f"{self.name}: off by {self.max_difference:.3g} from {self.baseline}, in values of up to "
             f"{self.scale:.3g}; {rounding}"
         )
 

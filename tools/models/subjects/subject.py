@@ -46,6 +46,8 @@ class Subject:
     dtype: torch.dtype
     mode: Mode = field(default_factory=Mode)
     """The mode in which the module runs."""
+    call_seed: int = 0
+    """The seed of the random numbers of a call in train mode."""
 
     def pack(self, lengths: Lengths, gaps: tuple[int, ...] = ()) -> Pack:
         return Pack(lengths, self.device, self.dtype, gaps)
@@ -79,7 +81,7 @@ class Subject:
     def return_value(self, x: Tensor, arguments: Mapping[str, Any], convention: Convention) -> Any:
         """What forward returns. Raises ModuleRefused."""
         try:
-            with self.mode.randomness(x.device):
+            with self.mode.randomness(x.device, self.call_seed):
                 return self._forward(x if convention.batched else x[0], **arguments)
         except (Exception, SystemExit) as error:
             raise ModuleRefused(f"{type(error).__name__}: {_first_line(error)}") from error
@@ -138,6 +140,13 @@ class Subject:
     def in_mode(self, mode: Mode) -> "Subject":
         """The same module in this mode. Raises CannotRun."""
         return self if mode == self.mode else replace(self, module=module_in_mode(self.module, mode), mode=mode)
+
+    def fresh(self, mode: Mode, *, dropout: bool = False) -> "Subject":
+        """A copy of the module in this mode.
+
+        dropout: whether to leave dropout on. Raises CannotRun.
+        """
+        return replace(self, module=module_in_mode(self.module, mode, dropout=dropout), mode=mode)
 
     def uncompiled(self) -> "Subject":
         return replace(self, mode=replace(self.mode, compiled=False))

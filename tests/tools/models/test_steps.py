@@ -1,0 +1,87 @@
+"""A fault in one mode of training alone is detected there, and named with its module and parameter."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from torch import nn
+
+from packproof.base.names import MODES
+from packproof.harness.report.events import RunFinished, Verdict
+from packproof.models.check import run_module_check
+from packproof.models.request import module_request
+from tests.tools.models import losses, steps
+from tests.tools.models.losses import CausalModel, NamedItems
+from tests.tools.models.steps import Stack
+
+LAYOUTS = ((2, 3),)
+
+
+def verdicts_of_modes(module: nn.Module, *modes: str, convention: str = "cu_seqlens") -> list[Verdict]:
+    request = module_request(module, convention=convention, modes=modes, profile="quick", records=False)
+    *_, end = run_module_check(replace(request, layouts=LAYOUTS, laws=("modes",)))
+    assert isinstance(end, RunFinished)
+    return list(end.verdicts)
+
+
+COMPARED = [name for name in MODES if name not in ("eval", "train")]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Stack,
+        lambda: Stack(loss=losses.summed),
+        lambda: Stack(loss=losses.mean_over_sequences),
+        lambda: Stack(loss=losses.per_token),
+        lambda: NamedItems(losses.by_items),
+    ],
+    ids=["mean", "sum", "sequences", "tokens", "items"],
+)
+def test_a_correct_model_passes_in_all_modes(make: Callable[[], nn.Module]) -> None:
+    module = make()
+    convention = "hf_position_ids" if isinstance(module, CausalModel) else "cu_seqlens"
+    verdicts = verdicts_of_modes(module, *COMPARED, convention=convention)
+    assert {v.cell.op: (v.status, v.reason) for v in verdicts} == {
+        f"{convention} ({name})": ("passed", "") for name in COMPARED
+    }
+
+
+MIXER = "first module that differs from plain training: layers.1.mixer"
+
+
+@pytest.mark.parametrize(
+    ("make", "mode", "tensor", "culprit"),
+    [
+        (steps.ScaleLostStack, "checkpointing", "gradient of layers.1.mixer.proj.weight", f"{MIXER} (ScaleLost)"),
+        (steps.ScaleLostStack, "selective", "gradient of layers.1.mixer.proj.weight", f"{MIXER}.proj (Linear)"),
+        (lambda: Stack(steps.RunningMean), "checkpointing", "buffer layers.1.mixer.running", f"{MIXER} (RunningMean)"),
+        (lambda: Stack(steps.RunningMean), "reentrant", "buffer layers.1.mixer.running", f"{MIXER} (RunningMean)"),
+        (
+            lambda: Stack(steps.CountedDropout),
+            "checkpointing",
+            "gradient of layers.1.mixer.proj.bias",
+            f"{MIXER} (Coun",
+        ),
+        (lambda: Stack(steps.OtherWithoutGrad), "reentrant", "loss", f"{MIXER} (OtherWithoutGrad)"),
+        (lambda: Stack(steps.MaskReused), "accumulation", "loss of micro-batch 1", f"{MIXER} (MaskReused)"),
+        (lambda: Stack(steps.GradOverwritten), "accumulation", "gradient of layers.1.mixer.weight", f"{MIXER} (Grad"),
+        (lambda: Stack(steps.NeighbourDoubled), "frozen", "gradient of layers.1.mixer.weight", f"{MIXER} (Neigh"),
+        (lambda: Stack(steps.InputGradientLost), "frozen", "gradient of layers.1.mixer.proj.bias", f"{MIXER} (Input"),
+        (lambda: Stack(steps.CastKept), "autocast", "gradient of head.weight", f"{MIXER} (CastKept)"),
+        (lambda: Stack(steps.GradientLostInCast), "autocast", "gradient of layers.1.mixer.proj.weight", f"{MIXER}"),
+    ],
+)
+def test_a_fault_of_one_mode(make: Callable[[], nn.Module], mode: str, tensor: str, culprit: str) -> None:
+    [verdict] = verdicts_of_modes(make(), mode)
+    assert verdict.status == "failed", verdict
+    assert verdict.failure
+    assert verdict.failure.tensor == tensor, verdict.failure
+    assert any(line.startswith(culprit) for line in verdict.failure.lines), verdict.failure.lines
+
+
+def test_accumulation_that_is_normalised_by_packs() -> None:
+    [verdict] = verdicts_of_modes(NamedItems(losses.by_count), "accumulation", convention="hf_position_ids")
+    assert verdict.failure
+    assert verdict.failure.tensor == "loss"
+    assert verdict.failure.lines[0] == "the step over micro-batches, and over one pack of all:"

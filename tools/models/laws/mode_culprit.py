@@ -1,0 +1,164 @@
+"""The first module whose training step differs from that of plain training: forward, recomputed, or backward."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from packproof.models.laws.culprit import MODE_HEADING
+from packproof.models.laws.mode_comparison import StepPair
+from packproof.models.laws.steps import PartOfPack, Step, StepObjective, run_step
+from packproof.models.subjects.subject import Subject
+from packproof.models.subjects.watch import tensors_in, watch_modules
+
+
+@dataclass
+class _StepVisit:
+    name: str
+    kind: str
+    inputs: list[Tensor]
+    outputs: list[Tensor] = field(default_factory=list)
+    input_gradients: dict[int, Tensor] = field(default_factory=dict)
+    output_gradients: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Trace:
+    forward: Sequence[_StepVisit]
+    """The visits of the last forward pass."""
+    recomputed: Sequence[_StepVisit]
+    """The visits in the backward pass."""
+    step: Step
+
+
+def culprit_lines(pair: StepPair, objective: StepObjective, tolerance: float) -> Iterator[str]:
+    """The first module that differs, and in which pass.
+
+    tolerance: how far the tensors of equal modules may be apart, by their norms.
+    """
+    if not (pair.plain and pair.other) or pair.other.mode.compiled:
+        return
+    are_same_parts = len(pair.plain_parts) == len(pair.other_parts)
+    plain = _trace(pair.plain, objective, pair.plain_parts)
+    other = _trace(pair.other, objective, pair.other_parts)
+    for visit, where in (
+        (
+            _first_forward(plain.forward, other.forward, tolerance),
+            "in the forward pass: its inputs agree, its output does not",
+        ),
+        (
+            _first_recomputed(other, tolerance),
+            "when it is recomputed: its inputs are those of before, its output is not",
+        ),
+        (
+            _first_backward(plain, other, tolerance) if are_same_parts else None,
+            "in the backward pass: the gradient of its output agrees, those of its inputs or parameters do not",
+        ),
+    ):
+        if visit:
+            yield f"{MODE_HEADING}{visit.name or 'the model itself'} ({visit.kind})"
+            yield f"    {where}"
+            return
+
+
+def owner_line(module: nn.Module, name: str) -> str:
+    """The module that has this parameter or buffer."""
+    path = name.rpartition(".")[0]
+    return f"{MODE_HEADING}{path or 'the model itself'} ({type(module.get_submodule(path)).__name__})"
+
+
+def _trace(subject: Subject, objective: StepObjective, parts: Sequence[PartOfPack]) -> _Trace:
+    forward_ends = list[int]()
+
+    def begin(name: str, module: nn.Module, call_arguments: Any) -> _StepVisit:
+        tensors = list(tensors_in(call_arguments))
+        visit = _StepVisit(name, type(module).__name__, [x.detach().clone() for x in tensors])
+        _record_gradients(tensors, visit.input_gradients)
+        return visit
+
+    def end(visit: _StepVisit, out: Any) -> None:
+        tensors = list(tensors_in(out))
+        visit.outputs = [x.detach().clone() for x in tensors]
+        _record_gradients(tensors, visit.output_gradients)
+
+    with watch_modules(subject.module, begin, end) as visits:
+        step = run_step(subject, objective, parts)
+    forward_ends = [number + 1 for number, visit in enumerate(visits) if visit.name == ""][: len(parts)]
+    previous_end = forward_ends[-2] if len(forward_ends) > 1 else 0
+    last_forward = visits[previous_end : forward_ends[-1]]
+    return _Trace(last_forward, visits[forward_ends[-1] :], step)
+
+
+def _record_gradients(tensors: Sequence[Tensor], gradients: dict[int, Tensor]) -> None:
+    for number, x in enumerate(tensors):
+        if x.requires_grad:
+            x.register_hook(lambda grad, number=number: gradients.__setitem__(number, grad.detach().clone()))
+
+
+def _first_forward(plain: Sequence[_StepVisit], other: Sequence[_StepVisit], tolerance: float) -> _StepVisit | None:
+    for first, second in zip(plain, other, strict=False):
+        if first.name != second.name:
+            return None
+        if _agree(first.inputs, second.inputs, tolerance) and not _agree(first.outputs, second.outputs, tolerance):
+            return second
+    return None
+
+
+def _first_recomputed(trace: _Trace, tolerance: float) -> _StepVisit | None:
+    """Calls of the same module are recomputed in the order of the forward pass, layer by layer."""
+    remaining = defaultdict[str, list[_StepVisit]](list)
+    for visit in trace.forward:
+        remaining[visit.name].append(visit)
+    for visit in trace.recomputed:
+        before = remaining[visit.name].pop(0) if remaining[visit.name] else None
+        if (
+            before
+            and _agree(before.inputs, visit.inputs, tolerance)
+            and not _agree(before.outputs, visit.outputs, tolerance)
+        ):
+            return visit
+    return None
+
+
+def _first_backward(plain: _Trace, other: _Trace, tolerance: float) -> _StepVisit | None:
+    """Of nested modules the innermost, of others the last one called."""
+    plain_visits, candidates = _with_gradients(plain), list[_StepVisit]()
+    for name, visit in _with_gradients(other).items():
+        reference = plain_visits.get(name)
+        if reference is None or not _agree_by_number(reference.output_gradients, visit.output_gradients, tolerance):
+            continue
+        if not (
+            _agree_by_number(reference.input_gradients, visit.input_gradients, tolerance)
+            and _own_parameters_agree(name, plain.step, other.step, tolerance)
+        ):
+            candidates.append(visit)
+    return max(candidates, key=lambda visit: visit.name.count(".") + bool(visit.name), default=None)
+
+
+def _with_gradients(trace: _Trace) -> dict[str, _StepVisit]:
+    """The last call of each module with a gradient at its output: reentrant recomputation has them in the backward
+    pass alone."""
+    visits = [visit for visit in (*trace.forward, *trace.recomputed) if visit.output_gradients]
+    return {visit.name: visit for visit in visits}
+
+
+def _own_parameters_agree(module: str, plain: Step, other: Step, tolerance: float) -> bool:
+    names = [n for n in plain.gradients if n.rpartition(".")[0] == module and n in other.gradients]
+    return all(_agree([plain.gradients[n]], [other.gradients[n]], tolerance) for n in names)
+
+
+def _agree_by_number(first: Mapping[int, Tensor], second: Mapping[int, Tensor], tolerance: float) -> bool:
+    return all(_agree([first[k]], [second[k]], tolerance) for k in first if k in second)
+
+
+def _agree(first: Sequence[Tensor], second: Sequence[Tensor], tolerance: float) -> bool:
+    """Whether tensors of equal shapes agree within rounding."""
+    for a, b in zip(first, second, strict=False):
+        if a.shape != b.shape or a.is_complex() or b.is_complex():
+            continue
+        x, y = a.double().nan_to_num(), b.double().nan_to_num()
+        if float((x - y).norm()) > tolerance * float(x.norm()):
+            return False
+    return True
