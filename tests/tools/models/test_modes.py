@@ -170,9 +170,9 @@ def test_the_matrix_has_what_the_module_admits_and_says_what_not() -> None:
     modes, notes = supported_modes(Chosen())
     plain, compiled = [str(m) for m in modes if not m.compiled], [str(m) for m in modes if m.compiled]
     assert plain == [
-        *("", "train", "checkpointing"),
-        *("eager", "eager, train", "eager, checkpointing"),
-        *("flex_attention", "flex_attention, train", "flex_attention, checkpointing"),
+        *("", "train", "checkpointing", "selective", "reentrant", "accumulation", "autocast", "frozen"),
+        *("eager", "eager, train", "eager, checkpointing", "eager, selective"),
+        *("flex_attention", "flex_attention, train", "flex_attention, checkpointing", "flex_attention, selective"),
     ]
     assert compiled == ["train, compiled", "eager, train, compiled", "flex_attention, train, compiled"]
     assert "flash_attention_2: not run: ImportError: flash_attention_2 is not installed" in notes

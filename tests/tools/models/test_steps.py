@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
 from torch import nn
 
 from packproof.base.names import MODES
@@ -12,6 +13,7 @@ from packproof.models.check import run_module_check
 from packproof.models.request import module_request
 from tests.tools.models import losses, steps
 from tests.tools.models.losses import CausalModel, NamedItems
+from tests.tools.models.models import Counted
 from tests.tools.models.steps import Stack
 
 LAYOUTS = ((2, 3),)
@@ -27,24 +29,35 @@ def verdicts_of_modes(module: nn.Module, *modes: str, convention: str = "cu_seql
 COMPARED = [name for name in MODES if name not in ("eval", "train")]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        Stack,
-        lambda: Stack(loss=losses.summed),
-        lambda: Stack(loss=losses.mean_over_sequences),
-        lambda: Stack(loss=losses.per_token),
-        lambda: NamedItems(losses.by_items),
-    ],
-    ids=["mean", "sum", "sequences", "tokens", "items"],
-)
-def test_a_correct_model_passes_in_all_modes(make: Callable[[], nn.Module]) -> None:
-    module = make()
-    convention = "hf_position_ids" if isinstance(module, CausalModel) else "cu_seqlens"
+def assert_passes_in_all_modes(module: nn.Module, convention: str = "cu_seqlens") -> None:
     verdicts = verdicts_of_modes(module, *COMPARED, convention=convention)
     assert {v.cell.op: (v.status, v.reason) for v in verdicts} == {
         f"{convention} ({name})": ("passed", "") for name in COMPARED
     }
+
+
+def test_a_correct_model_passes_in_all_modes() -> None:
+    assert_passes_in_all_modes(Stack())
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", range(5))
+def test_correct_models_pass_in_all_modes(seed: int) -> None:
+    torch.manual_seed(seed)
+    for loss in (losses.mean_over_tokens, losses.summed, losses.mean_over_sequences, losses.per_token, losses.aligned):
+        assert_passes_in_all_modes(Stack(loss=loss))
+    for model in (NamedItems(losses.by_items), CausalModel(losses.by_items)):
+        assert_passes_in_all_modes(model, "hf_position_ids")
+
+
+@pytest.mark.proof  # it compiles
+def test_a_correct_model_passes_compiled() -> None:
+    request = module_request(
+        Counted(), convention="seq_idx", modes=["train"], compiled=True, profile="quick", records=False
+    )
+    *_, end = run_module_check(replace(request, layouts=LAYOUTS, laws=("modes",)))
+    assert isinstance(end, RunFinished)
+    assert [v.status for v in end.verdicts] == ["passed"], end
 
 
 MIXER = "first module that differs from plain training: layers.1.mixer"

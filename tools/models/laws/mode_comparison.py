@@ -40,10 +40,10 @@ class StepPair:
     """Values first, then buffers, then gradients from the last parameter to the first, as the backward pass runs."""
     condition: str = ""
     """Which of several steps it is, such as the frozen parameters; "" for the only one."""
-    plain: Subject | None = None
-    other: Subject | None = None
+    plain_subject: Subject | None = None
+    mode_subject: Subject | None = None
     plain_parts: Sequence[PartOfPack] = ()
-    other_parts: Sequence[PartOfPack] = ()
+    mode_parts: Sequence[PartOfPack] = ()
 
     @property
     def first_failure(self) -> Difference | None:
@@ -91,8 +91,8 @@ class ModeComparison:
 
     def _plain(self, *, dropout: bool = False) -> list[Subject]:
         """Fresh copies in plain train mode, at the higher and the lower precision."""
-        plain = self.base.fresh(self.mode.plain, dropout=dropout)
-        return [plain.to_dtype(dtype) for dtype in self._dtypes]
+        plain_subject = self.base.fresh(self.mode.plain, dropout=dropout)
+        return [plain_subject.to_dtype(dtype) for dtype in self._dtypes]
 
     @cached_property
     def _compiled(self) -> Subject:
@@ -102,39 +102,44 @@ class ModeComparison:
     def _plain_and_other(self, pack: Pack) -> StepPair:
         """Dropout is on where layers are recomputed: it draws the same numbers then."""
         dropout = self.mode.checkpointing and not self.mode.compiled
-        other = self._compiled if self.mode.compiled else self._in_mode(dropout=dropout)
-        plain, low = self._plain(dropout=dropout)
-        for subject in (other, low):
-            _copy_buffers(plain.module, subject.module)
-        steps = [run_step(subject, self.objective, whole(pack)) for subject in (other, plain, low)]
-        return StepPair(self._differences(*steps), "", plain, other, whole(pack), whole(pack))
+        mode_subject = self._compiled if self.mode.compiled else self._in_mode(dropout=dropout)
+        plain_subject, low = self._plain(dropout=dropout)
+        for subject in (mode_subject, low):
+            _copy_buffers(plain_subject.module, subject.module)
+        steps = [run_step(subject, self.objective, whole(pack)) for subject in (mode_subject, plain_subject, low)]
+        return StepPair(self._differences(*steps), "", plain_subject, mode_subject, whole(pack), whole(pack))
 
     def _frozen(self, pack: Pack) -> Iterator[StepPair]:
-        plain, low = self._plain()
-        steps = [run_step(subject, self.objective, whole(pack)) for subject in (plain, low)]
+        plain_subject, low = self._plain()
+        steps = [run_step(subject, self.objective, whole(pack)) for subject in (plain_subject, low)]
         for condition, is_frozen in _FROZEN.items():
-            other = self._in_mode()
-            trainable = [(k, p) for k, p in enumerate(other.module.parameters()) if p.requires_grad]
+            mode_subject = self._in_mode()
+            trainable = [(k, p) for k, p in enumerate(mode_subject.module.parameters()) if p.requires_grad]
             frozen = [p.requires_grad_(False) for k, p in trainable if is_frozen(k, p)]
             if not 0 < len(frozen) < len(trainable):
                 continue
-            step = run_step(other, self.objective, whole(pack))
+            step = run_step(mode_subject, self.objective, whole(pack))
             differences = self._differences(step, *steps)
-            yield StepPair(differences, condition, plain, other, whole(pack), whole(pack))
+            yield StepPair(differences, condition, plain_subject, mode_subject, whole(pack), whole(pack))
 
     def _autocast(self, pack: Pack) -> Iterator[StepPair]:
         """Two steps, with other weights in the second: a cast that is kept is the first one's."""
-        other, (plain, low) = self._in_mode(), self._plain()
+        mode_subject, (plain_subject, low) = self._in_mode(), self._plain()
         for condition in ("", "in a second step, with other weights"):
-            reference = run_step(plain, self.objective, whole(pack), reference_choices=())
+            reference = run_step(plain_subject, self.objective, whole(pack), reference_choices=())
             steps = [
                 run_step(subject, self.objective, whole(pack), reference_choices=reference.choices)
-                for subject in (other, low)
+                for subject in (mode_subject, low)
             ]
             yield StepPair(
-                self._differences(steps[0], reference, steps[1]), condition, plain, other, whole(pack), whole(pack)
+                self._differences(steps[0], reference, steps[1]),
+                condition,
+                plain_subject,
+                mode_subject,
+                whole(pack),
+                whole(pack),
             )
-            for subject in (other, plain, low):
+            for subject in (mode_subject, plain_subject, low):
                 with torch.no_grad():
                     for parameter in subject.module.parameters():
                         parameter.mul_(_DECAY if parameter.dim() > 1 else 1.0)
@@ -147,11 +152,11 @@ class ModeComparison:
         fresh_steps = [
             [run_step(subject, self.objective, [part]) for subject in self._plain(dropout=True)] for part in parts
         ]
-        plain, low = (_total(steps) for steps in zip(*fresh_steps, strict=True))
+        fresh_step, low_step = (_total(steps) for steps in zip(*fresh_steps, strict=True))
         fresh, _ = self._plain(dropout=True)
-        if not all(value.isfinite().all() for value in plain.values):  # no label of a micro-batch counts
+        if not all(value.isfinite().all() for value in fresh_step.values):  # no label of a micro-batch counts
             return StepPair([])
-        differences = [d for d in self._differences(step, plain, low) if not d.name.startswith(BUFFER)]
+        differences = [d for d in self._differences(step, fresh_step, low_step) if not d.name.startswith(BUFFER)]
         return StepPair(differences, "a micro-batch after another one", fresh, used, parts[-1:], parts)
 
     def _union_and_parts(self, pack: Pack) -> StepPair:
@@ -159,8 +164,8 @@ class ModeComparison:
         parts, objective, factors = micro_batches(pack), self.objective, None
         if question := self._with_items(pack):
             objective = replace(objective, question=question)
-        plain, low = self._plain()
-        union, low_union = (run_step(subject, objective, whole(pack)) for subject in (plain, low))
+        plain_subject, low = self._plain()
+        union, low_union = (run_step(subject, objective, whole(pack)) for subject in (plain_subject, low))
         step = run_step(self._in_mode(), objective, parts)
         is_scalar = union.values[0].dim() == 0
         if not union.values[0].isfinite().all():  # no label counts
@@ -193,8 +198,8 @@ class ModeComparison:
     def _packed_loss(self) -> PackedLoss:
         """Of a fresh copy: the module as it came has run nothing."""
         assert self.objective.question
-        plain = self.base.fresh(self.mode.plain)
-        return PackedLoss(self.objective.question, plain, plain)
+        plain_subject = self.base.fresh(self.mode.plain)
+        return PackedLoss(self.objective.question, plain_subject, plain_subject)
 
     def _shares(
         self, pack: Pack, parts: Sequence[PartOfPack], losses: Sequence[float], union: float
@@ -209,38 +214,43 @@ class ModeComparison:
             key=lambda factors: abs(sum(f * loss for f, loss in zip(factors, losses, strict=True) if f) - union),
         )
 
-    def _differences(self, other: Step, plain: Step, low: Step) -> list[Difference]:
+    def _differences(self, mode_step: Step, plain_step: Step, low_step: Step) -> list[Difference]:
         high_dtype, low_dtype = self._dtypes
         units = torch.finfo(high_dtype).eps, torch.finfo(low_dtype).eps
         name = "loss" if self.objective.question else "output"
         if self.mode.variant == "autocast":
-            return [replace(d, baseline=PLAIN) for d in _norm_differences(name, other, plain, low)]
+            return [replace(d, baseline=PLAIN) for d in _norm_differences(name, mode_step, plain_step, low_step)]
         values = [
             difference_of(
-                name if len(plain.values) == 1 else f"{name} of micro-batch {k}", *tensors, *units, max_abs(tensors[1])
+                name if len(plain_step.values) == 1 else f"{name} of micro-batch {k}",
+                *tensors,
+                *units,
+                max_abs(tensors[1]),
             )
-            for k, tensors in enumerate(zip(other.values, plain.values, low.values, strict=True))
+            for k, tensors in enumerate(zip(mode_step.values, plain_step.values, low_step.values, strict=True))
         ]
         inputs = [
             difference_of("gradient of the input", *tensors, *units, max_abs(tensors[1]))
-            for tensors in zip(other.input_gradients, plain.input_gradients, low.input_gradients, strict=True)
+            for tensors in zip(
+                mode_step.input_gradients, plain_step.input_gradients, low_step.input_gradients, strict=True
+            )
         ]
         buffers = [
             difference_of(f"{BUFFER}{key}", *tensors, *units, max_abs(tensors[1]))
-            for key, *tensors in _changed_buffers(other, plain, low)
+            for key, *tensors in _changed_buffers(mode_step, plain_step, low_step)
         ]
-        gradients = gradient_differences(other.gradients, plain.gradients, low.gradients, *units)
+        gradients = gradient_differences(mode_step.gradients, plain_step.gradients, low_step.gradients, *units)
         all_differences = [*values, *buffers, *reversed(gradients), *inputs]
         return [replace(difference, baseline=PLAIN) for difference in all_differences]
 
 
-def _norm_differences(name: str, other: Step, plain: Step, low: Step) -> list[Difference]:
+def _norm_differences(name: str, mode_step: Step, plain_step: Step, low_step: Step) -> list[Difference]:
     """By norms: autocast rounds no more than the module in bf16, each number in another way. A scalar may round little
     by chance: the budget is that of the median tensor at least."""
-    values = [(name, *tensors) for tensors in zip(other.values, plain.values, low.values, strict=True)]
+    values = [(name, *tensors) for tensors in zip(mode_step.values, plain_step.values, low_step.values, strict=True)]
     gradients = [
-        (f"{GRADIENT_OF}{key}", other.gradients[key], value, low.gradients[key])
-        for key, value in plain.gradients.items()
+        (f"{GRADIENT_OF}{key}", mode_step.gradients[key], value, low_step.gradients[key])
+        for key, value in plain_step.gradients.items()
     ]
     tensors = [*values, *reversed(gradients)]
     changes = [float((x - y).double().norm()) for _, x, y, _ in tensors]
@@ -264,10 +274,10 @@ def _norm_differences(name: str, other: Step, plain: Step, low: Step) -> list[Di
     ]
 
 
-def _changed_buffers(other: Step, plain: Step, low: Step) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
-    """The buffers, by name, with other values in the mode."""
-    for name, value in plain.buffers.items():
-        values = [step.buffers.get(name) for step in (other, plain, low)]
+def _changed_buffers(mode_step: Step, plain_step: Step, low_step: Step) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+    """The buffers, by name, with mode_step values in the mode."""
+    for name, value in plain_step.buffers.items():
+        values = [step.buffers.get(name) for step in (mode_step, plain_step, low_step)]
         if all(v is not None and v.shape == value.shape and not v.is_complex() for v in values):
             doubles = [v.double() for v in values if v is not None]
             if not torch.equal(doubles[0].nan_to_num(), doubles[1].nan_to_num()):

@@ -38,22 +38,22 @@ def culprit_lines(pair: StepPair, objective: StepObjective, tolerance: float) ->
 
     tolerance: how far the tensors of equal modules may be apart, by their norms.
     """
-    if not (pair.plain and pair.other) or pair.other.mode.compiled:
+    if not (pair.plain_subject and pair.mode_subject) or pair.mode_subject.mode.compiled:
         return
-    are_same_parts = len(pair.plain_parts) == len(pair.other_parts)
-    plain = _trace(pair.plain, objective, pair.plain_parts)
-    other = _trace(pair.other, objective, pair.other_parts)
+    are_same_parts = len(pair.plain_parts) == len(pair.mode_parts)
+    plain_trace = _trace(pair.plain_subject, objective, pair.plain_parts)
+    mode_trace = _trace(pair.mode_subject, objective, pair.mode_parts)
     for visit, where in (
         (
-            _first_forward(plain.forward, other.forward, tolerance),
+            _first_forward(plain_trace.forward, mode_trace.forward, tolerance),
             "in the forward pass: its inputs agree, its output does not",
         ),
         (
-            _first_recomputed(other, tolerance),
+            _first_recomputed(mode_trace, tolerance),
             "when it is recomputed: its inputs are those of before, its output is not",
         ),
         (
-            _first_backward(plain, other, tolerance) if are_same_parts else None,
+            _first_backward(plain_trace, mode_trace, tolerance) if are_same_parts else None,
             "in the backward pass: the gradient of its output agrees, those of its inputs or parameters do not",
         ),
     ):
@@ -97,12 +97,15 @@ def _record_gradients(tensors: Sequence[Tensor], gradients: dict[int, Tensor]) -
             x.register_hook(lambda grad, number=number: gradients.__setitem__(number, grad.detach().clone()))
 
 
-def _first_forward(plain: Sequence[_StepVisit], other: Sequence[_StepVisit], tolerance: float) -> _StepVisit | None:
-    for first, second in zip(plain, other, strict=False):
-        if first.name != second.name:
+def _first_forward(
+    plain_visits: Sequence[_StepVisit], mode_visits: Sequence[_StepVisit], tolerance: float
+) -> _StepVisit | None:
+    for plain_visit, mode_visit in zip(plain_visits, mode_visits, strict=False):
+        if plain_visit.name != mode_visit.name:
             return None
-        if _agree(first.inputs, second.inputs, tolerance) and not _agree(first.outputs, second.outputs, tolerance):
-            return second
+        same_inputs = _agree(plain_visit.inputs, mode_visit.inputs, tolerance)
+        if same_inputs and not _agree(plain_visit.outputs, mode_visit.outputs, tolerance):
+            return mode_visit
     return None
 
 
@@ -122,16 +125,16 @@ def _first_recomputed(trace: _Trace, tolerance: float) -> _StepVisit | None:
     return None
 
 
-def _first_backward(plain: _Trace, other: _Trace, tolerance: float) -> _StepVisit | None:
+def _first_backward(plain_trace: _Trace, mode_trace: _Trace, tolerance: float) -> _StepVisit | None:
     """Of nested modules the innermost, of others the last one called."""
-    plain_visits, candidates = _with_gradients(plain), list[_StepVisit]()
-    for name, visit in _with_gradients(other).items():
+    plain_visits, candidates = _with_gradients(plain_trace), list[_StepVisit]()
+    for name, visit in _with_gradients(mode_trace).items():
         reference = plain_visits.get(name)
         if reference is None or not _agree_by_number(reference.output_gradients, visit.output_gradients, tolerance):
             continue
         if not (
             _agree_by_number(reference.input_gradients, visit.input_gradients, tolerance)
-            and _own_parameters_agree(name, plain.step, other.step, tolerance)
+            and _own_parameters_agree(name, plain_trace.step, mode_trace.step, tolerance)
         ):
             candidates.append(visit)
     return max(candidates, key=lambda visit: visit.name.count(".") + bool(visit.name), default=None)
@@ -144,18 +147,19 @@ def _with_gradients(trace: _Trace) -> dict[str, _StepVisit]:
     return {visit.name: visit for visit in visits}
 
 
-def _own_parameters_agree(module: str, plain: Step, other: Step, tolerance: float) -> bool:
-    names = [n for n in plain.gradients if n.rpartition(".")[0] == module and n in other.gradients]
-    return all(_agree([plain.gradients[n]], [other.gradients[n]], tolerance) for n in names)
+def _own_parameters_agree(module: str, plain_step: Step, mode_step: Step, tolerance: float) -> bool:
+    names = [n for n in plain_step.gradients if n.rpartition(".")[0] == module and n in mode_step.gradients]
+    return all(_agree([plain_step.gradients[n]], [mode_step.gradients[n]], tolerance) for n in names)
 
 
-def _agree_by_number(first: Mapping[int, Tensor], second: Mapping[int, Tensor], tolerance: float) -> bool:
-    return all(_agree([first[k]], [second[k]], tolerance) for k in first if k in second)
+def _agree_by_number(plain_tensors: Mapping[int, Tensor], mode_tensors: Mapping[int, Tensor], tolerance: float) -> bool:
+    numbers = plain_tensors.keys() & mode_tensors.keys()
+    return all(_agree([plain_tensors[k]], [mode_tensors[k]], tolerance) for k in numbers)
 
 
-def _agree(first: Sequence[Tensor], second: Sequence[Tensor], tolerance: float) -> bool:
+def _agree(plain_tensors: Sequence[Tensor], mode_tensors: Sequence[Tensor], tolerance: float) -> bool:
     """Whether tensors of equal shapes agree within rounding."""
-    for a, b in zip(first, second, strict=False):
+    for a, b in zip(plain_tensors, mode_tensors, strict=False):
         if a.shape != b.shape or a.is_complex() or b.is_complex():
             continue
         x, y = a.double().nan_to_num(), b.double().nan_to_num()

@@ -86,12 +86,14 @@ def run_packed_and_alone(
             document_rows = slice(start, start := start + length)
             own_choices = [choice and choice.at_rows(document_rows) for choice in reference_choices]
             choices = TieBreaker(length, own_choices, lambda *_: float("inf")) if align_ties else None
-            alone = subject.pack((length,))
-            runs.append(run_pass(subject, lambda j=j, alone=alone: objective(subject, alone, pack.rows(j)), choices))
+            own_pack = subject.pack((length,))
+            runs.append(
+                run_pass(subject, lambda j=j, own_pack=own_pack: objective(subject, own_pack, pack.rows(j)), choices)
+            )
         return runs
 
-    alone = run_documents(high_precision, ())
-    alone_choices = _joined_choices(alone, pack)
+    high = run_documents(high_precision, ())
+    alone_choices = _joined_choices(high, pack)
     low = run_documents(low_precision, alone_choices)
     low_choices = _joined_choices(low, pack)
 
@@ -104,9 +106,9 @@ def run_packed_and_alone(
         )
 
     choices = TieBreaker(pack.tokens, alone_choices, allowed_change, document_rows(pack)) if align_ties else None
-    whole = high_precision.pack(pack.lengths, pack.gaps)
-    packed = run_pass(high_precision, lambda: objective(high_precision, whole, slice(None)), choices)
-    return PackedRuns(alone, low, packed, units)
+    packed_layout = high_precision.pack(pack.lengths, pack.gaps)
+    packed = run_pass(high_precision, lambda: objective(high_precision, packed_layout, slice(None)), choices)
+    return PackedRuns(high, low, packed, units)
 
 
 def document_rows(pack: Pack) -> Tensor:
