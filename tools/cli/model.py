@@ -45,7 +45,10 @@ def model(
     ] = None,
     mode: Annotated[
         list[str] | None,
-        typer.Option(help="eval, train (without dropout), checkpointing; comma-separated  [default: eval]"),
+        typer.Option(
+            help="eval, train (without dropout), checkpointing, selective, reentrant, accumulation, autocast, frozen; "
+            "comma-separated  [default: eval]"
+        ),
     ] = None,
     attention: Annotated[
         list[str] | None,

@@ -71,7 +71,8 @@ def check_module(
     output: the name of the output along tokens, or a function that picks it from what forward returns. None takes
         `logits`, `last_hidden_state` or the first tensor.
     redraw: whether matrices get random values, since freshly initialised ones let little through. False keeps yours.
-    mode: "eval", "train" (without dropout) or "checkpointing" (training with recomputation), or several of them.
+    mode: "eval", "train" (without dropout), "checkpointing" or "selective" (training with recomputation), or a mode of
+        a training step, "reentrant", "accumulation", "autocast" or "frozen"; or several of them.
     attention: an implementation of transformers, such as "eager", or several.
     dtypes: "fp32" and so on, one or several. None keeps the module's own.
     compiled: run it through torch.compile.
@@ -87,7 +88,8 @@ def check_module(
     rounding (measured by running the module at two precisions). `padding`, for a convention with rows outside of every
     document: their contents reach no document, and no NaN comes of them; skipped if the module refuses them. `loss`, if
     forward takes labels: no label crosses a boundary, the loss is a reduction of the documents' losses, and its
-    gradients are theirs, each times its share.
+    gradients are theirs, each times its share. `modes`: a training step in a mode has the losses, gradients and buffers
+    of one in plain train mode.
 
     Returns the verdicts. A failure leaves a replay file in .packproof. Raises CheckFailed, with the smallest layout and
     the first module that leaks, if a named convention does not hold, or if none was named and none holds; ArgumentError

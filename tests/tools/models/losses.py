@@ -151,4 +151,4 @@ class NamedItems(CausalModel):
         num_items_in_batch: int | None = None,
     ) -> dict[str, Tensor]:
         kwargs = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
-        return super().forward(input_ids, position_ids, labels, **kwargs)
+        return super().forward(input_ids, position_ids, labels, None, **kwargs)

@@ -68,7 +68,8 @@ class ScaleLostStack(Stack):
         super().__init__(ScaleLost)
 
     def forward(self, input_ids: Tensor, cu_seqlens: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        mixer = self.layers[1].mixer
+        mixer = self.layers[1].get_submodule("mixer")
+        assert isinstance(mixer, ScaleLost)
         mixer.scale = 1.0
         out = super().forward(input_ids, cu_seqlens, labels)
         mixer.scale = None
@@ -77,6 +78,8 @@ class ScaleLostStack(Stack):
 
 class RunningMean(Mix):
     """Its buffer follows the mean of what it computes: recomputed, twice."""
+
+    running: Tensor
 
     def __init__(self) -> None:
         super().__init__()

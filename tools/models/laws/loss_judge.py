@@ -37,9 +37,9 @@ def loss(trial: Trial, cell: Cell) -> Judgement:
         reductions = tuple(r for r in reductions if r in comparison.reductions) or reductions
     notes = [*_reduction_notes(packed_loss, reductions), *_label_notes(packed_loss)]
     if not packed_loss.is_per_token:
-        failure, item_notes = _judge_items(packed_loss, trial.layouts[0], examples)
-        if failure:
-            return Judgement(verdict_of(cell, "failed", examples, failure=failure))
+        item_failure, item_notes = _judge_items(packed_loss, trial.layouts[0], examples)
+        if item_failure:
+            return Judgement(verdict_of(cell, "failed", examples, failure=item_failure))
         notes += item_notes
     return Judgement(equality_verdict(cell, examples, inconclusive_reasons, ties, notes))
 

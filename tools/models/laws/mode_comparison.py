@@ -176,7 +176,7 @@ class ModeComparison:
         values = (
             _weighted_sum(step.values, factors)
             if is_scalar
-            else torch.cat([torch.atleast_1d(value) for value in step.values])
+            else torch.cat([value if value.dim() else value[None] for value in step.values])
         )
         step = replace(step, values=[values], input_gradients=_joined(step.input_gradients))
         differences = [d for d in self._differences(step, union, low_union) if not d.name.startswith(BUFFER)]
@@ -236,8 +236,8 @@ class ModeComparison:
             )
         ]
         buffers = [
-            difference_of(f"{BUFFER}{key}", *tensors, *units, max_abs(tensors[1]))
-            for key, *tensors in _changed_buffers(mode_step, plain_step, low_step)
+            difference_of(f"{BUFFER}{key}", values_in_mode, plain_values, low_values, *units, max_abs(plain_values))
+            for key, values_in_mode, plain_values, low_values in _changed_buffers(mode_step, plain_step, low_step)
         ]
         gradients = gradient_differences(mode_step.gradients, plain_step.gradients, low_step.gradients, *units)
         all_differences = [*values, *buffers, *reversed(gradients), *inputs]
@@ -275,13 +275,15 @@ def _norm_differences(name: str, mode_step: Step, plain_step: Step, low_step: St
 
 
 def _changed_buffers(mode_step: Step, plain_step: Step, low_step: Step) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
-    """The buffers, by name, with mode_step values in the mode."""
-    for name, value in plain_step.buffers.items():
-        values = [step.buffers.get(name) for step in (mode_step, plain_step, low_step)]
-        if all(v is not None and v.shape == value.shape and not v.is_complex() for v in values):
-            doubles = [v.double() for v in values if v is not None]
-            if not torch.equal(doubles[0].nan_to_num(), doubles[1].nan_to_num()):
-                yield (name, *doubles)
+    """The buffers, by name, with other values in the mode."""
+    for name, plain_values in plain_step.buffers.items():
+        values_in_mode, low_values = mode_step.buffers.get(name), low_step.buffers.get(name)
+        if values_in_mode is None or low_values is None or plain_values.is_complex():
+            continue
+        if values_in_mode.shape == plain_values.shape == low_values.shape and not torch.equal(
+            values_in_mode.nan_to_num(), plain_values.nan_to_num()
+        ):
+            yield name, values_in_mode.double(), plain_values.double(), low_values.double()
 
 
 def _copy_buffers(source: nn.Module, module: nn.Module) -> None:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -94,7 +95,11 @@ def _trace(subject: Subject, objective: StepObjective, parts: Sequence[PartOfPac
 def _record_gradients(tensors: Sequence[Tensor], gradients: dict[int, Tensor]) -> None:
     for number, x in enumerate(tensors):
         if x.requires_grad:
-            x.register_hook(lambda grad, number=number: gradients.__setitem__(number, grad.detach().clone()))
+            x.register_hook(partial(_record_gradient, gradients, number))  # type: ignore[no-untyped-call]
+
+
+def _record_gradient(gradients: dict[int, Tensor], number: int, gradient: Tensor) -> None:
+    gradients[number] = gradient.detach().clone()
 
 
 def _first_forward(

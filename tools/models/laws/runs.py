@@ -6,6 +6,7 @@ Near ties of choices can be decided alike in all three.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -87,9 +88,7 @@ def run_packed_and_alone(
             own_choices = [choice and choice.at_rows(document_rows) for choice in reference_choices]
             choices = TieBreaker(length, own_choices, lambda *_: float("inf")) if align_ties else None
             own_pack = subject.pack((length,))
-            runs.append(
-                run_pass(subject, lambda j=j, own_pack=own_pack: objective(subject, own_pack, pack.rows(j)), choices)
-            )
+            runs.append(run_pass(subject, partial(objective, subject, own_pack, pack.rows(j)), choices))
         return runs
 
     high = run_documents(high_precision, ())
@@ -107,7 +106,7 @@ def run_packed_and_alone(
 
     choices = TieBreaker(pack.tokens, alone_choices, allowed_change, document_rows(pack)) if align_ties else None
     packed_layout = high_precision.pack(pack.lengths, pack.gaps)
-    packed = run_pass(high_precision, lambda: objective(high_precision, packed_layout, slice(None)), choices)
+    packed = run_pass(high_precision, partial(objective, high_precision, packed_layout, slice(None)), choices)
     return PackedRuns(high, low, packed, units)
 
 

@@ -55,8 +55,7 @@ class Mode:
     def from_json(cls, data: Any) -> "Mode":
         """The mode that `dataclasses.asdict` wrote. Raises ValueError."""
         kinds = {field.name: type(field.default) for field in fields(cls)}
-        data = {"variant": "", **data} if isinstance(data, dict) else data
-        if not isinstance(data, dict) or {n: type(v) for n, v in data.items()} != kinds:
+        if not isinstance(data, dict) or {n: type(v) for n, v in ({"variant": ""} | data).items()} != kinds:
             raise ValueError(f"mode is {data!r}, expected {', '.join(kinds)}")
         return cls(**data)
 
