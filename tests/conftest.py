@@ -31,6 +31,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _oracle_answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Built-in ops have their answers from files, which the workers of pytest-xdist share."""
+    from tests.oracle_answers import saved_answers  # noqa: PLC0415  (numerics.py of the interpreter is imported first)
+
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "oracle_answers"
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("packproof.properties.judgement.kernel_under_test.oracle_answer", saved_answers(folder))
+        yield
+
+
 @pytest.fixture
 def working_folder(tmp_path: Path) -> Iterator[Path]:
     """An empty folder of the test's own, in which it runs: reports and replay files are written there."""

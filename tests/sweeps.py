@@ -11,4 +11,8 @@ def sweep(names: str, sample: Sequence[Any], rest: Sequence[Any]) -> pytest.Mark
     rows = [row for row in rest if row not in sample]
     several = "," in names
     proofs = [pytest.param(*(row if several else [row]), marks=pytest.mark.proof) for row in rows]
-    return pytest.mark.parametrize(names, [*sample, *proofs], ids=str)
+    return pytest.mark.parametrize(names, [*sample, *proofs], ids=_id)
+
+
+def _id(value: Any) -> str:
+    return str(getattr(value, "name", getattr(value, "__name__", value)))

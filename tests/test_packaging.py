@@ -96,7 +96,8 @@ def build(kind: str, folder: Path) -> Path:
 
 
 # torch's own types take mypy four times as long as packproof's; with them, `make lint` reads the script in the sources
-@pytest.mark.parametrize("torch_types", ["skip", pytest.param("normal", marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("torch_types", ["skip", "normal"])
 def test_a_type_checker_reads_the_public_api_and_sees_each_typo(
     installed: dict[str, str], tmp_path: Path, torch_types: str
 ) -> None:

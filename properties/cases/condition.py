@@ -20,6 +20,7 @@ _GRAMMAR = (
     *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, *_COMPARISONS),
     *(ast.BinOp, *_OPERATORS, ast.Name, ast.Load, ast.Constant, ast.Tuple),
 )
+_GLOBALS = {"__builtins__": {}, **LONG_DTYPES}
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Condition:
     def holds(self, values: Mapping[str, Any]) -> bool:
         """Whether it holds for these values of its names. Raises UsageError where it cannot be evaluated."""
         try:
-            return bool(eval(self._code, {"__builtins__": {}}, {**LONG_DTYPES, **values}))  # its grammar has no calls
+            return bool(eval(self._code, _GLOBALS, values))  # its grammar has no calls
         except (ArithmeticError, TypeError, NameError) as error:
             raise UsageError(f"domain: {self.text!r} cannot be worked out: {error}") from None
 

@@ -125,11 +125,12 @@ class Domain:
 
         key_lengths: the numbers of keys, where they have offsets of their own; None: the lengths.
         """
-        key_lengths = lengths if key_lengths is None else key_lengths
-        of_sequences = [{**values, "length": n, "length_k": m} for n, m in zip(lengths, key_lengths, strict=True)]
-        return all(
-            all(map(c.holds, of_sequences)) if c.names & LENGTH_NAMES else c.holds(values) for c in self.conditions
-        )
+        of_pack = [c for c in self.conditions if not c.names & LENGTH_NAMES]
+        if not all(c.holds(values) for c in of_pack):
+            return False
+        of_sequences = [c for c in self.conditions if c.names & LENGTH_NAMES]
+        pairs = set(zip(lengths, lengths if key_lengths is None else key_lengths, strict=True)) if of_sequences else ()
+        return all(c.holds({**values, "length": n, "length_k": m}) for n, m in pairs for c in of_sequences)
 
     @cached_property
     def of_cases(self) -> "Domain":

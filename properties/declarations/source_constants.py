@@ -75,24 +75,26 @@ class _Reader:
 
     def __init__(self, kernel: Callable[..., Any]) -> None:
         self._pending: list[tuple[Any, Any]] = [(kernel, None)]
+        self._queued: dict[int, Any] = {id(kernel): kernel}  # by identity, and alive: an identity is not used again
         self._seen: set[int] = set()
         self._constants: set[int] = set()
         self._folder: Path | None = None
+        self._is_file_beside = functools.cache(self._has_folder)  # a class of torch has hundreds of functions
 
     def constants(self) -> set[int]:
         """All integers, as far as there is time."""
         deadline, n_functions = time.monotonic() + _SECONDS, 0
         while self._pending and n_functions < _MAX_FUNCTIONS and time.monotonic() < deadline:
             for function, owner in _functions(*self._pending.pop(0)):
-                if id(function) not in self._seen and self._is_beside(function):
+                if id(function) not in self._seen and self._is_file_beside(function.__code__.co_filename):
                     self._seen.add(id(function))
                     self._read(function, owner)
                     n_functions += 1
         return self._constants
 
-    def _is_beside(self, function: types.FunctionType) -> bool:
-        """Whether the function's file is in the folder of the kernel's, or below it."""
-        path = Path(function.__code__.co_filename)
+    def _has_folder(self, file: str) -> bool:
+        """Whether a file is in the folder of the kernel's, or below it."""
+        path = Path(file)
         if self._folder is None:  # the kernel's own; a module among installed packages has no neighbours
             self._folder = path if path.parent.name == "site-packages" else path.parent
         return self._folder in (path, *path.parents)
@@ -123,7 +125,8 @@ class _Reader:
     def _note(self, value: Any) -> None:
         if (number := _integer(value)) is not None:
             self._constants.add(number)
-        elif callable(value) or _static(value, "fn") is not None:  # an autotuned Triton kernel cannot be called
+        elif id(value) not in self._queued and (callable(value) or _static(value, "fn") is not None):
+            self._queued[id(value)] = value  # an autotuned Triton kernel, with its `fn`, cannot be called
             self._pending.append((value, None))
             for meta_parameter in _meta_parameters(value):
                 self._note(meta_parameter)

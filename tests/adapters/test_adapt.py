@@ -19,6 +19,7 @@ from packproof.harness.report.events import CellFinished, RunStarted
 from packproof.harness.report.failed import CheckFailed
 from packproof.properties.declarations.declaration import describe_kernel
 from tests.adapters import kernels
+from tests.sweeps import sweep
 
 KERNELS = f"{Path(kernels.__file__)}"
 CORRECT = {
@@ -38,7 +39,7 @@ def require_passed(name: str, dtype: str, *properties: str) -> None:
     assert {v.cell.property for v in verdicts if v.status == "passed"} == set(properties)
 
 
-@pytest.mark.parametrize(("name", "dtype"), CORRECT.items())
+@sweep("name, dtype", [*CORRECT.items()][::2], [*CORRECT.items()])
 def test_a_correct_kernel_passes_in_its_convention(name: str, dtype: str) -> None:
     require_passed(name, dtype, "reference", "memory", "strides")
 
@@ -69,9 +70,7 @@ def test_what_is_not_offered_is_reported_and_does_not_pass() -> None:
     assert verdicts["carry"].reason == "the kernel does not take initial_states, return_final_states"
 
 
-@pytest.mark.parametrize(
-    ("name", "domain"), [("packed", ("k == v",)), ("channels_first", ("2 <= w <= 4", "d % 8 == 0"))]
-)
+@sweep("name, domain", [("channels_first", ("2 <= w <= 4", "d % 8 == 0"))], [("packed", ("k == v",))])
 def test_what_is_declined_is_found_and_reported(name: str, domain: tuple[str, ...]) -> None:
     """By `declines` and by the kernel's own error."""
     few: dict[str, Any] = {"dtypes": ["fp32"], "properties": ["reference"], "profile": "quick"}

@@ -14,6 +14,7 @@ from packproof.properties.declarations.declaration import describe_kernel
 from tests.adapters.conventions import CONVENTIONS
 from tests.adapters.test_conventions import report
 from tests.in_process import python_in
+from tests.sweeps import sweep
 from tests.test_docs import PYTHON, ROOT, check, write_files
 
 PAGE = "docs/adapters.md"
@@ -23,7 +24,7 @@ ROWS = re.findall(
 )
 
 
-@pytest.mark.parametrize("file", ["heads_first.py", "varlen.py", "padded.py", "thd.py", "in_place.py", "paged.py"])
+@sweep("file", ["padded.py", "in_place.py", "paged.py"], ["heads_first.py", "varlen.py", "thd.py"])
 def test_every_convention_of_the_page_passes(file: str, tmp_path: Path) -> None:
     source = write_files(PAGE, tmp_path)[file]
     [name] = re.findall(r"^(\w+) = adapt\(", source, re.M)

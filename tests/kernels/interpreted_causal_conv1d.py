@@ -134,6 +134,7 @@ def test_parameters_in_fp32_have_the_bits_of_each_sequence_alone() -> None:
     has_the_bits_of_each_alone(lengths, inputs | {name: normal(*inputs[name].shape) for name in PARAMETERS})
 
 
+@pytest.mark.proof
 def test_passes_opcheck() -> None:
     inputs = {name: value.requires_grad_() for name, value in sample([3, 0, 2], 3, d=2).items()}
     optional = (inputs["bias"], offsets([3, 0, 2]), inputs["initial_states"])

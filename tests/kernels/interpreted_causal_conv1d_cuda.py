@@ -74,7 +74,7 @@ def test_matches_the_reference_with_any_options() -> None:
         matches(lengths, inputs, **options)
 
 
-@sweep("seed", sample=[2, 7], rest=[0, 1, 3, 4, 5, 6, 8, 9, 10, 11])  # each form takes g++ half a second
+@sweep("seed", sample=[7], rest=[0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11])  # each form takes g++ half a second
 def test_short_sequences_have_the_bits_of_long_walks(seed: int) -> None:
     few = causal_conv1d_launch._FEW_TOKENS
     drawn = random.Random(seed)

@@ -87,6 +87,7 @@ def test_wrong_calls(call: Any, error: type[Exception], says: str) -> None:
         call()
 
 
+@pytest.mark.proof
 def test_two_workers_cannot_share_a_document() -> None:
     with pytest.raises(ArgumentError, match="2 workers cannot share a split stream"):
         list(DataLoader(PackStream([[1] * 9], 8, "split"), batch_size=None, num_workers=2))

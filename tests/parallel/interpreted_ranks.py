@@ -1,5 +1,6 @@
 """packproof's own kernels on ranks, in the interpreter: each pass in two halves, with the exchange between them."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from packproof.properties.declarations.promises import Promises
 from packproof.properties.judgement.comparison import record_comparisons
 from tests.kernels.cases import normal, offsets
 from tests.parallel.test_partition import Subject
+from tests.sweeps import sweep
 
 SEGMENTS = {"selective_scan": SCAN["segment"], "ssd": SSD["segment"]}
 HALVES: dict[str, Any] = {
@@ -41,8 +43,7 @@ def cases(op: str, judged: Subject) -> list[Case]:
     return [several, between, several.replace(lengths=(u + 2, 3), cuts=(u,))]
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.proof)])
-@pytest.mark.parametrize("op", SEGMENTS)
+@sweep("op, dtype", [("selective_scan", "float32")], [*product(SEGMENTS, ("float32", "bfloat16"))])
 def test_ranks_compute_what_one_computes(op: str, dtype: str) -> None:
     """Bit for bit where no document is on more than two ranks, and the cut is the end of a segment."""
     judged = Subject(op, ours.parallel_kernel(op, None), Promises(), dtype)

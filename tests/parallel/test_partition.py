@@ -28,6 +28,7 @@ from packproof.properties.judgement.kernel_under_test import KernelUnderTest, fi
 from packproof.properties.laws.partition import PARTITION, spans_of_ranks, with_cuts
 from packproof.properties.ops.catalogue import OPS
 from tests.parallel.own import BUGS, own
+from tests.sweeps import sweep
 
 MINIMAL: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "halo from the wrong side": ((2,), (1,)),
@@ -74,7 +75,7 @@ class Subject:
         return list(filter(self.fails, self.golden))
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@sweep("bug", [*BUGS][::2], [*BUGS])
 def test_a_planted_bug_is_detected_at_its_minimal_cut(bug: str) -> None:
     subject = Subject(BUGS[bug], own(BUGS[bug], bug), Promises())
     first = next(filter(subject.fails, subject.golden))
@@ -87,7 +88,7 @@ def test_the_same_implementations_without_a_bug_pass(op: str) -> None:
     assert Subject(op, own(op), Promises()).failing() == []
 
 
-@pytest.mark.parametrize("op", ours.OPS)
+@sweep("op", [*ours.OPS][::2], [*ours.OPS])
 def test_the_ops_of_packproof_pass_and_keep_the_bits_of_whole_documents(op: str) -> None:
     assert Subject(op, ours.parallel_kernel(op), Promises()).failing() == []
     if op == "attention, zig-zag":

@@ -12,6 +12,7 @@ from packproof.properties.judgement.kernel_under_test import KernelUnderTest, fi
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops.catalogue import OPS
 from tests.properties.linear_bugs import DELTA, LINEAR, Bug, kernel, planted
+from tests.sweeps import sweep
 
 EVERY = list(planted())
 
@@ -32,7 +33,7 @@ def violated(function: Any, op: str, lengths: tuple[int, ...], *, rich: bool, dt
     return first_violation(subject, PROPERTIES["reference"], case) is not None
 
 
-@pytest.mark.parametrize(("op", "bug"), EVERY, ids=[f"{op}: {bug.name}" for op, bug in EVERY])
+@sweep("op, bug", EVERY[::3], EVERY)
 def test_a_planted_bug_shows_at_its_smallest_layout(op: str, bug: Bug) -> None:
     assert violated(kernel(op, bug.name), op, bug.shown, rich=bug.rich)
     if bug.hidden is not None:

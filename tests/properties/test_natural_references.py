@@ -16,6 +16,7 @@ from packproof.properties.cases.drawing import draw
 from packproof.properties.declarations.promises import Promises
 from packproof.refs import join_sequences, split_sequences
 from tests.properties.natural_references import BODIES, op_of
+from tests.sweeps import sweep
 
 LAYOUTS = ((), (1,), (0, 5, 2))
 GATES = {
@@ -36,7 +37,7 @@ def worst_score(op: packproof.Op, case: Case) -> float:
     return max((float(x.max()) for x in scores if x.numel()), default=0.0)
 
 
-@pytest.mark.parametrize("name", BODIES)
+@sweep("name", [*BODIES][::2], [*BODIES])
 def test_a_natural_reference_has_a_bound_that_it_keeps(name: str) -> None:
     op = op_of(name)
     for lengths in LAYOUTS:

@@ -15,6 +15,7 @@ from packproof.properties.judgement.kernel_under_test import KernelUnderTest, fi
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops.catalogue import OPS
 from tests.properties.pool_bugs import FORMS, Bug, planted, step
+from tests.sweeps import sweep
 
 EVERY = list(planted())
 IDS = [f"{op}: {bug.name}" for op, bug in EVERY]
@@ -44,7 +45,10 @@ def check_shown(op: str, bug: Bug) -> None:
     assert found.lengths == bug.smallest, str(found)
 
 
-@pytest.mark.parametrize("bug", [bug for op, bug in EVERY if op == "ssd"], ids=lambda bug: bug.name)
+OF_SSD = [bug for op, bug in EVERY if op == "ssd"]
+
+
+@sweep("bug", OF_SSD[::2], OF_SSD)
 def test_a_planted_bug_is_shown_at_its_smallest_layout(bug: Bug) -> None:
     check_shown("ssd", bug)
 

@@ -25,6 +25,7 @@ from packproof.properties.ops.catalogue import OPS
 from tests.properties import segments, wrong
 from tests.properties.linear_bugs import DELTA, LINEAR
 from tests.properties.wrong import INCORRECT
+from tests.sweeps import sweep
 
 ON_CPU = [(k.law, k.op, k.function) for k in INCORRECT if not k.on_gpu]
 FIRST = {law: (op, function) for law, op, function in reversed(ON_CPU)}
@@ -109,7 +110,7 @@ SEGMENTS = Promises("sequence", segments.CHUNK, "fp32", state_entry="carry", seg
 CHUNKS = Promises("sequence", segments.CHUNK, "fp32", state_entry="carry")
 
 
-@pytest.mark.parametrize("name", ["reference", "packing", "carry"])
+@sweep("name", ["packing", "carry"], ["reference"])
 def test_passes_a_kernel_that_hands_over_where_it_promises(name: str) -> None:
     assert judge(name, "selective_scan", segments.right, SEGMENTS) is None
 

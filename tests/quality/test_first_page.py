@@ -14,6 +14,7 @@ from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import RunFinished, Verdict
 from packproof.harness.report.formats.terminal import TerminalReport
 from tests.quality import faulty_kernels
+from tests.sweeps import sweep
 
 _LINES, _COLUMNS = 40, 80
 _REPLAY = "packproof replay .packproof/"
@@ -63,6 +64,9 @@ FAULTS = {
 }
 
 
+SAMPLE = [*FIRST_PAGES, "tile_leak_and_wrong_gradient"]
+
+
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(str(faulty_kernels.__file__), tmp_path)
@@ -98,7 +102,7 @@ def first_page(text: str) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@sweep("name", SAMPLE, [*FAULTS])
 def test_each_fault_has_one_block_and_the_first_page_has_what_is_needed_to_mend_the_kernel(name: str) -> None:
     text, verdicts = reported(name, DTYPES.get(name, ("float32",)))
     assert text.count(" · FAILED  ") == FAULTS[name], text

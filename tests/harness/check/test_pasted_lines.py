@@ -17,6 +17,7 @@ from packproof.properties.ops import OPS
 from packproof.properties.snippets.argument_names import is_of_keys, meaning_of
 from packproof.properties.snippets.pasted_lines import PastedLines
 from packproof.properties.snippets.suggested_adapter import suggested_adapter
+from tests.sweeps import sweep
 
 KERNELS = """
 import torch
@@ -151,7 +152,7 @@ def paste(lines: str) -> None:
         file.write(lines)
 
 
-@pytest.mark.parametrize("name", ["segments", "documents", "reading", "per_sequence", "integers", "keys", "operator"])
+@sweep("name", ["reading", "keys", "operator"], ["segments", "documents", "per_sequence", "integers"])
 def test_the_adapter_for_arguments_of_other_names_works(name: str) -> None:
     op = "attention" if name == "keys" else "causal_conv1d"
     with pytest.raises(UsageError) as refused:

@@ -10,6 +10,7 @@ from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.targets.target import open_target
 from packproof.harness.report.events import RunFinished, RunStarted, Verdict
+from tests.sweeps import sweep
 
 KERNELS = """
 import packproof, torch
@@ -252,14 +253,13 @@ def test_a_module_has_the_signature_of_its_forward(name: str, law: str) -> None:
     assert "not tested for: initial_states, activation, return_final_states" in notes
 
 
-@pytest.mark.parametrize(
-    ("name", "made", "domain"),
-    [
-        ("longest", "max_seqlen", ()),
-        ("by_index", "seq_idx", ("length > 0",)),
+@sweep(
+    "name, made, domain",
+    sample=[
         ("by_position", "position_ids", ("length > 0", "slack == 0")),
         ("flash", "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k", ()),
     ],
+    rest=[("longest", "max_seqlen", ()), ("by_index", "seq_idx", ("length > 0",))],
 )
 def test_metadata_by_the_names_of_the_field_is_made(name: str, made: str, domain: tuple[str, ...]) -> None:
     op = "attention" if name == "flash" else "causal_conv1d"

@@ -103,6 +103,7 @@ def test_each_worker_of_a_run_on_cuda_is_pinned_to_a_gpu(host: Path) -> None:
     assert seen(host, *arguments, CUDA_VISIBLE_DEVICES="4,7") <= {("gw0", "4"), ("gw1", "7")}
 
 
+@pytest.mark.proof
 def test_n_auto_starts_workers_for_every_gpu(host: Path) -> None:
     """And not for every core, as xdist would, though packproof's plugin is loaded before it."""
     pytest.importorskip("xdist", reason="needs pytest-xdist")

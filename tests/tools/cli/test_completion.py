@@ -11,6 +11,7 @@ import packproof
 from packproof.cli import main
 from packproof.models import CONVENTIONS
 from tests.in_process import environment
+from tests.sweeps import sweep
 
 # What a shell sets before it asks for completions of "packproof pe", as the scripts below tell it to.
 ASKED = {
@@ -69,16 +70,18 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
     return complete
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
+@sweep(
+    "words, expected",
+    sample=[
+        (["check", "--op", "=", "rope_"], ["rope_qk", "rope_hadamard"]),
+        (["check", "fla", ":", "rop"], ["rope", "rope_qk"]),
+        (["check", "my_kernels"], []),  # bash then shows files
+    ],
+    rest=[
         (["replay", "--sh"], ["--show"]),
         (["check", "--op", "rope_"], ["rope_qk", "rope_hadamard"]),
         (["check", "m", ":", "f", "--profile", ""], ["quick", "standard", "thorough"]),
-        (["check", "fla", ":", "rop"], ["rope", "rope_qk"]),
         (["check", "torch", ":"], ["varlen_attn", "flex_attention", "jagged_sdpa", "compiled_rope", "compiled_conv1d"]),
-        (["check", "--op", "=", "rope_"], ["rope_qk", "rope_hadamard"]),
-        (["check", "my_kernels"], []),  # bash then shows files
     ],
 )
 def test_bash_completes_commands_and_values(

@@ -14,6 +14,7 @@ from packproof.cli.tried_conventions import TriedConventions
 from packproof.harness.report.events import Cell, CellFinished, Event, Failure, RunFinished, Verdict
 from packproof.models import load_module, module_request, run_module_check
 from packproof.models.subjects.conventions import CONVENTIONS
+from tests.sweeps import sweep
 
 LAYERS = """
 import torch
@@ -151,13 +152,15 @@ def test_all_conventions_of_a_llama_are_one_table(llama_events: list[Event], cap
 
 
 @pytest.mark.usefixtures("layers")
-@pytest.mark.parametrize(
-    ("name", "code", "words"),
-    [
-        ("Leaky", 1, "no convention holds; ignored: 1, refused: 17, not judged: 1"),
-        ("Deaf", 4, "no convention holds; refused: 19"),
+@sweep(
+    "name, code, words",
+    sample=[
         ("Shifted", 1, "no convention holds; differs: 1, refused: 18"),
         ("Crashes", 4, "no convention holds; refused: 17, not judged: 2"),
+    ],
+    rest=[
+        ("Leaky", 1, "no convention holds; ignored: 1, refused: 17, not judged: 1"),
+        ("Deaf", 4, "no convention holds; refused: 19"),
     ],
 )
 def test_the_last_line_and_the_exit_code_agree_if_none_holds(

@@ -55,6 +55,7 @@ def test_so_is_one_that_hides_an_installed_module_and_the_report_says_so(folder:
     assert "iniconfig:conv: iniconfig of the current folder, which comes before the installed " in done.stdout
 
 
+@pytest.mark.proof
 def test_other_files_of_the_folder_hide_nothing_from_a_kernel_elsewhere(folder: Path, tmp_path_factory) -> None:
     (folder / "safetensors.py").write_text("raise SystemExit('imported')")
     (folder / "profile.py").write_text("raise SystemExit('imported')")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sweeps import sweep
+
 OP = Path(__file__).parents[2] / "harness/rogues_op.py"
 KERNEL = "def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n"
 CHECK = ("-m", "packproof", "check", "kernel.py:scaled", "--op", f"{OP}:SCALED", "--dtype", "fp32")
@@ -45,7 +47,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("module", BROKEN)
+@sweep("module", ["triton"], [*BROKEN])
 def test_what_cannot_be_imported_is_no_failed_property(module: str, tmp_path: Path) -> None:
     kind, text = BROKEN[module]
     stubs = tmp_path / "stubs"
@@ -69,6 +71,7 @@ def test_a_check_works_where_children_are_forgotten_memory_is_limited_and_assert
     assert "every property held" in done.stdout
 
 
+@pytest.mark.proof
 def test_a_handler_of_the_calling_program_does_not_run_in_packproofs_processes(tmp_path: Path) -> None:
     """It waits for whatever has ended, packproof's processes among them, all of which are forks of the program here.
 

@@ -14,6 +14,7 @@ from packproof.harness.check.diagnosis.ties import moved_apart
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import CellFinished, Verdict
 from packproof.refs import join_sequences, split_sequences
+from tests.sweeps import sweep
 
 
 def best(x: Tensor, *, cu_seqlens: Tensor) -> Tensor:
@@ -105,7 +106,7 @@ def test_a_choice_among_equal_elements_is_the_cause_and_its_declaration_works(
     assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
 
 
-@pytest.mark.parametrize("kernel", [smallest_two, too_large, leaking, clamped, wrong_in_long_packs])
+@sweep("kernel", [too_large, wrong_in_long_packs], [smallest_two, leaking, clamped])
 def test_a_fault_that_ties_have_nothing_to_do_with_is_not_put_down_to_them(kernel: Callable[..., Tensor]) -> None:
     failure = verdict_of(kernel, BEST).failure
     assert failure is not None

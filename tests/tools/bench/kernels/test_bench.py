@@ -190,6 +190,7 @@ def test_a_pass_that_is_calm_in_one_process_has_a_time() -> None:
     assert (len(median.rows), median.noisy) == (1, ())
 
 
+@pytest.mark.proof
 def test_a_bench_in_a_process_of_its_own(tmp_path: Path) -> None:
     """It sends its document here: a verdict, which does not depend on how busy the machine is."""
     request = BenchRequest((LAYOUT,), (f"{SAMPLES}:leaky",), op="causal_conv1d", baselines=(), sizes=SIZES)

@@ -25,6 +25,7 @@ COMMAND = [sys.executable, "-m", "packproof", "bench", "ranks", "--ranks", "2"]
 WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.proof
 def test_two_ranks_judge_and_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ranks.json"
     line = "bench ranks --ranks 2 --op causal_conv1d --cases 1 --tokens 24 --json"

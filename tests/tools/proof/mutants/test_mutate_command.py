@@ -37,6 +37,7 @@ def test_an_unknown_kernel_is_answered_in_one_line(capsys: pytest.CaptureFixture
     assert "no kernel is called 'worklist'; did you mean worklists?" in capsys.readouterr().err
 
 
+@pytest.mark.proof
 def test_a_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept, file = tmp_path / "kept.jsonl", tmp_path / "run.json"
     call = ["mutate", "--op", "rope", "--kernel", "rope:_store_pairs", "--sample", "2", "--seed", "1"]
