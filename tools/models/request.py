@@ -118,7 +118,7 @@ class ModuleRequest:
         base, convention = self.subject.to_device(self.device), setting.convention
         base = base if setting.dtype == base.dtype else base.to_dtype(setting.dtype)
         subject = base.in_mode(setting.mode)
-        labels = label_form(subject.module, convention, self.labels)
+        labels, requires_loss = label_form(subject.module, convention, self.labels), self.labels != "auto"
         if self.layouts or self.layouts_with_padding:
             return Trial(
                 subject,
@@ -128,11 +128,19 @@ class ModuleRequest:
                 self.layouts,
                 layouts_with_padding=self.layouts_with_padding,
                 labels=labels,
+                requires_loss=requires_loss,
             )
         padded = tuple(padded_layouts(subject.module, between_documents=convention.padding == "between"))
         if setting.mode.compiled:
             return Trial(
-                subject, base, convention, self.seed, _COMPILED_LAYOUTS, layouts_with_padding=padded[:1], labels=labels
+                subject,
+                base,
+                convention,
+                self.seed,
+                _COMPILED_LAYOUTS,
+                layouts_with_padding=padded[:1],
+                labels=labels,
+                requires_loss=requires_loss,
             )
         most_tokens, first_setting = _MOST_TOKENS[self.profile], self.settings()[0]
         is_first = (setting.mode, setting.dtype) == (first_setting.mode, first_setting.dtype)
@@ -146,6 +154,7 @@ class ModuleRequest:
             many_documents(most_tokens),
             padded,
             labels,
+            requires_loss,
         )
 
 

@@ -211,3 +211,23 @@ class GradientLostInCast(Mix):
         else:
             x = nn.functional.linear(x, self.proj.weight)
         return super().forward(x, cu_seqlens)
+
+
+class Adapter(Mix):
+    """Low rank beside a frozen matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj.requires_grad_(False)
+        self.low, self.high = nn.Parameter(torch.randn(2, WIDTH)), nn.Parameter(torch.randn(WIDTH, 2))
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        return super().forward(x, cu_seqlens) + x @ self.low.mT @ self.high.mT
+
+
+def adapted() -> Stack:
+    """Only the second layer's adapter needs gradients."""
+    model = Stack(Adapter).requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.endswith((".low", ".high")))
+    return model

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from packproof.base.errors import UsageError
 from packproof.harness.report.events import RunFinished, Verdict
@@ -107,6 +108,18 @@ def test_num_items_in_batch() -> None:
     text = lines_of(verdict_of_loss(NamedItems(losses.mean_by_items), "hf_position_ids"))
     assert text.startswith("with num_items_in_batch:\nthe loss is not the sum of the documents' losses")
     assert "it is the mean over tokens" in text
+
+
+def test_labels_of_another_kind() -> None:
+    """One for a whole sequence, as a classifier takes them: no loss of tokens can be asked for."""
+
+    def of_sequence(logits: Tensor, labels: Tensor, cu_seqlens: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(logits[-1:], labels[:1])[None].expand(3, 3)
+
+    asked = verdict_of_loss(LanguageModel(of_sequence))
+    assert asked.status == "skipped"
+    assert asked.reason.startswith("the module refused: loss: forward took labels and returned dict without one")
+    assert verdict_of_loss(LanguageModel(of_sequence), labels="every").status == "inconclusive"
 
 
 def test_a_model_without_labels_is_not_asked() -> None:

@@ -93,6 +93,13 @@ def test_a_fault_of_one_mode(make: Callable[[], nn.Module], mode: str, tensor: s
     assert any(line.startswith(culprit) for line in verdict.failure.lines), verdict.failure.lines
 
 
+def test_adapters_of_a_frozen_model() -> None:
+    plain, reentrant = verdicts_of_modes(steps.adapted(), "checkpointing", "reentrant")
+    assert plain.status == "passed"
+    assert reentrant.failure
+    assert reentrant.failure.lines[-1].startswith("reentrant recomputation gives a layer no gradient")
+
+
 def test_accumulation_that_is_normalised_by_packs() -> None:
     [verdict] = verdicts_of_modes(NamedItems(losses.by_count), "accumulation", convention="hf_position_ids")
     assert verdict.failure

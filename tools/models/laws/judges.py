@@ -49,6 +49,8 @@ class Trial:
     """Layouts with padding."""
     labels: str = ""
     """The form of labels for a loss; "" if the module takes none."""
+    requires_loss: bool = False
+    """Whether the user named the labels: a module that refuses them is not judged then, and else is not asked."""
 
     def with_first_layout(self, lengths: Lengths) -> "Trial":
         """The same trial with this layout first, unless it has many documents."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from packproof.base.reductions import SUM, Reduction
-from packproof.harness.report import Cell, Failure
-from packproof.models.laws.judges import Judgement, Shrinker, Trial, equality_verdict, verdict_of
+from packproof.harness.report import Cell, Failure, Status
+from packproof.models.laws.judges import REFUSED, Judgement, Shrinker, Trial, equality_verdict, verdict_of
 from packproof.models.laws.loss_comparison import LOSS_REDUCTIONS, LossComparison, PackedLoss
 from packproof.models.laws.losses import EVERY, FIRST_IGNORED, IGNORED_LABEL, LossOfPack
 from packproof.models.subjects.pack import Lengths, shrink_lengths
@@ -17,6 +17,9 @@ CROSSING_LABEL = "label"  # the tensor of a failure by a label that crosses
 def loss(trial: Trial, cell: Cell) -> Judgement:
     """No label crosses; the loss is a reduction of the documents' losses, and its gradients are theirs by shares."""
     question = LossOfPack(trial.subject, trial.convention, trial.labels, trial.seed)
+    if refusal := question.refusal():
+        status: Status = "inconclusive" if trial.requires_loss else "skipped"
+        return Judgement(verdict_of(cell, status, 0, f"{REFUSED}{refusal}"))
     packed_loss = PackedLoss.at_two_precisions(question)
     if reason := packed_loss.inconclusive_reason():
         return Judgement(verdict_of(cell, "inconclusive", 0, reason))

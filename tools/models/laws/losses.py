@@ -86,6 +86,17 @@ class LossOfPack:
             labels[[pack.rows(j).start for j in range(len(pack.lengths))]] = IGNORED_LABEL
         return labels.to(self.subject.device)
 
+    def refusal(self) -> str:
+        """Why the module returns no loss even of one document alone, "" if it does: its labels are others."""
+        subject = self._untouched_subject
+        pack = subject.pack(FIRST_LENGTHS[:1])
+        try:
+            with torch.no_grad():
+                self(subject, pack, pack, slice(None), self.labels(pack))
+        except ModuleRefused as refusal:
+            return str(refusal)
+        return ""
+
     def with_items(self, items: int) -> "LossOfPack":
         return replace(self, items=items)
 
@@ -108,10 +119,9 @@ class LossOfPack:
         embedding = next((m for m in self.subject.module.modules() if isinstance(m, nn.Embedding)), None)
         sizes = [embedding.num_embeddings] if embedding else []
         pack = self.subject.pack(FIRST_LENGTHS)
-        module_copy = replace(self.subject, module=copy.deepcopy(self.subject.module))  # a call may leave a state
         try:
             with torch.no_grad():
-                out = module_copy.call(self.subject.input(pack.tokens, self.seed), self.convention, pack)
+                out = self._untouched_subject.call(self.subject.input(pack.tokens, self.seed), self.convention, pack)
             sizes += [out.shape[-1]] if out.dim() > 1 else []
         except ModuleRefused:  # it returns a loss alone, or needs labels
             pass
@@ -120,6 +130,11 @@ class LossOfPack:
                 "labels: neither an output along tokens nor an nn.Embedding tells how many classes there are"
             )
         return min(sizes)
+
+    @property
+    def _untouched_subject(self) -> Subject:
+        """A copy of the module: a call may leave a state."""
+        return replace(self.subject, module=copy.deepcopy(self.subject.module))
 
     def _label_arguments(self, labels: Tensor, pack: Pack) -> dict[str, Any]:
         arguments = {"labels": labels}

@@ -12,11 +12,17 @@ from packproof.models.subjects.subject import ModuleRefused
 
 _MOST_LAYOUTS = 3
 _LARGEST_TOLERANCE = 0.1
+_REENTRANT_HINT = (
+    "reentrant recomputation gives a layer no gradient if none of its inputs needs one: let the output of the "
+    "embedding need one, or recompute with use_reentrant=False"
+)
 
 
 def modes(trial: Trial, cell: Cell) -> Judgement:
     """Compare steps over a few packs, and shrink a failure."""
     question = LossOfPack(trial.base, trial.convention, trial.labels, trial.seed) if trial.labels else None
+    if question and not trial.requires_loss and question.refusal():
+        question = None
     objective = StepObjective(trial.base, trial.convention, trial.seed, question)
     comparison = ModeComparison(trial.base, trial.subject.mode, objective)
     inconclusive_reasons, examples = list[str](), 0
@@ -28,13 +34,8 @@ def modes(trial: Trial, cell: Cell) -> Judgement:
                     verdict_of(cell, "failed", examples, failure=_failure(comparison, lengths, pair, examples))
                 )
             inconclusive_reasons += [d.inconclusive_reason for d in pair.differences if d.inconclusive_reason]
-    return Judgement(equality_verdict(cell, examples, inconclusive_reasons, 0, _notes(trial)))
-
-
-def _notes(trial: Trial) -> list[str]:
-    if trial.labels:
-        return []
-    return ["by its outputs: forward takes no labels"]
+    notes = [] if question else ["by its outputs: forward takes no labels"]
+    return Judgement(equality_verdict(cell, examples, inconclusive_reasons, 0, notes))
 
 
 def _failing_pair(comparison: ModeComparison, pack: Pack) -> StepPair | None:
@@ -55,7 +56,9 @@ def _failure(comparison: ModeComparison, lengths: Lengths, pair: StepPair, examp
     difference = smallest_pair.first_failure
     assert difference
     condition = [f"{smallest_pair.condition}:"] if smallest_pair.condition else []
-    lines = (*condition, str(difference), *_module_lines(comparison, smallest_pair, difference))
+    is_lost = comparison.mode.variant == "reentrant" and difference.max_difference == difference.scale
+    hint = [_REENTRANT_HINT] if is_lost and difference.name.startswith(GRADIENT_OF) else []
+    lines = (*condition, str(difference), *_module_lines(comparison, smallest_pair, difference), *hint)
     return Failure(smallest_lengths, difference.name, lines, example, shrinker.attempts)
 
 
