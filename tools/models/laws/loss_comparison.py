@@ -184,6 +184,6 @@ def _loss_lines(runs: PackedRuns, counts: Sequence[int], agreeing: Sequence[Redu
     if agreeing:
         return [*lines, f"it is the {' and the '.join(agreeing)}"]
     tokens, divisor = sum(counts), sum(counts[j] * losses[j] for j in counted) / (packed or float("nan"))
-    if abs(divisor - round(divisor)) < 1e-4 * divisor and round(divisor) != tokens:
+    if abs(divisor - round(divisor)) < 1e-6 * divisor and round(divisor) != tokens:
         lines.append(f"it is the sum over tokens divided by {round(divisor)}, where {tokens} labels count")
     return lines

@@ -8,7 +8,7 @@ from packproof.harness.report import Cell, Failure, Status
 from packproof.models.laws.judges import REFUSED, Judgement, Shrinker, Trial, equality_verdict, verdict_of
 from packproof.models.laws.loss_comparison import LOSS_REDUCTIONS, LossComparison, PackedLoss
 from packproof.models.laws.losses import EVERY, FIRST_IGNORED, IGNORED_LABEL, LossOfPack
-from packproof.models.subjects.pack import Lengths, shrink_lengths
+from packproof.models.subjects.pack import Lengths, Pack, shrink_lengths
 from packproof.models.subjects.subject import ModuleRefused
 
 CROSSING_LABEL = "label"  # the tensor of a failure by a label that crosses
@@ -23,22 +23,24 @@ def loss(trial: Trial, cell: Cell) -> Judgement:
     packed_loss = PackedLoss.at_two_precisions(question)
     if reason := packed_loss.inconclusive_reason():
         return Judgement(verdict_of(cell, "inconclusive", 0, reason))
-    reductions, inconclusive_reasons, ties, examples = LOSS_REDUCTIONS, list[str](), 0, 0
-    for lengths in trial.layouts:
-        examples += 1
-        pack = trial.subject.pack(lengths)
-        if packed_loss.crossing_document(pack):
-            return Judgement(
-                verdict_of(cell, "failed", examples, failure=_crossing_failure(packed_loss, lengths, examples))
-            )
-        comparison = packed_loss.compare(pack, reductions)
+    for number, lengths in enumerate(trial.layouts, 1):
+        if packed_loss.crossing_document(trial.subject.pack(lengths)):
+            failure = _crossing_failure(packed_loss, lengths, number)
+            return Judgement(verdict_of(cell, "failed", number, failure=failure))
+    reductions, inconclusive_reasons, ties, examples, long_notes = LOSS_REDUCTIONS, list[str](), 0, 0, list[str]()
+
+    def compare(pack: Pack) -> LossComparison:
+        return packed_loss.compare(pack, reductions)
+
+    for lengths, comparison in trial.measured_layouts(trial.layouts, compare, long_notes):
+        examples, ties = examples + 1, ties + comparison.ties
         if comparison.first_failure:
             failure = _reduction_failure(packed_loss, lengths, reductions, comparison, examples)
             return Judgement(verdict_of(cell, "failed", examples, failure=failure))
-        inconclusive_reasons += comparison.inconclusive_reasons
-        ties += comparison.ties
+        is_long = lengths in trial.long_layouts  # rounding adds up in one: it need not be judged
+        (long_notes if is_long else inconclusive_reasons).extend(comparison.inconclusive_reasons)
         reductions = tuple(r for r in reductions if r in comparison.reductions) or reductions
-    notes = [*_reduction_notes(packed_loss, reductions), *_label_notes(packed_loss)]
+    notes = [*_reduction_notes(packed_loss, reductions), *long_notes, *_label_notes(packed_loss)]
     if not packed_loss.is_per_token:
         item_failure, item_notes = _judge_items(packed_loss, trial.layouts[0], examples)
         if item_failure:

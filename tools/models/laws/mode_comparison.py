@@ -78,6 +78,8 @@ class ModeComparison:
             return torch.float32, torch.bfloat16
         pack, objective = self.base.pack(FIRST_LENGTHS), self.objective
         x = self.base.input(pack.tokens, objective.seed)
+        if objective.question:
+            objective.question.labels(pack)  # their number comes of a call in the module's own precision
 
         def call(subject: Subject) -> Tensor:
             return objective.value(subject, pack, pack, slice(None), cast(x, subject))[1]

@@ -125,8 +125,9 @@ def _disable_dropout(module: nn.Module) -> None:
 def _enable_checkpointing(module: nn.Module, mode: Mode) -> None:
     """The module's own recomputation, or one around each layer of its lists."""
     is_reentrant, is_selective = mode.variant == "reentrant", mode.variant == "selective"
-    if is_reentrant and hasattr(module, "enable_input_require_grads"):
-        module.enable_input_require_grads()  # as trainers do, for layers below which all is frozen
+    require_input_gradients = getattr(module, "enable_input_require_grads", None)
+    if is_reentrant and require_input_gradients:
+        require_input_gradients()  # as trainers do, for layers below which all is frozen
     enable = getattr(module, "gradient_checkpointing_enable", None)
     if enable is not None and getattr(module, "supports_gradient_checkpointing", True) and not is_selective:
         enable({"use_reentrant": is_reentrant})
