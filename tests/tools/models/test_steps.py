@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from packproof.base.names import MODES
 from packproof.harness.report.events import RunFinished, Verdict
@@ -50,14 +50,24 @@ def test_correct_models_pass_in_all_modes(seed: int) -> None:
         assert_passes_in_all_modes(model, "hf_position_ids")
 
 
+class Doubled(Counted):
+    """Its head is another one once it is compiled."""
+
+    def forward(self, input_ids: Tensor, seq_idx: Tensor) -> Tensor:
+        return super().forward(input_ids, seq_idx) * (2 if torch.compiler.is_compiling() else 1)
+
+
 @pytest.mark.proof  # it compiles
-def test_a_correct_model_passes_compiled() -> None:
+@pytest.mark.parametrize(("model", "status"), [(Counted, "passed"), (Doubled, "failed")])
+def test_a_compiled_model(model: type[Counted], status: str) -> None:
     request = module_request(
-        Counted(), convention="seq_idx", modes=["train"], compiled=True, profile="quick", records=False
+        model(), convention="seq_idx", modes=["train"], compiled=True, profile="quick", records=False
     )
     *_, end = run_module_check(replace(request, layouts=LAYOUTS, laws=("modes",)))
     assert isinstance(end, RunFinished)
-    assert [v.status for v in end.verdicts] == ["passed"], end
+    [verdict] = end.verdicts
+    assert verdict.status == status, verdict
+    assert verdict.failure is None or verdict.failure.tensor == "output"
 
 
 MIXER = "first module that differs from plain training: layers.1.mixer"
