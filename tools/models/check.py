@@ -71,8 +71,8 @@ def check_module(
     output: the name of the output along tokens, or a function that picks it from what forward returns. None takes
         `logits`, `last_hidden_state` or the first tensor.
     redraw: whether matrices get random values, since freshly initialised ones let little through. False keeps yours.
-    mode: "eval", "train" (without dropout), "checkpointing" or "selective" (training with recomputation), or a mode of
-        a training step, "reentrant", "accumulation", "autocast" or "frozen"; or several of them.
+    mode: "eval", "train" (without dropout), "checkpointing" (training with recomputation), or one of a training step:
+        "selective", "reentrant", "accumulation", "autocast", "frozen"; or several of them.
     attention: an implementation of transformers, such as "eager", or several.
     dtypes: "fp32" and so on, one or several. None keeps the module's own.
     compiled: run it through torch.compile.

@@ -171,8 +171,8 @@ def test_the_matrix_has_what_the_module_admits_and_says_what_not() -> None:
     plain, compiled = [str(m) for m in modes if not m.compiled], [str(m) for m in modes if m.compiled]
     assert plain == [
         *("", "train", "checkpointing", "selective", "reentrant", "accumulation", "autocast", "frozen"),
-        *("eager", "eager, train", "eager, checkpointing", "eager, selective"),
-        *("flex_attention", "flex_attention, train", "flex_attention, checkpointing", "flex_attention, selective"),
+        *("eager", "eager, train", "eager, checkpointing"),
+        *("flex_attention", "flex_attention, train", "flex_attention, checkpointing"),
     ]
     assert compiled == ["train, compiled", "eager, train, compiled", "flex_attention, train, compiled"]
     assert "flash_attention_2: not run: ImportError: flash_attention_2 is not installed" in notes

@@ -48,7 +48,7 @@ class Mode:
     def from_name(cls, name: str, attention: str = "", *, compiled: bool = False) -> "Mode":
         """The mode of a name in MODES; checkpointing implies training. Raises UsageError."""
         require_known("mode", name, MODES)
-        variant = name if name == "selective" or name in STEP_MODES else ""
+        variant = name if name in STEP_MODES else ""
         return cls(attention, name != "eval", name in _RECOMPUTING, compiled, variant)
 
     @classmethod
