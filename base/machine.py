@@ -14,8 +14,12 @@ _RESERVE = 1 << 28  # bytes for what runs beside
 
 
 def available_cores() -> int:
-    """How many cores this process may use: fewer than the machine has, in a container or under `taskset`."""
-    return len(os.sched_getaffinity(0))
+    """How many cores this process may use: fewer than the machine has, in a container or under `taskset`.
+
+    The workers of pytest-xdist share them: with more processes than cores, each check starts as many kernels anew.
+    """
+    workers = os.environ.get("PYTEST_XDIST_WORKER_COUNT", "")
+    return max(len(os.sched_getaffinity(0)) // (int(workers) if workers.isdecimal() else 1), 1)
 
 
 def seconds_waited() -> float:

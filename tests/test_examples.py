@@ -39,6 +39,7 @@ def code_of_lost_exp() -> list[str]:
     return [text for kind, text in notebook_cells(ROOT / "examples/lost_exp.py") if kind == "code"]
 
 
+@pytest.mark.proof
 def test_the_lost_exponential_is_found_and_repaired(tmp_path: Path) -> None:
     """Of the repaired kernel one pack is tried here, in which the bug showed; the check of it is a proof."""
     *before, last = code_of_lost_exp()

@@ -60,6 +60,7 @@ def test_an_incorrect_kernel_fails_in_its_convention(name: str, lengths: list[in
     assert f"lengths {lengths} " in str(caught.value)
 
 
+@pytest.mark.proof
 def test_what_is_not_offered_is_reported_and_does_not_pass() -> None:
     few: dict[str, Any] = {"properties": ("carry", "reference"), "dtypes": ("float32",), "profile": "quick"}
     events = list(run_check(CheckRequest(f"{KERNELS}:batched", **few)))

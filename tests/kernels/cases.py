@@ -2,9 +2,10 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -20,9 +21,22 @@ ABOUT_THE_OP = ("test_passes_opcheck", "test_compiles_in_one_graph", "test_refus
 """Tests that do not depend on which kernels compute the op."""
 
 
-def borrowed_tests(module: ModuleType, *, except_for: Sequence[str]) -> dict[str, Callable[..., None]]:
-    """The tests of a module, to be run in another module."""
-    return {name: value for name, value in vars(module).items() if name.startswith("test_") and name not in except_for}
+def borrowed_tests(
+    module: ModuleType, *, except_for: Sequence[str], proofs: Sequence[str] = ()
+) -> dict[str, Callable[..., None]]:
+    """The tests of a module, to be run in another module.
+
+    proofs: those that only `make proof` runs there: g++ compiles each form for half a second.
+    """
+    tests = {name: x for name, x in vars(module).items() if name.startswith("test_") and name not in except_for}
+    return {name: _as_proof(test) if name in proofs else test for name, test in tests.items()}
+
+
+def _as_proof(test: Any) -> Any:
+    """A copy of a test: a mark on the test itself would be there in its own module, too."""
+    copy = FunctionType(test.__code__, test.__globals__, test.__name__, test.__defaults__, test.__closure__)
+    copy.__dict__.update(test.__dict__)
+    return pytest.mark.proof(copy)
 
 
 def offsets(lengths: Sequence[int], dtype: torch.dtype = torch.int32) -> Tensor:

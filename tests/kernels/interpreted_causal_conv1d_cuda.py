@@ -37,6 +37,11 @@ globals().update(
             "test_has_the_bits_of_each_sequence_alone",  # as test_does_not_depend_on_the_pack
             *ABOUT_THE_OP,
         ],
+        proofs=[
+            "test_parameters_in_fp32_are_read_and_differentiated_as_such",
+            "test_keeps_nan_in_its_sequence",
+            "test_refuses_a_second_gradient",
+        ],
     )
 )
 
@@ -63,6 +68,7 @@ def test_matches_the_reference_on_every_layout() -> None:
         matches(lengths, sample(lengths, 4, d=8), **STATES)
 
 
+@pytest.mark.proof
 def test_matches_the_reference_with_any_options() -> None:
     lengths = [WINDOW + 1, 0, 1, 2]
     for chosen in range(16):

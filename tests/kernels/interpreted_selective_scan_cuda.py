@@ -33,7 +33,12 @@ emulator.install()
 from tests.kernels import interpreted_selective_scan  # noqa: E402  (its tests follow the sizes above)
 from tests.kernels.interpreted_selective_scan import STATES, matches, sample  # noqa: E402
 
-globals().update(borrowed_tests(interpreted_selective_scan, except_for=ABOUT_THE_OP))
+PROOFS = (
+    "test_matches_the_reference_with_any_options",
+    "test_matches_the_reference_in_blocks_of_channels_states_and_groups",
+    "test_continues_from_its_final_states",
+)
+globals().update(borrowed_tests(interpreted_selective_scan, except_for=ABOUT_THE_OP, proofs=PROOFS))
 
 
 def test_matches_the_reference_around_its_batches() -> None:

@@ -81,6 +81,7 @@ for call in (
     assert tool == convolution
 
 
+@pytest.mark.proof
 def test_debugging_tools_repair_the_interpreter_for_a_third_party_kernel(tmp_path: Path) -> None:
     """In the process that runs it, also for a closure; nothing else in packproof has repaired it there."""
     (tmp_path / "scale.py").write_text(SCALED)

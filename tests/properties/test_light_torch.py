@@ -51,6 +51,7 @@ class Seen(DispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.proof
 def test_neither_the_compiler_nor_sympy_is_imported() -> None:
     done = subprocess.run([sys.executable, "-c", IN_ONE_PROCESS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -64,6 +64,7 @@ def test_budgets_are_numbers_and_far_from_what_they_judge(op: Op) -> None:
             assert (allowed <= 0.01 * value.square().mean().sqrt() + 1e-9).double().mean() > 0.5, key
 
 
+@pytest.mark.proof
 def test_a_running_sum_is_found_out_and_told_the_domain_without_them() -> None:
     options: dict[str, Any] = {"device": "cpu", "dtypes": ["fp32"], "properties": ["reference"], "profile": "quick"}
     with pytest.raises(packproof.CheckFailed) as failed:

@@ -133,6 +133,7 @@ def test_a_given_state_that_enters_otherwise_than_one_handed_over_shows_at_a_seg
     assert judge("carry", "selective_scan", segments.folds_the_first_only, SEGMENTS) is not None
 
 
+@pytest.mark.proof
 def test_on_a_gpu_a_gradient_is_a_sum_over_thousands_of_tokens() -> None:
     """The small packs, which are all that a CPU has time for, would pass it."""
     promises = Promises()

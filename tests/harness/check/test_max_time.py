@@ -153,6 +153,7 @@ def test_counterexamples_are_tried_in_a_quarter_of_the_time_that_the_run_took() 
     assert [trial_seconds(run_seconds) for run_seconds in (1.0, 10.0, 100.0)] == [2.0, 2.5, 25.0]
 
 
+@pytest.mark.proof
 def test_what_had_its_share_goes_on_with_what_others_do_not_need() -> None:
     """In the same process, from where it was."""
     source = """

@@ -91,6 +91,7 @@ def test_one_that_does_not_hold_is_reported_and_does_not_count(
     assert str(answer).startswith(f"{MEANINGS[broken]}: does not hold (fp32), smallest lengths {lengths}")
 
 
+@pytest.mark.proof
 def test_strict_makes_them_count(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     only = {**REQUEST, "properties": ["isolation"]}
     with pytest.raises(CheckFailed, match="isolation"):

@@ -145,6 +145,7 @@ def test_it_ends_by_the_clock_where_that_was_asked(clock: Clock) -> None:
 SPINS = "print(flush=True)\nwhile True: pass"
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("work", [SPINS, f"subprocess.run([sys.executable, '-c', {SPINS!r}])"], ids=["itself", "below"])
 def test_what_a_thread_waits_counts_as_in_a_backward_pass_on_a_gpu(work: str) -> None:
     thread = f"def work():\n{textwrap.indent(work, '    ')}\nthreading.Thread(target=work).start()"

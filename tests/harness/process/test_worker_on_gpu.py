@@ -70,6 +70,7 @@ def test_triton_is_compiled_on_a_gpu(make_call: Make) -> None:
     torch.testing.assert_close(result.outputs["y"][0], x[0] * weight[:, 1])
 
 
+@pytest.mark.proof
 def test_workers_on_a_gpu_inherit_the_hash_of_triton() -> None:
     script = (
         "from packproof.harness.process.zygote import prepare_imports; prepare_imports()\n"

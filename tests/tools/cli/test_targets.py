@@ -48,6 +48,7 @@ def test_a_module_of_the_current_folder_is_found(capsys: pytest.CaptureFixture[s
     assert "comes before" not in out
 
 
+@pytest.mark.proof
 def test_so_is_one_that_hides_an_installed_module_and_the_report_says_so(folder: Path) -> None:
     (folder / "iniconfig.py").write_text(KERNELS)  # pytest's, which neither torch nor packproof imports
     done = command(folder, "check", "iniconfig:conv", *FEW)

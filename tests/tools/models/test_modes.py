@@ -237,6 +237,7 @@ class Layer(torch.nn.Module):
 """
 
 
+@pytest.mark.proof
 def test_a_leak_of_the_fallback_alone(tmp_path: Path) -> None:
     (tmp_path / "layers.py").write_text(FALLBACK)
     (tmp_path / "causal_conv1d.py").write_text("")

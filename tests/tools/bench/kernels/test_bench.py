@@ -88,6 +88,7 @@ def test_a_kernel_that_fails_only_at_the_timed_layout_gets_a_verdict_too(name: s
     assert not wrong.passes
 
 
+@pytest.mark.proof
 def test_what_a_kernel_does_not_take_is_left_out_and_the_row_says_so() -> None:
     proofs, results = bench("takes_no_bias", "correct")
     assert {proof.setting for proof in proofs} == {"d=3 w=2, activation=silu, without bias"}
