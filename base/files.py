@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packproof.base.errors import PackproofError, UsageError
-from packproof.base.text import printable
+from packproof.base.wording import printable
 
 _MOST_BYTES = 64 << 20
 _MOST_PROBLEM = 300  # characters

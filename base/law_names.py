@@ -61,4 +61,9 @@ MODULE_LAWS: Mapping[str, str] = {
     ),
     "packing": "Outputs are those of the documents alone; gradients of parameters are the sum over the documents.",
     "padding": "What rows of no document hold changes no document and no gradient, and no NaN comes of them.",
+    "loss": (
+        "No label crosses a boundary. The loss is a reduction of the documents' losses, and its gradients are theirs, "
+        "each times its share."
+    ),
+    "modes": "A training step in this mode has the losses, gradients and buffers of one in plain train mode.",
 }

@@ -17,7 +17,10 @@ SLACK = "slack"  # the finding of rows past the last sequence, reported like a p
 REDUCTIONS = ("sum", "mean over tokens", "mean over sequences", "maximum")  # over a pack, as `Op.reductions` has them
 TOOLS = ("memcheck", "racecheck", "initcheck")  # of NVIDIA's compute-sanitizer
 _MOST_TEXT = 300  # characters of names in one message
-MODES = ("eval", "train", "checkpointing")
+STEP_MODES = ("selective", "reentrant", "accumulation", "autocast", "frozen")  # of a whole training step of a model
+MODES = ("eval", "train", "checkpointing", *STEP_MODES)
+LABEL_FORMS = ("every", "first_ignored", "shifted")  # of the labels for a loss of a model
+LABELS = ("auto", *LABEL_FORMS, "none")
 ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")  # of transformers
 CONVENTIONS = (
     "hf_position_ids",

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from packproof.base.axes import parse
 from packproof.base.law_names import LAWS
 from packproof.base.names import SLACK, short_dtype
-from packproof.base.text import printable
 from packproof.base.tuned import merge_tuned
+from packproof.base.wording import printable
 from packproof.harness.check.diagnosis.explain import FailureExplanation, SmallestFailure, explain
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.shrink import shrink

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from packproof.base.machine import available_cores
 from packproof.base.names import COMPILE
-from packproof.base.text import printable
+from packproof.base.wording import printable
 from packproof.harness.check.notes import feature_notes, release_notes
 from packproof.harness.check.partition import Unit, divide
 from packproof.harness.check.request import CheckRequest

@@ -14,7 +14,7 @@ from packproof.base.errors import ArgumentError, UsageError, checked_call
 from packproof.base.files import damaged_error
 from packproof.base.names import DEVICES, require_known, short_dtype
 from packproof.base.signatures import SIGNATURES
-from packproof.base.text import printable
+from packproof.base.wording import printable
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.request import CheckRequest, resolve_property
 from packproof.harness.check.targets.target import open_target

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from packproof.base.errors import FaultKind, KernelFault, PackproofError, UsageError
 from packproof.base.records import RecordError, from_json
-from packproof.base.text import printable
 from packproof.base.tuned import Tuned
+from packproof.base.wording import printable
 from packproof.properties.calling import (
     Call,
     FailedCompilation,

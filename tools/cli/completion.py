@@ -11,7 +11,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from packproof.adapters.peers import PEERS
 from packproof.base.law_names import LAWS
-from packproof.base.names import ATTENTION, COMPILE, CONVENTIONS, DEVICES, MODES, SHORT_DTYPES, TOOLS
+from packproof.base.names import ATTENTION, COMPILE, CONVENTIONS, DEVICES, LABELS, MODES, SHORT_DTYPES, TOOLS
 from packproof.base.signatures import SIGNATURES
 from packproof.harness.check import PROFILES
 
@@ -29,6 +29,7 @@ _VALUES: Mapping[str, Sequence[str]] = {
     "profile": tuple(PROFILES),
     "sanitizer": TOOLS,
     "mode": MODES,
+    "labels": LABELS,
     "attention": ATTENTION,
     "convention": CONVENTIONS,
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packproof.base.errors import PackproofError, UsageError
 from packproof.base.files import WriteError
-from packproof.base.text import printable
+from packproof.base.wording import printable
 from packproof.harness.report import CellFinished, Event, RunFinished, Verdict, formats
 
 SUCCESS, FAILED, WRONG_CALL, INTERNAL_ERROR, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from packproof.base.errors import UsageError
-from packproof.base.names import ATTENTION, DEVICES, MODES, parse_dtypes, require_known, split_names
+from packproof.base.names import ATTENTION, DEVICES, LABELS, MODES, parse_dtypes, require_known, split_names
 from packproof.cli.ending import SUCCESS, exit_code, file_reports, follow
 from packproof.cli.printing import section
 from packproof.cli.usage import seed_option
@@ -45,7 +45,10 @@ def model(
     ] = None,
     mode: Annotated[
         list[str] | None,
-        typer.Option(help="eval, train (without dropout), checkpointing; comma-separated  [default: eval]"),
+        typer.Option(
+            help="eval, train (without dropout), checkpointing, selective, reentrant, accumulation, autocast, frozen; "
+            "comma-separated  [default: eval]"
+        ),
     ] = None,
     attention: Annotated[
         list[str] | None,
@@ -66,6 +69,13 @@ def model(
     details: Annotated[
         bool, typer.Option("--details", help="reasons in full, and each failure below the table of all conventions")
     ] = False,
+    labels: Annotated[
+        str,
+        typer.Option(
+            help="labels for the loss: every, first_ignored (-100 at the first token of each document), shifted "
+            "(as shift_labels), none; auto takes those of the convention if forward takes labels"
+        ),
+    ] = "auto",
     profile: Annotated[str, typer.Option(help="how long the documents are: quick, standard or thorough")] = "standard",
     timeout: Annotated[
         float, typer.Option(help="seconds that one property of one setting may take", min=0.001, max=86_400)
@@ -92,6 +102,7 @@ def model(
         require_known("mode", name, MODES)
     for name in split_names(attention):
         require_known("attention", name, ATTENTION)
+    require_known("labels", labels, LABELS)
     if matrix and (mode or attention or compile):
         raise UsageError("--matrix: it has every mode and attention, and torch.compile; leave out the options for them")
     dtype_names = parse_dtypes(dtype)
@@ -131,6 +142,7 @@ def model(
         target=target,
         device=device,
         timeout=timeout,
+        labels=labels,
     )
     files, events = file_reports(json=json, junit=junit, html=html), run_module_check(request, in_own_processes=True)
     if request.explicit:

@@ -7,8 +7,6 @@ from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.models.check import check_module, run_module_check
-    from packproof.models.conventions import CONVENTIONS, Convention, find_convention
-    from packproof.models.fast_kernels import hide_packages
     from packproof.models.guard import guard
     from packproof.models.outcomes import (
         ConventionOutcome,
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
     )
     from packproof.models.replay import replay
     from packproof.models.request import module_request
+    from packproof.models.subjects.conventions import CONVENTIONS, Convention, find_convention
+    from packproof.models.subjects.fast_kernels import hide_packages
     from packproof.models.target import load_module
 
 __all__ = [
@@ -49,8 +49,8 @@ export(
     sys.modules[__name__],
     {
         "packproof.models.check": ("check_module", "run_module_check"),
-        "packproof.models.conventions": ("CONVENTIONS", "Convention", "find_convention"),
-        "packproof.models.fast_kernels": ("hide_packages",),
+        "packproof.models.subjects.conventions": ("CONVENTIONS", "Convention", "find_convention"),
+        "packproof.models.subjects.fast_kernels": ("hide_packages",),
         "packproof.models.guard": ("guard",),
         "packproof.models.outcomes": (
             "ConventionOutcome",

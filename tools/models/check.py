@@ -25,12 +25,13 @@ from packproof.harness.report import (
 )
 from packproof.harness.report.wording import failure_texts
 from packproof.interpreter import repair_if_used
-from packproof.models.conventions import Convention
-from packproof.models.judges import JUDGES, REFUSED, Judgement, Trial, verdict_of
-from packproof.models.modes import CannotRun, Mode
+from packproof.models.laws.catalogue import JUDGES
+from packproof.models.laws.judges import REFUSED, Judgement, Trial, verdict_of
 from packproof.models.outcomes import holding_conventions, outcome_lines, outcomes_of
 from packproof.models.request import ModuleRequest, ModuleSetting, module_request
-from packproof.models.subject import (
+from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.modes import CannotRun, Mode
+from packproof.models.subjects.subject import (
     MakeInput,
     ModuleRefused,
     NoGradient,
@@ -39,6 +40,7 @@ from packproof.models.subject import (
 )
 
 _NOT_ISOLATED = "its documents are not isolated"
+_SKIPPED_AFTER_LEAK = ("padding", "loss")
 _LEAK = "leak"  # the cause of what fails in a setting whose documents are not isolated
 
 
@@ -57,6 +59,7 @@ def check_module(
     matrix: bool = False,
     profile: str = "standard",
     seed: int = 0,
+    labels: str = "auto",
 ) -> tuple[Verdict, ...]:
     """Prove that a module computes each document of a pack as if it were alone, in values and in gradients.
 
@@ -68,18 +71,25 @@ def check_module(
     output: the name of the output along tokens, or a function that picks it from what forward returns. None takes
         `logits`, `last_hidden_state` or the first tensor.
     redraw: whether matrices get random values, since freshly initialised ones let little through. False keeps yours.
-    mode: "eval", "train" (without dropout) or "checkpointing" (training with recomputation), or several of them.
+    mode: "eval", "train" (without dropout), "checkpointing" (training with recomputation), or one of a training step:
+        "selective", "reentrant", "accumulation", "autocast", "frozen"; or several of them.
     attention: an implementation of transformers, such as "eager", or several.
     dtypes: "fp32" and so on, one or several. None keeps the module's own.
     compiled: run it through torch.compile.
     matrix: run every mode, attention and dtype that the module and this machine support. A setting that the module
         refuses is skipped.
+    labels: the labels for the loss: "every" token's, "first_ignored" (-100 at the first token of each document),
+        "shifted" (as `shift_labels`), or "none" to ask for no loss. "auto" takes the form of the convention if forward
+        takes labels.
 
     Properties of each convention. `isolation`: when one document changes, the others keep their bits, and the gradient
     of each at the tokens of every other is exactly zero; the same call without boundaries must be seen to leak first.
     `packing`: outputs, and the sums of parameters' gradients, are those of the documents alone, in fp64, within
     rounding (measured by running the module at two precisions). `padding`, for a convention with rows outside of every
-    document: their contents reach no document, and no NaN comes of them; skipped if the module refuses them.
+    document: their contents reach no document, and no NaN comes of them; skipped if the module refuses them. `loss`, if
+    forward takes labels: no label crosses a boundary, the loss is a reduction of the documents' losses, and its
+    gradients are theirs, each times its share. `modes`: a training step in a mode has the losses, gradients and buffers
+    of one in plain train mode.
 
     Returns the verdicts. A failure leaves a replay file in .packproof. Raises CheckFailed, with the smallest layout and
     the first module that leaks, if a named convention does not hold, or if none was named and none holds; ArgumentError
@@ -105,6 +115,7 @@ def check_module(
         matrix=matrix,
         profile=profile,
         seed=seed,
+        labels=labels,
     )
     *_, end = run_module_check(request)
     assert isinstance(end, RunFinished)
@@ -175,7 +186,7 @@ def run_module_check(request: ModuleRequest, *, in_own_processes: bool = False) 
 def _check_setting(request: ModuleRequest, setting: ModuleSetting) -> Iterator[Event]:
     """Judge every property in one setting.
 
-    Once `isolation` has failed, `packing` fails for the same reason, and `padding` is skipped.
+    Once `isolation` has failed, `packing` fails for the same reason, and `padding` and `loss` are skipped.
     """
     leak: Failure | None = None
     trial = cache(lambda: request.trial(setting))
@@ -184,7 +195,7 @@ def _check_setting(request: ModuleRequest, setting: ModuleSetting) -> Iterator[E
         start = time.monotonic()
         for event in errors_as_verdicts(cell, _judge_cell(request, setting, cell, trial, leak)):
             verdict = replace(event.verdict, seconds=time.monotonic() - start)
-            if leak and verdict.failure:
+            if leak and verdict.failure and cell.property != "modes":
                 verdict = replace(verdict, reason=_NOT_ISOLATED, failure=replace(verdict.failure, cause=_LEAK))
             if cell.property == "isolation" and verdict.failure:
                 leak = replace(verdict.failure, cause=_LEAK)
@@ -197,7 +208,7 @@ def _judge_cell(
 ) -> Iterator[CellFinished]:
     refused_status: Status = "skipped" if request.matrix and setting.mode != Mode() else "inconclusive"
     try:
-        if leak and cell.property == "padding":
+        if leak and cell.property in _SKIPPED_AFTER_LEAK:
             judgement = Judgement(verdict_of(cell, "skipped", 0, _NOT_ISOLATED))
         else:
             judgement = JUDGES[cell.property](trial().with_first_layout(leak.lengths if leak else ()), cell)

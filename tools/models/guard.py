@@ -19,8 +19,8 @@ from torch.utils.hooks import RemovableHandle
 
 from packproof.base.errors import ArgumentError, checked_call
 from packproof.harness.report import CheckFailed
+from packproof.models.subjects.watch import tensors_in, watch_embedding
 from packproof.models.trace import first_difference
-from packproof.models.watch import tensors_in, watch_embedding
 
 Arguments = Mapping[str, Any]
 Documents = Callable[[Arguments], Tensor]

@@ -8,8 +8,9 @@ from packproof.base.names import short_dtype
 from packproof.harness.report import Cell, Status, Verdict
 from packproof.harness.report.formats import Column, table_line, title_line
 from packproof.harness.report.wording import failure_text
-from packproof.models.culprit import module_in
-from packproof.models.judges import IGNORED, REFUSED
+from packproof.models.laws.culprit import module_in
+from packproof.models.laws.judges import IGNORED, REFUSED
+from packproof.models.laws.loss_judge import CROSSING_LABEL
 
 Word = Literal["holds", "differs", "leaks", "ignored", "refused", "not judged", "error"]
 _GRAVEST_FIRST: tuple[Status, ...] = ("failed", "error", "inconclusive")
@@ -76,8 +77,10 @@ def _words_of_failure(verdict: Verdict) -> tuple[Word, str]:
     assert failure is not None
     module = module_in(failure.lines).partition(" (")[0]
     place = f"at {module}" if module else failure.tensor
-    if verdict.cell.property == "packing":
+    if verdict.cell.property in ("packing", "modes"):
         return "differs", place
+    if verdict.cell.property == "loss":
+        return ("leaks", "a label, in the loss") if failure.tensor == CROSSING_LABEL else ("differs", failure.tensor)
     if verdict.cell.property == "padding":
         return "leaks", f"in padding, at {module}" if module else "in padding"
     is_ignored = any(line.startswith(IGNORED) for line in failure.lines)

@@ -17,8 +17,8 @@ from packproof.harness.process.naming import Location, address
 from packproof.harness.report import Cell, RunFinished, Status, Verdict
 from packproof.harness.report.replay_files import MODULE_KIND, ModuleRecord, read_content
 from packproof.models.check import run_module_check
-from packproof.models.modes import Mode
 from packproof.models.request import ModuleRequest, module_request
+from packproof.models.subjects.modes import Mode
 from packproof.models.target import load_module
 
 _REPLAY_STATUS: dict[Status, ReplayStatus] = {"passed": "fixed", "failed": "failing"}
@@ -115,6 +115,7 @@ def _request(record: ModuleRecord, mode: Mode) -> ModuleRequest:
         layouts=() if record.gaps else (record.lengths,),
         layouts_with_padding=((record.lengths, record.gaps),) if record.gaps else (),
         laws=(record.property,),
+        labels=record.labels,
     )
     return replace(request, modes=(mode,))
 

@@ -9,15 +9,24 @@ import torch
 from torch import nn
 
 from packproof.base.errors import ArgumentError
-from packproof.base.names import ATTENTION, SEED, is_seed, long_dtype, require_known
+from packproof.base.names import ATTENTION, LABELS, SEED, is_seed, long_dtype, require_known
 from packproof.harness.process.naming import address
 from packproof.harness.report import Cell
 from packproof.harness.report.replay_files import ModuleRecord
-from packproof.models.conventions import CONVENTIONS, Convention, find_convention
-from packproof.models.judges import JUDGES, Judgement, PaddedLayout, Trial
-from packproof.models.modes import Mode, supported_modes
-from packproof.models.pack import FIRST_LENGTHS, Lengths, layouts_for, long_layouts, many_documents, padded_layouts
-from packproof.models.subject import MakeInput, PickOutput, Subject, make_subject
+from packproof.models.laws.catalogue import JUDGES
+from packproof.models.laws.judges import Judgement, PaddedLayout, Trial
+from packproof.models.laws.losses import label_form
+from packproof.models.subjects.conventions import CONVENTIONS, Convention, find_convention
+from packproof.models.subjects.modes import Mode, supported_modes
+from packproof.models.subjects.pack import (
+    FIRST_LENGTHS,
+    Lengths,
+    layouts_for,
+    long_layouts,
+    many_documents,
+    padded_layouts,
+)
+from packproof.models.subjects.subject import MakeInput, PickOutput, Subject, make_subject
 
 MATRIX_DTYPES = ("fp32", "bf16")
 _COMPILED_LAYOUTS: tuple[Lengths, ...] = (FIRST_LENGTHS, (9, 1, 17, 3))  # few: each new shape may compile again
@@ -59,6 +68,8 @@ class ModuleRequest:
     layouts made for it."""
     laws: tuple[str, ...] = tuple(JUDGES)
     """The properties to judge."""
+    labels: str = "auto"
+    """The form of labels for a loss, one of LABELS."""
     timeout: float = 600.0
     """Seconds without an event after which a setting in its own process is ended."""
 
@@ -71,7 +82,13 @@ class ModuleRequest:
         """The cells of one setting."""
         dtype, device = str(setting.dtype).removeprefix("torch."), self.device.partition(":")[0]
         judges_padding = setting.convention.padding and (self.layouts_with_padding or not self.layouts)
-        laws = [law for law in self.laws if law != "padding" or judges_padding]
+        is_asked = {
+            "padding": judges_padding,
+            "modes": setting.mode.is_compared and not self.layouts_with_padding,
+            "loss": label_form(self.subject.module, setting.convention, self.labels) and not self.layouts_with_padding,
+        }
+        laws = [law for law in self.laws if is_asked.get(law, True)]
+        laws = [law for law in laws if law == "modes"] if setting.mode.is_of_a_step else laws
         return [Cell(str(setting), self.name, law, dtype, device) for law in laws]
 
     def with_replay_file(self, setting: "ModuleSetting", judgement: Judgement) -> Judgement:
@@ -89,6 +106,7 @@ class ModuleRequest:
             device=cell.device,
             seed=self.seed,
             mode=asdict(setting.mode),
+            labels=self.labels,
             message=failure.lines,
         )
         file, write_error = record.write()
@@ -97,23 +115,46 @@ class ModuleRequest:
 
     def trial(self, setting: "ModuleSetting") -> Trial:
         """The subject and layouts of one setting. Raises CannotRun."""
-        subject, convention = self.subject.to_device(self.device).in_mode(setting.mode), setting.convention
-        subject = subject if setting.dtype == subject.dtype else subject.to_dtype(setting.dtype)
+        base, convention = self.subject.to_device(self.device), setting.convention
+        base = base if setting.dtype == base.dtype else base.to_dtype(setting.dtype)
+        subject = base.in_mode(setting.mode)
+        labels, requires_loss = label_form(subject.module, convention, self.labels), self.labels != "auto"
         if self.layouts or self.layouts_with_padding:
-            return Trial(subject, convention, self.seed, self.layouts, layouts_with_padding=self.layouts_with_padding)
+            return Trial(
+                subject,
+                base,
+                convention,
+                self.seed,
+                self.layouts,
+                layouts_with_padding=self.layouts_with_padding,
+                labels=labels,
+                requires_loss=requires_loss,
+            )
         padded = tuple(padded_layouts(subject.module, between_documents=convention.padding == "between"))
         if setting.mode.compiled:
-            return Trial(subject, convention, self.seed, _COMPILED_LAYOUTS, layouts_with_padding=padded[:1])
+            return Trial(
+                subject,
+                base,
+                convention,
+                self.seed,
+                _COMPILED_LAYOUTS,
+                layouts_with_padding=padded[:1],
+                labels=labels,
+                requires_loss=requires_loss,
+            )
         most_tokens, first_setting = _MOST_TOKENS[self.profile], self.settings()[0]
         is_first = (setting.mode, setting.dtype) == (first_setting.mode, first_setting.dtype)
         return Trial(
             subject,
+            base,
             convention,
             self.seed,
             layouts_for(subject.module, most_tokens=most_tokens),
             self.long_layouts if is_first else (),
             many_documents(most_tokens),
             padded,
+            labels,
+            requires_loss,
         )
 
 
@@ -145,6 +186,7 @@ def module_request(
     target: str = "",
     device: str | None = None,
     records: bool = True,
+    labels: str = "auto",
     **request_fields: Any,
 ) -> ModuleRequest:
     """The request for these arguments: those of `check_module`, and a few more. Raises ArgumentError and UsageError.
@@ -160,6 +202,7 @@ def module_request(
         raise ArgumentError(f"seed: {seed!r}, expected {SEED}")
     convention_arguments = [convention] if isinstance(convention, str | Convention) else list(convention or CONVENTIONS)
     conventions = [find_convention(argument) for argument in convention_arguments]
+    require_known("labels", labels, LABELS)
     for implementation in attention:
         require_known("attention", implementation, ("", *ATTENTION))
     if matrix and (compiled or [*modes, *attention] != ["eval", ""]):
@@ -194,6 +237,7 @@ def module_request(
         long_layouts=long_layouts(subject.module, *_LONG_TOKENS[profile]) if profile in _LONG_TOKENS else (),
         matrix=matrix,
         notes=notes,
+        labels=labels,
         **request_fields,
     )
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from packproof.models.isolation import first_leaking_visit
-from packproof.models.watch import tensors_in, watch_modules
+from packproof.models.laws.isolation import first_leaking_visit
+from packproof.models.subjects.watch import tensors_in, watch_modules
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 from packproof.base.axes import parse
 from packproof.base.errors import UsageError
 from packproof.base.names import require_known
-from packproof.base.text import printable
+from packproof.base.wording import printable
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.harness.check.targets.reference_trial import try_laws, try_reference

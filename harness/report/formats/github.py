@@ -14,8 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from packproof.base.text import printable
-from packproof.base.wording import plural
+from packproof.base.wording import plural, printable
 from packproof.harness.report.formats.table import markdown_table, numbers, texts
 
 _ENDINGS = {

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from packproof.base.environment import environment
 from packproof.base.files import replace_text, writable_path
 from packproof.base.names import short_dtype
-from packproof.base.text import printable
+from packproof.base.wording import printable
 from packproof.harness.report import events
 from packproof.harness.report.causes import Faults, place_text
 from packproof.harness.report.formats.layout_svg import NARROW, error_svg, layout_svg, leak_svg, marks_text

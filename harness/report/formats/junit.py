@@ -4,8 +4,7 @@ from xml.etree import ElementTree
 
 from packproof.base.files import replace_text, writable_path
 from packproof.base.names import short_dtype
-from packproof.base.text import printable
-from packproof.base.wording import plural
+from packproof.base.wording import plural, printable
 from packproof.harness.report import events
 from packproof.harness.report.causes import Faults, cause
 from packproof.harness.report.wording.conclusions import tuned_lines

@@ -5,7 +5,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from markupsafe import Markup
 
-from packproof.base.text import printable
+from packproof.base.wording import printable
 
 LEVELS = (0.01, 0.1, 1.0, 10.0, 1e3, 1e6)  # of an error, as a multiple of its budget
 _CIVIDIS = ((0, 34, 78), (124, 123, 120), (254, 232, 56))  # ends and middle: lightness conveys what colour does

@@ -8,9 +8,8 @@ from typing import Any
 from packproof.base.errors import UsageError
 from packproof.base.files import damaged_error
 from packproof.base.law_names import MODULE_LAWS
-from packproof.base.names import DEVICES, SHORT_DTYPES, require_known
-from packproof.base.text import printable
-from packproof.base.wording import plural
+from packproof.base.names import DEVICES, LABELS, SHORT_DTYPES, require_known
+from packproof.base.wording import plural, printable
 from packproof.harness.report.replay_files.replay_file import write_replay
 from packproof.properties.cases import shorten
 from packproof.version import __version__
@@ -45,6 +44,8 @@ class ModuleRecord:
     """How the module was run, by the fields of `models.modes.Mode`."""
     message: tuple[str, ...] = ()
     """The failure, in a few lines of text."""
+    labels: str = "auto"
+    """The labels for the loss, one of LABELS."""
 
     def write(self, folder: str = ".packproof") -> tuple[str, str]:
         """Write the file. Returns its path and "", or "" and the reason for the lack of a file."""
@@ -56,8 +57,9 @@ class ModuleRecord:
     def from_json(cls, data: Mapping[str, Any], path: Path) -> "ModuleRecord":
         """The record from the content of a file. Raises UsageError, one line with the path, for a damaged file."""
         values: dict[str, Any] = {field.name: data.get(field.name) for field in fields(cls)}
+        values["labels"] = data.get("labels", "auto")
         kinds: dict[str, tuple[tuple[type, ...], str]] = {
-            **dict.fromkeys(("target", "convention", "property", "dtype", "device"), ((str,), "text")),
+            **dict.fromkeys(("target", "convention", "property", "dtype", "device", "labels"), ((str,), "text")),
             "seed": ((int,), "an integer"),
             "inputs": ((int, str, type(None)), "a width, a function or null"),
             "output": ((str, type(None)), "text or null"),
@@ -80,6 +82,7 @@ class ModuleRecord:
             require_known("property", values["property"], MODULE_LAWS)
             require_known("dtype", values["dtype"], SHORT_DTYPES)
             require_known("device", values["device"], DEVICES)
+            require_known("labels", values["labels"], LABELS)
         except UsageError as error:
             raise damaged_error(path, str(error)) from None
         values |= {name: tuple(values[name] or ()) for name in ("lengths", "gaps", "message")}
@@ -100,6 +103,7 @@ class ModuleRecord:
             "output": self.output or "",
             "weights": "matrices drawn at random" if self.redraw else "the module's own",
             "mode": mode,
+            "labels": self.labels if self.property == "loss" else "",
             "seed": str(self.seed),
             "found": "; ".join(map(str, self.message)),
         }

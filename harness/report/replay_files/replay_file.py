@@ -12,8 +12,7 @@ from packproof.base.errors import ArgumentError, UsageError
 from packproof.base.files import damaged_error, read_json, replace_text
 from packproof.base.law_names import LAWS
 from packproof.base.names import DEVICES, SHORT_DTYPES, require_known
-from packproof.base.text import printable
-from packproof.base.wording import plural
+from packproof.base.wording import plural, printable
 from packproof.properties.cases import REGIME_DESCRIPTIONS, Case, shorten
 from packproof.properties.declarations import Promises
 

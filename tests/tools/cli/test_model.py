@@ -13,7 +13,7 @@ from packproof.cli.model_table import TableReport, print_conclusion
 from packproof.cli.tried_conventions import TriedConventions
 from packproof.harness.report.events import Cell, CellFinished, Event, Failure, RunFinished, Verdict
 from packproof.models import load_module, module_request, run_module_check
-from packproof.models.conventions import CONVENTIONS
+from packproof.models.subjects.conventions import CONVENTIONS
 from tests.sweeps import sweep
 
 LAYERS = """
@@ -273,7 +273,7 @@ def test_what_cannot_be_judged_is_no_fault_of_packproof(
 @pytest.mark.usefixtures("layers")
 def test_nan_everywhere_is_not_equal_to_the_documents_alone(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["model", "layers.py:Nan", *WIDE, "--convention", "cu_seqlens"]) == 1  # there is NaN in padding too
-    assert "packing: document 0 is not finite, of the documents alone either; so are" in capfd.readouterr().out
+    assert "packing: document 0 is not finite, of the document alone either; so are" in capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("layers")

@@ -11,9 +11,9 @@ from packproof.base.errors import ArgumentError, UsageError
 from packproof.harness.report.events import RunFinished, Verdict
 from packproof.harness.report.failed import CheckFailed
 from packproof.models.check import check_module, run_module_check
-from packproof.models.conventions import CONVENTIONS, Convention
-from packproof.models.pack import Pack
 from packproof.models.request import module_request
+from packproof.models.subjects.conventions import CONVENTIONS, Convention
+from packproof.models.subjects.pack import Pack
 from tests.tools.models.llama import Llama, Qwen2VL
 from tests.tools.models.models import (
     SSD,

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from packproof.harness.report.events import RunFinished, Verdict
 from packproof.models.check import check_module, run_module_check
-from packproof.models.pack import FIRST_LENGTHS, long_layouts
 from packproof.models.request import module_request
+from packproof.models.subjects.pack import FIRST_LENGTHS, long_layouts
 
 
 class Rotated(nn.Module):

@@ -16,9 +16,9 @@ from torch._higher_order_ops.cond import cond_op
 
 from packproof.harness.report.events import RunFinished, Verdict
 from packproof.models.check import check_module, run_module_check
-from packproof.models.choices import TieBreaker
-from packproof.models.modes import Mode, supported_modes
 from packproof.models.request import module_request
+from packproof.models.subjects.choices import TieBreaker
+from packproof.models.subjects.modes import Mode, supported_modes
 from tests.in_process import packproof_in
 from tests.tools.models.models import WIDTH, Attention, Conv, Hybrid, InContext, MaskedAttention
 
@@ -170,7 +170,7 @@ def test_the_matrix_has_what_the_module_admits_and_says_what_not() -> None:
     modes, notes = supported_modes(Chosen())
     plain, compiled = [str(m) for m in modes if not m.compiled], [str(m) for m in modes if m.compiled]
     assert plain == [
-        *("", "train", "checkpointing"),
+        *("", "train", "checkpointing", "selective", "reentrant", "accumulation", "autocast", "frozen"),
         *("eager", "eager, train", "eager, checkpointing"),
         *("flex_attention", "flex_attention, train", "flex_attention, checkpointing"),
     ]

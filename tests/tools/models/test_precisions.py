@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from packproof.models.conventions import CONVENTIONS
-from packproof.models.equality import PackedAndAlone
-from packproof.models.subject import make_subject
+from packproof.models.laws.equality import PackedAndAlone
+from packproof.models.subjects.conventions import CONVENTIONS
+from packproof.models.subjects.subject import make_subject
 from tests.tools.models.models import WIDTH
 
 

@@ -14,10 +14,10 @@ from packproof.harness.report.events import RunFinished
 from packproof.harness.report.failed import CheckFailed
 from packproof.harness.report.replay_files.module_record import ModuleRecord
 from packproof.models.check import check_module, run_module_check
-from packproof.models.conventions import Convention
-from packproof.models.modes import Mode
 from packproof.models.replay import replay
 from packproof.models.request import module_request
+from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.modes import Mode
 from tests.tools.models.models import dropped_in
 
 LEAKY = """

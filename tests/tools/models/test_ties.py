@@ -9,7 +9,7 @@ from torch import Tensor
 
 from packproof.harness.report.events import RunFinished, Verdict
 from packproof.models.check import run_module_check
-from packproof.models.isolation import ROUNDINGS
+from packproof.models.laws.isolation import ROUNDINGS
 from packproof.models.request import module_request
 from tests.tools.models.models import Routed
 

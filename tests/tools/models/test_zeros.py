@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from packproof.harness.report.events import Failure
 from packproof.models.check import run_module_check
-from packproof.models.conventions import CONVENTIONS
-from packproof.models.culprit import first_leaking_module
-from packproof.models.equality import PackedAndAlone
-from packproof.models.isolation import measure_leakage
-from packproof.models.pack import FIRST_LENGTHS
+from packproof.models.laws.culprit import first_leaking_module
+from packproof.models.laws.equality import PackedAndAlone
+from packproof.models.laws.isolation import measure_leakage
 from packproof.models.request import module_request
-from packproof.models.subject import Subject, make_subject
+from packproof.models.subjects.conventions import CONVENTIONS
+from packproof.models.subjects.pack import FIRST_LENGTHS
+from packproof.models.subjects.subject import Subject, make_subject
 from packproof.models.trace import first_difference
 from tests.tools.models.llama import Llama
 from tests.tools.models.models import WIDTH

@@ -17,10 +17,10 @@ from packproof.models.board import flash
 from packproof.models.board.exceptions import SIZES
 from packproof.models.board.tiny import Architecture, tiny_model
 from packproof.models.check import run_module_check
-from packproof.models.conventions import CONVENTIONS
-from packproof.models.culprit import module_in
-from packproof.models.judges import REFUSED
+from packproof.models.laws.culprit import module_in
+from packproof.models.laws.judges import REFUSED
 from packproof.models.request import module_request
+from packproof.models.subjects.conventions import CONVENTIONS
 
 Word = Literal["isolates", "leaks", "refuses", "differs", "not judged"]
 LAYOUTS = ((5, 9, 7), (9, 1, 17, 3))  # across a window or chunk of 8 and a convolution of 4, and not
@@ -132,7 +132,14 @@ def _judge_convention(
             except ValueError as error:  # transformers refuses flash attention with this config
                 return Outcome(name, convention, with_flash, "refuses", text=_one_line(error))
             request = module_request(
-                model, inputs=_random_ids, convention=convention, layouts=LAYOUTS, seed=seed, name=name, records=False
+                model,
+                inputs=_random_ids,
+                convention=convention,
+                layouts=LAYOUTS,
+                laws=("isolation", "packing"),
+                seed=seed,
+                name=name,
+                records=False,
             )
             verdicts = []
             for event in run_module_check(request):

@@ -9,7 +9,7 @@ from packproof.base.records import read_record, to_json
 from packproof.base.wording import plural
 from packproof.harness.report.formats import markdown_table, texts
 from packproof.models.board.board import CONVENTION_NAMES, FLASH, BoardEntry, Built, Outcome
-from packproof.models.conventions import CONVENTIONS
+from packproof.models.subjects.conventions import CONVENTIONS
 
 SIGNS = {"isolates": "✓", "leaks": "✗", "refuses": "R", "differs": "≠", "not judged": "?"}
 COLUMNS = {

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from packproof.models.conventions import Convention
-from packproof.models.isolation import first_leaking_visit, max_abs, with_document_changed
-from packproof.models.pack import PADDING, Pack
-from packproof.models.subject import Subject
-from packproof.models.watch import tensors_in, watch_modules
+from packproof.models.laws.isolation import first_leaking_visit, max_abs, with_document_changed
+from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.pack import PADDING, Pack
+from packproof.models.subjects.subject import Subject
+from packproof.models.subjects.watch import tensors_in, watch_modules
 
 _LEAK_HEADING = "first module that leaks: "
 _DIFFERENCE_HEADING = "first module that differs from the document alone: "
+MODE_HEADING = "first module that differs from plain training: "
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Culprit:
 
 def module_in(lines: Iterable[str]) -> str:
     """The module, and its class, in lines with those of a culprit; "" if they name none."""
-    headings = (_LEAK_HEADING, _DIFFERENCE_HEADING)
+    headings = (_LEAK_HEADING, _DIFFERENCE_HEADING, MODE_HEADING)
     return next((line.removeprefix(heading) for line in lines for heading in headings if line.startswith(heading)), "")
 
 

@@ -10,7 +10,7 @@ import torch
 from packproof.base.errors import UsageError, checked_init
 from packproof.base.names import require_known
 from packproof.harness.process.naming import Location
-from packproof.models.pack import Pack, cumulative_lengths
+from packproof.models.subjects.pack import Pack, cumulative_lengths
 
 Arguments = Mapping[str, Any]
 
@@ -42,6 +42,10 @@ class Convention:
     padding: Literal["", "end", "between"] = ""
     """Where a pack may have rows outside of every document, marked by -1 in `pack.document`: nowhere (""), past the
     last document ("end"), or between documents too ("between").
+    """
+    labels: Literal["every", "first_ignored", "shifted"] = "every"
+    """The labels for a loss: one for each token ("every"), -100 at the first token of each document
+    ("first_ignored"), or shifted already, as `shift_labels` ("shifted").
     """
 
 
@@ -99,40 +103,50 @@ def _engine(pack: Pack) -> dict[str, Any]:
     }
 
 
+_HF_LABELS: Literal["first_ignored"] = "first_ignored"  # as DataCollatorWithFlattening and TRL's packing send them
+
 CONVENTIONS: Mapping[str, Convention] = {
     convention.name: convention
     for convention in (
-        Convention("hf_position_ids", "position_ids restarted for each document, no cache", _positions),
+        Convention(
+            "hf_position_ids", "position_ids restarted for each document, no cache", _positions, labels=_HF_LABELS
+        ),
         Convention(
             "hf_mrope",
             "position_ids of three axes (3, 1, t), restarted for each document, no cache",
             lambda pack: {"position_ids": pack.position.expand(3, 1, -1), "use_cache": False},
+            labels=_HF_LABELS,
         ),
         Convention(
             "hf_mrope_text",
             "position_ids (4, 1, t): those of the text, then three axes, as the Qwen2-VL family takes packs; no cache",
             lambda pack: {"position_ids": pack.position.expand(4, 1, -1), "use_cache": False},
+            labels=_HF_LABELS,
         ),
         Convention(
             "hf_flash_kwargs",
             "cu_seq_lens_q/k, max_length_q/k, seq_idx and position_ids: all that a padding-free collator sends",
             lambda pack: {**_positions(pack), **_flash(pack), **_seq_idx(pack)},
+            labels=_HF_LABELS,
         ),
         Convention(
             "hf_flash_kwargs_no_position_ids",
             "the same without position_ids",
             lambda pack: {**_flash(pack), **_seq_idx(pack), "use_cache": False},
+            labels=_HF_LABELS,
         ),
         Convention(
             "hf_flash_kwargs_no_seq_idx",
             "the same without seq_idx",
             lambda pack: {**_positions(pack), **_flash(pack)},
+            labels=_HF_LABELS,
         ),
         Convention(
             "hf_cache",
             "position_ids restarted, with use_cache=True, the default of most configs",
             lambda pack: {"position_ids": pack.position[None], "use_cache": True},
             optional=(),
+            labels=_HF_LABELS,
         ),
         Convention(
             "hf_ones_mask",
@@ -141,21 +155,25 @@ CONVENTIONS: Mapping[str, Convention] = {
                 **_positions(pack),
                 "attention_mask": torch.ones(1, pack.tokens, dtype=torch.int64, device=pack.device),
             },
+            labels=_HF_LABELS,
         ),
         Convention(
             "mask4d",
             "a boolean block-diagonal causal attention_mask (1, 1, t, t), and position_ids",
             lambda pack: {**_positions(pack), "attention_mask": pack.sees[None, None]},
+            labels=_HF_LABELS,
         ),
         Convention(
             "mask4d_additive",
             "the same mask as numbers: 0, or the smallest of the dtype",
             lambda pack: {**_positions(pack), "attention_mask": _additive(pack)[None, None]},
+            labels=_HF_LABELS,
         ),
         Convention(
             "flex",
             "a BlockMask of flex attention as attention_mask, and position_ids",
             lambda pack: {**_positions(pack), "attention_mask": _flex(pack)},
+            labels=_HF_LABELS,
         ),
         Convention(
             "segment_ids",

@@ -13,19 +13,21 @@ from packproof.base.errors import ArgumentError
 from packproof.base.machine import limited_to_free_memory
 from packproof.base.wording import plural
 from packproof.harness.report import Cell, Failure, Status, Tier, Verdict
-from packproof.models.conventions import Convention
-from packproof.models.culprit import first_differing_module, first_leaking_backward, first_leaking_module
-from packproof.models.equality import Difference, PackedAndAlone
-from packproof.models.isolation import MAX_CHANGED_DOCUMENTS, Leakage, measure_leakage
-from packproof.models.pack import PADDING, Lengths, Pack, shrink_lengths, smaller_padded_layouts
-from packproof.models.subject import ModuleRefused, Subject
+from packproof.models.laws.culprit import first_differing_module, first_leaking_backward, first_leaking_module
+from packproof.models.laws.equality import PackedAndAlone
+from packproof.models.laws.isolation import MAX_CHANGED_DOCUMENTS, Leakage, measure_leakage
+from packproof.models.laws.rounding import Difference
+from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.pack import PADDING, Lengths, Pack, shrink_lengths, smaller_padded_layouts
+from packproof.models.subjects.subject import ModuleRefused, Subject
 
 PaddedLayout = tuple[Lengths, tuple[int, ...]]
 Outcome = TypeVar("Outcome")
 REFUSED = "the module refused: "
 IGNORED = "ignored: "
 _LONG_SECONDS = 20.0  # for the long layouts of a property, by their estimates
-_SHRINK_SECONDS = {"isolation": 10.0, "packing": 5.0, "padding": 5.0}
+_SHRINK_SECONDS = {"isolation": 10.0}
+_USUAL_SHRINK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Trial:
     """One convention of a module in one mode, and the layouts to judge it at."""
 
     subject: Subject
+    base: Subject
+    """The same module in eval mode, as it came."""
     convention: Convention
     seed: int
     layouts: Sequence[Lengths]
@@ -43,6 +47,10 @@ class Trial:
     """A layout of many documents, for `isolation`, which runs no document alone; () for none."""
     layouts_with_padding: Sequence[PaddedLayout] = ()
     """Layouts with padding."""
+    labels: str = ""
+    """The form of labels for a loss; "" if the module takes none."""
+    requires_loss: bool = False
+    """Whether the user named the labels: a module that refuses them is not judged then, and else is not asked."""
 
     def with_first_layout(self, lengths: Lengths) -> "Trial":
         """The same trial with this layout first, unless it has many documents."""
@@ -123,7 +131,7 @@ def packing(trial: Trial, cell: Cell) -> Judgement:
         if comparison.first_failure:
             failure = _packing_failure(compare, subject, lengths, comparison.first_failure, examples)
             return Judgement(verdict_of(cell, "failed", examples, failure=failure))
-    return Judgement(_equality_verdict(cell, examples, inconclusive_reasons, ties, notes))
+    return Judgement(equality_verdict(cell, examples, inconclusive_reasons, ties, notes))
 
 
 def padding(trial: Trial, cell: Cell) -> Judgement:
@@ -154,13 +162,10 @@ def padding(trial: Trial, cell: Cell) -> Judgement:
                 ),
                 gaps,
             )
-    return Judgement(_equality_verdict(cell, examples, inconclusive_reasons, ties))
+    return Judgement(equality_verdict(cell, examples, inconclusive_reasons, ties))
 
 
-JUDGES: dict[str, Judge] = {"isolation": isolation, "packing": packing, "padding": padding}
-
-
-def _equality_verdict(
+def equality_verdict(
     cell: Cell, examples: int, inconclusive_reasons: list[str], ties: int, notes: Sequence[str] = ()
 ) -> Verdict:
     if inconclusive_reasons:
@@ -191,11 +196,11 @@ def _inconclusive_reason(trial: Trial, pack: Pack) -> str:
     return ""
 
 
-class _Shrinker:
+class Shrinker:
     """Tries smaller layouts for some seconds, and counts the attempts."""
 
     def __init__(self, law: str) -> None:
-        self.attempts, self._deadline = 0, time.monotonic() + _SHRINK_SECONDS[law]
+        self.attempts, self._deadline = 0, time.monotonic() + _SHRINK_SECONDS.get(law, _USUAL_SHRINK_SECONDS)
 
     def attempt(self, check: Callable[[], Outcome | None]) -> Outcome | None:
         if time.monotonic() > self._deadline:
@@ -210,7 +215,7 @@ class _Shrinker:
 def _leak_failure(trial: Trial, lengths: Lengths, leakage: Leakage, example: int) -> Failure:
     """The leak at the smallest layout with one, and the first module that leaks."""
     subject, convention, seed = trial.subject, trial.convention, trial.seed
-    leakage_by_lengths, shrinker = {lengths: leakage}, _Shrinker("isolation")
+    leakage_by_lengths, shrinker = {lengths: leakage}, Shrinker("isolation")
 
     def leaks(candidate: Lengths) -> bool:
         def measure() -> Leakage | None:
@@ -279,7 +284,7 @@ def _ineffective_arguments(trial: Trial, pack: Pack, leakage: Leakage) -> Iterat
 def _packing_failure(
     compare: PackedAndAlone, subject: Subject, lengths: Lengths, difference: Difference, example: int
 ) -> Failure:
-    difference_by_lengths, shrinker = {lengths: difference}, _Shrinker("packing")
+    difference_by_lengths, shrinker = {lengths: difference}, Shrinker("packing")
 
     def differs(candidate: Lengths) -> bool:
         if candidate_difference := shrinker.attempt(lambda: compare(subject.pack(candidate)).first_failure):
@@ -351,7 +356,7 @@ def _judge_padding(
 def _shrink_padding(
     trial: Trial, compare: PackedAndAlone, padded_layout: PaddedLayout, lines: list[str]
 ) -> tuple[PaddedLayout, list[str], int]:
-    shrinker = _Shrinker("padding")
+    shrinker = Shrinker("padding")
     for candidate in smaller_padded_layouts(*padded_layout, between_documents=trial.convention.padding == "between"):
         if candidate_lines := shrinker.attempt(partial(_padding_lines, trial, compare, candidate)):
             return candidate, candidate_lines, shrinker.attempts

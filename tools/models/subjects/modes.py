@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
 from packproof.base.errors import PackproofError
-from packproof.base.names import ATTENTION, MODES, require_known
-from packproof.models import fast_kernels
+from packproof.base.names import ATTENTION, MODES, STEP_MODES, require_known
+from packproof.models.subjects import fast_kernels
 
 _MOST_RECOMPILES = 256
+_RECOMPUTING = ("checkpointing", "selective", "reentrant")
+_SAVED_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default)
 
 
 class CannotRun(PackproofError):
@@ -34,43 +36,66 @@ class Mode:
     """Layers recompute their activations in the backward pass."""
     compiled: bool = False
     """Through torch.compile."""
+    variant: str = ""
+    """How a training step differs from one in train mode, by its name in MODES: what is saved ("selective"), how it is
+    recomputed ("reentrant"), "accumulation" over packs, "autocast", or "frozen" parameters. "" for none."""
 
     def __str__(self) -> str:
-        training_mode = "checkpointing" if self.checkpointing else "train" if self.train else ""
+        training_mode = self.variant or ("checkpointing" if self.checkpointing else "train" if self.train else "")
         return ", ".join(filter(None, (self.attention, training_mode, "compiled" if self.compiled else "")))
 
     @classmethod
     def from_name(cls, name: str, attention: str = "", *, compiled: bool = False) -> "Mode":
         """The mode of a name in MODES; checkpointing implies training. Raises UsageError."""
         require_known("mode", name, MODES)
-        return cls(attention, name != "eval", name == "checkpointing", compiled)
+        variant = name if name in STEP_MODES else ""
+        return cls(attention, name != "eval", name in _RECOMPUTING, compiled, variant)
 
     @classmethod
     def from_json(cls, data: Any) -> "Mode":
         """The mode that `dataclasses.asdict` wrote. Raises ValueError."""
         kinds = {field.name: type(field.default) for field in fields(cls)}
-        if not isinstance(data, dict) or {n: type(v) for n, v in data.items()} != kinds:
+        if not isinstance(data, dict) or {n: type(v) for n, v in ({"variant": ""} | data).items()} != kinds:
             raise ValueError(f"mode is {data!r}, expected {', '.join(kinds)}")
         return cls(**data)
 
+    @property
+    def plain(self) -> "Mode":
+        """Plain train mode with the same attention: what a training step is compared with."""
+        return Mode(self.attention, train=True)
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether a training step is compared with one in plain train mode."""
+        return self.train and self != self.plain
+
+    @property
+    def is_of_a_step(self) -> bool:
+        """Whether the mode is one of a whole training step, in which nothing else can be judged."""
+        return self.variant in STEP_MODES
+
     @contextmanager
-    def randomness(self, device: torch.device) -> Iterator[None]:
-        """In train mode every call draws the same random numbers."""
+    def randomness(self, device: torch.device, seed: int = 0) -> Iterator[None]:
+        """In train mode every call draws the random numbers of this seed."""
         with torch.random.fork_rng([device] if device.type == "cuda" else []) if self.train else nullcontext():
             if self.train:
-                torch.manual_seed(0)
+                torch.manual_seed(seed)
             yield
 
 
-def module_in_mode(module: nn.Module, mode: Mode) -> nn.Module:
-    """A copy of the module in this mode. Raises CannotRun."""
+def module_in_mode(module: nn.Module, mode: Mode, *, dropout: bool = False) -> nn.Module:
+    """A copy of the module in this mode. Raises CannotRun.
+
+    dropout: whether to leave dropout on in train mode.
+    """
     module = copy.deepcopy(module)
     if mode.attention:
         _set_attention(module, mode.attention)
-    if mode.train:
+    if mode.train and not dropout:
         _disable_dropout(module.train())
+    module.train(mode.train)
     if mode.checkpointing:
-        _enable_checkpointing(module)
+        _enable_checkpointing(module, mode)
     return module
 
 
@@ -97,15 +122,34 @@ def _disable_dropout(module: nn.Module) -> None:
             part.p = 0.0
 
 
-def _enable_checkpointing(module: nn.Module) -> None:
+def _enable_checkpointing(module: nn.Module, mode: Mode) -> None:
+    """The module's own recomputation, or one around each layer of its lists."""
+    is_reentrant, is_selective = mode.variant == "reentrant", mode.variant == "selective"
+    require_input_gradients = getattr(module, "enable_input_require_grads", None)
+    if is_reentrant and require_input_gradients:
+        require_input_gradients()  # as trainers do, for layers below which all is frozen
     enable = getattr(module, "gradient_checkpointing_enable", None)
-    if enable is not None and getattr(module, "supports_gradient_checkpointing", True):
-        enable({"use_reentrant": False})
+    if enable is not None and getattr(module, "supports_gradient_checkpointing", True) and not is_selective:
+        enable({"use_reentrant": is_reentrant})
         return
-    lists = [layer for part in module.modules() if isinstance(part, nn.ModuleList) for layer in part]
-    for layer in lists or [module]:
-        recompute = partial(checkpoint, layer.forward, use_reentrant=False)
+    layers = [layer for part in module.modules() if isinstance(part, nn.ModuleList) for layer in part]
+    if is_reentrant and not layers:
+        raise CannotRun(
+            "it has no nn.ModuleList of layers: token ids have no gradient, which reentrant recomputation needs"
+        )
+    for layer in layers or [module]:
+        recompute = partial(_recompute_reentrant if is_reentrant else _recompute, layer.forward)
+        if is_selective:
+            recompute.keywords["context_fn"] = partial(create_selective_checkpoint_contexts, list(_SAVED_PRODUCTS))
         layer.forward = update_wrapper(recompute, layer.forward)
+
+
+def _recompute(forward: Callable[..., Any], *args: Any, context_fn: Any = noop_context_fn, **kwargs: Any) -> Any:
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
+
+
+def _recompute_reentrant(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return checkpoint(partial(forward, **kwargs), *args, use_reentrant=True)  # it takes no keyword arguments
 
 
 def compile_module(module: nn.Module) -> Callable[..., Any]:
@@ -150,7 +194,8 @@ def supported_modes(module: nn.Module) -> tuple[tuple[Mode, ...], tuple[str, ...
         else [""]
     )
     for attention in attentions:
-        for mode in [*(Mode.from_name(name, attention) for name in MODES), Mode(attention, train=True, compiled=True)]:
+        names = MODES if not attention else [name for name in MODES if name not in STEP_MODES]
+        for mode in [*(Mode.from_name(name, attention) for name in names), Mode(attention, train=True, compiled=True)]:
             try:
                 module_in_mode(module, mode)
             except CannotRun as error:

@@ -13,10 +13,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from packproof.models.choices import Choice, TieBreaker
-from packproof.models.conventions import Convention
-from packproof.models.pack import Pack
-from packproof.models.subject import Subject
+from packproof.models.subjects.choices import Choice, TieBreaker
+from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.pack import Pack
+from packproof.models.subjects.subject import Subject
 
 DocumentPair = tuple[int, int]
 Visit = TypeVar("Visit")

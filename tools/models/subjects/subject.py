@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from packproof.base.errors import ArgumentError, PackproofError
-from packproof.models.conventions import Convention
-from packproof.models.modes import Mode, compile_module, compiler_settings, module_in_mode
-from packproof.models.pack import Lengths, Pack
-from packproof.models.watch import watch_embedding
+from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.modes import Mode, compile_module, compiler_settings, module_in_mode
+from packproof.models.subjects.pack import Lengths, Pack
+from packproof.models.subjects.watch import watch_embedding
 
 MakeInput = Callable[[int, torch.Generator], Tensor]
 PickOutput = Callable[[Any], Tensor]
@@ -46,6 +46,8 @@ class Subject:
     dtype: torch.dtype
     mode: Mode = field(default_factory=Mode)
     """The mode in which the module runs."""
+    call_seed: int = 0
+    """The seed of the random numbers of a call in train mode."""
 
     def pack(self, lengths: Lengths, gaps: tuple[int, ...] = ()) -> Pack:
         return Pack(lengths, self.device, self.dtype, gaps)
@@ -64,12 +66,7 @@ class Subject:
     def call_with(self, x: Tensor, arguments: Mapping[str, Any], convention: Convention) -> Tensor:
         """Like `call`, with these keyword arguments instead of the convention's own."""
         tokens = x.shape[1]
-        try:
-            with self.mode.randomness(x.device):
-                return_value = self._forward(x if convention.batched else x[0], **arguments)
-        except (Exception, SystemExit) as error:
-            raise ModuleRefused(f"{type(error).__name__}: {_first_line(error)}") from error
-        out = self.pick_output(return_value)
+        out = self.pick_output(self.return_value(x, arguments, convention))
         if out.dim() > 1 and out.shape[0] == 1 and out.shape[1] == tokens:
             out = out[0]
         if out.dim() > 2 and out.shape[0] not in (1, tokens) and tokens in out.shape[1:]:
@@ -80,6 +77,14 @@ class Subject:
                 "each token; name the tensor that has them"
             )
         return out
+
+    def return_value(self, x: Tensor, arguments: Mapping[str, Any], convention: Convention) -> Any:
+        """What forward returns. Raises ModuleRefused."""
+        try:
+            with self.mode.randomness(x.device, self.call_seed):
+                return self._forward(x if convention.batched else x[0], **arguments)
+        except (Exception, SystemExit) as error:
+            raise ModuleRefused(f"{type(error).__name__}: {_first_line(error)}") from error
 
     def differentiate(
         self, loss: Tensor, leaves: Sequence[Tensor], *, retain_graph: bool = False
@@ -135,6 +140,13 @@ class Subject:
     def in_mode(self, mode: Mode) -> "Subject":
         """The same module in this mode. Raises CannotRun."""
         return self if mode == self.mode else replace(self, module=module_in_mode(self.module, mode), mode=mode)
+
+    def fresh(self, mode: Mode, *, dropout: bool = False) -> "Subject":
+        """A copy of the module in this mode.
+
+        dropout: whether to leave dropout on. Raises CannotRun.
+        """
+        return replace(self, module=module_in_mode(self.module, mode, dropout=dropout), mode=mode)
 
     def uncompiled(self) -> "Subject":
         return replace(self, mode=replace(self.mode, compiled=False))

@@ -1,0 +1,315 @@
+"""A training step in another mode against one in plain train mode: losses, gradients and buffers."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from packproof.base.reductions import MEAN_OVER_TOKENS, SUM, shares
+from packproof.models.laws.equality import cast, gradient_differences
+from packproof.models.laws.isolation import max_abs
+from packproof.models.laws.loss_comparison import PackedLoss
+from packproof.models.laws.losses import LossOfPack
+from packproof.models.laws.rounding import Difference, difference_of, median, two_precisions
+from packproof.models.laws.steps import PartOfPack, Step, StepObjective, micro_batches, run_step, whole
+from packproof.models.subjects.modes import Mode
+from packproof.models.subjects.pack import FIRST_LENGTHS, Pack
+from packproof.models.subjects.subject import Subject
+
+PLAIN = "plain training"
+GRADIENT_OF, BUFFER = "gradient of ", "buffer "
+_AUTOCAST_SAFETY, _AUTOCAST_VACUOUS = 4, 0.5  # of norms: a lost or doubled gradient is off by its whole size
+_DECAY = 0.5  # of weights between two steps
+
+Freeze = Callable[[int, nn.Parameter], bool]
+_FROZEN: Mapping[str, Freeze] = {
+    "every second parameter frozen": lambda number, _: number % 2 == 0,
+    "the others frozen": lambda number, _: number % 2 == 1,
+    "matrices frozen": lambda _, parameter: parameter.dim() > 1,
+    "all but matrices frozen": lambda _, parameter: parameter.dim() <= 1,
+}
+
+
+@dataclass(frozen=True)
+class StepPair:
+    """A step in the mode, and what it is compared with. The same calls again show where they part."""
+
+    differences: Sequence[Difference]
+    """Values first, then buffers, then gradients from the last parameter to the first, as the backward pass runs."""
+    condition: str = ""
+    """Which of several steps it is, such as the frozen parameters; "" for the only one."""
+    plain_subject: Subject | None = None
+    mode_subject: Subject | None = None
+    plain_parts: Sequence[PartOfPack] = ()
+    mode_parts: Sequence[PartOfPack] = ()
+
+    @property
+    def first_failure(self) -> Difference | None:
+        return next((difference for difference in self.differences if difference.fails), None)
+
+
+@dataclass(frozen=True)
+class ModeComparison:
+    """Compares steps of a module in a mode with those in plain train mode."""
+
+    base: Subject
+    """The module as it came, in eval mode."""
+    mode: Mode
+    objective: StepObjective
+
+    def pairs(self, pack: Pack) -> Iterator[StepPair]:
+        """The comparisons of one pack. Raises ModuleRefused and CannotRun."""
+        if self.mode.variant == "accumulation":
+            yield self._fresh_and_used(pack)
+            yield self._union_and_parts(pack)
+        elif self.mode.variant == "frozen":
+            yield from self._frozen(pack)
+        elif self.mode.variant == "autocast":
+            yield from self._autocast(pack)
+        else:
+            yield self._plain_and_other(pack)
+
+    @cached_property
+    def _dtypes(self) -> tuple[torch.dtype, torch.dtype]:
+        """The highest precision of all computations of the module, and a lower one."""
+        if self.mode.variant == "autocast":
+            return torch.float32, torch.bfloat16
+        pack, objective = self.base.pack(FIRST_LENGTHS), self.objective
+        x = self.base.input(pack.tokens, objective.seed)
+        if objective.question:
+            objective.question.labels(pack)  # their number comes of a call in the module's own precision
+
+        def call(subject: Subject) -> Tensor:
+            return objective.value(subject, pack, pack, slice(None), cast(x, subject))[1]
+
+        high, low = two_precisions(self.base.fresh(self.mode.plain), call)
+        return high.dtype, low.dtype
+
+    def _in_mode(self, *, dropout: bool = False) -> Subject:
+        """A fresh copy in the mode, at the higher precision."""
+        return self.base.fresh(self.mode, dropout=dropout).to_dtype(self._dtypes[0])
+
+    def _plain(self, *, dropout: bool = False) -> list[Subject]:
+        """Fresh copies in plain train mode, at the higher and the lower precision."""
+        plain_subject = self.base.fresh(self.mode.plain, dropout=dropout)
+        return [plain_subject.to_dtype(dtype) for dtype in self._dtypes]
+
+    @cached_property
+    def _compiled(self) -> Subject:
+        """Kept from pack to pack, since torch.compile takes long."""
+        return self._in_mode()
+
+    def _plain_and_other(self, pack: Pack) -> StepPair:
+        """Dropout is on where layers are recomputed: it draws the same numbers then."""
+        dropout = self.mode.checkpointing and not self.mode.compiled
+        mode_subject = self._compiled if self.mode.compiled else self._in_mode(dropout=dropout)
+        plain_subject, low = self._plain(dropout=dropout)
+        for subject in (mode_subject, low):
+            _copy_buffers(plain_subject.module, subject.module)
+        steps = [run_step(subject, self.objective, whole(pack)) for subject in (mode_subject, plain_subject, low)]
+        return StepPair(self._differences(*steps), "", plain_subject, mode_subject, whole(pack), whole(pack))
+
+    def _frozen(self, pack: Pack) -> Iterator[StepPair]:
+        plain_subject, low = self._plain()
+        steps = [run_step(subject, self.objective, whole(pack)) for subject in (plain_subject, low)]
+        for condition, is_frozen in _FROZEN.items():
+            mode_subject = self._in_mode()
+            trainable = [(k, p) for k, p in enumerate(mode_subject.module.parameters()) if p.requires_grad]
+            frozen = [p.requires_grad_(False) for k, p in trainable if is_frozen(k, p)]
+            if not 0 < len(frozen) < len(trainable):
+                continue
+            step = run_step(mode_subject, self.objective, whole(pack))
+            differences = self._differences(step, *steps)
+            yield StepPair(differences, condition, plain_subject, mode_subject, whole(pack), whole(pack))
+
+    def _autocast(self, pack: Pack) -> Iterator[StepPair]:
+        """Two steps, with other weights in the second: a cast that is kept is the first one's."""
+        mode_subject, (plain_subject, low) = self._in_mode(), self._plain()
+        for condition in ("", "in a second step, with other weights"):
+            reference = run_step(plain_subject, self.objective, whole(pack), reference_choices=())
+            steps = [
+                run_step(subject, self.objective, whole(pack), reference_choices=reference.choices)
+                for subject in (mode_subject, low)
+            ]
+            yield StepPair(
+                self._differences(steps[0], reference, steps[1]),
+                condition,
+                plain_subject,
+                mode_subject,
+                whole(pack),
+                whole(pack),
+            )
+            for subject in (mode_subject, plain_subject, low):
+                with torch.no_grad():
+                    for parameter in subject.module.parameters():
+                        parameter.mul_(_DECAY if parameter.dim() > 1 else 1.0)
+
+    def _fresh_and_used(self, pack: Pack) -> StepPair:
+        """Each micro-batch after the others, and in a module that has run none, with the same dropout."""
+        parts = micro_batches(pack)
+        used = self._in_mode(dropout=True)
+        step = run_step(used, self.objective, parts)
+        fresh_steps = [
+            [run_step(subject, self.objective, [part]) for subject in self._plain(dropout=True)] for part in parts
+        ]
+        fresh_step, low_step = (_total(steps) for steps in zip(*fresh_steps, strict=True))
+        fresh, _ = self._plain(dropout=True)
+        if not all(value.isfinite().all() for value in fresh_step.values):  # no label of a micro-batch counts
+            return StepPair([])
+        differences = [d for d in self._differences(step, fresh_step, low_step) if not d.name.startswith(BUFFER)]
+        return StepPair(differences, "a micro-batch after another one", fresh, used, parts[-1:], parts)
+
+    def _union_and_parts(self, pack: Pack) -> StepPair:
+        """Micro-batches of unequal token counts, and one pack of all their documents."""
+        parts, objective, factors = micro_batches(pack), self.objective, None
+        if question := self._with_items(pack):
+            objective = replace(objective, question=question)
+        plain_subject, low = self._plain()
+        union, low_union = (run_step(subject, objective, whole(pack)) for subject in (plain_subject, low))
+        step = run_step(self._in_mode(), objective, parts)
+        is_scalar = union.values[0].dim() == 0
+        if not union.values[0].isfinite().all():  # no label counts
+            return StepPair([])
+        if is_scalar and not question:
+            factors = self._shares(pack, parts, [float(v) for v in step.values], float(union.values[0]))
+            step = run_step(self._in_mode(), objective, parts, factors=factors)
+        values = (
+            _weighted_sum(step.values, factors)
+            if is_scalar
+            else torch.cat([value if value.dim() else value[None] for value in step.values])
+        )
+        step = replace(step, values=[values], input_gradients=_joined(step.input_gradients))
+        differences = [d for d in self._differences(step, union, low_union) if not d.name.startswith(BUFFER)]
+        return StepPair(differences, "the step over micro-batches, and over one pack of all")
+
+    def _with_items(self, pack: Pack) -> LossOfPack | None:
+        """The question with num_items_in_batch, if the module takes it."""
+        question = self.objective.question
+        if question and (question.takes_items or (question.may_take_items and self._changes_with_items)):
+            return question.with_items(2 * pack.tokens)
+        return None
+
+    @cached_property
+    def _changes_with_items(self) -> bool:
+        question = self.objective.question
+        assert question
+        return self._packed_loss().is_changed_by(question.with_items(2 * sum(FIRST_LENGTHS)))
+
+    def _packed_loss(self) -> PackedLoss:
+        """Of a fresh copy: the module as it came has run nothing."""
+        assert self.objective.question
+        plain_subject = self.base.fresh(self.mode.plain)
+        return PackedLoss(self.objective.question, plain_subject, plain_subject)
+
+    def _shares(
+        self, pack: Pack, parts: Sequence[PartOfPack], losses: Sequence[float], union: float
+    ) -> Sequence[float]:
+        """The shares of micro-batches by the reduction that explains the union best."""
+        counts = self._packed_loss().counts(pack)
+        tokens = [sum(counts[j] for j in part.documents) for part in parts]
+        sequences = [sum(counts[j] > 0 for j in part.documents) for part in parts]
+        candidates = [shares(SUM, tokens), shares(MEAN_OVER_TOKENS, tokens), shares(MEAN_OVER_TOKENS, sequences)]
+        return min(
+            candidates,
+            key=lambda factors: abs(sum(f * loss for f, loss in zip(factors, losses, strict=True) if f) - union),
+        )
+
+    def _differences(self, mode_step: Step, plain_step: Step, low_step: Step) -> list[Difference]:
+        high_dtype, low_dtype = self._dtypes
+        units = torch.finfo(high_dtype).eps, torch.finfo(low_dtype).eps
+        name = "loss" if self.objective.question else "output"
+        if self.mode.variant == "autocast":
+            return [replace(d, baseline=PLAIN) for d in _norm_differences(name, mode_step, plain_step, low_step)]
+        values = [
+            difference_of(
+                name if len(plain_step.values) == 1 else f"{name} of micro-batch {k}",
+                *tensors,
+                *units,
+                max_abs(tensors[1]),
+            )
+            for k, tensors in enumerate(zip(mode_step.values, plain_step.values, low_step.values, strict=True))
+        ]
+        inputs = [
+            difference_of("gradient of the input", *tensors, *units, max_abs(tensors[1]))
+            for tensors in zip(
+                mode_step.input_gradients, plain_step.input_gradients, low_step.input_gradients, strict=True
+            )
+        ]
+        buffers = [
+            difference_of(f"{BUFFER}{key}", values_in_mode, plain_values, low_values, *units, max_abs(plain_values))
+            for key, values_in_mode, plain_values, low_values in _changed_buffers(mode_step, plain_step, low_step)
+        ]
+        gradients = gradient_differences(mode_step.gradients, plain_step.gradients, low_step.gradients, *units)
+        all_differences = [*values, *buffers, *reversed(gradients), *inputs]
+        return [replace(difference, baseline=PLAIN) for difference in all_differences]
+
+
+def _norm_differences(name: str, mode_step: Step, plain_step: Step, low_step: Step) -> list[Difference]:
+    """By norms: autocast rounds no more than the module in bf16, each number in another way. A scalar may round little
+    by chance: the budget is that of the median tensor at least."""
+    values = [(name, *tensors) for tensors in zip(mode_step.values, plain_step.values, low_step.values, strict=True)]
+    gradients = [
+        (f"{GRADIENT_OF}{key}", mode_step.gradients[key], value, low_step.gradients[key])
+        for key, value in plain_step.gradients.items()
+    ]
+    tensors = [*values, *reversed(gradients)]
+    changes = [float((x - y).double().norm()) for _, x, y, _ in tensors]
+    roundings = [float((z - y).double().norm()) for _, _, y, z in tensors]
+    sizes = [float(y.double().norm()) for _, _, y, _ in tensors]
+    usual = median([rounding / size for rounding, size in zip(roundings, sizes, strict=True) if size])
+    largest_gradient = max(sizes[len(values) :], default=0.0)
+    reference_sizes = [*sizes[: len(values)], *[largest_gradient] * len(gradients)]
+    return [
+        Difference(
+            label,
+            change,
+            _AUTOCAST_SAFETY * max(rounding, usual * size, torch.finfo(torch.bfloat16).eps ** 2 * reference_size),
+            size,
+            reference_size,
+            vacuous=_AUTOCAST_VACUOUS,
+        )
+        for (label, *_), change, rounding, size, reference_size in zip(
+            tensors, changes, roundings, sizes, reference_sizes, strict=True
+        )
+    ]
+
+
+def _changed_buffers(mode_step: Step, plain_step: Step, low_step: Step) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+    """The buffers, by name, with other values in the mode."""
+    for name, plain_values in plain_step.buffers.items():
+        values_in_mode, low_values = mode_step.buffers.get(name), low_step.buffers.get(name)
+        if values_in_mode is None or low_values is None or plain_values.is_complex():
+            continue
+        if values_in_mode.shape == plain_values.shape == low_values.shape and not torch.equal(
+            values_in_mode.nan_to_num(), plain_values.nan_to_num()
+        ):
+            yield name, values_in_mode.double(), plain_values.double(), low_values.double()
+
+
+def _copy_buffers(source: nn.Module, module: nn.Module) -> None:
+    values = dict(source.named_buffers())
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            if name in values and values[name].shape == buffer.shape:
+                buffer.copy_(values[name])
+
+
+def _total(steps: Sequence[Step]) -> Step:
+    """The steps as one: values side by side, gradients summed."""
+    gradients = {name: sum(step.gradients[name] for step in steps) for name in steps[0].gradients}
+    return Step(
+        [value for step in steps for value in step.values],
+        {name: value for name, value in gradients.items() if isinstance(value, Tensor)},
+        [gradient for step in steps for gradient in step.input_gradients],
+        steps[-1].buffers,
+    )
+
+
+def _weighted_sum(values: Sequence[Tensor], factors: Sequence[float] | None) -> Tensor:
+    return torch.stack([f * v for f, v in zip(factors or [1.0] * len(values), values, strict=True) if f]).sum()
+
+
+def _joined(gradients: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.cat(list(gradients), 1)] if gradients else []

@@ -1,0 +1,80 @@
+"""The property `modes`: a training step in a mode has the losses, gradients and buffers of plain training."""
+
+from packproof.harness.report import Cell, Failure
+from packproof.models.laws.judges import Judgement, Shrinker, Trial, equality_verdict, verdict_of
+from packproof.models.laws.losses import LossOfPack
+from packproof.models.laws.mode_comparison import BUFFER, GRADIENT_OF, ModeComparison, StepPair
+from packproof.models.laws.mode_culprit import culprit_lines, owner_line
+from packproof.models.laws.rounding import Difference
+from packproof.models.laws.steps import StepObjective
+from packproof.models.subjects.pack import Lengths, Pack, shrink_lengths
+from packproof.models.subjects.subject import ModuleRefused
+
+_MOST_LAYOUTS = 3
+_LARGEST_TOLERANCE = 0.1
+_REENTRANT_HINT = (
+    "reentrant recomputation gives a layer no gradient if none of its inputs needs one: let the output of the "
+    "embedding need one, or recompute with use_reentrant=False"
+)
+
+
+def modes(trial: Trial, cell: Cell) -> Judgement:
+    """Compare steps over a few packs, and shrink a failure."""
+    question = LossOfPack(trial.base, trial.convention, trial.labels, trial.seed) if trial.labels else None
+    if question and not trial.requires_loss and question.refusal():
+        question = None
+    objective = StepObjective(trial.base, trial.convention, trial.seed, question)
+    comparison = ModeComparison(trial.base, trial.subject.mode, objective)
+    inconclusive_reasons, examples = list[str](), 0
+    for lengths in trial.layouts[:_MOST_LAYOUTS]:
+        examples += 1
+        for pair in comparison.pairs(trial.base.pack(lengths)):
+            if pair.first_failure:
+                return Judgement(
+                    verdict_of(cell, "failed", examples, failure=_failure(comparison, lengths, pair, examples))
+                )
+            inconclusive_reasons += [d.inconclusive_reason for d in pair.differences if d.inconclusive_reason]
+    notes = [] if question else ["by its outputs: forward takes no labels"]
+    return Judgement(equality_verdict(cell, examples, inconclusive_reasons, 0, notes))
+
+
+def _failing_pair(comparison: ModeComparison, pack: Pack) -> StepPair | None:
+    return next((pair for pair in comparison.pairs(pack) if pair.first_failure), None)
+
+
+def _failure(comparison: ModeComparison, lengths: Lengths, pair: StepPair, example: int) -> Failure:
+    shrinker, pair_by_lengths = Shrinker("modes"), {lengths: pair}
+    subject = comparison.base
+
+    def fails(candidate: Lengths) -> bool:
+        if failing_pair := shrinker.attempt(lambda: _failing_pair(comparison, subject.pack(candidate))):
+            pair_by_lengths[candidate] = failing_pair
+        return candidate in pair_by_lengths
+
+    smallest_lengths = lengths if comparison.mode.compiled else shrink_lengths(lengths, fails)
+    smallest_pair = pair_by_lengths[smallest_lengths]
+    difference = smallest_pair.first_failure
+    assert difference
+    condition = [f"{smallest_pair.condition}:"] if smallest_pair.condition else []
+    is_lost = comparison.mode.variant == "reentrant" and difference.max_difference == difference.scale
+    hint = [_REENTRANT_HINT] if is_lost and difference.name.startswith(GRADIENT_OF) else []
+    lines = (*condition, str(difference), *_module_lines(comparison, smallest_pair, difference), *hint)
+    return Failure(smallest_lengths, difference.name, lines, example, shrinker.attempts)
+
+
+def _module_lines(comparison: ModeComparison, pair: StepPair, difference: Difference) -> list[str]:
+    tolerance = min(difference.allowed / (difference.reference_scale or 1.0), _LARGEST_TOLERANCE)
+    try:
+        lines = list(culprit_lines(pair, comparison.objective, tolerance))
+    except ModuleRefused:
+        lines = []
+    for prefix in (BUFFER, GRADIENT_OF):
+        name = difference.name.removeprefix(prefix)
+        if not lines and difference.name.startswith(prefix) and name in _names(comparison):
+            return [owner_line(comparison.base.module, name)]
+    return lines
+
+
+def _names(comparison: ModeComparison) -> set[str]:
+    module = comparison.base.module
+    return {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
