@@ -14,7 +14,6 @@ LONG_DTYPES = {short: name for name, short in SHORT_DTYPES.items()}
 DEVICES = ("cpu", "cuda")
 COMPILE = "compile"  # the compile tier, listed among the properties
 SLACK = "slack"  # the finding of rows past the last sequence, reported like a property
-REDUCTIONS = ("sum", "mean over tokens", "mean over sequences", "maximum")  # over a pack, as `Op.reductions` has them
 TOOLS = ("memcheck", "racecheck", "initcheck")  # of NVIDIA's compute-sanitizer
 _MOST_TEXT = 300  # characters of names in one message
 STEP_MODES = ("selective", "reentrant", "accumulation", "autocast", "frozen")  # of a whole training step of a model

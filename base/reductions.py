@@ -11,7 +11,7 @@ REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 SUM, MEAN_OVER_TOKENS, MEAN_OVER_SEQUENCES, MAXIMUM = REDUCTIONS
 
 
-def shares(reduction: Reduction, counts: Sequence[int], values: Sequence[float] = ()) -> list[float]:
+def shares(reduction: Reduction, counts: Sequence[float], values: Sequence[float] = ()) -> list[float]:
     """The share of each sequence. One without a token that counts has none, whatever its value is.
 
     counts: how many tokens of each sequence count.

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from packproof.base.axes import KEYS, Axes, has_key_rows, is_in_pool, is_shared, role, shape
+from packproof.base.reductions import MAXIMUM
 from packproof.properties.calling.call import Call, Placement
 from packproof.properties.ops.op import Op
-from packproof.properties.ops.reductions import MAXIMUM, count_tokens, index_of_largest, normaliser
+from packproof.properties.ops.reductions import count_tokens, index_of_largest, normaliser
 
 Span = tuple[int, int, int]  # sequence, first token, end token (exclusive)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import isfinite
 
-from packproof.base.names import REDUCTIONS
+from packproof.base.reductions import REDUCTIONS
 from packproof.properties.calling.tensor_key import TensorKey
 
 COMBINED_NAMES = {

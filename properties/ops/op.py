@@ -9,7 +9,7 @@ from typing import Any
 from packproof.base.axes import KEYS, has_key_rows, is_in_pool, is_shared, parse, read_axis
 from packproof.base.declared import require, require_mapping, require_names
 from packproof.base.errors import UsageError, checked_init
-from packproof.base.names import REDUCTIONS
+from packproof.base.reductions import REDUCTIONS, Reduction
 from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.cases.condition import conditions
 from packproof.properties.declarations.promises import Promises
@@ -104,7 +104,7 @@ class Op:
     - "label|n": the same, or the option `ignore_index`, -100 without one, for a token that does not count; constants;
     - "mask": integers (t,), 1 for a token that counts and 0 for any other; constants.
     """
-    reductions: Mapping[str, str] = field(default_factory=dict)
+    reductions: Mapping[str, Reduction] = field(default_factory=dict)
     """How the value of a pack follows from those of its sequences, by the name of an output without an axis for tokens
     or sequences, such as a loss (`""`, a scalar): "sum", "mean over tokens", "mean over sequences" or "maximum". The
     laws of packing, permutation and isolation follow from it, in values and gradients.

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from packproof.base.names import REDUCTIONS
+from packproof.base import reductions
+from packproof.base.reductions import MEAN_OVER_SEQUENCES, MEAN_OVER_TOKENS, SUM, Reduction
 
 if TYPE_CHECKING:  # commands that run no kernel start without torch
     from torch import Tensor
 
-SUM, MEAN_OVER_TOKENS, MEAN_OVER_SEQUENCES, MAXIMUM = REDUCTIONS
 IGNORED_LABEL = -100  # where the op has no option `ignore_index`
 
 
@@ -60,16 +60,14 @@ def normaliser(kind: str, counts: Sequence[float]) -> float:
     return float(sum(n > 0 for n in counts)) if kind == MEAN_OVER_SEQUENCES else 1.0
 
 
-def shares(kind: str, counts: Sequence[float], values: "Sequence[Tensor]") -> list[float]:
+def shares(kind: Reduction, counts: Sequence[float], values: "Sequence[Tensor]") -> list[float]:
     """The share of each sequence in the value of the pack; all zero where nothing counts.
 
     values: of the sequences alone.
     """
-    if kind == MAXIMUM:
-        largest = index_of_largest(counts, values)
-        return [float(j == largest) for j in range(len(counts))]
-    divisor = normaliser(kind, counts) or 1.0
-    return [(n if kind == MEAN_OVER_TOKENS else float(n > 0 or kind == SUM)) / divisor for n in counts]
+    if kind == SUM:  # what a sequence adds without a token that counts is in the sum, too
+        return [1.0] * len(counts)
+    return reductions.shares(kind, counts, [float(v.double().sum()) for v in values])
 
 
 def index_of_largest(counts: Sequence[float], values: "Sequence[Tensor]") -> int:
@@ -78,8 +76,7 @@ def index_of_largest(counts: Sequence[float], values: "Sequence[Tensor]") -> int
     return max(candidates, key=lambda j: float(values[j].double().sum()), default=-1)
 
 
-def combine(kind: str, counts: Sequence[float], values: "Sequence[Tensor]") -> "Tensor":
+def combine(kind: Reduction, counts: Sequence[float], values: "Sequence[Tensor]") -> "Tensor":
     """The value of a pack from those of its sequences, in float64. A sequence without a share is left out."""
-    weights = shares(kind, counts, values)
-    terms = [w * v.double() for w, v in zip(weights, values, strict=True) if w]
-    return sum(terms[1:], terms[0]) if terms else values[0].double().new_zeros(values[0].shape)
+    total = reductions.combine([v.double() for v in values], shares(kind, counts, values))
+    return values[0].double().new_zeros(values[0].shape) if isinstance(total, int) else total

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from packproof.base.axes import is_shared
 from packproof.base.errors import KernelFault
-from packproof.base.names import REDUCTIONS
+from packproof.base.reductions import REDUCTIONS
 from packproof.properties.bounds import vjp
 from packproof.properties.calling import Refusal, TensorKey
 from packproof.properties.cases import Case, Sample
@@ -43,7 +43,7 @@ def reduction_line(kernel: KernelUnderTest, case: Case, violation: Violation) ->
     matching = set.intersection(*candidates)
     if declared in matching:
         return []
-    followed = [kind for kind in REDUCTIONS if kind in matching] or sorted(matching)
+    followed: Sequence[str] = [kind for kind in REDUCTIONS if kind in matching] or sorted(matching)
     names = " or ".join(f"`{reduction}`" for reduction in followed)
     known = ", ".join(f"`{kind}`" for kind in REDUCTIONS if kind != declared)
     return [f"{key} follows {names or f'{NO_REDUCTION}: not {known} either'}; declared is `{declared}`"]
