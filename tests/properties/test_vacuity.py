@@ -93,8 +93,8 @@ def _seconds(name: str, op: str) -> bool:
     return slow_op or name == "torch_compile"
 
 
-LISTED = [  # of the others one in six here, for time; `make proof` takes them all
-    pytest.param(name, op, marks=[pytest.mark.proof] if _seconds(name, op) or (i + j) % 6 else [])
+LISTED = [  # of the others one in twelve here, for time; `make proof` takes them all
+    pytest.param(name, op, marks=[pytest.mark.proof] if _seconds(name, op) or (i + j) % 12 else [])
     for i, op in enumerate(OPS)
     for j, name in enumerate(PROPERTIES)
 ]

@@ -74,6 +74,7 @@ def test_a_bug_in_triton_is_detected(record_property: Record) -> None:
     check_detected(detect(ENTRIES[INTERPRETED[0]], profile="standard", device="cpu"), record_property)
 
 
+@pytest.mark.proof
 def test_a_kernel_that_never_returns_is_detected(record_property: Record) -> None:
     with Worker(ENTRIES[NEVER_RETURNS].kernel, time_limit=0.25) as worker:
         done = detect_with(worker, ENTRIES[NEVER_RETURNS], worker.describe(), profile="standard")

@@ -273,6 +273,7 @@ def test_an_error_that_is_not_a_refusal_fails(kernel: Any) -> None:
     assert verdict.failure.tensor == ""
 
 
+@pytest.mark.proof
 def test_the_command_line_reports_what_a_kernel_does_not_take(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

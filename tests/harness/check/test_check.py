@@ -24,6 +24,7 @@ from packproof.harness.process.sharing import CoreTime
 from packproof.harness.report.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
 from packproof.harness.report.failed import CheckFailed
 from tests.in_process import imports_of
+from tests.sweeps import sweep
 
 HERE = Path(__file__).parents[1]
 OP = f"{HERE / 'rogues_op.py'}:SCALED"
@@ -211,7 +212,7 @@ def check(name: str, *properties: str, timeout: float = 2.0, device: str = "cpu"
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("name", "words"), DETECTED.items())
+@sweep("name, words", [row for row in DETECTED.items() if row[0] != "hang_on_one_token"], [*DETECTED.items()])
 def test_misconduct_is_detected_and_the_run_goes_on(name: str, words: str, device: str) -> None:
     first, second = check(name, "reference", "determinism", timeout=TIMEOUTS[device], device=device)
     assert first.status == "failed"

@@ -33,7 +33,7 @@ def verdict_of(kernel: str, op: str = "SQUARE") -> Verdict:
     ("kernel", "op", "reason"),
     [
         ("correct", "ROOMY_SQUARE", "the reference does not fit into the memory of this machine"),
-        ("correct", "SLOW_SQUARE", "it took more than 6 s"),
+        pytest.param("correct", "SLOW_SQUARE", "it took more than 6 s", marks=pytest.mark.proof),
         ("killed", "SQUARE", "killed by SIGKILL (Killed), as where memory has run out"),
     ],
 )
@@ -46,7 +46,10 @@ def test_a_case_too_large_for_the_machine_is_not_judged(kernel: str, op: str, re
     assert "not past 450 in" in str(verdict.thresholds)
 
 
-@pytest.mark.parametrize(("kernel", "fault"), [("crashing", "killed by SIGSEGV"), ("hanging", "gave no answer")])
+@pytest.mark.parametrize(
+    ("kernel", "fault"),
+    [("crashing", "killed by SIGSEGV"), pytest.param("hanging", "gave no answer", marks=pytest.mark.proof)],
+)
 def test_a_kernel_that_ends_its_process_past_a_constant_fails(kernel: str, fault: str) -> None:
     verdict = verdict_of(kernel)
     assert verdict.failure is not None

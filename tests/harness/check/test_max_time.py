@@ -193,6 +193,7 @@ def test_a_failure_within_the_time_is_made_small() -> None:
     assert failure.cases_tried
 
 
+@pytest.mark.proof
 def test_a_run_that_does_not_end_in_time_is_ended() -> None:
     """What was found until then is kept."""
     source = """

@@ -42,6 +42,7 @@ def test_it_gets_more_time(make_call: Make, tmp_path: Path) -> None:
     assert torch.equal(result.outputs["y"], call.inputs["x"] * call.inputs["weight"])
 
 
+@pytest.mark.proof
 def test_beyond_that_time_the_call_is_not_judged(make_call: Make, tmp_path: Path) -> None:
     with Worker(target(tmp_path), time_limit=0.5) as worker, pytest.raises(SlowCompilation, match=r"after 2 s$"):
         worker.run(make_call(2, 3))

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
 
+import pytest
+
 from packproof.harness.process.parallel import run_side_by_side
 from packproof.harness.process.sharing import CoreTime, without_core
 
@@ -28,6 +30,7 @@ def order(found: Iterator[str]) -> list[str]:
     return [name for name, _ in groupby(found)]
 
 
+@pytest.mark.proof
 def test_one_that_had_its_share_waits_for_those_that_have_not_begun() -> None:
     now = time.monotonic()
     units = [partial(counts, "long", 30.0, now + 3.5, 0.5), partial(counts, "short", 0.5, now + 3.5, 3.5)]
@@ -48,6 +51,7 @@ def test_without_a_limit_none_waits() -> None:
     assert order(run_side_by_side(units, 1, record_type=str)) == ["a", "b"]
 
 
+@pytest.mark.proof
 def test_several_that_have_had_their_share_alternate() -> None:
     now = time.monotonic()
     units = [partial(counts, name, 30.0, now + 4, 0.2, slice_seconds=0.3) for name in "ab"]

@@ -40,6 +40,7 @@ def test_a_result_comes_back(make_call: Make, rogue: Rogue) -> None:
     assert not result.interpreted
 
 
+@pytest.mark.proof
 def test_a_call_that_fills_a_gpu_has_a_quarter_of_the_time(make_call: Make, tmp_path: Path) -> None:
     """Others wait for the memory meanwhile. It is the machine that is too slow, and no kernel that hangs."""
     call, kernel = make_call(1), tmp_path / "slow.py"

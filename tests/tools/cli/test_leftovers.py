@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import configuration
 
 from packproof.properties.cases.space import Space, random_cases
@@ -14,6 +15,7 @@ from packproof.properties.ops.catalogue import OPS
 KERNEL = "def scaled(x, weight, *, cu_seqlens): return x * weight"
 
 
+@pytest.mark.proof
 def test_a_check_that_passes_leaves_nothing(tmp_path: Path) -> None:
     """Random examples too: Hypothesis, which draws them, would keep a cache in the folder."""
     source, place = tmp_path / "kernels.py", tmp_path / "place"

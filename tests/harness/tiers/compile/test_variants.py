@@ -76,6 +76,7 @@ def test_a_loop_that_refills_what_a_branch_will_read_fails() -> None:
     )
 
 
+@pytest.mark.proof
 def test_a_compilation_that_does_not_end_is_ended() -> None:
     started = time.monotonic()
     found = results("endless", ("sm_80",), limit_s=2.0)

@@ -139,6 +139,7 @@ def test_a_finding_fails_the_kernel_and_names_the_layout() -> None:
     assert "    Access to 0x7f1f2c00080c is out of bounds" in failure.lines
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("working_folder")
 def test_a_clean_run_passes_and_names_its_tier() -> None:
     verdict = _verdict(RUNS)

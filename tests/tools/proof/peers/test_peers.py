@@ -74,6 +74,7 @@ def board(tmp_path: Path, names: Sequence[str], **fields: Any) -> dict[str, Row]
     return {row[3]: Row(*row[4:]) for row in board_rows(run_of(tmp_path, names, **fields))}
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("others")
 def test_a_nan_leak_is_detected_despite_a_crash_on_an_empty_pack(tmp_path: Path) -> None:
     """A crash on an empty pack fails `metadata` only; NaN is checked besides what is promised."""
