@@ -278,6 +278,7 @@ def test_the_block_and_the_hybrid_of_the_page_on_layers_are_proven(tmp_path: Pat
     assert (done.returncode, "2 passed" in done.stdout) == (0, True), done.stdout
 
 
+@pytest.mark.proof
 def test_every_figure_on_why_norms_lie(tmp_path: Path) -> None:
     text = (ROOT / "docs/why_norms_lie.md").read_text()
     mark = "-- end of a block --"
@@ -387,7 +388,12 @@ def test_the_decode_kernel_of_the_page_on_serving(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kernel", "incorrect", "correct"),
     [
-        ("verify.py:verify", "state[slots[-1]].clone()", "state[slots[int(num_accepted_tokens[j]) - 1]].clone()"),
+        pytest.param(
+            "verify.py:verify",
+            "state[slots[-1]].clone()",
+            "state[slots[int(num_accepted_tokens[j]) - 1]].clone()",
+            marks=pytest.mark.proof,
+        ),
         (
             "write.py:write",
             "cache[slots // size, slots % size] = rows",

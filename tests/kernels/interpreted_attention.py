@@ -162,6 +162,7 @@ def test_a_pack_may_be_empty_and_a_sequence_too() -> None:
 
 
 @pytest.mark.proof
+@pytest.mark.proof
 def test_passes_opcheck_and_compiles_in_one_graph() -> None:
     lengths = [3, 0, BLOCK + 1]
     inputs = {name: x.requires_grad_() for name, x in sample(lengths).items()}

@@ -143,6 +143,7 @@ def test_passes_opcheck() -> None:
         torch.library.opcheck(torch.ops.packproof.causal_conv1d.default, arguments)
 
 
+@pytest.mark.proof
 def test_compiles_in_one_graph() -> None:
     inputs = sample([3, 2], 3, d=2)
     compiled = torch.compile(causal_conv1d, backend="aot_eager", fullgraph=True)

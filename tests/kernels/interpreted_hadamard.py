@@ -85,6 +85,7 @@ def test_is_nan_past_the_tables_where_nothing_is_checked() -> None:
 
 
 @pytest.mark.proof
+@pytest.mark.proof
 def test_passes_opcheck_and_compiles_in_one_graph() -> None:
     x, options = normal(5, HEADS, K), {"signs": SIGNS, "cu_seqlens": offsets([3, 2])}
     torch.library.opcheck(

@@ -153,6 +153,7 @@ def test_has_the_bits_of_each_sequence_alone_and_continues_from_its_final_states
 
 
 @pytest.mark.proof
+@pytest.mark.proof
 def test_passes_opcheck() -> None:
     inputs = {name: value.requires_grad_() for name, value in sample("simple_gla", [3, 0, 2]).items()}
     q, k, v, g, states = inputs.values()

@@ -48,6 +48,7 @@ def test_takes_any_strides() -> None:
     same(x.transpose(0, 1).contiguous().transpose(0, 1), [3, 17])
 
 
+@pytest.mark.proof
 def test_compiles_in_one_graph_and_refuses_other_blocks() -> None:
     x, cu_seqlens = normal(5, 1, 16), offsets([5])
     compiled = torch.compile(quantize_fp8, backend="aot_eager", fullgraph=True)

@@ -150,6 +150,7 @@ def test_is_nan_wherever_a_position_past_the_tables_is_not_checked() -> None:
 
 
 @pytest.mark.proof
+@pytest.mark.proof
 def test_passes_opcheck_and_compiles_in_one_graph() -> None:
     x, options = normal(5, H, K), tables(3)
     arguments = (x.clone().requires_grad_(), options["cos"], options["sin"], offsets([3, 2]), None, True, False)

@@ -193,6 +193,7 @@ def test_passes_opcheck() -> None:
         torch.library.opcheck(torch.ops.packproof.selective_scan.default, arguments)
 
 
+@pytest.mark.proof
 def test_compiles_in_one_graph() -> None:
     inputs = sample([3, 2])
     compiled = torch.compile(selective_scan, backend="aot_eager", fullgraph=True)

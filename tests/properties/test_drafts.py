@@ -50,7 +50,7 @@ def test_a_planted_bug_is_detected_in_every_op(op: str, bug: str) -> None:
         assert first_failure(op, verify(op, bug), law) is not None, law
 
 
-@pytest.mark.parametrize(("op", "dtype"), [("causal_conv1d", "bfloat16"), ("ssd", "float32")])
+@sweep("op, dtype", [("causal_conv1d", "bfloat16")], [("ssd", "float32")])
 def test_a_correct_step_passes(op: str, dtype: str) -> None:
     assert all(first_failure(op, verify(op), law, dtype) is None for law in ("reference", "pool"))
 

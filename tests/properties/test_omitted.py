@@ -19,6 +19,7 @@ from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.catalogue import OPS
+from tests.sweeps import sweep
 
 FIELD = Path(__file__).parents[1] / "field" / "no_gate_no_term.py"
 CHECK: dict[str, Any] = {"device": "cpu", "dtypes": ["fp32"], "properties": ["reference"], "profile": "quick"}
@@ -50,7 +51,7 @@ def test_a_kernel_with_a_fault_only_without_the_gate_fails() -> None:
         packproof.check(f"{FIELD}:incorrect_gated", op="gated_delta_rule", **CHECK)
 
 
-@pytest.mark.parametrize("kernel", [scaled_or_not, with_a_default_for_its_place])
+@sweep("kernel", [with_a_default_for_its_place], [scaled_or_not])
 def test_a_kernel_that_omits_an_input_correctly_passes(kernel: Any) -> None:
     [verdict] = packproof.check(kernel, op=SCALED, **CHECK)
     needs_factor = kernel is with_a_default_for_its_place

@@ -24,6 +24,7 @@ def test_there_are_many_and_most_are_detected() -> None:
     assert sum(not rogue.undefended for rogue in ROGUES.values()) >= 55
 
 
+@pytest.mark.proof
 def test_each_is_detected_or_reported_and_no_process_remains() -> None:
     with environment(PACKPROOF_ROGUES_OF=str(os.getpid())):  # other tests may be running beside this one
         results = list(try_rogues(HERE))

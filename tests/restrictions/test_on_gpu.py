@@ -8,6 +8,7 @@ import torch
 from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import CellFinished
+from tests.sweeps import sweep
 
 KERNELS = Path(__file__).parent / "gpu_kernels.py"
 
@@ -21,7 +22,7 @@ KERNELS = Path(__file__).parent / "gpu_kernels.py"
     ],
 )
 @pytest.mark.usefixtures("working_folder")
-@pytest.mark.parametrize(("name", "status", "domain"), [("checked", "passed", ("d % 8 == 0",)), ("late", "failed", ())])
+@sweep("name, status, domain", [("late", "failed", ())], [("checked", "passed", ("d % 8 == 0",))])
 def test_a_check_before_the_launch_is_a_refusal_and_one_after_it_is_not(
     name: str, status: str, domain: tuple[str, ...], device: str
 ) -> None:

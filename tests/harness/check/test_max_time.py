@@ -80,6 +80,7 @@ def last(events: list[Event]) -> RunFinished:
     return events[-1]
 
 
+@pytest.mark.proof
 def test_what_is_not_reached_is_inconclusive_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--device", "cpu", "--dtype", "fp64,fp32", "--property", "reference,strides", "--profile", "quick"]
 

@@ -242,7 +242,12 @@ def slow(x, weight, *, cu_seqlens):
 @pytest.mark.parametrize(
     ("seconds", "error", "words"),
     [
-        ("0.002 * len(x) ** 2", MachineLimit, "40 tokens are too slow to be judged: it gave no answer within 1 s"),
+        pytest.param(
+            "0.002 * len(x) ** 2",
+            MachineLimit,
+            "40 tokens are too slow to be judged: it gave no answer within 1 s",
+            marks=pytest.mark.proof,
+        ),
         ("1000 * (len(x) == 40)", KernelFault, "gave no answer within 1 s"),
     ],
     ids=["slow", "hung"],

@@ -52,7 +52,11 @@ def verdicts(
 
 @pytest.mark.parametrize(
     ("dtype", "mixers"),
-    [("fp32", (Conv, Scan, SSD, Attention)), ("fp64", (Conv, Attention)), ("bf16", (Conv, Attention))],
+    [
+        ("fp32", (Conv, Scan, SSD, Attention)),
+        ("bf16", (Conv, Attention)),
+        pytest.param("fp64", (Conv, Attention), marks=pytest.mark.proof),
+    ],
 )
 def test_a_correct_model_passes(dtype: str, mixers: Sequence[Callable[[], nn.Module]]) -> None:
     found = verdicts(Hybrid(mixers=mixers), layouts=(), dtypes=[dtype])

@@ -85,12 +85,10 @@ def verdict_of(kernel: Callable[..., Tensor], op: packproof.Op, dtype: str = "bf
     return verdict
 
 
-@pytest.mark.parametrize(
-    ("kernel", "op", "draws"),
-    [
-        (other_best, BEST, {"x": "distinct"}),
-        (last_choice, CHOICE, {"w": "unit", "x": "distinct"}),
-    ],
+@sweep(
+    "kernel, op, draws",
+    sample=[(last_choice, CHOICE, {"w": "unit", "x": "distinct"})],
+    rest=[(other_best, BEST, {"x": "distinct"})],
 )
 def test_a_choice_among_equal_elements_is_the_cause_and_its_declaration_works(
     kernel: Callable[..., Tensor], op: packproof.Op, draws: dict[str, str]

@@ -60,6 +60,7 @@ def bench(*names: str, layout: BenchLayout = LAYOUT, **fields: Any) -> tuple[lis
     return [event for event in events if isinstance(event, SizeProof)], results
 
 
+@pytest.mark.proof
 def test_a_correct_kernel_is_proven_and_timed_with_the_reference() -> None:
     proofs, results = bench("correct")
     assert [(p.status, p.examples, p.tier) for p in proofs] == [("passed", 2, "eager")] * 2
