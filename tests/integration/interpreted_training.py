@@ -1,6 +1,6 @@
 """Blocks of packproof's kernels, interpreted, train on a pack as on its sequences one by one.
 
-In fp32: bf16 takes minutes here, and is trained on a GPU. For a few steps; `make proof` takes as many as elsewhere.
+In `make proof`, and in fp32: bf16 takes minutes here, and is trained on a GPU.
 """
 
 import pytest
