@@ -23,7 +23,7 @@ from packproof.properties.laws.violation import Violation
 
 _WITHOUT_GRADIENTS: tuple[Mode, ...] = ("no_grad", "inference_mode")
 _AUTOCAST: dict[Mode, torch.dtype] = {"autocast to bfloat16": torch.bfloat16, "autocast to float16": torch.float16}
-_DTYPES_DIFFER = ("dtype", "scalar type", "half", "bfloat16")  # words of torch's errors for operands of two dtypes
+_DTYPES_DIFFER = ("dtype", "scalar type", "scalartype", "half", "bfloat16")  # words of torch's errors for operands
 
 
 def _modes(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:

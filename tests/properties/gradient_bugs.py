@@ -289,3 +289,9 @@ def raises_under_autocast(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> T
     y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
     rows = y @ torch.eye(len(weight), dtype=y.dtype, device=y.device)
     return torch.zeros_like(y).index_add(0, torch.arange(len(y), device=y.device), rows)
+
+
+def joins_fp8_under_autocast(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Correct; torch's autocast knows no float8, and raises where such tensors are joined."""
+    torch.cat([x.detach().to(torch.float8_e4m3fn), x.detach().to(torch.float8_e4m3fn)])
+    return vectorised(_wide(x), _wide(weight), sequences(x, cu_seqlens)).to(x.dtype)

@@ -78,6 +78,7 @@ def test_a_correct_kernel_passes(law: str, kernel: Kernel, dtype: str) -> None:
         (gradient_bugs.refuses_the_weight_alone, "gradients", WEIGHT_ALONE),
         (gradient_bugs.own_backward, "gradients", NOT_CONTIGUOUS),
         (gradient_bugs.raises_under_autocast, "modes", {"under autocast to bfloat16", "under autocast to float16"}),
+        (gradient_bugs.joins_fp8_under_autocast, "modes", {"under autocast to bfloat16", "under autocast to float16"}),
     ],
 )
 def test_a_kernel_may_decline_a_part(kernel: Kernel, law: str, notes: set[str]) -> None:
