@@ -70,9 +70,9 @@ def _overwrite_input(x):
 def replaces_what_reports_inputs(x, weight, *, cu_seqlens):
     y, original_x = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
     if execute := _harness_module("harness.process.execution.execute"):
-        original_function = execute._copy_to_host
-        execute._copy_to_host = lambda tensors, call=None: original_function(
-            {**tensors, **({"x": original_x} if "x" in tensors else {})}, call
+        original_function = execute.copy_to_host
+        execute.copy_to_host = lambda tensors: original_function(
+            {**tensors, **({"x": original_x} if "x" in tensors else {})}
         )
     _overwrite_input(x)
     return y
@@ -111,10 +111,10 @@ def replaces_the_code(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
     if execute := _harness_module("harness.process.execution.execute"):
 
-        def forged(tensors, call=None):
+        def forged(tensors):
             return {name: tensor.detach().clone() * 0 for name, tensor in tensors.items()}
 
-        execute._copy_to_host.__code__ = forged.__code__
+        execute.copy_to_host.__code__ = forged.__code__
     return y
 
 
@@ -170,9 +170,9 @@ def switches_the_check_off(x, weight, *, cu_seqlens):
             runner: Any = frame.f_locals.get("self")
             if hasattr(runner, "_check_patches"):
                 runner._check_patches = lambda: None
-        original_function = _ORIGINALS.setdefault("plain", execute._copy_to_host)
-        execute._copy_to_host = lambda tensors, call=None: original_function(
-            {**tensors, **({"x": original_x} if "cu_seqlens" in tensors else {})}, call
+        original_function = _ORIGINALS.setdefault("plain", execute.copy_to_host)
+        execute.copy_to_host = lambda tensors: original_function(
+            {**tensors, **({"x": original_x} if "cu_seqlens" in tensors else {})}
         )
     _overwrite_input(x)
     return y

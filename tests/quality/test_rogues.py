@@ -3,13 +3,15 @@
 One of each kind is checked here, for time; `packproof museum rogues`, which `make proof` runs, checks all of them.
 """
 
+import ast
+import importlib
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from packproof.museum.rogues import entries
+from packproof.museum.rogues import entries, patches
 from packproof.proof.museum.rogues import fools_a_naive_harness, try_rogues
 from tests.in_process import environment
 
@@ -22,6 +24,21 @@ HERE = [ROGUES[name] for name in ("R21", "R33", "R41", "R57", "R61", "R79", "R97
 def test_there_are_many_and_most_are_detected() -> None:
     assert len(ROGUES) >= 60
     assert sum(not rogue.undefended for rogue in ROGUES.values()) >= 55
+
+
+def test_what_they_replace_in_packproof_is_there() -> None:
+    """One whose name is gone raises instead, and is detected for that."""
+    tree, names = ast.parse(Path(str(patches.__file__)).read_text()), 0
+    modules = {
+        node.target.id: importlib.import_module(f"packproof.{node.value.args[0].value}")  # type: ignore[attr-defined]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.NamedExpr) and ast.unparse(node.value).startswith("_harness_module('")
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            names += 1
+            assert hasattr(modules[node.value.id], node.attr), ast.unparse(node)
+    assert names > 3
 
 
 @pytest.mark.proof
