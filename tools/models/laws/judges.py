@@ -202,6 +202,24 @@ class Shrinker:
     def __init__(self, law: str) -> None:
         self.attempts, self._deadline = 0, time.monotonic() + _SHRINK_SECONDS.get(law, _USUAL_SHRINK_SECONDS)
 
+    def smallest(
+        self, lengths: Lengths, outcome: Outcome, measure: Callable[[Lengths], Outcome | None]
+    ) -> tuple[Lengths, Outcome]:
+        """The smallest layout that fails, and its outcome.
+
+        lengths, outcome: a layout that fails.
+        measure: returns the outcome of a layout that fails, None for any other.
+        """
+        outcomes = {lengths: outcome}
+
+        def fails(candidate: Lengths) -> bool:
+            if candidate_outcome := self.attempt(partial(measure, candidate)):
+                outcomes[candidate] = candidate_outcome
+            return candidate in outcomes
+
+        smallest_lengths = shrink_lengths(lengths, fails)
+        return smallest_lengths, outcomes[smallest_lengths]
+
     def attempt(self, check: Callable[[], Outcome | None]) -> Outcome | None:
         if time.monotonic() > self._deadline:
             return None
@@ -215,19 +233,13 @@ class Shrinker:
 def _leak_failure(trial: Trial, lengths: Lengths, leakage: Leakage, example: int) -> Failure:
     """The leak at the smallest layout with one, and the first module that leaks."""
     subject, convention, seed = trial.subject, trial.convention, trial.seed
-    leakage_by_lengths, shrinker = {lengths: leakage}, Shrinker("isolation")
+    shrinker = Shrinker("isolation")
 
-    def leaks(candidate: Lengths) -> bool:
-        def measure() -> Leakage | None:
-            result = measure_leakage(subject, convention, subject.pack(candidate), seed)
-            return result if result.leaking_pairs else None
+    def measure(candidate: Lengths) -> Leakage | None:
+        result = measure_leakage(subject, convention, subject.pack(candidate), seed)
+        return result if result.leaking_pairs else None
 
-        if candidate_leakage := shrinker.attempt(measure):
-            leakage_by_lengths[candidate] = candidate_leakage
-        return candidate in leakage_by_lengths
-
-    smallest_lengths = shrink_lengths(lengths, leaks)
-    smallest_leakage = leakage_by_lengths[smallest_lengths]
+    smallest_lengths, smallest_leakage = shrinker.smallest(lengths, leakage, measure)
     i, j = smallest_leakage.leaking_pairs[0]
     gradient = smallest_leakage.gradient.get((i, j))
     gradient_text = f", and their gradient at its tokens is up to {gradient:.3g}, not 0" if gradient else ""
@@ -284,20 +296,16 @@ def _ineffective_arguments(trial: Trial, pack: Pack, leakage: Leakage) -> Iterat
 def _packing_failure(
     compare: PackedAndAlone, subject: Subject, lengths: Lengths, difference: Difference, example: int
 ) -> Failure:
-    difference_by_lengths, shrinker = {lengths: difference}, Shrinker("packing")
-
-    def differs(candidate: Lengths) -> bool:
-        if candidate_difference := shrinker.attempt(lambda: compare(subject.pack(candidate)).first_failure):
-            difference_by_lengths[candidate] = candidate_difference
-        return candidate in difference_by_lengths
-
-    smallest_lengths = shrink_lengths(lengths, differs)
+    shrinker = Shrinker("packing")
+    smallest_lengths, smallest_difference = shrinker.smallest(
+        lengths, difference, lambda candidate: compare(subject.pack(candidate)).first_failure
+    )
     lines = (
-        str(difference_by_lengths[smallest_lengths]),
-        *_length_dependence(compare, subject, smallest_lengths, difference_by_lengths[smallest_lengths]),
+        str(smallest_difference),
+        *_length_dependence(compare, subject, smallest_lengths, smallest_difference),
         *_differing_module_lines(compare, subject.pack(lengths), difference),
     )
-    return Failure(smallest_lengths, difference_by_lengths[smallest_lengths].name, lines, example, shrinker.attempts)
+    return Failure(smallest_lengths, smallest_difference.name, lines, example, shrinker.attempts)
 
 
 def _length_dependence(

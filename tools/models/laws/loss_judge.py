@@ -8,7 +8,7 @@ from packproof.harness.report import Cell, Failure, Status
 from packproof.models.laws.judges import REFUSED, Judgement, Shrinker, Trial, equality_verdict, verdict_of
 from packproof.models.laws.loss_comparison import LOSS_REDUCTIONS, LossComparison, PackedLoss
 from packproof.models.laws.losses import EVERY, FIRST_IGNORED, IGNORED_LABEL, LossOfPack
-from packproof.models.subjects.pack import Lengths, Pack, shrink_lengths
+from packproof.models.subjects.pack import Lengths, Pack
 from packproof.models.subjects.subject import ModuleRefused
 
 CROSSING_LABEL = "label"  # the tensor of a failure by a label that crosses
@@ -24,8 +24,8 @@ def loss(trial: Trial, cell: Cell) -> Judgement:
     if reason := packed_loss.inconclusive_reason():
         return Judgement(verdict_of(cell, "inconclusive", 0, reason))
     for number, lengths in enumerate(trial.layouts, 1):
-        if packed_loss.crossing_document(trial.subject.pack(lengths)):
-            failure = _crossing_failure(packed_loss, lengths, number)
+        if crossing := packed_loss.crossing_document(trial.subject.pack(lengths)):
+            failure = _crossing_failure(packed_loss, lengths, crossing, number)
             return Judgement(verdict_of(cell, "failed", number, failure=failure))
     reductions, inconclusive_reasons, ties, examples, long_notes = LOSS_REDUCTIONS, list[str](), 0, 0, list[str]()
 
@@ -49,15 +49,13 @@ def loss(trial: Trial, cell: Cell) -> Judgement:
     return Judgement(equality_verdict(cell, examples, inconclusive_reasons, ties, notes))
 
 
-def _crossing_failure(packed_loss: PackedLoss, lengths: Lengths, example: int) -> Failure:
+def _crossing_failure(
+    packed_loss: PackedLoss, lengths: Lengths, crossing: tuple[int, float, float], example: int
+) -> Failure:
     subject, shrinker = packed_loss.question.subject, Shrinker("loss")
-    smallest_lengths = shrink_lengths(
-        lengths,
-        lambda candidate: bool(shrinker.attempt(lambda: packed_loss.crossing_document(subject.pack(candidate)))),
+    smallest_lengths, (document, value, change) = shrinker.smallest(
+        lengths, crossing, lambda candidate: packed_loss.crossing_document(subject.pack(candidate))
     )
-    crossing = packed_loss.crossing_document(subject.pack(smallest_lengths))
-    assert crossing
-    document, value, change = crossing
     lines = (
         f"the label of document {document}'s first token crosses: the loss {value:.6g} moves by {change:.3g} when it "
         "changes, and alone it does not count",
@@ -74,19 +72,13 @@ def _reduction_failure(
     comparison: LossComparison,
     example: int,
 ) -> Failure:
-    subject, shrinker, comparison_by_lengths = packed_loss.question.subject, Shrinker("loss"), {lengths: comparison}
+    subject, shrinker = packed_loss.question.subject, Shrinker("loss")
 
-    def fails(candidate: Lengths) -> bool:
-        def compare() -> LossComparison | None:
-            result = packed_loss.compare(subject.pack(candidate), reductions)
-            return result if result.first_failure else None
+    def compare(candidate: Lengths) -> LossComparison | None:
+        result = packed_loss.compare(subject.pack(candidate), reductions)
+        return result if result.first_failure else None
 
-        if candidate_comparison := shrinker.attempt(compare):
-            comparison_by_lengths[candidate] = candidate_comparison
-        return candidate in comparison_by_lengths
-
-    smallest_lengths = shrink_lengths(lengths, fails)
-    comparison = comparison_by_lengths[smallest_lengths]
+    smallest_lengths, comparison = shrinker.smallest(lengths, comparison, compare)
     difference = comparison.first_failure
     assert difference
     if comparison.lines:

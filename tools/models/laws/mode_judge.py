@@ -7,7 +7,7 @@ from packproof.models.laws.mode_comparison import BUFFER, GRADIENT_OF, ModeCompa
 from packproof.models.laws.mode_culprit import culprit_lines, owner_line
 from packproof.models.laws.rounding import Difference
 from packproof.models.laws.steps import StepObjective
-from packproof.models.subjects.pack import Lengths, Pack, shrink_lengths
+from packproof.models.subjects.pack import Lengths, Pack
 from packproof.models.subjects.subject import ModuleRefused
 
 _MOST_LAYOUTS = 3
@@ -43,16 +43,11 @@ def _failing_pair(comparison: ModeComparison, pack: Pack) -> StepPair | None:
 
 
 def _failure(comparison: ModeComparison, lengths: Lengths, pair: StepPair, example: int) -> Failure:
-    shrinker, pair_by_lengths = Shrinker("modes"), {lengths: pair}
-    subject = comparison.base
-
-    def fails(candidate: Lengths) -> bool:
-        if failing_pair := shrinker.attempt(lambda: _failing_pair(comparison, subject.pack(candidate))):
-            pair_by_lengths[candidate] = failing_pair
-        return candidate in pair_by_lengths
-
-    smallest_lengths = lengths if comparison.mode.compiled else shrink_lengths(lengths, fails)
-    smallest_pair = pair_by_lengths[smallest_lengths]
+    shrinker, smallest_lengths, smallest_pair = Shrinker("modes"), lengths, pair
+    if not comparison.mode.compiled:
+        smallest_lengths, smallest_pair = shrinker.smallest(
+            lengths, pair, lambda candidate: _failing_pair(comparison, comparison.base.pack(candidate))
+        )
     difference = smallest_pair.first_failure
     assert difference
     condition = [f"{smallest_pair.condition}:"] if smallest_pair.condition else []
