@@ -26,6 +26,14 @@ def cut(logits: Tensor, labels: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Ten
     return logits[:n].to(torch.promote_types(logits.dtype, torch.float32)), labels[:n].long()
 
 
+def logits_and_targets(
+    logits: Tensor, labels: Tensor, cu_seqlens: Tensor, shift: bool, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """As `cut`, with the labels shifted inside each sequence if requested."""
+    x, y = cut(logits, labels, cu_seqlens)
+    return x, next_labels(y, cu_seqlens, ignore_index) if shift else y
+
+
 def token_losses(x: Tensor, y: Tensor, ignore_index: int, label_smoothing: float = 0.0, z_loss: float = 0.0) -> Tensor:
     """The cross entropy of each token, 0 where it does not count."""
     loss = functional.cross_entropy(x, y, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none")
@@ -63,8 +71,7 @@ def mean_of_means(
     logits: Tensor, labels: Tensor, cu_seqlens: Tensor, shift: bool, ignore_index: int, **terms: Any
 ) -> Tensor:
     """Each sequence is a micro-batch with a mean of its own, and the means are averaged: short ones weigh too much."""
-    x, y = cut(logits, labels, cu_seqlens)
-    y = next_labels(y, cu_seqlens, ignore_index) if shift else y
+    x, y = logits_and_targets(logits, labels, cu_seqlens, shift, ignore_index)
     counts = sum_by_sequence((y != ignore_index).to(x.dtype), cu_seqlens)
     means = sum_by_sequence(token_losses(x, y, ignore_index, **terms), cu_seqlens) / counts.clamp(min=1)
     return means.sum() / (counts > 0).sum().clamp(min=1)
@@ -75,8 +82,7 @@ def sum_of_the_means_of_chunks(
     logits: Tensor, labels: Tensor, cu_seqlens: Tensor, shift: bool, ignore_index: int, **terms: Any
 ) -> Tensor:
     """Chunks of 32 rows save memory, and their means are summed: the loss grows with the number of chunks."""
-    x, y = cut(logits, labels, cu_seqlens)
-    y = next_labels(y, cu_seqlens, ignore_index) if shift else y
+    x, y = logits_and_targets(logits, labels, cu_seqlens, shift, ignore_index)
     loss = x[:0].sum()
     for rows in zip(torch.split(x, CHUNK), torch.split(y, CHUNK), strict=True):
         counts = (rows[1] != ignore_index).sum().clamp(min=1)
@@ -111,8 +117,7 @@ def nothing_counts(
     logits: Tensor, labels: Tensor, cu_seqlens: Tensor, shift: bool, ignore_index: int, **terms: Any
 ) -> Tensor:
     """The number of labels is 0 where all are those of a prompt: 0 / 0 is NaN, and it reaches every parameter."""
-    x, y = cut(logits, labels, cu_seqlens)
-    y = next_labels(y, cu_seqlens, ignore_index) if shift else y
+    x, y = logits_and_targets(logits, labels, cu_seqlens, shift, ignore_index)
     return token_losses(x, y, ignore_index, **terms).sum() / (y != ignore_index).sum()
 
 
@@ -127,8 +132,7 @@ def smoothing_of_ignored_tokens(
     z_loss: float,
 ) -> Tensor:
     """The smooth part of the loss is that of all tokens, those that do not count too."""
-    x, y = cut(logits, labels, cu_seqlens)
-    y = next_labels(y, cu_seqlens, ignore_index) if shift else y
+    x, y = logits_and_targets(logits, labels, cu_seqlens, shift, ignore_index)
     sharp = token_losses(x, y, ignore_index, z_loss=z_loss / max(1 - label_smoothing, 1e-6))
     smooth = x.logsumexp(-1) - x.mean(-1)
     total = (1 - label_smoothing) * sharp + label_smoothing * smooth

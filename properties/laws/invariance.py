@@ -130,7 +130,7 @@ def _compare_reduction(
         stored = [w * v for w, v in zip(weights, values, strict=True) if w]
         return sum(parts, kernel.budget(key, sample, summands=stored))
 
-    expected, rows = combine(kind, counts, values), kernel.row_map(key, sample)
+    expected, rows = combine(values, weights), kernel.row_map(key, sample)
     for violation in Comparison(key, x, expected, rows, allowed, baseline_name=COMBINED_NAMES[kind]).violations():
         yield kernel.with_reference_value(violation, sample)
 

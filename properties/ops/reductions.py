@@ -76,7 +76,10 @@ def index_of_largest(counts: Sequence[float], values: "Sequence[Tensor]") -> int
     return max(candidates, key=lambda j: float(values[j].double().sum()), default=-1)
 
 
-def combine(kind: Reduction, counts: Sequence[float], values: "Sequence[Tensor]") -> "Tensor":
-    """The value of a pack from those of its sequences, in float64. A sequence without a share is left out."""
-    total = reductions.combine([v.double() for v in values], shares(kind, counts, values))
+def combine(values: "Sequence[Tensor]", weights: Sequence[float]) -> "Tensor":
+    """The value of a pack from those of its sequences, in float64. A sequence without a share is left out.
+
+    weights: the shares of the sequences.
+    """
+    total = reductions.combine([v.double() for v in values], weights)
     return values[0].double().new_zeros(values[0].shape) if isinstance(total, int) else total
