@@ -141,6 +141,8 @@ class Worker:
 
     def _call_once(self, call: Call, until: float) -> Result:
         self._require_time()
+        if self._pace.is_too_slow(call):
+            raise MachineLimit(f"{tokens_of(call):,} tokens are too slow to be judged: a call of fewer was")
         self.open()
         process = self._opened(warm=True)
         if self._keeps_spare:
@@ -152,6 +154,7 @@ class Worker:
             raise self._supply.replace_zygote(process) from lost
         except KernelFault as fault:
             if fault.kind == "hung" and self._pace.may_take_longer(call, max(limit, self._whole_limit)):
+                self._pace.record_too_slow(call)
                 first_line = str(fault).partition("\n")[0]
                 raise MachineLimit(f"{tokens_of(call):,} tokens are too slow to be judged: it {first_line}") from fault
             raise

@@ -180,7 +180,10 @@ class Sample:
             wrt=wrt,
             cotangents=cotangents,
             placement={} if placement == "contiguous" else placements,
-            shared=tuple(n for n in self.passed_inputs if role(self.axes[n]) == "shared"),
+            shared=tuple(
+                [n for n in (*self.passed_inputs, *self.outputs) if role(self.axes[n]) == "shared"]
+                + [f"cotangent:{n}" for n in cotangents if role(self.axes[n]) == "shared"]
+            ),
             token_rows=tuple(
                 [n for n, axes in self.axes.items() if role(axes) == "token"]
                 + [f"cotangent:{n}" for n in self.cotangents if role(self.axes[n]) == "token"]

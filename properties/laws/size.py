@@ -8,6 +8,7 @@ from functools import partial
 from packproof.base.axes import role
 from packproof.base.errors import KernelFault
 from packproof.base.law_names import LAWS
+from packproof.base.reductions import MAXIMUM, MEAN_OVER_SEQUENCES, MEAN_OVER_TOKENS
 from packproof.properties.calling.call import MachineLimit, OutsideDomain, Placement, SlowCompilation, TooSlow
 from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import Case
@@ -150,10 +151,13 @@ def _check_copies(
     kernel: KernelUnderTest, sample: Sample, limits: Limits, copies: int, passed: str
 ) -> Iterator[Violation]:
     """Run copies of the pack. Of each tensor the last copy is compared, and the copy that differs most from it."""
+    if kernel.op.reductions:
+        copies = 1 << (copies - 1).bit_length()  # a power of two divides a mean exactly
     note = f"repeated {copies:,} times, past {passed}"
-    require_time(kernel, limits, copies, lambda few: kernel.run_with_result(sample, copies=few), note)
+    pack = _with_shares(sample, copies)
+    require_time(kernel, limits, copies, lambda few: kernel.run_with_result(pack, copies=few), note)
     try:
-        actual, result = kernel.run_with_result(sample, copies=copies)
+        actual, result = kernel.run_with_result(pack, copies=copies)
     except KernelFault as fault:
         yield _fault_violation(fault, note)
         return
@@ -167,6 +171,17 @@ def _check_copies(
         if key in expected and x.shape == expected[key].shape:
             copy_note = f"copy {number + 1:,} of the pack, {note}"
             yield from kernel.agree(key, x, expected[key], Origin(sample), other="alone", note=copy_note)
+
+
+def _with_shares(sample: Sample, copies: int) -> Sample:
+    """The incoming gradients of means, times the copies: each copy has its share of them, that of the pack alone."""
+    means = [name for name, kind in sample.op.reductions.items() if kind in (MEAN_OVER_TOKENS, MEAN_OVER_SEQUENCES)]
+    scaled = {name: sample.cotangents[name] * copies for name in means if name in sample.cotangents}
+    if any(x.isinf().any() for x in scaled.values()):
+        raise OutsideDomain(
+            f"a gradient of a mean over {copies:,} copies is outside the range of {sample.token_dtype_name}"
+        )
+    return dataclasses.replace(sample, cotangents={**sample.cotangents, **scaled})
 
 
 def _check_long_sequence(kernel: KernelUnderTest, sample: Sample, limits: Limits) -> Iterator[Violation]:
@@ -245,6 +260,8 @@ def _whole_chunk_cases(space: Space, _drawn_cases: Collection[Case]) -> list[Cas
 def _size_skip_reason(space: Space) -> str:
     if space.op.pool:
         return "the copies of a pack would share the slots of its pool"
+    if MAXIMUM in space.op.reductions.values():
+        return "the copies of a pack would all have its maximum"
     return needs_gpu("only the memory and the grids of a GPU are that large")(space)
 
 

@@ -79,36 +79,47 @@ class Losses:
         x, labels = logits[:n].to(torch.promote_types(logits.dtype, torch.float32)), labels[:n].long()
         self.nll = functional.cross_entropy(x, labels, reduction="none")
         self.counts = (labels != IGNORED).to(x.dtype)
-        self.seq_idx = torch.repeat_interleave(torch.arange(len(cu_seqlens) - 1), cu_seqlens.diff().long())
+        self.seq_idx = torch.repeat_interleave(
+            torch.arange(len(cu_seqlens) - 1, device=x.device), cu_seqlens.diff().long()
+        )
         self.sequences = len(cu_seqlens) - 1
 
     def by_sequence(self, x: Tensor) -> Tensor:
         return x.new_zeros(self.sequences).index_add(0, self.seq_idx, x)
 
 
-def kernel(reduce: Callable[[Losses], Tensor]) -> Callable[..., Tensor]:
-    def run(logits, labels, *, cu_seqlens):
-        losses = Losses(logits, labels, cu_seqlens)
-        return reduce(losses).to(losses.dtype)
-
-    return run
-
-
 def _means(losses: Losses) -> Tensor:
     return losses.by_sequence(losses.nll) / losses.by_sequence(losses.counts).clamp(min=1)
 
 
-def _largest(losses: Losses) -> Tensor:
+def by_sum(logits, labels, *, cu_seqlens):
+    return Losses(logits, labels, cu_seqlens).nll.sum().to(logits.dtype)
+
+
+def by_token(logits, labels, *, cu_seqlens):
+    losses = Losses(logits, labels, cu_seqlens)
+    return (losses.nll.sum() / losses.counts.sum().clamp(min=1)).to(logits.dtype)
+
+
+def by_row(logits, labels, *, cu_seqlens):
+    losses = Losses(logits, labels, cu_seqlens)
+    return (losses.nll.sum() / max(len(losses.nll), 1)).to(logits.dtype)
+
+
+def by_sequence(logits, labels, *, cu_seqlens):
+    losses = Losses(logits, labels, cu_seqlens)
+    sequences = (losses.by_sequence(losses.counts) > 0).sum().clamp(min=1)
+    return (_means(losses).sum() / sequences).to(logits.dtype)
+
+
+def by_sums_of_means(logits, labels, *, cu_seqlens):
+    return _means(Losses(logits, labels, cu_seqlens)).sum().to(logits.dtype)
+
+
+def by_largest(logits, labels, *, cu_seqlens):
+    losses = Losses(logits, labels, cu_seqlens)
     sums = losses.by_sequence(losses.nll)[losses.by_sequence(losses.counts) > 0]
-    return sums.amax() if len(sums) else losses.nll.sum() * 0
-
-
-by_sum = kernel(lambda losses: losses.nll.sum())
-by_token = kernel(lambda losses: losses.nll.sum() / losses.counts.sum().clamp(min=1))
-by_row = kernel(lambda losses: losses.nll.sum() / max(len(losses.nll), 1))
-by_sequence = kernel(lambda losses: _means(losses).sum() / (losses.by_sequence(losses.counts) > 0).sum().clamp(min=1))
-by_sums_of_means = kernel(lambda losses: _means(losses).sum())
-by_largest = kernel(_largest)
+    return (sums.amax() if len(sums) else losses.nll.sum() * 0).to(logits.dtype)
 
 
 def by_chunk_of_three(logits, labels, *, cu_seqlens):

@@ -189,8 +189,14 @@ def test_a_declaration_that_its_reference_does_not_keep_is_refused() -> None:
 
 def test_a_loss_of_another_shape_or_without_a_gradient_is_a_fault() -> None:
     for kernel, text in (
-        (losses.kernel(lambda x: x.nll.sum()[None]), r"loss has shape (1,), expected () (a scalar)"),
-        (losses.kernel(lambda x: x.nll.sum().detach()), "loss came back detached: no gradient reaches any input"),
+        (
+            lambda logits, labels, *, cu_seqlens: losses.by_sum(logits, labels, cu_seqlens=cu_seqlens)[None],
+            r"loss has shape (1,), expected () (a scalar)",
+        ),
+        (
+            lambda logits, labels, *, cu_seqlens: losses.by_sum(logits, labels, cu_seqlens=cu_seqlens).detach(),
+            "loss came back detached: no gradient reaches any input",
+        ),
     ):
         (_, violation), *_ = violations(losses.SUM, kernel, "float32", LAWS[:1]).values()
         assert violation.text == text

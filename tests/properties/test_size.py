@@ -47,7 +47,18 @@ def judged(function: Callable[..., object], op: str, runner: type[Small] = Small
         yield from list(SIZE.check(kernel, case))[:1]
 
 
-@pytest.mark.parametrize("op", ["causal_conv1d", "rope"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        "causal_conv1d",
+        "rope",
+        "cross_entropy",
+        "cross_entropy_sum",
+        "cross_entropy_sequences",
+        "linear_cross_entropy",
+        "token_logprobs",
+    ],
+)
 def test_references_pass(op: str) -> None:
     assert list(judged(getattr(refs, op), op)) == []
 
@@ -83,6 +94,17 @@ def off(where: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., object]:
 )
 def test_each_limit_is_found(where: Callable[[Tensor, Tensor], Tensor], note: str) -> None:
     assert any(note in violation.note for violation in judged(off(where), "causal_conv1d"))
+
+
+def test_a_mean_whose_count_wraps_is_detected() -> None:
+    """Each copy's gradient is its share of the mean; the count is one of 8 bits."""
+
+    def mean(logits: Tensor, labels: Tensor, *, cu_seqlens: Tensor, **options: Any) -> Tensor:
+        count = int((labels != options.get("ignore_index", -100)).sum())
+        loss = refs.cross_entropy_sum(logits, labels, cu_seqlens=cu_seqlens, shift=options.get("shift", False))
+        return loss / max(count % 512, 1)
+
+    assert any("copy" in violation.note or "last" in violation.note for violation in judged(mean, "cross_entropy"))
 
 
 def test_what_zeros_change_is_no_violation() -> None:

@@ -1,0 +1,39 @@
+"""Which calls a kernel may take long for, by the calls that it has answered."""
+
+import torch
+
+from packproof.harness.process.pace import Pace
+from packproof.properties.calling.call import Call
+
+
+def call(*lengths: int, wrt: tuple[str, ...] = ()) -> Call:
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    return Call(inputs={}, cu_seqlens=offsets, options={}, outputs=("y",), wrt=wrt)
+
+
+def test_many_short_sequences_say_nothing_of_a_long_one() -> None:
+    pace = Pace()
+    pace.record(call(50, 50), 0.05)  # 1e-5 s for each pair of tokens in a sequence
+    pace.record(call(*[1] * 8192), 0.8)  # 1.2e-8 s for each pair in the pack
+    assert pace.may_take_longer(call(4096, 4096), 120)
+    assert not pace.may_take_longer(call(60, 60), 120)
+
+
+def test_a_call_without_an_answered_one_is_not_expected_to_be_slow() -> None:
+    assert not Pace().may_take_longer(call(4096), 1)
+
+
+def test_calls_with_at_least_the_work_of_one_that_was_too_slow_are_not_made() -> None:
+    pace = Pace()
+    pace.record_too_slow(call(100, 100))
+    assert pace.is_too_slow(call(100, 100))
+    assert pace.is_too_slow(call(100, 300, wrt=("x",)))
+    assert not pace.is_too_slow(call(100, 99))
+    assert not pace.is_too_slow(call(*[1] * 300))
+
+
+def test_a_backward_pass_that_was_too_slow_says_nothing_of_values() -> None:
+    pace = Pace()
+    pace.record_too_slow(call(100, wrt=("x",)))
+    assert not pace.is_too_slow(call(100))
+    assert pace.is_too_slow(call(100, wrt=("x",)))
