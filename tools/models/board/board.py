@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -19,14 +19,16 @@ from packproof.models.board.tiny import Architecture, tiny_model
 from packproof.models.check import run_module_check
 from packproof.models.laws.culprit import module_in
 from packproof.models.laws.judges import REFUSED
+from packproof.models.laws.loss_judge import CROSSING_LABEL
+from packproof.models.laws.losses import EVERY, FIRST_IGNORED
 from packproof.models.request import module_request
 from packproof.models.subjects.conventions import CONVENTIONS
 
 Word = Literal["isolates", "leaks", "refuses", "differs", "not judged"]
 LAYOUTS = ((5, 9, 7), (9, 1, 17, 3))  # across a window or chunk of 8 and a convolution of 4, and not
-NOT_IN_PUBLISHED_BOARD = "hf_mrope_text"  # newer than the last run: it gets its column with the next one
-CONVENTION_NAMES = tuple(n for n in CONVENTIONS if n.startswith(("hf_", "mask4d")) and n != NOT_IN_PUBLISHED_BOARD)
-FLASH = tuple(n for n in CONVENTION_NAMES if n.startswith("hf_") and n != "hf_mrope")
+CONVENTION_NAMES = tuple(n for n in CONVENTIONS if n.startswith(("hf_", "mask4d")))
+FLASH = tuple(n for n in CONVENTION_NAMES if n.startswith("hf_") and not n.startswith("hf_mrope"))
+LABELS = (EVERY, FIRST_IGNORED)
 _SILENCE = 60.0  # seconds until an architecture has to give its next outcome
 
 
@@ -61,10 +63,14 @@ class Outcome:
     flash: bool
     """Whether attention ran transformers' path of flash attention."""
     word: Word
+    """Of the loss, where labels were sent: "isolates" for a reduction of the documents' losses, "leaks" for a label that
+    crosses a boundary, "differs" for a loss or a gradient that is no reduction."""
     module: str = ""
     """The first module that leaks, "" if none does or it is unknown."""
     text: str = ""
     """Why the model refuses, differs or was not judged, or another remark."""
+    labels: str = ""
+    """The labels sent for a loss, one of LABELS; "" if the logits were judged."""
 
 
 BoardEntry = Built | Outcome
@@ -98,13 +104,17 @@ def _judge_architecture(architecture: Architecture, seed: int) -> Iterator[Board
         return
     attention = str(getattr(model.config, "_attn_implementation", ""))
     yield Built(*names, layers, attention, parameters)
-    for convention in CONVENTION_NAMES:
-        yield _judge_convention(name, model, convention, seed, nullcontext(), with_flash=False)
+    settings = [(convention, False) for convention in CONVENTION_NAMES]
     if flash.reaches_flash_attention(model):
-        for convention in FLASH:
-            yield _judge_convention(
-                name, model, convention, seed, flash.replace_flash_attention(model), with_flash=True
-            )
+        settings += [(convention, True) for convention in FLASH]
+    isolating = []
+    for convention, with_flash in settings:
+        outcome = _judge_convention(name, model, convention, seed, with_flash=with_flash)
+        isolating += [outcome] if outcome.word == "isolates" else []
+        yield outcome
+    for first in isolating[:1]:  # a loss tells of labels where the logits of documents are their own
+        for labels in LABELS:
+            yield _judge_convention(name, model, first.convention, seed, with_flash=first.flash, labels=labels)
 
 
 def _random_ids(tokens: int, generator: torch.Generator) -> Tensor:
@@ -121,22 +131,24 @@ def _judge_convention(
     model: nn.Module,
     convention: str,
     seed: int,
-    attention_context: AbstractContextManager[None],
     *,
     with_flash: bool,
+    labels: str = "",
 ) -> Outcome:
+    """The outcome of the logits, or of the loss with these labels."""
     try:
         with ExitStack() as stack:
             try:
-                stack.enter_context(attention_context)
+                stack.enter_context(flash.replace_flash_attention(model) if with_flash else nullcontext())
             except ValueError as error:  # transformers refuses flash attention with this config
-                return Outcome(name, convention, with_flash, "refuses", text=_one_line(error))
+                return Outcome(name, convention, with_flash, "refuses", text=_one_line(error), labels=labels)
             request = module_request(
                 model,
                 inputs=_random_ids,
                 convention=convention,
                 layouts=LAYOUTS,
-                laws=("isolation", "packing"),
+                laws=("loss",) if labels else ("isolation", "packing"),
+                labels=labels or "none",
                 seed=seed,
                 name=name,
                 records=False,
@@ -148,8 +160,9 @@ def _judge_convention(
                     if event.verdict.status != "passed":
                         break
     except Exception as error:
-        return Outcome(name, convention, with_flash, "not judged", text=_one_line(error))
-    return Outcome(name, convention, with_flash, *_summarize(verdicts))
+        return Outcome(name, convention, with_flash, "not judged", text=_one_line(error), labels=labels)
+    summary = _summarize_loss(verdicts[0]) if labels else _summarize(verdicts)
+    return Outcome(name, convention, with_flash, *summary, labels=labels)
 
 
 def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
@@ -165,3 +178,12 @@ def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
         return "differs", "", packing.failure.lines[0]
     notes = [isolation.reason, packing.reason if packing and packing.status != "passed" else ""]
     return "isolates", "", "; ".join(filter(None, notes))
+
+
+def _summarize_loss(verdict: Verdict) -> tuple[Word, str, str]:
+    """The word for the verdict on a loss, no module, and the reason."""
+    if verdict.failure:
+        return "leaks" if verdict.failure.tensor == CROSSING_LABEL else "differs", "", verdict.failure.lines[0]
+    if verdict.status == "inconclusive" and verdict.reason.startswith(REFUSED):
+        return "refuses", "", verdict.reason.removeprefix(REFUSED)
+    return "isolates" if verdict.status == "passed" else "not judged", "", verdict.reason

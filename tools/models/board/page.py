@@ -8,13 +8,15 @@ from datetime import date
 from packproof.base.records import read_record, to_json
 from packproof.base.wording import plural
 from packproof.harness.report.formats import markdown_table, texts
-from packproof.models.board.board import CONVENTION_NAMES, FLASH, BoardEntry, Built, Outcome
+from packproof.models.board.board import CONVENTION_NAMES, FLASH, LABELS, BoardEntry, Built, Outcome
+from packproof.models.laws.losses import FIRST_IGNORED
 from packproof.models.subjects.conventions import CONVENTIONS
 
 SIGNS = {"isolates": "✓", "leaks": "✗", "refuses": "R", "differs": "≠", "not judged": "?"}
 COLUMNS = {
     "hf_position_ids": "pos",
     "hf_mrope": "3-axis",
+    "hf_mrope_text": "4-axis",
     "hf_flash_kwargs": "all",
     "hf_flash_kwargs_no_position_ids": "no pos",
     "hf_flash_kwargs_no_seq_idx": "no idx",
@@ -48,7 +50,7 @@ def make_board(entries: Sequence[BoardEntry], seconds: float, seed: int, version
     """
     built = {entry.name: entry for entry in entries if isinstance(entry, Built)}
     outcomes = [entry for entry in entries if isinstance(entry, Outcome)]
-    outcomes.sort(key=lambda o: (o.name, o.flash, CONVENTION_NAMES.index(o.convention)))
+    outcomes.sort(key=lambda o: (o.name, bool(o.labels), o.flash, CONVENTION_NAMES.index(o.convention), o.labels))
     return ModelBoard(
         versions["transformers"],
         versions["torch"],
@@ -72,6 +74,7 @@ def read_board(path: str) -> ModelBoard:
 def outcome_line(outcome: Outcome) -> str:
     """One outcome, for the terminal."""
     convention = f"{outcome.convention}, flash" if outcome.flash else outcome.convention
+    convention += f", labels: {outcome.labels}" if outcome.labels else ""
     return "  ".join(
         filter(None, (f"  {outcome.name:<24} {convention:<38} {outcome.word}", outcome.module, outcome.text))
     )
@@ -83,10 +86,14 @@ def board_counts(board: ModelBoard) -> str:
     lines = [f"{plural(len(board.models), 'architecture')}, {n_built} built, {board.seconds:.0f} s"]
     for with_flash in (False, True):
         for name in FLASH if with_flash else CONVENTION_NAMES:
-            words = [o.word for o in board.outcomes if (o.convention, o.flash) == (name, with_flash)]
-            numbers = ", ".join(f"{words.count(w)} {w}" for w in SIGNS if w in words)
-            lines.append(f"{name}{', flash' if with_flash else ''}: {numbers}")
+            words = [o.word for o in board.outcomes if (o.convention, o.flash, o.labels) == (name, with_flash, "")]
+            lines.append(f"{name}{', flash' if with_flash else ''}: {_numbers(words)}")
+    lines += [f"labels: {form}: {_numbers([o.word for o in board.outcomes if o.labels == form])}" for form in LABELS]
     return "\n".join(lines)
+
+
+def _numbers(words: Sequence[str]) -> str:
+    return ", ".join(f"{words.count(w)} {w}" for w in SIGNS if w in words)
 
 
 def as_markdown(board: ModelBoard) -> str:
@@ -111,6 +118,14 @@ leak. Documents alone get a mask of the same kind, so that ✓ says nothing abou
 replaces. Another version of transformers gives another board."""
 
 
+_LABELS = """\
+The loss, by the first arguments that isolate the logits; a dot: none do. `every` sends a label for each token, as a
+trainer does that knows nothing of packs, `first_ignored` -100 as the label of each document's first token, as
+`DataCollatorWithFlattening` does. ✓ the loss of the pack is the reduction named, of the documents' losses, and so are
+its gradients. ✗ **the label of a document's first token crosses** into the document before. ≠ no label crosses, and
+the loss or a gradient is no reduction of theirs, as where a router is balanced over the pack."""
+
+
 def _page(board: ModelBoard) -> Iterator[str]:
     built_models = [model for model in board.models if not model.reason]
     yield from ("# The board of models", "")
@@ -130,6 +145,10 @@ def _page(board: ModelBoard) -> Iterator[str]:
     yield from ("", "## The first module that leaks", "", "By `position_ids` alone, as transformers runs on a CPU.", "")
     leaks = [o for o in board.outcomes if (o.convention, o.flash, o.word) == ("hf_position_ids", False, "leaks")]
     yield from _models_table(["module"], {o.name: (f"`{o.module}`",) for o in leaks if o.module})
+    yield from ("", "## Labels", "", _LABELS, "")
+    yield from _models_table(
+        [f"`{form}`" for form in LABELS] + ["what was seen"], {m.name: _labels(board, m.name) for m in built_models}
+    )
     yield from ("", "## Not built", "")
     yield from (f"- {model.name}: {model.reason[:110]}" for model in board.models if model.reason)
 
@@ -144,9 +163,16 @@ def _models_table(titles: Sequence[str], cells_by_model: Mapping[str, tuple[str,
 
 
 def _signs(board: ModelBoard, name: str) -> tuple[str, ...]:
-    signs = {(o.convention, o.flash): SIGNS[o.word] for o in board.outcomes if o.name == name}
+    signs = {(o.convention, o.flash): SIGNS[o.word] for o in board.outcomes if o.name == name and not o.labels}
     settings = [*((convention, False) for convention in COLUMNS), *((convention, True) for convention in FLASH)]
     return tuple(signs.get(setting, "·") for setting in settings)
+
+
+def _labels(board: ModelBoard, name: str) -> tuple[str, ...]:
+    outcomes = {o.labels: o for o in board.outcomes if o.name == name and o.labels}
+    signs = [SIGNS[outcomes[form].word] if form in outcomes else "·" for form in LABELS]
+    text = outcomes[FIRST_IGNORED].text if FIRST_IGNORED in outcomes else ""
+    return (*signs, text.partition("; ")[0].partition(", ")[0])
 
 
 # Arguments that a trainer can pass, the easiest first.
@@ -161,7 +187,7 @@ _EASIEST_FIRST = (
 
 
 def _advice(board: ModelBoard, built: Built) -> str:
-    outcomes = [o for o in board.outcomes if o.name == built.name]
+    outcomes = [o for o in board.outcomes if o.name == built.name and not o.labels]
     isolating = {(o.convention, o.flash) for o in outcomes if o.word == "isolates"}
     stock = next((text for convention, text in _EASIEST_FIRST if (convention, False) in isolating), "")
     flash = next((text for convention, text in _EASIEST_FIRST if (convention, True) in isolating), "")
