@@ -3,10 +3,11 @@
 The latter are compiled on a GPU only. On a CPU they run uncompiled, to be tested quickly.
 """
 
-import inspect
+import ast
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -25,12 +26,14 @@ _RECOMPILE_LIMIT = 256  # shapes compiled in one process; past torch's own limit
 
 
 def _varlen_attn_takes(name: str) -> bool:
-    """Whether the installed torch has `varlen_attn` (since 2.10) and it takes this argument."""
-    if find_spec("torch.nn.attention.varlen") is None:
-        return False
-    from torch.nn.attention.varlen import varlen_attn as attend  # noqa: PLC0415
+    """Whether the installed torch has `varlen_attn` (since 2.10) and it takes this argument.
 
-    return name in inspect.signature(attend).parameters
+    Its source is read: the module imports torch's compiler, for three seconds.
+    """
+    spec = find_spec("torch.nn.attention.varlen")
+    functions = ast.parse(Path(spec.origin).read_text()).body if spec and spec.origin else []
+    arguments = [f.args for f in functions if isinstance(f, ast.FunctionDef) and f.name == "varlen_attn"]
+    return any(a.arg == name for args in arguments for a in (*args.args, *args.kwonlyargs))
 
 
 def _compile_on_gpu(function: F, example: Tensor, *, any_size: bool = False) -> F:

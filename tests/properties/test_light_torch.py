@@ -37,6 +37,7 @@ for function in (refs.causal_conv1d, wrong):
         kernel = KernelUnderTest(op, InProcess(function), Promises())
         found += first_violation(kernel, PROPERTIES["reference"], case) is not None
 assert found
+import packproof.adapters.peers.torch
 sys.exit("sympy" in sys.modules or "torch._dynamo" in sys.modules)
 """
 
