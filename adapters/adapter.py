@@ -74,7 +74,8 @@ def adapt(
     op: the op of the kernel. None takes it from the kernel's own declaration, and imports the kernel at once.
     tokens: the layout of the tokens, in inputs along `t` and in outputs.
     keys: the layout of inputs along the op's second packing, such as `Pages(size=16)` of a cache. None: as `tokens`.
-    slots: where the states of a pool lie: `PagedSlots(16)`, `SlotPerDraft()` of an op with drafts, None as in the op.
+    slots: where the states of a pool lie: `PagedSlots(16)`, `NullSlot()` if its first slot belongs to no request,
+    `SlotPerDraft()` of an op with drafts, None as in the op.
     metadata: functions of `cu_seqlens` and the number of rows, by the kernel's argument names. `OfKeys` of such a
     function describes the op's second packing.
     names: the kernel's names of the op's inputs and options, where they differ.
@@ -310,7 +311,7 @@ class Adapter:
         if self.slots is not None and not (isinstance(self.slots, PoolSlots) and self.slots.fits(self.op)):
             raise UsageError(
                 f"adapt({self.title}): slots is {self.slots!r}, expected SlotPerDraft() of an op whose pool holds the "
-                "states of drafts, PagedSlots() of another op with a pool, or None"
+                "states of drafts, PagedSlots() of another op with a pool, NullSlot() of either, or None"
             )
         for name, make in self.metadata.items():
             if not callable(make):

@@ -1,4 +1,4 @@
-"""Where the states of a pool lie in the kernel's: a slot for each draft, or the rows of pages."""
+"""Where the states of a pool lie in the kernel's: past a slot of none, a slot for each draft, or the rows of pages."""
 
 import random
 from abc import ABC, abstractmethod
@@ -39,11 +39,41 @@ class PoolSlots(ABC):
 
 
 @dataclass(frozen=True)
+class NullSlot(PoolSlots):
+    """A pool whose first slot belongs to no request: a request without a slot has 0, where the op has -1.
+
+    The kernel may write anything to that slot, which holds NaN.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> pool = adapters.NullSlot().to(torch.tensor([1.0, 2.0]))
+    >>> pool, adapters.NullSlot().indices(torch.tensor([1, -1]), (2,))
+    (tensor([nan, 1., 2.]), tensor([2, 0]))
+    """
+
+    def to(self, states: Tensor) -> Tensor:
+        return torch.cat([states.new_full((1, *states.shape[1:]), float("nan")), states])
+
+    def indices(self, slots: Tensor, shape: Sequence[int]) -> Tensor:  # noqa: ARG002 - the same for every layout
+        return slots + 1
+
+    def back(self, pool: Tensor, shape: Sequence[int]) -> Tensor:
+        if len(pool) != shape[0] + 1:
+            raise ArgumentError(
+                f"a kernel with slots={self} returned {tuple(pool.shape)}, expected the shape of its pool"
+            )
+        return pool[1:]
+
+    def fits(self, op: Op) -> bool:
+        return op.pool is not None
+
+
+@dataclass(frozen=True)
 class SlotPerDraft(PoolSlots):
     """A pool with a slot for each draft, where the op has a slot for each request with a states in it.
 
-    The kernel gets the pool (slots, ...) and the slots of each request's drafts (s, a), -1 for a request without one.
-    They lie in any order, between slots of NaN.
+    The kernel gets the pool (slots, ...) and the slots of each request's drafts (s, a). They lie in any order, between
+    slots of NaN.
 
     >>> import torch
     >>> from packproof import adapters
@@ -51,6 +81,13 @@ class SlotPerDraft(PoolSlots):
     >>> pool[adapters.SlotPerDraft().indices(torch.tensor([1, -1]), (2, 2))[0].long()]
     tensor([3., 4.])
     """
+
+    null: int = -1
+    """The slots of a request without one: -1, or 0 of a pool whose first slot belongs to no request."""
+
+    def __post_init__(self) -> None:
+        if self.null not in (-1, 0):
+            raise UsageError(f"SlotPerDraft: null is {self.null!r}, expected -1, or 0 if no request has the first slot")
 
     def to(self, states: Tensor) -> Tensor:
         slots = states.shape[0] * states.shape[1]
@@ -61,9 +98,9 @@ class SlotPerDraft(PoolSlots):
     def indices(self, slots: Tensor, shape: Sequence[int]) -> Tensor:
         count, drafts = shape[:2]
         if not count:
-            return slots.new_full((len(slots), drafts), -1)
+            return slots.new_full((len(slots), drafts), self.null)
         table = torch.tensor(self._order(count * drafts), dtype=slots.dtype, device=slots.device).view(count, drafts)
-        return torch.where(slots[:, None] >= 0, table[slots.long().clamp(min=0)], -1)
+        return torch.where(slots[:, None] >= 0, table[slots.long().clamp(min=0)], self.null)
 
     def back(self, pool: Tensor, shape: Sequence[int]) -> Tensor:
         return pool[self._order(shape[0] * shape[1])].view(*shape[:2], *pool.shape[1:])
@@ -73,7 +110,7 @@ class SlotPerDraft(PoolSlots):
 
     def _order(self, count: int) -> Sequence[int]:
         """The kernel's slot of each state of the op's pool, in order."""
-        slots = list(range(count + _FREE_SLOTS))
+        slots = list(range(self.null + 1, count + _FREE_SLOTS))
         random.Random(count).shuffle(slots)
         return slots[:count]
 

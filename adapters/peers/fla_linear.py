@@ -8,9 +8,10 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from packproof.adapters import Batched, adapt
+from packproof.adapters import Batched, SlotPerDraft, adapt
 from packproof.adapters.adapter import Adapter
 from packproof.properties.declarations import Promises, kernel
 
@@ -130,3 +131,36 @@ gated_delta_rule_recurrent = _gated_rule_adapter(
     "gated_delta_rule", "fla.ops.gated_delta_rule", "fused_recurrent_gated_delta_rule", gradients=False
 )
 kda_recurrent = _gated_rule_adapter("kda", "fla.ops.kda", "fused_recurrent_kda", gradients=False)
+
+
+def _step(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None, *, scale: float | None = None, qk_l2norm: bool = False, beta_sigmoid: bool = False,
+    states: Tensor, state_indices: Tensor, num_accepted_tokens: Tensor | None = None, cu_seqlens: Tensor,
+) -> Tensor:  # fmt: skip
+    """A step over a pool. The kernel skips no request: those without a slot get one each, past the pool."""
+    if A_log is None and dt_bias is not None:
+        g, dt_bias = g.float() + dt_bias, None
+    requests, has_slot = len(state_indices), state_indices >= 0
+    spare = torch.arange(len(states), len(states) + requests, device=states.device, dtype=state_indices.dtype)
+    slots = torch.where(has_slot, state_indices, spare.view(-1, *[1] * (state_indices.ndim - 1)))
+    pool = torch.cat([states, states.new_zeros(requests, *states.shape[1:])])
+    y, _ = import_module("fla.ops.kda.fused_recurrent").fused_recurrent_kda_fwd(
+        *(x.unsqueeze(0).contiguous() for x in (q, k, v, g, beta)), A_log, dt_bias, pool, scale,
+        cu_seqlens=cu_seqlens, ssm_state_indices=slots, num_accepted_tokens=num_accepted_tokens,
+        use_qk_l2norm_in_kernel=qk_l2norm, use_gate_in_kernel=A_log is not None,
+        use_beta_sigmoid_in_kernel=beta_sigmoid,
+    )  # fmt: skip
+    states.copy_(pool[: len(states)])
+    inside = has_slot.view(requests, -1)[:, 0].repeat_interleave(cu_seqlens.diff(), output_size=len(v))
+    return torch.where(inside[:, None, None], y.squeeze(0), 0)
+
+
+def _adapt_step(op: str, *domain: str, slots: SlotPerDraft | None = None) -> Adapter:
+    return adapt(
+        _step, op=op, slots=slots, in_place=("states",), slack=False, domain="; ".join(domain), float32=("g", "beta")
+    )
+
+
+kda_update = _adapt_step("kda_update", "length == 1", "k <= 256", _WEAK_GATES)
+kda_verify = _adapt_step("kda_verify", "length <= a", "k <= 256", _WEAK_GATES, slots=SlotPerDraft())

@@ -1,11 +1,14 @@
-"""FlashInfer: the gated delta rule for prefill, without a backward pass."""
+"""FlashInfer: the gated delta rule for prefill, without a backward pass; `flashinfer_paged` has its attention."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from packproof.adapters.peers.flashinfer_paged import attention_decode, attention_prefill
 from packproof.properties.declarations import Promises, kernel
+
+__all__ = ["attention_decode", "attention_prefill", "gated_delta_rule"]
 
 
 @kernel(

@@ -88,6 +88,7 @@ def _version_in_source(package: str) -> str:
 _MAMBA = ("mamba-ssm",)
 _CONV = ("causal-conv1d",)
 _FLA = ("flash-linear-attention", "fla-core")
+_FLASHINFER = ("flashinfer-python",)
 _FLASH = ("flash-attn",)
 _TORCH = ("torch",)
 _TRANSFORMERS = ("transformers",)
@@ -111,8 +112,23 @@ PEERS: Mapping[str, Peer] = {
             for op in ("linear_attention", "simple_gla", "retention", "delta_rule", "gated_delta_rule", "kda")
             for form, cpu in (("", "nothing"), ("_recurrent", "all"))
         ),
+        Peer("fla:kda_update", "kda_update", "fla", _FLA, cpu="all"),
+        Peer("fla:kda_verify", "kda_verify", "fla", _FLA, cpu="all"),
+        *(
+            Peer(f"vllm:{op}", op, "vllm", ("vllm",), cpu="all")
+            for op in (
+                *("causal_conv1d_update", "selective_scan_update", "ssd_update", "gated_delta_rule_update"),
+                *("causal_conv1d_verify", "selective_scan_verify", "ssd_verify", "gated_delta_rule_verify"),
+                "attention",
+            )
+        ),
+        Peer("sglang:attention_decode", "attention", "sglang", ("sglang",), cpu="all"),
+        Peer("sglang:attention_extend", "attention", "sglang", ("sglang",), cpu="all"),
+        Peer("vllm:cache_write", "cache_write", "vllm", ("vllm",)),
         Peer("flash_qla:gated_delta_rule", "gated_delta_rule", "flash_qla", ("flash-qla",)),
-        Peer("flashinfer:gated_delta_rule", "gated_delta_rule", "flashinfer", ("flashinfer-python",)),
+        Peer("flashinfer:gated_delta_rule", "gated_delta_rule", "flashinfer", _FLASHINFER),
+        Peer("flashinfer:attention_decode", "attention", "flashinfer", _FLASHINFER),
+        Peer("flashinfer:attention_prefill", "attention", "flashinfer", _FLASHINFER),
         Peer("transformers:gated_delta_rule", "gated_delta_rule", "transformers", _TRANSFORMERS, cpu="all"),
         Peer("transformers:gated_delta_rule_recurrent", "gated_delta_rule", "transformers", _TRANSFORMERS, cpu="all"),
         Peer("flash_attn:rope", "rope", "flash_attn.layers", _FLASH),

@@ -179,8 +179,15 @@ def _comparison_problems(node: ast.Compare) -> Iterator[str]:
         if isinstance(value, ast.Tuple) and not is_in:
             yield f"a tuple is compared by {word!r}; write '{name} {word} {text}'"
     for value in values:
-        for part in value.elts if isinstance(value, ast.Tuple) else [value]:
+        parts = value.elts if isinstance(value, ast.Tuple) else [value]
+        for part in _elements(parts):
             yield from _value_problems(part)
+
+
+def _elements(parts: list[ast.expr]) -> list[ast.expr]:
+    """The values that are compared with; of tuples alone, such as windows, those in the tuples."""
+    tuples = [part.elts for part in parts if isinstance(part, ast.Tuple)]
+    return [x for elements in tuples for x in elements] if len(tuples) == len(parts) else parts
 
 
 def _value_problems(node: ast.expr) -> Iterator[str]:

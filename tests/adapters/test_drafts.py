@@ -60,5 +60,7 @@ def test_each_draft_has_a_slot_of_its_own_between_slots_of_nan() -> None:
 
 
 def test_slots_of_drafts_are_those_of_an_op_with_drafts() -> None:
-    with pytest.raises(UsageError, match=r"slots is SlotPerDraft\(\), expected SlotPerDraft\(\) of an op whose pool"):
+    with pytest.raises(
+        UsageError, match=r"slots is SlotPerDraft\(null=-1\), expected SlotPerDraft\(\) of an op whose pool"
+    ):
         adapt(lambda x: x, op=OPS["ssd_update"], slots=SlotPerDraft())

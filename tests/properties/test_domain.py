@@ -30,6 +30,7 @@ DOMAINS = [
     ("attention", "length == 1; length_k > 0"),
     ("attention", "length <= 4; tokens_k % 16 == 0; longest_k <= 512; slack == 0"),
     ("attention", "cu_seqlens_k; length <= length_k"),
+    ("attention", "causal or window_size in ((-1, -1), (3, 0))"),
 ]
 
 

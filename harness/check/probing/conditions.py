@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import gcd
+from typing import Any
 
 _MAX_SET_SIZE = 4
 
@@ -36,6 +37,13 @@ def sizes_condition(name: str, answers: Mapping[int, bool], base: int) -> str | 
             break  # a set reads better
         return " and ".join([*parts, *_range(name, low, high)])
     return f"{name} in ({', '.join(map(str, accepted))}{',' if len(accepted) == 1 else ''})"
+
+
+def option_condition(name: str, value: Any, *, negated: bool = False) -> str:
+    """That an option has this value, or another one; a tuple, such as a window, is an element of a tuple."""
+    if isinstance(value, tuple):
+        return f"{name} {'not in' if negated else 'in'} ({value!r},)"
+    return f"{name} {'!=' if negated else '=='} {value!r}"
 
 
 def _range(name: str, low: int | None, high: int | None) -> list[str]:

@@ -13,6 +13,7 @@ from packproof.base.names import SHORT_DTYPES, short_dtype
 from packproof.harness.check.probing.conditions import (
     keys_conditions,
     largest_accepted,
+    option_condition,
     sizes_condition,
     smallest_accepted,
     smallest_step,
@@ -135,11 +136,11 @@ def _arguments(search: DomainSearch, base: Case) -> Iterator[str]:
             conflicting_inputs = [n for n in base.present if search.accepts(base.without(n).with_option(name, v))]
             if conflicting_inputs:
                 refused_values.remove(v)
-                yield from (f"not ({n} and {name} == {v!r})" for n in conflicting_inputs)
+                yield from (f"not ({n} and {option_condition(name, v)})" for n in conflicting_inputs)
         if refused_values and len(refused_values) == len(other_values):
-            yield f"{name} == {value!r}"
+            yield option_condition(name, value)
         else:
-            yield from (f"{name} != {v!r}" for v in refused_values)
+            yield from (option_condition(name, v, negated=True) for v in refused_values)
 
 
 def _layout(search: DomainSearch, base: Case) -> Iterator[str]:

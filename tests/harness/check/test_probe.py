@@ -123,3 +123,19 @@ def test_what_was_not_asked_is_not_taken_for_accepted() -> None:
 
     assert looked_for(conv, "bfloat16") == InferredDomain()
     assert count < 2500
+
+
+def test_an_option_that_is_a_tuple_is_a_condition_too() -> None:
+    def attend(q: Any, k: Any, v: Any, *, cu_seqlens: Any, window_size: Any = (-1, -1)) -> torch.Tensor:
+        if window_size[1] > 0:
+            raise ValueError("window_size: a window ends at the token itself")
+        y = refs.attention(q, k, v, cu_seqlens=cu_seqlens, window_size=window_size)
+        assert isinstance(y, torch.Tensor)
+        return y
+
+    op = OPS["attention"]
+    space = Space(op, "float32", Promises(), frozenset(signature(attend).parameters))
+    refused = next(case for case in golden_cases(space) if dict(case.options).get("window_size") == (3, 2))
+    domain = probe(KernelUnderTest(op, InProcess(attend), Promises()), space, refused).domain
+    assert domain.texts == ("window_size not in ((3, 2),)",)
+    assert not domain.allows(op, refused)

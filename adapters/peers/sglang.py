@@ -1,0 +1,66 @@
+"""SGLang: its steps of a server in Triton, over caches whose pages hold one row each."""
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.adapters import OfKeys, Pages, adapt, cu_seqlens_int32, max_seqlen
+from packproof.adapters.adapter import Adapter
+
+_ATTENTION = "sglang.srt.layers.attention.triton_ops"
+_CACHE = Pages(size=1)
+_ROWS = {"kv_indptr": OfKeys(_CACHE.kv_indptr), "kv_indices": OfKeys(_CACHE.kv_indices)}
+_PARTS = 8  # into which it divides the keys of a token, among programs
+
+
+def _decode(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, kv_indptr: Tensor, kv_indices: Tensor,
+    softmax_scale: float | None = None, softcap: float = 0.0, causal: bool = False,  # noqa: ARG001
+) -> Tensor:  # fmt: skip
+    """One token for each sequence, the last one: causal or not is the same."""
+    requests, heads, width = len(q), q.shape[1], v.shape[-1]
+    y = q.new_zeros(requests, heads, width)
+    parts = q.new_empty((requests, heads, _PARTS, width), dtype=torch.float32)
+    lse = q.new_empty((requests, heads, _PARTS), dtype=torch.float32)
+    counts = torch.full((requests,), _PARTS, dtype=torch.int32, device=q.device)
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    import_module(f"{_ATTENTION}.decode_attention").decode_attention_fwd(
+        q, k.squeeze(1), v.squeeze(1), y, kv_indptr, kv_indices, parts, lse, counts, _PARTS, scale, 1.0, 1.0,
+        logit_cap=softcap, sinks=sinks,
+    )  # fmt: skip
+    return y
+
+
+def _extend(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor, longest: int,
+    kv_indptr: Tensor, kv_indices: Tensor, softmax_scale: float | None = None, softcap: float = 0.0,
+    causal: bool = False,
+) -> Tensor:  # fmt: skip
+    y = q.new_zeros(*q.shape[:2], v.shape[-1])
+    prefixes = (kv_indptr.diff() - cu_seqlens.diff()).int()
+    import_module(f"{_ATTENTION}.extend_attention").extend_attention_fwd_unified(
+        q, y, k.squeeze(1), v.squeeze(1), 1.0, 1.0, cu_seqlens, kv_indptr, kv_indices, prefixes, longest,
+        sm_scale=softmax_scale, logit_cap=softcap, is_causal=causal, sinks=sinks,
+    )  # fmt: skip
+    return y
+
+
+def _adapt_attention(function: Any, metadata: dict[str, Any], *domain: str) -> Adapter:
+    return adapt(
+        function,
+        op="attention",
+        keys=_CACHE,
+        metadata={**metadata, **_ROWS},
+        domain="; ".join(domain),
+        dtypes=("bfloat16", "float16"),
+        gradients=False,
+        slack=False,
+    )
+
+
+attention_decode = _adapt_attention(_decode, {}, "length == 1", "length_k > 0")
+attention_extend = _adapt_attention(
+    _extend, {"cu_seqlens": cu_seqlens_int32, "longest": max_seqlen}, "length <= length_k"
+)
