@@ -272,6 +272,7 @@ def plain(output: str) -> str:
     return blotted(re.sub(r" *\n", "\n", re.sub(r"(?<=\S) +", " ", seconds)).strip())
 
 
+@pytest.mark.proof
 def test_the_block_and_the_hybrid_of_the_page_on_layers_are_proven(tmp_path: Path) -> None:
     write_files("docs/layers.md", tmp_path)
     done = pytest_in(tmp_path, "-q", "test_block.py", "test_hybrid.py")
@@ -325,6 +326,7 @@ WRITTEN = ("README.md", "docs/index.md", "docs/api.md")
 quietly = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of myst_parser, which uses Sphinx's `app`
 
 
+@pytest.mark.proof
 @quietly
 def test_the_site_has_every_page_and_every_public_name(site: Path) -> None:
     described = set(re.findall(r'id="(?:module-)?(packproof[\w.]*)"', (site / "docs/api.html").read_text()))

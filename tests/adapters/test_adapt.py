@@ -39,7 +39,7 @@ def require_passed(name: str, dtype: str, *properties: str) -> None:
     assert {v.cell.property for v in verdicts if v.status == "passed"} == set(properties)
 
 
-@sweep("name, dtype", [*CORRECT.items()][1:3], [*CORRECT.items()])
+@sweep("name, dtype", [*CORRECT.items()][2:3], [*CORRECT.items()])
 def test_a_correct_kernel_passes_in_its_convention(name: str, dtype: str) -> None:
     require_passed(name, dtype, "reference", "memory", "strides")
 

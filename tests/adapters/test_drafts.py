@@ -32,7 +32,7 @@ def violations(adapter: Adapter, laws: tuple[str, ...], dtype: str = "float32") 
     return found
 
 
-@pytest.mark.parametrize("make", [convolution, mamba])
+@pytest.mark.parametrize("make", [convolution, pytest.param(mamba, marks=pytest.mark.proof)])
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.proof)])
 def test_a_step_of_an_engine_passes(make: Callable[[], Adapter], dtype: str) -> None:
     assert violations(make(), LAWS, dtype) == []

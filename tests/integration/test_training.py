@@ -58,12 +58,12 @@ IN_BLOCKS = [(block, op) for block in OPS for op in ("causal_conv1d", OPS[block]
 LEAKS = [(*place, dtype) for place in IN_BLOCKS for dtype in DTYPES]
 
 
-@sweep("block, op, dtype", sample=[LEAKS[3], LEAKS[6]], rest=LEAKS)  # both blocks, and both dtypes
+@sweep("block, op, dtype", sample=[LEAKS[6]], rest=LEAKS)
 def test_an_op_that_leaks_is_detected(block: str, op: str, dtype: str) -> None:
     assert excess(small(block, with_op(op, leaking(op))), task(dtype)) > 4
 
 
-@sweep("block, op", sample=IN_BLOCKS[1:3], rest=IN_BLOCKS)
+@sweep("block, op", sample=IN_BLOCKS[1:2], rest=IN_BLOCKS)
 def test_an_op_that_leaks_in_its_gradients_only_is_detected(block: str, op: str) -> None:
     assert excess(small(block, with_op(op, leaking_backward(op))), task("float32")) > 4
 

@@ -125,6 +125,7 @@ def test_matches_the_reference_in_bf16(d: int, widest: int) -> None:
     matches_in(torch.bfloat16, 1e-2, d, widest)
 
 
+@pytest.mark.proof
 @sweep("d, widest", sample=[(12, 4)], rest=[(272, 8), (6, 2), (7, 1)])
 def test_matches_the_reference_in_fp16(d: int, widest: int) -> None:
     matches_in(torch.float16, 2e-3, d, widest)
@@ -136,6 +137,7 @@ def matches_in(dtype: torch.dtype, tolerance: float, d: int, widest: int) -> Non
     assert LAUNCHED_MACROS[-1]["BACKWARD_CHANNELS"] == str(widest)
 
 
+@pytest.mark.proof
 @sweep("d, w", sample=[(7, 3)], rest=[(272, 4), (6, 2)])
 def test_reads_a_filter_in_fp32_beside_tokens_of_16_bits(d: int, w: int) -> None:
     lengths = some_lengths(d)
@@ -151,6 +153,7 @@ def test_reads_a_filter_in_fp32_beside_tokens_of_16_bits(d: int, w: int) -> None
         close({name: value}, {name: wanted[name]}, most, f"d={d} w={w}")
 
 
+@pytest.mark.proof
 @sweep("dtype", sample=[torch.bfloat16], rest=[torch.float32])
 def test_takes_any_strides_and_ignores_slack(dtype: torch.dtype) -> None:
     lengths, slack = [2 * WINDOW + 1, 2], WINDOW + 3

@@ -54,6 +54,7 @@ def python(*arguments: str, interpret: str = "1") -> str:
     return ran.stdout
 
 
+@pytest.mark.proof
 def test_interpretation_that_is_requested_too_late_is_refused() -> None:
     """By kernels imported after the request, and by those that share modules with others imported before."""
     printed = python(

@@ -24,7 +24,7 @@ PADDED = (((2, 3), (0, 0, 1)),)
 @pytest.mark.parametrize(
     ("make", "inputs", "layout"),
     [
-        pytest.param(lambda: FORMS["mamba"].block(kernels), WIDTH, (9, 2), id="mamba"),
+        pytest.param(lambda: FORMS["mamba"].block(kernels), WIDTH, (9, 2), id="mamba", marks=pytest.mark.proof),
         pytest.param(Hybrid, None, (17, 2), id="hybrid", marks=pytest.mark.proof),
     ],
 )

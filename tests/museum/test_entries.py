@@ -52,6 +52,7 @@ def test_no_two_entries_are_equal() -> None:
     assert len({entry.kernel for entry in ENTRIES.values()}) == len(ENTRIES)
 
 
+@pytest.mark.proof
 def test_the_museum_needs_no_harness() -> None:
     code = (
         "import sys; from packproof.museum import controls, entries\n"

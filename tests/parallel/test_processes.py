@@ -41,6 +41,7 @@ def run_groups(folder: Path, group_lines: Sequence[str]) -> dict[str, list[Any]]
     return {name: [of(name, rank) for rank in range(int(ranks))] for name, ranks in groups.items()}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("op", JUDGED_OPS["judged on 4"])
 def test_an_op_on_processes_has_the_values_and_gradients_of_one(found: dict[str, list[Any]], op: str) -> None:
     require_equal(found["judged on 4"], op)

@@ -45,7 +45,7 @@ def share(s: Sample, rows: slice) -> float:
 
 @sweep(
     "op, regime",
-    sample=[("delta_rule", "long decay"), ("gated_delta_rule", "normal"), ("kda", "long decay")],
+    sample=[("delta_rule", "long decay"), ("kda", "normal")],
     rest=[(op, regime) for op in DELTA for regime in ("normal", "long decay")],
 )
 def test_the_bound_of_late_tokens_is_that_of_early_ones(op: str, regime: str) -> None:

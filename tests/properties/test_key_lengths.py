@@ -68,14 +68,14 @@ def _judge(most_keys: int | None, domain: str) -> Violation | None:
 DOMAINS = ("length == 1", "longest <= 1", "tokens == sequences", "length <= 4", "")
 
 
-@sweep("most_keys, domain", [(64, ""), (64, "length == 1"), (1024, "length <= 4")], [*product((64, 1024), DOMAINS)])
+@sweep("most_keys, domain", [(64, ""), (64, "length == 1")], [*product((64, 1024), DOMAINS)])
 def test_a_kernel_that_reads_the_first_keys_alone_is_detected(most_keys: int, domain: str) -> None:
     violation = _judge(most_keys, domain)
     assert violation is not None
     assert str(violation.tensor) == "y"
 
 
-@sweep("domain", ["longest <= 1", "length == 1; length_k >= 16"], ["length == 1", ""])
+@sweep("domain", ["length == 1; length_k >= 16"], ["longest <= 1", "length == 1", ""])
 def test_a_kernel_reading_all_keys_passes(domain: str) -> None:
     assert _judge(None, domain) is None
 

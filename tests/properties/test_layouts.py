@@ -16,6 +16,7 @@ def test_golden_layouts_reach_every_class(chunk: int, width: int) -> None:
     assert set(BOUNDARY_CLASSES) - reached == set()
 
 
+@pytest.mark.proof
 def test_random_search_reaches_nearly_every_class() -> None:
     space = Space(CAUSAL_CONV1D, "float32", Promises())
     drawn = random_cases(space, 200, seed=0)

@@ -247,6 +247,7 @@ def test_a_call_that_the_kernel_itself_makes_of_contradictory_arguments_is_no_re
     assert "the kernel's own code made this call, of arguments that contradict each other" in shown
 
 
+@pytest.mark.proof
 def test_what_a_function_of_packproof_does_not_support_is_a_refusal() -> None:
     """Arguments that agree, of which one is of no form that the function takes."""
 

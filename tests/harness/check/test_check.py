@@ -145,6 +145,7 @@ def test_a_property_whose_skip_reason_fails_is_an_error(tmp_path: Path) -> None:
     assert verdicts["laws:UNSURE"].reason == "packproof itself failed: RuntimeError: no reason"
 
 
+@pytest.mark.proof
 def test_the_dtypes_of_one_process_have_the_verdicts_of_two(tmp_path: Path) -> None:
     (tmp_path / "halves.py").write_text(
         "def scaled(x, weight, *, cu_seqlens):\n"
@@ -325,6 +326,7 @@ def test_an_optional_input_that_the_kernel_requires_is_its_domain() -> None:
     assert [verdict.status for verdict in end.verdicts] == ["passed"]
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(torch.cuda.is_available(), reason="autograd has threads beside a GPU, which no fork survives")
 def test_a_failure_in_slack_says_what_slack_is_and_how_to_do_without() -> None:
     def conv(x, weight, *, cu_seqlens):

@@ -152,7 +152,7 @@ def paste(lines: str) -> None:
         file.write(lines)
 
 
-@sweep("name", ["reading", "keys", "operator"], ["segments", "documents", "per_sequence", "integers"])
+@sweep("name", ["reading", "operator"], ["keys", "segments", "documents", "per_sequence", "integers"])
 def test_the_adapter_for_arguments_of_other_names_works(name: str) -> None:
     op = "attention" if name == "keys" else "causal_conv1d"
     with pytest.raises(UsageError) as refused:
@@ -173,7 +173,7 @@ def test_a_module_that_owns_its_parameters_becomes_a_function_of_them() -> None:
 @pytest.mark.parametrize(
     ("name", "op", "dtype", "argument"),
     [
-        ("always_causal", "attention", "float32", "fixed={'causal': True}"),
+        pytest.param("always_causal", "attention", "float32", "fixed={'causal': True}", marks=pytest.mark.proof),
         ("with_silu", "causal_conv1d", "float32", "fixed={'activation': 'silu'}"),
         ("softmax", "ops.py:SOFTMAX", "bfloat16", "promises=packproof.Promises(saved_outputs=True)"),
     ],
@@ -208,6 +208,7 @@ def test_slack_does_not_hide_that_an_option_is_fixed() -> None:
     )
 
 
+@pytest.mark.proof
 def test_a_small_fault_in_few_packs_is_not_taken_for_a_rounding() -> None:
     with Path("mine.py").open("a") as file:
         file.write(

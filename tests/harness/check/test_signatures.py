@@ -255,11 +255,12 @@ def test_a_module_has_the_signature_of_its_forward(name: str, law: str) -> None:
 
 @sweep(
     "name, made, domain",
-    sample=[
+    sample=[("flash", "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k", ())],
+    rest=[
         ("by_position", "position_ids", ("length > 0", "slack == 0")),
-        ("flash", "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k", ()),
+        ("longest", "max_seqlen", ()),
+        ("by_index", "seq_idx", ("length > 0",)),
     ],
-    rest=[("longest", "max_seqlen", ()), ("by_index", "seq_idx", ("length > 0",))],
 )
 def test_metadata_by_the_names_of_the_field_is_made(name: str, made: str, domain: tuple[str, ...]) -> None:
     op = "attention" if name == "flash" else "causal_conv1d"

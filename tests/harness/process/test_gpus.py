@@ -114,6 +114,7 @@ def test_n_auto_starts_workers_for_every_gpu(host: Path) -> None:
     assert {gpu for _, gpu in found} == {str(number) for number in range(count)}
 
 
+@pytest.mark.proof
 def test_a_suite_without_cuda_keeps_all_gpus(host: Path) -> None:
     pytest.importorskip("xdist", reason="needs pytest-xdist")
     assert {gpu for _, gpu in seen(host, "-n", "2", CUDA_VISIBLE_DEVICES="4,7")} == {"4,7"}

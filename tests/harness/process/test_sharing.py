@@ -63,6 +63,7 @@ def test_what_needs_no_core_leaves_it_to_another() -> None:
     assert order(run_side_by_side(units, 1, record_type=str)) == ["waits", "computes", "waits"]
 
 
+@pytest.mark.proof
 def test_everyone_has_its_share_where_there_are_more_than_may_live() -> None:
     """One that has had it ends then, before its time is up."""
     now = time.monotonic()

@@ -395,6 +395,7 @@ def test_a_target_imports_its_neighbours_and_describes_itself(tmp_path: Path, ma
         worker.run(make_call(2))
 
 
+@pytest.mark.proof
 @sweep("calls", [600], [600, 3000])
 def test_many_calls_leak_nothing(make_call: Make, rogue: Rogue, calls: int) -> None:
     descriptors = Path("/proc/self/fd")

@@ -1,5 +1,6 @@
 """The table of `packproof bench fp8`, and the budget of rounded operands, which a scale of the whole pack breaks."""
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -34,6 +35,7 @@ def test_the_budget_of_rounded_operands() -> None:
         assert ((mixed - exact).abs() <= budget).all() == (scale == 1.0)
 
 
+@pytest.mark.proof
 def test_the_table(capsys) -> None:
     rows = {row.inputs: row for row in measure_errors(tokens=1024)}
     assert rows["0.1 % outliers"].ratio > 1.1

@@ -137,6 +137,7 @@ def printed(events: list[Event], capfd: pytest.CaptureFixture[str], *, details: 
     return capfd.readouterr().out
 
 
+@pytest.mark.proof
 def test_all_conventions_of_a_llama_are_one_table(llama_events: list[Event], capfd: pytest.CaptureFixture[str]) -> None:
     lines = printed(llama_events, capfd, details=False).splitlines()
     assert len(lines) <= 30
@@ -189,7 +190,7 @@ def junit_counts(path: str) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("target", "code", "verdict"),
     [
-        (["tests.tools.models.llama:Llama"], 0, "passed"),
+        pytest.param(["tests.tools.models.llama:Llama"], 0, "passed", marks=pytest.mark.proof),
         (["layers.py:Leaky", "--inputs", "8"], 1, "failed"),
         (["layers.py:Deaf", "--inputs", "8"], 4, "inconclusive"),
     ],

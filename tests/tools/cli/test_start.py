@@ -101,6 +101,7 @@ def spawned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found_by((sys.executable, "-P", "-c", run), folder, **GIVEN, WAIT="0")
 
 
+@pytest.mark.proof
 def test_kernels_run_in_a_fork_of_the_command_and_no_file_of_the_working_directory_is_imported(
     forked: dict[str, Any], spawned: dict[str, Any]
 ) -> None:

@@ -61,6 +61,7 @@ def test_what_cannot_be_imported_is_no_failed_property(module: str, tmp_path: Pa
     assert line.startswith(start)
 
 
+@pytest.mark.proof
 def test_a_check_works_where_children_are_forgotten_memory_is_limited_and_assertions_are_off(tmp_path: Path) -> None:
     """A service or a shell may start the command with SIGCHLD ignored; assertions are on where kernels run."""
     is_limited = resource.getrlimit(resource.RLIMIT_AS)[1] != resource.RLIM_INFINITY

@@ -262,6 +262,7 @@ def test_a_convention_of_ones_own() -> None:
     assert {v.cell.property for v in held} == {"isolation", "packing"}
 
 
+@pytest.mark.proof
 def test_all_conventions_are_tried_where_none_is_named() -> None:
     held = check_module(Layer(), inputs=WIDTH, profile="quick")
     passed = {v.cell.op for v in held if v.cell.property == "isolation" and v.status == "passed"}

@@ -179,6 +179,7 @@ def test_the_matrix_has_what_the_module_admits_and_says_what_not() -> None:
     assert notes[-1].startswith(("PyTorch's fallbacks ran", "with "))
 
 
+@pytest.mark.proof
 def test_what_the_matrix_cannot_run_does_not_count() -> None:
     class Untrainable(Hybrid):
         def forward(self, input_ids: Tensor, cu_seqlens: Tensor) -> Tensor:

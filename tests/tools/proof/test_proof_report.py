@@ -9,6 +9,8 @@ import pytest
 from packproof.cli import ending, main
 from packproof.proof.proof_report import PARTS
 
+pytestmark = pytest.mark.proof  # the cases of every op are drawn
+
 RUN = {"property": "", "examples": 3, "seconds": 1.5, "tier": "eager"}
 MUSEUM = [
     RUN | {"id": "A", "class": "strides", "status": "detected", "property": "strides", "examples": 1, "seconds": 0.5},

@@ -125,7 +125,9 @@ def _inductor_without_sine(compile_through: Callable[[Any], None]) -> Iterator[N
     lowerings[sine] = original
 
 
-@pytest.mark.parametrize("compiler", ["_crashing_backend", "_inductor_without_sine"])
+@pytest.mark.parametrize(
+    "compiler", ["_crashing_backend", pytest.param("_inductor_without_sine", marks=pytest.mark.proof)]
+)
 def test_an_error_of_the_compiler_alone_is_no_fault(
     compiler: str, make_call: Make, request: pytest.FixtureRequest
 ) -> None:

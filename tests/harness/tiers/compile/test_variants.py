@@ -118,6 +118,7 @@ def test_one_process_compiles_for_several_kernels() -> None:
             list(next_listing_results(results))
 
 
+@pytest.mark.proof
 def test_only_what_changed_is_compiled_again(tmp_path: Path) -> None:
     cache, samples = tmp_path / "cache", tmp_path / "samples.py"
     samples.write_text(SAMPLES.read_text())

@@ -340,6 +340,7 @@ def test_a_wrong_target_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> No
     assert "FAILED reference (y): lengths [2, 130, 1]; no time" in printed
 
 
+@pytest.mark.proof
 def test_a_sweep_shows_how_cost_grows_and_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib", reason="drawing needs matplotlib")
     line = ["bench", f"{SAMPLES}:correct", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]

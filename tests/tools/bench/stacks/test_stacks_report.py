@@ -126,6 +126,7 @@ def test_a_damaged_file_is_named(
     assert f"packproof: stack.json{message}" in capsys.readouterr().err
 
 
+@pytest.mark.proof
 def test_the_command_trains_a_tiny_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "stack.json"
     line = "bench stack --device cpu --model mamba2-tiny --tokens 64 --packs 1 --steps 1 --modes packed,single --json"

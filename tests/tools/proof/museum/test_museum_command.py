@@ -78,6 +78,7 @@ def test_a_correct_kernel_raises_no_alarm(capsys: pytest.CaptureFixture[str]) ->
     assert "0 false alarms in 73 judgements of 1 correct kernel" in capsys.readouterr().out
 
 
+@pytest.mark.proof
 def test_recipes_detect_what_they_compare(museum: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
     """C6 is incorrect in a gradient alone, R1 in the output; no recipe rejects the correct rotation."""
     correct = {"rotary.correct": controls()["rotary.correct"]}

@@ -12,6 +12,7 @@ from packproof.proof.mutants.mutant import all_mutants
 from packproof.proof.mutants.run import _digest
 
 
+@pytest.mark.proof
 def test_the_list_has_every_mutant_of_a_function(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["mutate", "--kernel", "rope:_load_pairs", "--list"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()

@@ -88,6 +88,7 @@ def test_ids_do_not_depend_on_lines() -> None:
     assert [m.id for m in mutants_of("m", source)] == [m.id for m in mutants_of("m", "\n\n" + source)]
 
 
+@pytest.mark.proof
 def test_mutants_of_the_kernels_are_python_and_differ() -> None:
     mutants = all_mutants()
     assert len({m.id for m in mutants}) == len(mutants)
