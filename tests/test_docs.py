@@ -337,6 +337,7 @@ def test_the_site_has_every_page_and_every_public_name(site: Path) -> None:
 
 
 @quietly
+@pytest.mark.proof
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     """Neither does its template, nor a page by an image or a tag of its own."""
     written = list(site.rglob("*.html"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from packproof.adapters.peers.registry import PEERS
 from packproof.base.names import SEED
 from packproof.base.signatures import SIGNATURES
 from packproof.cli import main
@@ -115,7 +116,7 @@ LINES = {
         "mamba_ssm:ssd --device cpu": "mamba_ssm:ssd: module mamba_ssm is not installed; pip install mamba-ssm",
     },
     "peers": {
-        "mamba": "no peer is called 'mamba'; there are 37, from mamba_ssm:ssd to torch:compiled_conv1d; `pack",
+        "mamba": f"no peer is called 'mamba'; there are {len(PEERS)}, from mamba_ssm:ssd to torch:",
         "--op rop": "no op is called 'rop'; did you mean rope?",
         "--profile fast": "no profile is called 'fast'",
         "--from deep.json --markdown p.md": "--from: deep.json: damaged, not JSON (maximum recursion depth",
@@ -178,7 +179,7 @@ LINES = {
         "--sizes ''": "--sizes: '' in ''; expected sizes of axes",
         "--options activation": "--options: 'activation' in 'activation'; expected options of the op, such as",
         "--options ''": "--options: '' in ''; expected options of the op",
-        "--against ference --device cpu": "no baseline is called 'ference'; did you mean reference? there are 38, from",
+        "--against ference --device cpu": "no baseline is called 'ference'; did you mean reference?",
         "--threads 0": "Invalid value for '--threads': '0'; expected a number greater than or equal to 1",
         "--threads two": "Invalid value for '--threads': 'two'; expected a whole number",
         "--sweep layers": "no sweep is called 'layers'; there are: tokens, sequences, longest",
