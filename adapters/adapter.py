@@ -75,7 +75,7 @@ def adapt(
     tokens: the layout of the tokens, in inputs along `t` and in outputs.
     keys: the layout of inputs along the op's second packing, such as `Pages(size=16)` of a cache. None: as `tokens`.
     slots: where the states of a pool lie: `PagedSlots(16)`, `NullSlot()` if its first slot belongs to no request,
-    `SlotPerDraft()` of an op with drafts, None as in the op.
+    `SlotPerDraft()` or `DraftBuffer(...)` of an op with drafts, None as in the op.
     metadata: functions of `cu_seqlens` and the number of rows, by the kernel's argument names. `OfKeys` of such a
     function describes the op's second packing.
     names: the kernel's names of the op's inputs and options, where they differ.
@@ -220,8 +220,12 @@ class Adapter:
         offsets = {n: key_offsets if self._is_per_key(n) else cu_seqlens for n in op_arguments}
         values = {n: self._convert(n, x, arguments, offsets[n]) for n, x in op_arguments.items()}
         kernel_inputs = {self._kernel_name(n): self._lay_out(n, x, offsets[n], arguments) for n, x in values.items()}
+        more_arguments: Callable[[], Mapping[str, Any]] = dict
         if self.slots and self.op.pool:
             indices, *pools = map(self._kernel_name, (self.op.pool[0], *self.op.pool[1::2]))
+            accepted = next((arguments[n] for n in self.op.integers_drawn("accepted")), None)
+            op_pool = (kernel_inputs[pools[0]], kernel_inputs[indices], accepted)
+            more_arguments = partial(self.slots.more_arguments, *op_pool)
             kernel_inputs[indices] = self.slots.indices(kernel_inputs[indices], kernel_inputs[pools[0]].shape)
             kernel_inputs |= {pool: self.slots.to(kernel_inputs[pool]) for pool in pools}
         metadata_values = {
@@ -230,10 +234,13 @@ class Adapter:
             else self._metadata_value(make, *token_packing)
             for name, make in self.metadata.items()
         }
-        kernel_arguments = {**signature.kernel_defaults, **kernel_inputs, **metadata_values, **self.given}
+        more = more_arguments()
+        kernel_arguments = {**signature.kernel_defaults, **kernel_inputs, **metadata_values, **self.given, **more}
         result = signature.function(
             *[kernel_arguments.pop(name) for name in signature.positional_arguments], **kernel_arguments
         )
+        if self.slots:
+            self.slots.check_unchanged(more, more_arguments())
         if result is None and self.in_place:
             result = tuple(kernel_inputs[self._kernel_name(n)] for n in self.op.inputs if n in self.in_place)
         elif pools := [states for states, _ in self.op.pools if states in self.in_place]:
@@ -364,10 +371,15 @@ class Adapter:
             self.op,
             self.names,
             self.metadata,
-            self.given,
-            self.without,
+            (*self.given, *(self.slots.more_names if self.slots else ())),
+            self.without | self._replaced_inputs,
             self.positional,
         )
+
+    @cached_property
+    def _replaced_inputs(self) -> frozenset[str]:
+        """The op's inputs that the convention of the pool takes, and not the kernel."""
+        return self.slots.replaced_inputs(self.op) if self.slots else frozenset()
 
     @cached_property
     def _supported_arguments(self) -> tuple[str, ...]:
@@ -379,7 +391,7 @@ class Adapter:
         return tuple(
             n
             for n in (*self.op.inputs, *self.op.options)
-            if n in kernel_arguments or n in conversion_arguments - self.without
+            if n in kernel_arguments or n in (conversion_arguments | self._replaced_inputs) - self.without
         )
 
     def _error_context(self, argument: str, name: str) -> str:

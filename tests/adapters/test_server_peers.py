@@ -27,7 +27,7 @@ NAMES = [
     for name, peer in PEERS.items()
     if peer.required_module in PACKAGES and (OPS[peer.op].pool or peer.op == "attention")
 ]
-SAMPLE = ["vllm:causal_conv1d_verify", "vllm:ssd_update", "fla:kda_verify", "sglang:attention_decode"]
+SAMPLE = ["vllm:causal_conv1d_verify", "sglang:gated_delta_rule_verify", "fla:kda_verify", "sglang:attention_decode"]
 
 
 @pytest.fixture
