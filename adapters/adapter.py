@@ -15,13 +15,14 @@ from packproof.adapters.function_name import FunctionName, calling_file
 from packproof.adapters.kernel_signature import KernelSignature, required_inputs
 from packproof.adapters.metadata import Metadata, OfKeys, PerToken, cu_seqlens, mask, once
 from packproof.adapters.other_conventions import other_conventions
-from packproof.adapters.pages import Pages
+from packproof.adapters.pages import Pages, shares_pages, sharing_pages
 from packproof.adapters.pool_slots import PagedSlots, PoolSlots
 from packproof.adapters.tensor_axes import AxisOrder
 from packproof.adapters.tokens import Packed, Tokens
 from packproof.base.axes import has_key_rows, parse, role
 from packproof.base.declared import fixed_values, long_dtypes, require
 from packproof.base.errors import UsageError, checked_call
+from packproof.properties.calling import PagePlacement
 from packproof.properties.cases import Domain
 from packproof.properties.declarations import DEFAULT_DTYPES, Promises, kernel
 from packproof.properties.ops import OPS, Op
@@ -254,13 +255,18 @@ class Adapter:
         return replace(self, target=torch.compile(self._function, backend=backend))
 
     @cached_property
-    def other_conventions(self) -> Mapping[str, "Adapter"]:
-        """The same kernel with one part of the declaration changed, by the text of the change."""
+    def other_conventions(self) -> Mapping[str, Callable[..., Any]]:
+        """The same kernel with one part of the declaration changed, by the text of the change; and in shared pages."""
         declaration = (self.op, self.tokens, self.metadata, self.axes, self.converted)
-        return {
+        changed: dict[str, Callable[..., Any]] = {
             description: replace(self, target=self._function, **changed_fields)
             for description, changed_fields in other_conventions(*declaration)
         }
+        return {**changed, PagePlacement.SHARED: self._in_shared_pages} if isinstance(self.keys, Pages) else changed
+
+    def _in_shared_pages(self, *positional: Any, **keyword_arguments: Any) -> Any:
+        with sharing_pages():
+            return self(*positional, **keyword_arguments)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -443,7 +449,7 @@ class Adapter:
             metadata = make(cu_seqlens, rows)
             return self.tokens.to(metadata, cu_seqlens, make.outside) if isinstance(make, PerToken) else metadata
 
-        return once((make, self.tokens, rows), compute_value, cu_seqlens)
+        return once((make, self.tokens, rows, shares_pages()), compute_value, cu_seqlens)
 
     def _outputs(self, result: Any, arguments: Mapping[str, Any], cu_seqlens: Tensor, rows: int) -> Any:
         """The outputs of this call. A value of another type than a tensor stays unchanged; the check reports it."""

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from packproof.base.axes import KEYS, Axes, has_key_rows, is_in_pool, is_shared, role, shape
 from packproof.base.reductions import MAXIMUM
 from packproof.properties.calling.call import Call, Placement
+from packproof.properties.calling.pages import common_prefixes
 from packproof.properties.ops.op import Op
 from packproof.properties.ops.reductions import count_tokens, index_of_largest, normaliser
 
@@ -401,6 +402,20 @@ class Sample:
                     rows = span(j, position, self.axes[name])
                     merged[name][rows] = replacements[name][rows]
         return merged
+
+    def with_common_prefixes(self) -> "Sample":
+        """The sample with keys that begin as those of the sequence that has most, as of requests with one prompt."""
+        longest, prefixes = common_prefixes([end - start for start, end in pairwise(self.key_offsets)])
+
+        def copy_prefixes(x: Tensor, axes: Axes) -> Tensor:
+            if not has_key_rows(axes):
+                return x
+            merged, source = x.clone(), self.key_offsets[longest]
+            for start, n in zip(self.key_offsets, prefixes, strict=False):
+                merged[start : start + n] = x[source : source + n]
+            return merged
+
+        return self._map_tensors(copy_prefixes)
 
     def keys_up_to(self, j: int, end: int) -> int:
         """The keys of sequence j up to its token `end`, exclusive: both packings end together."""
