@@ -97,7 +97,7 @@ def test_bash_completes_commands_and_values(
         ("check --dtype bf16,f", ["bf16,fp64", "bf16,fp32", "bf16,fp16"]),
         ("check --property pa", ["packing", "partition"]),
         ("check --sanitizer r", ["racecheck"]),
-        ("peers flashi", ["flashinfer:gated_delta_rule"]),
+        ("peers flash_q", ["flash_qla:gated_delta_rule"]),
         ("bench --against refe", ["reference"]),
         ("bench stack --device cu", ["cuda"]),
         ("diff m:f --op ss", ["ssd", "ssd_update", "ssd_verify"]),
