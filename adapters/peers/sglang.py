@@ -53,7 +53,7 @@ def _adapt_attention(function: Any, metadata: dict[str, Any], *domain: str) -> A
         op="attention",
         keys=_CACHE,
         metadata={**metadata, **_ROWS},
-        domain="; ".join(domain),
+        domain="; ".join(("k >= 16; v >= 16", *domain)),  # tl.dot takes no fewer
         dtypes=("bfloat16", "float16"),
         gradients=False,
         slack=False,

@@ -33,7 +33,7 @@ def selective_state_update(
     dt_softplus: bool, *, state_batch_indices: Tensor, num_accepted_tokens: Any, cu_seqlens: Any, out: Tensor,
 ) -> None:  # fmt: skip
     """vLLM's, of Mamba and, with heads, Mamba-2. A request without a slot gets numbers of no meaning."""
-    slots = state_batch_indices.view(len(state_batch_indices), -1)
+    slots = state_batch_indices[:, None] if state_batch_indices.ndim == 1 else state_batch_indices
     out.fill_(7)
     offsets = torch.arange(len(x) + 1) if cu_seqlens is None else cu_seqlens
     accepted = torch.ones(len(slots), dtype=torch.int32) if num_accepted_tokens is None else num_accepted_tokens
@@ -101,7 +101,7 @@ def _rule(
 ) -> Tensor:  # fmt: skip
     y = torch.full_like(tokens[2], torch.nan)
     for j, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
-        slots = indices.view(len(indices), -1)[j].tolist()
+        slots = (indices[:, None] if indices.ndim == 1 else indices)[j].tolist()
         h = state[slots[0 if accepted is None else int(accepted[j]) - 1]][None]
         for i in range(start, end if slots[0] > null else start):
             one = [x[0, i : i + 1] for x in tokens]
