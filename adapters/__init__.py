@@ -25,11 +25,12 @@ if TYPE_CHECKING:
         seq_idx,
     )
     from packproof.adapters.pages import Pages
-    from packproof.adapters.pool_slots import NullSlot, PagedSlots, PoolSlots, SlotPerDraft
+    from packproof.adapters.pool_slots import DraftBuffer, NullSlot, PagedSlots, PoolSlots, SlotPerDraft
     from packproof.adapters.tokens import Batched, Gaps, Packed, Padded, Tokens
 
 __all__ = [
     "Batched",
+    "DraftBuffer",
     "Gaps",
     "L2Norm",
     "NullSlot",
@@ -82,7 +83,7 @@ export(
             "seq_idx",
         ),
         "packproof.adapters.pages": ("Pages",),
-        "packproof.adapters.pool_slots": ("NullSlot", "PagedSlots", "PoolSlots", "SlotPerDraft"),
+        "packproof.adapters.pool_slots": ("DraftBuffer", "NullSlot", "PagedSlots", "PoolSlots", "SlotPerDraft"),
         "packproof.adapters.tokens": ("Batched", "Gaps", "Packed", "Padded", "Tokens"),
     },
 )

@@ -15,13 +15,14 @@ from packproof.adapters.function_name import FunctionName, calling_file
 from packproof.adapters.kernel_signature import KernelSignature, required_inputs
 from packproof.adapters.metadata import Metadata, OfKeys, PerToken, cu_seqlens, mask, once
 from packproof.adapters.other_conventions import other_conventions
-from packproof.adapters.pages import Pages
+from packproof.adapters.pages import Pages, shares_pages, sharing_pages
 from packproof.adapters.pool_slots import PagedSlots, PoolSlots
 from packproof.adapters.tensor_axes import AxisOrder
 from packproof.adapters.tokens import Packed, Tokens
 from packproof.base.axes import has_key_rows, parse, role
 from packproof.base.declared import fixed_values, long_dtypes, require
 from packproof.base.errors import UsageError, checked_call
+from packproof.properties.calling import PagePlacement
 from packproof.properties.cases import Domain
 from packproof.properties.declarations import DEFAULT_DTYPES, Promises, kernel
 from packproof.properties.ops import OPS, Op
@@ -75,7 +76,7 @@ def adapt(
     tokens: the layout of the tokens, in inputs along `t` and in outputs.
     keys: the layout of inputs along the op's second packing, such as `Pages(size=16)` of a cache. None: as `tokens`.
     slots: where the states of a pool lie: `PagedSlots(16)`, `NullSlot()` if its first slot belongs to no request,
-    `SlotPerDraft()` of an op with drafts, None as in the op.
+    `SlotPerDraft()` or `DraftBuffer(...)` of an op with drafts, None as in the op.
     metadata: functions of `cu_seqlens` and the number of rows, by the kernel's argument names. `OfKeys` of such a
     function describes the op's second packing.
     names: the kernel's names of the op's inputs and options, where they differ.
@@ -220,8 +221,12 @@ class Adapter:
         offsets = {n: key_offsets if self._is_per_key(n) else cu_seqlens for n in op_arguments}
         values = {n: self._convert(n, x, arguments, offsets[n]) for n, x in op_arguments.items()}
         kernel_inputs = {self._kernel_name(n): self._lay_out(n, x, offsets[n], arguments) for n, x in values.items()}
+        more_arguments: Callable[[], Mapping[str, Any]] = dict
         if self.slots and self.op.pool:
             indices, *pools = map(self._kernel_name, (self.op.pool[0], *self.op.pool[1::2]))
+            accepted = next((arguments[n] for n in self.op.integers_drawn("accepted")), None)
+            op_pool = (kernel_inputs[pools[0]], kernel_inputs[indices], accepted)
+            more_arguments = partial(self.slots.more_arguments, *op_pool)
             kernel_inputs[indices] = self.slots.indices(kernel_inputs[indices], kernel_inputs[pools[0]].shape)
             kernel_inputs |= {pool: self.slots.to(kernel_inputs[pool]) for pool in pools}
         metadata_values = {
@@ -230,10 +235,13 @@ class Adapter:
             else self._metadata_value(make, *token_packing)
             for name, make in self.metadata.items()
         }
-        kernel_arguments = {**signature.kernel_defaults, **kernel_inputs, **metadata_values, **self.given}
+        more = more_arguments()
+        kernel_arguments = {**signature.kernel_defaults, **kernel_inputs, **metadata_values, **self.given, **more}
         result = signature.function(
             *[kernel_arguments.pop(name) for name in signature.positional_arguments], **kernel_arguments
         )
+        if self.slots:
+            self.slots.check_unchanged(more, more_arguments())
         if result is None and self.in_place:
             result = tuple(kernel_inputs[self._kernel_name(n)] for n in self.op.inputs if n in self.in_place)
         elif pools := [states for states, _ in self.op.pools if states in self.in_place]:
@@ -247,13 +255,18 @@ class Adapter:
         return replace(self, target=torch.compile(self._function, backend=backend))
 
     @cached_property
-    def other_conventions(self) -> Mapping[str, "Adapter"]:
-        """The same kernel with one part of the declaration changed, by the text of the change."""
+    def other_conventions(self) -> Mapping[str, Callable[..., Any]]:
+        """The same kernel with one part of the declaration changed, by the text of the change; and in shared pages."""
         declaration = (self.op, self.tokens, self.metadata, self.axes, self.converted)
-        return {
+        changed: dict[str, Callable[..., Any]] = {
             description: replace(self, target=self._function, **changed_fields)
             for description, changed_fields in other_conventions(*declaration)
         }
+        return {**changed, PagePlacement.SHARED: self._in_shared_pages} if isinstance(self.keys, Pages) else changed
+
+    def _in_shared_pages(self, *positional: Any, **keyword_arguments: Any) -> Any:
+        with sharing_pages():
+            return self(*positional, **keyword_arguments)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -364,10 +377,15 @@ class Adapter:
             self.op,
             self.names,
             self.metadata,
-            self.given,
-            self.without,
+            (*self.given, *(self.slots.more_names if self.slots else ())),
+            self.without | self._replaced_inputs,
             self.positional,
         )
+
+    @cached_property
+    def _replaced_inputs(self) -> frozenset[str]:
+        """The op's inputs that the convention of the pool takes, and not the kernel."""
+        return self.slots.replaced_inputs(self.op) if self.slots else frozenset()
 
     @cached_property
     def _supported_arguments(self) -> tuple[str, ...]:
@@ -379,7 +397,7 @@ class Adapter:
         return tuple(
             n
             for n in (*self.op.inputs, *self.op.options)
-            if n in kernel_arguments or n in conversion_arguments - self.without
+            if n in kernel_arguments or n in (conversion_arguments | self._replaced_inputs) - self.without
         )
 
     def _error_context(self, argument: str, name: str) -> str:
@@ -431,7 +449,7 @@ class Adapter:
             metadata = make(cu_seqlens, rows)
             return self.tokens.to(metadata, cu_seqlens, make.outside) if isinstance(make, PerToken) else metadata
 
-        return once((make, self.tokens, rows), compute_value, cu_seqlens)
+        return once((make, self.tokens, rows, shares_pages()), compute_value, cu_seqlens)
 
     def _outputs(self, result: Any, arguments: Mapping[str, Any], cu_seqlens: Tensor, rows: int) -> Any:
         """The outputs of this call. A value of another type than a tensor stays unchanged; the check reports it."""

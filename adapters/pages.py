@@ -2,9 +2,13 @@
 
 A cache is (pages, size, ...): each sequence has pages of its own, in any order, and fills them from the first row on.
 Where the pages of a sequence lie follows from the offsets of the keys: anywhere in the cache, never in order, between
-pages of no sequence. Rows and pages of no key hold NaN, as memory does that nothing has been written to.
+pages of no sequence. Rows and pages of no key hold NaN, as memory does that nothing has been written to. Inside
+`sharing_pages`, sequences share the pages of a common prefix.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain
 
@@ -26,7 +30,23 @@ from packproof.adapters.tokens import (
 from packproof.base.errors import OutsideConvention, UsageError
 from packproof.properties.calling import PagePlacement
 
+_sharing: ContextVar[bool] = ContextVar("sharing", default=False)
 _FREE_COLUMNS = 1  # of a block table, past the pages of the longest sequence
+
+
+@contextmanager
+def sharing_pages() -> Iterator[None]:
+    """Sequences share the full pages of `common_prefixes`, where their keys have to agree. There are no gradients."""
+    token = _sharing.set(True)
+    try:
+        yield
+    finally:
+        _sharing.reset(token)
+
+
+def shares_pages() -> bool:
+    """Whether sequences share pages here."""
+    return _sharing.get()
 
 
 @dataclass(frozen=True)
@@ -110,7 +130,10 @@ class Pages(Tokens):
         return self._placement(cu_seqlens).size
 
     def _placement(self, cu_seqlens: Tensor) -> PagePlacement:
-        return once((self.sizes, "pages"), lambda: PagePlacement.of(cu_seqlens.tolist(), self.sizes), cu_seqlens)
+        def make() -> PagePlacement:
+            return PagePlacement.of(cu_seqlens.tolist(), self.sizes, shared=shares_pages())
+
+        return once((self.sizes, shares_pages(), "pages"), make, cu_seqlens)
 
     def _slots(self, cu_seqlens: Tensor) -> Tensor:
         """(u,): the slot of each key."""
@@ -119,4 +142,4 @@ class Pages(Tokens):
             slots = self._placement(cu_seqlens).slots
             return torch.tensor(slots, dtype=torch.int64, device=cu_seqlens.device)
 
-        return once((self.sizes, "slots"), make, cu_seqlens)
+        return once((self.sizes, shares_pages(), "slots"), make, cu_seqlens)

@@ -13,7 +13,8 @@ LAWS: Mapping[str, str] = {
     "causality": "Later tokens change no earlier output, and earlier incoming gradients no later token's gradient.",
     "permutation": "Reordering the sequences reorders the results; shared gradients stay within the budget.",
     "carry": (
-        "Tokens run in pieces, the states handed on from each to the next, have the values and gradients of one run."
+        "Tokens run in pieces, each with the states or the keys of those before, have the values and gradients of one "
+        "run."
     ),
     "pool": (
         "A request's result depends on its tokens and its slot's state alone; slots of no request keep their bits; "

@@ -152,7 +152,9 @@ def _step(
         use_beta_sigmoid_in_kernel=beta_sigmoid,
     )  # fmt: skip
     states.copy_(pool[: len(states)])
-    inside = has_slot.view(requests, -1)[:, 0].repeat_interleave(cu_seqlens.diff(), output_size=len(v))
+    inside = (has_slot if has_slot.ndim == 1 else has_slot[:, 0]).repeat_interleave(
+        cu_seqlens.diff(), output_size=len(v)
+    )
     return torch.where(inside[:, None, None], y.squeeze(0), 0)
 
 

@@ -75,7 +75,7 @@ def _adapt_paged(function: Any, metadata: dict[str, Any], *domain: str) -> Adapt
         op="attention",
         keys=_CACHE,
         metadata=metadata,
-        domain="; ".join((_WIDTHS, *domain)),
+        domain="; ".join((_WIDTHS, "contiguous", *domain)),
         dtypes=("bfloat16", "float16"),
         gradients=False,
         slack=False,

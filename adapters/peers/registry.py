@@ -124,6 +124,7 @@ PEERS: Mapping[str, Peer] = {
         ),
         Peer("sglang:attention_decode", "attention", "sglang", ("sglang",), cpu="all"),
         Peer("sglang:attention_extend", "attention", "sglang", ("sglang",), cpu="all"),
+        Peer("sglang:gated_delta_rule_verify", "gated_delta_rule_verify", "sglang", ("sglang",)),
         Peer("vllm:cache_write", "cache_write", "vllm", ("vllm",)),
         Peer("flash_qla:gated_delta_rule", "gated_delta_rule", "flash_qla", ("flash-qla",)),
         Peer("flashinfer:gated_delta_rule", "gated_delta_rule", "flashinfer", _FLASHINFER),

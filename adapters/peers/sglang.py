@@ -1,4 +1,4 @@
-"""SGLang: its steps of a server in Triton, over caches whose pages hold one row each."""
+"""SGLang: its steps of a server in Triton, over caches whose pages hold one row each, and over a buffer of drafts."""
 
 from importlib import import_module
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.adapters import OfKeys, Pages, adapt, cu_seqlens_int32, max_seqlen
+from packproof.adapters import DraftBuffer, OfKeys, Pages, adapt, cu_seqlens_int32, max_seqlen
 from packproof.adapters.adapter import Adapter
 
 _ATTENTION = "sglang.srt.layers.attention.triton_ops"
@@ -53,7 +53,7 @@ def _adapt_attention(function: Any, metadata: dict[str, Any], *domain: str) -> A
         op="attention",
         keys=_CACHE,
         metadata={**metadata, **_ROWS},
-        domain="; ".join(domain),
+        domain="; ".join(("k >= 16; v >= 16", *domain)),  # tl.dot takes no fewer
         dtypes=("bfloat16", "float16"),
         gradients=False,
         slack=False,
@@ -63,4 +63,32 @@ def _adapt_attention(function: Any, metadata: dict[str, Any], *domain: str) -> A
 attention_decode = _adapt_attention(_decode, {}, "length == 1", "length_k > 0")
 attention_extend = _adapt_attention(
     _extend, {"cu_seqlens": cu_seqlens_int32, "longest": max_seqlen}, "length <= length_k"
+)
+
+
+def _verify_rule(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float | None = None, qk_l2norm: bool = False,
+    buffer: Tensor, rows: Tensor, pool: Tensor, slots: Tensor, drafts: int, cu_seqlens: Tensor,
+) -> Tensor:  # fmt: skip
+    """The outputs of requests without a slot are those of a state of zeros."""
+    rule = import_module("sglang.srt.layers.attention.fla.fused_recurrent").fused_recurrent_gated_delta_rule_update
+    y = rule(
+        *(x.unsqueeze(0).contiguous() for x in (q, k, v, g, beta)), scale, pool, slots, cu_seqlens, qk_l2norm,
+        disable_state_update=True, intermediate_states_buffer=buffer, intermediate_state_indices=rows,
+        cache_steps=drafts,
+    )  # fmt: skip
+    has_slot = (slots >= 0).repeat_interleave(cu_seqlens.diff(), output_size=len(v))
+    return torch.where(has_slot[:, None, None], y.squeeze(0), 0)
+
+
+gated_delta_rule_verify = adapt(
+    _verify_rule,
+    op="gated_delta_rule_verify",
+    slots=DraftBuffer("pool", "slots", "drafts"),
+    names={"states": "buffer", "state_indices": "rows"},
+    axes={"states": "c a hv p k", "new_states": "c a hv p k"},
+    in_place=("states",),
+    domain="length <= a; k <= 256",
+    slack=False,
+    float32=("g", "beta"),
 )

@@ -79,7 +79,7 @@ def _update_states(
 
 def _with_slot(y: Tensor, slots: Tensor, cu_seqlens: Tensor | None) -> Tensor:
     """The rows of requests with a slot; 0 in all others, where the kernels write what they like, or nothing."""
-    has_slot = slots.view(len(slots), -1)[:, 0] > 0
+    has_slot = (slots if slots.ndim == 1 else slots[:, 0]) > 0
     rows = has_slot if cu_seqlens is None else has_slot.repeat_interleave(cu_seqlens.diff(), output_size=len(y))
     return torch.where(rows.view(-1, *[1] * (y.ndim - 1)), y, 0)
 
@@ -181,7 +181,7 @@ attention = adapt(
         "longest_keys": OfKeys(max_seqlen),
         "block_table": OfKeys(_CACHE.block_tables),
     },
-    domain="k == v; length <= length_k; causal or window_size in ((-1, -1),)",
+    domain="k == v; k >= 16; length <= length_k; causal or window_size in ((-1, -1),)",
     dtypes=("bfloat16", "float16"),
     promises=Promises(compute="operand"),
     gradients=False,

@@ -134,6 +134,7 @@ def _outcome(data: dict[str, Any], path: str, target: _Target, device: str, maps
             declared.promises,
             gradients=data["gradients"],
             domain=declared.domain,
+            page_sizes=declared.page_sizes,
             takes_cuts=declared.takes_cuts,
         )
         check_fits(case, op, path)

@@ -11,6 +11,7 @@ from torch import Tensor
 from packproof.base.light_torch import vector_jacobian_product
 from packproof.properties.bounds.budget import (
     SMALLEST_NORMAL,
+    UNIT_ROUNDOFF,
     Budget,
     budget,
     operand_roundoff,
@@ -36,6 +37,7 @@ from packproof.properties.ops.op import Op
 
 _VACUOUS_SHARE = 0.01  # of the RMS of a tensor, on more than half of its elements
 _MAX_DRAWN_ELEMENTS = 2**23  # elements of one copy
+_NEGLIGIBLE_UNDERFLOW = 2.0**-20  # of B: what is smaller does not show in a budget
 _NEGLIGIBLE = 2.0**-40  # relative to its terms: a smaller sum is the rounding of float64 alone
 
 
@@ -71,7 +73,7 @@ def oracle_answer(sample: Sample, promises: Promises, *, gradients: bool, copies
     values: Mapping[TensorKey, Tensor]
     if op.roundings is not None:
         values = vjp(op.reference, sample, gradients=gradients)
-        signs = Signs(smallest_normal=SMALLEST_NORMAL[sample.token_dtype])
+        signs = Signs(smallest_normal=_smallest_operand(sample, promises))
         run, copies = partial(vjp, gradients=gradients), copies or default_copies(op.roundings, sample)
         magnitudes = deviations(op.roundings, sample, promises, run, values, signs, copies)
         drawn_from_few = copies < COPIES
@@ -82,6 +84,13 @@ def oracle_answer(sample: Sample, promises: Promises, *, gradients: bool, copies
         magnitudes = vjp(magnitude_op(op, promises), sample, gradients=gradients, absolute=True)
     answer = OracleAnswer(values, {}, magnitudes, drawn_from_few=drawn_from_few)
     return with_promises(answer, sample, promises)
+
+
+def _smallest_operand(sample: Sample, promises: Promises) -> float:
+    """The smallest normal number of operands: that of the tokens, or of fp32 if the kernel does not round to theirs."""
+    of_tokens = SMALLEST_NORMAL[sample.token_dtype]
+    are_tokens = operand_roundoff(sample.op, promises, sample.token_dtype) == UNIT_ROUNDOFF[sample.token_dtype]
+    return of_tokens if are_tokens else min(of_tokens, SMALLEST_NORMAL[torch.float32])
 
 
 def with_promises(answer: OracleAnswer, sample: Sample, promises: Promises) -> OracleAnswer:
@@ -124,15 +133,26 @@ def _output_dtypes(sample: Sample) -> dict[TensorKey, torch.dtype]:
 
 
 def _operand_bounds(answer: OracleAnswer, sample: Sample, promises: Promises, u_op: float) -> dict[TensorKey, Tensor]:
-    """B_op: the effect of operand roundings, at most B. Where an operand is subnormal, B does not bound it."""
+    """B_op: the effect of operand roundings, at most B. B bounds no element that a subnormal operand reaches."""
     assert sample.op.operands is not None
-    signs, elements = Signs(u_op, SMALLEST_NORMAL[sample.token_dtype]), elements_per_copy(sample.op.operands, sample)
+    smallest_normal, elements = SMALLEST_NORMAL[sample.token_dtype], elements_per_copy(sample.op.operands, sample)
     if elements > _MAX_DRAWN_ELEMENTS:
         return dict(answer.magnitudes)
     copies = COPIES if elements * COPIES <= MAX_ELEMENTS_AT_ONCE else COPIES_OF_LARGE_STATES
     run = partial(vjp, gradients=any(key.is_gradient for key in answer.values))
-    bounds = deviations(sample.op.operands, sample, promises, run, answer.values, signs, copies)
-    return bounds if signs.underflowed else {key: B.fmin(answer.magnitudes[key]) for key, B in bounds.items()}
+
+    def drawn(signs: Signs, copies: int) -> dict[TensorKey, Tensor]:
+        assert sample.op.operands is not None
+        return deviations(sample.op.operands, sample, promises, run, answer.values, signs, copies)
+
+    signs = Signs(u_op, smallest_normal)
+    bounds = drawn(signs, copies)
+    at_most = {key: bound.fmin(answer.magnitudes[key]) for key, bound in bounds.items()}
+    if not signs.underflowed:
+        return at_most
+    underflows = drawn(Signs(u_op, smallest_normal, underflow_only=True), 1)  # one copy shows which elements they reach
+    reached = {key: x > _NEGLIGIBLE_UNDERFLOW * answer.magnitudes[key] for key, x in underflows.items()}
+    return {key: torch.where(reached[key], bound, at_most[key]) for key, bound in bounds.items()}
 
 
 def _first_order_operand_bounds(answer: OracleAnswer, sample: Sample, promises: Promises) -> dict[TensorKey, Tensor]:

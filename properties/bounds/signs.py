@@ -15,11 +15,15 @@ class Signs:
 
     unit: the roundoff of a copy.
     smallest_normal: the smallest normal number of the operands' dtype; a smaller operand is rounded as this one.
+    underflow_only: an operand has only what it is rounded by beyond its own precision, as a subnormal number.
     underflowed: an operand was smaller than `smallest_normal`.
     """
 
-    def __init__(self, unit: float = COPY_ROUNDOFF, smallest_normal: float = 0.0) -> None:
+    def __init__(
+        self, unit: float = COPY_ROUNDOFF, smallest_normal: float = 0.0, *, underflow_only: bool = False
+    ) -> None:
         self.unit, self.smallest_normal, self.underflowed = unit, smallest_normal, False
+        self.underflow_only = underflow_only
         self._generator = torch.Generator().manual_seed(0)
 
     def rounded(self, x: Tensor, terms: Tensor) -> Tensor:
@@ -41,9 +45,9 @@ class Signs:
         """x rounded as an operand of a product, by precision and range of its dtype. Zero and infinity are exact."""
         magnitude = x.detach().abs()
         self.underflowed |= bool(((magnitude > 0) & (magnitude < self.smallest_normal)).any())
-        return self.rounded(
-            x, torch.where((magnitude > 0) & magnitude.isfinite(), magnitude.clamp(min=self.smallest_normal), 0)
-        )
+        terms = magnitude.clamp(min=self.smallest_normal)
+        terms = terms - magnitude if self.underflow_only else terms
+        return self.rounded(x, torch.where((magnitude > 0) & magnitude.isfinite(), terms, 0))
 
 
 class _GradientNoise(torch.autograd.Function):

@@ -20,17 +20,18 @@ def budget_of_two_runs(
 ) -> Budget:
     """The budget of one of two runs: twice this is allowed between them.
 
-    It adds three roundings to the budget of a comparison with the reference. The first is for a shared gradient, or a
-    reduction over the pack: the other run stored its summands or its sum. The second is for a gradient of a reduction:
-    the share of a sequence is rounded to the dtype of its incoming gradient. The third is for a state, or its gradient,
-    stored at each hand-over: it reaches an element with the weight of the state's terms, bounded by B.
+    It adds three roundings to the budget of a comparison with the reference. The first is for a shared gradient, the
+    gradient of keys that several pieces have, or a reduction over the pack: the other run stored its summands or its
+    sum. The second is for a gradient of a reduction: the share of a sequence is rounded to the dtype of its incoming
+    gradient. The third is for a state, or its gradient, stored at each hand-over: it reaches an element with the weight
+    of the state's terms, bounded by B.
 
     handovers: the number of hand-overs.
-    summands: the stored summands of a shared gradient; empty if only the sum was stored.
+    summands: the stored summands of a gradient; empty if only the sum was stored.
     """
     budget = answer.budgets[key]
     rounding = budget.rounding
-    if is_shared(sample.axes[key.name]):
+    if summands or is_shared(sample.axes[key.name]):
         magnitudes = [x.double().abs() for x in summands] or [answer.values[key].abs()]
         rounding = rounding + UNIT_ROUNDOFF[_dtype(key, sample)] * torch.stack(magnitudes).sum(0)
     if key.is_gradient and sample.op.reductions:

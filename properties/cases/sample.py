@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from packproof.base.axes import KEYS, Axes, has_key_rows, is_in_pool, is_shared, role, shape
 from packproof.base.reductions import MAXIMUM
 from packproof.properties.calling.call import Call, Placement
+from packproof.properties.calling.pages import common_prefixes
 from packproof.properties.ops.op import Op
 from packproof.properties.ops.reductions import count_tokens, index_of_largest, normaliser
 
@@ -405,19 +406,45 @@ class Sample:
                     merged[name][rows] = replacements[name][rows]
         return merged
 
+    def with_common_prefixes(self) -> "Sample":
+        """The sample with keys that begin as those of the sequence that has most, as of requests with one prompt."""
+        longest, prefixes = common_prefixes([end - start for start, end in pairwise(self.key_offsets)])
+
+        def copy_prefixes(x: Tensor, axes: Axes) -> Tensor:
+            if not has_key_rows(axes):
+                return x
+            merged, source = x.clone(), self.key_offsets[longest]
+            for start, n in zip(self.key_offsets, prefixes, strict=False):
+                merged[start : start + n] = x[source : source + n]
+            return merged
+
+        return self._map_tensors(copy_prefixes)
+
+    def keys_up_to(self, j: int, end: int) -> int:
+        """The keys of sequence j up to its token `end`, exclusive: both packings end together."""
+        keys = self.key_offsets[j + 1] - self.key_offsets[j]
+        return max(keys - self.lengths[j] + end, 0)
+
     def piece(self, spans: Sequence[Span]) -> "Sample":
         """The pack of these spans, with positions shifted by their starts; counts of first pieces are 0 in later ones.
 
-        The caller sets the states entering a span and the incoming gradients of the states leaving it.
+        A span has the keys of all tokens up to its end. The caller sets the states entering a span and the incoming
+        gradients of the states leaving it.
         """
         starts, sequence_numbers = self.offsets, [j for j, _, _ in spans]
+        keys = tuple(self.keys_up_to(j, b) for j, _, b in spans)
 
         def pick(x: Tensor, axes: Axes) -> Tensor:
+            if has_key_rows(axes):
+                key_starts = (self.key_offsets[j] for j in sequence_numbers)
+                return torch.cat([x[:0], *(x[start : start + n] for start, n in zip(key_starts, keys, strict=True))])
             if role(axes) == "token":
                 return torch.cat([x[:0], *(x[starts[j] + a : starts[j] + b] for j, a, b in spans)])
             return x[sequence_numbers] if role(axes) == "sequence" else x
 
-        piece = self._map_tensors(pick, lengths=tuple(b - a for _, a, b in spans), slack=0)
+        lengths = tuple(b - a for _, a, b in spans)
+        is_one_packing = self.key_lengths is None and (keys == lengths or not self.op.packs_keys)
+        piece = self._map_tensors(pick, lengths=lengths, key_lengths=None if is_one_packing else keys, slack=0)
         span_starts = torch.tensor([a for _, a, _ in spans], dtype=torch.int64)
         positions, once = self.op.integers_drawn("position"), self.op.integers_drawn("once")
         shifted = {n: x + span_starts.to(x.dtype) for n, x in piece.inputs.items() if n in positions}

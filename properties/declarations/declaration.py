@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from packproof.base.declared import fixed_values, long_dtypes, require, require_bool, string_list
 from packproof.base.errors import UsageError, checked_call
+from packproof.properties.calling.pages import PagePlacement
 from packproof.properties.calling.signature import call_signature, catches_all, named_metadata
 from packproof.properties.cases.case import CUTS
 from packproof.properties.cases.domain import KEY_OFFSETS, Domain, optional_inputs
@@ -182,7 +183,7 @@ def describe_kernel(function: Callable[..., Any]) -> dict[str, Any]:
         "required": [n for n, p in parameters.items() if p.default is p.empty],
         "catch_all": catches_all(signature),
         "declared": getattr(function, _MARK, {}),
-        "conventions": conventions,
+        "conventions": [name for name in conventions if name != PagePlacement.SHARED],
         "page_sizes": list(getattr(function, "page_sizes", ())),
         "own_parameters": [name for name, _ in getattr(function, "named_parameters", tuple)()],
         "constants": source_constants(function),

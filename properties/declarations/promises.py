@@ -43,7 +43,7 @@ class Promises:
     """NaN, Inf and huge values in one sequence leave the others' bits alone (masks select, they never multiply)."""
     state_entry: StateEntry | None = None
     """How an initial state enters. "carry": as the carry of the first chunk. A run that is cut at a multiple of
-    `segment` and continued then has the bits of one run.
+    `segment` and continued then has the bits of one run; so has one that is continued with the keys of earlier tokens.
     """
     cumsum: bool = False
     """Decays are differences of a cumulative sum from the start of a chunk. Their error grows with the sum up to the

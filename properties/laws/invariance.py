@@ -22,6 +22,7 @@ from packproof.properties.cases.space import CROWDED_LENGTHS, Space, golden_case
 from packproof.properties.judgement.comparison import Comparison, Origin
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Illustration, Property
+from packproof.properties.laws.shared_pages import compare_shared_pages
 from packproof.properties.laws.violation import COMBINED_NAMES, NAN_IN_SLACK, Violation
 from packproof.properties.ops.reductions import combine, shares
 
@@ -115,6 +116,8 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
             yield from kernel.agree(
                 key, x, sum_in_float64(summands), Origin(sample), other="sum over the sequences", summands=summands
             )
+    if kernel.page_sizes and kernel.op.packs_keys:
+        yield from compare_shared_pages(kernel, case)
 
 
 def _compare_reduction(

@@ -1,4 +1,4 @@
-"""A pack run in pieces with states handed on: values and gradients of the whole pack, and their budget."""
+"""A pack run in pieces, with states handed on or with earlier keys: values and gradients of the pack, their budget."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from packproof.base.axes import is_in_pool, role
+from packproof.base.axes import has_key_rows, is_in_pool, role
 from packproof.properties.bounds.budget import Budget
 from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.result_tensors import Tensors
@@ -92,6 +92,8 @@ class Pieces:
         kind = role(axes)
         if is_in_pool(axes):
             return parts[-1]
+        if has_key_rows(axes):
+            return sum_in_float64(self._rows_of_keys(parts))[: self.sample.key_offsets[-1]]
         if kind == "shared":
             return sum_in_float64(parts)
         if kind == "token":
@@ -99,6 +101,17 @@ class Pieces:
         if not key.is_gradient:
             return self._join_states(parts, lambda _, later: later)
         return self._join_states(parts, lambda earlier, later: earlier if key.name == initial else earlier + later)
+
+    def _rows_of_keys(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """The gradient that each piece gives to the rows of all keys: 0 for those of later tokens."""
+        wholes = [part.new_zeros(self.sample.key_offsets[-1] + self.sample.slack, *part.shape[1:]) for part in parts]
+        for whole, part, spans in zip(wholes, parts, self.piece_spans, strict=True):
+            row = 0
+            for j, _, end in spans:
+                count, start = self.sample.keys_up_to(j, end), self.sample.key_offsets[j]
+                whole[start : start + count] = part[row : row + count]
+                row += count
+        return wholes
 
     def _join_tokens(self, parts: Sequence[Tensor]) -> Tensor:
         """Rows of the pieces in the order of the pack."""
@@ -134,10 +147,12 @@ class Pieces:
         return whole_budget * 2 + Budget(**terms, vacuous=any(b.vacuous for b in budgets))
 
     def _summands(self, key: TensorKey) -> Sequence[Tensor]:
-        """The summands of a shared gradient, each stored and rounded.
+        """The summands of a gradient that is shared, or of keys, each stored and rounded.
 
         A kernel that cuts packs itself sums over its ranks internally: B bounds its summands.
         """
+        if has_key_rows(self.sample.axes[key.name]):
+            return self._rows_of_keys([run[key] for run in self._runs])
         if not self.kernel.is_shared(key, self.sample):
             return ()
         if self.kernel.takes_cuts:

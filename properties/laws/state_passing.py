@@ -1,4 +1,8 @@
-"""The carry property: a sequence cut anywhere and continued from its state has the results of one run."""
+"""The carry property: a sequence cut anywhere and continued has the results of one run.
+
+It is continued from its state or, where an op has keys with offsets of their own, with the keys of all tokens so far:
+prefill at once is prefill in chunks is token by token.
+"""
 
 import dataclasses
 import random
@@ -6,7 +10,8 @@ from collections.abc import Collection, Iterator
 
 from packproof.base.law_names import LAWS
 from packproof.properties.cases.case import STRONG_GATES, Case
-from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.condition import LENGTH_NAMES
+from packproof.properties.cases.domain import KEY_OFFSETS, Domain
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space
 from packproof.properties.judgement.comparison import Comparison
@@ -19,6 +24,7 @@ Cuts = list[list[tuple[int, int]]]
 
 _PIECE_NOTE = "in a piece of every sequence"
 _LONGEST_PIECE = 1024  # tokens tried for the shortest sequence that a kernel takes
+_MOST_STEPS = 3  # last tokens of a sequence that are run token by token, with the keys of those before
 
 
 def _carry(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
@@ -26,6 +32,12 @@ def _carry(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     ends of its segments: there it hands over the state in a single run too.
     """
     op = kernel.op
+    if op.caches_keys:
+        sample = kernel.sample(case)
+        if sample.causal and case.n_tokens:
+            yield from compare_carried_runs(kernel, case, sample, "")
+            yield from compare_in_pieces(kernel, sample, _last_steps(kernel.domain, case), exact=False)
+        return
     if op.carry is None:
         return
     initial, _, return_option = op.carry
@@ -36,7 +48,7 @@ def _carry(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 
 def compare_carried_runs(kernel: KernelUnderTest, case: Case, sample: Sample, initial: str) -> Iterator[Violation]:
-    """One run against the same tokens in pieces. `initial`: the input by which a state enters."""
+    """One run against the same tokens in pieces. `initial`: the input by which a state enters, "" for keys."""
     enters_exactly = (
         kernel.promises.state_entry == "carry" and initial not in case.float32
     )  # else it is rounded on the way
@@ -46,6 +58,23 @@ def compare_carried_runs(kernel: KernelUnderTest, case: Case, sample: Sample, in
         yield from compare_in_pieces(kernel, sample, _cuts(kernel.domain, case, unit), exact=exact)
     if unit > 1:
         yield from compare_in_pieces(kernel, sample, _cuts(kernel.domain, case, 1), exact=False)
+
+
+def _last_steps(domain: Domain, case: Case) -> Cuts:
+    """The last tokens of every sequence one by one, after all others at once."""
+    ends = [[0, *(max(n - steps, 0) for steps in range(_MOST_STEPS, 0, -1)), n] for n in case.lengths]
+    pieces = [[(e[k], e[k + 1]) for e in ends] for k in range(_MOST_STEPS + 1)]
+    return _allowed(domain, case, [piece for piece in pieces if any(a < b for a, b in piece)])
+
+
+def _carry_cases(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
+    """The drawn cases with states in and out, or causal ones with offsets of the keys."""
+    if not space.op.caches_keys:
+        return cases_with_states(space, drawn_cases)
+    option, cuttable = space.op.causal, dataclasses.replace(space, domain=space.domain & _cuttable_domain(space.domain))
+    with_keys = (c.replace(key_lengths=c.key_lengths or c.lengths) for c in drawn_cases if not c.period)
+    causal_cases = (c.with_option(option, True) if isinstance(option, str) else c for c in with_keys)
+    return [c for c in map(cuttable.fit, causal_cases) if c and c.key_lengths is not None]
 
 
 def cases_with_states(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
@@ -74,15 +103,18 @@ def cases_with_states(space: Space, drawn_cases: Collection[Case]) -> list[Case]
 
 
 def _cuttable_domain(domain: Domain) -> Domain:
-    """The domain of sequences long enough for two pieces of the shortest allowed length."""
+    """The domain of sequences long enough for two pieces of the shortest allowed length, each with keys."""
     shortest = next((n for n in range(_LONGEST_PIECE) if domain.allows_length(n)), 0)
-    return Domain.of(f"length >= {2 * shortest}")
+    return Domain.of([f"length >= {2 * shortest}", *(["length <= length_k"] if domain.naming({"length_k"}) else [])])
 
 
 def _carry_skip_reason(space: Space) -> str:
-    if space.op.carry is None:
+    required = [*(space.op.carry or ())]
+    if space.op.caches_keys:
+        required = [KEY_OFFSETS, *([space.op.causal] if isinstance(space.op.causal, str) else [])]
+    if not required:
         return "the states lie in a pool: `pool`" if space.op.pool else f"{space.op.name} has no state to carry"
-    missing = [n for n in space.op.carry if n in space.missing_names]
+    missing = [n for n in required if n in space.missing_names]
     return f"the kernel does not take {', '.join(missing)}" if missing else ""
 
 
@@ -90,17 +122,20 @@ CARRY = Property(
     "carry",
     LAWS["carry"],
     _carry,
-    cases=cases_with_states,
+    cases=_carry_cases,
     skip_reason=_carry_skip_reason,
     dtype_independent=True,
     of_the_op=(
-        "The op declares `carry`: where a sequence cannot be cut at any token and go on from its state, leave that out."
+        "The op declares `carry`: where a sequence cannot be cut at any token and go on from its state, leave that "
+        "out. One with keys (axis u) that is `causal` goes on with the keys so far: where it cannot, say causal=False."
     ),
     illustration=Illustration(
         "f(S) = f(S[:i]) ‖ f(S[i:], h),   h: the final state of the first piece; gradients flow back through h",
         ("one run", "aaa bbbbb cc"),
         ("in pieces", "aa bbb c a bb c"),
-        "ops and kernels without a state",
+        "ops and kernels without a state or offsets of keys",
+        "A piece of attention is called with the keys of all tokens up to its last one, as a server does that prefills "
+        "in chunks and then decodes. The gradient of a key is the sum over the pieces.",
     ),
 )
 
@@ -111,7 +146,7 @@ def _cuts(domain: Domain, case: Case, unit: int) -> Cuts:
     Pieces may be empty. Where the domain restricts lengths: two pieces of allowed lengths.
     """
     rng = random.Random(f"{case.seed} {case.lengths}")
-    if domain.within({"length"}):
+    if domain.within(LENGTH_NAMES):
         return _allowed_cuts(domain, case, unit, rng)
     pieces = rng.choice([2, 3])
     inner_cuts = [rng.randint(1, (n - 1) // unit) if n > unit else 0 for n in case.lengths]
@@ -126,15 +161,31 @@ def _cuts(domain: Domain, case: Case, unit: int) -> Cuts:
 
 def _allowed_cuts(domain: Domain, case: Case, unit: int, rng: random.Random) -> Cuts:
     ends = []
-    for n in case.lengths:
-        inner_cuts = [k for k in range(unit, n, unit) if domain.allows_length(k) and domain.allows_length(n - k)]
+    for j, n in enumerate(case.lengths):
+        inner_cuts = [
+            k for k in range(unit, n, unit) if _allows(domain, case, j, 0, k) and _allows(domain, case, j, k, n)
+        ]
         ends.append(rng.choice(inner_cuts) if inner_cuts else n)
-    return [[(0, end) for end in ends], [(end, n) for end, n in zip(ends, case.lengths, strict=True)]]
+    pieces = [[(0, end) for end in ends], [(end, n) for end, n in zip(ends, case.lengths, strict=True)]]
+    return _allowed(domain, case, pieces)
+
+
+def _allowed(domain: Domain, case: Case, pieces: Cuts) -> Cuts:
+    """The pieces if the domain has all of them, else none."""
+    return pieces if all(_allows(domain, case, j, *ends) for piece in pieces for j, ends in enumerate(piece)) else []
+
+
+def _allows(domain: Domain, case: Case, j: int, start: int, end: int) -> bool:
+    """Whether the domain has a piece of sequence j, with the keys up to its end, by conditions on lengths alone."""
+    keys = None if case.key_lengths is None else [max(case.key_lengths[j] - case.lengths[j] + end, 0)]
+    return domain.within(LENGTH_NAMES).holds({}, [end - start], keys)
 
 
 def compare_in_pieces(kernel: KernelUnderTest, sample: Sample, cuts: Cuts, *, exact: bool) -> Iterator[Violation]:
     """One run against the pieces, within the budgets of both. exact: values are compared bit for bit."""
-    whole_run, handovers = kernel.cached_run(sample), len(cuts) - 1
+    if not cuts:
+        return
+    whole_run, handovers = kernel.cached_run(sample), len(cuts) - 1 if sample.op.carried_states else 0
     pieces = Pieces(kernel, sample, [[(j, a, b) for j, (a, b) in enumerate(cut)] for cut in cuts], _PIECE_NOTE)
     for key, x in pieces.joined_results().items():
         bitwise = exact and not key.is_gradient

@@ -231,6 +231,11 @@ class Op:
         """Whether it has a second packing with offsets of its own."""
         return any(has_key_rows(parse(spec).alternatives[0]) for spec in self.inputs.values())
 
+    @property
+    def caches_keys(self) -> bool:
+        """Whether a cut sequence goes on with the keys of its earlier tokens, instead of a state."""
+        return self.packs_keys and bool(self.causal) and self.carry is None
+
     def output_names(self, options: Mapping[str, Any]) -> list[str]:
         """Names of the outputs of a call with these options, in order."""
         requests = {**self.on_request, **({self.carry[1]: self.carry[2]} if self.carry else {})}

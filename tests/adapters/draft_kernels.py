@@ -6,10 +6,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from packproof.adapters import SlotPerDraft, adapt, cu_seqlens_int32, max_seqlen
+from packproof.adapters import DraftBuffer, SlotPerDraft, adapt, cu_seqlens_int32, max_seqlen
 from packproof.adapters.adapter import Adapter
 
 BUGS = ("rejected drafts stay", "one slot for all drafts", "padding writes to the last slot")
+BUGS_BESIDE = (
+    "the pool is updated",
+    "the state before a draft is stored",
+    "slots of the pool in the buffer",
+    "a step begins from the buffer",
+)
 
 
 def causal_conv1d_update(
@@ -83,6 +89,61 @@ def selective_state_update(
     return y
 
 
+def selective_state_verify(
+    state: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    state_batch_indices: Tensor | None = None,
+    intermediate_states_buffer: Tensor | None = None,
+    intermediate_state_indices: Tensor | None = None,
+    cache_steps: int = 0,
+    cu_seqlens: Tensor | None = None,
+    bug: str = "",
+) -> Tensor:
+    """SGLang's, of Mamba: state (slots, d, n) stays. intermediate_states_buffer: (rows, drafts, d, n)."""
+    assert state_batch_indices is not None
+    assert intermediate_state_indices is not None
+    assert intermediate_states_buffer is not None
+    buffer, rows = intermediate_states_buffer, intermediate_state_indices
+    assert buffer.shape[1] == cache_steps
+    drafts = torch.where(rows < 0, -1, rows * cache_steps)[:, None] + torch.arange(cache_steps) * (rows >= 0)[:, None]
+    first = torch.where(state_batch_indices < 0, -1, buffer.shape[0] * cache_steps + state_batch_indices)[:, None]
+    if bug == "slots of the pool in the buffer":
+        drafts = state_batch_indices[:, None] * cache_steps + torch.arange(cache_steps)
+    if bug == "a step begins from the buffer":
+        first = drafts[:, -1:]
+    slots = torch.cat([first, drafts] if bug == "the state before a draft is stored" else [drafts, first], 1)
+    accepted = torch.full_like(rows, 1 if bug == "the state before a draft is stored" else cache_steps + 1)
+    states = torch.cat([buffer.flatten(0, 1), state])
+    y = selective_state_update(
+        states,
+        x,
+        dt,
+        A,
+        B,
+        C,
+        D,
+        z,
+        dt_bias,
+        dt_softplus,
+        torch.where(rows[:, None] < 0, -1, slots),
+        accepted,
+        cu_seqlens,
+    )
+    buffer.copy_(states[: -len(state)].view(buffer.shape))
+    for slot, row in zip(state_batch_indices.tolist(), rows.tolist(), strict=True):
+        if bug == "the pool is updated" and slot >= 0:
+            state[slot] = buffer[row, -1]
+    return y
+
+
 def convolution(bug: str = "") -> Adapter:
     return adapt(
         causal_conv1d_update,
@@ -103,6 +164,22 @@ def mamba(bug: str = "") -> Adapter:
         op="selective_scan_verify",
         slots=SlotPerDraft(),
         names={**names, "states": "state", "state_indices": "state_batch_indices"},
+        metadata={"cu_seqlens": cu_seqlens_int32},
+        in_place=("states",),
+        given={"bug": bug},
+        domain=["length <= a"],
+        slack=False,
+    )
+
+
+def beside_a_pool(bug: str = "") -> Adapter:
+    names = {"u": "x", "delta": "dt", "delta_bias": "dt_bias", "delta_softplus": "dt_softplus"}
+    names |= {"states": "intermediate_states_buffer", "state_indices": "intermediate_state_indices"}
+    return adapt(
+        selective_state_verify,
+        op="selective_scan_verify",
+        slots=DraftBuffer(pool="state", slots="state_batch_indices", drafts="cache_steps"),
+        names=names,
         metadata={"cu_seqlens": cu_seqlens_int32},
         in_place=("states",),
         given={"bug": bug},

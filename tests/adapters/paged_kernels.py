@@ -10,6 +10,7 @@ from packproof.adapters import OfKeys, Pages, adapt, cu_seqlens_int32, lengths
 from packproof.adapters.adapter import Adapter
 
 CACHE = Pages(size=(1, 3, 16, 256))
+BUGS_OF_SHARED_PAGES = ("a page has one owner", "pages are scaled in place")
 
 BUGS = (
     "a partial last page is left out",
@@ -47,6 +48,7 @@ def by_tables(
     """q: (t, hq, k). k_cache, v_cache: (pages, size, hk, k). block_table: (s, pages). seqused_k: (s,)."""
     y, size = torch.zeros(len(q), q.shape[1], v_cache.shape[-1], dtype=q.dtype), k_cache.shape[1]
     tables = block_table.flatten()
+    owners = {page: j for j, row in enumerate(block_table.tolist()) for page in row[: -(-int(seqused_k[j]) // size)]}
     columns = block_table.shape[1] - (bug == "tables have as many columns as pages")
     for j, (start, end) in enumerate(pairwise(cu_seqlens_q.tolist())):
         row = (j + 1) % len(block_table) if bug == "the pages of the next request" else j
@@ -58,9 +60,16 @@ def by_tables(
             pages = pages.sort()[0]
         if bug == "page 0 is padding":
             pages = pages[pages > 0]
+        if bug == "pages are scaled in place":  # once for each request that has them
+            k_cache[pages] *= softmax_scale or q.shape[-1] ** -0.5
         end_of_keys = len(pages) * size if bug == "the last page is read to its end" else m
         keys, values = (cache[pages].flatten(0, 1)[:end_of_keys] for cache in (k_cache, v_cache))
-        y[start:end] = _attend(q[start:end], keys, values, softmax_scale or q.shape[-1] ** -0.5, causal=causal)
+        if bug == "a page has one owner":
+            is_owner = torch.tensor([owners[page] == j for page in pages.tolist()], dtype=torch.bool)
+            visible = is_owner.repeat_interleave(size)[:end_of_keys]
+            keys, values = keys[visible], values[visible]
+        scale = 1.0 if bug == "pages are scaled in place" else softmax_scale or q.shape[-1] ** -0.5
+        y[start:end] = _attend(q[start:end], keys, values, scale, causal=causal)
     return y
 
 

@@ -33,7 +33,7 @@ def selective_state_update(
     dt_softplus: bool, *, state_batch_indices: Tensor, num_accepted_tokens: Any, cu_seqlens: Any, out: Tensor,
 ) -> None:  # fmt: skip
     """vLLM's, of Mamba and, with heads, Mamba-2. A request without a slot gets numbers of no meaning."""
-    slots = state_batch_indices.view(len(state_batch_indices), -1)
+    slots = state_batch_indices[:, None] if state_batch_indices.ndim == 1 else state_batch_indices
     out.fill_(7)
     offsets = torch.arange(len(x) + 1) if cu_seqlens is None else cu_seqlens
     accepted = torch.ones(len(slots), dtype=torch.int32) if num_accepted_tokens is None else num_accepted_tokens
@@ -60,6 +60,25 @@ def fused_recurrent_gated_delta_rule(
                  qk_l2norm=l2norm), state  # fmt: skip
 
 
+def fused_recurrent_gated_delta_rule_update(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: Any, pool: Tensor, slots: Tensor,
+    cu_seqlens: Tensor, l2norm: bool, *, disable_state_update: bool, intermediate_states_buffer: Tensor,
+    intermediate_state_indices: Tensor, cache_steps: int,
+) -> Tensor:  # fmt: skip
+    """SGLang's: it stores the states after the drafts of a request in a row of the buffer, (v, k)."""
+    assert disable_state_update
+    assert intermediate_states_buffer.shape[1] == cache_steps
+    states = torch.cat([intermediate_states_buffer.flatten(0, 1), pool]).mT
+    rows = intermediate_state_indices[:, None] * cache_steps + torch.arange(cache_steps)
+    first = (intermediate_states_buffer.shape[0] * cache_steps + slots)[:, None]
+    indices = torch.where(slots[:, None] < 0, -1, torch.cat([rows, first], 1))
+    accepted = torch.full_like(slots, cache_steps + 1)
+    y = _rule(refs.gated_delta_rule, (q, k, v, g, beta), states, indices, accepted, cu_seqlens, -1, scale=scale,
+              qk_l2norm=l2norm)  # fmt: skip
+    intermediate_states_buffer.copy_(states[: -len(pool)].mT.view(intermediate_states_buffer.shape))
+    return y
+
+
 def fused_recurrent_kda_fwd(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, A_log: Any, dt_bias: Any, state: Tensor, scale: Any,
     *, cu_seqlens: Tensor, ssm_state_indices: Tensor, num_accepted_tokens: Any, use_qk_l2norm_in_kernel: bool,
@@ -82,7 +101,7 @@ def _rule(
 ) -> Tensor:  # fmt: skip
     y = torch.full_like(tokens[2], torch.nan)
     for j, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
-        slots = indices.view(len(indices), -1)[j].tolist()
+        slots = (indices[:, None] if indices.ndim == 1 else indices)[j].tolist()
         h = state[slots[0 if accepted is None else int(accepted[j]) - 1]][None]
         for i in range(start, end if slots[0] > null else start):
             one = [x[0, i : i + 1] for x in tokens]
@@ -186,6 +205,7 @@ STAND_INS = {
     f"{_ATTENTION}.triton_unified_attention": [unified_attention],
     f"{_ATTENTION}.triton_reshape_and_cache_flash": [triton_reshape_and_cache_flash],
     "fla.ops.kda.fused_recurrent": [fused_recurrent_kda_fwd],
+    "sglang.srt.layers.attention.fla.fused_recurrent": [fused_recurrent_gated_delta_rule_update],
     "sglang.srt.layers.attention.triton_ops.decode_attention": [decode_attention_fwd],
     "sglang.srt.layers.attention.triton_ops.extend_attention": [extend_attention_fwd_unified],
     "flashinfer": [BatchPrefillWithPagedKVCacheWrapper, BatchDecodeWithPagedKVCacheWrapper],

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from packproof.adapters import SlotPerDraft, adapt
+from packproof.adapters import DraftBuffer, SlotPerDraft, adapt
 from packproof.adapters.adapter import Adapter
 from packproof.base.errors import UsageError
 from packproof.harness.process.execution.execute import InProcess
@@ -14,7 +14,7 @@ from packproof.properties.declarations.declaration import describe_kernel, parse
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest, judge_case
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops.catalogue import OPS
-from tests.adapters.draft_kernels import BUGS, convolution, mamba
+from tests.adapters.draft_kernels import BUGS, BUGS_BESIDE, beside_a_pool, convolution, mamba
 
 LAWS = ("reference", "packing", "pool", "memory")
 
@@ -32,7 +32,7 @@ def violations(adapter: Adapter, laws: tuple[str, ...], dtype: str = "float32") 
     return found
 
 
-@pytest.mark.parametrize("make", [convolution, pytest.param(mamba, marks=pytest.mark.proof)])
+@pytest.mark.parametrize("make", [convolution, pytest.param(mamba, marks=pytest.mark.proof), beside_a_pool])
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.proof)])
 def test_a_step_of_an_engine_passes(make: Callable[[], Adapter], dtype: str) -> None:
     assert violations(make(), LAWS, dtype) == []
@@ -46,6 +46,26 @@ WINDOW_BUGS = [bug for bug in BUGS if bug != "one slot for all drafts"]  # a win
 )
 def test_a_bug_of_an_engine_is_detected(make: Callable[[str], Adapter], bug: str) -> None:
     assert violations(make(bug), ("reference", "pool"))
+
+
+@pytest.mark.parametrize("bug", BUGS_BESIDE)
+def test_a_bug_beside_a_pool_is_detected(bug: str) -> None:
+    found = violations(beside_a_pool(bug), ("reference",))
+    assert found
+    assert ("wrote to state, expected that it stays as it is" in found[0]) == (bug == "the pool is updated"), found[0]
+
+
+def test_a_pool_beside_the_buffer_holds_the_states_to_begin_from() -> None:
+    states, slots, accepted = torch.arange(12.0).view(3, 2, 2), torch.tensor([2, -1, 0]), torch.tensor([2, 1, 1])
+    layout = DraftBuffer("pool", "slots", "drafts")
+    more = layout.more_arguments(states, slots, accepted)
+    assert torch.equal(more["pool"][more["slots"][[0, 2]]], states[[2, 0], [1, 0]])
+    assert (int(more["slots"][1]), more["drafts"]) == (-1, 2)
+    assert int(more["pool"].isnan().sum()) == 8
+    buffer, rows = layout.to(states), layout.indices(slots, states.shape)
+    assert torch.equal(buffer[rows[[0, 2]]], states[[2, 0]])
+    assert rows[0] != more["slots"][0]
+    assert torch.equal(layout.back(buffer, states.shape), states)
 
 
 def test_each_draft_has_a_slot_of_its_own_between_slots_of_nan() -> None:

@@ -9,6 +9,7 @@ import torch
 
 from packproof.adapters import Pages, adapt
 from packproof.adapters.adapter import Adapter
+from packproof.adapters.pages import sharing_pages
 from packproof.base.errors import ArgumentError, OutsideConvention, UsageError
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.calling.pages import PagePlacement
@@ -19,7 +20,7 @@ from packproof.properties.judgement.kernel_under_test import KernelUnderTest, ju
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.violation import Violation
 from packproof.properties.ops.catalogue import OPS
-from tests.adapters.paged_kernels import BUGS, listed, paged
+from tests.adapters.paged_kernels import BUGS, BUGS_OF_SHARED_PAGES, listed, paged
 from tests.in_process import packproof_in
 
 OFFSETS = torch.tensor([0, 5, 5, 9])
@@ -73,7 +74,9 @@ def test_gradients_reach_the_keys() -> None:
 def violations(adapter: Adapter, laws: tuple[str, ...] = LAWS) -> Iterator[tuple[Case, Violation]]:
     declared = parse_declaration(describe_kernel(adapter), "paged")
     runner, op = InProcess(adapter), OPS["attention"]
-    kernel = KernelUnderTest(op, runner, declared.promises, gradients=False, domain=declared.domain)
+    kernel = KernelUnderTest(
+        op, runner, declared.promises, gradients=False, domain=declared.domain, page_sizes=declared.page_sizes
+    )
     space = Space(op, "float32", declared.promises, declared.parameters, domain=declared.domain)
     for law in laws:
         for case in golden_cases(space):
@@ -94,6 +97,42 @@ def test_a_kernel_that_reads_the_wrong_rows_is_detected(bug: str) -> None:
     assert next(violations(make(bug), ("reference",)), None) is not None
 
 
+@pytest.mark.parametrize("bug", BUGS_OF_SHARED_PAGES)
+def test_a_kernel_that_does_not_share_pages_is_detected_where_they_are_shared(bug: str) -> None:
+    assert list(violations(paged(bug), ("reference", "permutation"))) == []
+    found = [violation for _, violation in violations(paged(bug), ("packing",))]
+    assert found
+    assert all("where the pages of a common prefix are shared" in "\n".join(v.lines()) for v in found)
+
+
+def test_the_full_pages_of_a_common_prefix_are_shared() -> None:
+    placement = PagePlacement.of([0, 5, 12, 16, 19], (2,), shared=True)
+    first, longest, third, last = placement.pages
+    assert first[:2] == longest[:2]  # of the 5 keys that it has in common, 4 are in full pages
+    assert first[2] not in longest
+    assert third == longest[:2]
+    assert last[0] == longest[0]
+    assert last[1] not in longest
+    assert placement.shares
+    assert placement.free_page not in set().union(*placement.pages)
+    assert not PagePlacement.of([0, 5, 12], (2,)).shares
+    assert not PagePlacement.of([0, 1, 3], (2,), shared=True).shares
+    assert PagePlacement.of([0], (2,), shared=True).pages == ()
+
+
+def test_keys_that_agree_lie_in_shared_pages() -> None:
+    cache, offsets = Pages(size=2), torch.tensor([0, 4, 9])
+    keys = torch.tensor([5.0, 6.0, 7.0, 8.0, 5.0, 6.0, 7.0, 8.0, 9.0])
+    own_pages = cache.to(keys, offsets)
+    with sharing_pages():
+        shared_pages, tables = cache.to(keys, offsets), cache.block_tables(offsets, 9).long()
+        assert torch.equal(cache.back(shared_pages, offsets, 9), keys)
+    assert torch.equal(tables[0, :2], tables[1, :2])
+    assert shared_pages[tables[1]].flatten()[:5].tolist() == keys[4:].tolist()
+    assert len(shared_pages) == len(own_pages) - 2
+    assert torch.equal(cache.to(keys, offsets).nan_to_num(), own_pages.nan_to_num())
+
+
 def test_a_report_names_the_page_and_the_slot(tmp_path: Path) -> None:
     (tmp_path / "paged.py").write_text(
         "from packproof.adapters import Pages\n"
@@ -104,6 +143,21 @@ def test_a_report_names_the_page_and_the_slot(tmp_path: Path) -> None:
     done = packproof_in(tmp_path, "check", "paged.py:kernel", *options)
     assert done.returncode == 1, done.stdout
     assert "of 16 rows each, the last in row " in done.stdout
+
+
+@pytest.mark.proof
+def test_a_replay_shares_pages_too(tmp_path: Path) -> None:
+    (tmp_path / "paged.py").write_text(
+        "from packproof.adapters import Pages\n"
+        "from tests.adapters.paged_kernels import paged\n"
+        "kernel = paged('a page has one owner', Pages(size=2))\n"
+    )
+    options = ("--property", "packing", "--profile", "quick", "--device", "cpu", "--dtype", "fp32")
+    done = packproof_in(tmp_path, "check", "paged.py:kernel", *options)
+    assert "where the pages of a common prefix are shared" in done.stdout, done.stdout
+    [replay] = (tmp_path / ".packproof").glob("*.json")
+    again = packproof_in(tmp_path, "replay", str(replay))
+    assert "where the pages of a common prefix are shared" in again.stdout, again.stdout
 
 
 def test_the_words_of_a_report() -> None:

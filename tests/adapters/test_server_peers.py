@@ -27,7 +27,7 @@ NAMES = [
     for name, peer in PEERS.items()
     if peer.required_module in PACKAGES and (OPS[peer.op].pool or peer.op == "attention")
 ]
-SAMPLE = ["vllm:causal_conv1d_verify", "vllm:ssd_update", "fla:kda_verify", "sglang:attention_decode"]
+SAMPLE = ["vllm:causal_conv1d_verify", "sglang:gated_delta_rule_verify", "fla:kda_verify", "sglang:attention_decode"]
 
 
 @pytest.fixture
@@ -45,7 +45,9 @@ def _stand_ins() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_stand_ins")
 @sweep("name", SAMPLE, [name for name in NAMES if name not in SAMPLE])
-@pytest.mark.parametrize("law", ["reference", pytest.param("pool", marks=pytest.mark.proof)])
+@pytest.mark.parametrize(
+    "law", ["reference", *(pytest.param(name, marks=pytest.mark.proof) for name in ("pool", "metadata"))]
+)
 def test_a_kernel_of_a_server_is_called_as_the_server_calls_it(law: str, name: str) -> None:
     function, op = Location(PEERS[name].module, "", PEERS[name].function).load(), OPS[PEERS[name].op]
     declared = parse_declaration(describe_kernel(function), name)

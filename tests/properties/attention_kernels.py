@@ -30,6 +30,8 @@ BUGS_OF_KEYS = (
     "the offsets of the keys for the queries",
     "the offsets of the queries for the keys",
     "causal from the top left",
+    "no earlier keys where there is more than one query",
+    "a window counted from the first query",
     "NaN where there are no keys",
 )
 PROMISES = Promises(compute="fp32")
@@ -102,7 +104,13 @@ def attention(
     seq_k, place_k, real_k = located(keys, len(k), bug)
     left, right = (len(q) + len(k) if reach < 0 else reach for reach in window_size)
     left, ahead = left + (bug == "a window off by one"), place_k - place[:, None]
-    visible = (seq_k == seq[:, None]) & (ahead >= -left) & (ahead <= (0 if causal else right)) & real_k
+    distance = ahead
+    if bug == "a window counted from the first query":
+        distance = from_the_start(keys, seq_k, place_k) - from_the_start(cu_seqlens, seq, place)[:, None]
+    visible = (seq_k == seq[:, None]) & (distance >= -left) & (ahead <= (0 if causal else right)) & real_k
+    if bug == "no earlier keys where there is more than one query":
+        counts = torch.cat([cu_seqlens.diff(), cu_seqlens.new_zeros(1)])[seq][:, None]
+        visible &= (counts < 2) | (place_k >= -counts)
     none = q.new_full(q.shape[1:2], -torch.inf, dtype=acc)
     of_heads = none if sinks is None else sinks.to(acc)
     if bug == "a sink for each key head":
@@ -122,6 +130,11 @@ def located(cu_seqlens: Tensor, rows: int, bug: str) -> tuple[Tensor, Tensor, Te
     row, cu = torch.arange(rows), torch.cat([cu_seqlens.long(), torch.tensor([rows])])
     seq = torch.searchsorted(cu[1:-1].contiguous(), row, right=True)
     return seq, row - cu[seq if bug == "causal from the top left" else seq + 1], row < cu_seqlens[-1]
+
+
+def from_the_start(cu_seqlens: Tensor, seq: Tensor, place: Tensor) -> Tensor:
+    """The place of each row counted from the start of its sequence."""
+    return place + torch.cat([cu_seqlens.diff(), cu_seqlens.new_zeros(1)])[seq]
 
 
 def planted(bug: str) -> Callable[..., Any]:

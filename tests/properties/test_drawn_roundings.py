@@ -150,3 +150,34 @@ def test_an_excess_by_few_copies_is_judged_by_more(excess: float, is_violation: 
 
     subject = KernelUnderTest(op, InProcess(kernel), Promises(), gradients=False)
     assert bool(list(REFERENCE.check(subject, case))) == is_violation
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("op", ["ssd", "simple_gla"])
+def test_a_subnormal_operand_widens_no_budget_that_it_does_not_reach(op: str, dtype: str) -> None:
+    """Decays of 1e-100 are subnormal in bf16, and reach no element of a size that matters."""
+    promises = Promises("sequence", 16, "operand" if dtype == "bfloat16" else "tf32", cumsum=True)
+    for k, sizes in enumerate(OPS[op].sizes[:2]):
+        s = draw(OPS[op], Case((130, 0, 31), dtype, tuple(sizes.items()), regime="hard decay", seed=k))
+        answer = oracle_answer(s, promises, gradients=True)
+        largest = budget.K_OP * budget.operand_roundoff(OPS[op], promises, s.token_dtype)
+        for key, allowed in answer.budgets.items():
+            assert bool((allowed.operands <= 1.001 * largest * answer.magnitudes[key]).all()), key
+
+
+@pytest.mark.parametrize("op", ["gated_delta_rule", "kda"])
+def test_operands_in_fp32_have_the_range_of_fp32(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    s, in_fp32 = draw(OPS[op], _decaying(op)), Promises("sequence", 16, "fp32", cumsum=True)
+    allowed = oracle_answer(s, in_fp32, gradients=True).budgets
+    with monkeypatch.context() as patched:
+        patched.setitem(budget.SMALLEST_NORMAL, torch.float16, 0.0)
+        of_any_range = oracle_answer(s, in_fp32, gradients=True).budgets
+    for key, tensor_budget in allowed.items():
+        torch.testing.assert_close(tensor_budget.total, of_any_range[key].total, rtol=1e-6, atol=1e-30)
+    in_fp16 = oracle_answer(s, replace(in_fp32, compute="operand"), gradients=True).budgets
+    assert bool((in_fp16[gradient("A_log")].accumulation > 10 * allowed[gradient("A_log")].accumulation).any())
+
+
+def _decaying(op: str) -> Case:
+    sizes, present = tuple(OPS[op].sizes[0].items()), ("A_log", "dt_bias", "initial_states")
+    return Case((53, 0, 31, 1), "float16", sizes, present=present, regime="hard decay", seed=1)

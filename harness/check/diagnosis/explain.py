@@ -129,4 +129,5 @@ def _place_in_pages(kernel: KernelUnderTest, sample: Sample, violation: Violatio
         row = PagePlacement.row_of_slot(violation.slot, sample.sizes[SLOTS], size)
         yield f"slot {violation.slot} is row {row % size} of page {row // size}, of {size} rows each (slot {row} there)"
     elif kernel.page_sizes and violation.sequence >= 0:
-        yield PagePlacement.of(sample.key_offsets, kernel.page_sizes).describe(violation.sequence)
+        shared = PagePlacement.SHARED in violation.note
+        yield PagePlacement.of(sample.key_offsets, kernel.page_sizes, shared=shared).describe(violation.sequence)
