@@ -63,8 +63,8 @@ class Outcome:
     flash: bool
     """Whether attention ran transformers' path of flash attention."""
     word: Word
-    """Of the loss, where labels were sent: "isolates" for a reduction of the documents' losses, "leaks" for a label that
-    crosses a boundary, "differs" for a loss or a gradient that is no reduction."""
+    """Of the loss, where labels were sent: "isolates" for a reduction of the documents' losses, "leaks" for a label
+    that crosses a boundary, "differs" for a loss or a gradient that is no reduction."""
     module: str = ""
     """The first module that leaks, "" if none does or it is unknown."""
     text: str = ""
