@@ -177,5 +177,9 @@ def _other_targets(module: ModuleType, name: str) -> str:
     if peers := peers_of(module.__name__):
         return f"; {did_you_mean(f'{module.__name__}:{name}', peers)}with an adapter {alternatives_text(peers)}"
     file = f"{module.__name__}.py"
-    is_shadowed = any((folder / file).is_file() for folder in working_directory())
-    return f"; it is that of {module.__file__}: name the file, {file}:{name}" if is_shadowed else ""
+    paths = [folder / file for folder in working_directory() if (folder / file).is_file()]
+    if paths and not any(module.__file__ and path.samefile(module.__file__) for path in paths):
+        return f"; it is that of {module.__file__}: name the file, {file}:{name}"
+    here = [n for n, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    functions = [n for n in here if callable(getattr(module, n)) and not n.startswith("_")]
+    return f"; {did_you_mean(name, functions)}in it {alternatives_text(functions)}" if functions else ""

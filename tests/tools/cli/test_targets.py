@@ -89,6 +89,7 @@ def test_a_target_as_pytest_writes_it(folder: Path, target: str, capsys: pytest.
         ("torch:conv", "torch has no conv; did you mean torch:compiled_conv1d? with an adapter there are: "),
         ("your_kernels:conv", "No module named 'your_kernels'; it is neither in {folder} nor installed"),
         ("select:conv", ": name the file, select.py:conv"),
+        ("my_kernels:con", "my_kernels has no con; did you mean conv? in it there are: conv"),
     ],
 )
 def test_a_target_that_is_not_there_says_what_to_do(
