@@ -72,7 +72,9 @@ def attention(
         if bug == "splits_of_the_first_call":
             shape, n_splits = (*q.shape[1:], v.shape[2], len(cu_seqlens)), -(-int(offsets_k.diff().amax()) // SPLIT)
             n_splits, size = _splits_of_first_call.setdefault(shape, max(n_splits, 1)), SPLIT
-        ys.append(_attend(queries, list(_split(keys, n_splits, size)), list(_split(values, n_splits, size)), sinks, bug))
+        ys.append(
+            _attend(queries, list(_split(keys, n_splits, size)), list(_split(values, n_splits, size)), sinks, bug)
+        )
     y = pad(torch.cat(ys), (0, 0, 0, 0, 0, len(q) - int(cu_seqlens[-1]))).to(q.dtype)
     if bug == "rows_without_keys_unwritten":
         has_keys = (offsets_k.diff() > 0).repeat_interleave(cu_seqlens.diff().long())
@@ -110,9 +112,7 @@ def _partial_result(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tens
     return einsum("ihj,jhv->ihv", scores.softmax(-1), values), scores.logsumexp(-1)
 
 
-def _merge(
-    state: tuple[Tensor, Tensor], part: tuple[Tensor, Tensor], *, is_guarded: bool
-) -> tuple[Tensor, Tensor]:
+def _merge(state: tuple[Tensor, Tensor], part: tuple[Tensor, Tensor], *, is_guarded: bool) -> tuple[Tensor, Tensor]:
     """Two results, weighted by their sums. Unguarded, -inf - -inf is NaN."""
     (y, lse), (part_y, part_lse) = state, part
     top = torch.maximum(lse, part_lse).detach()
