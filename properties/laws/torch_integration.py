@@ -23,10 +23,15 @@ def smallest_cases(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
 
     Few, since compiling or capturing is slow and does not depend on the layout. Reversing the order of their lengths
     changes them where any drawn pack has such lengths: the captured call has them reversed. In the packs of a decode
-    kernel all lengths are 1. Without a boundary in any drawn pack, the smallest one stands in.
+    kernel all lengths are 1, and those of the keys differ. Without a boundary in any drawn pack, the smallest one
+    stands in.
     """
-    packs = [c.replace(regime="normal") for c in drawn_cases if c.n_tokens]
-    packs.sort(key=lambda c: (c.lengths != c.lengths[::-1], c.has_boundary, -c.n_tokens))
+
+    def rank(case: Case) -> tuple[bool, bool, bool, int]:
+        has_free_keys = space.frees_keys and case.key_lengths not in (None, case.lengths)
+        return case.lengths != case.lengths[::-1], case.has_boundary, has_free_keys, -case.n_tokens
+
+    packs = sorted((c.replace(regime="normal") for c in drawn_cases if c.n_tokens), key=rank)
     # the dict below keeps the last case of each kind
     return list({(dict(c.sizes) in space.model_sizes, is_rich(space, c)): c for c in packs}.values())
 
