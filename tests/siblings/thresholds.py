@@ -125,24 +125,23 @@ def incorrect_keys(q, k, v, *, cu_seqlens, cu_seqlens_k):
     return _decode(q, k, v, cu_seqlens, cu_seqlens_k, MAX_KEYS)
 
 
-def _scaled(x, weight, cu_seqlens, integer):
-    """A convolution whose taps are addressed by the position in the sequence."""
-    row, n = torch.arange(len(x)), int(cu_seqlens[-1])
+def _by_rows(x, weight, cu_seqlens, integer):
+    """A convolution whose taps are addressed by rows of the pack, in integers of some width."""
+    rows, n, wide = torch.arange(len(x)), int(cu_seqlens[-1]), torch.promote_types(x.dtype, torch.float32)
     starts = torch.repeat_interleave(cu_seqlens[:-1].long(), cu_seqlens.diff().long())
-    position = torch.nn.functional.pad((row[:n] - starts).to(integer).long(), (0, len(x) - n), value=-1)
-    wide = torch.promote_types(x.dtype, torch.float32)
-    y = torch.zeros_like(x, dtype=wide)
+    starts = torch.nn.functional.pad(starts, (0, len(x) - n), value=len(x))
+    narrow, inputs, y = rows.to(integer), x.to(wide), torch.zeros_like(x, dtype=wide)
     for tap in range(weight.shape[1]):
-        back = weight.shape[1] - 1 - tap
-        source = (row - back).clamp(min=0)
-        y = y + torch.where((position >= back)[:, None], x[source].to(wide), 0) * weight[:, tap].to(wide)
-    return y.to(x.dtype)
+        source = (narrow - (weight.shape[1] - 1 - tap)).long()
+        taken = torch.where((source >= starts)[:, None], inputs[source.clamp(min=0)], 0)
+        y = y + taken * weight[:, tap].to(wide)
+    return torch.where((rows < n)[:, None], y, 0).to(x.dtype)
 
 
 def correct_integers(x, weight, *, cu_seqlens):
-    return _scaled(x, weight, cu_seqlens, torch.int32)
+    return _by_rows(x, weight, cu_seqlens, torch.int32)
 
 
 def incorrect_integers(x, weight, *, cu_seqlens):
-    """Positions in 16 bits."""
-    return _scaled(x, weight, cu_seqlens, torch.int16)
+    """Rows in 16 bits."""
+    return _by_rows(x, weight, cu_seqlens, torch.int16)
