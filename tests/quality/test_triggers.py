@@ -23,7 +23,8 @@ def of_its_lengths(entry: Entry, _: Any, space: Space, profile: str, seed: int) 
     if entry.when.startswith("after"):
         yield next(golden_cases(space, seed))
     for case in [*golden_cases(space, seed), *random_cases(space, 30, seed)]:
-        yield case.replace(lengths=entry.lengths)
+        keys = case.key_lengths and (*sorted(case.key_lengths), *entry.lengths)[: len(entry.lengths)]
+        yield case.replace(lengths=entry.lengths, key_lengths=keys)
 
 
 @pytest.mark.parametrize("name", TAKEN)
