@@ -32,18 +32,18 @@ def losses_of(x: Tensor, y: Tensor, ignore_index: int) -> Tensor:
     return torch.where(counts, x.logsumexp(-1) - target, 0)
 
 
-class _Saved(torch.autograd.Function):
-    """A value whose gradients are computed by `backward(ctx, dy)` from what is saved; one gradient for each tensor."""
+class _OwnBackward(torch.autograd.Function):
+    """A value with a backward pass of its own: the gradients of `tensors`, by the incoming one and which are needed."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, backward: Backward, saved: dict[str, Any], *tensors: Tensor) -> Tensor:
-        ctx.own_backward, ctx.saved = backward, saved
+    def forward(ctx: Any, value: Tensor, backward: Backward, *tensors: Tensor) -> Tensor:
+        ctx.own_backward = backward
         return value.clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *dy: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, None, *ctx.own_backward(ctx, dy[0])
+        return None, None, *ctx.own_backward(dy[0], ctx.needs_input_grad[2:])
 
 
 def _with_slack(dx: Tensor, like: Tensor) -> Tensor:
@@ -68,21 +68,21 @@ def linear_cross_entropy(
         w = pad(w, (0, 0, 0, -len(w) % VOCABULARY_BLOCK))
     logits, n = rows @ w.T, (y != ignore_index).sum().clamp(min=1)
     d_logits = softmax_minus_target(logits, y, ignore_index) / n
-    saved = {"dx": d_logits @ w, "dw": (d_logits.T @ rows)[: len(weight)]}
+    saved = d_logits @ w, (d_logits.T @ rows)[: len(weight)]
 
-    def scaled(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dw = ctx.saved["dx"], ctx.saved["dw"]
+    def scaled(dy: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+        dx, dw = saved
         if bug == "saved_gradients_scaled":
             dx, dw = dx.mul_(dy), dw.mul_(dy)
         else:
             dx, dw = dx * dy, dw * dy
-        buffer = torch.empty_like(weight) if ctx.needs_input_grad[4] else None  # a frozen head has none
+        buffer = torch.empty_like(weight) if needed[1] else None  # a frozen head has none
         if bug == "frozen_head":
             return _with_slack(dx, x), dw.to(buffer.dtype)  # type: ignore[union-attr]
         return _with_slack(dx, x), None if buffer is None else buffer.copy_(dw)
 
     value = losses_of(logits, y, ignore_index).sum() / n
-    loss: Tensor = _Saved.apply(value, scaled, saved, x, weight)  # type: ignore[no-untyped-call]
+    loss: Tensor = _OwnBackward.apply(value, scaled, x, weight)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -102,12 +102,12 @@ def cross_entropy_sum(
     if bug == "gradient_in_the_logits":
         logits.detach()[: len(x)] = gradient.to(logits.dtype)
 
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor]:
+    def backward(dy: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
         if bug == "logits_overwritten":
             logits.detach()[: len(x)] = (gradient * dy).to(logits.dtype)
         return (_with_slack(gradient * dy, logits),)
 
-    loss: Tensor = _Saved.apply(value, backward, {}, logits)  # type: ignore[no-untyped-call]
+    loss: Tensor = _OwnBackward.apply(value, backward, logits)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -124,14 +124,14 @@ def token_logprobs(
     x, y = logits_and_targets(logits.detach(), labels, cu_seqlens, shift, ignore_index)
     gradient = -softmax_minus_target(x, y, ignore_index)
 
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor]:
+    def backward(dy: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
         if bug == "one_incoming_gradient":  # its rows are taken to lie one after the other; after the first: anything
             elements = dy.untyped_storage().nbytes() // dy.element_size()
             dy = pad(dy.as_strided((min(len(dy), elements),), (1,)), (0, max(len(dy) - elements, 0)))
         return (_with_slack(gradient * dy[: len(x), None], logits),)
 
     values = pad(-losses_of(x, y, ignore_index), (0, len(logits) - len(x)))
-    logprobs: Tensor = _Saved.apply(values, backward, {}, logits)  # type: ignore[no-untyped-call]
+    logprobs: Tensor = _OwnBackward.apply(values, backward, logits)  # type: ignore[no-untyped-call]
     return logprobs
 
 

@@ -186,9 +186,7 @@ def rotated_back_from_the_pack_s_start(
     return graft(refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved), from_start)
 
 
-def weight_of_frozen_inputs(
-    x: Tensor, weight: Tensor, *, cu_seqlens: Tensor, bug: str = "follows_the_input"
-) -> Tensor:
+def weight_of_frozen_inputs(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor, bug: str = "follows_the_input") -> Tensor:
     """The gradient of the weight is computed by the node of the input: where that needs none, no node runs."""
     if bug and not x.requires_grad:
         weight = weight.detach()

@@ -1,8 +1,9 @@
 """The cases of a cell past thresholds: which of them there is time for, and the end of one too large for this machine.
 
 Each is judged only if its estimated time fits a share of the time of the cell's other cases. Cases of a family (one
-long sequence, many short ones, many keys, many channels) come in order of size. Their times give the power of the size by which a
-kernel or a reference slows down: attention as written in the paper takes 16 times as long for 4 times the tokens.
+long sequence, many short ones, many keys, many channels) come in order of size. Their times give the power of the size
+by which a kernel or a reference slows down: attention as written in the paper takes 16 times as long for 4 times the
+tokens.
 """
 
 import math

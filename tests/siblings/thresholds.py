@@ -1,4 +1,4 @@
-"""Kernels that end at a number of their source: channels, vocabulary, head width, requests, slots, keys, 16-bit integers.
+"""Kernels that end at a number of their source: channels, vocabulary, head width, requests, slots, keys, rows.
 
 `correct_*` has the same number, where it ends nothing.
 """
