@@ -19,7 +19,7 @@ SPLIT = 32  # keys of a split, where the number of splits follows from the keys
 _splits_of_first_call: dict[tuple[Any, ...], int] = {}
 
 
-class _WrittenRows(torch.autograd.Function):
+class _SelectedRows(torch.autograd.Function):
     """The selected rows of y in a new buffer; the others are never written."""
 
     @staticmethod
@@ -78,7 +78,7 @@ def attention(
     y = pad(torch.cat(ys), (0, 0, 0, 0, 0, len(q) - int(cu_seqlens[-1]))).to(q.dtype)
     if bug == "rows_without_keys_unwritten":
         has_keys = (offsets_k.diff() > 0).repeat_interleave(cu_seqlens.diff().long())
-        written: Tensor = _WrittenRows.apply(y, pad(has_keys, (0, len(q) - len(has_keys)), value=True))  # type: ignore[no-untyped-call]
+        written: Tensor = _SelectedRows.apply(y, pad(has_keys, (0, len(q) - len(has_keys)), value=True))  # type: ignore[no-untyped-call]
         return written
     return y
 
