@@ -98,7 +98,7 @@ def _compiled_scale(key):
     return key[-1]
 
 
-_scales = {}
+_scales: dict[tuple[object, ...], float | None] = {}
 
 
 def correct_scale(q, k, v, *, cu_seqlens, softmax_scale=None, causal=False):

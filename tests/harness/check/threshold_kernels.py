@@ -37,7 +37,7 @@ def _convolve(x, weight, cu_seqlens):
     y = torch.zeros_like(padded[:-1])
     for tap in range(width):
         distance = width - 1 - tap
-        source = torch.where(positions >= distance, rows - distance, len(x))
+        source = torch.where((positions >= distance) & (rows < cu_seqlens[-1]), rows - distance, len(x))
         y = y + padded[source] * weight[:, tap].to(exact)
     y = torch.where((rows < cu_seqlens[-1])[:, None], y, torch.zeros_like(y)).to(x.dtype)
     return y, rows, sequences, positions
