@@ -1,5 +1,6 @@
 """Bugs in the backward pass alone: forward is correct to the last bit."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -183,3 +184,13 @@ def rotated_back_from_the_pack_s_start(
     tables = (cos[rows], sin[rows]) if len(cos) else (cos, sin)
     from_start = refs.rope(x, *tables, cu_seqlens=single_sequence_offsets(cu_seqlens), interleaved=interleaved)
     return graft(refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved), from_start)
+
+
+def weight_of_frozen_inputs(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor, bug: str = "follows_the_input") -> Tensor:
+    """The gradient of the weight is computed by the node of the input: where that needs none, no node runs."""
+    if bug and not x.requires_grad:
+        weight = weight.detach()
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+
+weight_of_any_inputs = partial(weight_of_frozen_inputs, bug="")

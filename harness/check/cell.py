@@ -119,9 +119,12 @@ class Evaluator:
                     empty_packs=empty_packs,
                     known_faults=self.known_faults,
                 )
-            except Exception as error:  # the violation stands without it
-                failure = unshrunk_failure(self.kernel, finding)
-                return replace(failure, lines=(*failure.lines, f"not made small: {report_internal_error(error)}"))
+            except OutOfTime as error:  # the violation stands without it
+                reason = str(error)
+            except Exception as error:
+                reason = report_internal_error(error)
+            failure = unshrunk_failure(self.kernel, finding)
+            return replace(failure, lines=(*failure.lines, f"not made small: {reason}"))
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """The cases of a cell past thresholds: which of them there is time for, and the end of one too large for this machine.
 
 Each is judged only if its estimated time fits a share of the time of the cell's other cases. Cases of a family (one
-long sequence, many short ones, many keys) come in order of size. Their times give the power of the size by which a
-kernel or a reference slows down: attention as written in the paper takes 16 times as long for 4 times the tokens.
+long sequence, many short ones, many keys, many channels) come in order of size. Their times give the power of the size
+by which a kernel or a reference slows down: attention as written in the paper takes 16 times as long for 4 times the
+tokens.
 """
 
 import math
@@ -19,7 +20,7 @@ from packproof.properties.calling import MachineLimit, Refusal
 from packproof.properties.cases import Case
 from packproof.properties.judgement import KernelUnderTest, judge_case
 from packproof.properties.laws import Property, Violation
-from packproof.properties.thresholds import Reach
+from packproof.properties.thresholds import CHANNELS, Reach, counts
 
 _USUAL_POWER, _MAX_POWER = 2.0, 3.0  # before two cases of a family were judged; ever
 _TOLERANCE = 1.6  # times the share: cases were selected by a rough cost
@@ -72,6 +73,9 @@ def _judge_within_machine(
         return None, limit
     if violation is not None and violation.text.startswith(KILLED):
         return None, MachineLimit(f"{case.n_tokens:,} tokens: {violation.text}, as where memory has run out")
+    if violation is not None and violation.fault and _family(case) == CHANNELS:  # no width that it was made for
+        error = violation.text.partition("\n")[0]
+        return None, MachineLimit(f"{counts(case)[CHANNELS]:,} channels: {error}")
     return violation, refusal
 
 
@@ -108,13 +112,13 @@ class CaseTimes:
     """Of the other cases."""
     _large_seconds: float = 0.0
     _families: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    """The rows and seconds of the large cases of a family."""
+    """The extent and seconds of the large cases of a family."""
 
     def record(self, case: Case, seconds: float, *, is_large: bool) -> None:
         """Note the time of a judged case."""
         if is_large:
             self._large_seconds += seconds
-            self._families.setdefault(_family(case), []).append((_count_rows(case), seconds))
+            self._families.setdefault(_family(case), []).append((_extent(case), seconds))
         else:
             self._seconds += seconds
             self._rows += _count_rows(case)
@@ -125,19 +129,26 @@ class CaseTimes:
         return self._large_seconds + self._estimate(case) <= _TOLERANCE * seconds
 
     def _estimate(self, case: Case) -> float:
-        rows, times = _count_rows(case), self._families.get(_family(case), [])
+        times = self._families.get(_family(case), [])
         if not times:
-            return self._seconds * rows / max(self._rows, 1)
-        last_rows, last_seconds = times[-1]
-        first_rows, first_seconds = next((t for t in reversed(times) if 2 * t[0] <= last_rows), times[-1])
+            return self._seconds * _count_rows(case) / max(self._rows, 1)
+        last_extent, last_seconds = times[-1]
+        first_extent, first_seconds = next((t for t in reversed(times) if 2 * t[0] <= last_extent), times[-1])
         power = _USUAL_POWER
-        if first_rows < last_rows and first_seconds > 0:
-            power = math.log(last_seconds / first_seconds) / math.log(last_rows / first_rows)
-        return float(last_seconds * (rows / last_rows) ** min(max(power, 1.0), _MAX_POWER))
+        if first_extent < last_extent and first_seconds > 0:
+            power = math.log(last_seconds / first_seconds) / math.log(last_extent / first_extent)
+        return float(last_seconds * (_extent(case) / last_extent) ** min(max(power, 1.0), _MAX_POWER))
 
 
 def _family(case: Case) -> str:
+    if counts(case)[CHANNELS] > max(case.n_tokens, len(case.lengths)):
+        return CHANNELS
     return "keys" if case.key_lengths else "short sequences" if case.period else "one sequence"
+
+
+def _extent(case: Case) -> int:
+    """What the cases of a family grow by."""
+    return counts(case)[CHANNELS] if _family(case) == CHANNELS else _count_rows(case)
 
 
 def _count_rows(case: Case) -> int:

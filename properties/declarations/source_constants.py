@@ -32,6 +32,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.RShift: operator.rshift,
     ast.Pow: operator.pow,
 }
+_NARROW_INTEGERS = {"int8": 1 << 7, "uint8": 1 << 8, "int16": 1 << 15, "uint16": 1 << 16}
 _POWERS = (ast.LShift, ast.RShift, ast.Pow)  # their right operand is no size
 _LARGEST_OPERAND = 1 << 32
 _LARGEST_EXPONENT = 32
@@ -201,9 +202,11 @@ def _literals(code: types.CodeType) -> Iterator[Any]:
 
 
 def _integer(value: Any) -> int | None:
-    """The integer of a value or of Triton's constexpr."""
+    """The integer of a value or of Triton's constexpr; of a dtype of torch or Triton, the first that it cannot hold."""
     if type(value) is int:
         return value
+    if type(value).__name__ == "dtype":
+        return _NARROW_INTEGERS.get(str(value).rpartition(".")[2])
     constant = _static(value, "value") if type(value).__name__ == "constexpr" else None
     return constant if type(constant) is int else None
 

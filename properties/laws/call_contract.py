@@ -128,8 +128,10 @@ def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         expected, rows = answer.values[key], kernel.row_map(key, sample)
         unwritten = torch.where(torch.isfinite(x), expected.to(x.dtype), x)
         yield from Comparison(key, unwritten, expected, rows, answer.budgets[key], note=note).violations()
-        exact = kernel.promises.deterministic
-        yield from kernel.agree(key, x, plain_results[key], Origin(sample), exact=exact, other="before", note=note)
+        exact, note_of_switch = kernel.promises.deterministic, f"{note}, and torch's deterministic algorithms on"
+        yield from kernel.agree(
+            key, x, plain_results[key], Origin(sample), exact=exact, other="before", note=note_of_switch
+        )
 
 
 def _changes(sample: Sample, result: Result) -> Iterator[Violation]:

@@ -38,15 +38,15 @@ def _reference(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     yield from against_reference(kernel, kernel.sample(case))
 
 
-def against_reference(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
-    """The violations of `reference` at one sample.
+def against_reference(kernel: KernelUnderTest, sample: Sample, note: str = "") -> Iterator[Violation]:
+    """The violations of `reference` at one sample. note: how a property has changed the call.
 
     A budget that was drawn from few copies is too small for some elements: a small excess is judged by more copies.
     """
     answer = kernel.expect(sample)
-    violations = list(_beyond_budgets(kernel, sample, answer))
+    violations = list(_beyond_budgets(kernel, sample, answer, note))
     if answer.drawn_from_few and violations and all(_may_be_chance(v) for v in violations):
-        violations = list(_beyond_budgets(kernel, sample, kernel.expect(sample, COPIES)))
+        violations = list(_beyond_budgets(kernel, sample, kernel.expect(sample, COPIES), note))
     yield from violations
 
 
@@ -54,10 +54,10 @@ def _may_be_chance(violation: Violation) -> bool:
     return violation.excess is not None and violation.excess < _CHANCE_EXCESS
 
 
-def _beyond_budgets(kernel: KernelUnderTest, sample: Sample, answer: OracleAnswer) -> Iterator[Violation]:
+def _beyond_budgets(kernel: KernelUnderTest, sample: Sample, answer: OracleAnswer, note: str) -> Iterator[Violation]:
     for key, x in kernel.cached_run(sample).items():
         rows = kernel.row_map(key, sample)
-        yield from Comparison(key, x, answer.values[key], rows, answer.budgets[key]).violations()
+        yield from Comparison(key, x, answer.values[key], rows, answer.budgets[key], note=note).violations()
 
 
 def _cases_with_long_sums(space: Space, drawn_cases: Collection[Case]) -> list[Case]:

@@ -1,16 +1,19 @@
 """The reuse property: an answer follows from the arguments of its call, whatever an earlier call had in their place."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
 
 from packproof.base.law_names import LAWS
+from packproof.properties.calling.call import VacuousBound
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.judgement.comparison import Origin
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.invariance import against_reference
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.torch_integration import smallest_cases
 from packproof.properties.laws.violation import Violation
@@ -22,7 +25,8 @@ def _reuse(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """Call it with one other argument, then as before, each time with the same tensors, edited in place.
 
     What a kernel keeps of one call, by the tensors that stay, shows in the next. The answers are those of calls with
-    new tensors. They come first: a kernel may keep the last call alone.
+    new tensors. They come first: a kernel may keep the last call alone. What it keeps by the values of tensors is in
+    these answers too, so that they are judged by the reference.
     """
     sample = kernel.sample(case)
     plain_answer = kernel.cached_run(sample)
@@ -30,12 +34,20 @@ def _reuse(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     for changed, change in _samples_with_one_change(kernel, sample, case):
         with kernel.optional(change, backward=True):
             changed_samples.append((changed, kernel.cached_run(changed), change))
+    for changed, _, change in changed_samples:
+        if changed is not sample:
+            yield from _against_reference(kernel, changed, f"{change}, after calls without this change")
     for changed, answer, change in changed_samples:
         gradients = kernel.gradients and changed is not sample
         note = f"{change}, all else in the tensors of the call before"
         yield from _compare(kernel, changed, answer, note, gradients=gradients)
         note = f"after a call {change}, all else in the same tensors"
         yield from _compare(kernel, sample, plain_answer, note, gradients=kernel.gradients)
+
+
+def _against_reference(kernel: KernelUnderTest, changed: Sample, note: str) -> Iterator[Violation]:
+    with suppress(VacuousBound):
+        yield from against_reference(kernel, changed, note)
 
 
 def _compare(
@@ -85,7 +97,7 @@ REUSE = Property(
         "f(S) after f(S with one other argument) = f(S)",
         ("alone", "aaa bbbbb cc"),
         ("after another", "aaa bbbbb cc"),
-        "what is kept by the values of a tensor, and of calls that differ in two things",
+        "what is kept of calls that differ in two things",
         "Both calls get the same tensors; one is edited in place between them. Values that stay are not written again, "
         "so that a kernel may compare versions.",
     ),

@@ -22,11 +22,18 @@ def smallest_cases(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     """The smallest drawn packs with a boundary: rich and plain, at small sizes and at those of a model.
 
     Few, since compiling or capturing is slow and does not depend on the layout. Reversing the order of their lengths
-    changes them: the captured call has them reversed. Without a boundary in any drawn pack, the smallest one stands in.
+    changes them where any drawn pack has such lengths: the captured call has them reversed. In the packs of a decode
+    kernel all lengths are 1, and those of the keys differ. Without a boundary in any drawn pack, the smallest one
+    stands in.
     """
-    asymmetric = [c.replace(regime="normal") for c in drawn_cases if c.n_tokens and c.lengths != c.lengths[::-1]]
-    asymmetric.sort(key=lambda c: (c.has_boundary, -c.n_tokens))  # the dict below keeps the last case of each kind
-    return list({(dict(c.sizes) in space.model_sizes, is_rich(space, c)): c for c in asymmetric}.values())
+
+    def rank(case: Case) -> tuple[bool, bool, bool, int]:
+        has_free_keys = space.frees_keys and case.key_lengths not in (None, case.lengths)
+        return case.lengths != case.lengths[::-1], case.has_boundary, has_free_keys, -case.n_tokens
+
+    packs = sorted((c.replace(regime="normal") for c in drawn_cases if c.n_tokens), key=rank)
+    # the dict below keeps the last case of each kind
+    return list({(dict(c.sizes) in space.model_sizes, is_rich(space, c)): c for c in packs}.values())
 
 
 def _smallest_cases_for_device(space: Space, drawn_cases: Collection[Case]) -> list[Case]:

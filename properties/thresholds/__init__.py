@@ -7,14 +7,14 @@ from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.properties.thresholds.cases import axes_of, threshold_cases
-    from packproof.properties.thresholds.reach import Crossed, Reach, counts
+    from packproof.properties.thresholds.reach import CHANNELS, Crossed, Reach, counts
 
-__all__ = ["Crossed", "Reach", "axes_of", "counts", "threshold_cases"]
+__all__ = ["CHANNELS", "Crossed", "Reach", "axes_of", "counts", "threshold_cases"]
 
 export(
     sys.modules[__name__],
     {
         "packproof.properties.thresholds.cases": ("axes_of", "threshold_cases"),
-        "packproof.properties.thresholds.reach": ("Crossed", "Reach", "counts"),
+        "packproof.properties.thresholds.reach": ("CHANNELS", "Crossed", "Reach", "counts"),
     },
 )

@@ -1,9 +1,9 @@
 """Cases past thresholds: the integers in a kernel's source, and powers of two.
 
 A kernel often takes another path past a constant of its own: a table of 300 entries, a tile of 4,096 tokens, a model's
-original length. The cases have one token or sequence less than the constant, as many, one more, and twice as many. They
-are sparse, so that the reference stays quick: many short sequences that repeat themselves (`Case.period`), and one long
-sequence with the fewest channels.
+original length. The cases have one token or sequence less than the constant, as many, one more, and twice as many; of
+channels, one more. They are sparse, so that the reference stays quick: many short sequences that repeat themselves
+(`Case.period`), one long sequence with the fewest channels, and a few tokens with many channels on one axis.
 """
 
 import math
@@ -12,17 +12,21 @@ from dataclasses import replace
 
 from packproof.base.axes import is_shared, parse
 from packproof.properties.cases.case import Case
+from packproof.properties.cases.fitting import fit_sizes
 from packproof.properties.cases.layouts import Lengths
-from packproof.properties.cases.space import Space, golden_case
+from packproof.properties.cases.space import Sizes, Space, golden_case
 from packproof.properties.ops.op import Op
-from packproof.properties.thresholds.reach import AXES, Reach
+from packproof.properties.thresholds.reach import CHANNELS, KEYS, LENGTH, SEQUENCES, TOKENS, Reach, counts
 
 _CALL = 16  # what a call costs beside its tokens, in tokens of the reference
 _TOKENS_PER_SECOND = 4_000  # of a reference, with its bounds and gradients
 _KERNEL_TOKENS = 32  # tokens of a kernel for one of the reference, which is a loop in Python
 _PAIRS = 128  # pairs of tokens for one: attention's reference computes all keys of a query at once
 _KEY_PAIRS = 16_384  # pairs of keys for one token: its magnitude op has a row for each
+_CHANNELS = 512  # channels that cost as much as one
+_WIDE = 64  # channels of a model: axes of fewer, such as the taps of a convolution, have no thresholds
 _MAX_FILLER = 256  # rows of slack added to reach a multiple of the domain
+_FEW_TOKENS = (2, 1)
 _HALF_PERIOD = 3  # sequences: no power of two, so that an index that wraps meets another sequence
 _BESIDE = ((1, 0), (1, -1), (2, 1), (2, 0))  # sizes beside a constant: factor, and tokens or sequences more
 _SMALLEST_POWER = 64  # golden layouts have more sequences than a smaller one
@@ -31,7 +35,15 @@ _SMALLEST_POWER_OF_TOKENS = 256
 
 def axes_of(space: Space) -> tuple[str, ...]:
     """The axes along which a kernel has thresholds."""
-    return AXES if space.packs_keys else AXES[:3]
+    keys, channels = (KEYS,) * space.packs_keys, (CHANNELS,) * bool(wide_axes(space))
+    return TOKENS, SEQUENCES, LENGTH, *keys, *channels
+
+
+def wide_axes(space: Space) -> list[str]:
+    """The axes of many channels in a model; of an op without sizes of models, all that have a number."""
+    sizes = space.op.model_sizes or [dict.fromkeys(space.op.sizes[0], _WIDE)]
+    numbers = {axis for axis, size in space.op.sizes[0].items() if isinstance(size, int)}
+    return sorted(axis for axis in numbers if any(isinstance(n := s[axis], int) and n >= _WIDE for s in sizes))
 
 
 def cost(op: Op, case: Case, *, interpreted: bool = False) -> float:
@@ -46,7 +58,8 @@ def cost(op: Op, case: Case, *, interpreted: bool = False) -> float:
     if op.packs_keys:
         pairs = zip(case.lengths[rows], keys[rows], strict=True)
         reference_rows += sum(n * m / _PAIRS + m * m / _KEY_PAIRS for n, m in pairs)
-    return _CALL + reference_rows + (kernel_rows if interpreted else kernel_rows / _KERNEL_TOKENS)
+    rows_cost = reference_rows + (kernel_rows if interpreted else kernel_rows / _KERNEL_TOKENS)
+    return _CALL + rows_cost * (1 + counts(case)[CHANNELS] / _CHANNELS)
 
 
 def threshold_cases(
@@ -65,7 +78,7 @@ def threshold_cases(
     cost.
     seed: changes the data only.
     """
-    if not reach.source or not space.plain_sizes or space.op.pool:
+    if not reach.source or not space.plain_sizes:
         return []
     drawn_cost = sum(cost(space.op, case, interpreted=interpreted) for case in drawn_cases)
     allowance = max(reach.share * drawn_cost, reach.seconds * _TOKENS_PER_SECOND)
@@ -90,6 +103,8 @@ def _by_importance(packs: "SparsePacks", constants: Sequence[int], reach: Reach)
     for c in descending:
         yield [*map(packs.one_sequence, _ladder(c))]
         yield [case for n in _ladder(c) for case in packs.keys(n)]
+    for c in descending:
+        yield packs.channels(c + 1)
     yield from ([packs.single_tokens(n)] for n in _powers(_SMALLEST_POWER, reach.sequences))
     yield from ([packs.short_sequences(n)] for n in _powers(_SMALLEST_POWER_OF_TOKENS, reach.tokens))
     yield from ([packs.short_sequences(c + 1)] for c in descending)
@@ -116,7 +131,12 @@ class SparsePacks:
     def __init__(self, space: Space, seed: int = 0) -> None:
         self._space, self._seed = space, seed
         numbers = [{n: size for n, size in sizes.items() if isinstance(size, int)} for sizes in space.plain_sizes]
-        self._sizes = min(zip(space.plain_sizes, numbers, strict=True), key=lambda pair: math.prod(pair[1].values()))[0]
+
+        def cost_of_sizes(pair: tuple[Sizes, dict[str, int]]) -> tuple[bool, int]:
+            has_no_state = bool(space.op.pool) and 1 in pair[1].values()  # of a convolution with one tap
+            return has_no_state, math.prod(pair[1].values())
+
+        self._sizes = min(zip(space.plain_sizes, numbers, strict=True), key=cost_of_sizes)[0]
 
     def single_tokens(self, n: int) -> Case:
         """As many sequences of one token."""
@@ -136,8 +156,15 @@ class SparsePacks:
         """A few queries with so many keys."""
         return [self._plain((2, 1)).replace(key_lengths=(n, 3))] if self._space.packs_keys else []
 
-    def _plain(self, lengths: Lengths) -> Case:
-        return golden_case(self._space, 0, lengths, self._sizes, self._seed, rich=False)
+    def channels(self, n: int) -> list[Case]:
+        """Two short sequences with so many channels, on one axis after another."""
+        requests = [{**self._sizes, axis: n} for axis in wide_axes(self._space)]
+        fitted = fit_sizes(self._space.op, self._space.domain, requests, self._space.dtype)
+        wide = [self._plain(_FEW_TOKENS, sizes) for sizes in fitted]
+        return [case for case in wide if counts(case)[CHANNELS] >= n]
+
+    def _plain(self, lengths: Lengths, sizes: Sizes | None = None) -> Case:
+        return golden_case(self._space, 0, lengths, self._sizes if sizes is None else sizes, self._seed, rich=False)
 
     def _repeated(self, half: Lengths, n: int) -> Case:
         """So many sequences, these over and over, with all inputs and options."""
@@ -156,6 +183,8 @@ class SparsePacks:
         """Whether the reference of one period gives that of the pack."""
         promises, specs = self._space.promises, map(parse, self._space.op.outputs.values())
         has_known_chunks = promises.independent or promises.chunk is not None or not promises.cumsum
+        if self._space.op.pool:  # each request has a slot of its own
+            return False
         return has_known_chunks and not any(is_shared(axes) for spec in specs for axes in spec.alternatives)
 
 

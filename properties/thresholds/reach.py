@@ -7,7 +7,7 @@ from typing import Any
 
 from packproof.properties.cases.case import Case
 
-TOKENS, SEQUENCES, LENGTH, KEYS = AXES = ("tokens", "sequences", "longest sequence", "keys")
+TOKENS, SEQUENCES, LENGTH, KEYS, CHANNELS = ("tokens", "sequences", "longest sequence", "keys", "channels")
 
 
 @dataclass(frozen=True)
@@ -68,4 +68,11 @@ def counts(case: Case) -> dict[str, int]:
     """The size of a case along each axis."""
     keys = case.lengths if case.key_lengths is None else case.key_lengths
     longest = max(case.lengths, default=0)
-    return {TOKENS: case.n_tokens, SEQUENCES: len(case.lengths), LENGTH: longest, KEYS: max(keys, default=0)}
+    channels = max((size for _, size in case.sizes if isinstance(size, int)), default=0)
+    return {
+        TOKENS: case.n_tokens,
+        SEQUENCES: len(case.lengths),
+        LENGTH: longest,
+        KEYS: max(keys, default=0),
+        CHANNELS: channels,
+    }

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.harness.process.execution.execute import InProcess
+from packproof.harness.process.worker import Worker
 from packproof.properties.calling.call import Refusal
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
@@ -87,6 +88,21 @@ def test_a_kernel_may_decline_a_part(kernel: Kernel, law: str, notes: set[str]) 
         assert (violation, refusal) == (None, None)
         declined |= {partial_refusal.note for partial_refusal in subject.refusals}
     assert declined == notes
+
+
+@pytest.mark.parametrize(
+    ("name", "note"), [("of_inference_mode", "after a first call under torch.inference_mode"), ("rope", "")]
+)
+def test_what_is_kept_of_inference_mode_is_asked_in_a_process_of_its_own(name: str, note: str) -> None:
+    """Later calls of the kernel find none of it."""
+    op, case = OPS["rope"], Case((3, 2), "float32", (("h", 2), ("k", 8), ("r", 4), ("m", "longest")))
+    with Worker(f"packproof.museum.cached_tables:{name}") as worker:
+        subject = KernelUnderTest(op, worker, Promises())
+        for _ in range(2):
+            violation, refusal = judge_case(subject, PROPERTIES["modes"], case)
+            assert refusal is None
+            assert (violation.note if violation else "") == note
+            subject.run(subject.sample(case))
 
 
 def test_an_error_without_gradients_is_a_failure() -> None:

@@ -16,6 +16,7 @@ from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.declaration import describe_kernel
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
+from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.invariance import REFERENCE
 from packproof.properties.laws.violation import Violation
 from packproof.properties.ops.catalogue import OPS
@@ -108,6 +109,12 @@ def test_calls_without_a_second_packing_remain() -> None:
     assert any(case.key_lengths is None for case in _golden("length == 1"))
     assert all(case.key_lengths is not None for case in _golden("length == 1; length_k >= 16"))
     assert all(case.key_lengths is not None for case in _golden("cu_seqlens_k"))
+
+
+@pytest.mark.parametrize("law", ["reuse", "gradients", "modes", "double_backward", "torch_compile"])
+def test_properties_of_the_smallest_packs_have_packs_of_single_tokens(law: str) -> None:
+    """Such a pack is the same in reverse order."""
+    assert PROPERTIES[law].suited(_space("length == 1"), _golden("length == 1"))
 
 
 def test_a_kernel_without_offsets_of_keys_gets_none() -> None:

@@ -79,6 +79,19 @@ def test_what_is_kept_by_all_arguments_passes() -> None:
     assert notes_of(keeping(by_all), ARGUMENTS) == set()
 
 
+def test_what_is_kept_by_the_values_of_some_arguments_fails() -> None:
+    """New tensors with the same values have what was kept, too."""
+    results: dict[object, Tensor] = {}
+
+    def conv(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        key = tuple(x.flatten().tolist()), tuple(cu_seqlens.tolist())
+        kept_weight = results.setdefault(key, weight.detach().clone())
+        return refs.causal_conv1d(x, weight + (kept_weight - weight).detach(), cu_seqlens=cu_seqlens)
+
+    notes = notes_of(conv, frozenset({"x", "weight", "cu_seqlens"}))
+    assert notes == {"with another weight, after calls without this change"}
+
+
 def test_a_case_names_no_other_layout() -> None:
     space = Space(OPS["causal_conv1d"], "float32", Promises())
     cases: list[Case] = PROPERTIES["reuse"].suited(space, list(golden_cases(space)))

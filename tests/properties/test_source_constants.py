@@ -200,3 +200,10 @@ def test_reading_is_quick() -> None:
     source_constants(torch.nn.functional.scaled_dot_product_attention)
     source_constants(Module())
     assert time.process_time() - start < 1.0
+
+
+def test_a_narrow_integer_ends_at_a_power_of_two() -> None:
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        return torch.arange(len(x)).to(torch.int16) + x.to(torch.int64).to(torch.uint8)
+
+    assert source_constants(rows) == [1 << 8, 1 << 15]

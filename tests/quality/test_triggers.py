@@ -23,7 +23,9 @@ def of_its_lengths(entry: Entry, _: Any, space: Space, profile: str, seed: int) 
     if entry.when.startswith("after"):
         yield next(golden_cases(space, seed))
     for case in [*golden_cases(space, seed), *random_cases(space, 30, seed)]:
-        yield case.replace(lengths=entry.lengths)
+        n = len(entry.lengths)
+        keys = [None] if case.key_lengths is None else [(*case.key_lengths, *entry.lengths)[:n], (0,) * n]
+        yield from (case.replace(lengths=entry.lengths, key_lengths=key_lengths) for key_lengths in keys)
 
 
 @pytest.mark.parametrize("name", TAKEN)

@@ -21,16 +21,18 @@ from packproof.properties.ops import Op
 from packproof.properties.snippets import PastedLines, changed_declaration
 
 _TIME_LIMIT = 5.0
+_SIXTEEN_BITS, _DECAYS = "16 bits", "decays"
 _ROUNDINGS: tuple[
     tuple[str, Any, str, str], ...
 ] = (  # a promise of further roundings, its value, where it is made, and what a kernel does that makes it
     (
         "saved_outputs",
         True,
-        "16 bits",
+        _SIXTEEN_BITS,
         "its backward pass reads the outputs as they were stored, as torch's softmax does",
     ),
     ("compute", "tf32", "float32", "it multiplies in tf32, as tl.dot does unless told otherwise"),
+    ("cumsum", True, _DECAYS, "its decays are differences of a running sum"),
 )
 
 
@@ -85,9 +87,10 @@ def _rounding(
     other_cases, kernel = _other_cases(space, case), replace(kernel, tuned={})
     if 2 * sum(holds(kernel, REFERENCE, c) for c in other_cases) > len(other_cases):
         return []
-    dtype = "16 bits" if case.dtype in ("bfloat16", "float16") else case.dtype
+    places = {_SIXTEEN_BITS if case.dtype in ("bfloat16", "float16") else case.dtype}
+    places |= {_DECAYS} if kernel.op.has_decays else set()
     for name, value, where, explanation in _ROUNDINGS:
-        if where != dtype or getattr(kernel.promises, name) == value or time.monotonic() > deadline:
+        if where not in places or getattr(kernel.promises, name) == value or time.monotonic() > deadline:
             continue
         variant = replace(kernel, promises=replace(kernel.promises, **{name: value}))
         if all(holds(variant, REFERENCE, c) for c in (case, *other_cases)):

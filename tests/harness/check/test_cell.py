@@ -96,6 +96,20 @@ def test_a_violation_is_announced_before_it_is_shrunk() -> None:
     assert failure.lengths == (1,)
 
 
+def test_a_failure_that_no_time_is_left_to_shrink_stands_as_it_was_found() -> None:
+    judged: list[Case] = []
+
+    def check(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+        judged.append(case)
+        if len(judged) > 1:
+            raise OutOfTime("the time of the run was up")
+        yield Violation(text="incorrect")
+
+    failure = verdict(list(evaluator().run_cell(cell("reference"), law("reference", check), SPACE))).failure
+    assert failure is not None
+    assert failure.lines[-1] == "not made small: the time of the run was up"
+
+
 def test_after_a_refusal_every_cell_begins_again_in_the_inferred_domain() -> None:
     shared = evaluator(small_packs_only)
     names = ("reference", "strides")

@@ -21,6 +21,7 @@ from tests.sweeps import sweep
 
 KERNELS = """
 import torch
+from packproof.museum.gates import simple_gla as gated_sums
 from packproof.refs import attention, causal_conv1d, join_sequences, split_sequences
 
 
@@ -176,6 +177,10 @@ def test_a_module_that_owns_its_parameters_becomes_a_function_of_them() -> None:
         pytest.param("always_causal", "attention", "float32", "fixed={'causal': True}", marks=pytest.mark.proof),
         ("with_silu", "causal_conv1d", "float32", "fixed={'activation': 'silu'}"),
         ("softmax", "ops.py:SOFTMAX", "bfloat16", "promises=packproof.Promises(saved_outputs=True)"),
+        pytest.param(
+            *("gated_sums", "simple_gla", "float32", "promises=packproof.Promises(cumsum=True)"),
+            marks=pytest.mark.proof,
+        ),
     ],
 )
 def test_the_declaration_that_explains_a_failure_works(name: str, op: str, dtype: str, argument: str) -> None:

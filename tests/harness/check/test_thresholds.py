@@ -15,8 +15,15 @@ from packproof.harness.report.events import CellFinished, FailureFound, Verdict
 from packproof.properties.cases.case import Case
 
 KERNELS = Path(__file__).with_name("threshold_kernels.py")
-ALL = ["tokens", "sequences", "longest sequence"]
-AT_QUICK = ("tokens_past_a_literal", "length_past_a_config", "sequences_past_a_module", "tokens_at_a_literal")
+ALL = ["tokens", "sequences", "longest sequence", "channels"]
+AT_QUICK = (
+    "tokens_past_a_literal",
+    "length_past_a_config",
+    "sequences_past_a_module",
+    "tokens_at_a_literal",
+    "channels_past_a_literal",
+    "requests_past_a_literal",
+)
 AT_STANDARD = (
     "tokens_past_a_large_literal",
     "tokens_past_a_shift",
@@ -30,15 +37,22 @@ WITHOUT_THE_SOURCE = ("hidden_tokens", "hidden_tokens_4096", "hidden_sequences_3
 AT_THOROUGH = ("hidden_tokens_65536", "hidden_sequences")
 
 PROFILES = {"quick": AT_QUICK, "standard": (*AT_STANDARD, *WITHOUT_THE_SOURCE), "thorough": AT_THOROUGH}
-SAMPLE = ("tokens_past_a_literal", "sequences_past_a_module", "gradient_past_a_literal", "hidden_tokens")
-"""Tokens, sequences, a gradient, and a number that is not in the source; the others are a proof."""
+SAMPLE = (
+    "tokens_past_a_literal",
+    "sequences_past_a_module",
+    "channels_past_a_literal",
+    "gradient_past_a_literal",
+    "hidden_tokens",
+)
+"""Tokens, sequences, channels, a gradient, and a number that is not in the source; the others are a proof."""
 
 pytestmark = pytest.mark.usefixtures("working_folder")
 
 
 def request(name: str, profile: str, **fields: Any) -> CheckRequest:
     settings: dict[str, Any] = {"dtypes": ("float32",), "properties": ("reference",), "questions": False, **fields}
-    return CheckRequest(f"{KERNELS}:{name}", "causal_conv1d", profile=profile, **settings)
+    op = "causal_conv1d_update" if name == "requests_past_a_literal" else "causal_conv1d"
+    return CheckRequest(f"{KERNELS}:{name}", op, profile=profile, **settings)
 
 
 def first_failure(name: str, profile: str) -> Verdict | None:
@@ -71,7 +85,7 @@ def test_a_correct_kernel_with_the_same_constants_passes_and_the_reports_say_how
     thresholds = {entry.pop("constant"): entry for entry in result["thresholds"]}
     assert list(thresholds) == [64, 300, 1000, 1024, 4096, 5000, 65_536]
     assert thresholds[300] == {"passed": ALL, "not_passed": []}
-    assert thresholds[65_536] == {"passed": ["tokens", "sequences"], "not_passed": ["longest sequence"]}
+    assert thresholds[65_536] == {"passed": ["tokens", "sequences"], "not_passed": ["longest sequence", "channels"]}
     output = capsys.readouterr().out
     assert "constants of its source: judged past 64, 300" in output
     assert "65,536 in longest sequence" in output.splitlines()[-3]
@@ -82,6 +96,15 @@ def test_a_constant_beyond_the_profile_is_named(capsys: pytest.CaptureFixture[st
     call = ["check", f"{KERNELS}:{name}", "--op", "causal_conv1d", "--dtype", "fp32", "--property", "reference"]
     assert main.run([*call, "--device", "cpu", "--profile", "quick"]) == 0
     assert f"judged not past 65,536 in {', '.join(ALL)}" in capsys.readouterr().out
+
+
+def test_a_kernel_that_raises_for_many_channels_is_judged_by_the_other_cases() -> None:
+    """It was not made for them, and says so in some way; what it returns for them would be judged."""
+    [verdict] = [e.verdict for e in run_check(request("raises_past_channels", "quick")) if isinstance(e, CellFinished)]
+    assert verdict.status == "passed"
+    assert "301 channels: IndexError: tile 2" in verdict.reason
+    assert verdict.thresholds is not None
+    assert "channels" in verdict.thresholds.missing(300)
 
 
 def test_a_failure_past_a_constant_is_made_small_and_replays() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from packproof.refs import causal_conv1d_update
+
 _SPEC = importlib.util.spec_from_file_location("threshold_limits", Path(__file__).with_name("threshold_limits.py"))
 assert _SPEC is not None
 assert _SPEC.loader is not None
@@ -35,7 +37,7 @@ def _convolve(x, weight, cu_seqlens):
     y = torch.zeros_like(padded[:-1])
     for tap in range(width):
         distance = width - 1 - tap
-        source = torch.where(positions >= distance, rows - distance, len(x))
+        source = torch.where((positions >= distance) & (rows < cu_seqlens[-1]), rows - distance, len(x))
         y = y + padded[source] * weight[:, tap].to(exact)
     y = torch.where((rows < cu_seqlens[-1])[:, None], y, torch.zeros_like(y)).to(x.dtype)
     return y, rows, sequences, positions
@@ -84,6 +86,27 @@ def length_past_a_config(x, weight, *, cu_seqlens):
 def sequences_past_a_module(x, weight, *, cu_seqlens):
     y, _, sequences, _ = _convolve(x, weight, cu_seqlens)
     return _past(sequences >= threshold_limits.SEQUENCES, y)
+
+
+def channels_past_a_literal(x, weight, *, cu_seqlens):
+    y, _, _, _ = _convolve(x, weight, cu_seqlens)
+    return torch.cat([y[:, :300], 2 * y[:, 300:]], 1)
+
+
+def raises_past_channels(x, weight, *, cu_seqlens):
+    """No launch for so many channels."""
+    y, _, _, _ = _convolve(x, weight, cu_seqlens)
+    if x.shape[1] > 300:
+        raise IndexError("tile 2")
+    return y
+
+
+def requests_past_a_literal(x, weight, *, states, state_indices, cu_seqlens):
+    """A step of a server without the requests past a number."""
+    y, new_states = causal_conv1d_update(x, weight, states=states, state_indices=state_indices, cu_seqlens=cu_seqlens)
+    slots = state_indices[300:].long()
+    new_states[slots[slots >= 0]] = 0
+    return y, new_states
 
 
 def _with_limit(limit):

@@ -81,11 +81,18 @@ def detect_with(
     description: of the kernel, by `describe_kernel`.
     draw_cases: in place of the cases of a check.
     """
-    parameters = parse_declaration(description, entry.kernel).parameters
+    declared = parse_declaration(description, entry.kernel)
     start, examples = time.monotonic(), 0
     promises = Promises(**entry.promises)
     subject = KernelUnderTest(OPS[entry.op], runner, promises, gradients=entry.gradients)
-    space = Space(OPS[entry.op], entry.dtype, promises, parameters, on_gpu=runner.device == "cuda")
+    space = Space(
+        OPS[entry.op],
+        entry.dtype,
+        promises,
+        declared.parameters,
+        on_gpu=runner.device == "cuda",
+        required=declared.required,
+    )
     for examples, case in enumerate((draw_cases or _cases)(entry, subject, space, profile, seed), start=1):
         for name in entry.properties:
             if violation := _find_violation(subject, space, PROPERTIES[name], case):
