@@ -24,6 +24,7 @@ from packproof.properties.thresholds import CHANNELS, Reach, counts
 
 _USUAL_POWER, _MAX_POWER = 2.0, 3.0  # before two cases of a family were judged; ever
 _TOLERANCE = 1.6  # times the share: cases were selected by a rough cost
+_WIDTH_FAULTS = ("raised", "launch")  # of a width that the kernel was not made for
 _SLOWEST = 6  # times the limit of one call: a reference that takes longer is interrupted
 
 
@@ -73,7 +74,7 @@ def _judge_within_machine(
         return None, limit
     if violation is not None and violation.text.startswith(KILLED):
         return None, MachineLimit(f"{case.n_tokens:,} tokens: {violation.text}, as where memory has run out")
-    if violation is not None and violation.fault and _family(case) == CHANNELS:  # no width that it was made for
+    if violation is not None and violation.fault in _WIDTH_FAULTS and _family(case) == CHANNELS:
         error = violation.text.partition("\n")[0]
         return None, MachineLimit(f"{counts(case)[CHANNELS]:,} channels: {error}")
     return violation, refusal
