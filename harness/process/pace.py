@@ -18,7 +18,7 @@ def _pairs_of(call: Call) -> int:
     lengths = [[b - a for a, b in pairwise(offsets.tolist())] for offsets in call.metadata.values()]
     if call.history:
         lengths = [[n[0] + call.history, *n[1:]] if n else n for n in lengths]
-    return call.copies * sum(n * m for n, m in zip(lengths[0], lengths[-1], strict=True))
+    return int(call.copies * sum(n * m for n, m in zip(lengths[0], lengths[-1], strict=True)))
 
 
 def _work_of(call: Call) -> tuple[float, float]:

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from packproof.properties.cases.drawing import draw, dtype_of
     from packproof.properties.cases.fitting import MAX_AXIS_SIZE
     from packproof.properties.cases.layouts import BOUNDARY_CLASSES, KEY_CLASSES, Lengths
+    from packproof.properties.cases.random_cases import random_cases
     from packproof.properties.cases.result_tensors import DETACHED
     from packproof.properties.cases.sample import Sample
-    from packproof.properties.cases.space import Space, golden_case, golden_cases, random_cases
+    from packproof.properties.cases.space import Space, golden_case, golden_cases
 
 __all__ = [
     "BOUNDARY_CLASSES",
@@ -48,6 +49,7 @@ export(
         "packproof.properties.cases.layouts": ("BOUNDARY_CLASSES", "KEY_CLASSES", "Lengths"),
         "packproof.properties.cases.result_tensors": ("DETACHED",),
         "packproof.properties.cases.sample": ("Sample",),
-        "packproof.properties.cases.space": ("Space", "golden_case", "golden_cases", "random_cases"),
+        "packproof.properties.cases.random_cases": ("random_cases",),
+        "packproof.properties.cases.space": ("Space", "golden_case", "golden_cases"),
     },
 )

@@ -1,19 +1,11 @@
-"""How cases are drawn: golden cases for the known failures, then a Hypothesis strategy biased to boundaries."""
+"""The cases that a kernel can have, and the golden ones among them, for the known failures."""
 
-import os
 import random
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import cycle
-from pathlib import Path
 from typing import Any
-
-from hypothesis import HealthCheck, Phase, configuration, given, settings
-from hypothesis import seed as with_seed
-from hypothesis import strategies as st
 
 from packproof.base.axes import parse, role
 from packproof.properties.cases.case import CUTS, REGIMES, STRONG_GATES, Case
@@ -32,9 +24,7 @@ from packproof.properties.cases.layouts import (
     golden_segment_layouts,
     golden_window_layouts,
     key_classes,
-    layouts,
     second_packing_lengths,
-    segment_layouts,
 )
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.op import Op
@@ -47,7 +37,6 @@ _STRONG_GATES_INDEX = (
 )
 _PLAIN_LAYOUTS = (3, 5, 6, 7, 8, 11)
 _PARTIAL_LAYOUTS = (4, 5, 6, 14)  # small ones, with and without slack
-_ONE_LONG_CASE_IN = 16  # it costs the reference seconds
 CROWDED_LENGTHS = (1, 4096, 0, 4095)  # tokens for so many programs that a sum over them has partial sums of every kind
 
 
@@ -253,6 +242,10 @@ class Space:
         """Whether the kernel cuts packs over ranks itself."""
         return CUTS in (self.parameters or ())
 
+    def passed(self, present: Collection[str], names: Collection[str]) -> tuple[str, ...]:
+        """Those of the names that are inputs of a call with these optional inputs."""
+        return tuple(n for n in names if n in present or not parse(self.op.inputs[n]).optional)
+
     def _takes(self, name: str) -> bool:
         return self.parameters is None or name in self.parameters or name in self.fixed
 
@@ -360,8 +353,8 @@ def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int =
         sizes=tuple(size.items()),
         slack=space.slack_counts[k % len(space.slack_counts)] if rich else 0,
         present=present,
-        float32=_present_inputs(space, present, space.float32_sets[k % len(space.float32_sets)]),
-        narrow=_present_inputs(space, present, space.narrow_sets[k % len(space.narrow_sets)]),
+        float32=space.passed(present, space.float32_sets[k % len(space.float32_sets)]),
+        narrow=space.passed(present, space.narrow_sets[k % len(space.narrow_sets)]),
         axes=tuple(forms.items()),
         options=space.known_options(options),
         regime=space.golden_regimes[k % len(_GOLDEN_REGIMES)],
@@ -378,105 +371,3 @@ def _forms(space: Space, k: int) -> dict[str, int]:
     """
     inputs, number = list(space.form_counts), 3 + k + k // 4
     return {n: (number >> inputs.index(space.form_source(n))) % space.form_counts[n] for n in inputs}
-
-
-def _present_inputs(space: Space, present: Collection[str], names: Collection[str]) -> tuple[str, ...]:
-    """The names among the inputs of a call with these optional inputs."""
-    return tuple(n for n in names if n in present or not parse(space.op.inputs[n]).optional)
-
-
-@st.composite
-def cases(draw: st.DrawFn, space: Space) -> Case:
-    """Draw a case: small plain data; tensors come from its seed."""
-    # == the largest: Hypothesis shrinks an integer to the smallest, hence to a short case
-    if space.segment_layouts and draw(st.integers(1, _ONE_LONG_CASE_IN)) == _ONE_LONG_CASE_IN:
-        size = dict(draw(st.sampled_from(space.plain_sizes)))
-        lengths = draw(segment_layouts(space.promises.handover))
-    else:
-        size = dict(draw(st.sampled_from(space.sizes)))
-        lengths = draw(layouts(space.chunk, space.width(size), space.max_tokens))
-    options = {n: draw(st.sampled_from(v)) for n, v in space.drawn_options.items()}
-    forms = {n: draw(st.integers(0, count - 1)) for n, count in space.form_counts.items()}
-    key_patterns = st.none() | st.integers(0, 5)
-    key_pattern = draw(key_patterns) if space.packs_keys else None
-    floats = draw(st.sampled_from(space.float32_sets)) if len(space.float32_sets) > 1 else ()
-    narrow = draw(st.sampled_from(space.narrow_sets)) if len(space.narrow_sets) > 1 else ()
-    present = tuple(n for n in space.optional_inputs if draw(st.booleans()))
-    return Case(
-        lengths=lengths,
-        dtype=space.dtype,
-        sizes=tuple(size.items()),
-        slack=draw(st.sampled_from(space.slack_counts)),
-        present=present,
-        float32=_present_inputs(space, present, floats),
-        narrow=_present_inputs(space, present, narrow),
-        axes=tuple((n, forms[space.form_source(n)]) for n in space.form_counts),
-        options=space.known_options(options),
-        regime=draw(st.sampled_from(space.regimes)),
-        seed=draw(st.integers(0, 3)),
-        key_lengths=space.key_lengths(lengths, key_pattern),
-    )
-
-
-def random_cases(space: Space, count: int, seed: int) -> list[Case]:
-    """Up to `count` cases from Hypothesis's generation phase. The same seed gives the same cases.
-
-    Each is moved into the kernel's domain, or omitted where no case is near.
-    """
-    drawn_cases: list[Case] = []
-    if count <= 0 or not space.plain_sizes:
-        return drawn_cases
-
-    @with_seed(seed)
-    @settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
-    @given(cases(space))
-    def collect(case: Case) -> None:
-        drawn_cases.extend(filter(None, [space.fit(case)]))
-
-    with _without_hypothesis_storage(), _without_constant_parsing():
-        collect()
-    return list(dict.fromkeys(drawn_cases)) if space.domain else drawn_cases
-
-
-@contextmanager
-def _without_hypothesis_storage() -> Iterator[None]:
-    """Keep Hypothesis from creating its cache, `.hypothesis/`, in the user's folder.
-
-    An existing cache, or a folder set by the user, is used.
-    """
-    user_directory = vars(configuration).get("__hypothesis_home_directory") or os.environ.get(
-        "HYPOTHESIS_STORAGE_DIRECTORY"
-    )
-    if user_directory or Path(".hypothesis").exists():
-        yield
-        return
-    configuration.set_hypothesis_home_dir(os.devnull)  # where no folder can be made, Hypothesis does without
-    try:
-        yield
-    finally:
-        configuration.set_hypothesis_home_dir(None)
-
-
-@contextmanager
-def _without_constant_parsing() -> Iterator[None]:
-    """Keep Hypothesis from parsing every loaded module for constants to draw.
-
-    Parsing takes half a second in each process, and the cases of a seed would depend on the imported modules.
-    """
-    providers: Any = sys.modules.get("hypothesis.internal.conjecture.providers")
-    get_local_constants = getattr(providers, "_get_local_constants", None)
-    if get_local_constants is None:  # a version that does not do so
-        yield
-        return
-    no_constants = providers._local_constants
-    providers._get_local_constants = lambda: no_constants
-    try:
-        yield
-    finally:
-        providers._get_local_constants = get_local_constants

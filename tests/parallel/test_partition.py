@@ -20,7 +20,8 @@ from packproof.parallel import ContiguousShares, simulated
 from packproof.parallel.ranks import Ranks
 from packproof.properties.calling.call import Refusal
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.cases.random_cases import random_cases
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.declaration import describe_kernel
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.judgement.comparison import record_comparisons

@@ -28,8 +28,9 @@ from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, with
 from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
+from packproof.properties.cases.random_cases import random_cases
 from packproof.properties.cases.sample import Sample
-from packproof.properties.cases.space import Space, random_cases
+from packproof.properties.cases.space import Space
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.catalogue import OPS
 from tests.properties import delta_forms

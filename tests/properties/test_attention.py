@@ -4,7 +4,8 @@ import pytest
 
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.cases.random_cases import random_cases
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.violation import Violation

@@ -8,7 +8,8 @@ from packproof.harness.check.rounds import share_of_dtype
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.layouts import Lengths
-from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.cases.random_cases import random_cases
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.property import Property

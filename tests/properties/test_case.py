@@ -12,8 +12,9 @@ from packproof.properties.bounds.oracle import vjp
 from packproof.properties.calling.call import Call, Result
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
+from packproof.properties.cases.random_cases import random_cases
 from packproof.properties.cases.sample import Sample
-from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.call_contract import DETERMINISM

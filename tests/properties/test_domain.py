@@ -14,7 +14,8 @@ from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.fitting import find_filler
 from packproof.properties.cases.layouts import boundary_classes
-from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.cases.random_cases import random_cases
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops.catalogue import OPS

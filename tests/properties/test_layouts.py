@@ -3,7 +3,8 @@
 import pytest
 
 from packproof.properties.cases.layouts import BOUNDARY_CLASSES, boundary_classes, golden_layouts
-from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.cases.random_cases import random_cases
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.catalogue import CAUSAL_CONV1D, OPS
 

@@ -6,7 +6,8 @@ import pytest
 
 from packproof.base.errors import UsageError
 from packproof.properties.cases.layouts import golden_layouts, golden_segment_layouts
-from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.cases.random_cases import random_cases
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.declaration import parse_declaration
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.catalogue import SELECTIVE_SCAN

@@ -12,8 +12,9 @@ from packproof.properties.bounds.oracle import oracle_answer
 from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw
+from packproof.properties.cases.random_cases import random_cases
 from packproof.properties.cases.sample import Sample
-from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.laws.state_passing import CARRY
 from packproof.properties.ops.catalogue import OPS

@@ -12,7 +12,8 @@ from packproof.harness.process.worker import Worker
 from packproof.museum import Entry, entries
 from packproof.proof.museum.detect import SHORT_LIMITS, detect_with
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.cases.random_cases import random_cases
+from packproof.properties.cases.space import Space, golden_cases
 
 ENTRIES = entries()
 NAMES = [name for name, entry in ENTRIES.items() if not entry.needs_gpu]

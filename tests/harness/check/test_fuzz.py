@@ -24,7 +24,8 @@ from packproof.harness.report.events import Cell, Event, Progress
 from packproof.harness.report.replay_files.replay_file import read_replay
 from packproof.properties.calling.call import Refusal
 from packproof.properties.cases.drawing import draw
-from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.cases.random_cases import random_cases
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.catalogue import OPS
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import configuration
 
-from packproof.properties.cases.space import Space, random_cases
+from packproof.properties.cases.random_cases import random_cases
+from packproof.properties.cases.space import Space
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.catalogue import OPS
 
