@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from packproof.base.lazy import export
 
 if TYPE_CHECKING:
-    from packproof.adapters.adapter import adapt
     from packproof.adapters.conversions import L2Norm, Scaled, base2_log, natural_log
+    from packproof.adapters.declaration import adapt
     from packproof.adapters.metadata import (
         OfKeys,
         cu_seqlens,
@@ -64,7 +64,7 @@ __all__ = [
 export(
     sys.modules[__name__],
     {
-        "packproof.adapters.adapter": ("adapt",),
+        "packproof.adapters.declaration": ("adapt",),
         "packproof.adapters.conversions": ("L2Norm", "Scaled", "base2_log", "natural_log"),
         "packproof.adapters.metadata": (
             "OfKeys",
