@@ -244,17 +244,18 @@ class Sample(PackedTensors):
         keys = self.key_offsets[j + 1] - self.key_offsets[j]
         return max(keys - self.lengths[j] + end, 0)
 
-    def piece(self, spans: Sequence[Span]) -> "Sample":
+    def piece(self, spans: Sequence[Span], *, with_earlier_keys: bool = False) -> "Sample":
         """The pack of these spans, with positions shifted by their starts; counts of first pieces are 0 in later ones.
 
-        A span has the keys of all tokens up to its end. The caller sets the states entering a span and the incoming
-        gradients of the states leaving it.
+        The caller sets the states entering a span and the incoming gradients of the states leaving it.
+
+        with_earlier_keys: whether a span has the keys of all tokens up to its end, as from a cache, or of its own.
         """
         starts, sequence_numbers = self.offsets, [j for j, _, _ in spans]
-        keys = tuple(self.keys_up_to(j, b) for j, _, b in spans)
+        keys = tuple(self.keys_up_to(j, b) if with_earlier_keys else b - a for j, a, b in spans)
 
         def pick(x: Tensor, axes: Axes) -> Tensor:
-            if has_key_rows(axes):
+            if has_key_rows(axes) and with_earlier_keys:
                 key_starts = (self.key_offsets[j] for j in sequence_numbers)
                 return torch.cat([x[:0], *(x[start : start + n] for start, n in zip(key_starts, keys, strict=True))])
             if role(axes) == "token":

@@ -28,6 +28,8 @@ class Pieces:
     """The spans of each piece. Every token is in one of them, every sequence in at least one."""
     note: str
     """A note for the text of faults."""
+    with_earlier_keys: bool = False
+    """Whether a span has the keys of all tokens up to its end, as from a cache; else those of its own tokens."""
 
     @property
     def _state_names(self) -> tuple[str, str]:
@@ -42,10 +44,13 @@ class Pieces:
         """The rows of the states passed to a piece: of its sequences, or the whole pool."""
         return slice(None) if self.sample.op.pool else _sequence_numbers(spans)
 
+    def _piece(self, spans: Sequence[Span]) -> Sample:
+        return self.sample.piece(spans, with_earlier_keys=self.with_earlier_keys)
+
     @cached_property
     def _samples_and_runs(self) -> tuple[list[Sample], list[Tensors]]:
         """The pieces as samples with their entering states, and the runs that computed these states."""
-        pieces, runs = [self.sample.piece(spans) for spans in self.piece_spans], []
+        pieces, runs = [self._piece(spans) for spans in self.piece_spans], []
         if carried := self.sample.op.carried_states:
             states = {initial: self.sample.inputs[initial].clone() for initial, _ in carried}
             for k, (piece, spans) in enumerate(zip(pieces, self.piece_spans, strict=True)):
@@ -92,7 +97,7 @@ class Pieces:
         kind = role(axes)
         if is_in_pool(axes):
             return parts[-1]
-        if has_key_rows(axes):
+        if has_key_rows(axes) and self.with_earlier_keys:
             return sum_in_float64(self._rows_of_keys(parts))[: self.sample.key_offsets[-1]]
         if kind == "shared":
             return sum_in_float64(parts)
@@ -151,7 +156,7 @@ class Pieces:
 
         A kernel that cuts packs itself sums over its ranks internally: B bounds its summands.
         """
-        if has_key_rows(self.sample.axes[key.name]):
+        if has_key_rows(self.sample.axes[key.name]) and self.with_earlier_keys:
             return self._rows_of_keys([run[key] for run in self._runs])
         if not self.kernel.is_shared(key, self.sample):
             return ()

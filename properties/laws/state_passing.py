@@ -186,7 +186,8 @@ def compare_in_pieces(kernel: KernelUnderTest, sample: Sample, cuts: Cuts, *, ex
     if not cuts:
         return
     whole_run, handovers = kernel.cached_run(sample), len(cuts) - 1 if sample.op.carried_states else 0
-    pieces = Pieces(kernel, sample, [[(j, a, b) for j, (a, b) in enumerate(cut)] for cut in cuts], _PIECE_NOTE)
+    spans = [[(j, a, b) for j, (a, b) in enumerate(cut)] for cut in cuts]
+    pieces = Pieces(kernel, sample, spans, _PIECE_NOTE, with_earlier_keys=sample.op.caches_keys)
     for key, x in pieces.joined_results().items():
         bitwise = exact and not key.is_gradient
         allowed = None if bitwise else pieces.budget(key, len(x), handovers)

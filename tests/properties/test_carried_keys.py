@@ -116,11 +116,11 @@ def test_pieces_have_the_bits_of_one_run_where_that_is_promised() -> None:
 def test_a_piece_has_the_keys_up_to_its_end() -> None:
     sizes = (("hq", 1), ("hk", 1), ("k", 2), ("v", 2))
     sample = draw(ATTENTION, Case((3, 2, 2), "float32", sizes, key_lengths=(5, 1, 2), options=(("causal", True),)))
-    piece = sample.piece([(0, 1, 2), (1, 0, 1), (2, 1, 2)])
+    piece = sample.piece([(0, 1, 2), (1, 0, 1), (2, 1, 2)], with_earlier_keys=True)
     assert (piece.lengths, piece.key_lengths) == ((1, 1, 1), (4, 0, 2))
     assert torch.equal(piece.inputs["k"], sample.inputs["k"][[0, 1, 2, 3, 6, 7]])
     assert torch.equal(piece.inputs["q"], sample.inputs["q"][[1, 3, 6]])
-    assert draw(ATTENTION, Case((3,), "float32", sizes)).piece([(0, 0, 2)]).key_lengths is None
+    assert draw(ATTENTION, Case((3,), "float32", sizes)).piece([(0, 0, 2)], with_earlier_keys=True).key_lengths is None
 
 
 @pytest.mark.parametrize("domain", ["length <= length_k", "length > 0; length_k > 0", "length % 2 == 0"])
