@@ -115,7 +115,7 @@ SIBLINGS: Mapping[str, Sibling] = {
     # gradients whose terms cancel
     "a transpose in 16 bits": entry("L17", "simple_gla", "gradient of g"),
 }
-SAMPLE = ("frozen inputs", "no first snapshot", "slots")
+SAMPLE = ("slots",)
 
 pytestmark = pytest.mark.usefixtures("working_folder")
 

@@ -70,6 +70,7 @@ def test_a_kernel_sees_no_network_and_no_process_and_writes_nothing(tmp_path: Pa
     assert "AssertionError: lo; 4 processes; Read-only file system; Read-only file system" in done.stdout
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("works")
 def test_the_parent_of_workers_is_replaced_inside(tmp_path: Path) -> None:
     done = check(tmp_path, "kernels.py:killer", "--device", "cpu")
