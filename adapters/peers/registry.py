@@ -4,7 +4,6 @@ They are not dependencies: a missing package is one line in a report. The adapte
 in `packproof.adapters.peers.package`.
 """
 
-import importlib.metadata
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,10 +57,12 @@ class Peer:
     @property
     def version(self) -> str:
         """The installed version, or "unknown"."""
+        from importlib import metadata  # noqa: PLC0415  (8 ms, and every command names the peers)
+
         for distribution in self.distributions:
             try:
-                return importlib.metadata.version(distribution)
-            except importlib.metadata.PackageNotFoundError:
+                return metadata.version(distribution)
+            except metadata.PackageNotFoundError:
                 continue
         return _version_in_source(self.required_module.partition(".")[0])
 

@@ -1,7 +1,6 @@
 """The commands for whole models: `packproof model`, and `packproof models`, the board."""
 
 import time
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -173,6 +172,8 @@ def models(
     packproof models --json data/models.json --markdown docs/models_board.md
     packproof models --from data/models.json --markdown docs/models_board.md
     """
+    from importlib.metadata import version  # noqa: PLC0415
+
     with fast_imports():
         from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
         from packproof.base.names import require_known  # noqa: PLC0415
