@@ -181,7 +181,7 @@ def _with_shares(sample: Sample, copies: int) -> Sample:
         raise OutsideDomain(
             f"a gradient of a mean over {copies:,} copies is outside the range of {sample.token_dtype_name}"
         )
-    return dataclasses.replace(sample, cotangents={**sample.cotangents, **scaled})
+    return dataclasses.replace(sample, cotangents={**sample.cotangents, **scaled}) if scaled else sample
 
 
 def _check_long_sequence(kernel: KernelUnderTest, sample: Sample, limits: Limits) -> Iterator[Violation]:
