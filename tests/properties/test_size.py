@@ -169,6 +169,19 @@ def test_a_kernel_that_is_far_too_slow_is_called_with_the_smallest_sizes_twice()
     assert [copies for copies in clock.copies if copies > 1] == [2, 2]
 
 
+def test_times_that_hardly_differ_give_no_estimate() -> None:
+    """Two copies meet a busy moment: nine would take 2.2 s on that line, with 2 s left."""
+
+    class Flat(Clock):
+        def advance(self, call: Call) -> None:
+            self.now += 1.59 if call.copies == 2 else 1.5
+            self.copies.append(call.copies)
+
+    clock = Flat(seconds_per_copy=0)
+    assert repeated_at(clock, fractions=(9, 4, 2), slow_calls_until=-1.0) == ([], [])
+    assert max(clock.copies) == 9
+
+
 def test_the_time_to_compile_does_not_count() -> None:
     clock = Clock(seconds_per_copy=0.2, seconds_to_compile=100.0)
     assert repeated_at(clock) == ([], [])
