@@ -9,12 +9,14 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from packproof.properties.bounds.deferred import Deferred
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, with_promises
 from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.sample import Sample
@@ -43,7 +45,7 @@ def saved_answers(folder: Path) -> Callable[..., OracleAnswer]:
 
 def _save(answer: OracleAnswer, file: Path) -> None:
     sections = {"values": answer.values, "magnitudes": answer.magnitudes}
-    sections |= {repr(roundoff): bounds for roundoff, bounds in answer.operand_bounds_by_roundoff.items()}
+    sections |= {repr(roundoff): bounds() for roundoff, bounds in answer.operand_bounds_by_roundoff.items()}
     keys = list(answer.values)
     tensors = {f"{s}/{keys.index(k)}": x.contiguous().clone() for s, xs in sections.items() for k, x in xs.items()}
     about = {"keys": [(key.name, key.kind) for key in keys], "drawn_from_few": answer.drawn_from_few}
@@ -61,5 +63,9 @@ def _load(file: Path) -> OracleAnswer:
             section, _, number = name.rpartition("/")
             sections.setdefault(section, {})[keys[int(number)]] = saved.get_tensor(name)
     values, magnitudes = (sections.pop(name, {}) for name in _SECTIONS)
-    bounds: Mapping[float, Mapping[TensorKey, Tensor]] = {float(roundoff): xs for roundoff, xs in sections.items()}
+    bounds = {float(roundoff): Deferred(partial(_mapping, xs)) for roundoff, xs in sections.items()}
     return OracleAnswer(values, {}, magnitudes, bounds, about["drawn_from_few"])
+
+
+def _mapping(xs: Mapping[TensorKey, Tensor]) -> Mapping[TensorKey, Tensor]:
+    return xs

@@ -21,7 +21,7 @@ among these intermediates: K_saved = 1. Each intermediate may also be off by eta
 underflow. In a declared B an output enters the absolute terms as often as an operand does: K_saved = K_op.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -49,28 +49,49 @@ class Budget:
 
     rounding: Tensor
     """u_out |r| + eta_out."""
-    operands: Tensor
-    """K_op u_op B_op + K_saved u_saved B."""
+    operand_term: Callable[[], Tensor]
+    """K_op u_op B_op + K_saved u_saved B. It may be drawn (`oracle`), when it is asked for."""
     accumulation: Tensor
     """K_acc u_acc (B + B_E)."""
-    vacuous: bool = False
-    """The budget is as large as the tensor itself, so that a result within it proves nothing (`oracle.is_vacuous`)."""
+    vacuity: Callable[[], bool] = lambda: False
+    """Whether the budget is as large as the tensor itself, as far as its terms were computed."""
+
+    @property
+    def vacuous(self) -> bool:
+        """The budget is as large as the tensor itself, so that a result within it proves nothing (`oracle.is_vacuous`).
+
+        A result that was within the other terms was judged by these: then the drawn term does not matter.
+        """
+        return self.vacuity()
+
+    @property
+    def operands(self) -> Tensor:
+        return self.operand_term()
+
+    @property
+    def without_operands(self) -> Tensor:
+        """The allowed error of a kernel that rounds no operands. It costs nothing."""
+        return self.rounding + self.accumulation
 
     @property
     def total(self) -> Tensor:
         return self.rounding + self.operands + self.accumulation
 
     def __add__(self, other: "Budget") -> "Budget":
-        terms = (self.rounding + other.rounding, self.operands + other.operands, self.accumulation + other.accumulation)
-        return Budget(*terms, self.vacuous or other.vacuous)
+        return Budget(
+            self.rounding + other.rounding,
+            lambda: self.operands + other.operands,
+            self.accumulation + other.accumulation,
+            lambda: self.vacuous or other.vacuous,
+        )
 
     def __mul__(self, factor: float) -> "Budget":
-        return Budget(self.rounding * factor, self.operands * factor, self.accumulation * factor, self.vacuous)
+        return Budget(self.rounding * factor, lambda: self.operands * factor, self.accumulation * factor, self.vacuity)
 
     def __getitem__(self, rows: slice) -> "Budget":
         if not self.rounding.ndim:
             return self
-        return Budget(self.rounding[rows], self.operands[rows], self.accumulation[rows], self.vacuous)
+        return Budget(self.rounding[rows], lambda: self.operands[rows], self.accumulation[rows], self.vacuity)
 
     def terms(self, index: tuple[int, ...]) -> dict[str, float]:
         """The terms at one element, by name."""
@@ -118,7 +139,8 @@ def budget(
     if u_saved:
         operand_term = operand_term + (K_SAVED_DERIVED if derived else K_OP) * u_saved * absolute
     accumulation_term = accumulation_constant(promises, derived=derived) * accumulator_roundoff(token_dtype) * absolute
-    return Budget(_storage_roundoff(dtype) * r.abs() + UNDERFLOW_UNIT[dtype], operand_term, accumulation_term)
+    rounding_term = _storage_roundoff(dtype) * r.abs() + UNDERFLOW_UNIT[dtype]
+    return Budget(rounding_term, lambda: operand_term, accumulation_term)
 
 
 def _storage_roundoff(dtype: torch.dtype) -> float:

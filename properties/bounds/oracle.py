@@ -1,6 +1,7 @@
 """The oracle: the expected results of a call, from the float64 reference, and the error that a kernel may have."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -9,15 +10,19 @@ import torch
 from torch import Tensor
 
 from packproof.base.light_torch import vector_jacobian_product
+from packproof.base.machine import lacks_host_memory, limited_to_free_memory
+from packproof.base.stopwatch import span
 from packproof.properties.bounds.budget import (
     SMALLEST_NORMAL,
     UNIT_ROUNDOFF,
     Budget,
+    accumulator_roundoff,
     budget,
     operand_roundoff,
     saved_output_roundoff,
     saved_output_underflow,
 )
+from packproof.properties.bounds.deferred import Deferred
 from packproof.properties.bounds.drawn_roundings import (
     COPIES,
     COPIES_OF_LARGE_STATES,
@@ -28,7 +33,7 @@ from packproof.properties.bounds.drawn_roundings import (
 )
 from packproof.properties.bounds.running_error import run_with_error_bounds
 from packproof.properties.bounds.signs import Signs
-from packproof.properties.calling.call import VacuousBound
+from packproof.properties.calling.call import MachineLimit, VacuousBound
 from packproof.properties.calling.tensor_key import TensorKey, gradient
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
@@ -51,8 +56,9 @@ class OracleAnswer:
     """The error allowed for each element."""
     magnitudes: Mapping[TensorKey, Tensor]
     """B: the sums of absolute terms, from which the budgets follow."""
-    operand_bounds_by_roundoff: Mapping[float, Mapping[TensorKey, Tensor]] = field(default_factory=dict)
-    """B_op by the roundoff of operands, for ops that declare `operands`."""
+    operand_bounds_by_roundoff: Mapping[float, Deferred[Mapping[TensorKey, Tensor]]] = field(default_factory=dict)
+    """B_op by the roundoff of operands, for ops that declare `operands`. Drawn for the first result that needs it: one
+    within the other terms of its budget does not, and drawing takes several times as long as the reference."""
     drawn_from_few: bool = False
     """Whether B was drawn with few copies, since the states are large."""
 
@@ -101,30 +107,87 @@ def with_promises(answer: OracleAnswer, sample: Sample, promises: Promises) -> O
     dtypes |= {gradient(n): x.dtype for n, x in sample.inputs.items()}
     u_op, bounds_by_roundoff = operand_roundoff(op, promises, token_dtype), answer.operand_bounds_by_roundoff
     if u_op and u_op not in bounds_by_roundoff:
-        if op.operands is not None:
-            bounds_by_roundoff = {**bounds_by_roundoff, u_op: _operand_bounds(answer, sample, promises, u_op)}
+        if op.operands is not None and has_decisive_operands(promises, u_op, token_dtype):
+            bounds = _drawn_when_needed(partial(_operand_bounds, answer, sample, promises, u_op))
+            bounds_by_roundoff = {**bounds_by_roundoff, u_op: bounds}
         elif op.roundings is not None and op.roundings.operands is not None and promises.cumsum:
-            bounds_by_roundoff = {**bounds_by_roundoff, u_op: _first_order_operand_bounds(answer, sample, promises)}
-    operand_bounds = bounds_by_roundoff.get(u_op, {})
+            bounds = _drawn_when_needed(partial(_first_order_operand_bounds, answer, sample, promises))
+            bounds_by_roundoff = {**bounds_by_roundoff, u_op: bounds}
+    operand_bounds = bounds_by_roundoff.get(u_op)
 
     def tensor_budget(key: TensorKey, r: Tensor) -> Budget:
-        absolute, saved_roundoff = answer.magnitudes[key], u_saved if key.is_gradient else 0.0
-        operand_bound = operand_bounds.get(key)
-        unchecked_budget = budget(
-            r,
-            absolute,
-            dtypes[key],
-            token_dtype,
-            op,
-            promises,
+        B = answer.magnitudes[key]
+        terms = partial(
+            budget,
+            *(r, B, dtypes[key], token_dtype, op, promises),
             derived=derived,
-            u_saved=saved_roundoff,
-            operand_bound=operand_bound,
+            u_saved=u_saved if key.is_gradient else 0.0,
         )
-        return replace(unchecked_budget, vacuous=is_vacuous(key, answer.values, absolute, sample, unchecked_budget))
+
+        def proves_nothing(checked_budget: Budget) -> bool:
+            return is_vacuous(key, answer.values, B, sample, checked_budget)
+
+        if operand_bounds is None:
+            checked_budget = terms()
+            vacuous = proves_nothing(checked_budget)
+            return replace(checked_budget, vacuity=lambda: vacuous)
+        return _with_drawn_operands(
+            terms(operand_bound=torch.zeros_like(B)), lambda: terms(operand_bound=operand_bounds()[key]), proves_nothing
+        )
 
     budgets = {key: tensor_budget(key, r) for key, r in answer.values.items()}
     return replace(answer, budgets=budgets, operand_bounds_by_roundoff=bounds_by_roundoff)
+
+
+def _with_drawn_operands(
+    without_operands: Budget, draw: Callable[[], Budget], proves_nothing: Callable[[Budget], bool]
+) -> Budget:
+    """The budget with the term of B_op, drawn for the first result that is not within the other terms.
+
+    draw: the budget itself.
+    proves_nothing: `is_vacuous` for its tensor.
+    """
+    drawn = Deferred(draw)
+    is_vacuous_without, is_vacuous_drawn = (
+        Deferred(lambda: proves_nothing(without_operands)),
+        Deferred(lambda: proves_nothing(drawn())),
+    )
+    return replace(
+        without_operands,
+        operand_term=lambda: drawn().operands,
+        vacuity=lambda: is_vacuous_drawn() if drawn.is_computed else is_vacuous_without(),
+    )
+
+
+def _drawn_when_needed(
+    bounds: Callable[[], Mapping[TensorKey, Tensor]],
+) -> Deferred[Mapping[TensorKey, Tensor]]:
+    def drawn() -> Mapping[TensorKey, Tensor]:
+        with span("reference"), reference_fits():
+            return bounds()
+
+    return Deferred(drawn)
+
+
+@contextmanager
+def reference_fits() -> Iterator[None]:
+    """Raises MachineLimit where the memory of this machine is too small for what is computed inside."""
+    try:
+        with limited_to_free_memory():
+            yield
+    except (MemoryError, RuntimeError) as error:
+        if not lacks_host_memory(error):
+            raise
+        raise MachineLimit(f"the reference does not fit into the memory of this machine: {error}") from error
+
+
+def has_decisive_operands(promises: Promises, u_op: float, token_dtype: torch.dtype) -> bool:
+    """Whether B_op decides a budget, so that it is worth drawing.
+
+    It does not where operands are as precise as sums: K_op B, which bounds it, is an eighth of K_acc B then. Where
+    decays are sums, K_acc is smaller.
+    """
+    return promises.cumsum or u_op > accumulator_roundoff(token_dtype)
 
 
 def _output_dtypes(sample: Sample) -> dict[TensorKey, torch.dtype]:
@@ -175,7 +238,7 @@ def is_derived(op: Op, promises: Promises) -> bool:
 
 def require_decisive(answer: OracleAnswer, sample: Sample, promises: Promises) -> None:
     """Raises VacuousBound if the budgets of all outputs are as large as their values."""
-    if not all(TensorKey(name) in answer.vacuous for name in sample.outputs) or not answer.vacuous:
+    if not sample.outputs or not all(answer.budgets[TensorKey(name)].vacuous for name in sample.outputs):
         return
     bound, way_out = (
         (f"derived from {sample.op.name}'s reference", "declare `absolute`")

@@ -5,11 +5,13 @@ minutes. Packing invariance, which holds for a reference by its op's declaration
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from packproof.base.axes import role
+from packproof.properties.bounds.deferred import Deferred
 from packproof.properties.bounds.oracle import OracleAnswer, with_promises
 from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.sample import Sample
@@ -35,10 +37,11 @@ def repeated_answer(sample: Sample, promises: Promises, answer: Callable[[Sample
     def repeat(tensors: Mapping[TensorKey, Tensor], more: Mapping[TensorKey, Tensor] | None) -> dict[TensorKey, Tensor]:
         return {key: _repeat(sample, key, x, copies, None if more is None else more[key]) for key, x in tensors.items()}
 
-    operand_bounds = {
-        u_op: repeat(bounds, None if of_rest is None else of_rest.operand_bounds_by_roundoff[u_op])
-        for u_op, bounds in of_period.operand_bounds_by_roundoff.items()
-    }
+    def repeated_bounds(u_op: float) -> Mapping[TensorKey, Tensor]:
+        parts = [part.operand_bounds_by_roundoff[u_op]() for part in (of_period, of_rest) if part is not None]
+        return repeat(parts[0], parts[1] if len(parts) > 1 else None)
+
+    operand_bounds = {u_op: Deferred(partial(repeated_bounds, u_op)) for u_op in of_period.operand_bounds_by_roundoff}
     values = repeat(of_period.values, None if of_rest is None else of_rest.values)
     magnitudes = repeat(of_period.magnitudes, None if of_rest is None else of_rest.magnitudes)
     drawn_from_few = of_period.drawn_from_few or (of_rest is not None and of_rest.drawn_from_few)

@@ -52,7 +52,8 @@ def budget_of_lower_dtype(answer: OracleAnswer, key: TensorKey, dtype: torch.dty
     """The budget of a run in which all arithmetic may be of a dtype of 16 bits: u_acc is its roundoff, too."""
     u, value, magnitude = UNIT_ROUNDOFF[dtype], answer.values[key], answer.magnitudes[key]
     rounding = answer.budgets[key].rounding + u * value.abs() + UNDERFLOW_UNIT[dtype]
-    return Budget(rounding, torch.zeros_like(value), accumulation_constant(promises, derived=False) * u * magnitude)
+    accumulation = accumulation_constant(promises, derived=False) * u * magnitude
+    return Budget(rounding, lambda: torch.zeros_like(value), accumulation)
 
 
 def _state_roundoff(sample: Sample) -> float:

@@ -124,7 +124,10 @@ class Comparison:
         yield from violations
 
     def _budget_violations(self, budget: Budget) -> Iterator[Violation]:
-        ratio = score(self.actual, self.baseline.double(), budget.total)
+        baseline = self.baseline.double()
+        if float(score(self.actual, baseline, budget.without_operands).max()) <= 1:
+            return
+        ratio = score(self.actual, baseline, budget.total)
         if float(ratio.max()) > 1:
             index = argmax(ratio)
             term, value = budget.dominant(index)

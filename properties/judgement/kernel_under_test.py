@@ -10,11 +10,10 @@ from torch import Tensor
 
 from packproof.base.axes import is_shared
 from packproof.base.errors import KernelFault
-from packproof.base.machine import lacks_host_memory, limited_to_free_memory
 from packproof.base.stopwatch import span
 from packproof.base.tuned import Tuned, merge_tuned
 from packproof.properties.bounds.budget import Budget
-from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, require_decisive
+from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, reference_fits, require_decisive
 from packproof.properties.bounds.repeated_packs import repeated_answer, repeats_itself
 from packproof.properties.bounds.two_runs import budget_of_two_runs
 from packproof.properties.calling.call import (
@@ -194,13 +193,8 @@ class KernelUnderTest:
     def _answer(self, sample: Sample, copies: int | None) -> OracleAnswer:
         if repeats_itself(sample):
             return repeated_answer(sample, self.promises, lambda part: self.expect(part, copies))
-        try:
-            with limited_to_free_memory():
-                return oracle_answer(sample, self.promises, gradients=self.gradients, copies=copies)
-        except (MemoryError, RuntimeError) as error:
-            if not lacks_host_memory(error):
-                raise
-            raise MachineLimit(f"the reference does not fit into the memory of this machine: {error}") from error
+        with reference_fits():
+            return oracle_answer(sample, self.promises, gradients=self.gradients, copies=copies)
 
     @property
     def _budget_promises(self) -> Hashable:

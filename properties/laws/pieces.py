@@ -148,8 +148,13 @@ class Pieces:
         if not self.kernel.promises.cumsum:
             return whole_budget * 2
         budgets = [self.kernel.budget(key, piece) for piece in self._samples_and_runs[0]]
-        terms = {term: self._sum_term(key, [getattr(b, term) for b in budgets]) for term in _TERMS}
-        return whole_budget * 2 + Budget(**terms, vacuous=any(b.vacuous for b in budgets))
+        of_pieces = Budget(
+            self._sum_term(key, [b.rounding for b in budgets]),
+            lambda: self._sum_term(key, [b.operands for b in budgets]),
+            self._sum_term(key, [b.accumulation for b in budgets]),
+            lambda: any(b.vacuous for b in budgets),
+        )
+        return whole_budget * 2 + of_pieces
 
     def _summands(self, key: TensorKey) -> Sequence[Tensor]:
         """The summands of a gradient that is shared, or of keys, each stored and rounded.
@@ -170,9 +175,6 @@ class Pieces:
         if role(axes) == "sequence":
             return self._join_states(parts, lambda earlier, later: earlier + later)
         return sum_in_float64(parts) if is_in_pool(axes) else self._join(key, parts)
-
-
-_TERMS = ("rounding", "operands", "accumulation")
 
 
 def _sequence_numbers(spans: Sequence[Span]) -> list[int]:

@@ -1,6 +1,7 @@
 """The double_backward property: a second derivative is the reference's, or there is an error."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from torch import Tensor, autograd, full_like, stack, zeros_like
 
@@ -64,7 +65,7 @@ def _double_backward(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]
         actual = result.gradients.get(f"cotangent:{key.name}" if incoming else key.name, zeros_like(leaf))
         roundoff = max(UNIT_ROUNDOFF[leaf.dtype], u_op, u_saved)
         error = roundoff**0.5 * float(x.abs().max() if x.numel() else 0) + roundoff * largest
-        budget = Budget(full_like(x, error), zeros_like(x), k_acc * u_acc * terms[key].abs())
+        budget = Budget(full_like(x, error), partial(zeros_like, x), k_acc * u_acc * terms[key].abs())
         yield from Comparison(key, actual, x, kernel.row_map(key, sample), budget, note=_NOTE).violations()
 
 
