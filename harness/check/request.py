@@ -71,7 +71,7 @@ class Profile:
 PROFILES: Mapping[str, Profile] = {
     "quick": Profile({"interpret": 0, "eager": 0, "gpu": 0}, Allowance(150, 10), Reach(4096, 0, 0, 1.0, 2.0)),
     "standard": Profile(
-        {"interpret": 2, "eager": 50, "gpu": 100}, Allowance(400, 30), Reach(65_536, 8192, 4096, 1.2, 3.0)
+        {"interpret": 2, "eager": 50, "gpu": 100}, Allowance(400, 30), Reach(65_536, 8192, 4096, 0.6, 2.0)
     ),
     "thorough": Profile(
         {"interpret": 100, "eager": 1000, "gpu": 2000}, Allowance(2000, 120), Reach(131_072, 131_072, 65_536, 1.2, 30.0)
