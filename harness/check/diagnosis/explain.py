@@ -11,7 +11,7 @@ from packproof.harness.check.diagnosis.diagnose import SLACK_HINT, diagnose
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.diagnosis.missing_declaration import missing_declaration
 from packproof.harness.check.diagnosis.reduction import NO_REDUCTION, reduction_line
-from packproof.harness.check.diagnosis.rows import unwritten_rows, unwritten_rows_line, wrong_rows_lines
+from packproof.harness.check.diagnosis.rows import UnwrittenRows, unwritten_rows, unwritten_rows_line, wrong_rows_lines
 from packproof.harness.check.diagnosis.ties import tie_hint
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.report.maps import Evidence
@@ -73,7 +73,7 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     if cause in explained:
         return FailureExplanation(cause, (f"the same fault as in {explained[cause]}",))
     evidence, lines = _measured(failure)
-    rows_lines = _unwritten_lines(case, violation, unwritten, unwritten_alone)
+    rows_lines = _unwritten_lines(violation, unwritten, unwritten_alone)
     is_written = not rows_lines
     if is_written and evidence:
         rows_lines = wrong_rows_lines(violation, evidence.rows, case.n_tokens + case.slack)
@@ -95,10 +95,9 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
 
 
 def _unwritten_lines(
-    case: Case,
     violation: Violation,
-    unwritten: Mapping[TensorKey, Sequence[int]],
-    unwritten_alone: Mapping[TensorKey, Sequence[int]],
+    unwritten: Mapping[TensorKey, UnwrittenRows],
+    unwritten_alone: Mapping[TensorKey, UnwrittenRows],
 ) -> list[str]:
     """A line with the rows of the wrong tensor that were never written; empty without such rows.
 
@@ -107,9 +106,9 @@ def _unwritten_lines(
     """
     tensor, j = violation.tensor, violation.sequence
     if tensor and tensor in unwritten:
-        return [unwritten_rows_line(tensor, unwritten[tensor], case.n_tokens + case.slack)]
+        return [unwritten_rows_line(tensor, unwritten[tensor])]
     if tensor and tensor in unwritten_alone:
-        line = unwritten_rows_line(tensor, unwritten_alone[tensor], case.lengths[j])
+        line = unwritten_rows_line(tensor, unwritten_alone[tensor])
         return [f"with sequence {j} alone, {line}"]
     return []
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +32,17 @@ def wrong_rows(comparisons: Sequence[Comparison], scores: Sequence[Tensor]) -> t
     return tuple(sorted(rows))
 
 
-def unwritten_rows(kernel: KernelUnderTest, sample: Sample, violation: Violation) -> dict[TensorKey, tuple[int, ...]]:
+class UnwrittenRows(NamedTuple):
+    """The rows of a tensor that were never written."""
+
+    numbers: tuple[int, ...]
+    n_rows: int
+    """Of the whole tensor."""
+    kind: str
+    """What has a row: "token", "sequence" or "shared" (`role`)."""
+
+
+def unwritten_rows(kernel: KernelUnderTest, sample: Sample, violation: Violation) -> dict[TensorKey, UnwrittenRows]:
     """The rows of outputs and gradients that keep what fresh memory holds, of each tensor with such rows.
 
     Rows of a tensor without tokens count too. Empty if the violation is not of a tensor.
@@ -43,8 +54,12 @@ def unwritten_rows(kernel: KernelUnderTest, sample: Sample, violation: Violation
         guarded = kernel.run(sample, guard=True)
     except (KernelFault, Refusal):
         return {}
-    rows = {key: _poisoned_rows(x, plain[key]) for key, x in guarded.items() if x.dim() and x.numel()}
-    return {key: numbers for key, numbers in rows.items() if numbers}
+    rows = {
+        key: UnwrittenRows(_poisoned_rows(x, plain[key]), len(x), role(sample.axes[key.name]))
+        for key, x in guarded.items()
+        if x.dim() and x.numel()
+    }
+    return {key: unwritten for key, unwritten in rows.items() if unwritten.numbers}
 
 
 def _poisoned_rows(guarded: Tensor, plain: Tensor) -> tuple[int, ...]:
@@ -61,8 +76,23 @@ def wrong_rows_lines(violation: Violation, wrong: Sequence[int], n_rows: int) ->
     return [f"{violation.tensor} is wrong in {rows_text(wrong, n_rows)}"] if wrong and is_of_this_run else []
 
 
-def unwritten_rows_line(tensor: TensorKey, unwritten: Sequence[int], n_rows: int) -> str:
-    return f"{tensor} was never written in {rows_text(unwritten, n_rows)}: it holds what its memory held before"
+def unwritten_rows_line(tensor: TensorKey, unwritten: UnwrittenRows) -> str:
+    numbers, n_rows, kind = unwritten
+    rows = (
+        rows_text(numbers, n_rows)
+        if kind == "token"
+        else _numbers_text("sequence" if kind == "sequence" else "row", numbers)
+    )
+    return f"{tensor} was never written in {rows}: it holds what its memory held before"
+
+
+def _numbers_text(noun: str, numbers: Sequence[int]) -> str:
+    shown = [
+        *map(str, numbers[:_MAX_RUNS]),
+        *([f"{len(numbers) - _MAX_RUNS} more"] if len(numbers) > _MAX_RUNS else []),
+    ]
+    text = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {text}"
 
 
 def rows_text(rows: Sequence[int], n_rows: int) -> str:

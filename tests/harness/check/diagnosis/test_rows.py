@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from packproof.harness.check.diagnosis.explain import SmallestFailure, explain
-from packproof.harness.check.diagnosis.rows import rows_text, unwritten_rows
+from packproof.harness.check.diagnosis.rows import UnwrittenRows, rows_text, unwritten_rows, unwritten_rows_line
 from packproof.harness.process.execution.execute import InProcess
 from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.case import Case
@@ -35,9 +35,25 @@ def test_rows_are_named_with_the_multiple_beside_them(rows: list[int], n_rows: i
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_row_that_keeps_its_fill_was_never_written(dtype: str) -> None:
     case = Case((4, 7), dtype, (("d", 3),))
-    for kernel, rows in ((unwritten_row, {TensorKey("y"): (10,)}), (correct, {})):
+    unwritten = UnwrittenRows((10,), 11, "token")
+    for kernel, rows in ((unwritten_row, {TensorKey("y"): unwritten}), (correct, {})):
         subject = KernelUnderTest(RUNNING_SUM, InProcess(kernel), Promises())
         assert unwritten_rows(subject, subject.sample(case), Violation(TensorKey("x", "gradient"))) == rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        (UnwrittenRows((64,), 65, "token"), "row 64 of the pack, from a multiple of 64 on"),
+        (UnwrittenRows((17,), 34, "sequence"), "sequence 17"),
+        (UnwrittenRows((1, 3, 5, 7, 9), 34, "sequence"), "sequences 1, 3, 5 and 2 more"),
+        (UnwrittenRows((2,), 4, "shared"), "row 2"),
+    ],
+)
+def test_unwritten_rows_of_states_and_of_shared_tensors_are_named_too(rows: UnwrittenRows, text: str) -> None:
+    """A pack has more sequences than tokens where many are empty."""
+    line = unwritten_rows_line(TensorKey("final_states"), rows)
+    assert line == f"final_states was never written in {text}: it holds what its memory held before"
 
 
 def test_a_pack_without_rows_has_no_unwritten_ones() -> None:
