@@ -1,9 +1,11 @@
-"""Packages with lazy names: a name is imported at its first use, so that importing the package costs nothing."""
+"""What is computed when it is first asked for: the names of packages, so that importing these costs nothing, and values."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 
 class LazyPackage(ModuleType):
@@ -41,3 +43,24 @@ def export(package: ModuleType, names: Mapping[str, tuple[str, ...]], kind: type
     """
     vars(package)["_homes"] = {name: module for module, module_names in names.items() for name in module_names}
     package.__class__ = kind
+
+
+class Deferred(Generic[T]):
+    """A value that is computed when it is first asked for.
+
+    make: computes it.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make: Callable[[], T] | None = make
+        self._values: list[T] = []
+
+    def __call__(self) -> T:
+        if self._make is not None:
+            self._values.append(self._make())
+            self._make = None  # what it was computed from need not be kept
+        return self._values[0]
+
+    @property
+    def is_computed(self) -> bool:
+        return self._make is None

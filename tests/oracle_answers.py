@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from packproof.properties.bounds.deferred import Deferred
+from packproof.base.lazy import Deferred
 from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, with_promises
 from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.sample import Sample

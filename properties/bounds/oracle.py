@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.base.lazy import Deferred
 from packproof.base.light_torch import vector_jacobian_product
 from packproof.base.machine import lacks_host_memory, limited_to_free_memory
 from packproof.base.stopwatch import span
@@ -22,7 +23,6 @@ from packproof.properties.bounds.budget import (
     saved_output_roundoff,
     saved_output_underflow,
 )
-from packproof.properties.bounds.deferred import Deferred
 from packproof.properties.bounds.drawn_roundings import (
     COPIES,
     COPIES_OF_LARGE_STATES,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from packproof.base.axes import role
-from packproof.properties.bounds.deferred import Deferred
+from packproof.base.lazy import Deferred
 from packproof.properties.bounds.oracle import OracleAnswer, with_promises
 from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.sample import Sample

@@ -1,0 +1,72 @@
+"""The command line of the backtest: `packproof backtest`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from packproof.cli.ending import SUCCESS
+from packproof.cli.usage import default_device
+
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="entries; default: all in scope")]
+
+
+def backtest(
+    ids: _Ids = None,
+    *,
+    clones: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="a clone of each project: owner+name, bare or not")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
+    shard: Annotated[str, typer.Option(metavar="I/N", help="the Ith of N parts of the entries")] = "1/1",
+    seconds: Annotated[float, typer.Option(help="limit of one check; an entry has two", min=1)] = 600.0,
+    results: Annotated[
+        str | None, typer.Option(metavar="FILE", help="add each outcome to this file; those in it are not run again")
+    ] = None,
+    merge: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="outcomes of other runs; may be repeated")
+    ] = None,
+    page: Annotated[str | None, typer.Option(metavar="FILE", help="write the Markdown page")] = None,
+    swapped: Annotated[bool, typer.Option(help="exchange parent and fix: nothing may be detected then")] = False,
+    list_entries: Annotated[bool, typer.Option("--list", help="list the entries, and run nothing")] = False,
+) -> int:
+    """Check the kernels of public projects at the commit before a fix and at the fix.
+
+    Each commit is imported in a process of its own, out of a clone. At the parent a property should fail that holds at
+    the fix. The entries, and the rule by which they were selected, are in packproof.proof.backtest.
+
+    \b
+    packproof backtest --list
+    packproof backtest fla-b67113b4 --clones ~/clones --device cuda
+    packproof backtest --clones ~/clones --shard 2/8 --results part2.jsonl
+    packproof backtest --merge part1.jsonl --merge part2.jsonl --page docs/backtest.md
+    """
+    from packproof.base.errors import UsageError  # noqa: PLC0415
+    from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
+    from packproof.proof import backtest as tests  # noqa: PLC0415
+
+    chosen = tests.selected(tuple(ids or ()), shard)
+    if list_entries:
+        for case in chosen:
+            typer.echo(f"{case.entry.id:<28} {case.entry.symbol or case.entry.path}: {case.entry.fault}")
+        return SUCCESS
+    file, page_file = (
+        Path(writable_path(path, option)) if path else None
+        for path, option in ((results, "--results"), (page, "--page"))
+    )
+    outcomes = {**tests.merged(map(Path, merge or ())), **(tests.read_outcomes(file) if file else {})}
+    remaining = [] if merge and not clones else [case for case in chosen if case.entry.id not in outcomes]
+    if remaining and clones is None:
+        raise UsageError("--clones is missing: the folder with a clone of each project")
+    if remaining:
+        folder, selected_device = tests.Clones(Path(str(clones))), device or default_device()
+        for outcome in tests.run_cases(remaining, folder, selected_device, seconds=seconds, swapped=swapped):
+            typer.echo(tests.line(outcome))
+            outcomes[outcome.id] = outcome
+            if file:
+                tests.append_outcome(file, outcome)
+    all_cases = list(tests.cases().values())
+    typer.echo(tests.summary(all_cases, outcomes))
+    if page_file:
+        replace_text(page_file, tests.as_markdown(all_cases, outcomes))
+    return SUCCESS

@@ -1,0 +1,55 @@
+"""What packproof says of a fix: it speaks at the parent, and is silent at the fix."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from packproof.proof.backtest.commit_check import CommitCheck, FailedCell
+
+Fate = Literal["detected", "another reason", "missed", "cannot be asked", "not run"]
+
+
+@dataclass(frozen=True)
+class FixOutcome:
+    """One entry: its parent and its fix."""
+
+    id: str
+    fate: Fate
+    """ "detected": a property fails at the parent that holds at the fix. Nothing but the fix differs, hence it is the
+    cause. "another reason": all that fails at the parent fails at the fix, too. "missed": nothing fails at the parent.
+    "cannot be asked": no op, convention or language of packproof's fits, or the commit could not be imported. "not
+    run": this machine lacks the device."""
+    reason: str = ""
+    """Why it could not be asked or run."""
+    parent: CommitCheck | None = None
+    fix: CommitCheck | None = None
+
+    @property
+    def speaking(self) -> tuple[FailedCell, ...]:
+        """What failed at the parent alone."""
+        if self.parent is None or self.fix is None:
+            return ()
+        remaining = {cell.key for cell in self.fix.failed}
+        return tuple(cell for cell in self.parent.failed if cell.key not in remaining)
+
+    @property
+    def at_fix(self) -> tuple[FailedCell, ...]:
+        """What still fails at the fix: another fault, or a false alarm. Each has to be explained."""
+        return self.fix.failed if self.fix else ()
+
+
+def compare_commits(name: str, parent: CommitCheck, fix: CommitCheck) -> FixOutcome:
+    """The outcome of the checks of both commits."""
+    outcome = FixOutcome(name, "missed", "", parent, fix)
+    for label, trial in (("parent", parent), ("fix", fix)):
+        if not trial.was_asked:
+            last_line = next((line for line in reversed(trial.text.splitlines()) if line.strip()), "no output")
+            return replace(outcome, fate="cannot be asked", reason=f"at the {label}: {last_line.strip()[:300]}")
+    if outcome.speaking:
+        return replace(outcome, fate="detected")
+    return replace(outcome, fate="another reason") if parent.failed else outcome
+
+
+def counts(outcomes: Sequence[FixOutcome]) -> dict[str, int]:
+    """How many entries have each fate."""
+    return {fate: sum(o.fate == fate for o in outcomes) for fate in Fate.__args__}  # type: ignore[attr-defined]

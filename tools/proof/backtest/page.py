@@ -1,0 +1,114 @@
+"""The backtest as text: a line for each entry, a summary, and a page with the misses first."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from packproof.base.environment import environment
+from packproof.proof.backtest.entries import Candidate
+from packproof.proof.backtest.outcome import FixOutcome, counts
+from packproof.version import __version__
+
+_ORDER = ("missed", "another reason", "cannot be asked", "not run", "detected")
+_MEANING = {
+    "missed": "Nothing failed at the parent.",
+    "another reason": "What failed at the parent fails at the fix, too.",
+    "cannot be asked": "No op, convention or language of packproof's fits, or the commit could not be imported.",
+    "not run": "",
+    "detected": "A property fails at the parent and holds at the fix.",
+}
+
+
+def line(outcome: FixOutcome) -> str:
+    """One entry on the terminal."""
+    seconds = sum(trial.seconds for trial in (outcome.parent, outcome.fix) if trial)
+    cells = ", ".join(dict.fromkeys(f"{c.law} {c.tensor}".strip() for c in outcome.speaking))
+    about = cells or outcome.reason or ", ".join(dict.fromkeys(c.law for c in outcome.at_fix))
+    at_fix = f"; at the fix {len(outcome.at_fix)} still fail" if outcome.at_fix else ""
+    return f"{outcome.id:<28} {outcome.fate:<15} {seconds:6.0f} s  {about}{at_fix}"
+
+
+def summary(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> str:
+    """The counts, of entries in scope that packproof claims, and of those that a later version shall claim."""
+    claimed = [case for case in cases if case.in_scope and not case.entry.later]
+    later = [case for case in cases if case.in_scope and case.entry.later]
+    return "\n".join(
+        f"{label}: {_counted(members, outcomes)}"
+        for label, members in (("in scope", claimed), ("later", later))
+        if members
+    )
+
+
+def _counted(cases: Iterable[Candidate], outcomes: Mapping[str, FixOutcome]) -> str:
+    having = [outcomes[case.entry.id] for case in cases if case.entry.id in outcomes]
+    number = counts(having)
+    ran = len(having) - number["not run"]
+    parts = ", ".join(f"{n} {fate}" for fate, n in number.items() if n and fate != "detected")
+    return f"{number['detected']} of {ran} detected" + (f"; {parts}" if parts else "")
+
+
+def as_markdown(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> str:
+    """The page."""
+    machine = environment("cpu")
+    lines = [
+        "# The backtest",
+        "",
+        "How many of the field's own fixes would packproof have detected? At the commit before a fix it should speak, "
+        "at the fix it should be silent. The entries were selected by a [rule](../tools/proof/backtest/RULE.md) that "
+        "was written before the run, and so was what is in scope.",
+        "",
+        f"By `packproof backtest` with packproof {__version__}, torch {machine.torch}, triton {machine.triton}.",
+        "",
+        *summary(cases, outcomes).splitlines(),
+        "",
+        "| project | candidates | in scope | detected | missed | another reason | cannot be asked | not run |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        *_project_rows(cases, outcomes),
+        "",
+    ]
+    for fate in _ORDER:
+        members = [case for case in cases if case.in_scope and _fate(case, outcomes) == fate]
+        if members:
+            lines += [f"## {fate.capitalize()}: {len(members)}", "", *([_MEANING[fate], ""] if _MEANING[fate] else [])]
+            lines += ["| fix | report | fault | what packproof says |", "| --- | --- | --- | --- |"]
+            lines += [_row(case, outcomes.get(case.entry.id)) for case in members] + [""]
+    lines += ["## Out of scope", "", "| fix | reason |", "| --- | --- |"]
+    lines += [f"| {_commit(case)} | {_cell(case.entry.reason)} |" for case in cases if not case.in_scope]
+    return "\n".join(lines) + "\n"
+
+
+def _project_rows(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> list[str]:
+    rows = []
+    for project in dict.fromkeys(case.project for case in cases):
+        candidates = [case for case in cases if case.project == project]
+        in_scope = [case for case in candidates if case.in_scope]
+        fates = [_fate(case, outcomes) for case in in_scope]
+        numbers = (fates.count(fate) for fate in ("detected", "missed", "another reason", "cannot be asked", "not run"))
+        rows.append(f"| {project} | {len(candidates)} | {len(in_scope)} | {' | '.join(map(str, numbers))} |")
+    return rows
+
+
+def _fate(case: Candidate, outcomes: Mapping[str, FixOutcome]) -> str:
+    outcome = outcomes.get(case.entry.id)
+    return outcome.fate if outcome else "not run"
+
+
+def _row(case: Candidate, outcome: FixOutcome | None) -> str:
+    report = (
+        case.entry.report and f"[{case.entry.report}](https://github.com/{case.entry.report.replace('#', '/issues/')})"
+    )
+    verdict = _verdict_text(outcome) if outcome else ""
+    return f"| {_commit(case)} | {report} | {_cell(case.entry.fault)} | {_cell(verdict)} |"
+
+
+def _verdict_text(outcome: FixOutcome) -> str:
+    cells = [f"{c.law} {c.tensor} at {list(c.lengths)}" for c in outcome.speaking[:3]]
+    still = [f"at the fix still: {c.law} {c.tensor}" for c in outcome.at_fix[:2]]
+    return "; ".join([*([outcome.reason] if outcome.reason else []), *cells, *still])
+
+
+def _commit(case: Candidate) -> str:
+    url = f"https://github.com/{case.project}/commit/{case.entry.fix}"
+    return f"[{case.entry.id}]({url})"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())

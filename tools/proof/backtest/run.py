@@ -1,0 +1,75 @@
+"""Runs the backtest, so that a stopped run goes on where it ended, and shards of several machines can be merged."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from packproof.base.errors import UsageError
+from packproof.base.records import from_row, to_row
+from packproof.proof.backtest.commit_check import check_commit
+from packproof.proof.backtest.commits import Clones
+from packproof.proof.backtest.entries import Candidate
+from packproof.proof.backtest.outcome import FixOutcome, compare_commits
+
+
+def run_cases(
+    cases: Iterable[Candidate], clones: Clones, device: str, *, seconds: float, swapped: bool
+) -> Iterator[FixOutcome]:
+    """The outcome of each case.
+
+    device: cpu or cuda; questions that need a GPU are not run on cpu.
+    seconds: for each of an entry's two checks.
+    swapped: exchange parent and fix; then nothing may be detected.
+    """
+    for case in cases:
+        yield run_case(case, clones, device, seconds=seconds, swapped=swapped)
+
+
+def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, swapped: bool = False) -> FixOutcome:
+    """Check the parent and the fix of one entry."""
+    entry, question = case.entry, case.question
+    if question is None or case.checkout is None:
+        return FixOutcome(entry.id, "cannot be asked", "no question was written for it")
+    if question.later:
+        return FixOutcome(entry.id, "cannot be asked", question.later)
+    if question.device == "cuda" and device == "cpu":
+        return FixOutcome(entry.id, "not run", "it needs a GPU")
+    repository = clones.git_directory(case.project)
+    commits = (entry.fix, entry.parent) if swapped else (entry.parent, entry.fix)
+    before, after = (
+        check_commit(repository, commit, case.checkout, question, seconds=seconds, device=device) for commit in commits
+    )
+    return compare_commits(entry.id, before, after)
+
+
+def read_outcomes(file: Path) -> dict[str, FixOutcome]:
+    """The outcomes in a file of earlier runs, by id; {} if there is none. A line cut off at its end is left out."""
+    if not file.exists():
+        return {}
+    outcomes = {}
+    for line in file.read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # the run was stopped while it wrote this line
+        outcome = from_row(FixOutcome, row)
+        outcomes[outcome.id] = outcome
+    return outcomes
+
+
+def append_outcome(file: Path, outcome: FixOutcome) -> None:
+    """Add an outcome to the file."""
+    with file.open("a") as lines:
+        lines.write(json.dumps(to_row(outcome)) + "\n")
+
+
+def merged(files: Iterable[Path]) -> dict[str, FixOutcome]:
+    """The outcomes of several runs; of an entry that several have, one that was run. Raises UsageError for no file."""
+    together: dict[str, FixOutcome] = {}
+    for file in files:
+        if not file.exists():
+            raise UsageError(f"{file}: there is no such file; packproof backtest --results writes one")
+        for name, outcome in read_outcomes(file).items():
+            if name not in together or together[name].fate == "not run":
+                together[name] = outcome
+    return together
