@@ -1,4 +1,4 @@
-"""What is computed when it is first asked for: the names of packages, so that importing these costs nothing, and values."""
+"""What is computed when it is first asked for: names of packages, so that importing these costs nothing, and values."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
