@@ -22,7 +22,7 @@ from triton.runtime import JITFunction
 from triton.runtime import interpreter as shipped
 
 from packproof.base.errors import PackproofError
-from packproof.interpreter import arguments, floats, libdevice, operators, scan, types
+from packproof.interpreter import arguments, floats, libdevice, operators, scan, stand_in_gpu, types
 from packproof.interpreter.batch import rewrite
 from packproof.interpreter.patch import replace
 from packproof.interpreter.tuning import choose_configurations
@@ -98,6 +98,7 @@ def _repair() -> None:
     replace(shipped.GridExecutor, "_init_args_hst", _init_args_in_place)
     replace(shipped.GridExecutor, "_restore_args_dev", _skip_copy_back)
     choose_configurations()
+    stand_in_gpu.repair()
     replace(shipped.InterpretedFunction, "rewrite", rewrite.record_source)
     # debug: device_assert fires. No overflow checks: hashes and random numbers wrap on purpose
     builder = shipped.interpreter_builder
