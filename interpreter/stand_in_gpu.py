@@ -4,6 +4,7 @@ The answers are those of an H100. A grid of another size computes the same.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +34,8 @@ def repair() -> None:
     replace(torch.cuda, "get_device_properties", _of_stand_in(PROPERTIES))
     replace(torch.cuda, "get_device_capability", _of_stand_in((PROPERTIES.major, PROPERTIES.minor)))
     replace(torch.cuda, "get_device_name", _of_stand_in(PROPERTIES.name))
+    if not hasattr(torch.cpu, "device"):
+        torch.cpu.device = nullcontext  # type: ignore[attr-defined]  # for `getattr(torch, device.type).device(index)`
 
 
 def _select_no_device(original: Callable[..., Any]) -> Callable[..., Any]:
