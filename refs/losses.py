@@ -193,6 +193,38 @@ def kl_divergence(logits: Tensor, other_logits: Tensor, *, cu_seqlens: Tensor) -
     return _with_slack((logp.exp() * (logp - logq)).sum(-1), logits)
 
 
+@checked_call
+def multi_token_cross_entropy(
+    logits: Tensor, labels: Tensor, *, cu_seqlens: Tensor, ignore_index: int = -100
+) -> Tensor:
+    """The cross entropy of each head of a multi-token prediction, summed over the tokens of the pack that count.
+
+    Head k, from 1, of a token predicts the k-th token after it in its sequence (Gloeckle et al. 2024, equation 2;
+    DeepSeek-AI 2024, DeepSeek-V3, equation 24). The last k tokens of a sequence do not count for head k. For means,
+    divide by the labels that count, as `shifted_labels` has them: each head has fewer.
+
+    logits: (t, h, nv) in fp64, fp32, bf16 or fp16, of h heads.
+    labels: int32 or int64 (t,), the ids of the tokens, or ignore_index.
+    cu_seqlens: int32 or int64 (s + 1,).
+
+    Returns (h,), in fp32 or fp64. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.refs import multi_token_cross_entropy
+    >>> ids = torch.tensor([0, 1, 2, 3, 0])
+    >>> multi_token_cross_entropy(torch.zeros(5, 2, 4), ids, cu_seqlens=torch.tensor([0, 2, 5]))  # 3 and 1 times log 4
+    tensor([4.1589, 1.3863])
+    """
+    checked = checked_arguments(signatures.MULTI_TOKEN_CROSS_ENTROPY, locals())
+    y = labels
+    sums = []
+    for head in checked["logits"].unbind(1):
+        y = shifted_labels(y, cu_seqlens, shift=True, ignore_index=ignore_index)
+        of_head = {**checked, "logits": head, "labels": y, "shift": False}
+        sums.append(_losses_of_logits(signatures.MULTI_TOKEN_CROSS_ENTROPY, of_head)[0].sum())
+    return torch.stack(sums) if sums else to_compute_dtype(logits)[:0].sum((0, 2))
+
+
 def shifted_labels(labels: Tensor, cu_seqlens: Tensor, *, shift: bool, ignore_index: int) -> Tensor:
     """The label of each token of the sequences, ignore_index where it does not count."""
     ends, n = cu_seqlens.long(), int(cu_seqlens[-1])

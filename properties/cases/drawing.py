@@ -160,6 +160,8 @@ def _draw_integers(op: Op, case: Case, name: str, sizes: Mapping[str, int], opti
             integers[~values.tokens_that_count(case.lengths, case.slack, g, case.seed)] = ignored_label(options)
     elif distribution == "mask":
         integers = values.tokens_that_count(case.lengths, case.slack, g, case.seed).long()
+    elif distribution == "split":
+        integers = values.splits(case.lengths, g, case.seed)
     elif name in (op.pool or ())[:1] and op.slots_of_tokens:
         integers = _draw_slots(case, name, sizes[axis], of_tokens=True)
     else:
