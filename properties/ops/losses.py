@@ -63,13 +63,11 @@ MULTI_TOKEN_CROSS_ENTROPY = op_of_signature(
     causal=False,  # a head reads a later label
 )
 
-_RESPONSES: dict[str, Any] = {
-    "draws": {**dict.fromkeys(("logprobs", "old_logprobs", "ref_logprobs"), "unit"), "mask": "mask"},
-    "sizes": ({},),
-    "causal": False,
-}
+_LOGPROBS = {**dict.fromkeys(("logprobs", "ref_logprobs"), "logprob"), "mask": "mask"}
+_RESPONSES: dict[str, Any] = {"sizes": ({},), "causal": False}
 _POLICY: dict[str, Any] = {
     **_RESPONSES,
+    "draws": {**_LOGPROBS, "old_logprobs": "logprob"},
     "options": {"clip_low": (0.2, 0.1), "clip_high": (0.2, 0.28), "beta": (0.0, 0.04)},
     "counted": "mask",
 }
@@ -85,8 +83,9 @@ POLICY_LOSS_SEQUENCES = op_of_signature(
 DPO_LOSS = op_of_signature(
     signatures.DPO_LOSS,
     reference=refs.dpo_loss,
+    draws={**_LOGPROBS, "chosen_lengths": "split"},
     options={"beta": (0.1, 0.5), "label_smoothing": (0.0, 0.1)},
-    **{**_RESPONSES, "draws": {"logprobs": "unit", "ref_logprobs": "unit", "mask": "mask", "chosen_lengths": "split"}},
+    **_RESPONSES,
 )
 
 _EXPERTS: dict[str, Any] = {

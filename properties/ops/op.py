@@ -17,7 +17,7 @@ from packproof.properties.ops.flops import CountFlops
 from packproof.properties.ops.reductions import ignored_label
 
 _DRAW_KINDS = (
-    *("normal", "gate", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign"),
+    *("normal", "gate", "decay", "step", "unit", "logprob", "direction", "share", "log rate", "distinct", "sign"),
     *("position", "slot", "accepted", "once", "split", "label", "id", "mask"),
 )
 _INTEGERS = ("position", "slot", "accepted", "once", "split", "label", "id", "mask")
@@ -90,6 +90,7 @@ class Op:
     - "step": a positive time step;
     - "step|o": the same; if option `o` is set, values before softplus;
     - "unit": in [-1, 1], such as cosines;
+    - "logprob": log-probabilities (t,), in [-2, 0]; to -2000 for some tokens that a mask leaves out;
     - "direction": vectors of length about 1 along the last axis;
     - "direction|o": the same; if option `o` is set, of any length;
     - "share": between 0 and 1, some of them 0, 1 or 2;

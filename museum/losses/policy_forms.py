@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from packproof import refs
 from packproof.base.errors import copy_signature_of
-from packproof.museum.losses import sum_by_sequence
-from packproof.museum.vocabulary_forms import kernel_in_form, split
+from packproof.museum.losses.vocabulary import sum_by_sequence
+from packproof.museum.losses.vocabulary_forms import kernel_in_form, split
 
 FORMS = ("vectorised", "by_sequence", "own_backward")
 
@@ -89,7 +89,7 @@ class Responses:
         return distance.exp() - 1 - distance if form == "own_backward" else distance.expm1() - distance
 
 
-def _losses(
+def token_losses(
     form: str, responses: Responses, advantages: Tensor, ref_logprobs: Tensor | None, sequence_ratio: bool,
     clip_low: float, clip_high: float, beta: float,
 ) -> Tensor:  # fmt: skip
@@ -116,7 +116,7 @@ def policy_loss(
 ) -> Tensor:  # fmt: skip
     """Op `policy_loss`."""
     responses = Responses(logprobs, old_logprobs, mask, cu_seqlens)
-    losses = _losses(form, responses, advantages, ref_logprobs, **options)
+    losses = token_losses(form, responses, advantages, ref_logprobs, **options)
     total = _sums(form, losses, cu_seqlens).sum() if form == "by_sequence" else losses.sum()
     return total / responses.lengths.sum().clamp(min=1)
 
@@ -128,7 +128,7 @@ def policy_loss_sequences(
 ) -> Tensor:  # fmt: skip
     """Op `policy_loss_sequences`; in one form the weight of each token comes before the sum."""
     responses = Responses(logprobs, old_logprobs, mask, cu_seqlens)
-    losses = _losses(form, responses, advantages, ref_logprobs, **options)
+    losses = token_losses(form, responses, advantages, ref_logprobs, **options)
     lengths = responses.lengths.clamp(min=1) if length_norm else torch.ones_like(responses.lengths)
     n = (responses.lengths > 0).sum().clamp(min=1)
     if form == "vectorised":

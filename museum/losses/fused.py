@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from packproof.museum.losses import logits_and_targets
+from packproof.museum.losses.vocabulary import logits_and_targets
 
 VOCABULARY_BLOCK = 16
 

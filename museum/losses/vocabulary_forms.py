@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from packproof import refs
 from packproof.base.errors import copy_signature_of
-from packproof.museum.losses import cut, logits_and_targets, sum_by_sequence
+from packproof.museum.losses.vocabulary import cut, logits_and_targets, sum_by_sequence
 
 FORMS = ("log_softmax", "online", "saved_lse", "chunked")
 VOCABULARY_BLOCK, ROWS = 4, 5

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.base.errors import copy_signature_of
-from packproof.museum.vocabulary_forms import LSE, kernel_in_form, split
+from packproof.museum.losses.vocabulary_forms import LSE, kernel_in_form, split
 
 FORMS = ("scattered", "by_sequence", "one_hot")
 _LSE = {"scattered": LSE["log_softmax"], "by_sequence": LSE["saved_lse"], "one_hot": LSE["chunked"]}
