@@ -39,7 +39,14 @@ if TYPE_CHECKING:
         simple_gla_chunked,
         simple_gla_step,
     )
-    from packproof.refs.losses import (
+    from packproof.refs.losses.policy import dpo_loss, policy_loss, policy_loss_sequences
+    from packproof.refs.losses.router import (
+        router_balance_loss_pack,
+        router_balance_loss_sequences,
+        router_load,
+        router_z_loss,
+    )
+    from packproof.refs.losses.vocabulary import (
         cross_entropy,
         cross_entropy_sequences,
         cross_entropy_sum,
@@ -66,7 +73,6 @@ if TYPE_CHECKING:
         seq_idx_from_cu_seqlens,
         unpack,
     )
-    from packproof.refs.policy_losses import dpo_loss, policy_loss, policy_loss_sequences
     from packproof.refs.pools import (
         cache_write,
         causal_conv1d_update,
@@ -77,12 +83,6 @@ if TYPE_CHECKING:
     )
     from packproof.refs.recurrence import join_sequences, over_time, split_sequences
     from packproof.refs.rotary import rope, rope_qk
-    from packproof.refs.router_losses import (
-        router_balance_loss_pack,
-        router_balance_loss_sequences,
-        router_load,
-        router_z_loss,
-    )
     from packproof.refs.scan import selective_scan, selective_scan_associative, selective_scan_step
     from packproof.refs.segsum import segsum, segsum_unstable
     from packproof.refs.ssd import ssd, ssd_chunked, ssd_quadratic, ssd_step
@@ -227,7 +227,7 @@ export(
             "simple_gla_chunked",
             "simple_gla_step",
         ),
-        "packproof.refs.losses": (
+        "packproof.refs.losses.vocabulary": (
             "cross_entropy",
             "cross_entropy_sequences",
             "cross_entropy_sum",
@@ -260,7 +260,7 @@ export(
             "seq_idx_from_cu_seqlens",
             "unpack",
         ),
-        "packproof.refs.policy_losses": (
+        "packproof.refs.losses.policy": (
             "dpo_loss",
             "policy_loss",
             "policy_loss_sequences",
@@ -282,7 +282,7 @@ export(
             "rope",
             "rope_qk",
         ),
-        "packproof.refs.router_losses": (
+        "packproof.refs.losses.router": (
             "router_balance_loss_pack",
             "router_balance_loss_sequences",
             "router_load",

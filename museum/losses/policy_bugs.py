@@ -79,7 +79,7 @@ def rejected_after_the_longest_chosen(
     row = torch.arange(len(pairs.gain), device=mask.device)
     longest = chosen_lengths.long().amax() if len(chosen_lengths) else 0
     is_chosen = row - cu_seqlens.long()[:-1][pairs.seq_idx] < longest
-    h = sum_by_sequence(torch.where(is_chosen, beta, -beta) * pairs.gain, cu_seqlens)
+    h = sum_by_sequence(beta * torch.where(is_chosen, pairs.gain, -pairs.gain), cu_seqlens)
     return -(1 - label_smoothing) * functional.logsigmoid(h) - label_smoothing * functional.logsigmoid(-h)
 
 

@@ -159,7 +159,7 @@ def dpo_loss(
         return (1 - label_smoothing) * losses[0] + label_smoothing * losses[1]
     row = torch.arange(len(pairs.gain), device=mask.device)
     is_chosen = row - cu_seqlens.long()[:-1][pairs.seq_idx] < chosen_lengths.long()[pairs.seq_idx]
-    h = sum_by_sequence(torch.where(is_chosen, beta, -beta) * pairs.gain, cu_seqlens)
+    h = sum_by_sequence(beta * torch.where(is_chosen, pairs.gain, -pairs.gain), cu_seqlens)
     return -(1 - label_smoothing) * functional.logsigmoid(h) - label_smoothing * functional.logsigmoid(-h)
 
 

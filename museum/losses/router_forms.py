@@ -64,7 +64,7 @@ def router_balance_loss_pack(
         return x.shape[1] * torch.dot(counts / n, p @ f)
     sums = torch.where(counts[:, None] > 0, p, 0)
     parts = [sums] if form == "scattered" else split(sums, cu_seqlens)
-    return x.shape[1] * (f * sum((part.sum(0) for part in parts), 0 * f) / n).sum()
+    return x.shape[1] * (f * sum((part.sum(0) for part in parts), p[:0].sum(0)) / n).sum()
 
 
 @copy_signature_of(refs.router_balance_loss_sequences, form="")
@@ -106,7 +106,7 @@ def router_z_loss(form: str, logits: Tensor, mask: Tensor | None, cu_seqlens: Te
         return torch.dot(counts, lse**2) / n
     losses = torch.where(counts > 0, lse * lse, 0)
     if form == "by_sequence":
-        return sum((part.sum() / n for part in split(losses, cu_seqlens)), 0 * losses.sum())
+        return sum((part.sum() / n for part in split(losses, cu_seqlens)), losses[:0].sum())
     return losses.sum() / n
 
 

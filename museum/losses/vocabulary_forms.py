@@ -97,7 +97,7 @@ def _total(x: Tensor, cu_seqlens: Tensor, form: str) -> Tensor:
     if form == "saved_lse":
         return sum_by_sequence(x, cu_seqlens).sum()
     parts = [x] if form == "log_softmax" else torch.split(x, ROWS) if form == "chunked" else split(x, cu_seqlens)
-    return sum((part.sum() for part in parts), x.new_zeros(()))
+    return sum((part.sum() for part in parts), x[:0].sum())
 
 
 def split(x: Tensor, cu_seqlens: Tensor) -> list[Tensor]:

@@ -7,7 +7,7 @@ from packproof import refs
 from packproof.base import signatures
 from packproof.properties.ops.op import Op
 from packproof.properties.ops.signature_op import op_of_signature
-from packproof.refs.losses import tokens_that_count
+from packproof.refs.losses.vocabulary import tokens_that_count
 
 _VOCABULARY: dict[str, Any] = {
     "sizes": ({"nv": 5}, {"nv": 3}, {"nv": 130}, {"nv": 8}),

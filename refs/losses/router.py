@@ -21,7 +21,7 @@ from packproof.base import signatures
 from packproof.base.arguments import whole_number
 from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.signatures import Signature
-from packproof.refs.policy_losses import tokens_in_mask
+from packproof.refs.losses.policy import tokens_in_mask
 from packproof.refs.recurrence import checked_arguments, sequence_slices, to_compute_dtype
 
 
