@@ -22,7 +22,7 @@ def pack_as_one_response(cu_seqlens: Tensor, mask: Tensor, length_norm: bool, **
 
 @copy_signature_of(refs.policy_loss_sequences)
 def empty_responses_in_the_mean(cu_seqlens: Tensor, mask: Tensor, **others: Any) -> Tensor:
-    """The mean over sequences is divided by all rows of the batch, those of which no token counts too."""
+    """The mean over sequences is divided by all rows of the batch, also empty ones."""
     loss = policy_loss_sequences(form="vectorised", mask=mask, cu_seqlens=cu_seqlens, **others)  # type: ignore[call-arg]
     counts = sum_by_sequence(mask[: int(cu_seqlens[-1])], cu_seqlens) > 0
     return loss * counts.sum() / max(len(counts), 1)

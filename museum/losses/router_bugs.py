@@ -32,7 +32,7 @@ def load_not_divided_by_the_choices(top: int, **others: Any) -> Tensor:
 
 @copy_signature_of(refs.router_z_loss)
 def tokens_of_padding_count(**arguments: Any) -> Tensor:
-    """The router has no mask: tokens that do not count are in the mean."""
+    """The router has no mask: uncounted tokens are in the mean."""
     return refs.router_z_loss(**{**arguments, "mask": None})
 
 

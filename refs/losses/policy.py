@@ -39,12 +39,12 @@ def policy_loss(
     beta: float = 0.0,
     sequence_ratio: bool = False,
 ) -> Tensor:
-    """The mean over the tokens of the pack that count (DAPO, Yu et al. 2025, equation 8); 0 where none does.
+    """The mean over the counted tokens of the pack (DAPO, Yu et al. 2025, equation 8); 0 without one.
 
     logprobs: (t,) in fp64, fp32, bf16 or fp16.
     old_logprobs, ref_logprobs: (t,), in the dtype of logprobs or fp32. They have no gradient.
     advantages: (s,), one for each response, in the dtype of logprobs or fp32. They have no gradient.
-    mask: int32 or int64 (t,), 1 for a token that counts and 0 for one of a prompt.
+    mask: int32 or int64 (t,), 1 for a counted token, 0 for one of a prompt.
     cu_seqlens: int32 or int64 (s + 1,).
     clip_low, clip_high: ε_low and ε_high.
     beta: β; without ref_logprobs there is no second term.
@@ -81,7 +81,7 @@ def policy_loss_sequences(
 
     length_norm: False for the mean over responses of the sum over their tokens (Dr. GRPO, Liu et al. 2025).
 
-    The other arguments are those of `policy_loss`. A response of which no token counts is left out. Returns (), in fp32
+    The other arguments are as in `policy_loss`. A response of which no token counts is left out. Returns (), in fp32
     or fp64. Raises ArgumentError and LayoutError.
 
     >>> import torch
@@ -117,7 +117,7 @@ def dpo_loss(
 
     logprobs: (t,) in fp64, fp32, bf16 or fp16.
     ref_logprobs: (t,), in the dtype of logprobs or fp32. They have no gradient.
-    mask: int32 or int64 (t,), 1 for a token that counts and 0 for one of a prompt.
+    mask: int32 or int64 (t,), 1 for a counted token, 0 for one of a prompt.
     chosen_lengths: int32 or int64 (s,), the tokens of each pair that belong to the chosen response and its prompt.
     cu_seqlens: int32 or int64 (s + 1,), the offsets of the pairs.
     beta: β.

@@ -30,7 +30,7 @@ def router_load(logits: Tensor, mask: Tensor | None = None, *, cu_seqlens: Tenso
     """How many tokens of the pack choose each expert. It has no gradient.
 
     logits: (t, e) in fp64, fp32, bf16 or fp16.
-    mask: int32 or int64 (t,), 1 for a token that counts and 0 for one that does not. None: all tokens count.
+    mask: int32 or int64 (t,), 1 for a counted token, 0 for any other. None: all tokens count.
     cu_seqlens: int32 or int64 (s + 1,).
     top: K, the choices of a token.
 
@@ -50,11 +50,11 @@ def router_load(logits: Tensor, mask: Tensor | None = None, *, cu_seqlens: Tenso
 def router_balance_loss_pack(
     logits: Tensor, load: Tensor, mask: Tensor | None = None, *, cu_seqlens: Tensor, scores: str = "softmax"
 ) -> Tensor:
-    """The balance loss of the whole pack, E Σ f_i P_i, with P of all tokens of the pack that count; 0 where none does.
+    """The balance loss of the whole pack, E Σ f_i P_i, with P of all tokens of the pack that count; 0 without one.
 
     load: (e,), f, in the dtype of logits or fp32: `router_load` / (K tokens), of this pack or of a global batch.
 
-    The other arguments are those of `router_load`. Returns (), in fp32 or fp64. Raises ArgumentError and LayoutError.
+    The other arguments are as in `router_load`. Returns (), in fp32 or fp64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import router_balance_loss_pack
@@ -71,9 +71,9 @@ def router_balance_loss_pack(
 def router_balance_loss_sequences(
     logits: Tensor, mask: Tensor | None = None, *, cu_seqlens: Tensor, top: int = 2, scores: str = "softmax"
 ) -> Tensor:
-    """The balance loss of each sequence, E Σ f_i P_i with f and P of its own tokens that count; 0 where none does.
+    """The balance loss of each sequence, E Σ f_i P_i with f and P of its own counted tokens; 0 without one.
 
-    Its arguments are those of `router_load`. Returns (s,), in fp32 or fp64. Raises ArgumentError and LayoutError.
+    Its arguments are as in `router_load`. Returns (s,), in fp32 or fp64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import router_balance_loss_sequences
@@ -93,9 +93,9 @@ def router_balance_loss_sequences(
 
 @checked_call
 def router_z_loss(logits: Tensor, mask: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:
-    """The mean of lse(logits)² over the tokens of the pack that count; 0 where none does.
+    """The mean of lse(logits)² over the counted tokens of the pack; 0 without one.
 
-    Its arguments are those of `router_load`. Returns (), in fp32 or fp64. Raises ArgumentError and LayoutError.
+    Its arguments are as in `router_load`. Returns (), in fp32 or fp64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import router_z_loss
@@ -107,7 +107,7 @@ def router_z_loss(logits: Tensor, mask: Tensor | None = None, *, cu_seqlens: Ten
 
 
 def _counted_rows(signature: Signature, checked: dict[str, object], rows: slice | None = None) -> Tensor:
-    """The logits of the tokens that count, of the pack or of some rows, in the dtype of the computation."""
+    """The logits of counted tokens, of the pack or of some rows, in the dtype of the computation."""
     logits, mask, cu_seqlens = checked["logits"], checked.get("mask"), checked["cu_seqlens"]
     assert isinstance(logits, Tensor)
     assert isinstance(cu_seqlens, Tensor)

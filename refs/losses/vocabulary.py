@@ -37,7 +37,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> Tensor:
-    """The mean of the cross entropy over the tokens of the pack that count; 0 where none does.
+    """The mean of the cross entropy over the counted tokens of the pack; 0 without one.
 
     logits: (t, nv) in fp64, fp32, bf16 or fp16.
     labels: int32 or int64 (t,), from 0 to nv - 1, or ignore_index.
@@ -66,9 +66,9 @@ def cross_entropy_sum(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> Tensor:
-    """The sum of the cross entropy over the tokens of the pack that count.
+    """The sum of the cross entropy over the counted tokens of the pack.
 
-    Its arguments are those of `cross_entropy`. Returns (), in fp32 or fp64. Raises ArgumentError and LayoutError.
+    Its arguments are as in `cross_entropy`. Returns (), in fp32 or fp64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import cross_entropy_sum
@@ -90,9 +90,9 @@ def cross_entropy_sequences(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> Tensor:
-    """The mean of the cross entropy over the tokens of each sequence that count; 0 where none does.
+    """The mean of the cross entropy over the tokens of each sequence that count; 0 without one.
 
-    Its arguments are those of `cross_entropy`. Returns (s,), in fp32 or fp64. Raises ArgumentError and LayoutError.
+    Its arguments are as in `cross_entropy`. Returns (s,), in fp32 or fp64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import cross_entropy_sequences
@@ -123,7 +123,7 @@ def linear_cross_entropy(
     x: (t, d) in fp64, fp32, bf16 or fp16.
     weight: (nv, d), in x's dtype.
 
-    The other arguments are those of `cross_entropy`. Returns (), in fp32 or fp64. Raises ArgumentError and LayoutError.
+    The other arguments are as in `cross_entropy`. Returns (), in fp32 or fp64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import linear_cross_entropy
@@ -148,7 +148,7 @@ def token_logprobs(
 ) -> Tensor:
     """log p(label) of each token, 0 where the token does not count and in slack.
 
-    Its arguments are those of `cross_entropy`. Returns (t,), in fp32 or fp64. Raises ArgumentError and LayoutError.
+    Its arguments are as in `cross_entropy`. Returns (t,), in fp32 or fp64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import token_logprobs
@@ -197,7 +197,7 @@ def kl_divergence(logits: Tensor, other_logits: Tensor, *, cu_seqlens: Tensor) -
 def multi_token_cross_entropy(
     logits: Tensor, labels: Tensor, *, cu_seqlens: Tensor, ignore_index: int = -100
 ) -> Tensor:
-    """The cross entropy of each head of a multi-token prediction, summed over the tokens of the pack that count.
+    """The cross entropy of each head of a multi-token prediction, summed over the counted tokens of the pack.
 
     Head k, from 1, of a token predicts the k-th token after it in its sequence (Gloeckle et al. 2024, equation 2;
     DeepSeek-AI 2024, DeepSeek-V3, equation 24). The last k tokens of a sequence do not count for head k. For means,
