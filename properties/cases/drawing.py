@@ -138,6 +138,7 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
 
 _IN_ANY_REGIME: Mapping[str, Callable[[tuple[int, ...], torch.Generator], Tensor]] = {
     "distinct": values.distinct_values,
+    "choice": lambda size, g: values.distinct_values(size, g) / 32,
     "sign": lambda size, g: 1.0 - 2.0 * torch.randint(2, size, generator=g),
     "unit": lambda size, g: 2 * torch.rand(size, generator=g, dtype=torch.float64) - 1,
 }
@@ -235,7 +236,7 @@ def _cancel_token_pairs(op: Op, inputs: dict[str, Tensor], axes: Mapping[str, Ax
     if case.regime != "cancelling" or not inputs:
         return
     name = next(iter(inputs))
-    if op.draws.get(name) == "distinct":
+    if op.draws.get(name) in ("distinct", "choice"):
         return
     x = inputs[name].clone()
     pairs = x.shape[0] // 2

@@ -93,7 +93,7 @@ _EXPERTS: dict[str, Any] = {
     "model_sizes": ({"e": 256},),
     "causal": False,
 }
-_CHOICES: dict[str, Any] = {"options": {"top": (2, 1)}, "draws": {"logits": "distinct", "mask": "mask"}}
+_CHOICES: dict[str, Any] = {"options": {"top": (2, 1)}, "draws": {"logits": "choice", "mask": "mask"}}
 _ROUTER_LOAD = op_of_signature(
     signatures.ROUTER_LOAD,
     reference=refs.router_load,
@@ -106,7 +106,7 @@ ROUTER_LOAD = replace(_ROUTER_LOAD, constants=frozenset(_ROUTER_LOAD.inputs))  #
 ROUTER_BALANCE_LOSS_PACK = op_of_signature(
     signatures.ROUTER_BALANCE_LOSS_PACK,
     reference=refs.router_balance_loss_pack,
-    draws={"load": "share", "mask": "mask"},
+    draws={"logits": "choice", "load": "share", "mask": "mask"},
     reductions={"loss": "mean over tokens"},
     counted="mask",
     **_EXPERTS,

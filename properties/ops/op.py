@@ -17,7 +17,8 @@ from packproof.properties.ops.flops import CountFlops
 from packproof.properties.ops.reductions import ignored_label
 
 _DRAW_KINDS = (
-    *("normal", "gate", "decay", "step", "unit", "logprob", "direction", "share", "log rate", "distinct", "sign"),
+    *("normal", "gate", "decay", "step", "unit", "logprob", "direction", "share", "log rate", "distinct"),
+    *("choice", "sign"),
     *("position", "slot", "accepted", "once", "split", "label", "id", "mask"),
 )
 _INTEGERS = ("position", "slot", "accepted", "once", "split", "label", "id", "mask")
@@ -97,6 +98,7 @@ class Op:
     - "share|o": the same; if option `o` is set, values before sigmoid;
     - "log rate": the logarithm of a decay's size;
     - "distinct": no two equal rows, in any dtype, for ops with a choice among rows: a tie has two correct gradients;
+    - "choice": the same in [-8, 8], such as logits of a router;
     - "sign": 1 or -1;
     - "position|m": integers (s,), the first row of each sequence in tables along axis m, or below 0; constants;
     - "slot|c": integers, a slot for each sequence (s,) or for each token (t,), or -1; constants;
