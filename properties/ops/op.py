@@ -17,8 +17,8 @@ from packproof.properties.ops.flops import CountFlops
 from packproof.properties.ops.reductions import ignored_label
 
 _DRAW_KINDS = (
-    *("normal", "gate", "decay", "step", "unit", "logprob", "direction", "share", "log rate", "distinct"),
-    *("choice", "sign"),
+    *("normal", "gate", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign"),
+    *("choice", "logprob"),
     *("position", "slot", "accepted", "once", "split", "label", "id", "mask"),
 )
 _INTEGERS = ("position", "slot", "accepted", "once", "split", "label", "id", "mask")
