@@ -15,4 +15,4 @@ def _linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor, ignore_inde
     return widened(cut_loss(x, weight, labels.long(), ignore_index=ignore_index, filter_eps=None))
 
 
-linear_cross_entropy = adapt_loss(_linear_cross_entropy, "linear_cross_entropy")
+linear_cross_entropy = adapt_loss(_linear_cross_entropy, "linear_cross_entropy", dtypes=("bfloat16", "float16"))

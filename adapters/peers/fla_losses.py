@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from packproof.adapters.peers.labels import adapt_loss, widened
-from packproof.properties.declarations import Promises
 
 
 def _cross_entropy(
@@ -47,4 +46,4 @@ def _kl_divergence(logits: Tensor, other_logits: Tensor) -> Tensor:
 cross_entropy = adapt_loss(_cross_entropy, "cross_entropy")
 token_logprobs = adapt_loss(_token_logprobs, "token_logprobs")
 linear_cross_entropy = adapt_loss(_linear_cross_entropy, "linear_cross_entropy")
-kl_divergence = adapt_loss(_kl_divergence, "kl_divergence", gradients=False, promises=Promises(compute="operand"))
+kl_divergence = adapt_loss(_kl_divergence, "kl_divergence", gradients=False)
