@@ -12,7 +12,6 @@ for fp64 log-probabilities, and return that dtype. ℓ is what `token_logprobs` 
 """
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from torch.nn import functional
 from packproof.base import signatures
 from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.signatures import Signature
+from packproof.refs.losses.checks import finite_number, tokens_in_mask
 from packproof.refs.recurrence import SOFTPLUS_LINEAR, checked_arguments, sequence_slices, to_compute_dtype
 
 
@@ -145,23 +145,6 @@ def dpo_loss(
         h = beta * (gains[rows][:n].sum() - gains[rows][n:].sum())
         losses.append((1 - smoothing) * _minus_log_sigmoid(h) + smoothing * _minus_log_sigmoid(-h))
     return torch.stack(losses) if losses else gains[:0]
-
-
-def finite_number(signature: Signature, name: str, value: Any) -> float:
-    """The value of an option. Raises ArgumentError unless it is a finite number, 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
-        raise ArgumentError(f"{signature.op}: {name} is {value!r} but a finite number, 0 or more, was expected")
-    return float(value)
-
-
-def tokens_in_mask(signature: Signature, mask: Tensor, n: int) -> Tensor:
-    """Whether each of the first n tokens counts. Raises ArgumentError for a value other than 0 and 1."""
-    others = mask[:n][(mask[:n] != 0) & (mask[:n] != 1)]
-    if len(others):
-        raise ArgumentError(
-            f"{signature.op}: mask has {int(others[0])} but 1 was expected for a token that counts, 0 for any other"
-        )
-    return mask[:n] == 1
 
 
 def _tokens(signature: Signature, checked: Mapping[str, Any], *names: str) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,6 +14,9 @@ its sequences. But f has no gradient, and the loss is linear in P. So `router_ba
 this pack or of a global batch, and is a mean over tokens, and `router_load` counts what f is made of, a sum.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -21,7 +24,7 @@ from packproof.base import signatures
 from packproof.base.arguments import whole_number
 from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.signatures import Signature
-from packproof.refs.losses.policy import tokens_in_mask
+from packproof.refs.losses.checks import tokens_in_mask
 from packproof.refs.recurrence import checked_arguments, sequence_slices, to_compute_dtype
 
 
@@ -106,15 +109,12 @@ def router_z_loss(logits: Tensor, mask: Tensor | None = None, *, cu_seqlens: Ten
     return x.logsumexp(-1).square().sum() / max(len(x), 1)
 
 
-def _counted_rows(signature: Signature, checked: dict[str, object], rows: slice | None = None) -> Tensor:
+def _counted_rows(signature: Signature, checked: Mapping[str, Any], rows: slice | None = None) -> Tensor:
     """The logits of counted tokens, of the pack or of some rows, in the dtype of the computation."""
-    logits, mask, cu_seqlens = checked["logits"], checked.get("mask"), checked["cu_seqlens"]
-    assert isinstance(logits, Tensor)
-    assert isinstance(cu_seqlens, Tensor)
-    n = int(cu_seqlens[-1])
+    n, mask = int(checked["cu_seqlens"][-1]), checked["mask"]
     rows = slice(0, n) if rows is None else rows
-    x = to_compute_dtype(logits[rows])
-    return x[tokens_in_mask(signature, mask, n)[rows]] if isinstance(mask, Tensor) else x
+    x = to_compute_dtype(checked["logits"][rows])
+    return x if mask is None else x[tokens_in_mask(signature, mask, n)[rows]]
 
 
 def _choices(signature: Signature, x: Tensor, top: int) -> Tensor:

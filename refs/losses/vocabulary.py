@@ -14,7 +14,6 @@ the last token of a sequence does not count. All compute in fp32, in fp64 for fp
 
 from collections.abc import Mapping
 from itertools import pairwise
-from math import isfinite
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from torch import Tensor
 from packproof.base import signatures
 from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.signatures import Signature
+from packproof.refs.losses.checks import finite_number
 from packproof.refs.recurrence import checked_arguments, to_compute_dtype
 
 
@@ -250,7 +250,9 @@ def _token_losses(signature: Signature, arguments: Mapping[str, Any]) -> tuple[T
 def _losses_of_logits(signature: Signature, checked: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """The cross entropy of each token of the sequences, 0 where it does not count, and whether it counts."""
     logits, cu_seqlens, ignore_index = checked["logits"], checked["cu_seqlens"], checked["ignore_index"]
-    smoothing, z_loss = (_weight(signature, name, checked.get(name, 0.0)) for name in ("label_smoothing", "z_loss"))
+    smoothing, z_loss = (
+        finite_number(signature, name, checked.get(name, 0.0)) for name in ("label_smoothing", "z_loss")
+    )
     y = shifted_labels(checked["labels"], cu_seqlens, shift=checked["shift"], ignore_index=ignore_index)
     counts = y != ignore_index
     _check_labels(signature, y[counts], logits.shape[-1])
@@ -268,13 +270,6 @@ def _log_softmax(logits: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 def _with_slack(y: Tensor, logits: Tensor) -> Tensor:
     return torch.cat([y, y.new_zeros(len(logits) - len(y))])
-
-
-def _weight(signature: Signature, name: str, value: Any) -> float:
-    """A weight of a term. Raises ArgumentError unless it is a finite number from 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
-        raise ArgumentError(f"{signature.op}: {name} is {value!r} but a finite number, 0 or more, was expected")
-    return float(value)
 
 
 def _check_labels(signature: Signature, labels: Tensor, n: int) -> None:
