@@ -37,6 +37,7 @@ _AXIS_NOUNS = {
     "c": "slot",
     "a": "draft",
     "nv": "vocabulary entry",
+    "e": "expert",
 }
 _TOKENS = Axis("t", "t", 0)
 _EXCERPT_OFFSETS = 8

@@ -323,6 +323,61 @@ KL_DIVERGENCE = Signature(
     fixed=frozenset({"kl"}),
 )
 
+_RESPONSES = {"logprobs": "t", "old_logprobs": "t", "advantages": "s", "mask": "t", "ref_logprobs": "t?"}
+POLICY_LOSS = Signature(
+    op="policy_loss",
+    inputs=_RESPONSES,
+    outputs={"loss": ""},
+    options={"sequence_ratio": _FLAG},
+    fixed=frozenset({"loss"}),
+    tables=frozenset({"old_logprobs", "advantages", "ref_logprobs"}),
+    integers=frozenset({"mask"}),
+)
+POLICY_LOSS_SEQUENCES = replace(
+    POLICY_LOSS, op="policy_loss_sequences", options={**POLICY_LOSS.options, "length_norm": (True, False)}
+)
+DPO_LOSS = Signature(
+    op="dpo_loss",
+    inputs={"logprobs": "t", "ref_logprobs": "t", "mask": "t", "chosen_lengths": "s"},
+    outputs={"losses": "s"},
+    fixed=frozenset({"losses"}),
+    tables=frozenset({"ref_logprobs"}),
+    integers=frozenset({"mask", "chosen_lengths"}),
+)
+MULTI_TOKEN_CROSS_ENTROPY = Signature(
+    op="multi_token_cross_entropy",
+    inputs={"logits": "t h nv", "labels": "t"},
+    outputs={"losses": "h"},
+    fixed=frozenset({"losses"}),
+    integers=_LABELS,
+)
+ROUTER_LOAD = Signature(
+    op="router_load", inputs={"logits": "t e", "mask": "t?"}, outputs={"load": "e"}, fixed=frozenset({"load"}),
+    integers=frozenset({"mask"}),
+)  # fmt: skip
+_SCORES = {"scores": ("softmax", "sigmoid")}
+ROUTER_BALANCE_LOSS_PACK = Signature(
+    op="router_balance_loss_pack",
+    inputs={"logits": "t e", "load": "e", "mask": "t?"},
+    outputs={"loss": ""},
+    options=_SCORES,
+    fixed=frozenset({"loss"}),
+    tables=frozenset({"load"}),
+    integers=frozenset({"mask"}),
+)
+ROUTER_BALANCE_LOSS_SEQUENCES = Signature(
+    op="router_balance_loss_sequences",
+    inputs={"logits": "t e", "mask": "t?"},
+    outputs={"losses": "s"},
+    options=_SCORES,
+    fixed=frozenset({"losses"}),
+    integers=frozenset({"mask"}),
+)
+ROUTER_Z_LOSS = Signature(
+    op="router_z_loss", inputs={"logits": "t e", "mask": "t?"}, outputs={"loss": ""}, fixed=frozenset({"loss"}),
+    integers=frozenset({"mask"}),
+)  # fmt: skip
+
 SIGNATURES: Mapping[str, Signature] = {
     signature.op: signature
     for signature in (
@@ -332,6 +387,8 @@ SIGNATURES: Mapping[str, Signature] = {
         *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
         CACHE_WRITE,
         *(CROSS_ENTROPY, CROSS_ENTROPY_SUM, CROSS_ENTROPY_SEQUENCES, LINEAR_CROSS_ENTROPY),
-        *(TOKEN_LOGPROBS, TOKEN_ENTROPY, KL_DIVERGENCE),
+        *(TOKEN_LOGPROBS, TOKEN_ENTROPY, KL_DIVERGENCE, MULTI_TOKEN_CROSS_ENTROPY),
+        *(POLICY_LOSS, POLICY_LOSS_SEQUENCES, DPO_LOSS),
+        *(ROUTER_LOAD, ROUTER_BALANCE_LOSS_PACK, ROUTER_BALANCE_LOSS_SEQUENCES, ROUTER_Z_LOSS),
     )
 }

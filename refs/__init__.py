@@ -39,12 +39,20 @@ if TYPE_CHECKING:
         simple_gla_chunked,
         simple_gla_step,
     )
-    from packproof.refs.losses import (
+    from packproof.refs.losses.policy import dpo_loss, policy_loss, policy_loss_sequences
+    from packproof.refs.losses.router import (
+        router_balance_loss_pack,
+        router_balance_loss_sequences,
+        router_load,
+        router_z_loss,
+    )
+    from packproof.refs.losses.vocabulary import (
         cross_entropy,
         cross_entropy_sequences,
         cross_entropy_sum,
         kl_divergence,
         linear_cross_entropy,
+        multi_token_cross_entropy,
         token_entropy,
         token_logprobs,
     )
@@ -103,6 +111,7 @@ __all__ = [
     "delta_rule_chunked",
     "delta_rule_step",
     "dequantize_fp8",
+    "dpo_loss",
     "gated_delta_rule",
     "gated_delta_rule_chunked",
     "gated_delta_rule_step",
@@ -120,6 +129,7 @@ __all__ = [
     "linear_attention_chunked",
     "linear_attention_step",
     "linear_cross_entropy",
+    "multi_token_cross_entropy",
     "over_time",
     "pack",
     "pack_best_fit",
@@ -128,6 +138,8 @@ __all__ = [
     "pack_with_split",
     "packs_of",
     "padding_rate",
+    "policy_loss",
+    "policy_loss_sequences",
     "position_ids_from_cu_seqlens",
     "quantize_fp8",
     "random_signs",
@@ -138,6 +150,10 @@ __all__ = [
     "rope_hadamard",
     "rope_qk",
     "round_fp8",
+    "router_balance_loss_pack",
+    "router_balance_loss_sequences",
+    "router_load",
+    "router_z_loss",
     "segsum",
     "segsum_unstable",
     "selective_scan",
@@ -211,12 +227,13 @@ export(
             "simple_gla_chunked",
             "simple_gla_step",
         ),
-        "packproof.refs.losses": (
+        "packproof.refs.losses.vocabulary": (
             "cross_entropy",
             "cross_entropy_sequences",
             "cross_entropy_sum",
             "kl_divergence",
             "linear_cross_entropy",
+            "multi_token_cross_entropy",
             "token_entropy",
             "token_logprobs",
         ),
@@ -243,6 +260,11 @@ export(
             "seq_idx_from_cu_seqlens",
             "unpack",
         ),
+        "packproof.refs.losses.policy": (
+            "dpo_loss",
+            "policy_loss",
+            "policy_loss_sequences",
+        ),
         "packproof.refs.pools": (
             "cache_write",
             "causal_conv1d_update",
@@ -259,6 +281,12 @@ export(
         "packproof.refs.rotary": (
             "rope",
             "rope_qk",
+        ),
+        "packproof.refs.losses.router": (
+            "router_balance_loss_pack",
+            "router_balance_loss_sequences",
+            "router_load",
+            "router_z_loss",
         ),
         "packproof.refs.scan": (
             "selective_scan",

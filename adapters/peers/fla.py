@@ -1,6 +1,6 @@
 """flash-linear-attention: its short convolution, its rotary embedding, and simple_gla as an SSD.
 
-`fla_linear` has its linear attention and delta rules.
+`fla_linear` has its linear attention and delta rules, `fla_losses` its losses.
 """
 
 from typing import Any
@@ -24,11 +24,13 @@ from packproof.adapters.peers.fla_linear import (
     simple_gla,
     simple_gla_recurrent,
 )
+from packproof.adapters.peers.fla_losses import cross_entropy, kl_divergence, linear_cross_entropy, token_logprobs
 from packproof.adapters.peers.start_positions import with_nonnegative_starts
 from packproof.properties.declarations import Promises, kernel
 
 __all__ = [
     "causal_conv1d",
+    "cross_entropy",
     "delta_rule",
     "delta_rule_recurrent",
     "gated_delta_rule",
@@ -37,8 +39,10 @@ __all__ = [
     "kda_recurrent",
     "kda_update",
     "kda_verify",
+    "kl_divergence",
     "linear_attention",
     "linear_attention_recurrent",
+    "linear_cross_entropy",
     "retention",
     "retention_recurrent",
     "rope",
@@ -46,6 +50,7 @@ __all__ = [
     "simple_gla",
     "simple_gla_recurrent",
     "ssd",
+    "token_logprobs",
 ]
 
 

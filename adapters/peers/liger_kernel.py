@@ -1,10 +1,11 @@
-"""liger-kernel: its rotary embedding of whole heads. It has no packing argument and overwrites its inputs."""
+"""liger-kernel: its rotary embedding of whole heads, and its losses. None has a packing argument, most overwrite."""
 
 import torch
 from torch import Tensor
 
 from packproof.adapters import Batched, once, seq_idx
 from packproof.adapters.metadata import positions
+from packproof.adapters.peers.labels import adapt_loss, widened
 from packproof.adapters.peers.start_positions import with_nonnegative_starts
 from packproof.properties.declarations import Promises, kernel
 
@@ -46,3 +47,43 @@ def _packed_output(y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
     if y.requires_grad:
         y.register_hook(torch.clone)  # type: ignore[no-untyped-call]
     return y
+
+
+def _cross_entropy(
+    logits: Tensor, labels: Tensor, ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0
+) -> Tensor:
+    """The mean over rows. The losses of rows are stored in the dtype of the logits, and so is their sum.
+
+    The kernel overwrites the logits with their gradient. So its time includes a copy.
+    """
+    from liger_kernel.transformers.functional import liger_cross_entropy  # noqa: PLC0415
+
+    options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing, "lse_square_scale": z_loss}
+    return widened(liger_cross_entropy(logits.clone(), labels.long(), **options))
+
+
+def _token_logprobs(logits: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
+    """The same without a reduction, negated."""
+    from liger_kernel.transformers.functional import liger_cross_entropy  # noqa: PLC0415
+
+    return -widened(liger_cross_entropy(logits.clone(), labels.long(), ignore_index=ignore_index, reduction="none"))
+
+
+def _linear_cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> Tensor:
+    """The mean over rows, of a projection in chunks of them; both gradients are computed in the forward pass."""
+    from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy  # noqa: PLC0415
+
+    options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing, "lse_square_scale": z_loss}
+    return widened(liger_fused_linear_cross_entropy(x, weight, labels.long(), **options))
+
+
+cross_entropy = adapt_loss(_cross_entropy, "cross_entropy", promises=Promises(compute="operand"))
+token_logprobs = adapt_loss(_token_logprobs, "token_logprobs", promises=Promises(compute="operand"))
+linear_cross_entropy = adapt_loss(_linear_cross_entropy, "linear_cross_entropy")

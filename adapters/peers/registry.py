@@ -94,6 +94,15 @@ _FLASH = ("flash-attn",)
 _TORCH = ("torch",)
 _TRANSFORMERS = ("transformers",)
 
+_CROSS_ENTROPIES = ("cross_entropy", "token_logprobs", "linear_cross_entropy")
+_LOSSES = (
+    ("liger_kernel", "liger_kernel", ("liger-kernel",), "all", _CROSS_ENTROPIES),
+    ("fla", "fla", _FLA, "all", (*_CROSS_ENTROPIES, "kl_divergence")),
+    ("cut_cross_entropy", "cut_cross_entropy", ("cut-cross-entropy",), "all", ("linear_cross_entropy",)),
+    ("quack", "quack", ("quack-kernels",), "nothing", _CROSS_ENTROPIES),
+    ("transformer_engine", "transformer_engine", ("transformer-engine",), "nothing", _CROSS_ENTROPIES[:2]),
+)
+
 PEERS: Mapping[str, Peer] = {
     peer.name: peer
     for peer in (
@@ -138,6 +147,11 @@ PEERS: Mapping[str, Peer] = {
         Peer("flash_attn:attention", "attention", "flash_attn.flash_attn_interface", _FLASH),
         Peer("flash_attn_4:attention", "attention", "flash_attn.cute", ("flash-attn-4",)),
         Peer("liger_kernel:rope_qk", "rope_qk", "liger_kernel", ("liger-kernel",), cpu="all"),
+        *(
+            Peer(f"{package}:{op}", op, module, distributions, cpu=cpu)
+            for package, module, distributions, cpu, ops in _LOSSES
+            for op in ops
+        ),
         Peer("torch:varlen_attn", "attention", "torch.nn.attention.varlen", _TORCH),
         Peer("torch:flex_attention", "attention", "torch.nn.attention.flex_attention", _TORCH, cpu="forward"),
         Peer("torch:jagged_sdpa", "attention", "torch.nested", _TORCH, cpu="all"),

@@ -123,17 +123,34 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
             x = torch.expm1(x.clamp(min=_LEAST_STRONG_STEP if case.regime == STRONG_GATES else 1e-3)).log()
             if case.regime == "wide" and tokens:
                 x = values.with_large_steps(x, g)
-    elif distribution == "distinct":
-        x = values.distinct_values(size, g)
-    elif distribution == "sign":
-        x = 1.0 - 2.0 * torch.randint(2, size, generator=g)
-    elif distribution == "unit":
-        x = 2 * torch.rand(size, generator=g, dtype=torch.float64) - 1
+    elif distribution == "logprob":
+        x = -2 * torch.rand(size, generator=g, dtype=torch.float64)
+        if case.regime == "wide":  # what a mask leaves out may be anything: a ratio of probabilities overflows
+            x = torch.where(_tokens_in_masks(op, case), x, 1000 * x)
+    elif distribution in _IN_ANY_REGIME:
+        x = _IN_ANY_REGIME[distribution](size, g)
     else:
         x = torch.randn(size, generator=g, dtype=torch.float64)
         if case.regime == "wide" and name == next(iter(op.inputs)):
             x = x * values.wide_factors(size, g, case.dtype)
     return x.to(dtype_of(op, name, case.dtype, case.float32, case.narrow))
+
+
+_IN_ANY_REGIME: Mapping[str, Callable[[tuple[int, ...], torch.Generator], Tensor]] = {
+    "distinct": values.distinct_values,
+    "choice": lambda size, g: values.distinct_values(size, g) / 32,
+    "sign": lambda size, g: 1.0 - 2.0 * torch.randint(2, size, generator=g),
+    "unit": lambda size, g: 2 * torch.rand(size, generator=g, dtype=torch.float64) - 1,
+}
+
+
+def _tokens_in_masks(op: Op, case: Case) -> Tensor:
+    """Whether each row counts by every mask of the op that the call has."""
+    rows = torch.ones(case.n_tokens + case.slack, dtype=torch.bool)
+    for name in op.integers_drawn("mask"):
+        if name in case.present or not parse(op.inputs[name]).optional:
+            rows &= values.tokens_that_count(case.lengths, case.slack, _generator(case, name), case.seed)
+    return rows
 
 
 def _draw_decay(
@@ -160,6 +177,8 @@ def _draw_integers(op: Op, case: Case, name: str, sizes: Mapping[str, int], opti
             integers[~values.tokens_that_count(case.lengths, case.slack, g, case.seed)] = ignored_label(options)
     elif distribution == "mask":
         integers = values.tokens_that_count(case.lengths, case.slack, g, case.seed).long()
+    elif distribution == "split":
+        integers = values.splits(case.lengths, g, case.seed)
     elif name in (op.pool or ())[:1] and op.slots_of_tokens:
         integers = _draw_slots(case, name, sizes[axis], of_tokens=True)
     else:
@@ -217,7 +236,7 @@ def _cancel_token_pairs(op: Op, inputs: dict[str, Tensor], axes: Mapping[str, Ax
     if case.regime != "cancelling" or not inputs:
         return
     name = next(iter(inputs))
-    if op.draws.get(name) == "distinct":
+    if op.draws.get(name) in ("distinct", "choice"):
         return
     x = inputs[name].clone()
     pairs = x.shape[0] // 2

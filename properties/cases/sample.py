@@ -142,13 +142,24 @@ class Sample(PackedTensors):
         new_lengths = (*old_lengths[:j], n, *old_lengths[j + 1 :])
         lengths = self.lengths if keys and not single_packing else new_lengths
         key_lengths = self.key_lengths if single_packing or not keys else new_lengths
-        changed = dataclasses.replace(
-            self._merge_tensors(replacement, resize), lengths=lengths, key_lengths=key_lengths
-        ).with_shares_of(self)
+        changed = (
+            dataclasses.replace(self._merge_tensors(replacement, resize), lengths=lengths, key_lengths=key_lengths)
+            ._with_splits_inside()
+            .with_shares_of(self)
+        )
         if not self.op.slots_of_tokens or lengths == self.lengths:
             return changed
         new_slots = [*self.slots[: min(start + n, end)], *[-1] * (n - end + start), *self.slots[end:]]
         return changed.in_slots(new_slots)
+
+    def _with_splits_inside(self) -> "Sample":
+        """The sample without a boundary past the end of its sequence."""
+        splits = {
+            n: x.minimum(x.new_tensor(self.lengths))
+            for n, x in self.inputs.items()
+            if n in self.op.integers_drawn("split")
+        }
+        return dataclasses.replace(self, inputs={**self.inputs, **splits}) if splits else self
 
     def followed_by(self, lengths: Sequence[int], slack: int) -> "Sample":
         """The pack followed by more sequences, then more slack rows, all zeros and without slots in a pool.

@@ -154,3 +154,14 @@ def tokens_that_count(lengths: Sequence[int], slack: int, g: torch.Generator, se
     elif pattern == 3:
         counts[-1:] = True
     return torch.cat([counts, counts.new_zeros(slack)])
+
+
+def splits(lengths: Sequence[int], g: torch.Generator, seed: int) -> Tensor:
+    """How many tokens of each sequence lie before a boundary inside of it, by the seed: half of them; all or none; any
+    number with the other seeds.
+    """
+    n, pattern = torch.tensor(lengths, dtype=torch.int64), seed % 4
+    if pattern == 0:
+        return n // 2
+    part = torch.rand(len(lengths), generator=g)
+    return n * (part < 0.5) if pattern == 2 else (part * (n + 1)).long()

@@ -18,10 +18,10 @@ from packproof.properties.bounds import (
 )
 from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.ops import flops
+from packproof.properties.ops.losses import LOSSES
 from packproof.properties.ops.op import Op
 from packproof.properties.ops.pool_ops import op_on_drafts, op_on_pool
 from packproof.properties.ops.signature_op import op_of_signature
-from packproof.refs.losses import tokens_that_count
 
 
 def _chunk_roundings(make: Callable[..., Any], head: str, heads: tuple[str, ...]) -> Roundings:
@@ -309,50 +309,6 @@ _CACHE_WRITE = op_of_signature(
 )
 CACHE_WRITE = replace(_CACHE_WRITE, constants=frozenset(_CACHE_WRITE.inputs))
 
-_VOCABULARY: dict[str, Any] = {
-    "sizes": ({"nv": 5}, {"nv": 3}, {"nv": 130}, {"nv": 8}),
-    "model_sizes": ({"nv": 1031},),
-    "causal": False,  # with `shift` a loss reads the next label
-}
-_CROSS_ENTROPY: dict[str, Any] = {
-    **_VOCABULARY,
-    "options": {"ignore_index": (-100, 0), "label_smoothing": (0.0, 0.1), "z_loss": (0.0, 0.01)},
-    "draws": {"labels": "label|nv"},
-    "counted": tokens_that_count,
-}
-CROSS_ENTROPY = op_of_signature(
-    signatures.CROSS_ENTROPY,
-    reference=refs.cross_entropy,
-    reductions={"loss": "mean over tokens"},
-    **_CROSS_ENTROPY,
-)
-CROSS_ENTROPY_SUM = op_of_signature(
-    signatures.CROSS_ENTROPY_SUM, reference=refs.cross_entropy_sum, reductions={"loss": "sum"}, **_CROSS_ENTROPY
-)
-CROSS_ENTROPY_SEQUENCES = op_of_signature(
-    signatures.CROSS_ENTROPY_SEQUENCES, reference=refs.cross_entropy_sequences, **_CROSS_ENTROPY
-)
-LINEAR_CROSS_ENTROPY = op_of_signature(
-    signatures.LINEAR_CROSS_ENTROPY,
-    reference=refs.linear_cross_entropy,
-    reductions={"loss": "mean over tokens"},
-    matmul=True,
-    **{
-        **_CROSS_ENTROPY,
-        "sizes": ({"nv": 5, "d": 3}, {"nv": 3, "d": 8}, {"nv": 130, "d": 4}, {"nv": 8, "d": 17}),
-        "model_sizes": ({"nv": 1031, "d": 64},),
-    },
-)
-TOKEN_LOGPROBS = op_of_signature(
-    signatures.TOKEN_LOGPROBS,
-    reference=refs.token_logprobs,
-    options={"ignore_index": (-100, 0)},
-    draws={"labels": "label|nv"},
-    **_VOCABULARY,
-)
-TOKEN_ENTROPY = op_of_signature(signatures.TOKEN_ENTROPY, reference=refs.token_entropy, **_VOCABULARY)
-KL_DIVERGENCE = op_of_signature(signatures.KL_DIVERGENCE, reference=refs.kl_divergence, **_VOCABULARY)
-
 OPS: dict[str, Op] = {
     op.name: op
     for op in (
@@ -361,8 +317,7 @@ OPS: dict[str, Op] = {
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
         *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
         CACHE_WRITE,
-        *(CROSS_ENTROPY, CROSS_ENTROPY_SUM, CROSS_ENTROPY_SEQUENCES, LINEAR_CROSS_ENTROPY),
-        *(TOKEN_LOGPROBS, TOKEN_ENTROPY, KL_DIVERGENCE),
+        *LOSSES,
     )
 }
 

@@ -18,10 +18,12 @@ from packproof.properties.ops.reductions import ignored_label
 
 _DRAW_KINDS = (
     *("normal", "gate", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign"),
-    *("position", "slot", "accepted", "once", "label", "id", "mask"),
+    *("choice", "logprob"),
+    *("position", "slot", "accepted", "once", "split", "label", "id", "mask"),
 )
-_INTEGERS = ("position", "slot", "accepted", "once", "label", "id", "mask")
+_INTEGERS = ("position", "slot", "accepted", "once", "split", "label", "id", "mask")
 _INTEGERS_OF_TOKENS = ("label", "id", "mask")
+_WITHOUT_AXIS = ("split", "mask")
 _SYMBOLIC_SIZES = ("longest", "rows", "slots", "cells")
 
 
@@ -89,17 +91,20 @@ class Op:
     - "step": a positive time step;
     - "step|o": the same; if option `o` is set, values before softplus;
     - "unit": in [-1, 1], such as cosines;
+    - "logprob": log-probabilities (t,), in [-2, 0]; to -2000 for some tokens that a mask leaves out;
     - "direction": vectors of length about 1 along the last axis;
     - "direction|o": the same; if option `o` is set, of any length;
     - "share": between 0 and 1, some of them 0, 1 or 2;
     - "share|o": the same; if option `o` is set, values before sigmoid;
     - "log rate": the logarithm of a decay's size;
     - "distinct": no two equal rows, in any dtype, for ops with a choice among rows: a tie has two correct gradients;
+    - "choice": the same in [-8, 8], such as logits of a router;
     - "sign": 1 or -1;
     - "position|m": integers (s,), the first row of each sequence in tables along axis m, or below 0; constants;
     - "slot|c": integers, a slot for each sequence (s,) or for each token (t,), or -1; constants;
     - "accepted|a": integers (s,), from 1 to a: by how many tokens of the step before a request goes on; constants;
     - "once|m": integers (s,), from 0 to m, that count for the first piece of a sequence; 0 in later ones; constants;
+    - "split": integers (s,), from 0 to the length of the sequence: its tokens before a boundary inside; constants;
     - "id|n": integers (t,), from 0 to n - 1; constants;
     - "label|n": the same, or the option `ignore_index`, -100 without one, for a token that does not count; constants;
     - "mask": integers (t,), 1 for a token that counts and 0 for any other; constants.
@@ -332,7 +337,7 @@ def _check_names(op: Op, context: str, axes: list[str]) -> None:
 def _check_integers(op: Op, context: str, name: str, axes: list[str]) -> None:
     draw_kind, _, axis = op.draws[name].partition("|")
     spec, draw = op.inputs[name], op.draws[name]
-    has_axis = axis in axes or (draw_kind == "mask" and not axis)
+    has_axis = axis in axes or (draw_kind in _WITHOUT_AXIS and not axis)
     require(has_axis, context, f"draws[{name!r}]", draw, f"'{draw_kind}|' and an axis: {', '.join(axes)}")
     of_tokens = draw_kind in _INTEGERS_OF_TOKENS or (name in (op.pool or ())[:1] and spec == "t")
     expected = "t" if of_tokens else "s"

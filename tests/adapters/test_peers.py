@@ -24,6 +24,7 @@ from packproof.properties.cases.drawing import draw
 from packproof.properties.declarations.declaration import describe_kernel, parse_declaration
 from packproof.properties.ops.catalogue import OPS
 from tests.adapters import linear_stand_ins as linear
+from tests.adapters import loss_stand_ins as losses
 from tests.adapters.stand_ins import (
     apply_rotary_emb,
     causal_conv1d_fn,
@@ -39,6 +40,9 @@ from tests.adapters.stand_ins import (
 from tests.in_process import installed
 
 GDN = "fla.ops.gated_delta_rule"
+LIGER = "liger_kernel.transformers.functional"
+FLA_LOSS = "fla.modules.fused_cross_entropy:cross_entropy_loss"
+TE = "transformer_engine.pytorch.cross_entropy"
 QWEN = "transformers.models.qwen3_next.modeling_qwen3_next"
 LAYOUT = BenchLayout("mixed", (3, 0, 5, 1))
 # peers, the modules that stand-ins are found in, under another name after the colon, and the stand-ins
@@ -76,6 +80,30 @@ STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
     ("mamba_ssm:selective_scan", "mamba_ssm.ops.selective_scan_interface", selective_scan_fn),
     ("mamba_ssm:selective_scan_unpacked", "mamba_ssm.ops.selective_scan_interface", selective_scan_fn),
     ("mamba_ssm:ssd", "mamba_ssm.ops.triton.ssd_combined", mamba_chunk_scan_combined),
+    ("liger_kernel:cross_entropy", LIGER, losses.liger_cross_entropy),
+    ("liger_kernel:token_logprobs", LIGER, losses.liger_cross_entropy),
+    ("liger_kernel:linear_cross_entropy", LIGER, losses.liger_fused_linear_cross_entropy),
+    ("fla:cross_entropy", FLA_LOSS, losses.fla_cross_entropy_loss),
+    ("fla:token_logprobs", FLA_LOSS, losses.fla_cross_entropy_loss),
+    (
+        "fla:linear_cross_entropy",
+        "fla.modules.fused_linear_cross_entropy:fused_linear_cross_entropy_loss",
+        losses.fla_fused_linear_cross_entropy_loss,
+    ),
+    (
+        "cut_cross_entropy:linear_cross_entropy",
+        "cut_cross_entropy:linear_cross_entropy",
+        losses.cut_linear_cross_entropy,
+    ),
+    ("quack:cross_entropy", "quack.cross_entropy:cross_entropy", losses.quack_cross_entropy),
+    ("quack:token_logprobs", "quack.cross_entropy:cross_entropy", losses.quack_cross_entropy),
+    (
+        "quack:linear_cross_entropy",
+        "quack.linear_cross_entropy:chunked_linear_cross_entropy",
+        losses.quack_chunked_linear_cross_entropy,
+    ),
+    ("transformer_engine:cross_entropy", TE, losses.parallel_cross_entropy),
+    ("transformer_engine:token_logprobs", TE, losses.parallel_cross_entropy),
 ]
 
 
@@ -121,6 +149,30 @@ def test_an_adapter_converts_values_and_gradients_between_conventions(name: str,
         torch.testing.assert_close(x, y)
     for tensor, x in (sample.inputs | sample.cotangents).items():
         assert x.equal(before[tensor]), tensor
+
+
+@pytest.mark.parametrize("name", [name for name, _, stand_in in STAND_INS if stand_in in vars(losses).values()])
+def test_an_adapter_of_a_loss_hands_on_labels_and_options(name: str, adapter: Callable[[str], Any]) -> None:
+    function = adapter(name)
+    op, taken = OPS[PEERS[name].op], set(describe_kernel(function)["parameters"])
+    options = {option: values[-1] for option, values in op.options.items() if option in taken}
+    assert "ignore_index" in options
+    sizes = tuple(op.sizes[0].items())
+    for seed in (1, 3):  # prompts that do not count; labels of int32 and int64
+        sample = draw(op, Case((3, 0, 5), "bfloat16", sizes, options=tuple(options.items()), seed=seed))
+        inputs = {n: x.float() if x.is_floating_point() else x for n, x in sample.inputs.items()}
+        want = op.reference(**inputs, **options, cu_seqlens=sample.cu_seqlens)
+        torch.testing.assert_close(function(**inputs, **options, cu_seqlens=sample.cu_seqlens), want)
+
+
+def test_a_divergence_is_that_of_each_row(adapter: Callable[[str], Any]) -> None:
+    p, q = torch.randn(2, 5, 7)
+    function = stand_ins("fla.modules.fused_kl_div:fused_kl_div_loss", losses.fla_fused_kl_div_loss)
+    with installed(function, "packproof.adapters.peers."):
+        y = Location(PEERS["fla:kl_divergence"].module, "", "kl_divergence").load()(
+            p, q, cu_seqlens=torch.tensor([0, 5])
+        )
+    torch.testing.assert_close(y, refs.kl_divergence(p, q, cu_seqlens=torch.tensor([0, 5])))
 
 
 def test_an_adapter_hands_on_keys_of_their_own_lengths(adapter: Callable[[str], Any]) -> None:

@@ -16,8 +16,9 @@ from tests.sweeps import sweep
 CONTROLS = {
     name: control
     for name, control in museum.controls().items()
+    if not control.kernel.startswith("packproof.museum.losses.")  # test_losses.py
     # draw() gives every optional input, but what a gate is made of
-    if set(OPS[control.op].inputs) - {"A_log", "dt_bias"} <= set(signature(control.load()).parameters)
+    and set(OPS[control.op].inputs) - {"A_log", "dt_bias"} <= set(signature(control.load()).parameters)
 }
 LAYOUTS = [(), (0, 0), (17, 0), (15, 1, 16, 17), (0, 5, 0, 0, 7, 0), (5, 35, 3)]
 TOKENS = {"x", "u", "delta", "dt", "B", "C", "z", "q", "k", "v", "g", "beta", "y"}

@@ -103,3 +103,31 @@ def test_a_wrong_call_is_answered_by_name(change: dict[str, Any], text: str) -> 
     logits, labels = tensors(0, -100)
     with pytest.raises(ArgumentError, match=text):
         refs.cross_entropy(**{"logits": logits, "labels": labels, "cu_seqlens": CU_SEQLENS, **change})
+
+
+PAIR = {"logprobs": torch.zeros(4), "ref_logprobs": torch.zeros(4), "mask": torch.ones(4, dtype=torch.int64)}
+RESPONSE = {"logprobs": torch.zeros(4), "old_logprobs": torch.zeros(4), "advantages": torch.zeros(1)}
+
+
+@pytest.mark.parametrize(
+    ("f", "arguments", "text"),
+    [
+        (
+            refs.dpo_loss,
+            {**PAIR, "chosen_lengths": torch.tensor([5])},
+            "chosen_lengths has 5 but 0 to 4, the tokens of",
+        ),
+        (
+            refs.dpo_loss,
+            {**PAIR, "chosen_lengths": torch.tensor([1]), "beta": -1.0},
+            "beta is -1.0 but a finite number",
+        ),
+        (refs.policy_loss, {**RESPONSE, "mask": torch.full((4,), 2)}, "mask has 2 but 1 was expected for a token that"),
+        (refs.policy_loss, {**RESPONSE, "mask": torch.ones(4)}, "mask is float32 but int32 or int64 was expected"),
+        (refs.router_load, {"logits": torch.zeros(4, 2), "top": 3}, "top is 3 but logits has 2 experts"),
+        (refs.router_balance_loss_sequences, {"logits": torch.zeros(4, 2), "scores": "relu"}, "scores is 'relu' but"),
+    ],
+)
+def test_a_wrong_call_of_another_loss_is_answered_by_name(f: Any, arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        f(**arguments, cu_seqlens=torch.tensor([0, 4]))

@@ -14,7 +14,6 @@ the last token of a sequence does not count. All compute in fp32, in fp64 for fp
 
 from collections.abc import Mapping
 from itertools import pairwise
-from math import isfinite
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from torch import Tensor
 from packproof.base import signatures
 from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.signatures import Signature
+from packproof.refs.losses.checks import finite_number
 from packproof.refs.recurrence import checked_arguments, to_compute_dtype
 
 
@@ -37,7 +37,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> Tensor:
-    """The mean of the cross entropy over the tokens of the pack that count; 0 where none does.
+    """The mean of the cross entropy over the counted tokens of the pack; 0 without one.
 
     logits: (t, nv) in fp64, fp32, bf16 or fp16.
     labels: int32 or int64 (t,), from 0 to nv - 1, or ignore_index.
@@ -66,9 +66,9 @@ def cross_entropy_sum(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> Tensor:
-    """The sum of the cross entropy over the tokens of the pack that count.
+    """The sum of the cross entropy over the counted tokens of the pack.
 
-    Its arguments are those of `cross_entropy`. Returns (), in fp32 or fp64. Raises ArgumentError and LayoutError.
+    Its arguments are as in `cross_entropy`. Returns (), in fp32 or fp64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import cross_entropy_sum
@@ -90,9 +90,9 @@ def cross_entropy_sequences(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> Tensor:
-    """The mean of the cross entropy over the tokens of each sequence that count; 0 where none does.
+    """The mean of the cross entropy over the tokens of each sequence that count; 0 without one.
 
-    Its arguments are those of `cross_entropy`. Returns (s,), in fp32 or fp64. Raises ArgumentError and LayoutError.
+    Its arguments are as in `cross_entropy`. Returns (s,), in fp32 or fp64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import cross_entropy_sequences
@@ -123,7 +123,7 @@ def linear_cross_entropy(
     x: (t, d) in fp64, fp32, bf16 or fp16.
     weight: (nv, d), in x's dtype.
 
-    The other arguments are those of `cross_entropy`. Returns (), in fp32 or fp64. Raises ArgumentError and LayoutError.
+    The other arguments are as in `cross_entropy`. Returns (), in fp32 or fp64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import linear_cross_entropy
@@ -148,7 +148,7 @@ def token_logprobs(
 ) -> Tensor:
     """log p(label) of each token, 0 where the token does not count and in slack.
 
-    Its arguments are those of `cross_entropy`. Returns (t,), in fp32 or fp64. Raises ArgumentError and LayoutError.
+    Its arguments are as in `cross_entropy`. Returns (t,), in fp32 or fp64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import token_logprobs
@@ -193,6 +193,38 @@ def kl_divergence(logits: Tensor, other_logits: Tensor, *, cu_seqlens: Tensor) -
     return _with_slack((logp.exp() * (logp - logq)).sum(-1), logits)
 
 
+@checked_call
+def multi_token_cross_entropy(
+    logits: Tensor, labels: Tensor, *, cu_seqlens: Tensor, ignore_index: int = -100
+) -> Tensor:
+    """The cross entropy of each head of a multi-token prediction, summed over the counted tokens of the pack.
+
+    Head k, from 1, of a token predicts the k-th token after it in its sequence (Gloeckle et al. 2024, equation 2;
+    DeepSeek-AI 2024, DeepSeek-V3, equation 24). The last k tokens of a sequence do not count for head k. For means,
+    divide by the labels that count, as `shifted_labels` has them: each head has fewer.
+
+    logits: (t, h, nv) in fp64, fp32, bf16 or fp16, of h heads.
+    labels: int32 or int64 (t,), the ids of the tokens, or ignore_index.
+    cu_seqlens: int32 or int64 (s + 1,).
+
+    Returns (h,), in fp32 or fp64. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.refs import multi_token_cross_entropy
+    >>> ids = torch.tensor([0, 1, 2, 3, 0])
+    >>> multi_token_cross_entropy(torch.zeros(5, 2, 4), ids, cu_seqlens=torch.tensor([0, 2, 5]))  # 3 and 1 times log 4
+    tensor([4.1589, 1.3863])
+    """
+    checked = checked_arguments(signatures.MULTI_TOKEN_CROSS_ENTROPY, locals())
+    y = labels
+    sums = []
+    for head in checked["logits"].unbind(1):
+        y = shifted_labels(y, cu_seqlens, shift=True, ignore_index=ignore_index)
+        of_head = {**checked, "logits": head, "labels": y, "shift": False}
+        sums.append(_losses_of_logits(signatures.MULTI_TOKEN_CROSS_ENTROPY, of_head)[0].sum())
+    return torch.stack(sums) if sums else to_compute_dtype(logits)[:0].sum((0, 2))
+
+
 def shifted_labels(labels: Tensor, cu_seqlens: Tensor, *, shift: bool, ignore_index: int) -> Tensor:
     """The label of each token of the sequences, ignore_index where it does not count."""
     ends, n = cu_seqlens.long(), int(cu_seqlens[-1])
@@ -218,7 +250,9 @@ def _token_losses(signature: Signature, arguments: Mapping[str, Any]) -> tuple[T
 def _losses_of_logits(signature: Signature, checked: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """The cross entropy of each token of the sequences, 0 where it does not count, and whether it counts."""
     logits, cu_seqlens, ignore_index = checked["logits"], checked["cu_seqlens"], checked["ignore_index"]
-    smoothing, z_loss = (_weight(signature, name, checked.get(name, 0.0)) for name in ("label_smoothing", "z_loss"))
+    smoothing, z_loss = (
+        finite_number(signature, name, checked.get(name, 0.0)) for name in ("label_smoothing", "z_loss")
+    )
     y = shifted_labels(checked["labels"], cu_seqlens, shift=checked["shift"], ignore_index=ignore_index)
     counts = y != ignore_index
     _check_labels(signature, y[counts], logits.shape[-1])
@@ -236,13 +270,6 @@ def _log_softmax(logits: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 def _with_slack(y: Tensor, logits: Tensor) -> Tensor:
     return torch.cat([y, y.new_zeros(len(logits) - len(y))])
-
-
-def _weight(signature: Signature, name: str, value: Any) -> float:
-    """A weight of a term. Raises ArgumentError unless it is a finite number from 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
-        raise ArgumentError(f"{signature.op}: {name} is {value!r} but a finite number, 0 or more, was expected")
-    return float(value)
 
 
 def _check_labels(signature: Signature, labels: Tensor, n: int) -> None:

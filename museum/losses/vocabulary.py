@@ -154,3 +154,36 @@ class _GradientOfTheFirst(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> Tensor:
         return incoming[0][:1].expand_as(incoming[0]).clone()
+
+
+@copy_signature_of(refs.multi_token_cross_entropy)
+def rolled_by_padded_offsets(logits: Tensor, labels: Tensor, cu_seqlens: Tensor, ignore_index: int) -> Tensor:
+    """The labels are rolled sequence by sequence, at the offsets of a layout whose sequences have even lengths."""
+    lengths = cu_seqlens.long().diff()
+    padded = functional.pad(((lengths + 1) // 2 * 2).cumsum(0), (1, 0))
+    return _heads(logits, labels, cu_seqlens, padded, ignore_index)
+
+
+@copy_signature_of(refs.multi_token_cross_entropy)
+def rolled_over_the_pack(logits: Tensor, labels: Tensor, cu_seqlens: Tensor, ignore_index: int) -> Tensor:
+    """The labels of each head are rolled over the pack, as over one sequence."""
+    return _heads(logits, labels, cu_seqlens, cu_seqlens[[0, -1]].long(), ignore_index)
+
+
+@copy_signature_of(refs.multi_token_cross_entropy)
+def zeros_at_boundaries(logits: Tensor, labels: Tensor, cu_seqlens: Tensor, ignore_index: int) -> Tensor:
+    """The function that rolls ids rolls the labels too, and fills the last place with 0: token 0 is trained there."""
+    return _heads(logits, labels, cu_seqlens, cu_seqlens.long(), ignore_index, fill=0)
+
+
+def _heads(
+    logits: Tensor, labels: Tensor, cu_seqlens: Tensor, offsets: Tensor, ignore_index: int, fill: int | None = None
+) -> Tensor:
+    """The summed cross entropy of each head. The labels are rolled once more for each, at these offsets."""
+    x, y = cut(logits, labels, cu_seqlens)
+    is_last = torch.isin(torch.arange(1, len(y) + 1, device=y.device), offsets)
+    sums = []
+    for head in x.unbind(1):
+        y = torch.where(is_last, ignore_index if fill is None else fill, y.roll(-1))
+        sums.append(token_losses(head, y, ignore_index).sum())
+    return torch.stack(sums)

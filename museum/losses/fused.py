@@ -9,27 +9,24 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from packproof.museum.losses import logits_and_targets
+from packproof import refs
+from packproof.base.errors import copy_signature_of
+from packproof.museum.losses.vocabulary import logits_and_targets, token_losses
 
 VOCABULARY_BLOCK = 16
 
 Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
-def softmax_minus_target(x: Tensor, y: Tensor, ignore_index: int) -> Tensor:
+def gradient_of_logits(
+    x: Tensor, y: Tensor, ignore_index: int, label_smoothing: float = 0.0, z_loss: float = 0.0
+) -> Tensor:
     """The gradient of the cross entropy of each token by its logits x (t, nv), 0 where it does not count."""
-    counts = y != ignore_index
+    counts, p = y != ignore_index, x.softmax(-1)
     rows = torch.arange(len(x), device=x.device)
-    gradient = x.softmax(-1)
-    gradient[rows, torch.where(counts, y, 0)] -= 1
+    gradient = p - label_smoothing / max(x.shape[1], 1) + 2 * z_loss * x.logsumexp(-1, keepdim=True) * p
+    gradient[rows, torch.where(counts, y, 0)] -= 1 - label_smoothing
     return torch.where(counts[:, None], gradient, 0)
-
-
-def losses_of(x: Tensor, y: Tensor, ignore_index: int) -> Tensor:
-    """The cross entropy of each token, 0 where it does not count."""
-    counts = y != ignore_index
-    target = x.gather(-1, torch.where(counts, y, 0)[:, None])[:, 0]
-    return torch.where(counts, x.logsumexp(-1) - target, 0)
 
 
 class _OwnBackward(torch.autograd.Function):
@@ -50,16 +47,11 @@ def _with_slack(dx: Tensor, like: Tensor) -> Tensor:
     return pad(dx, (0, 0, 0, len(like) - len(dx))).to(like.dtype)
 
 
+@copy_signature_of(refs.linear_cross_entropy, bug="")
 def linear_cross_entropy(
-    x: Tensor,
-    weight: Tensor,
-    labels: Tensor,
-    *,
-    cu_seqlens: Tensor,
-    shift: bool = False,
-    ignore_index: int = -100,
-    bug: str = "",
-) -> Tensor:
+    bug: str, x: Tensor, weight: Tensor, labels: Tensor, cu_seqlens: Tensor, shift: bool, ignore_index: int,
+    **terms: float,
+) -> Tensor:  # fmt: skip
     """Op `linear_cross_entropy`: both gradients are computed in the forward pass, and scaled in the backward pass."""
     wide = torch.promote_types(x.dtype, torch.float32)
     rows, y = logits_and_targets(x.detach(), labels, cu_seqlens, shift, ignore_index)
@@ -67,7 +59,7 @@ def linear_cross_entropy(
     if bug == "padded_vocabulary":
         w = pad(w, (0, 0, 0, -len(w) % VOCABULARY_BLOCK))
     logits, n = rows @ w.T, (y != ignore_index).sum().clamp(min=1)
-    d_logits = softmax_minus_target(logits, y, ignore_index) / n
+    d_logits = gradient_of_logits(logits, y, ignore_index, **terms) / n
     saved = d_logits @ w, (d_logits.T @ rows)[: len(weight)]
 
     def scaled(dy: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
@@ -81,24 +73,19 @@ def linear_cross_entropy(
             return _with_slack(dx, x), dw.to(buffer.dtype)  # type: ignore[union-attr]
         return _with_slack(dx, x), None if buffer is None else buffer.copy_(dw)
 
-    value = losses_of(logits, y, ignore_index).sum() / n
+    value = token_losses(logits, y, ignore_index, **terms).sum() / n
     loss: Tensor = _OwnBackward.apply(value, scaled, x, weight)  # type: ignore[no-untyped-call]
     return loss
 
 
+@copy_signature_of(refs.cross_entropy_sum, bug="")
 def cross_entropy_sum(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    cu_seqlens: Tensor,
-    shift: bool = False,
-    ignore_index: int = -100,
-    bug: str = "",
+    bug: str, logits: Tensor, labels: Tensor, cu_seqlens: Tensor, shift: bool, ignore_index: int, **terms: float
 ) -> Tensor:
     """Op `cross_entropy_sum`; the bugs write the gradient where the logits are."""
     x, y = logits_and_targets(logits.detach(), labels, cu_seqlens, shift, ignore_index)
-    gradient = softmax_minus_target(x, y, ignore_index)
-    value = losses_of(x, y, ignore_index).sum()
+    gradient = gradient_of_logits(x, y, ignore_index, **terms)
+    value = token_losses(x, y, ignore_index, **terms).sum()
     if bug == "gradient_in_the_logits":
         logits.detach()[: len(x)] = gradient.to(logits.dtype)
 
@@ -111,18 +98,13 @@ def cross_entropy_sum(
     return loss
 
 
+@copy_signature_of(refs.token_logprobs, bug="")
 def token_logprobs(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    cu_seqlens: Tensor,
-    shift: bool = False,
-    ignore_index: int = -100,
-    bug: str = "",
+    bug: str, logits: Tensor, labels: Tensor, cu_seqlens: Tensor, shift: bool, ignore_index: int
 ) -> Tensor:
     """Op `token_logprobs`, with a backward pass that reads the incoming gradient row after row."""
     x, y = logits_and_targets(logits.detach(), labels, cu_seqlens, shift, ignore_index)
-    gradient = -softmax_minus_target(x, y, ignore_index)
+    gradient = -gradient_of_logits(x, y, ignore_index)
 
     def backward(dy: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
         if bug == "one_incoming_gradient":  # its rows are taken to lie one after the other; after the first: anything
@@ -130,14 +112,18 @@ def token_logprobs(
             dy = pad(dy.as_strided((min(len(dy), elements),), (1,)), (0, max(len(dy) - elements, 0)))
         return (_with_slack(gradient * dy[: len(x), None], logits),)
 
-    values = pad(-losses_of(x, y, ignore_index), (0, len(logits) - len(x)))
+    values = pad(-token_losses(x, y, ignore_index), (0, len(logits) - len(x)))
     logprobs: Tensor = _OwnBackward.apply(values, backward, logits)  # type: ignore[no-untyped-call]
     return logprobs
 
 
-saved_gradients_scaled = partial(linear_cross_entropy, bug="saved_gradients_scaled")
-frozen_head = partial(linear_cross_entropy, bug="frozen_head")
-padded_vocabulary = partial(linear_cross_entropy, bug="padded_vocabulary")
-gradient_in_the_logits = partial(cross_entropy_sum, bug="gradient_in_the_logits")
-logits_overwritten = partial(cross_entropy_sum, bug="logits_overwritten")
-one_incoming_gradient = partial(token_logprobs, bug="one_incoming_gradient")
+def _with_bug(op: Callable[..., Tensor], bug: str) -> Callable[..., Tensor]:
+    return partial(op, bug=bug)
+
+
+saved_gradients_scaled = _with_bug(linear_cross_entropy, "saved_gradients_scaled")
+frozen_head = _with_bug(linear_cross_entropy, "frozen_head")
+padded_vocabulary = _with_bug(linear_cross_entropy, "padded_vocabulary")
+gradient_in_the_logits = _with_bug(cross_entropy_sum, "gradient_in_the_logits")
+logits_overwritten = _with_bug(cross_entropy_sum, "logits_overwritten")
+one_incoming_gradient = _with_bug(token_logprobs, "one_incoming_gradient")

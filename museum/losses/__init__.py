@@ -1,0 +1,1 @@
+"""Losses over packs: bugs that were reported, and correct kernels in several forms."""

@@ -1,0 +1,1 @@
+"""References of losses: over the vocabulary, of policies, of routers."""
