@@ -110,7 +110,7 @@ class Candidate:
     entry: UpstreamFix
     checkout: Checkout | None
     question: CheckCall | None
-    """None: nobody has said how to ask it."""
+    """None: it has none yet."""
 
     @property
     def in_scope(self) -> bool:
