@@ -141,7 +141,9 @@ def test_what_the_board_calls_a_leak_has_a_gradient_and_moves_by_more_than_round
     told = re.compile(
         r"document \d+ reaches document \d+: outputs of up to (\S+) move by (\S+) when it changes, and their "
     )
-    leaks = [o for o in results.read_board(str(ROOT / "data/models.json")).outcomes if o.word == "leaks" and not o.labels]
+    leaks = [
+        o for o in results.read_board(str(ROOT / "data/models.json")).outcomes if o.word == "leaks" and not o.labels
+    ]
     assert len(leaks) > 500
     for leak in leaks:
         found = told.match(leak.text)

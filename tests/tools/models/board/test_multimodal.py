@@ -1,6 +1,5 @@
 """Documents with images: where their rows and pixels are, which model leaks, and the published board."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from packproof.base.errors import UsageError
 from packproof.cli.main import run
-from packproof.models.board import results
+from packproof.models.board import board_kind, results
 from packproof.models.board.board import Built, Outcome, judge_convention
 from packproof.models.board.multimodal import page
 from packproof.models.board.multimodal.conventions import (
@@ -25,7 +24,7 @@ from packproof.models.board.multimodal.conventions import (
     own_positions,
 )
 from packproof.models.board.multimodal.forms import Patches, find_form
-from packproof.models.board.multimodal.images import IMAGE_ID, ImageForm, Places, ReadsImages, draw_ids, image_rows
+from packproof.models.board.multimodal.images import ImageForm, Places, ReadsImages, draw_ids, image_rows
 from packproof.models.board.multimodal.judge import (
     CONVENTIONS_ASKED,
     FLASH_ASKED,
@@ -33,7 +32,7 @@ from packproof.models.board.multimodal.judge import (
     VisionTower,
     images_of_lengths,
 )
-from packproof.models.subjects.conventions import CONVENTIONS
+from packproof.models.board.multimodal.sizes import IMAGE_ID
 from packproof.models.subjects.pack import Image, Lengths, Pack
 
 ROOT = Path(__file__).parents[4]
@@ -72,7 +71,7 @@ class Reader(nn.Module):
     def get_input_embeddings(self) -> nn.Module:
         return self.embedding
 
-    def get_image_features(self, pixel_values: Tensor, image_grid_thw: Tensor, return_dict: bool) -> Any:  # noqa: ARG002
+    def get_image_features(self, pixel_values: Tensor, image_grid_thw: Tensor, return_dict: bool) -> Any:
         return SimpleNamespace(pooler_output=self.tower(pixel_values, image_grid_thw))
 
     def get_rope_index(self, input_ids: Tensor, mm_token_type_ids: Tensor, **_: Any) -> tuple[Tensor, None]:
@@ -83,7 +82,7 @@ class Reader(nn.Module):
     def forward(
         self,
         input_ids: Tensor,
-        mm_token_type_ids: Tensor,  # noqa: ARG002
+        mm_token_type_ids: Tensor,
         pixel_values: Tensor | None = None,
         image_grid_thw: Tensor | None = None,
         position_ids: Tensor | None = None,
@@ -173,8 +172,6 @@ def test_the_models_own_positions_restart_in_each_document() -> None:
     assert arguments["hf_position_ids"]["position_ids"].shape == (1, 9)
     alone = WithImages(SENT[TEXT_AND_AXES], reader)(pack.single_document(1))
     assert set(alone) == {"attention_mask", "images", "use_cache"}
-
-
 
 
 def test_a_correct_model_isolates_and_equals_its_documents_alone() -> None:
@@ -269,10 +266,9 @@ def test_the_published_page_is_made_from_the_published_results(tmp_path: Path) -
 def test_each_board_is_made_from_its_own_results(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["models", "--from", str(DATA)]) == 2
     assert "need --multimodal" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="labels|others do not have it"):
-        from packproof.models.board import board_kind  # noqa: PLC0415
-
-        board_kind(multimodal=True).require_own(results.read_board(str(ROOT / "data/models.json")))
+    kind, board = board_kind(multimodal=True), results.read_board(str(ROOT / "data/models.json"))
+    with pytest.raises(UsageError, match="others do not have it"):
+        kind.require_own(board)
 
 
 def test_the_published_results_hold_every_question_of_every_model_that_was_built() -> None:
@@ -285,8 +281,9 @@ def test_the_published_results_hold_every_question_of_every_model_that_was_built
         asked = {(o.convention, o.flash) for o in outcomes}
         optional = {AXES, TEXT_AND_AXES, CUT.name, TOWER.name}
         assert {(each, False) for each in CONVENTIONS_ASKED if each not in optional} <= asked
-        assert not any(flash for _, flash in asked) or {
-            (each, True) for each in FLASH_ASKED if each not in optional
-        } <= asked
+        assert (
+            not any(flash for _, flash in asked)
+            or {(each, True) for each in FLASH_ASKED if each not in optional} <= asked
+        )
         unaware = [o for o in outcomes if o.convention == UNAWARE.name and not o.flash]
         assert [o.word for o in unaware] == ["leaks"], name

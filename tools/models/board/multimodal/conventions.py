@@ -1,4 +1,4 @@
-"""What trainers send to a model that reads images, with the positions of several axes that the model itself computes."""
+"""What trainers send to a model that reads images, with the positions of several axes that it computes itself."""
 
 import inspect
 from collections.abc import Mapping
@@ -83,7 +83,7 @@ def own_positions(reader: ReadsImages, pack: Pack) -> Tensor:
 
     def of_document(document: Pack) -> Tensor:
         ids = torch.full((1, document.tokens), 3, device=document.device)
-        arguments = reader.arguments(ids, document.images) | {"attention_mask": torch.ones_like(ids)}
+        arguments = {**reader.arguments(ids, document.images), "attention_mask": torch.ones_like(ids)}
         positions, _ = maker.get_rope_index(**{n: value for n, value in arguments.items() if n in names})
         return torch.as_tensor(positions)
 

@@ -71,7 +71,7 @@ class Patches:
 
     def pixel_values(self, pixels: Tensor, images: Sequence[Image]) -> Tensor:
         numbers = torch.Size(self.shape).numel()
-        blocks = pixels.split([image.tokens for image in images])
+        blocks = torch.split(pixels, [image.tokens for image in images])
         needed = [numbers * height * width for height, width in map(self.grid, images)]
         return torch.cat([b.flatten()[:n] for b, n in zip(blocks, needed, strict=True)]).reshape(-1, *self.shape)
 
@@ -101,11 +101,11 @@ class RowOfPatches(Patches):
 
 
 def _patch_forms(vision: Any, names: set[str]) -> Iterator[ImageForm]:
-    merge_fields = (getattr(vision, n, None) for n in ("spatial_merge_size", "merge_size", "merge_kernel_size"))
-    merge = next(filter(None, merge_fields), _USUAL_MERGE)
-    merge = merge[0] if isinstance(merge, list | tuple) else merge
-    frames = getattr(vision, "temporal_patch_size", None) or getattr(vision, "patch_temporal", 1)
-    patch = vision.patch_size
+    merges = (getattr(vision, name, None) for name in ("spatial_merge_size", "merge_size", "merge_kernel_size"))
+    first_merge: Any = next(filter(None, merges), _USUAL_MERGE)
+    merge = int(first_merge[0] if isinstance(first_merge, list | tuple) else first_merge)
+    frames: Any = getattr(vision, "temporal_patch_size", None) or getattr(vision, "patch_temporal", 1)
+    patch = int(vision.patch_size)
     image_patch = (_CHANNELS, patch, patch)
     layouts: list[tuple[Patches, tuple[Shape, Shape, Shape]]] = []
     for depth in dict.fromkeys((frames, 1)):

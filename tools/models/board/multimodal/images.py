@@ -166,4 +166,4 @@ class Places:
             cut, whole = lengths
             return (whole, cut), (text, cut)
         first, second, third, both = lengths
-        return (text, third, both, first, text), (second, first, 1, 1, second), (both, text, third)
+        return (both, text, third, first, text), (second, first, 1, 1, second)

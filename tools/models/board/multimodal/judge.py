@@ -82,9 +82,7 @@ def _judge_text(judge: Any, reader: ReadsImages, has_flash: bool) -> Iterator[Ou
     conventions = conventions_for(reader)
     with_flash = [convention for convention in conventions if has_flash and convention.name in FLASH_ASKED]
     for convention in conventions:
-        yield judge(
-            reader, convention, with_flash=False, inputs=draw_ids, layouts=places.layouts, place_images=places
-        )
+        yield judge(reader, convention, with_flash=False, inputs=draw_ids, layouts=places.layouts, place_images=places)
     cutting = reader.form.places(cuts=True)
     if cutting.can_cut:
         cut = replace(CUT, arguments=WithImages(CUT, reader))

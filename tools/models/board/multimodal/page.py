@@ -29,7 +29,7 @@ _ABOUT_OF = {
     "hf_cache": "what restarts as under *all*, with use_cache=True, the default of most configs",
     "hf_ones_mask": "what restarts as under *all*, with an attention_mask of ones, as a tokenizer returns it",
     "mask4d": "a boolean block-diagonal causal attention_mask (1, 1, t, t), and positions as under *axes*",
-    "hf_flash_kwargs": "cu_seq_lens_q/k, max_length_q/k, seq_idx and position_ids, *text + axes* where a model has axes",
+    "hf_flash_kwargs": "cu_seq_lens_q/k, max_length_q/k, seq_idx and position_ids, *text + axes* where there are axes",
     CUT.name: CUT.about,
     TOWER.name: TOWER.about,
 }

@@ -21,9 +21,15 @@ _SPECIAL_IDS: Mapping[str, int] = {
 OUTER_SIZES: Mapping[str, Any] = {
     **_SPECIAL_IDS,
     **dict.fromkeys(("projection_hidden_size", "projector_hidden_size", "out_hidden_size", "projection_dim"), 64),
-    **{"merged_hidden_size": 256, "vision_feature_layer": -1, "image_seq_length": 4, "mm_tokens_per_image": 4},
+    **{
+        "alignment_intermediate_size": 128,
+        "merged_hidden_size": 256,
+        "vision_feature_layer": -1,
+        "image_seq_length": 4,
+        "mm_tokens_per_image": 4,
+    },
 }
-TEXT_SIZES: Mapping[str, Any] = SIZES
+TEXT_SIZES: Mapping[str, Any] = {**SIZES, "moe_hidden_size": 64}
 TOWER_SIZES: Mapping[str, Any] = {
     **{name: size for name, size in SIZES.items() if not name.endswith("token_id") and name != "is_decoder"},
     **dict.fromkeys(("depth", "num_hidden_layers", "encoder_layers"), 2),
@@ -34,30 +40,35 @@ TOWER_SIZES: Mapping[str, Any] = {
     **dict.fromkeys(("pos_emb_height", "pos_emb_width", "posemb_grid_size"), 8),
     **{"patch_size": 4, "image_size": 16, "window_size": 16, "num_position_embeddings": 64, "num_patches": 64},
     **{"fullatt_block_indexes": [1], "deepstack_visual_indexes": [0], "max_position_embeddings": 64},
-    **{"pooling_kernel_size": 2},
+    **{"pooling_kernel_size": 2, "max_image_size": 128, "img_max_token_num": 64, "max_vit_seq_len": 64},
 }
 
+MARKED = ("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")  # they find an image by the id before it
+_OF_THREE_AXES = (
+    *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen4_exp", *MARKED),
+    *("glm4v", "glm4v_moe", "glm46v", "glm_ocr", "paddleocr_vl", "cosmos3_edge", "cosmos3_omni", "hunyuan_vl"),
+)
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
-MARKED = ("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")  # find an image by the id before it
-_MROPE = {
+_AXES: Mapping[str, Any] = {
+    **_ROPE,
+    "partial_rotary_factor": 1.0,
+    "mrope_section": [2, 3, 3],
+}  # 8 frequencies: a head has 16 channels
+_MROPE: Mapping[str, Mapping[str, Any]] = {
     "": {"vision_start_token_id": START_ID},
-    "text_config": {"rope_parameters": {**_ROPE, "partial_rotary_factor": 1.0, "mrope_section": [2, 3, 3]}}
-}  # of 8 frequencies, as a head of 16 channels has them
+    "text_config": {"rope_parameters": _AXES},
+}
 _PINPOINTS = {"": {"image_grid_pinpoints": [[16, 16]]}}
 
 # By model type: fields without a rule by name, in the config of each part; "" is the whole config.
 SPECIAL: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _MROPE),
-    **dict.fromkeys(("glm4v", "glm4v_moe", "glm46v", "glm_ocr", "paddleocr_vl", "cosmos3_edge", "cosmos3_omni"), _MROPE),
-    **dict.fromkeys(("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker", "qwen4_exp", "hunyuan_vl"), _MROPE),
+    **dict.fromkeys(_OF_THREE_AXES, _MROPE),
     **dict.fromkeys(("llava_next", "llava_next_video", "llava_onevision"), _PINPOINTS),
     "aria": {"": {"projector_patch_to_query_dict": {16: 4}}},
     "cohere_compass": {
         "text_config": {
             "layer_types": ["sliding_attention", "full_attention"],
-            "rope_parameters": dict.fromkeys(
-                ("sliding_attention", "full_attention"), {**_ROPE, "mrope_section": [2, 3, 3]}
-            ),
+            "rope_parameters": dict.fromkeys(("sliding_attention", "full_attention"), _AXES),
         }
     },
     "dots3_note": {
@@ -66,7 +77,7 @@ SPECIAL: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "glm5_next": {"text_config": {"index_kpool": 4, "qk_rope_head_dim": 0, "head_dim": 0}},
     "ernie4_5_vl_moe": {
-        "text_config": {"moe_intermediate_size": [32, 32], "rope_parameters": {**_ROPE, "mrope_section": [3, 3, 2]}}
+        "text_config": {"moe_intermediate_size": [32, 32], "rope_parameters": {**_AXES, "mrope_section": [3, 3, 2]}}
     },
     "idefics2": {"perceiver_config": {"resampler_n_latents": 4, "resampler_depth": 1, "resampler_head_dim": 16}},
     "llama4": {
@@ -75,7 +86,8 @@ SPECIAL: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             **{"intermediate_size": 256},
         }
     },
-    **dict.fromkeys(("muse_glimmer", "muse_spark"), {"": {"out_hidden_size": 256}}),
+    "muse_glimmer": {"": {"out_hidden_size": 256}},
+    "muse_spark": {"": {"out_hidden_size": 256}, "audio_config": {"hidden_sizes": [64, 64]}},
     "minicpmv4_6": {"vision_config": {"image_size": 64}},
     "step3p7": {"text_config": {"sliding_window": 8}},
 }
