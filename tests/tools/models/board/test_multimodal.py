@@ -72,7 +72,9 @@ class Reader(nn.Module):
         self.ignores_boundaries = ignores_boundaries
         self.embedding, self.head = nn.Embedding(64, 8), nn.Linear(8, 8)
         self.tower = Tower(mixes_images=mixes_images)
-        self.config = SimpleNamespace(vision_config=SimpleNamespace(patch_size=1, spatial_merge_size=2))
+        self.config = SimpleNamespace(
+            model_type="reader", vision_config=SimpleNamespace(patch_size=1, spatial_merge_size=2)
+        )
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embedding
@@ -352,3 +354,21 @@ def test_each_script_shows_its_leak_without_packproof(script: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     sizes = [float(size) for size in re.findall(r"(?:move|off) by (\S+)", done.stdout)]
     assert any(sizes) or "nothing reaches attention" in done.stdout, done.stdout
+
+
+class Blind(Reader):
+    """Takes images, and does not look at them."""
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor,
+        pixel_values: Tensor | None = None,
+        image_grid_thw: Tensor | None = None,
+        **_: Any,
+    ) -> Any:
+        return super().forward(input_ids, input_ids)
+
+
+def test_a_model_that_does_not_look_at_its_images_is_not_judged() -> None:
+    with pytest.raises(ValueError, match="does not follow the pixels"):
+        find_form(Blind())

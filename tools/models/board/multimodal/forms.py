@@ -7,15 +7,16 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from packproof.models.board.multimodal.images import ImageForm, ReadsImages, Shape
+from packproof.models.board.multimodal.images import ImageForm, ReadsImages, Shape, draw_ids
 from packproof.models.board.multimodal.sizes import MARKED
 from packproof.models.subjects.pack import Image
+from packproof.models.subjects.subject import make_subject
 
 _CHANNELS = 3
 _SHAPES: tuple[Shape, Shape, Shape] = ((1, 1), (2, 2), (2, 3))
@@ -23,23 +24,30 @@ _USUAL_MERGE = 2
 
 
 def find_form(model: Any) -> ImageForm:
-    """Raises ValueError with the model's own errors if it accepts none."""
+    """Raises ValueError if it accepts none, with its own errors, or if what it returns does not follow the pixels."""
     reasons: dict[str, None] = {}
     model.eval()
     is_marked = getattr(getattr(model, "config", None), "model_type", "") in MARKED
     for candidate in _candidates(model, reasons):
         form = replace(candidate, is_marked=is_marked)
-        height, width = form.shapes[1]
-        image = Image(1, height, width, height * width)
-        ids = torch.arange(image.tokens + 2)[None] % 50 + 3
         try:
-            with torch.no_grad():
-                ReadsImages(model, form).eval()(ids, images=(image,), use_cache=False)
+            if _follows_pixels(ReadsImages(model, form), Image(1, *form.shapes[1], prod(form.shapes[1]))):
+                return form
+            reasons["its output does not follow the pixels"] = None
         except Exception as error:
             reasons[_one_line(error)] = None
-        else:
-            return form
     raise ValueError(f"it took an image in no known form: {'; '.join(reasons)}")
+
+
+def _follows_pixels(reader: ReadsImages, image: Image) -> bool:
+    """Whether the output at an image changes with its pixels. Errors of the model pass through."""
+    subject = make_subject(reader, draw_ids, None, redraw=True, seed=0)
+    ids = torch.arange(image.tokens + 2)[None] % 50 + 3
+    other_ids = ids.clone()
+    other_ids[:, image.start : image.start + image.tokens] += 1
+    with torch.no_grad():
+        outputs = [subject.pick_output(subject.module(x, images=(image,), use_cache=False)) for x in (ids, other_ids)]
+    return not torch.equal(*outputs)
 
 
 def _one_line(error: Exception) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from packproof.models.board.multimodal.sizes import END_ID, FIRST_SPECIAL_ID, IMAGE_ID, START_ID
+from packproof.models.board.multimodal.sizes import END_ID, FIRST_SPECIAL_ID, IMAGE_ID, PREFIXED, START_ID
 from packproof.models.subjects.pack import Image, Lengths
 
 Shape = tuple[int, int]
@@ -79,7 +79,8 @@ class ReadsImages(nn.Module):
         ids = input_ids.masked_fill(is_image, IMAGE_ID)
         for image in images if self.form.is_marked else ():
             ids[:, image.start - 1], ids[:, image.start + image.rows :][:, :1] = START_ID, END_ID
-        return {"input_ids": ids, **dict.fromkeys(names, is_image.int()), **sizes}
+        is_type_one = ~is_image if self.config.model_type in PREFIXED else is_image
+        return {"input_ids": ids, **dict.fromkeys(names, is_type_one.int()), **sizes}
 
     def _pixels(self, contents: Tensor, images: Sequence[Image]) -> Tensor:
         """The pixels of all tokens of the images. What a cut takes away repeats the last row."""

@@ -24,6 +24,7 @@ _TEXT_COLUMNS = {
 _COLUMNS = {**_TEXT_COLUMNS, CUT.name: "cut", TOWER.name: "tower"}
 _ABOUT_OF = {
     **{name: convention.about for name, convention in SENT.items()},
+    "hf_position_ids": "position_ids (1, t) restarted for each document, no cache",
     AXES: "position_ids that the model's `get_rope_index` computes, for each document: (3, 1, t); no cache",
     TEXT_AND_AXES: "the same below a row of restarted text positions: (4, 1, t); no cache",
     "hf_cache": "what restarts as under *all*, with use_cache=True, the default of most configs",

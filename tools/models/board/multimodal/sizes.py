@@ -43,6 +43,7 @@ TOWER_SIZES: Mapping[str, Any] = {
     **{"pooling_kernel_size": 2, "max_image_size": 128, "img_max_token_num": 64, "max_vit_seq_len": 64},
 }
 
+PREFIXED = ("paligemma",)  # token types of 0 are a prefix, in which all see each other
 MARKED = ("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")  # they find an image by the id before it
 _OF_THREE_AXES = (
     *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen4_exp", *MARKED),
@@ -58,6 +59,7 @@ _MROPE: Mapping[str, Mapping[str, Any]] = {
     "": {"vision_start_token_id": START_ID},
     "text_config": {"rope_parameters": _AXES},
 }
+_MERGED_TWICE = {"": {"insert_layer_id": 0, "downsample_mode": "16x", "image_token_id": IMAGE_ID}}
 _PINPOINTS = {"": {"image_grid_pinpoints": [[16, 16]]}}
 
 # By model type: fields without a rule by name, in the config of each part; "" is the whole config.
@@ -88,6 +90,6 @@ SPECIAL: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "muse_glimmer": {"": {"out_hidden_size": 256}},
     "muse_spark": {"": {"out_hidden_size": 256}, "audio_config": {"hidden_sizes": [64, 64]}},
-    "minicpmv4_6": {"vision_config": {"image_size": 64}},
+    **dict.fromkeys(("minicpm_ocr", "minicpmv4_6", "minicpmv4_7"), _MERGED_TWICE),
     "step3p7": {"text_config": {"sliding_window": 8}},
 }
