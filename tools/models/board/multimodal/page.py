@@ -62,15 +62,16 @@ at them too. A document alone is called as where nothing is packed, with an `att
 `position_ids`, so that the model makes its positions itself.
 
 ✓ isolates, and equals the documents alone. ≠ isolates, and differs from them, as where a position of the text stands
-for those of an image's axes. ✗ **leaks, without an error**. R refuses, with an error. ? not judged. A dot: not asked,
-as where a model has one axis, or offers no flash attention.
+for those of an image's axes, or a mask replaces a window. ✗ **leaks, without an error**. R refuses, with an error. ?
+not judged. A dot: not asked, as where a model has one axis, or offers no flash attention.
 """
 _NOTES = """\
 The first columns are what transformers chooses on a CPU: sdpa, or eager attention where a model has no other. Under
-*flash* transformers' path of flash attention runs up to the kernel, with plain PyTorch in its place, in the tower too.
-*unaware* tells of no boundary: it leaks in every model, or the others would say nothing. Images that come as a batch
-are rows of their own, and have no *tower*. Convolutions and scans are PyTorch's fallbacks: a model that refuses without
-a package may isolate with it, or leak. Another version of transformers gives another board."""
+*flash* transformers' path of flash attention runs up to the kernel, with plain PyTorch in its place, in the tower too;
+a mask of an image's own, as gemma3's, is no part of it, for documents alone either. *unaware* tells of no boundary: it
+leaks in every model, or the others would say nothing. Images that come as a batch are rows of their own, and have no
+*tower*. Convolutions and scans are PyTorch's fallbacks: a model that refuses without a package may isolate with it, or
+leak. Another version of transformers gives another board."""
 
 
 def as_markdown(board: ModelBoard) -> str:
