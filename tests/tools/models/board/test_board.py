@@ -135,16 +135,16 @@ def test_wrong_calls(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert "is a folder" in capsys.readouterr().err
 
 
-def test_what_the_board_calls_a_leak_has_a_gradient_and_moves_by_more_than_rounding() -> None:
+@pytest.mark.parametrize(("file", "count"), [("models", 500), ("multimodal", 250)])
+def test_what_a_board_calls_a_leak_has_a_gradient_and_moves_by_more_than_rounding(file: str, count: int) -> None:
     """Two signs that no isolated model has: a gradient that is not zero, and outputs that move by far more than 256
     roundings of fp32."""
     told = re.compile(
         r"document \d+ reaches document \d+: outputs of up to (\S+) move by (\S+) when it changes, and their "
     )
-    leaks = [
-        o for o in results.read_board(str(ROOT / "data/models.json")).outcomes if o.word == "leaks" and not o.labels
-    ]
-    assert len(leaks) > 500
+    outcomes = results.read_board(str(ROOT / f"data/{file}.json")).outcomes
+    leaks = [o for o in outcomes if o.word == "leaks" and not o.labels]
+    assert len(leaks) > count
     for leak in leaks:
         found = told.match(leak.text)
         assert found, leak

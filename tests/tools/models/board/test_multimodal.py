@@ -64,6 +64,10 @@ class Tower(nn.Module):
         return self.out(mixed).reshape(-1, 4, 8).sum(1)
 
 
+def causal_mean(x: Tensor) -> Tensor:
+    return x.cumsum(0) / torch.arange(1, len(x) + 1)[:, None]
+
+
 class Reader(nn.Module):
     """A causal mean over the tokens of a document: the smallest model that reads text and images."""
 
@@ -107,7 +111,7 @@ class Reader(nn.Module):
         if position_ids is not None and not self.ignores_boundaries:
             starts = (position_ids[0].flatten() == 0).nonzero().flatten().tolist()
         ends = [*starts[1:], x.shape[1]]
-        documents = [x[0, a:b].cumsum(0) for a, b in zip(starts, ends, strict=True)]
+        documents = [causal_mean(x[0, a:b]) for a, b in zip(starts, ends, strict=True)]
         return {"logits": self.head(torch.tanh(torch.cat(documents)))[None]}
 
 
@@ -186,17 +190,11 @@ def test_a_correct_model_isolates_and_equals_its_documents_alone() -> None:
     assert judge(Reader()) == Outcome("reader", TEXT_AND_AXES, flash=False, word="isolates")
 
 
-@pytest.mark.parametrize(
-    ("model", "module"),
-    [
-        (Reader(mixes_images=True), "model (Reader)"),
-        (Reader(ignores_boundaries=True), "model (Reader)"),
-    ],
-    ids=["pixels reach another image in the tower", "boundaries are ignored"],
-)
-def test_a_leak_is_seen(model: nn.Module, module: str) -> None:
-    outcome = judge(model)
-    assert (outcome.word, outcome.module) == ("leaks", module)
+@pytest.mark.parametrize("flaw", ["mixes_images", "ignores_boundaries"])
+def test_a_leak_is_seen(flaw: str) -> None:
+    torch.manual_seed(0)
+    outcome = judge(Reader(**{flaw: True}))
+    assert (outcome.word, outcome.module) == ("leaks", "model (Reader)")
     assert "gradient at its tokens" in outcome.text
 
 
@@ -282,8 +280,8 @@ def test_each_board_is_made_from_its_own_results(capsys: pytest.CaptureFixture[s
 def test_the_published_results_hold_every_question_of_every_model_that_was_built() -> None:
     board = results.read_board(str(DATA))
     built = {model.name for model in board.models if not model.reason}
-    assert len(built) >= 1
-    assert built
+    assert len(built) >= 55
+    assert built >= REPORTED
     for name in built:
         outcomes = [o for o in board.outcomes if o.name == name]
         asked = {(o.convention, o.flash) for o in outcomes}
