@@ -21,7 +21,7 @@ from packproof.models.subjects.pack import Image, Lengths, Pack
 
 TOWER = Convention(
     "tower",
-    "the vision tower alone, each image a document: image_grid_thw tells where it ends",
+    "the vision tower alone, each image a document: image_grid_thw, or target_sizes, tells where it ends",
     lambda pack: {"images": images_of_lengths(pack)},
 )
 CONVENTIONS_ASKED = (*SENT, CUT.name, TOWER.name)
