@@ -155,6 +155,9 @@ def models(
         list[str] | None, typer.Argument(metavar="[NAME]...", help="model types of transformers; default: all")
     ] = None,
     *,
+    multimodal: Annotated[
+        bool, typer.Option("--multimodal", help="models that read images: documents with images, and vision towers")
+    ] = False,
     list_only: Annotated[bool, typer.Option("--list", help="show the model types, and run nothing")] = False,
     seed: Annotated[int, seed_option("another seed draws other weights and tokens")] = 0,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
@@ -165,12 +168,15 @@ def models(
 ) -> int:
     """Try each convention on a small random model of each causal language model of the installed transformers.
 
+    With --multimodal, on each one that reads images and writes text.
+
     A model that leaks is a finding, not a failure: the exit code is 0.
 
     \b
     packproof models llama mamba2 qwen3_next
     packproof models --json data/models.json --markdown docs/models_board.md
     packproof models --from data/models.json --markdown docs/models_board.md
+    packproof models --multimodal qwen2_5_vl qwen3_5
     """
     from importlib.metadata import version  # noqa: PLC0415
 
@@ -179,10 +185,9 @@ def models(
         from packproof.base.names import require_known  # noqa: PLC0415
         from packproof.models.board import (  # noqa: PLC0415
             Built,
-            architectures,
             as_json,
-            as_markdown,
             board_counts,
+            board_kind,
             make_board,
             outcome_line,
             read_board,
@@ -192,10 +197,11 @@ def models(
     files = [
         writable_path(path, option) if path else None for path, option in ((json, "--json"), (markdown, "--markdown"))
     ]
+    kind = board_kind(multimodal=multimodal)
     if from_json:
-        board = read_board(from_json)
+        board = kind.require_own(read_board(from_json))
     else:
-        available_models = architectures()
+        available_models = kind.architectures()
         selected_models = [
             available_models[require_known("model type", n, available_models, "packproof models --list")]
             for n in names or available_models
@@ -204,15 +210,15 @@ def models(
             typer.echo("\n".join(f"{architecture.name}  {architecture.model}" for architecture in selected_models))
             return SUCCESS
         start, results = time.monotonic(), []
-        for result in run_board(selected_models, seed):
+        for result in run_board(selected_models, kind.judge, seed):
             results.append(result)
             if isinstance(result, Built):
                 typer.echo(f"{result.name}: {result.reason or result.layers or 'one kind of layer'}")
             else:
                 typer.echo(outcome_line(result))
         versions = {name: version(name) for name in ("transformers", "torch")}
-        board = make_board(results, time.monotonic() - start, seed, versions)
-    for file, text in zip(files, (as_json(board), as_markdown(board)), strict=True):
+        board = make_board(results, time.monotonic() - start, seed, versions, kind.conventions)
+    for file, text in zip(files, (as_json(board), kind.as_markdown(board)), strict=True):
         if file:
             replace_text(file, text)
     typer.echo(board_counts(board))

@@ -26,7 +26,7 @@ from packproof.models.subjects.pack import (
     many_documents,
     padded_layouts,
 )
-from packproof.models.subjects.subject import MakeInput, PickOutput, Subject, make_subject
+from packproof.models.subjects.subject import MakeInput, PickOutput, PlaceImages, Subject, make_subject
 
 MATRIX_DTYPES = ("fp32", "bf16")
 _COMPILED_LAYOUTS: tuple[Lengths, ...] = (FIRST_LENGTHS, (9, 1, 17, 3))  # few: each new shape may compile again
@@ -70,6 +70,8 @@ class ModuleRequest:
     """The properties to judge."""
     labels: str = "auto"
     """The form of labels for a loss, one of LABELS."""
+    shrinks: bool = True
+    """Whether smaller layouts are tried for a failure, for some seconds."""
     timeout: float = 600.0
     """Seconds without an event after which a setting in its own process is ended."""
 
@@ -129,6 +131,7 @@ class ModuleRequest:
                 layouts_with_padding=self.layouts_with_padding,
                 labels=labels,
                 requires_loss=requires_loss,
+                shrinks=self.shrinks,
             )
         padded = tuple(padded_layouts(subject.module, between_documents=convention.padding == "between"))
         if setting.mode.compiled:
@@ -187,6 +190,7 @@ def module_request(
     device: str | None = None,
     records: bool = True,
     labels: str = "auto",
+    place_images: PlaceImages | None = None,
     **request_fields: Any,
 ) -> ModuleRequest:
     """The request for these arguments: those of `check_module`, and a few more. Raises ArgumentError and UsageError.
@@ -194,6 +198,7 @@ def module_request(
     name: the module in reports; its class by default.
     target: the address from which a replay makes the module again.
     records: whether failures leave replay files.
+    place_images: places images in documents; None for documents of text.
     request_fields: further fields of ModuleRequest.
     """
     if profile not in _MOST_TOKENS:
@@ -212,6 +217,7 @@ def module_request(
     )
     built_module = _build_module(module, seed)
     subject = make_subject(built_module, inputs, output, redraw=redraw, seed=seed)
+    subject = replace(subject, place_images=place_images) if place_images else subject
     notes: tuple[str, ...] = ()
     if matrix:
         selected_modes, notes = supported_modes(subject.module)

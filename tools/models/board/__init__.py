@@ -1,4 +1,4 @@
-"""Small versions of the causal language models of transformers, and whether they isolate packed documents."""
+"""Small versions of the models of transformers, and whether they isolate packed documents."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -7,15 +7,14 @@ from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.models.board.board import Built, run_board
-    from packproof.models.board.page import as_json, as_markdown, board_counts, make_board, outcome_line, read_board
-    from packproof.models.board.tiny import architectures
+    from packproof.models.board.kinds import board_kind
+    from packproof.models.board.results import as_json, board_counts, make_board, outcome_line, read_board
 
 __all__ = [
     "Built",
-    "architectures",
     "as_json",
-    "as_markdown",
     "board_counts",
+    "board_kind",
     "make_board",
     "outcome_line",
     "read_board",
@@ -26,14 +25,7 @@ export(
     sys.modules[__name__],
     {
         "packproof.models.board.board": ("Built", "run_board"),
-        "packproof.models.board.page": (
-            "as_json",
-            "as_markdown",
-            "board_counts",
-            "make_board",
-            "outcome_line",
-            "read_board",
-        ),
-        "packproof.models.board.tiny": ("architectures",),
+        "packproof.models.board.kinds": ("board_kind",),
+        "packproof.models.board.results": ("as_json", "board_counts", "make_board", "outcome_line", "read_board"),
     },
 )

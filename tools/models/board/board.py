@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +22,16 @@ from packproof.models.laws.judges import REFUSED
 from packproof.models.laws.loss_judge import CROSSING_LABEL
 from packproof.models.laws.losses import EVERY, FIRST_IGNORED
 from packproof.models.request import module_request
-from packproof.models.subjects.conventions import CONVENTIONS
+from packproof.models.subjects.conventions import CONVENTIONS, Convention
+from packproof.models.subjects.pack import Lengths
+from packproof.models.subjects.subject import MakeInput
 
 Word = Literal["isolates", "leaks", "refuses", "differs", "not judged"]
 LAYOUTS = ((5, 9, 7), (9, 1, 17, 3))  # across a window or chunk of 8 and a convolution of 4, and not
 CONVENTION_NAMES = tuple(n for n in CONVENTIONS if n.startswith(("hf_", "mask4d")))
 FLASH = tuple(n for n in CONVENTION_NAMES if n.startswith("hf_") and not n.startswith("hf_mrope"))
 LABELS = (EVERY, FIRST_IGNORED)
-_SILENCE = 60.0  # seconds until an architecture has to give its next outcome
+_SILENCE = 180.0  # seconds until an architecture has to give its next outcome
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,15 @@ class Outcome:
 BoardEntry = Built | Outcome
 
 
-def run_board(architectures: Sequence[Architecture], seed: int = 0) -> Iterator[BoardEntry]:
-    """Judge each architecture in a process of its own, which ends after a minute without an outcome."""
-    units = [partial(_judge_architecture, architecture, seed) for architecture in architectures]
+Judge = Callable[[Architecture, int], Iterator[BoardEntry]]
+
+
+def run_board(architectures: Sequence[Architecture], judge: Judge, seed: int = 0) -> Iterator[BoardEntry]:
+    """Judge each architecture in a process of its own, which ends after some minutes without an outcome.
+
+    judge: judges an architecture with a seed.
+    """
+    units = [partial(judge, architecture, seed) for architecture in architectures]
 
     def replacement_of(number: int, text: str) -> Callable[[], Iterator[BoardEntry]]:
         return partial(_entry_of_lost_process, architectures[number], text)
@@ -94,13 +102,14 @@ def _entry_of_lost_process(architecture: Architecture, text: str) -> Iterator[Bo
     yield Built(architecture.name, architecture.model, architecture.also, reason=text)
 
 
-def _judge_architecture(architecture: Architecture, seed: int) -> Iterator[BoardEntry]:
+def judge_text_model(architecture: Architecture, seed: int) -> Iterator[BoardEntry]:
+    """The entries of a causal language model."""
     name, names = architecture.name, (architecture.name, architecture.model, architecture.also)
     try:
         model, layers = tiny_model(name)
         parameters = sum(p.numel() for p in model.parameters())
     except Exception as error:
-        yield Built(*names, reason=_one_line(error))
+        yield Built(*names, reason=one_line(error))
         return
     attention = str(getattr(model.config, "_attn_implementation", ""))
     yield Built(*names, layers, attention, parameters)
@@ -109,12 +118,12 @@ def _judge_architecture(architecture: Architecture, seed: int) -> Iterator[Board
         settings += [(convention, True) for convention in FLASH]
     isolating = []
     for convention, with_flash in settings:
-        outcome = _judge_convention(name, model, convention, seed, with_flash=with_flash)
+        outcome = judge_convention(name, model, convention, seed, with_flash=with_flash)
         isolating += [outcome] if outcome.word == "isolates" else []
         yield outcome
     for first in isolating[:1]:  # a loss tells of labels where the logits of documents are their own
         for labels in LABELS:
-            yield _judge_convention(name, model, first.convention, seed, with_flash=first.flash, labels=labels)
+            yield judge_convention(name, model, first.convention, seed, with_flash=first.flash, labels=labels)
 
 
 def _random_ids(tokens: int, generator: torch.Generator) -> Tensor:
@@ -122,36 +131,44 @@ def _random_ids(tokens: int, generator: torch.Generator) -> Tensor:
     return torch.randint(3, SIZES["pad_token_id"], (1, tokens), generator=generator)
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _judge_convention(
+def judge_convention(
     name: str,
     model: nn.Module,
-    convention: str,
+    convention: str | Convention,
     seed: int,
     *,
     with_flash: bool,
     labels: str = "",
+    inputs: int | MakeInput = _random_ids,
+    layouts: Sequence[Lengths] = LAYOUTS,
+    **request_fields: Any,
 ) -> Outcome:
-    """The outcome of the logits, or of the loss with these labels."""
+    """The outcome of the logits, or of the loss with these labels.
+
+    request_fields: further fields of the request.
+    """
+    convention_name = convention if isinstance(convention, str) else convention.name
     try:
         with ExitStack() as stack:
             try:
                 stack.enter_context(flash.replace_flash_attention(model) if with_flash else nullcontext())
             except ValueError as error:  # transformers refuses flash attention with this config
-                return Outcome(name, convention, with_flash, "refuses", text=_one_line(error), labels=labels)
+                return Outcome(name, convention_name, with_flash, "refuses", text=one_line(error), labels=labels)
             request = module_request(
                 model,
-                inputs=_random_ids,
+                inputs=inputs,
                 convention=convention,
-                layouts=LAYOUTS,
+                layouts=layouts,
                 laws=("loss",) if labels else ("isolation", "packing"),
                 labels=labels or "none",
                 seed=seed,
                 name=name,
                 records=False,
+                **request_fields,
             )
             verdicts = []
             for event in run_module_check(request):
@@ -160,9 +177,9 @@ def _judge_convention(
                     if event.verdict.status != "passed":
                         break
     except Exception as error:
-        return Outcome(name, convention, with_flash, "not judged", text=_one_line(error), labels=labels)
+        return Outcome(name, convention_name, with_flash, "not judged", text=one_line(error), labels=labels)
     summary = _summarize_loss(verdicts[0]) if labels else _summarize(verdicts)
-    return Outcome(name, convention, with_flash, *summary, labels=labels)
+    return Outcome(name, convention_name, with_flash, *summary, labels=labels)
 
 
 def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:

@@ -1,18 +1,13 @@
-"""The board as JSON, the source, and as a Markdown page made from it."""
+"""The board of causal language models as a Markdown page, made from its results."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date
 
-from packproof.base.records import read_record, to_json
-from packproof.base.wording import plural
 from packproof.harness.report.formats import markdown_table, texts
-from packproof.models.board.board import CONVENTION_NAMES, FLASH, LABELS, BoardEntry, Built, Outcome
+from packproof.models.board.board import FLASH, LABELS, Built
+from packproof.models.board.results import SIGNS, ModelBoard
 from packproof.models.laws.losses import FIRST_IGNORED
 from packproof.models.subjects.conventions import CONVENTIONS
 
-SIGNS = {"isolates": "✓", "leaks": "✗", "refuses": "R", "differs": "≠", "not judged": "?"}
 COLUMNS = {
     "hf_position_ids": "pos",
     "hf_mrope": "3-axis",
@@ -25,75 +20,8 @@ COLUMNS = {
     "mask4d": "bool",
     "mask4d_additive": "add",
 }
-
-
-@dataclass(frozen=True)
-class ModelBoard:
-    """The results of one run, with the versions it ran on."""
-
-    transformers: str
-    torch: str
-    date: str
-    """In ISO format."""
-    seed: int
-    seconds: float
-    """The duration of the run."""
-    models: tuple[Built, ...]
-    outcomes: tuple[Outcome, ...]
-
-
-def make_board(entries: Sequence[BoardEntry], seconds: float, seed: int, versions: Mapping[str, str]) -> ModelBoard:
-    """Make a board from the entries of a run, sorted by name. A later reason replaces the first entry of a model whose
-    process ended.
-
-    versions: of transformers and torch.
-    """
-    built = {entry.name: entry for entry in entries if isinstance(entry, Built)}
-    outcomes = [entry for entry in entries if isinstance(entry, Outcome)]
-    outcomes.sort(key=lambda o: (o.name, bool(o.labels), o.flash, CONVENTION_NAMES.index(o.convention), o.labels))
-    return ModelBoard(
-        versions["transformers"],
-        versions["torch"],
-        date.today().isoformat(),
-        seed,
-        round(seconds, 1),
-        tuple(built[name] for name in sorted(built)),
-        tuple(outcomes),
-    )
-
-
-def as_json(board: ModelBoard) -> str:
-    return json.dumps(to_json(board), indent=1, ensure_ascii=False) + "\n"
-
-
-def read_board(path: str) -> ModelBoard:
-    """Read a board from a JSON file. Raises UsageError where the file holds none."""
-    return read_record(ModelBoard, path, f"--from: {path}", "`packproof models --json`", named=True)
-
-
-def outcome_line(outcome: Outcome) -> str:
-    """One outcome, for the terminal."""
-    convention = f"{outcome.convention}, flash" if outcome.flash else outcome.convention
-    convention += f", labels: {outcome.labels}" if outcome.labels else ""
-    return "  ".join(
-        filter(None, (f"  {outcome.name:<24} {convention:<38} {outcome.word}", outcome.module, outcome.text))
-    )
-
-
-def board_counts(board: ModelBoard) -> str:
-    """How many models there are, and how many isolate or leak by each convention."""
-    n_built = sum(not model.reason for model in board.models)
-    lines = [f"{plural(len(board.models), 'architecture')}, {n_built} built, {board.seconds:.0f} s"]
-    for with_flash in (False, True):
-        for name in FLASH if with_flash else CONVENTION_NAMES:
-            words = [o.word for o in board.outcomes if (o.convention, o.flash, o.labels) == (name, with_flash, "")]
-            lines.append(f"{name}{', flash' if with_flash else ''}: {_numbers(words)}")
-    lines += [f"labels: {form}: {_numbers([o.word for o in board.outcomes if o.labels == form])}" for form in LABELS]
-    return "\n".join(lines)
-
-
-def _numbers(words: Sequence[str]) -> str:
-    return ", ".join(f"{words.count(w)} {w}" for w in SIGNS if w in words)
+Setting = tuple[str, bool]  # a convention, and whether attention is flash attention
+_SETTINGS: tuple[Setting, ...] = (*((name, False) for name in COLUMNS), *((name, True) for name in FLASH))
 
 
 def as_markdown(board: ModelBoard) -> str:
@@ -137,23 +65,23 @@ def _page(board: ModelBoard) -> Iterator[str]:
     conventions = [(column, CONVENTIONS[name].about) for name, column in COLUMNS.items()]
     yield from markdown_table(texts("column", "what is passed, beside `input_ids`"), conventions)
     yield from ("", _FLASH, "", "## What to pass", "")
-    yield from _models_table(["pass"], {model.name: (_advice(board, model),) for model in built_models})
+    yield from models_table(["pass"], {model.name: (advice(board, model),) for model in built_models})
     yield from ("", "## Every convention", "")
     first, *others = (COLUMNS[name] for name in FLASH)
     titles = [*COLUMNS.values(), f"flash: {first}", *others]
-    yield from _models_table(titles, {model.name: _signs(board, model.name) for model in built_models})
+    yield from models_table(titles, {model.name: signs(board, model.name, _SETTINGS) for model in built_models})
     yield from ("", "## The first module that leaks", "", "By `position_ids` alone, as transformers runs on a CPU.", "")
     leaks = [o for o in board.outcomes if (o.convention, o.flash, o.word) == ("hf_position_ids", False, "leaks")]
-    yield from _models_table(["module"], {o.name: (f"`{o.module}`",) for o in leaks if o.module})
+    yield from models_table(["module"], {o.name: (f"`{o.module}`",) for o in leaks if o.module})
     yield from ("", "## Labels", "", _LABELS, "")
-    yield from _models_table(
+    yield from models_table(
         [f"`{form}`" for form in LABELS] + ["what was seen"], {m.name: _labels(board, m.name) for m in built_models}
     )
     yield from ("", "## Not built", "")
     yield from (f"- {model.name}: {model.reason[:110]}" for model in board.models if model.reason)
 
 
-def _models_table(titles: Sequence[str], cells_by_model: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+def models_table(titles: Sequence[str], cells_by_model: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     """A table with one row for all models with the same cells, the most common cells first."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, cells in cells_by_model.items():
@@ -162,10 +90,10 @@ def _models_table(titles: Sequence[str], cells_by_model: Mapping[str, tuple[str,
     return markdown_table(texts(*titles, "models"), [(*cells, ", ".join(names)) for cells, names in most_common])
 
 
-def _signs(board: ModelBoard, name: str) -> tuple[str, ...]:
-    signs = {(o.convention, o.flash): SIGNS[o.word] for o in board.outcomes if o.name == name and not o.labels}
-    settings = [*((convention, False) for convention in COLUMNS), *((convention, True) for convention in FLASH)]
-    return tuple(signs.get(setting, "·") for setting in settings)
+def signs(board: ModelBoard, name: str, settings: Sequence[Setting]) -> tuple[str, ...]:
+    """The sign of each setting of a model, a dot for one that it was not asked."""
+    by_setting = {(o.convention, o.flash): SIGNS[o.word] for o in board.outcomes if o.name == name and not o.labels}
+    return tuple(by_setting.get(setting, "·") for setting in settings)
 
 
 def _labels(board: ModelBoard, name: str) -> tuple[str, ...]:
@@ -186,13 +114,23 @@ _EASIEST_FIRST = (
 )
 
 
-def _advice(board: ModelBoard, built: Built) -> str:
-    outcomes = [o for o in board.outcomes if o.name == built.name and not o.labels]
+def advice(
+    board: ModelBoard,
+    built: Built,
+    easiest_first: Sequence[tuple[str, str]] = _EASIEST_FIRST,
+    columns: Mapping[str, str] = COLUMNS,
+) -> str:
+    """What to pass to this model.
+
+    easiest_first: the conventions to advise, with what to pass.
+    columns: the titles of all conventions, those that may differ.
+    """
+    outcomes = [o for o in board.outcomes if o.name == built.name and not o.labels and o.convention in columns]
     isolating = {(o.convention, o.flash) for o in outcomes if o.word == "isolates"}
-    stock = next((text for convention, text in _EASIEST_FIRST if (convention, False) in isolating), "")
-    flash = next((text for convention, text in _EASIEST_FIRST if (convention, True) in isolating), "")
+    stock = next((text for convention, text in easiest_first if (convention, False) in isolating), "")
+    flash = next((text for convention, text in easiest_first if (convention, True) in isolating), "")
     if not (stock or flash) and (differing := [o for o in outcomes if o.word == "differs"]):
-        ways = dict.fromkeys(f"flash: {COLUMNS[o.convention]}" if o.flash else COLUMNS[o.convention] for o in differing)
+        ways = dict.fromkeys(f"flash: {columns[o.convention]}" if o.flash else columns[o.convention] for o in differing)
         return f"isolates, but differs from the documents alone: {', '.join(ways)}"
     if not (stock or flash) and all(o.word in ("refuses", "not judged") for o in outcomes):
         return "nothing was accepted or could be judged"

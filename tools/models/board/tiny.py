@@ -5,6 +5,7 @@ are cut to one layer of each kind. Everything without a rule is in `exceptions`.
 """
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -33,15 +34,21 @@ class Architecture:
 
 @cache
 def architectures() -> dict[str, Architecture]:
-    """The architectures of the installed transformers by name, one for each class. Where a class has several model
-    types, the text model's is taken.
-    """
+    """The causal language models of the installed transformers, by name."""
     try:
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as MODELS  # noqa: PLC0415
     except ImportError as error:
         raise UsageError("the models are those of transformers: pip install transformers") from error
+    return architectures_of(MODELS)
+
+
+def architectures_of(models: Mapping[str, Any]) -> dict[str, Architecture]:
+    """The architectures by name, one for each class. Where a class has several model types, the text model's is taken.
+
+    models: the class of each model type.
+    """
     by_class: dict[str, list[str]] = {}
-    for name, model in MODELS.items():
+    for name, model in models.items():
         by_class.setdefault(model, []).append(name)
     result = {}
     for model, names in by_class.items():
@@ -57,18 +64,22 @@ def tiny_config(name: str) -> tuple[Any, str]:
 
     config_class, special = CONFIG_MAPPING[name], dict(SPECIAL.get(name, {}))
     default = config_class(**special.pop("default", {}))
-    config_fields = {**default.to_dict(), **vars(default)}
+    values = small_values({**default.to_dict(), **vars(default)}, SIZES)
+    values |= {field: copy.deepcopy(value) for field, value in special.items()}
+    config = config_class(**values)
+    return config, layer_kinds(config)
+
+
+def small_values(config_fields: dict[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes of the fields that a config has, and one layer of each kind."""
     values = {
         f: value
-        for f, value in SIZES.items()
+        for f, value in sizes.items()
         if config_fields.get(f) is not None or (f in config_fields and f in EVEN_IF_NONE)
     }
     if "kv_lora_rank" in config_fields:
         values["num_key_value_heads"] = values["num_attention_heads"]  # latent attention has no groups
-    values |= one_layer_per_kind(config_fields)
-    values |= {field: copy.deepcopy(value) for field, value in special.items()}
-    config = config_class(**values)
-    return config, layer_kinds(config)
+    return values | one_layer_per_kind(config_fields)
 
 
 def one_layer_per_kind(config_fields: dict[str, Any]) -> dict[str, Any]:
@@ -103,8 +114,17 @@ def tiny_model(name: str) -> tuple[nn.Module, str]:
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
     config, layers = tiny_config(name)
+    return build_small(AutoModelForCausalLM, config), layers
+
+
+def build_small(auto_class: Any, config: Any) -> nn.Module:
+    """The model of this config, unless it is large. Raises ValueError; errors of transformers pass through.
+
+    auto_class: of transformers, such as AutoModelForCausalLM.
+    """
     with torch.device("meta"):
-        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+        size = sum(p.numel() for p in auto_class.from_config(config).parameters())
     if size > _MAX_PARAMETERS:
         raise ValueError(f"its small config still has {size / 1e6:,.0f} million parameters")
-    return AutoModelForCausalLM.from_config(config), layers
+    model: nn.Module = auto_class.from_config(config)
+    return model

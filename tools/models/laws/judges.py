@@ -51,6 +51,8 @@ class Trial:
     """The form of labels for a loss; "" if the module takes none."""
     requires_loss: bool = False
     """Whether the user named the labels: a module that refuses them is not judged then, and else is not asked."""
+    shrinks: bool = True
+    """Whether smaller layouts are tried for a failure, for some seconds: two runs may then end at different ones."""
 
     def with_first_layout(self, lengths: Lengths) -> "Trial":
         """The same trial with this layout first, unless it has many documents."""
@@ -122,14 +124,14 @@ def isolation(trial: Trial, cell: Cell) -> Judgement:
 
 def packing(trial: Trial, cell: Cell) -> Judgement:
     """Outputs, and the sums of parameters' gradients, are those of the documents alone."""
-    compare, subject = PackedAndAlone.at_two_precisions(trial.subject, trial.convention, trial.seed), trial.subject
+    compare = PackedAndAlone.at_two_precisions(trial.subject, trial.convention, trial.seed)
     examples, inconclusive_reasons, ties, notes = 0, list[str](), 0, list[str]()
     for lengths, comparison in trial.measured_layouts(trial.layouts, compare, notes):
         examples, ties = examples + 1, ties + comparison.ties
         is_long = lengths in trial.long_layouts  # rounding adds up in one: it need not be judged
         (notes if is_long else inconclusive_reasons).extend(comparison.inconclusive_reasons)
         if comparison.first_failure:
-            failure = _packing_failure(compare, subject, lengths, comparison.first_failure, examples)
+            failure = _packing_failure(trial, compare, lengths, comparison.first_failure, examples)
             return Judgement(verdict_of(cell, "failed", examples, failure=failure))
     return Judgement(equality_verdict(cell, examples, inconclusive_reasons, ties, notes))
 
@@ -199,8 +201,9 @@ def _inconclusive_reason(trial: Trial, pack: Pack) -> str:
 class Shrinker:
     """Tries smaller layouts for some seconds, and counts the attempts."""
 
-    def __init__(self, law: str) -> None:
-        self.attempts, self._deadline = 0, time.monotonic() + _SHRINK_SECONDS.get(law, _USUAL_SHRINK_SECONDS)
+    def __init__(self, law: str, *, shrinks: bool = True) -> None:
+        seconds = _SHRINK_SECONDS.get(law, _USUAL_SHRINK_SECONDS) if shrinks else 0.0
+        self.attempts, self._deadline = 0, time.monotonic() + seconds
 
     def smallest(
         self, lengths: Lengths, outcome: Outcome, measure: Callable[[Lengths], Outcome | None]
@@ -221,7 +224,7 @@ class Shrinker:
         return smallest_lengths, outcomes[smallest_lengths]
 
     def attempt(self, check: Callable[[], Outcome | None]) -> Outcome | None:
-        if time.monotonic() > self._deadline:
+        if time.monotonic() >= self._deadline:
             return None
         self.attempts += 1
         try:
@@ -233,7 +236,7 @@ class Shrinker:
 def _leak_failure(trial: Trial, lengths: Lengths, leakage: Leakage, example: int) -> Failure:
     """The leak at the smallest layout with one, and the first module that leaks."""
     subject, convention, seed = trial.subject, trial.convention, trial.seed
-    shrinker = Shrinker("isolation")
+    shrinker = Shrinker("isolation", shrinks=trial.shrinks)
 
     def measure(candidate: Lengths) -> Leakage | None:
         result = measure_leakage(subject, convention, subject.pack(candidate), seed)
@@ -280,12 +283,16 @@ def _ineffective_arguments(trial: Trial, pack: Pack, leakage: Leakage) -> Iterat
     def are_ineffective(names: Sequence[str]) -> bool:
         try:
             with torch.no_grad():
-                replacements = {name: single_document_arguments[name] for name in names}
+                replacements = {name: single_document_arguments.get(name) for name in names}
                 return torch.equal(subject.call_with(x, arguments | replacements, convention), leakage.output)
         except ModuleRefused:
             return False
 
-    names = [name for name, value in arguments.items() if not isinstance(value, bool)]
+    names = [
+        name
+        for name, value in arguments.items()
+        if not isinstance(value, bool) and value is not single_document_arguments.get(name)  # else it tells nothing
+    ]
     heading, ineffective_names = IGNORED, names
     if not are_ineffective(names):
         heading, ineffective_names = "accepted without effect: ", [name for name in names if are_ineffective([name])]
@@ -294,9 +301,9 @@ def _ineffective_arguments(trial: Trial, pack: Pack, leakage: Leakage) -> Iterat
 
 
 def _packing_failure(
-    compare: PackedAndAlone, subject: Subject, lengths: Lengths, difference: Difference, example: int
+    trial: Trial, compare: PackedAndAlone, lengths: Lengths, difference: Difference, example: int
 ) -> Failure:
-    shrinker = Shrinker("packing")
+    subject, shrinker = trial.subject, Shrinker("packing", shrinks=trial.shrinks)
     smallest_lengths, smallest_difference = shrinker.smallest(
         lengths, difference, lambda candidate: compare(subject.pack(candidate)).first_failure
     )

@@ -3,7 +3,7 @@
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -30,6 +30,24 @@ _MANY_COUNTS = (258, 20)  # documents: more than a byte can count, and a number 
 
 
 @dataclass(frozen=True)
+class Image:
+    """An image in a row of tokens."""
+
+    start: int
+    """Its first row."""
+    height: int
+    """In tokens."""
+    width: int
+    """In tokens."""
+    rows: int
+    """Its rows in the pack: fewer than height * width where the end of the pack cuts it."""
+
+    @property
+    def tokens(self) -> int:
+        return self.height * self.width
+
+
+@dataclass(frozen=True)
 class Pack:
     """A layout of documents on a device."""
 
@@ -41,6 +59,8 @@ class Pack:
     """The dtype of the module under test."""
     gaps: tuple[int, ...] = ()
     """Rows of padding before each document and after the last one; () for none."""
+    images: tuple[Image, ...] = ()
+    """The images of its documents, in the order of their rows."""
 
     @property
     def tokens(self) -> int:
@@ -80,11 +100,13 @@ class Pack:
 
     def single_document(self, document: int) -> "Pack":
         """A pack with only this document."""
-        return Pack((self.lengths[document],), self.device, self.dtype)
+        rows = self.rows(document)
+        images = tuple(replace(i, start=i.start - rows.start) for i in self.images if rows.start <= i.start < rows.stop)
+        return Pack((self.lengths[document],), self.device, self.dtype, images=images)
 
     def without_boundaries(self) -> "Pack":
-        """A pack of one document with as many tokens."""
-        return Pack((self.tokens,), self.device, self.dtype)
+        """A pack of one document with as many tokens, and the same images."""
+        return Pack((self.tokens,), self.device, self.dtype, images=self.images)
 
 
 def cumulative_lengths(lengths: Sequence[int], dtype: torch.dtype, device: str) -> Tensor:

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from packproof.base.errors import ArgumentError, PackproofError
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.modes import Mode, compile_module, compiler_settings, module_in_mode
-from packproof.models.subjects.pack import Lengths, Pack
+from packproof.models.subjects.pack import Image, Lengths, Pack
 from packproof.models.subjects.watch import watch_embedding
 
 MakeInput = Callable[[int, torch.Generator], Tensor]
 PickOutput = Callable[[Any], Tensor]
+PlaceImages = Callable[[Lengths], tuple[Image, ...]]
 
 
 class ModuleRefused(PackproofError):
@@ -48,9 +49,11 @@ class Subject:
     """The mode in which the module runs."""
     call_seed: int = 0
     """The seed of the random numbers of a call in train mode."""
+    place_images: PlaceImages = lambda lengths: ()
+    """Places images in documents of these lengths. A document of a length has the same ones in every pack."""
 
     def pack(self, lengths: Lengths, gaps: tuple[int, ...] = ()) -> Pack:
-        return Pack(lengths, self.device, self.dtype, gaps)
+        return Pack(lengths, self.device, self.dtype, gaps, self.place_images(lengths))
 
     def input(self, tokens: int, seed: int) -> Tensor:
         """Token ids (1, tokens) or token vectors (1, tokens, d), on the device of the module."""

@@ -10,7 +10,7 @@ import torch
 from packproof import refs
 from packproof.base.errors import UsageError
 from packproof.cli.main import run
-from packproof.models.board import page
+from packproof.models.board import page, results
 from packproof.models.board.board import CONVENTION_NAMES, FLASH, LABELS, Built, Outcome
 from packproof.models.board.flash import flash, flash_varlen
 from packproof.models.board.tiny import layer_kinds, one_layer_per_kind
@@ -70,7 +70,7 @@ def test_the_stand_in_for_flash_attention_computes_attention(heads: int) -> None
     assert not torch.equal(alone[4:], want[6:])
 
 
-BOARD = page.make_board(
+BOARD = results.make_board(
     [
         Outcome("opt", "hf_position_ids", flash=False, word="leaks", module="layers.0 (A)", text="moves"),
         Outcome("opt", "mask4d", flash=False, word="isolates"),
@@ -86,11 +86,11 @@ BOARD = page.make_board(
 
 
 def test_a_board_is_read_as_it_was_written(tmp_path: Path) -> None:
-    (tmp_path / "board.json").write_text(page.as_json(BOARD))
-    assert page.read_board(str(tmp_path / "board.json")) == BOARD
+    (tmp_path / "board.json").write_text(results.as_json(BOARD))
+    assert results.read_board(str(tmp_path / "board.json")) == BOARD
     (tmp_path / "board.json").write_text("{}")
     with pytest.raises(UsageError, match=r"damaged, the record is \{\}, expected .* `packproof models --json` wrote"):
-        page.read_board(str(tmp_path / "board.json"))
+        results.read_board(str(tmp_path / "board.json"))
 
 
 def test_the_page_says_what_to_pass_and_what_was_not_built() -> None:
@@ -111,7 +111,7 @@ def test_the_published_page_is_made_from_the_published_results(tmp_path: Path) -
 
 
 def test_the_published_results_hold_every_convention_of_every_model_that_was_built() -> None:
-    board = page.read_board(str(ROOT / "data/models.json"))
+    board = results.read_board(str(ROOT / "data/models.json"))
     built = [each.name for each in board.models if not each.reason]
     assert len(built) >= 90
     for name in built:
@@ -135,14 +135,16 @@ def test_wrong_calls(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert "is a folder" in capsys.readouterr().err
 
 
-def test_what_the_board_calls_a_leak_has_a_gradient_and_moves_by_more_than_rounding() -> None:
+@pytest.mark.parametrize(("file", "count"), [("models", 500), ("multimodal", 250)])
+def test_what_a_board_calls_a_leak_has_a_gradient_and_moves_by_more_than_rounding(file: str, count: int) -> None:
     """Two signs that no isolated model has: a gradient that is not zero, and outputs that move by far more than 256
     roundings of fp32."""
     told = re.compile(
         r"document \d+ reaches document \d+: outputs of up to (\S+) move by (\S+) when it changes, and their "
     )
-    leaks = [o for o in page.read_board(str(ROOT / "data/models.json")).outcomes if o.word == "leaks" and not o.labels]
-    assert len(leaks) > 500
+    outcomes = results.read_board(str(ROOT / f"data/{file}.json")).outcomes
+    leaks = [o for o in outcomes if o.word == "leaks" and not o.labels]
+    assert len(leaks) > count
     for leak in leaks:
         found = told.match(leak.text)
         assert found, leak

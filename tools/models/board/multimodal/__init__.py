@@ -1,0 +1,1 @@
+"""Small models of transformers that read images, and whether packed documents and their images are isolated."""
