@@ -1,5 +1,6 @@
 """Which sequence a wrong element depends on: redraw one sequence, or change its length, and compare the element."""
 
+from dataclasses import replace
 from math import isfinite, isnan
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.laws import Violation
 
 _MAX_SEQUENCES = 8
+_OWN_FAULT = "the fault lies in its own computation, or in where it lies"
 SLACK_HINT = (
     "slack is rows past the last sequence: outputs and gradients there must be 0, and their contents, NaN included, "
     "must change nothing; a kernel that never gets such rows declares slack=False, or is checked with --domain "
@@ -26,20 +28,42 @@ def diagnose(kernel: KernelUnderTest, case: Case, violation: Violation) -> str:
     has_location = not violation.text and violation.sequence >= 0 and len(case.lengths) <= _MAX_SEQUENCES
     if not has_location or key is None or key.kind not in ("output", "gradient"):
         return ""
-    sample = kernel.sample(case)
     try:
-        leaks = _leaking_sequences(kernel, sample, case, violation, key)
-        dependences = [] if leaks else _length_dependences(kernel, sample, case, violation, key)
+        return _origin(kernel, case, violation, key)
     except (KernelFault, Refusal):
         return ""
+
+
+def _origin(kernel: KernelUnderTest, case: Case, violation: Violation, key: TensorKey) -> str:
+    sample = kernel.sample(case)
+    leaks = _leaking_sequences(kernel, sample, case, violation, key)
+    dependences = [] if leaks else _length_dependences(kernel, sample, case, violation, key)
     tensor_name = f"{key.name}'s gradient" if key.is_gradient else key.name
     location = f"{tensor_name} in sequence {violation.sequence}"
     if leaks:
         return f"{location} contains {' and '.join(leaks)}"
-    prefix = f"{location} does not follow what other sequences hold"
     if dependences:
-        return f"{prefix}, but {' and '.join(dependences)}"
-    return f"{prefix}: the fault lies in its own computation, or in where it lies"
+        return f"{location} does not follow what other sequences hold, but {' and '.join(dependences)}"
+    if len(case.lengths) == 1:
+        return _beside_another_sequence(kernel, case, violation, key, tensor_name)
+    return f"{location} does not follow what other sequences hold: {_OWN_FAULT}"
+
+
+def _beside_another_sequence(
+    kernel: KernelUnderTest, case: Case, violation: Violation, key: TensorKey, tensor_name: str
+) -> str:
+    """What a wrong element of the only sequence depends on once there is another one, of equal length."""
+    n, keys = case.lengths[0], case.key_lengths
+    pair = case.replace(lengths=(n, max(n, 1)), key_lengths=keys and keys * 2)
+    for j, layout in ((0, pair), (1, pair.replace(lengths=pair.lengths[::-1]))):
+        try:
+            in_pair = replace(violation, sequence=j)
+            leaks = _leaking_sequences(kernel, kernel.sample(layout), layout, in_pair, key)
+        except (KernelFault, Refusal):
+            continue
+        if leaks:
+            return f"in a pack of {list(layout.lengths)}, {tensor_name} in sequence {j} contains {' and '.join(leaks)}"
+    return f"{tensor_name} follows no sequence beside its own, either: {_OWN_FAULT}"
 
 
 def _leaking_sequences(

@@ -12,11 +12,13 @@ from packproof import refs
 from packproof.harness.check.diagnosis.conventions import suggestions
 from packproof.harness.check.diagnosis.diagnose import diagnose
 from packproof.harness.process.execution.execute import InProcess
+from packproof.properties.calling.tensor_key import TensorKey
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.invariance import REFERENCE
+from packproof.properties.laws.violation import Violation
 from packproof.properties.ops.catalogue import OPS
 
 CONV = Case((3, 2, 4), "float32", (("d", 3), ("w", 4)))
@@ -64,6 +66,25 @@ def test_a_wrong_element_is_said_to_follow_values_lengths_or_neither(kernel: Cal
     violation = first_violation(judged, REFERENCE, CONV)
     assert violation is not None
     assert says in diagnose(judged, CONV, violation)
+
+
+def by_the_next_row(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """In the only sequence of a pack, the next row of its last token is its own first row."""
+    return conv(x, weight, cu_seqlens) + x.roll(-1, 0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        (by_the_next_row, "in a pack of [4, 4], y in sequence 0 contains sequence 1"),
+        (by_itself, "y follows no sequence beside its own, either: the fault lies in its own computation"),
+    ],
+)
+def test_the_only_sequence_of_a_pack_is_tried_beside_another(kernel: Callable[..., Tensor], says: str) -> None:
+    case = CONV.replace(lengths=(4,))
+    judged = KernelUnderTest(OPS["causal_conv1d"], InProcess(kernel), Promises(), gradients=False)
+    violation = Violation(TensorKey("y"), 0, 3, (0,), got=0.0, wanted=1.0)
+    assert says in diagnose(judged, case, violation)
 
 
 def test_keys_of_another_sequence_are_named_apart_from_its_queries() -> None:
