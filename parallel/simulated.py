@@ -284,9 +284,9 @@ class _Passes:
             if not pairs:
                 return dict.fromkeys(wrt)
             ys, output_gradients = zip(*pairs, strict=True)
-            return dict(
-                zip(wrt, torch.autograd.grad(ys, [*wrt.values()], output_gradients, allow_unused=True), strict=True)
-            )
+            # the graph is kept: a caller may go backward again through its own
+            gradients = torch.autograd.grad(ys, [*wrt.values()], output_gradients, retain_graph=True, allow_unused=True)
+            return dict(zip(wrt, gradients, strict=True))
 
         gradients = self._ranks.run(program)
         return [gradients[rank].get(name) for rank, name in self._tensor_keys]
