@@ -23,16 +23,17 @@ class Summing(nn.Module):
     """A running mean inside each document, with a loss as fla's classes have it: labels shifted over the whole row.
 
     shifts_inside: whether labels of first tokens are ignored, as in its StickBreakingAttentionForCausalLM.
+    only: the dtype that its kernels need.
     """
 
-    def __init__(self, *, leaks: bool = False, shifts_inside: bool = False, refused: torch.dtype | None = None) -> None:
+    def __init__(self, *, leaks: bool = False, shifts_inside: bool = False, only: torch.dtype | None = None) -> None:
         super().__init__()
-        self.leaks, self.shifts_inside, self.refused = leaks, shifts_inside, refused
+        self.leaks, self.shifts_inside, self.only = leaks, shifts_inside, only
         self.embeddings, self.head = nn.Embedding(64, 8), nn.Linear(8, 64)
         self.config: Any = SimpleNamespace(fuse_cross_entropy=True)
 
     def forward(self, input_ids: Tensor, cu_seqlens: Tensor, labels: Tensor | None = None, **_: Any) -> Any:
-        if self.head.weight.dtype == self.refused:
+        if self.only not in (None, self.head.weight.dtype):
             raise AssertionError("does not support float32")
         x = self.embeddings(input_ids[0])
         lengths = [len(x)] if self.leaks else cu_seqlens.diff().tolist()
@@ -78,11 +79,11 @@ def test_labels_that_are_shifted_inside_of_documents_pass() -> None:
     assert words(Summing(leaks=True)) == {"": "leaks"}
 
 
-@pytest.mark.proof
-def test_a_model_that_refuses_fp32_is_asked_in_bf16() -> None:
-    logits, *_ = judge.judge_built_model("summing", Summing(refused=torch.float32), 0, "cpu")
+def test_a_model_of_16_bits_alone_is_asked_for_leaks_and_labels_that_cross() -> None:
+    logits, every, first_ignored, *_ = judge.judge_built_model("summing", Summing(only=torch.bfloat16), 0, "cpu")
+    assert (logits.word, every.word, first_ignored.word) == ("isolates", "leaks", "refuses")
     assert logits.text.startswith("in bf16"), logits
-    assert logits.word == "isolates"
+    assert "does not support float32" in first_ignored.text
 
 
 def test_a_criterion_is_chosen_where_a_config_has_its_switch() -> None:

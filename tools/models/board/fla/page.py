@@ -14,7 +14,8 @@ layers, or one of each kind, and random weights. Made from `data/fla_models.json
 was refused, by `packproof models --package fla --from data/fla_models.json --markdown docs/fla_board.md`.
 
 Boundaries arrive as `cu_seqlens`, and a pack is one row, in training: its kernels are those of chunks, whatever the
-length. Where flash-attn is not installed, plain PyTorch is in its place.
+length. Tuned kernels have drawn configurations, so that a run repeats. Where flash-attn is not installed, plain PyTorch
+is in its place.
 
 **logits**: ✓ isolates, and equals the documents alone. ≠ isolates, and differs from them. ✗ **leaks, without an
 error**. R refuses, with an error. ? not judged.

@@ -109,6 +109,10 @@ def _import_models(device: str) -> Any:
         from packproof.interpreter import install  # noqa: PLC0415  (needs triton)
 
         install()  # before the package is imported: it asks for properties of a GPU
+    else:
+        from packproof.interpreter import draw_configurations  # noqa: PLC0415
+
+        draw_configurations(device)  # the same ones in every run, instead of the fastest of it
     importlib.import_module("transformers.modeling_utils")  # it looks for flash_attn, too
     with _flash_attention():
         return importlib.import_module("fla.models")
