@@ -20,7 +20,7 @@ def loss(rows, labels):
 alone, packed = slice(5, 12), slice(0, 12)
 moves = [abs(loss(rows, other) - loss(rows, labels)) for rows in (alone, packed)]
 print(f"alone, the label of a first token does not count: {moves[0]:.2g}")
-print(f"in the pack, its loss of {loss(packed, labels):.4g} moves by {moves[1]:.2g}")
+print(f"in the pack, it makes the loss of {loss(packed, labels):.4g} move by {moves[1]:.2g}")
 ignored = labels.clone()
 ignored[0, 5] = -100  # as DataCollatorWithFlattening sends it
 mean = (4 * loss(slice(0, 5), labels) + 6 * loss(alone, labels)) / 10

@@ -42,7 +42,7 @@ class BoardKind:
         if unknown := {outcome.convention for outcome in board.outcomes} - set(self.conventions):
             raise UsageError(
                 f"--from: it has results for {', '.join(sorted(unknown))}, expected those of the board that was named; "
-                "models that read images need --multimodal, flash-linear-attention's --package fla, others neither"
+                "models that read images need --multimodal, fla's need --package fla, and others do not have it"
             )
         return board
 

@@ -1,6 +1,7 @@
 """Models of flash-linear-attention: how small they are, whose labels cross by which criterion, and the page."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,8 @@ from packproof.models.board.fla import judge, page
 from packproof.models.board.fla.tiny import architectures_in, small_fields
 from packproof.models.board.tiny import Architecture
 
+ROOT = Path(__file__).parents[4]
+DATA = ROOT / "data/fla_models.json"
 PLAIN = judge.labels_name("every", "plain")
 
 
@@ -144,6 +147,22 @@ def test_the_page_has_logits_and_labels_by_each_criterion() -> None:
     assert re.search(r"\| ✗ \|( · \|){9} mamba \|", text)
     assert "| `layers.0.conv1d (Conv1d)` |" in text
     assert "- mla: ImportError: flash-attn" in text
+
+
+def test_a_board_is_made_from_its_own_results() -> None:
+    kind = board_kind(multimodal=False, package="fla")
+    assert kind.require_own(BOARD) == BOARD
+    with pytest.raises(UsageError, match="fla's need --package fla"):
+        kind.require_own(results.read_board(str(ROOT / "data/models.json")))
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="no run on a GPU was published")
+def test_the_published_page_is_made_from_the_published_results(tmp_path: Path) -> None:
+    out = tmp_path / "board.md"
+    assert run(["models", "--package", "fla", "--from", str(DATA), "--markdown", str(out)]) == 0
+    assert out.read_text() == (ROOT / "docs/fla_board.md").read_text(), (
+        "make it again with `packproof models --package fla --from`"
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ was refused, by `packproof models --package fla --from data/fla_models.json --ma
 
 Boundaries arrive as `cu_seqlens`, and a pack is one row, in training: its kernels are those of chunks, whatever the
 length. Tuned kernels have drawn configurations, so that a run repeats. Where flash-attn is not installed, plain PyTorch
-is in its place.
+is in its place. Mamba's classes take other paths where mamba-ssm and causal-conv1d are.
 
 **logits**: ✓ isolates, and equals the documents alone. ≠ isolates, and differs from them. ✗ **leaks, without an
 error**. R refuses, with an error. ? not judged.
