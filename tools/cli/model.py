@@ -158,6 +158,10 @@ def models(
     multimodal: Annotated[
         bool, typer.Option("--multimodal", help="models that read images: documents with images, and vision towers")
     ] = False,
+    package: Annotated[
+        str, typer.Option(help="whose models: transformers, or fla, flash-linear-attention's by cu_seqlens")
+    ] = "transformers",
+    device: Annotated[str, typer.Option(help="cpu or cuda; --package fla needs cuda, or TRITON_INTERPRET=1")] = "cpu",
     list_only: Annotated[bool, typer.Option("--list", help="show the model types, and run nothing")] = False,
     seed: Annotated[int, seed_option("another seed draws other weights and tokens")] = 0,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
@@ -168,7 +172,8 @@ def models(
 ) -> int:
     """Try each convention on a small random model of each causal language model of the installed transformers.
 
-    With --multimodal, on each one that reads images and writes text.
+    With --multimodal, on each one that reads images and writes text; with --package fla, on each one of
+    flash-linear-attention, whose losses are asked by each criterion.
 
     A model that leaks is a finding, not a failure: the exit code is 0.
 
@@ -177,13 +182,14 @@ def models(
     packproof models --json data/models.json --markdown docs/models_board.md
     packproof models --from data/models.json --markdown docs/models_board.md
     packproof models --multimodal qwen2_5_vl qwen3_5
+    packproof models --package fla --device cuda gla kda
     """
     from importlib.metadata import version  # noqa: PLC0415
 
     with fast_imports():
         from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
-        from packproof.base.names import require_known  # noqa: PLC0415
         from packproof.models.board import (  # noqa: PLC0415
+            PACKAGES,
             Built,
             as_json,
             board_counts,
@@ -197,7 +203,9 @@ def models(
     files = [
         writable_path(path, option) if path else None for path, option in ((json, "--json"), (markdown, "--markdown"))
     ]
-    kind = board_kind(multimodal=multimodal)
+    require_known("package", package, PACKAGES)
+    require_known("device", device, DEVICES)
+    kind = board_kind(multimodal=multimodal, package=package, device=device)
     if from_json:
         board = kind.require_own(read_board(from_json))
     else:
@@ -209,15 +217,17 @@ def models(
         if list_only:
             typer.echo("\n".join(f"{architecture.name}  {architecture.model}" for architecture in selected_models))
             return SUCCESS
+        kind.require_device()
         start, results = time.monotonic(), []
-        for result in run_board(selected_models, kind.judge, seed):
+        for result in run_board(selected_models, kind.judge, seed, kind.silence):
             results.append(result)
             if isinstance(result, Built):
                 typer.echo(f"{result.name}: {result.reason or result.layers or 'one kind of layer'}")
             else:
                 typer.echo(outcome_line(result))
         versions = {name: version(name) for name in ("transformers", "torch")}
-        board = make_board(results, time.monotonic() - start, seed, versions, kind.conventions)
+        versions |= {"package": version(kind.package)} if kind.package else {}
+        board = make_board(results, time.monotonic() - start, seed, versions, kind.conventions, kind.device)
     for file, text in zip(files, (as_json(board), kind.as_markdown(board)), strict=True):
         if file:
             replace_text(file, text)

@@ -7,10 +7,11 @@ from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.models.board.board import Built, run_board
-    from packproof.models.board.kinds import board_kind
+    from packproof.models.board.kinds import PACKAGES, board_kind
     from packproof.models.board.results import as_json, board_counts, make_board, outcome_line, read_board
 
 __all__ = [
+    "PACKAGES",
     "Built",
     "as_json",
     "board_counts",
@@ -25,7 +26,7 @@ export(
     sys.modules[__name__],
     {
         "packproof.models.board.board": ("Built", "run_board"),
-        "packproof.models.board.kinds": ("board_kind",),
+        "packproof.models.board.kinds": ("PACKAGES", "board_kind"),
         "packproof.models.board.results": ("as_json", "board_counts", "make_board", "outcome_line", "read_board"),
     },
 )

@@ -31,7 +31,7 @@ LAYOUTS = ((5, 9, 7), (9, 1, 17, 3))  # across a window or chunk of 8 and a conv
 CONVENTION_NAMES = tuple(n for n in CONVENTIONS if n.startswith(("hf_", "mask4d")))
 FLASH = tuple(n for n in CONVENTION_NAMES if n.startswith("hf_") and not n.startswith("hf_mrope"))
 LABELS = (EVERY, FIRST_IGNORED)
-_SILENCE = 180.0  # seconds until an architecture has to give its next outcome
+SILENCE = 180.0  # seconds until an architecture has to give its next outcome
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class Outcome:
     text: str = ""
     """Why the model refuses, differs or was not judged, or another remark."""
     labels: str = ""
-    """The labels sent for a loss, one of LABELS; "" if the logits were judged."""
+    """The labels sent for a loss, one of LABELS, and the criterion, where a model has several; "" if the logits were
+    judged."""
 
 
 BoardEntry = Built | Outcome
@@ -81,10 +82,13 @@ BoardEntry = Built | Outcome
 Judge = Callable[[Architecture, int], Iterator[BoardEntry]]
 
 
-def run_board(architectures: Sequence[Architecture], judge: Judge, seed: int = 0) -> Iterator[BoardEntry]:
-    """Judge each architecture in a process of its own, which ends after some minutes without an outcome.
+def run_board(
+    architectures: Sequence[Architecture], judge: Judge, seed: int = 0, silence: float = SILENCE
+) -> Iterator[BoardEntry]:
+    """Judge each architecture in a process of its own.
 
     judge: judges an architecture with a seed.
+    silence: seconds without an outcome, after which a process is ended.
     """
     units = [partial(judge, architecture, seed) for architecture in architectures]
 
@@ -94,7 +98,7 @@ def run_board(architectures: Sequence[Architecture], judge: Judge, seed: int = 0
     importlib.import_module("transformers.models.llama.modeling_llama")  # imported once, before the forks
     torch.set_num_threads(1)
     yield from run_side_by_side(
-        units, available_cores(), record_type=BoardEntry, retry=replacement_of, max_silence=_SILENCE
+        units, available_cores(), record_type=BoardEntry, retry=replacement_of, max_silence=silence
     )
 
 

@@ -7,7 +7,7 @@ from datetime import date
 
 from packproof.base.records import read_record, to_json
 from packproof.base.wording import plural
-from packproof.models.board.board import CONVENTION_NAMES, LABELS, BoardEntry, Built, Outcome
+from packproof.models.board.board import CONVENTION_NAMES, BoardEntry, Built, Outcome
 
 SIGNS = {"isolates": "✓", "leaks": "✗", "refuses": "R", "differs": "≠", "not judged": "?"}
 
@@ -20,6 +20,10 @@ class ModelBoard:
     torch: str
     date: str
     """In ISO format."""
+    package: str
+    """The version of the package whose models these are, "" for transformers itself."""
+    device: str
+    """"cpu" or "cuda"."""
     seed: int
     seconds: float
     """The duration of the run."""
@@ -33,12 +37,14 @@ def make_board(
     seed: int,
     versions: Mapping[str, str],
     conventions: Sequence[str] = CONVENTION_NAMES,
+    device: str = "cpu",
 ) -> ModelBoard:
     """Make a board from the entries of a run, sorted by name. A later reason replaces the first entry of a model whose
     process ended.
 
-    versions: of transformers and torch.
+    versions: of transformers, torch and, if the models are another's, the "package".
     conventions: in their order.
+    device: where the models ran.
     """
     built = {entry.name: entry for entry in entries if isinstance(entry, Built)}
     outcomes = [entry for entry in entries if isinstance(entry, Outcome)]
@@ -47,6 +53,8 @@ def make_board(
         versions["transformers"],
         versions["torch"],
         date.today().isoformat(),
+        versions.get("package", ""),
+        device,
         seed,
         round(seconds, 1),
         tuple(built[name] for name in sorted(built)),
@@ -80,7 +88,7 @@ def board_counts(board: ModelBoard) -> str:
     for with_flash, name in sorted(asked, key=lambda pair: pair[0]):
         words = [o.word for o in board.outcomes if (o.convention, o.flash, o.labels) == (name, with_flash, "")]
         lines.append(f"{name}{', flash' if with_flash else ''}: {_numbers(words)}")
-    forms = [form for form in LABELS if any(o.labels == form for o in board.outcomes)]
+    forms = sorted({o.labels for o in board.outcomes if o.labels})
     lines += [f"labels: {form}: {_numbers([o.word for o in board.outcomes if o.labels == form])}" for form in forms]
     return "\n".join(lines)
 

@@ -20,13 +20,17 @@ def loss(trial: Trial, cell: Cell) -> Judgement:
     if refusal := question.refusal():
         status: Status = "inconclusive" if trial.requires_loss else "skipped"
         return Judgement(verdict_of(cell, status, 0, f"{REFUSED}{refusal}"))
-    packed_loss = PackedLoss.at_two_precisions(question)
+    refusal_of_precisions: ModuleRefused | None = None
+    try:
+        packed_loss = PackedLoss.at_two_precisions(question)
+    except ModuleRefused as error:  # as kernels of 16 bits alone do: a label that crosses is seen in one precision
+        refusal_of_precisions, packed_loss = error, PackedLoss(question, trial.subject, trial.subject)
     if reason := packed_loss.inconclusive_reason():
         return Judgement(verdict_of(cell, "inconclusive", 0, reason))
-    for number, lengths in enumerate(trial.layouts, 1):
-        if crossing := packed_loss.crossing_document(trial.subject.pack(lengths)):
-            failure = _crossing_failure(packed_loss, lengths, crossing, number)
-            return Judgement(verdict_of(cell, "failed", number, failure=failure))
+    if failure := _first_crossing(trial, packed_loss):
+        return Judgement(verdict_of(cell, "failed", failure.example, failure=failure))
+    if refusal_of_precisions:
+        raise refusal_of_precisions
     reductions, inconclusive_reasons, ties, examples, long_notes = LOSS_REDUCTIONS, list[str](), 0, 0, list[str]()
 
     def compare(pack: Pack) -> LossComparison:
@@ -47,6 +51,14 @@ def loss(trial: Trial, cell: Cell) -> Judgement:
             return Judgement(verdict_of(cell, "failed", examples, failure=item_failure))
         notes += item_notes
     return Judgement(equality_verdict(cell, examples, inconclusive_reasons, ties, notes))
+
+
+def _first_crossing(trial: Trial, packed_loss: PackedLoss) -> Failure | None:
+    """The first label that crosses, in any layout."""
+    for number, lengths in enumerate(trial.layouts, 1):
+        if crossing := packed_loss.crossing_document(trial.subject.pack(lengths)):
+            return _crossing_failure(packed_loss, lengths, crossing, number)
+    return None
 
 
 def _crossing_failure(
