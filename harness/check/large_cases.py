@@ -22,7 +22,8 @@ from packproof.properties.judgement import KernelUnderTest, judge_case
 from packproof.properties.laws import Property, Violation
 from packproof.properties.thresholds import CHANNELS, Reach, counts
 
-_USUAL_POWER, _MAX_POWER = 2.0, 3.0  # before two cases of a family were judged; ever
+_USUAL_POWER, _MAX_POWER = 2.0, 3.0  # before two cases of a family were judged, or while they take no time; ever
+_TELLING_SECONDS = 0.25  # the ratio of shorter times tells how busy the machine is, not how a kernel slows down
 _TOLERANCE = 1.6  # times the share: cases were selected by a rough cost
 _WIDTH_FAULTS = ("raised", "launch")  # of a width that the kernel was not made for
 _SLOWEST = 6  # times the limit of one call: a reference that takes longer is interrupted
@@ -138,7 +139,8 @@ class CaseTimes:
         power = _USUAL_POWER
         if first_extent < last_extent and first_seconds > 0:
             power = math.log(last_seconds / first_seconds) / math.log(last_extent / first_extent)
-        return float(last_seconds * (_extent(case) / last_extent) ** min(max(power, 1.0), _MAX_POWER))
+        most = _MAX_POWER if last_seconds >= _TELLING_SECONDS else _USUAL_POWER
+        return float(last_seconds * (_extent(case) / last_extent) ** min(max(power, 1.0), most))
 
 
 def _family(case: Case) -> str:
