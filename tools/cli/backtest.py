@@ -43,9 +43,9 @@ def backtest(
     """
     from packproof.base.errors import UsageError  # noqa: PLC0415
     from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
-    from packproof.proof import backtest as tests  # noqa: PLC0415
+    from packproof.proof import backtest as runs  # noqa: PLC0415
 
-    chosen = tests.selected(tuple(ids or ()), shard)
+    chosen = runs.selected(tuple(ids or ()), shard)
     if list_entries:
         for case in chosen:
             typer.echo(f"{case.entry.id:<28} {case.entry.symbol or case.entry.path}: {case.entry.fault}")
@@ -54,19 +54,19 @@ def backtest(
         Path(writable_path(path, option)) if path else None
         for path, option in ((results, "--results"), (page, "--page"))
     )
-    outcomes = {**tests.merged(map(Path, merge or ())), **(tests.read_outcomes(file) if file else {})}
+    outcomes = {**runs.merged(map(Path, merge or ())), **(runs.read_outcomes(file) if file else {})}
     remaining = [] if merge and not clones else [case for case in chosen if case.entry.id not in outcomes]
     if remaining and clones is None:
         raise UsageError("--clones is missing: the folder with a clone of each project")
     if remaining:
-        folder, selected_device = tests.Clones(Path(str(clones))), device or default_device()
-        for outcome in tests.run_cases(remaining, folder, selected_device, seconds=seconds, swapped=swapped):
-            typer.echo(tests.line(outcome))
+        folder, selected_device = runs.Clones(Path(str(clones))), device or default_device()
+        for outcome in runs.run_cases(remaining, folder, selected_device, seconds=seconds, swapped=swapped):
+            typer.echo(runs.line(outcome))
             outcomes[outcome.id] = outcome
             if file:
-                tests.append_outcome(file, outcome)
-    all_cases = list(tests.cases().values())
-    typer.echo(tests.summary(all_cases, outcomes))
+                runs.append_outcome(file, outcome)
+    all_cases = list(runs.cases().values())
+    typer.echo(runs.summary(all_cases, outcomes))
     if page_file:
-        replace_text(page_file, tests.as_markdown(all_cases, outcomes))
+        replace_text(page_file, runs.as_markdown(all_cases, outcomes))
     return SUCCESS

@@ -1,9 +1,9 @@
 """The files of one commit, out of a clone, so that its packages can be imported."""
 
 import io
+import os
 import subprocess
 import tarfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,12 +60,6 @@ def _exists(git_directory: Path, commit: str, path: str) -> bool:
 
 
 def _git(git_directory: Path, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
-    environment: Mapping[str, str] = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
-    options = ("-c", "safe.directory=*", f"--git-dir={git_directory}")
-    return subprocess.run(["git", *options, *arguments], capture_output=True, check=False, env=_with_path(environment))
-
-
-def _with_path(environment: Mapping[str, str]) -> dict[str, str]:
-    import os  # noqa: PLC0415
-
-    return {"PATH": os.environ.get("PATH", ""), **environment}
+    environment = {"PATH": os.environ.get("PATH", ""), "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
+    command = ["git", "-c", "safe.directory=*", f"--git-dir={git_directory}", *arguments]
+    return subprocess.run(command, capture_output=True, check=False, env=environment)

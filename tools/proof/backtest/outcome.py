@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from packproof.proof.backtest.commit_check import CommitCheck, FailedCell
 
@@ -52,4 +52,4 @@ def compare_commits(name: str, parent: CommitCheck, fix: CommitCheck) -> FixOutc
 
 def counts(outcomes: Sequence[FixOutcome]) -> dict[str, int]:
     """How many entries have each fate."""
-    return {fate: sum(o.fate == fate for o in outcomes) for fate in Fate.__args__}  # type: ignore[attr-defined]
+    return {fate: sum(o.fate == fate for o in outcomes) for fate in get_args(Fate)}
