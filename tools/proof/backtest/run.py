@@ -58,9 +58,10 @@ def read_outcomes(file: Path) -> dict[str, FixOutcome]:
 
 
 def append_outcome(file: Path, outcome: FixOutcome) -> None:
-    """Add an outcome to the file."""
+    """Add an outcome to the file, on a line of its own also where an earlier run was stopped inside one."""
+    was_cut_off = file.exists() and file.read_bytes()[-1:] not in (b"", b"\n")
     with file.open("a") as lines:
-        lines.write(json.dumps(to_row(outcome)) + "\n")
+        lines.write("\n" * was_cut_off + json.dumps(to_row(outcome)) + "\n")
 
 
 def merged(files: Iterable[Path]) -> dict[str, FixOutcome]:

@@ -139,6 +139,8 @@ def test_runs_go_on_and_are_merged(tmp_path: Path) -> None:
     with first.open("a") as lines:
         lines.write('{"id": "c", "fa')  # it was stopped here
     assert read_outcomes(first) == {"a": done, "b": absent}
+    append_outcome(first, replace(done, id="d"))
+    assert read_outcomes(first).keys() == {"a", "b", "d"}
     assert merged([first, second])["b"].fate == "missed"
     assert read_outcomes(tmp_path / "none") == {}
     with pytest.raises(UsageError, match="there is no such file"):
