@@ -1,4 +1,4 @@
-"""The check of one commit: `packproof check` in a process and an environment of its own."""
+"""The check of one commit: packproof in a process and an environment of its own."""
 
 import os
 import re
@@ -46,7 +46,7 @@ class CommitCheck:
 
     commit: str
     exit_code: int
-    """Of `packproof check`; -1 for a run that was ended for its time."""
+    """Of packproof; -1 for a run that was ended for its time."""
     seconds: float
     failed: tuple[FailedCell, ...]
     judged: int
@@ -83,23 +83,19 @@ def check_commit(
 
 
 def _command(question: CheckCall, device: str, seconds: float, report: Path) -> list[str]:
-    options = [
-        "--device",
-        device,
-        "--profile",
-        question.profile,
-        "--max-time",
-        f"{seconds:.0f}s",
-        "--json",
-        str(report),
-    ]
+    options = ["--profile", question.profile, "--json", str(report)]
+    if question.command != "packs check":
+        options += ["--device", device]
+    if question.command == "check":
+        options += ["--max-time", f"{seconds:.0f}s"]
     if question.op:
         options += ["--op", question.op]
     if question.dtypes:
         options += ["--dtype", ",".join(question.dtypes)]
     for condition in question.domain:
         options += ["--domain", condition]
-    return [sys.executable, "-m", "packproof", "check", question.target, *options, *question.options]
+    command = [sys.executable, "-m", "packproof", *question.command.split()]
+    return [*command, question.target, *options, *question.options]
 
 
 def _environment(root: Path, scratch: Path) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The entries of the backtest: fixes in the history of public projects, and how packproof is asked about each.
 
 An entry says what a commit mended, by its diff alone; it is written before the first run and not changed after it
-(`RULE.md`). How its kernel is checked stands apart, in `checks/`.
+(`RULE.md`). How it is checked stands apart, in `checks/`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -69,10 +69,12 @@ class History:
 
 @dataclass(frozen=True)
 class CheckCall:
-    """How `packproof check` is called for an entry, at both commits alike."""
+    """How packproof is called for an entry, at both commits alike."""
 
     target: str
     """The kernel or its adapter: "fla:kda", or module:function."""
+    command: Literal["check", "packs check", "model"] = "check"
+    """The command that judges it: a kernel, a packer or a collator, a module."""
     op: str = ""
     """The op, where the target does not declare it."""
     dtypes: tuple[str, ...] = ()
