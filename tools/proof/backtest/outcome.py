@@ -51,10 +51,12 @@ def _failed_alone(trial: CommitCheck, other: CommitCheck) -> tuple[FailedCell, .
 
 
 def compare_refactored(name: str, parent: CommitCheck, commit: CommitCheck) -> FixOutcome:
-    """The outcome of the checks of a refactoring and of its parent."""
+    """The outcome of the checks of a refactoring and of its parent. If nothing holds at either, nothing was asked."""
     outcome = compare_commits(name, parent, commit)
     if outcome.fate == "cannot be asked":
         return outcome
+    if not parent.judged and not commit.judged:
+        return replace(outcome, fate="cannot be asked", reason=f"nothing holds: {parent.failed[0].message}")
     return replace(outcome, fate="alarm" if outcome.speaking or outcome.appearing else "same")
 
 

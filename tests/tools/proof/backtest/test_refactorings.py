@@ -36,6 +36,7 @@ def trial(*failed: FailedCell, judged_cells: int = 3) -> CommitCheck:
         (trial(), trial(FAILED), "alarm", "only after: packing y"),
         (trial(FAILED), trial(OTHER), "alarm", "only before: packing y; only after: isolation x"),
         (trial(judged_cells=0), trial(), "cannot be asked", ""),
+        (trial(FAILED, judged_cells=0), trial(FAILED, judged_cells=0), "cannot be asked", FAILED.message),
     ],
 )
 def test_a_difference_in_either_direction_is_an_alarm(
