@@ -106,10 +106,11 @@ def as_markdown(
 
 def _refactoring_lines(refactorings: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> list[str]:
     rows = [
-        f"| {_commit(case)} | {_cell(case.entry.reason)} | {_fate(case, outcomes)} | "
-        f"{_cell(_differences(outcomes[case.entry.id]) or outcomes[case.entry.id].reason)} |"
+        f"| {_commit(case)} | {_cell(case.entry.reason)} | {_fate(case, outcomes)} | {_cell(text)} |"
         for case in refactorings
-        if case.entry.id in outcomes
+        for outcome in [outcomes.get(case.entry.id)]
+        if outcome
+        for text in [". ".join(filter(None, (_differences(outcome), outcome.reason, case.entry.fault)))]
     ]
     header = [f"## Refactorings: {len(rows)}", "", _REFACTORINGS, "", "| commit | change | outcome | what fails |"]
     return [*header, "| --- | --- | --- | --- |", *rows, ""] if rows else []

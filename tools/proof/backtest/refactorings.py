@@ -27,6 +27,8 @@ class Refactoring:
     """The commit before it."""
     change: str
     """What it changes: another algorithm, fewer kernels, a feature beside the call that is asked about."""
+    explanation: str = ""
+    """Why the two sides differ, where they do."""
 
 
 @dataclass(frozen=True)
@@ -58,5 +60,5 @@ def _cases(file: Path) -> Iterator[Candidate]:
     project = read_record(ProjectRefactorings, file, "the backtest's refactorings", "a reader of the project's history")
     checkout = project.checkout
     for change in project.refactorings:
-        entry = UpstreamFix(change.id, change.commit, change.parent, "", "", "out", change.change)
+        entry = UpstreamFix(change.id, change.commit, change.parent, "", "", "out", change.change, change.explanation)
         yield Candidate(checkout.project, entry, checkout, checkout.questions.get(change.id), is_refactoring=True)
