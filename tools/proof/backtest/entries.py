@@ -113,6 +113,8 @@ class Candidate:
     checkout: Checkout | None
     question: CheckCall | None
     """None: it has none yet."""
+    is_refactoring: bool = False
+    """Whether the commit mends nothing, so that packproof has to say the same of it and its parent."""
 
     @property
     def in_scope(self) -> bool:
@@ -147,7 +149,11 @@ def selected(ids: tuple[str, ...], shard: str) -> list[Candidate]:
         case = all_cases[require_known("entry", name, all_cases, "packproof backtest --list")]
         if not case.in_scope:
             raise UsageError(f"entry {name} is out of scope: {case.entry.reason}")
-    chosen = [case for case in all_cases.values() if case.in_scope and (not ids or case.entry.id in ids)]
+    return shard_of([case for case in all_cases.values() if case.in_scope and (not ids or case.entry.id in ids)], shard)
+
+
+def shard_of(chosen: list[Candidate], shard: str) -> list[Candidate]:
+    """The ith of n parts. Raises UsageError for a shard that is not i/n."""
     i, n = _parse_shard(shard)
     return chosen[i - 1 :: n]
 

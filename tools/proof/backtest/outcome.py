@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from packproof.proof.backtest.commit_check import CommitCheck, FailedCell
 
-Fate = Literal["detected", "another reason", "missed", "cannot be asked", "not run"]
+Fate = Literal["detected", "another reason", "missed", "cannot be asked", "not run", "alarm", "same"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class FixOutcome:
     """ "detected": a property fails at the parent that holds at the fix. Nothing but the fix differs, hence it is the
     cause. "another reason": all that fails at the parent fails at the fix, too. "missed": nothing fails at the parent.
     "cannot be asked": no op, convention or language of packproof's fits, or the commit could not be imported. "not
-    run": this machine lacks the device."""
+    run": this machine lacks the device. Of a refactoring, "alarm": a property fails at one commit that holds at the
+    other; "same": none does."""
     reason: str = ""
     """Why it could not be asked or run."""
     parent: CommitCheck | None = None
@@ -29,13 +30,34 @@ class FixOutcome:
         """What failed at the parent alone."""
         if self.parent is None or self.fix is None:
             return ()
-        remaining = {cell.key for cell in self.fix.failed}
-        return tuple(cell for cell in self.parent.failed if cell.key not in remaining)
+        return _failed_alone(self.parent, self.fix)
+
+    @property
+    def appearing(self) -> tuple[FailedCell, ...]:
+        """What failed at the fix alone."""
+        if self.parent is None or self.fix is None:
+            return ()
+        return _failed_alone(self.fix, self.parent)
 
     @property
     def at_fix(self) -> tuple[FailedCell, ...]:
         """What still fails at the fix: another fault, or a false alarm. Each has to be explained."""
         return self.fix.failed if self.fix else ()
+
+
+def _failed_alone(trial: CommitCheck, other: CommitCheck) -> tuple[FailedCell, ...]:
+    keys_of_other = {cell.key for cell in other.failed}
+    return tuple(cell for cell in trial.failed if cell.key not in keys_of_other)
+
+
+def compare_refactored(name: str, parent: CommitCheck, commit: CommitCheck) -> FixOutcome:
+    """The outcome of the checks of a refactoring and of its parent. If nothing holds at either, nothing was asked."""
+    outcome = compare_commits(name, parent, commit)
+    if outcome.fate == "cannot be asked":
+        return outcome
+    if not parent.judged and not commit.judged:
+        return replace(outcome, fate="cannot be asked", reason=f"nothing holds: {parent.failed[0].message}")
+    return replace(outcome, fate="alarm" if outcome.speaking or outcome.appearing else "same")
 
 
 def compare_commits(name: str, parent: CommitCheck, fix: CommitCheck) -> FixOutcome:

@@ -9,7 +9,7 @@ from packproof.base.records import from_row, to_row
 from packproof.proof.backtest.commit_check import check_commit
 from packproof.proof.backtest.commits import Clones
 from packproof.proof.backtest.entries import Candidate
-from packproof.proof.backtest.outcome import FixOutcome, compare_commits
+from packproof.proof.backtest.outcome import FixOutcome, compare_commits, compare_refactored
 
 
 def run_cases(
@@ -26,7 +26,7 @@ def run_cases(
 
 
 def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, swapped: bool = False) -> FixOutcome:
-    """Check the parent and the fix of one entry."""
+    """Check the parent and the fix of one entry, or the parent and the commit of a refactoring."""
     entry, question = case.entry, case.question
     if question is None or case.checkout is None:
         return FixOutcome(entry.id, "cannot be asked", "no question was written for it")
@@ -39,7 +39,8 @@ def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, sw
     before, after = (
         check_commit(repository, commit, case.checkout, question, seconds=seconds, device=device) for commit in commits
     )
-    return compare_commits(entry.id, before, after)
+    compare = compare_refactored if case.is_refactoring else compare_commits
+    return compare(entry.id, before, after)
 
 
 def read_outcomes(file: Path) -> dict[str, FixOutcome]:
