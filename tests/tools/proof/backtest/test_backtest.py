@@ -98,6 +98,34 @@ def test_a_fix_is_detected_and_its_undoing_is_not(history: tuple[Path, str, str]
     assert bool(outcome.speaking) is not swapped
 
 
+REMAINING_FAULT = """
+
+def running_sum_of_few(x, weight, *, cu_seqlens):
+    lengths = cu_seqlens.diff()
+    y = running_sum(x, weight, cu_seqlens=cu_seqlens)
+    return y * 2 if max(lengths.tolist(), default=0) > 40 else y
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(("swapped", "fate"), [(False, "detected"), (True, "another reason")])
+def test_a_fix_is_detected_beside_a_fault_that_remains(
+    history: tuple[Path, str, str], swapped: bool, fate: str
+) -> None:
+    """The same properties fail at both commits: that of the parent at a case that holds at the fix."""
+    folder, _, _ = history
+    clone, commits = folder / "someone+toy", []
+    for text in (INCORRECT, CORRECT):
+        (clone / "toy/kernel.py").write_text(text + REMAINING_FAULT)
+        git(clone, "commit", "-q", "-am", "fix boundaries")
+        commits.append(git(clone, "rev-parse", "HEAD"))
+    question = replace(QUESTION, target="toy.kernel:running_sum_of_few", options=("--property", "reference"))
+    outcome = run_case(case_of(*commits, question), Clones(folder), "cpu", seconds=60, swapped=swapped)
+    assert outcome.fate == fate, outcome
+    assert outcome.at_fix
+    assert bool(outcome.mended) is not swapped
+
+
 def test_what_cannot_be_asked_or_run_says_why(history: tuple[Path, str, str]) -> None:
     folder, parent, fix = history
     for question, fate, reason in (
