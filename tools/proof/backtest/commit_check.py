@@ -53,6 +53,8 @@ class CommitCheck:
     """The cells that passed."""
     text: str
     """The end of what was printed, where nothing was judged."""
+    held: tuple[str, ...] = ()
+    """The property of each cell that passed."""
 
     @property
     def was_asked(self) -> bool:
@@ -75,8 +77,8 @@ def check_commit(
         report = Path(scratch) / "report.json"
         command = _command(question, device, seconds, report)
         exit_code, output = _run(command, _environment(root, Path(scratch)), Path(scratch), seconds + _MARGIN)
-        failed, judged = _read_report(report)
-    trial = CommitCheck(commit, exit_code, round(time.monotonic() - start, 1), failed, judged, "")
+        failed, held = _read_report(report)
+    trial = CommitCheck(commit, exit_code, round(time.monotonic() - start, 1), failed, len(held), "", held)
     if trial.was_asked:
         return trial
     return replace(trial, text=failed[0].message if failed else output[-_TAIL:])
@@ -129,9 +131,9 @@ def _run(command: list[str], environment: dict[str, str], folder: Path, seconds:
     return process.returncode, output
 
 
-def _read_report(report: Path) -> tuple[tuple[FailedCell, ...], int]:
+def _read_report(report: Path) -> tuple[tuple[FailedCell, ...], tuple[str, ...]]:
     if not report.exists():
-        return (), 0
+        return (), ()
     results = read_json(report, "the report", "packproof check")["results"]
     failed = tuple(
         FailedCell(
@@ -144,7 +146,7 @@ def _read_report(report: Path) -> tuple[tuple[FailedCell, ...], int]:
         for r in results
         if r["status"] == "failed"
     )
-    return failed, sum(r["status"] == "passed" for r in results)
+    return failed, tuple(r["property"] for r in results if r["status"] == "passed")
 
 
 def _without_title(message: str) -> str:
