@@ -53,6 +53,8 @@ class CommitCheck:
     """The cells that passed."""
     text: str
     """The end of what was printed, where nothing was judged."""
+    held: tuple[str, ...] = ()
+    """The property of each cell that passed."""
 
     @property
     def was_asked(self) -> bool:
@@ -82,11 +84,11 @@ def check_commit(
     with exported_commit(git_directory, commit, checkout) as files:
         report = files.scratch / "report.json"
         exit_code, output = files.run(*_arguments(question, device, seconds, report), seconds=seconds + _MARGIN)
-        failed, judged = _read_report(report)
+        failed, held = _read_report(report)
         for cell in failed:
             if cell.replay:
                 shutil.copy(files.work / _REPLAY_FOLDER / cell.replay, replay_files)
-    check = CommitCheck(commit, exit_code, round(time.monotonic() - start, 1), failed, judged, "")
+    check = CommitCheck(commit, exit_code, round(time.monotonic() - start, 1), failed, len(held), "", held)
     if check.was_asked:
         return check
     return replace(check, text=failed[0].message if failed else output[-_TAIL:])
@@ -118,9 +120,9 @@ def _arguments(question: CheckCall, device: str, seconds: float, report: Path) -
     return [*question.command.split(), question.target, *options, *question.options]
 
 
-def _read_report(report: Path) -> tuple[tuple[FailedCell, ...], int]:
+def _read_report(report: Path) -> tuple[tuple[FailedCell, ...], tuple[str, ...]]:
     if not report.exists():
-        return (), 0
+        return (), ()
     results = read_json(report, "the report", "packproof check")["results"]
     failed = tuple(
         FailedCell(
@@ -134,7 +136,7 @@ def _read_report(report: Path) -> tuple[tuple[FailedCell, ...], int]:
         for r in results
         if r["status"] == "failed"
     )
-    return failed, sum(r["status"] == "passed" for r in results)
+    return failed, tuple(r["property"] for r in results if r["status"] == "passed")
 
 
 def _without_title(message: str) -> str:

@@ -33,14 +33,14 @@ class FixOutcome:
 
     @property
     def speaking(self) -> tuple[FailedCell, ...]:
-        """What failed at the parent alone, by property and tensor or by the smallest case."""
+        """What failed at the parent and not at the fix, where it was judged, or not at its smallest case there."""
         if self.parent is None or self.fix is None:
             return ()
         return (*_failed_alone(self.parent, self.fix), *self.mended)
 
     @property
     def appearing(self) -> tuple[FailedCell, ...]:
-        """What failed at the fix alone."""
+        """What failed at the fix and not at the parent, where it was judged."""
         if self.parent is None or self.fix is None:
             return ()
         return _failed_alone(self.fix, self.parent)
@@ -53,7 +53,13 @@ class FixOutcome:
 
 def _failed_alone(trial: CommitCheck, other: CommitCheck) -> tuple[FailedCell, ...]:
     keys_of_other = {cell.key for cell in other.failed}
-    return tuple(cell for cell in trial.failed if cell.key not in keys_of_other)
+    return tuple(cell for cell in trial.failed if cell.key not in keys_of_other and _was_judged(cell.law, other))
+
+
+def _was_judged(law: str, trial: CommitCheck) -> bool:
+    """Whether a property had a verdict in the time. Records of earlier runs have a number of those that held."""
+    laws_unknown = len(trial.held) < trial.judged
+    return laws_unknown or law in trial.held or any(cell.law == law for cell in trial.failed)
 
 
 def compare_refactored(name: str, parent: CommitCheck, commit: CommitCheck) -> FixOutcome:
@@ -75,7 +81,11 @@ def compare_commits(name: str, parent: CommitCheck, fix: CommitCheck) -> FixOutc
             return replace(outcome, fate="cannot be asked", reason=f"at the {label}: {last_line.strip()[:300]}")
     if outcome.speaking:
         return replace(outcome, fate="detected")
-    return replace(outcome, fate="another reason") if parent.failed else outcome
+    if not parent.failed:
+        return outcome
+    unjudged = dict.fromkeys(cell.law for cell in parent.failed if not _was_judged(cell.law, fix))
+    reason = f"the fix had no verdict in the time: {', '.join(unjudged)}" if unjudged else ""
+    return replace(outcome, fate="another reason", reason=reason)
 
 
 Replay = Callable[[str, Sequence[Path]], dict[str, int]]
@@ -94,7 +104,7 @@ def with_mended_cases(outcome: FixOutcome, folder: Path, replay: Replay) -> FixO
     held = [name for name, exit_code in at_fix.items() if exit_code == _FIXED]
     again = replay(outcome.parent.commit, [folder / name for name in held])
     mended = tuple(cells[name] for name, exit_code in again.items() if exit_code == _STILL_FAILING)
-    return replace(outcome, fate="detected", mended=mended) if mended else outcome
+    return replace(outcome, fate="detected", reason="", mended=mended) if mended else outcome
 
 
 def counts(outcomes: Sequence[FixOutcome]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from packproof.base.errors import UsageError
 from packproof.cli import main
 from packproof.proof.backtest.commit_check import CommitCheck, FailedCell
 from packproof.proof.backtest.entries import Candidate, UpstreamFix, cases
-from packproof.proof.backtest.outcome import FixOutcome, compare_refactored
+from packproof.proof.backtest.outcome import FixOutcome, compare_commits, compare_refactored
 from packproof.proof.backtest.page import as_markdown, line, summary
 from packproof.proof.backtest.refactorings import refactorings, selected_refactorings
 
@@ -45,6 +45,20 @@ def test_a_difference_in_either_direction_is_an_alarm(
     outcome = compare_refactored("toy-22222222", parent, commit)
     assert outcome.fate == fate
     assert said in line(outcome)
+
+
+def test_what_one_side_had_no_time_for_is_no_difference() -> None:
+    judged = replace(trial(judged_cells=1), held=("reference",))
+    also_packing = replace(trial(judged_cells=2), held=("reference", "packing"))
+    assert compare_refactored("a", trial(FAILED), judged).fate == "same"
+    assert compare_refactored("a", judged, trial(FAILED)).fate == "same"
+    assert compare_refactored("a", trial(FAILED), also_packing).fate == "alarm"
+    assert compare_commits("a", trial(FAILED), judged).fate == "another reason"
+    assert "no verdict in the time: packing" in compare_commits("a", trial(FAILED), judged).reason
+    assert compare_commits("a", trial(FAILED), also_packing).fate == "detected"
+    assert (
+        compare_commits("a", trial(FAILED), replace(judged, failed=(replace(FAILED, tensor="x"),))).fate == "detected"
+    )
 
 
 def test_the_page_lists_those_that_were_run() -> None:
