@@ -34,6 +34,9 @@ from packproof.packers.packings import NoPacks
 from packproof.packers.request import N_DRAWN, PackerRequest, packer_request
 from packproof.properties.cases import shorten
 
+_NO_REFUSALS = (NameError, AttributeError, ZeroDivisionError, RecursionError)
+"""Errors that no check of arguments raises: the function has a bug."""
+
 
 @checked_call
 def check_packs(
@@ -171,6 +174,8 @@ class _LawCheck:
         except NotApplicable:
             raise
         except Exception as error:
+            if documents.are_ordinary and isinstance(error, _NO_REFUSALS):
+                return (f"it crashed: {one_line_reason(error)}",)
             self._refused += 1
             if documents.are_ordinary or not self._refusals:
                 self._refusals.setdefault(one_line_reason(error), documents)
