@@ -23,14 +23,14 @@ def rope_qk(
     from liger_kernel.transformers.rope import liger_rotary_pos_emb  # noqa: PLC0415
 
     cos, sin, starts = with_nonnegative_starts(cos, sin, offsets, cu_seqlens)
-    rows = once("liger rows", lambda: table_rows(cos, sin, starts, cu_seqlens, len(q)), cu_seqlens, cos, sin, starts)
+    rows = once("liger rows", lambda: _table_rows(cos, sin, starts, cu_seqlens, len(q)), cu_seqlens, cos, sin, starts)
     q_in, k_in = (_HEADS_FIRST.to(x, cu_seqlens).clone() for x in (q, k))
     rotated: tuple[Tensor, Tensor] = liger_rotary_pos_emb(q_in, k_in, *rows)
     y_q, y_k = (_packed_output(y, cu_seqlens, len(q)) for y in rotated)
     return y_q, y_k
 
 
-def table_rows(cos: Tensor, sin: Tensor, starts: Tensor, cu_seqlens: Tensor, tokens: int) -> list[Tensor]:
+def _table_rows(cos: Tensor, sin: Tensor, starts: Tensor, cu_seqlens: Tensor, tokens: int) -> list[Tensor]:
     """Both tables as (1, t, 2r), with two equal halves; zeros in slack."""
     position, sequence = positions(cu_seqlens, tokens), seq_idx(cu_seqlens, tokens)
     is_slack = (position < 0)[:, None]

@@ -100,6 +100,14 @@ def test_a_refusal_of_ordinary_documents_is_inconclusive_and_of_others_is_named(
     assert "refused lengths [11], capacity 10: LayoutError" in passed.reason
 
 
+def test_a_crash_at_ordinary_documents_is_no_refusal() -> None:
+    def forgets_its_import(lengths: list[int], capacity: int) -> list[list[int]]:
+        return missing_name(lengths, capacity)  # type: ignore[name-defined, no-any-return]  # noqa: F821
+
+    with pytest.raises(packproof.CheckFailed, match="it crashed: NameError: name 'missing_name' is not defined"):
+        packproof.check_packs(forgets_its_import, profile="quick", properties=["complete"])
+
+
 def test_the_command_prints_the_smallest_documents_and_the_line_that_runs_them_again(
     working_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
