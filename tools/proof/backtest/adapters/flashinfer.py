@@ -116,13 +116,13 @@ def _one_token(
     y, _ = gated_delta_rule_decode_pretranspose(
         q, k, v, None, A_log, g, dt_bias, beta, scale, None, qk_l2norm, states, state_indices
     )
-    return y.squeeze(1) if bool((state_indices > 0).all()) else _with_slot(y.squeeze(1), state_indices > 0)
+    return _with_slot(y.squeeze(1), state_indices > 0)
 
 
 def _with_slot(y: Tensor, has_slot: Tensor) -> Tensor:
-    """0 for requests without a slot, where the kernels write what they like, or nothing."""
+    """The same tensor, with 0 for requests without a slot, where the kernels write what they like, or nothing."""
     rows = has_slot.repeat_interleave(len(y) // max(len(has_slot), 1))
-    return torch.where(rows[:, None, None], y, 0)
+    return y.masked_fill_(~rows[:, None, None], 0)
 
 
 _RULE: Any = find_op("gated_delta_rule_update")

@@ -11,7 +11,7 @@ from packproof.properties.declarations import Promises, kernel
 from packproof.properties.ops import Op
 
 
-def _mamba3(
+def mamba3_reference(
     q: Tensor, k: Tensor, v: Tensor, adt: Tensor, dt: Tensor, trap: Tensor, q_bias: Tensor, k_bias: Tensor,
     angles: Tensor, D: Tensor | None = None, z: Tensor | None = None, *, cu_seqlens: Tensor,
 ) -> Tensor:  # fmt: skip
@@ -22,10 +22,10 @@ def _mamba3(
     """
     packed = (q, k, v, adt, dt, trap, angles, *((z,) if z is not None else ()))
     sequences = zip(*(refs.split_sequences(x, cu_seqlens) for x in packed), strict=True)
-    return refs.join_sequences([_of_one(*rows, q_bias=q_bias, k_bias=k_bias, D=D) for rows in sequences], v)
+    return refs.join_sequences([_mamba3_alone(*rows, q_bias=q_bias, k_bias=k_bias, D=D) for rows in sequences], v)
 
 
-def _of_one(
+def _mamba3_alone(
     q: Tensor, k: Tensor, v: Tensor, adt: Tensor, dt: Tensor, trap: Tensor, angles: Tensor, z: Tensor | None = None,
     *, q_bias: Tensor, k_bias: Tensor, D: Tensor | None,
 ) -> Tensor:  # fmt: skip
@@ -58,7 +58,7 @@ def _rotated(x: Tensor, angle: Tensor) -> Tensor:
 
 MAMBA3 = Op(
     name="mamba3",
-    reference=_mamba3,
+    reference=mamba3_reference,
     inputs={
         **{"q": "t hk k", "k": "t hk k", "v": "t h p", "adt": "t h", "dt": "t h", "trap": "t h", "q_bias": "h k"},
         **{"k_bias": "h k", "angles": "t h a", "D": "h?", "z": "t h p?"},
