@@ -130,7 +130,7 @@ def test_a_buffer_for_all_calls_that_is_returned_or_saved_fails(buffered: str, i
             return kept("y", refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens))
 
         @staticmethod
-        @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+        @torch.autograd.function.once_differentiable
         def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
             x, weight = (tensor.detach().requires_grad_() for tensor in ctx.saved[:2])
             with torch.enable_grad():
@@ -138,7 +138,7 @@ def test_a_buffer_for_all_calls_that_is_returned_or_saved_fails(buffered: str, i
             return *torch.autograd.grad(y, (x, weight), dy), None
 
     def conv(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-        return Convolution.apply(x, weight, cu_seqlens)  # type: ignore[no-any-return, no-untyped-call]
+        return Convolution.apply(x, weight, cu_seqlens)
 
     notes = notes_of(conv, frozenset({"x", "weight", "cu_seqlens"}))
     assert notes == (set() if is_right else {"read after another call"})

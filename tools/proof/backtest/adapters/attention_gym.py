@@ -48,8 +48,8 @@ def _chunk_cumsum(g: Tensor, *, cu_seqlens: Tensor, forward: bool = True) -> Ten
 
 
 def _chunk_sums(g: Tensor, forward: bool) -> Tensor:
-    sums = [x.cumsum(0) if forward else x.flip(0).cumsum(0).flip(0) for x in g.split(_CHUNK)]
-    return torch.cat(sums)
+    chunks = torch.split(g, _CHUNK)
+    return torch.cat([x.cumsum(0) if forward else x.flip(0).cumsum(0).flip(0) for x in chunks])
 
 
 CHUNK_CUMSUM = Op(

@@ -34,7 +34,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, window_size: tuple[int, int], **arg
     window = tuple(None if reach < 0 else reach for reach in window_size)
     known_arguments = {name: value for name, value in arguments.items() if name in names}
     y = flash_attn_varlen_func(q, k, v, window_size=window, **known_arguments)
-    return y[0] if isinstance(y, tuple) else y
+    return y[0] if isinstance(y, tuple) else y  # type: ignore[no-any-return]
 
 
 def _packed(

@@ -59,7 +59,7 @@ def _without_offsets(
         actual_seq_lens_q=query_lengths.view(-1, 1, 1, 1), actual_seq_lens_kv=key_lengths.view(-1, 1, 1, 1),
         block_tables=block_tables, causal=causal, return_lse=False,
     )  # fmt: skip
-    return y[0] if isinstance(y, tuple) else y
+    return y[0] if isinstance(y, tuple) else y  # type: ignore[no-any-return]
 
 
 def _adapted_prefill(function: Any, keys: Pages, metadata: dict[str, Any]) -> Adapter:
