@@ -134,6 +134,11 @@ def unmasked(documents: Documents) -> Batch:
     }
 
 
+def without_their_labels(documents: Documents) -> Batch:
+    """Labels are the tokens, also where documents come with their own."""
+    return plain_lists([{"input_ids": document["input_ids"]} for document in documents])
+
+
 def running_positions(documents: Documents) -> Batch:
     batch = collate(documents)
     return batch | {"position_ids": torch.arange(batch["input_ids"].shape[1])[None]}

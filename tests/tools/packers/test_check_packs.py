@@ -21,13 +21,13 @@ FAULTS = {
     "sorting_its_argument": ("repeated", [2, 1], "it changed its arguments"),
     "at_random": ("repeated", None, "the same call gave something else"),
     "only_powers_of_two": ("fill", None, "first fit makes"),
-    "unmasked": ("labels", [1, 1], "labels is token 0 of document 1 in row 1; expected -100"),
+    "unmasked": ("crossing", [1, 1], "labels is token 0 of document 1 in row 1; expected -100"),
     "running_positions": ("boundaries", [1, 1], "position_ids is 1 in row 1, where a document begins; expected 0"),
     "without_boundaries": ("boundaries", [1, 1], "nothing says where documents begin"),
     "offsets_without_the_last": ("boundaries", [1], "cu_seqlens is [0]; expected [0, 1]"),
     "numbers_of_full_rows": ("boundaries", [1], "seq_idx is 0 in rows 0 and 1, where padding begins"),
     "one_token_positions": ("boundaries", [1, 1], "cu_seqlens is [0, 2]; expected [0, 1, 2]"),
-    "shifted_across": ("labels", [1], "shift_labels is token 0 of document 0 in row 0; expected -100"),
+    "shifted_across": ("crossing", [1], "shift_labels is token 0 of document 0 in row 0; expected -100"),
     "short_longest": ("boundaries", [1, 2], "max_seqlen is 1; expected 2, the longest document"),
     "zeros_in_padding": ("padding", [1], "position_ids is 0 in rows 1 and 2, which are padding"),
     "unpadded_weights": ("padding", [3], "weights has 3 rows, as many as there are tokens; input_ids has 6"),
@@ -37,6 +37,7 @@ FAULTS = {
     "running_axis": ("boundaries", [1, 1], "position_ids, axis 2, is 1 in row 1, where a document begins; expected 0"),
     "numbers_of_zeros": ("boundaries", None, "seq_idx is -1 in row 0, a token"),
     "running_rows": ("boundaries", [1, 1], "pack 0: position_ids is 1 in row 1, where a document begins; expected 0"),
+    "without_their_labels": ("labels", [4], "labels is token 1 of document 0 in row 1; expected -100"),
     "dropping": ("complete", [1], "document 0, of 1 token, is in no pack, with 2 ranks"),
     "uneven": ("ranks", [1], "2 ranks have 1, 0 packs"),
     "forgetful": ("resume", [1], "resumed after 1 of 1 pack it yields 1 more"),
@@ -88,7 +89,7 @@ def test_a_correct_one_passes(name: str) -> None:
 
 def test_a_law_that_does_not_apply_fails_nothing() -> None:
     statuses = [v.status for v in packproof.check_packs(faulty_packers.split_stream, capacity=7, profile="quick")]
-    assert statuses.count("skipped") == 5  # workers, and the laws of rows: its packs are documents
+    assert statuses.count("skipped") == 6  # workers, and the laws of rows: its packs are documents
     assert set(statuses) == {"passed", "skipped"}
 
 
