@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterator
-from itertools import count
+from functools import partial
+from itertools import count, pairwise
 
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.packs import PackCollator, PackStream
-from packproof.proof.backtest.adapters.stand_ins import by_column, labels_of, tokenizer
+from packproof.proof.backtest.adapters.stand_ins import by_column, labels_of, stand_in, tokenizer
 from packproof.properties.declarations import kernel
 from packproof.properties.ops import Op
 from packproof.refs import pack_in_order
@@ -260,3 +261,56 @@ def _patched_mask() -> Any:
     ):
         flex_attn.patch_flex_make_mask()
     return integration.make_flex_block_causal_mask
+
+
+def qwen3_next() -> torch.nn.Module:
+    """The mixer of Qwen3-Next as axolotl patches it, with the convolution and the delta rule of fla in plain torch."""
+    convolution = ModuleType("fla.modules.convolution")
+    convolution.causal_conv1d = _convolve  # type: ignore[attr-defined]
+    stand_in("fla.modules")
+    sys.modules[convolution.__name__] = convolution
+    from axolotl.monkeypatch.models.qwen3_next import (  # type: ignore[import-not-found]  # noqa: PLC0415
+        modeling,
+    )
+    from transformers import Qwen3NextConfig  # noqa: PLC0415
+    from transformers.models.qwen3_next import modeling_qwen3_next  # noqa: PLC0415
+
+    modeling.patch_qwen3_next_gateddelta_layer()
+    config = Qwen3NextConfig(
+        hidden_size=64,
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        linear_conv_kernel_dim=4,
+    )
+    layer = modeling_qwen3_next.Qwen3NextGatedDeltaNet(config, 0)
+    layer.chunk_gated_delta_rule = partial(_delta_rule, modeling_qwen3_next.torch_chunk_gated_delta_rule)
+    return _Mixer(layer)
+
+
+class _Mixer(torch.nn.Module):
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, hidden_states: Tensor, position_ids: Tensor | None = None, **_: Any) -> Tensor:
+        positions = torch.arange(hidden_states.shape[1])[None] if position_ids is None else position_ids
+        y = self.layer(hidden_states, position_ids=positions)
+        assert isinstance(y, Tensor)
+        return y
+
+
+def _convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: Any, cu_seqlens: Tensor | None
+) -> tuple[Tensor, None]:
+    offsets = torch.tensor([0, x.shape[1]]) if cu_seqlens is None else cu_seqlens
+    return refs.causal_conv1d(x[0], weight, bias, cu_seqlens=offsets, activation=activation)[None], None
+
+
+def _delta_rule(
+    rule: Any, *qkv: Tensor, g: Tensor, beta: Tensor, cu_seqlens: Tensor, **options: Any
+) -> tuple[Tensor, None]:
+    pieces = [slice(*ends) for ends in pairwise(cu_seqlens.tolist())]
+    outputs = [rule(*(x[:, p] for x in qkv), g=g[:, p], beta=beta[:, p], **options)[0] for p in pieces]
+    return torch.cat(outputs, 1), None
