@@ -6,23 +6,23 @@ from packproof.base.wording import plural
 from packproof.packers.boundaries import boundaries
 from packproof.packers.collations import Collation, token_text
 from packproof.packers.documents import IGNORE_INDEX
-from packproof.packers.padding import mask, padding
+from packproof.packers.padding import mask, padding, rows
 from packproof.refs import Piece
 
 
 def complete(collation: Collation) -> Iterator[str]:
     """The rows are the tokens of the documents, one after another, and then padding."""
-    rows = collation.row("input_ids") or []
+    ids = collation.row("input_ids") or []
     for row, token in enumerate(collation.tokens):
-        if row >= len(rows):
-            yield f"it has {plural(len(rows), 'row')}, the documents {plural(len(collation.tokens), 'token')}"
+        if row >= len(ids):
+            yield f"it has {plural(len(ids), 'row')}, the documents {plural(len(collation.tokens), 'token')}"
             return
-        if rows[row] != token:
-            yield f"row {row} has {token_text(collation, rows[row])}; expected {token_text(collation, token)}"
+        if ids[row] != token:
+            yield f"row {row} has {token_text(collation, ids[row])}; expected {token_text(collation, token)}"
             return
-    for row in range(len(collation.tokens), len(rows)):
-        if collation.documents.is_own(rows[row]):
-            yield f"row {row}, past the last document, has {token_text(collation, rows[row])} once more"
+    for row in range(len(collation.tokens), len(ids)):
+        if collation.documents.is_own(ids[row]):
+            yield f"row {row}, past the last document, has {token_text(collation, ids[row])} once more"
             return
 
 
@@ -47,10 +47,10 @@ def crossing(collation: Collation) -> Iterator[str]:
 def _other_labels(collation: Collation) -> Iterator[tuple[str, int, int, int, bool]]:
     """The labels that differ: the entry, the row, the label, the expected one, and whether it crosses a boundary."""
     of_tokens = collation.labels
-    if (rows := collation.row("labels")) is not None:
+    if (actual_labels := collation.row("labels")) is not None:
         # a model shifts them: the first row is predicted by none
         expected = [IGNORE_INDEX if row in collation.starts else label for row, label in enumerate(of_tokens)]
-        for row, actual, label in _differences(rows, expected, dict(enumerate(of_tokens[:1]))):
+        for row, actual, label in _differences(actual_labels, expected, dict(enumerate(of_tokens[:1]))):
             yield "labels", row, actual, label, row in collation.starts[1:] and actual == of_tokens[row]
     if (shifted := collation.row("shift_labels")) is not None:
         pieces = zip(collation.offsets, collation.pieces, strict=False)
@@ -71,9 +71,9 @@ def _next_labels(collation: Collation, ends: Mapping[int, Piece]) -> dict[int, i
 
 
 def _differences(
-    rows: Sequence[int], expected: Sequence[int], also: Mapping[int, int]
+    actual_labels: Sequence[int], expected: Sequence[int], also: Mapping[int, int]
 ) -> Iterator[tuple[int, int, int]]:
-    for row, actual in enumerate(rows):
+    for row, actual in enumerate(actual_labels):
         label = expected[row] if row < len(expected) else IGNORE_INDEX
         if actual not in (label, also.get(row, label)):
             yield row, actual, label
@@ -81,6 +81,7 @@ def _differences(
 
 COLLATION_LAWS: Mapping[str, Callable[[Collation], Iterator[str]]] = {
     "complete": complete,
+    "rows": rows,
     "boundaries": boundaries,
     "padding": padding,
     "mask": mask,

@@ -10,16 +10,10 @@ from packproof.packers.boundaries import numbered_mask
 from packproof.packers.collations import NUMBERS, OFFSETS, Collation
 
 
-def padding(collation: Collation) -> Iterator[str]:
-    """Padding is in each entry along rows, and no row of it looks like a document of its own."""
-    if collation.rows > len(collation.tokens):
-        yield from _unpadded(collation)
-        yield from _documents_of_padding(collation)
-
-
-def _unpadded(collation: Collation) -> Iterator[str]:
+def rows(collation: Collation) -> Iterator[str]:
+    """Each entry along rows has the padding, too."""
     n_tokens, n_documents = len(collation.tokens), len(collation.pieces)
-    if n_tokens in (n_documents, n_documents + 1):
+    if n_tokens in (collation.rows, n_documents, n_documents + 1):
         return  # an entry for each token cannot be told from one for each document
     for name, value in collation.batch.items():
         if _rows_of(value) == n_tokens and name not in OFFSETS:
@@ -27,7 +21,8 @@ def _unpadded(collation: Collation) -> Iterator[str]:
             return
 
 
-def _documents_of_padding(collation: Collation) -> Iterator[str]:
+def padding(collation: Collation) -> Iterator[str]:
+    """No row of padding looks like a document of its own."""
     if collation.has(*OFFSETS, *NUMBERS):
         return  # these say what is padding
     for positions in collation.positions():

@@ -30,7 +30,7 @@ FAULTS = {
     "shifted_across": ("crossing", [1], "shift_labels is token 0 of document 0 in row 0; expected -100"),
     "short_longest": ("boundaries", [1, 2], "max_seqlen is 1; expected 2, the longest document"),
     "zeros_in_padding": ("padding", [1], "position_ids is 0 in rows 1 and 2, which are padding"),
-    "unpadded_weights": ("padding", [3], "weights has 3 rows, as many as there are tokens; input_ids has 6"),
+    "unpadded_weights": ("rows", [3], "weights has 3 rows, as many as there are tokens; input_ids has 6"),
     "mask_of_ones": ("mask", [1, 1], "attention_mask is 1 in 2 rows, beside position_ids that begin again"),
     "numbered_mask_without_padding": ("mask", [1, 1], "attention_mask numbers the documents, and has no 0"),
     "miscounted_mask": ("boundaries", [1, 1, 1], "attention_mask is 2 in rows 1 and 2, where a document begins"),
@@ -89,7 +89,7 @@ def test_a_correct_one_passes(name: str) -> None:
 
 def test_a_law_that_does_not_apply_fails_nothing() -> None:
     statuses = [v.status for v in packproof.check_packs(faulty_packers.split_stream, capacity=7, profile="quick")]
-    assert statuses.count("skipped") == 6  # workers, and the laws of rows: its packs are documents
+    assert statuses.count("skipped") == 7  # workers, and the laws of rows: its packs are documents
     assert set(statuses) == {"passed", "skipped"}
 
 

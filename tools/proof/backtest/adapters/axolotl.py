@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from itertools import count, pairwise
-
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -153,7 +152,7 @@ class Slices:
             )
 
     def __call__(self, documents: Documents, capacity: int) -> Iterator[dict[str, Any]]:
-        for pack in pack_in_order([len(d["input_ids"]) for d in documents], capacity):
+        for pack in pack_in_order([len(d["input_ids"]) for d in documents], capacity * _RANKS):
             for rank in range(_RANKS):
                 self._collate.local_rank = rank
                 features = [_features(documents[piece.sequence]) for piece in pack]
@@ -183,21 +182,29 @@ def _position_ids(cu_seqlens: Tensor, rows: int) -> Tensor:
 def _varlen_attn(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, *_: Any, window_size: Any) -> Tensor:
     """In place of torch's kernel, which needs a GPU: the reference."""
     assert tuple(window_size) == (-1, 0)
-    return refs.attention(q, k, v, cu_seqlens=cu_seqlens)
+    return refs.attention(q, k, v, cu_seqlens=cu_seqlens, causal=True)
 
 
 @kernel(op="attention", slack=False)
-def sdpa_varlen(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, scale: float | None = None) -> Tensor:
+def sdpa_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+) -> Tensor:
     from axolotl.monkeypatch.attention import sdpa_varlen as module  # type: ignore[import-not-found]  # noqa: PLC0415
     from torch.nn.attention import varlen  # noqa: PLC0415
     from transformers.integrations.sdpa_attention import sdpa_attention_forward  # noqa: PLC0415
 
     with mock.patch.object(varlen, "varlen_attn", _varlen_attn):
         attend = module._build_varlen_forward(sdpa_attention_forward)
-    layer = SimpleNamespace(is_causal=True, training=True, num_key_value_groups=q.shape[1] // k.shape[1])
+    layer = SimpleNamespace(is_causal=causal, training=True, num_key_value_groups=q.shape[1] // k.shape[1])
     tokens = (x.transpose(0, 1)[None] for x in (q, k, v))
     positions = _position_ids(cu_seqlens, len(q))
-    y, _ = attend(layer, *tokens, None, scaling=scale, position_ids=positions)
+    y, _ = attend(layer, *tokens, None, scaling=softmax_scale, position_ids=positions)
     assert isinstance(y, Tensor)
     return y[0]
 
