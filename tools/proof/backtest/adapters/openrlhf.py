@@ -8,7 +8,7 @@ import torch
 from packproof.proof.backtest.adapters.stand_ins import PAD
 
 
-class Packing:
+class NumberedMask:
     def __init__(self) -> None:
         from openrlhf.datasets.sft_dataset import SFTDataset  # type: ignore[import-not-found]  # noqa: PLC0415
 

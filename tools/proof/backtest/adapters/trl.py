@@ -5,7 +5,7 @@ from typing import Any
 from packproof.proof.backtest.adapters.stand_ins import PAD, stand_in
 
 
-class PaddingFree:
+class FlatRow:
     def __init__(self) -> None:
         stand_in("peft", "accelerate")
         from trl.trainer import sft_trainer  # type: ignore[import-not-found]  # noqa: PLC0415
