@@ -126,6 +126,10 @@ def _run(command: list[str], environment: dict[str, str], folder: Path, seconds:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         return -1, output
+    except BaseException:  # an interrupt does not reach it: it has a session of its own
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
     return process.returncode, output
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from packproof.base.errors import UsageError
@@ -39,7 +40,11 @@ def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, sw
     before, after = (
         check_commit(repository, commit, case.checkout, question, seconds=seconds, device=device) for commit in commits
     )
-    return compare_commits(entry.id, before, after)
+    outcome = compare_commits(entry.id, before, after)
+    packages = ", ".join(question.packages or case.checkout.packages)
+    if outcome.fate == "cannot be asked" and packages:
+        return replace(outcome, reason=f"{outcome.reason}; it needs {packages}")
+    return outcome
 
 
 def read_outcomes(file: Path) -> dict[str, FixOutcome]:
