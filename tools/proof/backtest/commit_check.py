@@ -66,9 +66,9 @@ class CommitCheck:
 def check_commit(
     git_directory: Path,
     commit: str,
+    *,
     checkout: Checkout,
     question: CheckCall,
-    *,
     seconds: float,
     device: str,
     replay_files: Path,

@@ -43,6 +43,10 @@ class ExportedCommit:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
             return -1, output
+        except BaseException:  # an interrupt does not reach it: it has a session of its own
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
         return process.returncode, output
 
     def _environment(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,26 +40,19 @@ def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, sw
     repository = clones.git_directory(case.project)
     commits = (entry.fix, entry.parent) if swapped else (entry.parent, entry.fix)
     with TemporaryDirectory(prefix="packproof-cases-") as folder:
-        replay_files = Path(folder)
-        before, after = (
-            check_commit(
-                repository,
-                commit,
-                case.checkout,
-                question,
-                seconds=seconds,
-                device=device,
-                replay_files=replay_files / str(k),
-            )
-            for k, commit in enumerate(commits)
-        )
+        folders = [Path(folder) / part for part in ("before", "after")]
+        check = partial(check_commit, checkout=case.checkout, question=question, seconds=seconds, device=device)
+        before, after = (check(repository, commit, replay_files=f) for commit, f in zip(commits, folders, strict=True))
         if case.is_refactoring:
             return compare_refactored(entry.id, before, after)
         outcome = compare_commits(entry.id, before, after)
         if outcome.fate == "another reason":
             replay = partial(replay_cases, repository, checkout=case.checkout, seconds=seconds)
-            return with_mended_cases(outcome, replay_files / "0", replay)
-        return outcome
+            return with_mended_cases(outcome, folders[0], replay)
+    packages = ", ".join(question.packages or case.checkout.packages)
+    if outcome.fate == "cannot be asked" and packages:
+        return replace(outcome, reason=f"{outcome.reason}; it needs {packages}")
+    return outcome
 
 
 def read_outcomes(file: Path) -> dict[str, FixOutcome]:

@@ -1,12 +1,15 @@
 """The backtest of a small project, whose history is made here: a kernel loses its boundaries, and gets them back."""
 
+import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from packproof.base.errors import UsageError
+from packproof.proof.backtest import commit_check
 from packproof.proof.backtest.commit_check import CommitCheck, FailedCell
 from packproof.proof.backtest.commits import Clones, export
 from packproof.proof.backtest.entries import Candidate, CheckCall, Checkout, UpstreamFix, selected
@@ -136,6 +139,29 @@ def test_what_cannot_be_asked_or_run_says_why(history: tuple[Path, str, str]) ->
         outcome = run_case(case_of(parent, fix, question), Clones(folder), "cpu", seconds=60)
         assert (outcome.fate, outcome.parent) == (fate, None)
         assert reason in outcome.reason
+
+
+def test_what_cannot_be_imported_names_the_packages(history: tuple[Path, str, str]) -> None:
+    folder, parent, fix = history
+    case = case_of(parent, fix, replace(QUESTION, target="toy.absent:running_sum"))
+    assert case.checkout
+    case = replace(case, checkout=replace(case.checkout, packages=("toy-extension==1.0", "numpy")))
+    outcome = run_case(case, Clones(folder), "cpu", seconds=60)
+    assert outcome.fate == "cannot be asked"
+    assert outcome.reason.endswith("; it needs toy-extension==1.0, numpy")
+
+
+def test_an_interrupted_check_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = []
+
+    def interrupt(process: "subprocess.Popen[str]", timeout: float | None = None) -> None:
+        processes.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        commit_check._run([sys.executable, "-c", "import time; time.sleep(600)"], {}, tmp_path, 60)
+    assert processes[0].poll() == -signal.SIGKILL
 
 
 def trial(*failed: FailedCell, judged_cells: int = 3, text: str = "") -> CommitCheck:
