@@ -18,6 +18,7 @@ _MARGIN = 60  # seconds that a check may take beyond its time, to shrink failure
 _TAIL = 1500  # characters of the output that are kept
 _MESSAGE = 400  # characters of a failure that are kept
 _IMPORT_ERROR = re.compile(r"\b(ImportError|ModuleNotFoundError)\b")
+_EXCEPTION = re.compile(r"^(?:in the backward pass: )?(\w+(?:Error|Exception): .*?)(?: \(\S+:\d+\))?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,13 @@ class FailedCell:
     """The smallest layout."""
     message: str
     """The first lines of the report, after its title."""
+    exception: str = ""
+    """What the call raised, without the place; "" if it returned, or a memory fault ended it."""
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> tuple[str, str, str]:
         """What it has in common with failures of the other commit."""
-        return self.law, self.tensor
+        return self.law, self.tensor, self.exception
 
 
 @dataclass(frozen=True)
@@ -140,11 +143,22 @@ def _read_report(report: Path) -> tuple[tuple[FailedCell, ...], int]:
             r.get("tensor") or "",
             tuple(r.get("lengths") or ()),
             _without_title(str(r.get("message", ""))),
+            _raised(str(r.get("message", ""))),
         )
         for r in results
         if r["status"] == "failed"
     )
     return failed, sum(r["status"] == "passed" for r in results)
+
+
+def _raised(message: str) -> str:
+    """The exception in a report: one that ends every call at one commit is another fault than what fails at the other.
+
+    A number in it is one of the smallest case, which may differ.
+    """
+    lines = "\n".join(line.strip() for line in message.splitlines()[3:])
+    exception = _EXCEPTION.search(lines)
+    return re.sub(r"\d+", "#", exception[1]) if exception else ""
 
 
 def _without_title(message: str) -> str:

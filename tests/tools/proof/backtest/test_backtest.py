@@ -120,6 +120,7 @@ def trial(*failed: FailedCell, judged_cells: int = 3, text: str = "") -> CommitC
         (trial(FAILED), trial(), "detected"),
         (trial(FAILED), trial(replace(FAILED, dtype="bfloat16")), "another reason"),
         (trial(FAILED, replace(FAILED, tensor="x")), trial(FAILED), "detected"),
+        (trial(replace(FAILED, exception="TypeError: None has no len()")), trial(FAILED), "detected"),
         (trial(), trial(), "missed"),
         (trial(), trial(FAILED), "missed"),
         (trial(judged_cells=0, text="no module"), trial(), "cannot be asked"),
