@@ -18,7 +18,7 @@ _MARGIN = 60  # seconds that a check may take beyond its time, to shrink failure
 _TAIL = 1500  # characters of the output that are kept
 _MESSAGE = 400  # characters of a failure that are kept
 _IMPORT_ERROR = re.compile(r"\b(ImportError|ModuleNotFoundError)\b")
-_EXCEPTION = re.compile(r"^(?:in the backward pass: )?(\w+(?:Error|Exception): .*?)(?: \(\S+:\d+\))?$", re.MULTILINE)
+_PLACE = re.compile(r"^\(\S+:\d+\)")
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class FailedCell:
     """The smallest layout."""
     message: str
     """The first lines of the report, after its title."""
-    exception: str = ""
-    """What the call raised, without the place; "" if it returned, or a memory fault ended it."""
+    fault: str = ""
+    """The exception or the memory fault that ended the call, without numbers; "" if it returned."""
 
     @property
     def key(self) -> tuple[str, str, str]:
         """What it has in common with failures of the other commit."""
-        return self.law, self.tensor, self.exception
+        return self.law, self.tensor, self.fault
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def check_commit(
         report = Path(scratch) / "report.json"
         command = _command(question, device, seconds, report)
         exit_code, output = _run(command, _environment(root, Path(scratch)), Path(scratch), seconds + _MARGIN)
-        failed, judged = _read_report(report)
+        failed, judged = read_report(report)
     trial = CommitCheck(commit, exit_code, round(time.monotonic() - start, 1), failed, judged, "")
     if trial.was_asked:
         return trial
@@ -132,7 +132,8 @@ def _run(command: list[str], environment: dict[str, str], folder: Path, seconds:
     return process.returncode, output
 
 
-def _read_report(report: Path) -> tuple[tuple[FailedCell, ...], int]:
+def read_report(report: Path) -> tuple[tuple[FailedCell, ...], int]:
+    """What failed, and how many cells passed; nothing if there is no report."""
     if not report.exists():
         return (), 0
     results = read_json(report, "the report", "packproof check")["results"]
@@ -143,22 +144,12 @@ def _read_report(report: Path) -> tuple[tuple[FailedCell, ...], int]:
             r.get("tensor") or "",
             tuple(r.get("lengths") or ()),
             _without_title(str(r.get("message", ""))),
-            _raised(str(r.get("message", ""))),
+            "" if r.get("tensor") else _PLACE.sub("", str(r.get("cause", ""))).strip(),
         )
         for r in results
         if r["status"] == "failed"
     )
     return failed, sum(r["status"] == "passed" for r in results)
-
-
-def _raised(message: str) -> str:
-    """The exception in a report: one that ends every call at one commit is another fault than what fails at the other.
-
-    A number in it is one of the smallest case, which may differ.
-    """
-    lines = "\n".join(line.strip() for line in message.splitlines()[3:])
-    exception = _EXCEPTION.search(lines)
-    return re.sub(r"\d+", "#", exception[1]) if exception else ""
 
 
 def _without_title(message: str) -> str:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from packproof import refs
+from packproof.proof.backtest.adapters.drawn_softmax import DrawnSoftmax
 from packproof.properties.bounds.roundings import Roundings
 from packproof.properties.declarations import Promises, kernel
 from packproof.properties.ops import Op
-from packproof.proof.backtest.adapters.drawn_softmax import DrawnSoftmax
 
 Function = Callable[[Tensor], Tensor]
 
@@ -38,7 +38,8 @@ def _path_attention(
     gate = q.new_zeros(q.shape[:2]) if g is None else g
     tokens = (q, *(x.repeat_interleave(group, 1) for x in (k, v, w, beta)), gate)
     pieces = zip(*(refs.split_sequences(x, cu_seqlens) for x in tokens), strict=True)
-    return refs.join_sequences([_attend(*piece, factor, rounded, softmax) for piece in pieces], v.repeat_interleave(group, 1))
+    ys = [_attend(*piece, factor, rounded, softmax) for piece in pieces]
+    return refs.join_sequences(ys, v.repeat_interleave(group, 1))
 
 
 def _attend(
@@ -70,7 +71,11 @@ PATH_ATTENTION = Op(
     inputs={"q": "t hq k", "k": "t h k", "v": "t h v", "w": "t h k", "beta": "t h", "g": "t hq?"},
     outputs={"y": "t hq v"},
     options={"scale": (None, 0.3)},
-    sizes=({"hq": 1, "h": 1, "k": 16, "v": 16}, {"hq": 2, "h": 1, "k": 16, "v": 16}, {"hq": 2, "h": 2, "k": 32, "v": 32}),
+    sizes=(
+        {"hq": 1, "h": 1, "k": 16, "v": 16},
+        {"hq": 2, "h": 1, "k": 16, "v": 16},
+        {"hq": 2, "h": 2, "k": 32, "v": 32},
+    ),
     model_sizes=({"hq": 2, "h": 1, "k": 64, "v": 64},),
     where=("hq % h == 0",),
     draws={"w": "direction", "beta": "share", "g": "gate"},
@@ -108,6 +113,14 @@ def path_attention(
     y, _ = attend(*tokens, g=None if g is None else g.unsqueeze(0), scale=scale, cu_seqlens=cu_seqlens)
     result: Tensor = y.squeeze(0)
     return result
+
+
+@kernel(**_DECLARATION)
+def path_attention_without_gate(
+    q: Tensor, k: Tensor, v: Tensor, w: Tensor, beta: Tensor, *, cu_seqlens: Tensor, scale: float | None = None
+) -> Tensor:
+    """As the paper has it."""
+    return path_attention(q, k, v, w, beta, cu_seqlens=cu_seqlens, scale=scale)
 
 
 @kernel(**_DECLARATION)

@@ -24,11 +24,20 @@ def _convolve(
     return refs.causal_conv1d(x[0].mT, weight, bias, cu_seqlens=offsets, activation=activation).mT.unsqueeze(0)
 
 
+def _step(
+    x: Tensor, conv_state: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
+) -> Tensor:
+    """The package's function for one more token of each sequence: x (s, d), and a state (s, d, w) that is updated."""
+    conv_state.copy_(torch.cat([conv_state[..., 1:], x[..., None]], -1))
+    y = (conv_state * weight).sum(-1) if bias is None else (conv_state * weight).sum(-1) + bias
+    return functional.silu(y) if activation else y
+
+
 def _layer(weight: Tensor, bias: Tensor | None, activation: str | None, *, fast: bool) -> nn.Module:
     """The layer with these parameters, so that their gradients arrive."""
     from fla.modules import convolution  # noqa: PLC0415
 
-    convolution.causal_conv1d_fn = _convolve
+    convolution.causal_conv1d_fn, convolution.causal_conv1d_update = _convolve, _step
     d, w = weight.shape
     layer: nn.Module = convolution.ShortConvolution(
         d, w, bias=bias is not None, activation=activation, use_fast_conv1d=fast
@@ -75,8 +84,6 @@ def by_ids(
 
 
 @kernel(op="causal_conv1d", slack=False)
-def in_torch(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Its path without the package."""
-    return _call(_layer(weight, bias, activation, fast=False), x, False, cu_seqlens=cu_seqlens)
+def in_torch(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor) -> Any:
+    """Its path without the package. Its activations need a GPU."""
+    return _call(_layer(weight, bias, None, fast=False), x, False, cu_seqlens=cu_seqlens)
