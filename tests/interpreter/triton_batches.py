@@ -209,21 +209,25 @@ def functions_of_libdevice() -> list[Tensor]:
 
 
 @triton.jit
-def _block_pointer_kernel(x, y, rows, columns, N: tl.constexpr):
+def _block_pointer_kernel(x, y, rows, columns, N: tl.constexpr, PADDING: tl.constexpr):
     pid = tl.program_id(0)
     block = tl.make_block_ptr(x, (rows, columns), (columns, 1), (pid * N, 0), (N, N), (1, 0))
     total = tl.zeros((N, N), tl.float32)
     for _ in range(0, tl.cdiv(columns, N)):
-        total += tl.load(block, boundary_check=(0, 1), padding_option="zero")
+        total += tl.load(block, boundary_check=(0, 1), padding_option=PADDING)
         block = tl.advance(block, (0, N))
     out = tl.make_block_ptr(y, (rows, N), (N, 1), (pid * N, 0), (N, N), (1, 0))
     tl.store(out, total, boundary_check=(0,))
 
 
 def block_pointers() -> list[Tensor]:
-    y = fresh(26, 8)
-    _block_pointer_kernel[(4,)](numbers(26, 21), y, 26, 21, N=8)
-    return [y]
+    x, named, none = numbers(26, 21), fresh(26, 8), fresh(26, 8)
+    for y, padding in ((named, "zero"), (none, "")):
+        _block_pointer_kernel[(4,)](x, y, 26, 21, N=8, PADDING=padding)
+    parts = torch.nn.functional.pad(x, (0, 3)).unflatten(1, (3, 8))
+    assert torch.equal(named, none)
+    assert torch.equal(none, (parts[:, 0] + parts[:, 1]) + parts[:, 2])
+    return [named, none]
 
 
 if HAS_BLOCK_POINTERS:
