@@ -26,11 +26,13 @@ def repair() -> None:
 
 def translate(tree: Any, function: Callable[..., Any]) -> Any:
     """The syntax tree of a kernel with these calls translated. The kernel's module gets the functions' names."""
-    function.__globals__.update({
-        _NAMES["max"]: _largest,
-        _NAMES["min"]: _smallest,
-        _SCALAR: _scalar,
-    })
+    function.__globals__.update(
+        {
+            _NAMES["max"]: _largest,
+            _NAMES["min"]: _smallest,
+            _SCALAR: _scalar,
+        }
+    )
     tree = _Translator(function).visit(tree)
     return ast.fix_missing_locations(tree)
 

@@ -22,7 +22,17 @@ from triton.runtime import JITFunction
 from triton.runtime import interpreter as shipped
 
 from packproof.base.errors import PackproofError
-from packproof.interpreter import arguments, block_pointers, floats, libdevice, operators, python_calls, scan, stand_in_gpu, types
+from packproof.interpreter import (
+    arguments,
+    block_pointers,
+    floats,
+    libdevice,
+    operators,
+    python_calls,
+    scan,
+    stand_in_gpu,
+    types,
+)
 from packproof.interpreter.batch import rewrite
 from packproof.interpreter.patch import replace
 from packproof.interpreter.tuning import choose_configurations

@@ -84,7 +84,7 @@ def _with_roundings(_promises: Promises, signs: Any) -> Callable[..., Any]:
 class _GateGradient(torch.autograd.Function):
     """A state (h, k, k), of which a kernel finds the gradient of a sum of gates (h,) as dH · H.
 
-    It subtracts the same of the keys, with other roundings. What is left is small, or 0 at a token of its own.
+    It subtracts the same of the keys, with other roundings. The difference is small, or 0 at a token of its own.
     """
 
     @staticmethod
