@@ -16,6 +16,7 @@ _REPLAY_FOLDER = ".packproof"
 _TAIL = 1500  # characters of the output that are kept
 _MESSAGE = 400  # characters of a failure that are kept
 _IMPORT_ERROR = re.compile(r"\b(ImportError|ModuleNotFoundError)\b")
+_PLACE = re.compile(r"^\(\S+:\d+\)")
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,15 @@ class FailedCell:
     """The smallest layout."""
     message: str
     """The first lines of the report, after its title."""
+    fault: str = ""
+    """The exception or the memory fault that ended the call, without numbers; "" if it returned."""
     replay: str = ""
     """The name of its replay file, "" if it has none."""
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> tuple[str, str, str]:
         """What it has in common with failures of the other commit."""
-        return self.law, self.tensor
+        return self.law, self.tensor, self.fault
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def check_commit(
     with exported_commit(git_directory, commit, checkout) as files:
         report = files.scratch / "report.json"
         exit_code, output = files.run(*_arguments(question, device, seconds, report), seconds=seconds + _MARGIN)
-        failed, held = _read_report(report)
+        failed, held = read_report(report)
         for cell in failed:
             if cell.replay:
                 shutil.copy(files.work / _REPLAY_FOLDER / cell.replay, replay_files)
@@ -120,7 +123,8 @@ def _arguments(question: CheckCall, device: str, seconds: float, report: Path) -
     return [*question.command.split(), question.target, *options, *question.options]
 
 
-def _read_report(report: Path) -> tuple[tuple[FailedCell, ...], tuple[str, ...]]:
+def read_report(report: Path) -> tuple[tuple[FailedCell, ...], tuple[str, ...]]:
+    """What failed, and the properties that passed; nothing if there is no report."""
     if not report.exists():
         return (), ()
     results = read_json(report, "the report", "packproof check")["results"]
@@ -131,6 +135,7 @@ def _read_report(report: Path) -> tuple[tuple[FailedCell, ...], tuple[str, ...]]
             r.get("tensor") or "",
             tuple(r.get("lengths") or ()),
             _without_title(str(r.get("message", ""))),
+            "" if r.get("tensor") else _PLACE.sub("", str(r.get("cause", ""))).strip(),
             Path(r.get("replay") or "").name,
         )
         for r in results

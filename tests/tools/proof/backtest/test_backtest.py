@@ -1,5 +1,6 @@
 """The backtest of a small project, whose history is made here: a kernel loses its boundaries, and gets them back."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from packproof.base.errors import UsageError
 from packproof.proof.backtest import commit_check
-from packproof.proof.backtest.commit_check import CommitCheck, FailedCell
+from packproof.proof.backtest.commit_check import CommitCheck, FailedCell, read_report
 from packproof.proof.backtest.commits import Clones, export
 from packproof.proof.backtest.entries import Candidate, CheckCall, Checkout, UpstreamFix, selected
 from packproof.proof.backtest.outcome import FixOutcome, compare_commits
@@ -174,6 +175,7 @@ def trial(*failed: FailedCell, judged_cells: int = 3, text: str = "") -> CommitC
         (trial(FAILED), trial(), "detected"),
         (trial(FAILED), trial(replace(FAILED, dtype="bfloat16")), "another reason"),
         (trial(FAILED, replace(FAILED, tensor="x")), trial(FAILED), "detected"),
+        (trial(replace(FAILED, fault="TypeError: None has no len()")), trial(FAILED), "detected"),
         (trial(), trial(), "missed"),
         (trial(), trial(FAILED), "missed"),
         (trial(judged_cells=0, text="no module"), trial(), "cannot be asked"),
@@ -182,6 +184,19 @@ def trial(*failed: FailedCell, judged_cells: int = 3, text: str = "") -> CommitC
 )
 def test_the_fix_alone_makes_the_difference(parent: CommitCheck, fix: CommitCheck, fate: str) -> None:
     assert compare_commits("toy", parent, fix).fate == fate
+
+
+def test_a_fault_has_words_without_place_and_numbers(tmp_path: Path) -> None:
+    cell = {"property": "memory", "dtype": "float32", "status": "failed", "lengths": [1], "message": ""}
+    rows = [
+        {**cell, "tensor": "", "cause": "(chunk.py:89)TypeError: object of type 'NoneType' has no len() "},
+        {**cell, "tensor": "y", "cause": "values"},
+    ]
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"results": rows}))
+    failed, judged_cells = read_report(report)
+    assert [f.fault for f in failed] == ["TypeError: object of type 'NoneType' has no len()", ""]
+    assert judged_cells == 0
 
 
 def test_runs_go_on_and_are_merged(tmp_path: Path) -> None:
