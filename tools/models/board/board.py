@@ -189,6 +189,8 @@ def judge_convention(
 def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
     """The word for the verdicts, the first module that leaks, and the reason."""
     isolation, packing = verdicts[0], verdicts[1] if verdicts[1:] else None
+    if isolation.failure and isolation.failure.fault:
+        return "refuses", "", isolation.failure.lines[0]
     if isolation.failure:
         return "leaks", module_in(isolation.failure.lines), isolation.failure.lines[0]
     if isolation.status == "inconclusive" and isolation.reason.startswith(REFUSED):

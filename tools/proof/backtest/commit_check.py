@@ -74,7 +74,8 @@ def check_commit(
         root = export(git_directory, commit, checkout, Path(scratch) / "files")
         report = Path(scratch) / "report.json"
         command = _command(question, device, seconds, report)
-        exit_code, output = _run(command, _environment(root, Path(scratch)), Path(scratch), seconds + _MARGIN)
+        environment = _environment(root, Path(scratch), interpreted=device == "cpu" and question.command == "model")
+        exit_code, output = _run(command, environment, Path(scratch), seconds + _MARGIN)
         failed, judged = _read_report(report)
     trial = CommitCheck(commit, exit_code, round(time.monotonic() - start, 1), failed, judged, "")
     if trial.was_asked:
@@ -98,12 +99,17 @@ def _command(question: CheckCall, device: str, seconds: float, report: Path) -> 
     return [*command, question.target, *options, *question.options]
 
 
-def _environment(root: Path, scratch: Path) -> dict[str, str]:
-    """The commit's packages first; caches of compiled kernels are its own."""
-    caches = {name: str(scratch / name.lower()) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
+def _environment(root: Path, scratch: Path, *, interpreted: bool) -> dict[str, str]:
+    """The commit's packages first; caches of compiled kernels are its own.
+
+    interpreted: whether the kernels inside of a module run in Triton's interpreter. Those that are checked do so anyway.
+    """
+    environment = {**os.environ, **({"TRITON_INTERPRET": "1"} if interpreted else {})}
+    for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        environment[name] = str(scratch / name.lower())
     search_path = [str(root), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     absolute = [str(Path(p).absolute()) for p in search_path]
-    return {**os.environ, **caches, "PYTHONPATH": os.pathsep.join(absolute), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**environment, "PYTHONPATH": os.pathsep.join(absolute), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _run(command: list[str], environment: dict[str, str], folder: Path, seconds: float) -> tuple[int, str]:
