@@ -102,7 +102,7 @@ def _command(question: CheckCall, device: str, seconds: float, report: Path) -> 
 def _environment(root: Path, scratch: Path, *, interpreted: bool) -> dict[str, str]:
     """The commit's packages first; caches of compiled kernels are its own.
 
-    interpreted: whether the kernels inside of a module run in Triton's interpreter. Those that are checked do so anyway.
+    interpreted: whether kernels inside of a module run in Triton's interpreter; those that are checked do so anyway.
     """
     environment = {**os.environ, **({"TRITON_INTERPRET": "1"} if interpreted else {})}
     for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):

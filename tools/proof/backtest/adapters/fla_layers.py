@@ -34,13 +34,6 @@ def gated_linear_attention() -> nn.Module:
     return layer
 
 
-def delta_net() -> nn.Module:
-    from fla.layers.delta_net import DeltaNet  # noqa: PLC0415
-
-    layer: nn.Module = DeltaNet(**_SIZES)
-    return layer
-
-
 def kimi_delta_attention() -> nn.Module:
     from fla.layers.kda import KimiDeltaAttention  # noqa: PLC0415
 

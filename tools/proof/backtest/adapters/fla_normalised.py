@@ -46,7 +46,7 @@ def _normalised_with_states(
     cu_seqlens: Tensor,
     return_final_states: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The same as a recurrence: S += k (v, 1)ᵀ, and y is the part of q S from v over that from 1. S is (h, k, v + 1)."""
+    """The same as a recurrence: S += k (v, 1)ᵀ; y is the part of q S from v over that from 1. S is (h, k, v + 1)."""
     with_one = torch.cat([v, torch.ones_like(v[..., :1])], -1)
     y, states = refs.linear_attention(
         q, k, with_one, initial_states=initial_states, cu_seqlens=cu_seqlens, scale=1.0, return_final_states=True
@@ -139,7 +139,8 @@ def linear_attention_with_states(
         normalize=True,
         cu_seqlens=cu_seqlens,
     )
+    result: Tensor = y.squeeze(0)
     if not return_final_states:
-        return y.squeeze(0)
+        return result
     states, sums = final if takes_pairs else (final, torch.zeros_like(final[:, None, :, :, 0]))
-    return y.squeeze(0), torch.cat([states, sums.squeeze(1).unsqueeze(-1)], -1)
+    return result, torch.cat([states, sums.squeeze(1).unsqueeze(-1)], -1)

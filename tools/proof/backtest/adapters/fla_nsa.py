@@ -1,5 +1,7 @@
 """flash-linear-attention: native sparse attention over selected blocks, here those of a token and before it."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -21,8 +23,8 @@ def _selected_alone(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     place = torch.arange(len(q), device=q.device)
     block = place // _BLOCK
     sees = (place <= place[:, None]) & (block >= block[:, None] - 1)
-    scores = q.shape[-1] ** -0.5 * (q.transpose(0, 1) @ k.permute(1, 2, 0))
-    return (scores.masked_fill(~sees, -torch.inf).softmax(-1) @ v.transpose(0, 1)).transpose(0, 1)
+    scores: Tensor = q.transpose(0, 1) @ k.permute(1, 2, 0) / math.sqrt(q.shape[-1])
+    return (scores.masked_fill(~sees, -math.inf).softmax(-1) @ v.transpose(0, 1)).transpose(0, 1)
 
 
 SELECTED_ATTENTION = Op(
@@ -41,11 +43,14 @@ SELECTED_ATTENTION = Op(
     op=SELECTED_ATTENTION,
     dtypes=("bfloat16", "float16"),  # fp32 operands are rounded to tf32
     promises=Promises(chunk=_BLOCK, compute="operand"),
-    domain="hq == 16 * hk; k in (16, 32, 64, 128, 256); v in (16, 32, 64, 128, 256)",
+    domain="hq == 16 * hk; k in (16, 32, 64, 128, 256); v in (16, 32, 64, 128, 256); length > 0",
     slack=False,
 )
 def selected_attention(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """The second block of a token in the first one is -1, which the kernel skips."""
+    """The second block of a token in the first one is -1, which the kernel skips.
+
+    It numbers sequences by their first tokens, so that none may be empty.
+    """
     from fla.ops.nsa import parallel_nsa  # noqa: PLC0415
 
     ids = refs.seq_idx_from_cu_seqlens(cu_seqlens, len(q)).long()

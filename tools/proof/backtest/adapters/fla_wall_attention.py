@@ -1,6 +1,8 @@
 """flash-linear-attention: wall attention, softmax attention whose scores decay in each channel of a key."""
 
-from torch import Tensor, inf
+import math
+
+from torch import Tensor
 
 from packproof import refs
 from packproof.properties.declarations import Promises, kernel
@@ -18,9 +20,9 @@ def _wall_alone(q: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     sums = -(rate / 2).cumsum(0)
     later = _is_later(n, q)
-    distance = (sums[:, None] - sums[None]).masked_fill(later[..., None, None], -inf)  # (i, j, h, k)
-    scores = (q[:, None] * k[None] * distance.exp()).sum(-1) * q.shape[-1] ** -0.5
-    weights = scores.masked_fill(later[..., None], -inf).permute(2, 0, 1).softmax(-1)
+    distance = (sums[:, None] - sums[None]).masked_fill(later[..., None, None], -math.inf)  # (i, j, h, k)
+    scores: Tensor = (q[:, None] * k[None] * distance.exp()).sum(-1) / math.sqrt(q.shape[-1])
+    weights = scores.masked_fill(later[..., None], -math.inf).permute(2, 0, 1).softmax(-1)
     return (weights @ v.transpose(0, 1)).transpose(0, 1)
 
 
@@ -36,7 +38,7 @@ WALL_ATTENTION = Op(
     outputs={"y": "t hq v"},
     sizes=({"hq": 2, "hk": 1, "k": 16, "v": 16}, {"hq": 2, "hk": 2, "k": 8, "v": 16}),
     where=("hq % hk == 0",),
-    model_sizes=({"hq": 4, "hk": 2, "k": 64, "v": 64},),
+    model_sizes=({"hq": 2, "hk": 1, "k": 64, "v": 64},),
     draws={"rate": "share"},  # weak enough that no exponent within a block is cut off
     fixed=frozenset({"rate"}),
     matmul=True,
