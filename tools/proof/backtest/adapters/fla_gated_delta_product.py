@@ -13,6 +13,7 @@ from packproof.properties.declarations import Promises, kernel
     dtypes=("bfloat16", "float16"),
     promises=Promises(chunk=64, cumsum=True, compute="operand"),
     domain="hk == hv; k <= 256; gate > -1e4",  # sums of gates are differences of one running sum, in fp32
+    refuses=("Please upgrade Triton",),  # its gated backward pass on Hopper: then its values are judged
     slack=False,
     float32=("g", "beta"),
 )
