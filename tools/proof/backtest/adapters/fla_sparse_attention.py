@@ -26,14 +26,8 @@ def _compressed_attention(
 def _attend_to_means(q: Tensor, k: Tensor, v: Tensor, block_size: int, scale: float) -> Tensor:
     """One sequence: q (t, hq, k), k and v (t, h, ...). A token before the end of the first block gets 0."""
     blocks, group = len(k) // block_size, q.shape[1] // k.shape[1]
-    keys, values = (
-        x[: blocks * block_size]
-        .reshape(blocks, block_size, *x.shape[1:])
-        .mean(1)
-        .repeat_interleave(group, 1)
-        .transpose(0, 1)
-        for x in (k, v)
-    )  # [hq, blocks, ...]
+    means = (x[: blocks * block_size].reshape(blocks, block_size, *x.shape[1:]).mean(1) for x in (k, v))
+    keys, values = (x.repeat_interleave(group, 1).transpose(0, 1) for x in means)  # [hq, blocks, ...]
     ys = [torch.zeros_like(values[:, 0]) if blocks else v.new_zeros(q.shape[1], v.shape[2])] * min(
         len(q), block_size - 1
     )
