@@ -48,7 +48,7 @@ def _positive(lamb: Tensor) -> Tensor:
 
 
 def _solve_and_read(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, rounded: Function,
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, lamb: Tensor, rounded: Function,
     decayed: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:  # fmt: skip
     """One sequence: q, k and v (t, h, k), g and beta (t, h), lamb (h, k)."""

@@ -43,7 +43,7 @@ def _path_attention(
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, w: Tensor, beta: Tensor, g: Tensor, scale: float, rounded: Function,
+    q: Tensor, k: Tensor, v: Tensor, w: Tensor, beta: Tensor, g: Tensor, *, scale: float, rounded: Function,
     softmax: Function,
 ) -> Tensor:  # fmt: skip
     """One sequence: q, k and w (t, h, k), v (t, h, v), beta and g (t, h)."""

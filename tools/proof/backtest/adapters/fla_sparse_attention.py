@@ -92,7 +92,7 @@ def _selected_attention(
     return refs.join_sequences(ys, v.repeat_interleave(group, 1))
 
 
-def _attend_to_blocks(q: Tensor, k: Tensor, v: Tensor, choice: Tensor, block_size: int) -> Tensor:
+def _attend_to_blocks(q: Tensor, k: Tensor, v: Tensor, choice: Tensor, *, block_size: int) -> Tensor:
     group, tokens = q.shape[1] // k.shape[1], torch.arange(len(q), device=q.device)
     own = tokens // block_size
     block, position = own[None], tokens[:, None]
