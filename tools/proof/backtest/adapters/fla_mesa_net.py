@@ -38,7 +38,9 @@ def _mesa_net(
     if qk_l2norm:
         q, k = (rounded(x / (rounded(x).square().sum(-1, keepdim=True) + L2_EPSILON).sqrt()) for x in (q, k))
     pieces = zip(*(refs.split_sequences(x, cu_seqlens) for x in (q, k, v, functional.logsigmoid(a), beta)), strict=True)
-    return refs.join_sequences([_solve_and_read(*piece, _positive(lamb), rounded, decayed) for piece in pieces], v)
+    positive = _positive(lamb)
+    ys = [_solve_and_read(*piece, lamb=positive, rounded=rounded, decayed=decayed) for piece in pieces]
+    return refs.join_sequences(ys, v)
 
 
 def _positive(lamb: Tensor) -> Tensor:
@@ -46,7 +48,7 @@ def _positive(lamb: Tensor) -> Tensor:
 
 
 def _solve_and_read(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, rounded: Function,
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, lamb: Tensor, rounded: Function,
     decayed: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:  # fmt: skip
     """One sequence: q, k and v (t, h, k), g and beta (t, h), lamb (h, k)."""

@@ -38,12 +38,12 @@ def _path_attention(
     gate = q.new_zeros(q.shape[:2]) if g is None else g
     tokens = (q, *(x.repeat_interleave(group, 1) for x in (k, v, w, beta)), gate)
     pieces = zip(*(refs.split_sequences(x, cu_seqlens) for x in tokens), strict=True)
-    ys = [_attend(*piece, factor, rounded, softmax) for piece in pieces]
+    ys = [_attend(*piece, scale=factor, rounded=rounded, softmax=softmax) for piece in pieces]
     return refs.join_sequences(ys, v.repeat_interleave(group, 1))
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, w: Tensor, beta: Tensor, g: Tensor, scale: float, rounded: Function,
+    q: Tensor, k: Tensor, v: Tensor, w: Tensor, beta: Tensor, g: Tensor, *, scale: float, rounded: Function,
     softmax: Function,
 ) -> Tensor:  # fmt: skip
     """One sequence: q, k and w (t, h, k), v (t, h, v), beta and g (t, h)."""

@@ -14,7 +14,7 @@ from packproof.properties.declarations import kernel
 
 
 def _convolve(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, seq_idx: Tensor | None = None
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Any = None, seq_idx: Tensor | None = None
 ) -> Tensor:
     """The package's function for a row (1, d, t) of sequences, numbered by seq_idx (1, t)."""
     assert seq_idx is not None

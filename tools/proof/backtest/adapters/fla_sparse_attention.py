@@ -26,10 +26,8 @@ def _compressed_attention(
 def _attend_to_means(q: Tensor, k: Tensor, v: Tensor, block_size: int, scale: float) -> Tensor:
     """One sequence: q (t, hq, k), k and v (t, h, ...). A token before the end of the first block gets 0."""
     blocks, group = len(k) // block_size, q.shape[1] // k.shape[1]
-    keys, values = (
-        x[: blocks * block_size].unflatten(0, (blocks, block_size)).mean(1).repeat_interleave(group, 1).transpose(0, 1)
-        for x in (k, v)
-    )  # [hq, blocks, ...]
+    means = (x[: blocks * block_size].reshape(blocks, block_size, *x.shape[1:]).mean(1) for x in (k, v))
+    keys, values = (x.repeat_interleave(group, 1).transpose(0, 1) for x in means)  # [hq, blocks, ...]
     ys = [torch.zeros_like(values[:, 0]) if blocks else v.new_zeros(q.shape[1], v.shape[2])] * min(
         len(q), block_size - 1
     )
@@ -66,7 +64,7 @@ def _means_of_blocks(x: Tensor, cu_seqlens: Tensor, block_size: int) -> Tensor:
             *(
                 block.mean(0, keepdim=True)
                 for rows in refs.split_sequences(x, cu_seqlens)
-                for block in (rows.split(block_size) if len(rows) else ())
+                for block in (torch.split(rows, block_size) if len(rows) else ())
             ),
         ]
     )
@@ -90,11 +88,11 @@ def _selected_attention(
     """A token attends to its own block, up to itself, and to another block before it."""
     group = q.shape[1] // k.shape[1]
     rows = zip(*(refs.split_sequences(x, cu_seqlens) for x in (q, k, v, choice)), strict=True)
-    ys = [_attend_to_blocks(*row, block_size) for row in rows]
+    ys = [_attend_to_blocks(*row, block_size=block_size) for row in rows]
     return refs.join_sequences(ys, v.repeat_interleave(group, 1))
 
 
-def _attend_to_blocks(q: Tensor, k: Tensor, v: Tensor, choice: Tensor, block_size: int) -> Tensor:
+def _attend_to_blocks(q: Tensor, k: Tensor, v: Tensor, choice: Tensor, *, block_size: int) -> Tensor:
     group, tokens = q.shape[1] // k.shape[1], torch.arange(len(q), device=q.device)
     own = tokens // block_size
     block, position = own[None], tokens[:, None]
@@ -102,7 +100,8 @@ def _attend_to_blocks(q: Tensor, k: Tensor, v: Tensor, choice: Tensor, block_siz
     keys, values = (x.repeat_interleave(group, 1).transpose(0, 1) for x in (k, v))
     logits = q.shape[-1] ** -0.5 * (q.transpose(0, 1) @ keys.mT)
     logits = logits.masked_fill(~is_seen | (tokens[None] > position), -math.inf)
-    return (logits.softmax(-1) @ values).transpose(0, 1)
+    y: Tensor = (logits.softmax(-1) @ values).transpose(0, 1)
+    return y
 
 
 def _other_block(choice: Tensor, own: Tensor) -> Tensor:
