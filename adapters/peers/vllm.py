@@ -153,8 +153,11 @@ def _attend(
     key_lengths: Tensor, longest_keys: int, block_table: Tensor, softmax_scale: float | None = None,
     causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """Few tokens are attended in parts, as the engine does that: it has the tensors for the parts."""
-    y = torch.zeros_like(q)
+    """Few tokens are attended in parts, as the engine does that: it has the tensors for the parts.
+
+    The output is contiguous, as the engine's: `zeros_like` would take over the strides of q.
+    """
+    y = q.new_zeros(q.shape)
     heads, width = q.shape[1], 1 << (q.shape[2] - 1).bit_length()
     parts = q.new_empty((len(q), heads, _PARTS, width), dtype=torch.float32)
     largest, total = (q.new_empty((len(q), heads, _PARTS), dtype=torch.float32) for _ in range(2))

@@ -7,6 +7,7 @@ from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.harness.process.child import KILLED
+    from packproof.harness.process.execution.error_classification import loses_the_device
     from packproof.harness.process.gpus import gpu_environment, visible_gpus, worker_count
     from packproof.harness.process.parallel import differentiate_apart, run_on_every_core, run_side_by_side
     from packproof.harness.process.privilege import isolation_command
@@ -30,6 +31,7 @@ __all__ = [
     "import_path",
     "isolate_zygotes",
     "isolation_command",
+    "loses_the_device",
     "prepare_imports",
     "run_on_every_core",
     "run_side_by_side",
@@ -42,6 +44,7 @@ export(
     sys.modules[__name__],
     {
         "packproof.harness.process.child": ("KILLED",),
+        "packproof.harness.process.execution.error_classification": ("loses_the_device",),
         "packproof.harness.process.gpus": ("gpu_environment", "visible_gpus", "worker_count"),
         "packproof.harness.process.parallel": ("differentiate_apart", "run_on_every_core", "run_side_by_side"),
         "packproof.harness.process.privilege": ("isolation_command",),

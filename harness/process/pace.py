@@ -1,6 +1,5 @@
 """The time of a kernel's calls by their size: it tells a slow call from one that hangs."""
 
-import math
 from dataclasses import dataclass, field
 
 from packproof.properties.calling import Call
@@ -28,32 +27,41 @@ def _work_of(call: Call) -> tuple[float, float]:
     return float(tokens_of(call) ** 2), float(_pairs_of(call))
 
 
+_GROWN = 4  # times the work of the smallest call: from there on a call tells how its time grows
+
+
+@dataclass(frozen=True)
+class _AnsweredCall:
+    tokens: int
+    work: tuple[float, ...]
+    seconds: float
+
+
 @dataclass
 class Pace:
     """How fast a kernel answered, with and without gradients."""
 
-    _rates: dict[bool, tuple[float, ...]] = field(default_factory=dict)
-    """The fewest seconds for a unit of each kind of work in an answered call, by whether it was differentiated.
-
-    The fewest, since a first call may compile, and any call may meet a busy machine.
-    """
+    _answered: dict[bool, list[_AnsweredCall]] = field(default_factory=lambda: {False: [], True: []})
+    """The answered calls, by whether they were differentiated."""
     _too_slow: list[tuple[bool, tuple[float, ...]]] = field(default_factory=list)
     """The work of calls that were too slow, and whether they were differentiated."""
 
     def record(self, call: Call, seconds: float) -> None:
         """Add an answered call."""
-        rates = tuple(seconds / work if work else math.inf for work in _work_of(call))
-        known = self._rates.get(bool(call.wrt), rates)
-        self._rates[bool(call.wrt)] = tuple(map(min, known, rates))
+        self._answered[bool(call.wrt)].append(_AnsweredCall(tokens_of(call), _work_of(call), seconds))
 
     def may_take_longer(self, call: Call, seconds: float) -> bool:
-        """Whether this call may take longer than a number of seconds, by some kind of its work.
+        """Whether this call may take longer than a number of seconds, by the calls that were answered.
 
         A call may take twice as long as the fastest ones let expect.
         """
-        rates = self._rates.get(bool(call.wrt), ())
-        expected = [rate * work for rate, work in zip(rates, _work_of(call), strict=False) if work]
-        return 2 * max(expected, default=0.0) > seconds
+        answered = [done for done in self._answered[bool(call.wrt)] if done.tokens]
+        # the fewest seconds: a first call may compile, and any call may meet a busy machine
+        per_token = min((done.seconds / done.tokens for done in answered), default=0.0)
+        expected = [per_token * tokens_of(call)]
+        for k, work in enumerate(_work_of(call)):
+            expected.append(_growth([(done.work[k], done.seconds) for done in answered]) * work)
+        return 2 * max(expected) > seconds
 
     def record_too_slow(self, call: Call) -> None:
         """Add a call that was given up for its size."""
@@ -68,3 +76,16 @@ class Pace:
             differentiated >= backward and all(x >= y for x, y in zip(work, other, strict=True))
             for backward, other in self._too_slow
         )
+
+
+def _growth(calls: list[tuple[float, float]]) -> float:
+    """The fewest seconds for a unit of work, beyond the time that any call takes.
+
+    A call of one token tells nothing of it: all its time may be the start of the call.
+
+    calls: work and seconds of each.
+    """
+    if not calls:
+        return 0.0
+    start, least = min(seconds for _, seconds in calls), min(work for work, _ in calls)
+    return min(((seconds - start) / work for work, seconds in calls if work >= _GROWN * least > 0), default=0.0)

@@ -27,6 +27,9 @@ def backtest(
         list[str] | None, typer.Option(metavar="FILE", help="outcomes of other runs; may be repeated")
     ] = None,
     page: Annotated[str | None, typer.Option(metavar="FILE", help="write the Markdown page")] = None,
+    refactorings: Annotated[
+        bool, typer.Option(help="commits that mend nothing, instead of the fixes: nothing may differ")
+    ] = False,
     swapped: Annotated[bool, typer.Option(help="exchange parent and fix: nothing may be detected then")] = False,
     list_entries: Annotated[bool, typer.Option("--list", help="list the entries, and run nothing")] = False,
 ) -> int:
@@ -39,16 +42,19 @@ def backtest(
     packproof backtest --list
     packproof backtest fla-b67113b4 --clones ~/clones --device cuda
     packproof backtest --clones ~/clones --shard 2/8 --results part2.jsonl
+    packproof backtest --refactorings --clones ~/clones --device cpu
     packproof backtest --merge part1.jsonl --merge part2.jsonl --page docs/backtest.md
     """
     from packproof.base.errors import UsageError  # noqa: PLC0415
     from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
     from packproof.proof import backtest as runs  # noqa: PLC0415
 
-    chosen = runs.selected(tuple(ids or ()), shard)
+    select = runs.selected_refactorings if refactorings else runs.selected
+    chosen = select(tuple(ids or ()), shard)
     if list_entries:
         for case in chosen:
-            typer.echo(f"{case.entry.id:<28} {case.entry.symbol or case.entry.path}: {case.entry.fault}")
+            about = case.entry.reason or f"{case.entry.symbol or case.entry.path}: {case.entry.fault}"
+            typer.echo(f"{case.entry.id:<28} {about}")
         return SUCCESS
     file, page_file = (
         Path(writable_path(path, option)) if path else None
@@ -65,8 +71,8 @@ def backtest(
             outcomes[outcome.id] = outcome
             if file:
                 runs.append_outcome(file, outcome)
-    all_cases = list(runs.cases().values())
-    typer.echo(runs.summary(all_cases, outcomes))
+    parts = list(runs.cases().values()), outcomes, list(runs.refactorings().values())
+    typer.echo(runs.summary(*parts))
     if page_file:
-        replace_text(page_file, runs.as_markdown(all_cases, outcomes))
+        replace_text(page_file, runs.as_markdown(*parts))
     return SUCCESS

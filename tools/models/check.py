@@ -26,7 +26,7 @@ from packproof.harness.report import (
 from packproof.harness.report.wording import failure_texts
 from packproof.interpreter import repair_if_used
 from packproof.models.laws.catalogue import JUDGES
-from packproof.models.laws.judges import REFUSED, Judgement, Trial, verdict_of
+from packproof.models.laws.judges import CRASHED, REFUSED, Judgement, Trial, verdict_of
 from packproof.models.outcomes import holding_conventions, outcome_lines, outcomes_of
 from packproof.models.request import ModuleRequest, ModuleSetting, module_request
 from packproof.models.subjects.conventions import Convention
@@ -34,6 +34,7 @@ from packproof.models.subjects.modes import CannotRun, Mode
 from packproof.models.subjects.pack import Lengths
 from packproof.models.subjects.subject import (
     MakeInput,
+    ModuleCrashed,
     ModuleRefused,
     NoGradient,
     NoOutput,
@@ -41,6 +42,7 @@ from packproof.models.subjects.subject import (
 )
 
 _NOT_ISOLATED = "its documents are not isolated"
+_CRASHED_BEFORE = "the module crashed in the property before"
 _SKIPPED_AFTER_LEAK = ("padding", "loss")
 _LEAK = "leak"  # the cause of what fails in a setting whose documents are not isolated
 
@@ -187,15 +189,20 @@ def run_module_check(request: ModuleRequest, *, in_own_processes: bool = False) 
 def _check_setting(request: ModuleRequest, setting: ModuleSetting) -> Iterator[Event]:
     """Judge every property in one setting.
 
-    Once `isolation` has failed, `packing` fails for the same reason, and `padding` and `loss` are skipped.
+    Once `isolation` has failed, `packing` fails for the same reason, and `padding` and `loss` are skipped. Once the
+    module has crashed, nothing more can be asked.
     """
     leak: Failure | None = None
-    trial = cache(lambda: request.trial(setting))
-    for cell in request.cells(setting):
+    trial, cells = cache(lambda: request.trial(setting)), request.cells(setting)
+    for number, cell in enumerate(cells, start=1):
         yield CellStarted(cell)
         start = time.monotonic()
         for event in errors_as_verdicts(cell, _judge_cell(request, setting, cell, trial, leak)):
             verdict = replace(event.verdict, seconds=time.monotonic() - start)
+            if verdict.failure and verdict.failure.fault == "crashed":
+                yield CellFinished(verdict)
+                yield from inconclusive_verdicts(cells[number:], _CRASHED_BEFORE)
+                return
             if leak and verdict.failure and cell.property != "modes":
                 verdict = replace(verdict, reason=_NOT_ISOLATED, failure=replace(verdict.failure, cause=_LEAK))
             if cell.property == "isolation" and verdict.failure and not verdict.failure.fault:
@@ -226,4 +233,7 @@ def _judge_cell(
             judgement = Judgement(verdict_of(cell, "failed", 1, failure=_fault_of(refusal, trial().layouts[0])))
         else:
             judgement = Judgement(verdict_of(cell, refused_status, 0, f"{REFUSED}{refusal}"))
+    except ModuleCrashed as crash:
+        failure = Failure(crash.lengths, "", (f"{CRASHED}{crash}",), 1, 1, fault="crashed")
+        judgement = Judgement(verdict_of(cell, "failed", 1, failure=failure))
     yield CellFinished(request.with_replay_file(setting, judgement).verdict)

@@ -12,7 +12,7 @@ from packproof.models.laws.culprit import module_in
 from packproof.models.laws.judges import IGNORED, REFUSED
 from packproof.models.laws.loss_judge import CROSSING_LABEL
 
-Word = Literal["holds", "differs", "leaks", "ignored", "refused", "not judged", "error"]
+Word = Literal["holds", "differs", "leaks", "crashes", "ignored", "refused", "not judged", "error"]
 _GRAVEST_FIRST: tuple[Status, ...] = ("failed", "error", "inconclusive")
 
 
@@ -29,6 +29,7 @@ class ConventionOutcome:
     - "holds": no property failed. All were judged, except for padding if the module refuses it;
     - "differs": documents are isolated, but one computes something else than alone;
     - "leaks": a document reaches another one, or padding reaches a document or is NaN;
+    - "crashes": a call costs its process the GPU;
     - "ignored": documents reach each other, and the arguments of the convention change no bit;
     - "refused": the module raised an error;
     - "not judged": a property could not be judged;
@@ -75,6 +76,8 @@ def outcome_of(verdicts: Sequence[Verdict]) -> ConventionOutcome:
 def _words_of_failure(verdict: Verdict) -> tuple[Word, str]:
     failure = verdict.failure
     assert failure is not None
+    if failure.fault == "crashed":
+        return "crashes", failure.lines[0]
     module = module_in(failure.lines).partition(" (")[0]
     place = f"at {module}" if module else failure.tensor
     if verdict.cell.property in ("packing", "modes"):

@@ -83,6 +83,11 @@ def classify_error(
     return _kernel_fault(error, causes, text)
 
 
+def loses_the_device(error: BaseException) -> bool:
+    """Whether no process that met this error can use its GPU any more."""
+    return any(_LOST_CONTEXT.search(str(cause)) for cause in _causes(error))
+
+
 def _compiler_fault(text: str, invocation: Invocation) -> KernelFault | FailedCompilation:
     if not calls_registered_operators(invocation):
         return FailedCompilation(text)

@@ -13,10 +13,22 @@ def call(*lengths: int, wrt: tuple[str, ...] = ()) -> Call:
 
 def test_many_short_sequences_say_nothing_of_a_long_one() -> None:
     pace = Pace()
+    pace.record(call(1), 0.001)
     pace.record(call(50, 50), 0.05)  # 1e-5 s for each pair of tokens in a sequence
     pace.record(call(*[1] * 8192), 0.8)  # 1.2e-8 s for each pair in the pack
     assert pace.may_take_longer(call(4096, 4096), 120)
     assert not pace.may_take_longer(call(60, 60), 120)
+
+
+def test_the_start_of_a_call_is_no_work() -> None:
+    """A kernel that never returns from two tokens on answers one token in a tenth of a second, nearly all of it spent
+    before the kernel: that excuses no hang of twelve tokens."""
+    pace = Pace()
+    pace.record(call(1), 0.1)
+    assert not pace.may_take_longer(call(0, 5, 0, 0, 7, 0), 6)
+    pace.record(call(1, 3), 0.11)
+    assert not pace.may_take_longer(call(64, 1, 63), 30)
+    assert pace.may_take_longer(call(1000), 30)  # at a tenth of a second, or a hundredth, for a token
 
 
 def test_a_call_without_an_answered_one_is_not_expected_to_be_slow() -> None:

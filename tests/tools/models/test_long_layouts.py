@@ -54,6 +54,15 @@ class Refusing(RotatedByDocument):
         return super().forward(x, cu_seqlens)
 
 
+class Overrun(RotatedByDocument):
+    """Writes out of bounds past 700 tokens."""
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        if x.shape[1] > 700:
+            raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+        return super().forward(x, cu_seqlens)
+
+
 CONFIG: dict[str, Any] = {"rope_scaling": {"original_max_position_embeddings": 1_500}}
 
 
@@ -79,6 +88,16 @@ def test_a_model_that_follows_each_document_passes() -> None:
 
 def test_quick_has_short_documents_alone() -> None:
     assert verdicts(Rotated(**CONFIG), "quick")["packing"].status == "passed"
+
+
+def test_a_call_that_loses_the_gpu_fails_and_ends_the_setting() -> None:
+    """The long layout of a model whose kernel wrote out of bounds was a note, as if the model had refused it."""
+    judged = verdicts(Overrun(**CONFIG))
+    failure = judged["isolation"].failure
+    assert failure is not None
+    assert (failure.fault, failure.lengths) == ("crashed", (3, 701, 2))
+    assert "the module crashed: RuntimeError: Triton Error [CUDA]: an illegal memory access" in failure.lines[0]
+    assert judged["packing"].reason == "the module crashed in the property before"
 
 
 def test_a_long_layout_that_is_refused_is_said_and_the_others_count() -> None:

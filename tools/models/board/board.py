@@ -26,7 +26,7 @@ from packproof.models.subjects.conventions import CONVENTIONS, Convention
 from packproof.models.subjects.pack import Lengths
 from packproof.models.subjects.subject import MakeInput
 
-Word = Literal["isolates", "leaks", "refuses", "differs", "not judged"]
+Word = Literal["isolates", "leaks", "crashes", "refuses", "differs", "not judged"]
 LAYOUTS = ((5, 9, 7), (9, 1, 17, 3))  # across a window or chunk of 8 and a convolution of 4, and not
 CONVENTION_NAMES = tuple(n for n in CONVENTIONS if n.startswith(("hf_", "mask4d")))
 FLASH = tuple(n for n in CONVENTION_NAMES if n.startswith("hf_") and not n.startswith("hf_mrope"))
@@ -189,6 +189,8 @@ def judge_convention(
 def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
     """The word for the verdicts, the first module that leaks, and the reason."""
     isolation, packing = verdicts[0], verdicts[1] if verdicts[1:] else None
+    if crash := _crash(verdicts):
+        return "crashes", "", crash
     if isolation.failure and isolation.failure.fault:
         return "refuses", "", isolation.failure.lines[0]
     if isolation.failure:
@@ -203,8 +205,16 @@ def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
     return "isolates", "", "; ".join(filter(None, notes))
 
 
+def _crash(verdicts: Sequence[Verdict]) -> str:
+    """The text of a crash, "" if there was none."""
+    crashes = (v.failure.lines[0] for v in verdicts if v.failure and v.failure.fault == "crashed")
+    return next(crashes, "")
+
+
 def _summarize_loss(verdict: Verdict) -> tuple[Word, str, str]:
     """The word for the verdict on a loss, no module, and the reason."""
+    if crash := _crash([verdict]):
+        return "crashes", "", crash
     if verdict.failure:
         return "leaks" if verdict.failure.tensor == CROSSING_LABEL else "differs", "", verdict.failure.lines[0]
     if verdict.status == "inconclusive" and verdict.reason.startswith(REFUSED):

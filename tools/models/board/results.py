@@ -9,7 +9,7 @@ from packproof.base.records import read_record, to_json
 from packproof.base.wording import plural
 from packproof.models.board.board import CONVENTION_NAMES, BoardEntry, Built, Outcome
 
-SIGNS = {"isolates": "✓", "leaks": "✗", "refuses": "R", "differs": "≠", "not judged": "?"}
+SIGNS = {"isolates": "✓", "leaks": "✗", "crashes": "†", "refuses": "R", "differs": "≠", "not judged": "?"}
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,12 @@ from packproof.models.laws.isolation import MAX_CHANGED_DOCUMENTS, Leakage, meas
 from packproof.models.laws.rounding import Difference
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.pack import PADDING, Lengths, Pack, shrink_lengths, smaller_padded_layouts
-from packproof.models.subjects.subject import ModuleRefused, Subject
+from packproof.models.subjects.subject import ModuleCrashed, ModuleRefused, Subject
 
 PaddedLayout = tuple[Lengths, tuple[int, ...]]
 Outcome = TypeVar("Outcome")
 REFUSED = "the module refused: "
+CRASHED = "the module crashed: "
 IGNORED = "ignored: "
 _LONG_SECONDS = 20.0  # for the long layouts of a property, by their estimates
 _SHRINK_SECONDS = {"isolation": 10.0}
@@ -65,7 +66,7 @@ class Trial:
 
         A long one that takes too long, by the square of its tokens, or that the module refuses, is a note instead.
         """
-        yield from ((lengths, measure(self.subject.pack(lengths))) for lengths in layouts)
+        yield from ((lengths, self._measured(lengths, measure)) for lengths in layouts)
         seconds = seconds_per_pair = 0.0
         for lengths in self.long_layouts:
             n_pairs, start = sum(lengths) ** 2, time.monotonic()
@@ -74,13 +75,20 @@ class Trial:
                 return
             try:
                 with limited_to_free_memory() if self.subject.device == "cpu" else nullcontext():
-                    measurement = measure(self.subject.pack(lengths))
+                    measurement = self._measured(lengths, measure)
             except ModuleRefused as refusal:
                 notes.append(f"not judged at lengths {list(lengths)}: {REFUSED}{refusal}")
                 return
             seconds += time.monotonic() - start
             seconds_per_pair = (time.monotonic() - start) / n_pairs
             yield lengths, measurement
+
+    def _measured(self, lengths: Lengths, measure: Callable[[Pack], Outcome]) -> Outcome:
+        try:
+            return measure(self.subject.pack(lengths))
+        except ModuleCrashed as crash:
+            crash.lengths = lengths
+            raise
 
 
 @dataclass(frozen=True)

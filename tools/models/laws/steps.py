@@ -14,7 +14,7 @@ from packproof.models.subjects.choices import Choices, TieBreaker
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.modes import compiler_settings
 from packproof.models.subjects.pack import Pack
-from packproof.models.subjects.subject import ModuleRefused, Subject
+from packproof.models.subjects.subject import Subject, failed_call
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,7 @@ def _run_backward(subject: Subject, scalar: Tensor) -> None:
         with compiler_settings() if subject.mode.compiled else nullcontext():
             scalar.backward()  # type: ignore[no-untyped-call]
     except Exception as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        raise ModuleRefused(f"in the backward pass, {type(error).__name__}: {reason}") from error
+        raise failed_call(error, "in the backward pass, ") from error
 
 
 def whole(pack: Pack) -> list[PartOfPack]:

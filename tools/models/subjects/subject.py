@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from packproof.base.errors import ArgumentError, PackproofError
+from packproof.harness.process import loses_the_device
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.modes import Mode, compile_module, compiler_settings, module_in_mode
 from packproof.models.subjects.pack import Image, Lengths, Pack
@@ -32,6 +33,22 @@ class NoOutput(ModuleRefused):
 
 class NoGradient(ModuleRefused):
     """No embedding of the tokens was found, so no gradient at the tokens can be taken."""
+
+
+class ModuleCrashed(PackproofError):
+    """A call of the module cost its process the GPU, as a write out of bounds does: that is no refusal."""
+
+    lengths: Lengths = ()
+    """The layout of the call."""
+
+
+def failed_call(error: BaseException, stage: str = "") -> ModuleRefused | ModuleCrashed:
+    """The exception to raise for one that the module raised.
+
+    stage: where it was raised, "" for the forward pass.
+    """
+    text = f"{stage}{type(error).__name__}: {_first_line(error)}"
+    return ModuleCrashed(text) if loses_the_device(error) else ModuleRefused(text)
 
 
 @dataclass
@@ -82,17 +99,17 @@ class Subject:
         return out
 
     def return_value(self, x: Tensor, arguments: Mapping[str, Any], convention: Convention) -> Any:
-        """What forward returns. Raises ModuleRefused."""
+        """What forward returns. Raises ModuleRefused or ModuleCrashed."""
         try:
             with self.mode.randomness(x.device, self.call_seed):
                 return self._forward(x if convention.batched else x[0], **arguments)
         except (Exception, SystemExit) as error:
-            raise ModuleRefused(f"{type(error).__name__}: {_first_line(error)}") from error
+            raise failed_call(error) from error
 
     def differentiate(
         self, loss: Tensor, leaves: Sequence[Tensor], *, retain_graph: bool = False
     ) -> Sequence[Tensor | None]:
-        """The gradients of the loss. Raises ModuleRefused if the backward pass raises an error.
+        """The gradients of the loss. Raises ModuleRefused or ModuleCrashed if the backward pass raises an error.
 
         retain_graph: whether to keep the graph for another backward pass.
         """
@@ -100,7 +117,7 @@ class Subject:
             with compiler_settings() if self.mode.compiled else nullcontext():
                 return torch.autograd.grad(loss, leaves, retain_graph=retain_graph, allow_unused=True)
         except Exception as error:
-            raise ModuleRefused(f"in the backward pass, {type(error).__name__}: {_first_line(error)}") from error
+            raise failed_call(error, "in the backward pass, ") from error
 
     def arguments(self, convention: Convention, pack: Pack) -> dict[str, Any]:
         """The keyword arguments of a call. Raises ModuleRefused if forward does not take a required one."""

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from packproof.proof.backtest.commits import Clones
     from packproof.proof.backtest.entries import cases, selected
     from packproof.proof.backtest.page import as_markdown, line, summary
+    from packproof.proof.backtest.refactorings import refactorings, selected_refactorings
     from packproof.proof.backtest.run import append_outcome, merged, read_outcomes, run_cases
 
 __all__ = [
@@ -19,8 +20,10 @@ __all__ = [
     "line",
     "merged",
     "read_outcomes",
+    "refactorings",
     "run_cases",
     "selected",
+    "selected_refactorings",
     "summary",
 ]
 
@@ -30,6 +33,7 @@ export(
         "packproof.proof.backtest.commits": ("Clones",),
         "packproof.proof.backtest.entries": ("cases", "selected"),
         "packproof.proof.backtest.page": ("as_markdown", "line", "summary"),
+        "packproof.proof.backtest.refactorings": ("refactorings", "selected_refactorings"),
         "packproof.proof.backtest.run": ("append_outcome", "merged", "read_outcomes", "run_cases"),
     },
 )

@@ -83,8 +83,14 @@ class CheckCall:
     domain: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     """Further options of the command."""
+    packages: tuple[str, ...] = ()
+    """What has to be installed instead of the checkout's packages, such as an older release; () for those."""
     later: str = ""
     """Why it cannot be asked yet; the check is not run then."""
+
+    def is_interpreted(self, device: str) -> bool:
+        """Whether it is a module whose kernels have to run in Triton's interpreter."""
+        return device == "cpu" and self.command == "model"
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,8 @@ class Checkout:
     """Files that import what no question needs, such as a compiled extension, and the text that they get instead."""
     stubs: tuple[str, ...] = ()
     """Modules that are imported, but not called: empty ones stand in for them."""
+    packages: tuple[str, ...] = ()
+    """What has to be installed beside torch. It is named where a commit cannot be imported."""
     questions: Mapping[str, CheckCall] = field(default_factory=dict)
     """By the id of the entry."""
 
@@ -113,6 +121,8 @@ class Candidate:
     checkout: Checkout | None
     question: CheckCall | None
     """None: it has none yet."""
+    is_refactoring: bool = False
+    """Whether the commit mends nothing, so that packproof has to say the same of it and its parent."""
 
     @property
     def in_scope(self) -> bool:
@@ -147,7 +157,11 @@ def selected(ids: tuple[str, ...], shard: str) -> list[Candidate]:
         case = all_cases[require_known("entry", name, all_cases, "packproof backtest --list")]
         if not case.in_scope:
             raise UsageError(f"entry {name} is out of scope: {case.entry.reason}")
-    chosen = [case for case in all_cases.values() if case.in_scope and (not ids or case.entry.id in ids)]
+    return shard_of([case for case in all_cases.values() if case.in_scope and (not ids or case.entry.id in ids)], shard)
+
+
+def shard_of(chosen: list[Candidate], shard: str) -> list[Candidate]:
+    """The ith of n parts. Raises UsageError for a shard that is not i/n."""
     i, n = _parse_shard(shard)
     return chosen[i - 1 :: n]
 

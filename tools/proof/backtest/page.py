@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from packproof.base.environment import environment
+from packproof.proof.backtest.commit_check import FailedCell
 from packproof.proof.backtest.entries import Candidate
 from packproof.proof.backtest.outcome import FixOutcome, counts
 from packproof.version import __version__
@@ -10,31 +11,56 @@ from packproof.version import __version__
 _ORDER = ("missed", "another reason", "cannot be asked", "not run", "detected")
 _MEANING = {
     "missed": "Nothing failed at the parent.",
-    "another reason": "What failed at the parent fails at the fix, too.",
+    "another reason": "What failed at the parent fails at the fix, too, at the same smallest cases.",
     "cannot be asked": "No op, convention or language of packproof's fits, or the commit could not be imported.",
     "not run": "",
-    "detected": "A property fails at the parent and holds at the fix.",
+    "detected": "A property fails at the parent that holds at the fix, or at a smallest case that holds there.",
 }
+_REFACTORINGS = (
+    "Commits that change kernels or packers and mend no fault, by reading: what fails at one of the two commits has to "
+    "fail at the other. An alarm is a property that does not. What fails at both is a fault that both have."
+)
 
 
 def line(outcome: FixOutcome) -> str:
     """One entry on the terminal."""
     seconds = sum(trial.seconds for trial in (outcome.parent, outcome.fix) if trial)
+    if outcome.fate in ("alarm", "same"):
+        return f"{outcome.id:<28} {outcome.fate:<15} {seconds:6.0f} s  {_differences(outcome)}"
     cells = ", ".join(dict.fromkeys(f"{c.law} {c.tensor}".strip() for c in outcome.speaking))
     about = cells or outcome.reason or ", ".join(dict.fromkeys(c.law for c in outcome.at_fix))
     at_fix = f"; at the fix {len(outcome.at_fix)} still fail" if outcome.at_fix else ""
     return f"{outcome.id:<28} {outcome.fate:<15} {seconds:6.0f} s  {about}{at_fix}"
 
 
-def summary(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> str:
-    """The counts, of entries in scope that packproof claims, and of those that a later version shall claim."""
+def _differences(outcome: FixOutcome) -> str:
+    """What a refactoring makes fail, or hold, or leaves failing."""
+    lists = (("only before", outcome.speaking), ("only after", outcome.appearing), ("at both", _at_both(outcome)))
+    named = ((label, dict.fromkeys(f"{c.law} {c.tensor}".strip() for c in cells)) for label, cells in lists)
+    return "; ".join(f"{label}: {', '.join(names)}" for label, names in named if names)
+
+
+def _at_both(outcome: FixOutcome) -> list[FailedCell]:
+    return [cell for cell in outcome.at_fix if cell not in outcome.appearing]
+
+
+def summary(
+    cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome], refactorings: Sequence[Candidate] = ()
+) -> str:
+    """The counts: of entries in scope that packproof claims, of those that a later version shall claim, and of
+    refactorings."""
     claimed = [case for case in cases if case.in_scope and not case.entry.later]
     later = [case for case in cases if case.in_scope and case.entry.later]
-    return "\n".join(
+    lines = [
         f"{label}: {_counted(members, outcomes)}"
         for label, members in (("in scope", claimed), ("later", later))
         if members
-    )
+    ]
+    having = [outcomes[case.entry.id] for case in refactorings if case.entry.id in outcomes]
+    if having:
+        number = counts(having)
+        lines.append(f"refactorings: {number['same']} of {number['same'] + number['alarm']} the same")
+    return "\n".join(lines)
 
 
 def _counted(cases: Iterable[Candidate], outcomes: Mapping[str, FixOutcome]) -> str:
@@ -45,7 +71,9 @@ def _counted(cases: Iterable[Candidate], outcomes: Mapping[str, FixOutcome]) -> 
     return f"{number['detected']} of {ran} detected" + (f"; {parts}" if parts else "")
 
 
-def as_markdown(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> str:
+def as_markdown(
+    cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome], refactorings: Sequence[Candidate] = ()
+) -> str:
     """The page."""
     machine = environment("cpu")
     lines = [
@@ -57,7 +85,7 @@ def as_markdown(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) 
         "",
         f"By `packproof backtest` with packproof {__version__}, torch {machine.torch}, triton {machine.triton}.",
         "",
-        *summary(cases, outcomes).splitlines(),
+        *summary(cases, outcomes, refactorings).splitlines(),
         "",
         "| project | candidates | in scope | detected | missed | another reason | cannot be asked | not run |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -70,9 +98,22 @@ def as_markdown(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) 
             lines += [f"## {fate.capitalize()}: {len(members)}", "", *([_MEANING[fate], ""] if _MEANING[fate] else [])]
             lines += ["| fix | report | fault | what packproof says |", "| --- | --- | --- | --- |"]
             lines += [_row(case, outcomes.get(case.entry.id)) for case in members] + [""]
+    lines += _refactoring_lines(refactorings, outcomes)
     lines += ["## Out of scope", "", "| fix | reason |", "| --- | --- |"]
     lines += [f"| {_commit(case)} | {_cell(case.entry.reason)} |" for case in cases if not case.in_scope]
     return "\n".join(lines) + "\n"
+
+
+def _refactoring_lines(refactorings: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> list[str]:
+    rows = [
+        f"| {_commit(case)} | {_cell(case.entry.reason)} | {_fate(case, outcomes)} | {_cell(text)} |"
+        for case in refactorings
+        for outcome in [outcomes.get(case.entry.id)]
+        if outcome
+        for text in [". ".join(filter(None, (_differences(outcome), outcome.reason, case.entry.fault)))]
+    ]
+    header = [f"## Refactorings: {len(rows)}", "", _REFACTORINGS, "", "| commit | change | outcome | what fails |"]
+    return [*header, "| --- | --- | --- | --- |", *rows, ""] if rows else []
 
 
 def _project_rows(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> list[str]:

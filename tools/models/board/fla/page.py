@@ -18,7 +18,7 @@ length. Tuned kernels have drawn configurations, so that a run repeats. Where fl
 is in its place. Mamba's classes take other paths where mamba-ssm and causal-conv1d are.
 
 **logits**: ✓ isolates, and equals the documents alone. ≠ isolates, and differs from them. ✗ **leaks, without an
-error**. R refuses, with an error. ? not judged.
+error**. † **crashes: the GPU is lost to its process**. R refuses, with an error. ? not judged.
 
 **Labels**: `every` sends one for each token, `first_ignored` -100 as the label of each document's first token,
 `shifted` sends `shift_labels` where forward takes them by name. ✓ the loss of the pack is a reduction of the documents'
