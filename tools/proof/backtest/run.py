@@ -49,7 +49,7 @@ def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, sw
         if outcome.fate == "another reason":
             interpreted = question.is_interpreted(device)
             replay = partial(replay_cases, repository, checkout=case.checkout, seconds=seconds, interpreted=interpreted)
-            return with_mended_cases(outcome, folders[0], replay)
+            outcome = with_mended_cases(outcome, folders[0], replay)
     packages = ", ".join(question.packages or case.checkout.packages)
     if outcome.fate == "cannot be asked" and packages:
         return replace(outcome, reason=f"{outcome.reason}; it needs {packages}")
