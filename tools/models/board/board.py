@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from packproof.base.errors import FaultKind
 from packproof.base.machine import available_cores
 from packproof.harness.process import run_side_by_side
 from packproof.harness.report import CellFinished, Verdict
@@ -190,12 +189,13 @@ def judge_convention(
 def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
     """The word for the verdicts, the first module that leaks, and the reason."""
     isolation, packing = verdicts[0], verdicts[1] if verdicts[1:] else None
-    if text := _fault_text(verdicts, "crashed"):
-        return "crashes", "", text
-    if isolation.failure and not isolation.failure.fault:
-        return "leaks", module_in(isolation.failure.lines), isolation.failure.lines[0]
-    if text := _refusal(isolation):
-        return "refuses", "", text
+    if crash := _crash(verdicts):
+        return "crashes", "", crash
+    if failure := isolation.failure:
+        word: Word = "refuses" if failure.fault else "leaks"
+        return word, "" if failure.fault else module_in(failure.lines), failure.lines[0]
+    if isolation.status == "inconclusive" and isolation.reason.startswith(REFUSED):
+        return "refuses", "", isolation.reason.removeprefix(REFUSED)
     if isolation.status != "passed":
         return "not judged", "", isolation.reason
     if packing and packing.failure:
@@ -204,23 +204,18 @@ def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
     return "isolates", "", "; ".join(filter(None, notes))
 
 
-def _fault_text(verdicts: Sequence[Verdict], fault: FaultKind) -> str:
-    """The text of the first failure with this fault, "" if there was none."""
-    texts = (v.failure.lines[0] for v in verdicts if v.failure and v.failure.fault == fault)
-    return next(texts, "")
-
-
-def _refusal(verdict: Verdict) -> str:
-    """Why the module raised an error, also one that is a fault of its own; "" if it did not."""
-    if verdict.status == "inconclusive" and verdict.reason.startswith(REFUSED):
-        return verdict.reason.removeprefix(REFUSED)
-    return _fault_text([verdict], "raised")
+def _crash(verdicts: Sequence[Verdict]) -> str:
+    """The text of a crash, "" if there was none."""
+    crashes = (v.failure.lines[0] for v in verdicts if v.failure and v.failure.fault == "crashed")
+    return next(crashes, "")
 
 
 def _summarize_loss(verdict: Verdict) -> tuple[Word, str, str]:
     """The word for the verdict on a loss, no module, and the reason."""
-    if text := _fault_text([verdict], "crashed") or _refusal(verdict):
-        return "crashes" if verdict.failure and verdict.failure.fault == "crashed" else "refuses", "", text
+    if crash := _crash([verdict]):
+        return "crashes", "", crash
     if verdict.failure:
         return "leaks" if verdict.failure.tensor == CROSSING_LABEL else "differs", "", verdict.failure.lines[0]
+    if verdict.status == "inconclusive" and verdict.reason.startswith(REFUSED):
+        return "refuses", "", verdict.reason.removeprefix(REFUSED)
     return "isolates" if verdict.status == "passed" else "not judged", "", verdict.reason

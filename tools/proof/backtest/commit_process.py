@@ -24,15 +24,16 @@ class ExportedCommit:
     """The working directory of its processes."""
     scratch: Path
     """The folder with both, which is deleted in the end."""
-    interpreted: bool = False
-    """Whether kernels inside of a module run in Triton's interpreter; those that are checked do so without a GPU."""
 
-    def run(self, *arguments: str, seconds: float) -> tuple[int, str]:
-        """Run packproof. Returns its exit code, -1 for a run that was ended for its time, and its output."""
+    def run(self, *arguments: str, seconds: float, interpreted: bool = False) -> tuple[int, str]:
+        """Run packproof. Returns its exit code, -1 for a run that was ended for its time, and its output.
+
+        interpreted: whether kernels inside of a module run in Triton's interpreter; those that are checked do anyway.
+        """
         process = subprocess.Popen(
             [sys.executable, "-m", "packproof", *arguments],
             cwd=self.work,
-            env=self._environment(),
+            env={**self._environment(), **({"TRITON_INTERPRET": "1"} if interpreted else {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -53,22 +54,17 @@ class ExportedCommit:
 
     def _environment(self) -> dict[str, str]:
         """The commit's packages first; caches of compiled kernels are its own."""
-        interpreter = {"TRITON_INTERPRET": "1"} if self.interpreted else {}
         caches = {name: str(self.scratch / name.lower()) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
         search_path = [str(self.root), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         absolute = [str(Path(p).absolute()) for p in search_path]
-        variables = {"PYTHONPATH": os.pathsep.join(absolute), "PYTHONDONTWRITEBYTECODE": "1"}
-        return {**os.environ, **caches, **interpreter, **variables}
+        return {**os.environ, **caches, "PYTHONPATH": os.pathsep.join(absolute), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @contextmanager
-def exported_commit(
-    git_directory: Path, commit: str, checkout: Checkout, *, interpreted: bool = False
-) -> Iterator[ExportedCommit]:
+def exported_commit(git_directory: Path, commit: str, checkout: Checkout) -> Iterator[ExportedCommit]:
     """The commit's files, which are deleted afterwards. Raises UsageError where the clone has no such commit."""
     with tempfile.TemporaryDirectory(prefix="packproof-backtest-") as name:
         scratch = Path(name)
         work = scratch / "work"
         work.mkdir()
-        root = export(git_directory, commit, checkout, scratch / "files")
-        yield ExportedCommit(root, work, scratch, interpreted)
+        yield ExportedCommit(export(git_directory, commit, checkout, scratch / "files"), work, scratch)

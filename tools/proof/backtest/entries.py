@@ -88,10 +88,6 @@ class CheckCall:
     later: str = ""
     """Why it cannot be asked yet; the check is not run then."""
 
-    def is_interpreted(self, device: str) -> bool:
-        """Whether it is a module whose kernels have to run in Triton's interpreter."""
-        return device == "cpu" and self.command == "model"
-
 
 @dataclass(frozen=True)
 class Checkout:
