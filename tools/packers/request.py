@@ -46,11 +46,12 @@ class PackerRequest:
 
     @property
     def laws(self) -> Mapping[str, Law]:
-        """The laws to judge, by name."""
+        """The laws to judge, by name. One that needs a promise is judged with it, or if it is named."""
+        unpromised = set() if self.declared.fixed_shapes else {"shapes"}
         return {
             name: law
             for name, law in PACKER_KINDS[self.kind].laws.items()
-            if name in self.properties or not self.properties
+            if name in self.properties or not (self.properties or name in unpromised)
         }
 
     def cells(self) -> tuple[Cell, ...]:
