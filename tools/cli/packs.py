@@ -34,6 +34,9 @@ def check(
     excess: Annotated[
         float, typer.Option(help="how many more packs than first fit a packer may make, as a share", min=0)
     ] = 0.1,
+    fixed_shapes: Annotated[
+        bool, typer.Option("--fixed-shapes", help="all batches have the same shapes, as a captured step needs")
+    ] = False,
     lengths: Annotated[str | None, typer.Option(help="judge documents of these lengths alone; comma-separated")] = None,
     property: Annotated[  # noqa: A002
         list[str] | None, typer.Option(help="laws to judge; comma-separated  [default: all]")
@@ -72,6 +75,7 @@ def check(
         capacity=numbers or None,
         keeps_order=keeps_order,
         excess=excess,
+        fixed_shapes=fixed_shapes,
         lengths=None if lengths is None else _numbers("--lengths", split_names([lengths]), 0),
         properties=split_names(property),
         separators=_numbers("--separators", split_names(separators), 0),

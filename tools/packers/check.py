@@ -46,6 +46,7 @@ def check_packs(
     capacity: int | Sequence[int] | None = None,
     keeps_order: bool = False,
     excess: float = 0.1,
+    fixed_shapes: bool = False,
     properties: Sequence[str] | None = None,
     separators: Sequence[int] = (),
     profile: str = "standard",
@@ -60,6 +61,7 @@ def check_packs(
     capacity: rows of a pack, one number or several; None for seven from 1 to 1,000.
     keeps_order: whether the packer promises packs in the order of arrival.
     excess: how many more packs than first fit a packer may make, as a share.
+    fixed_shapes: whether all batches of a collator or a stream have the same shapes, as a captured step needs.
     properties: the laws to judge by name; None for all.
     separators: ids that documents of a collator hold inside too, such as the end of a turn.
     profile: "quick", "standard" or "thorough": how many documents are drawn.
@@ -79,6 +81,7 @@ def check_packs(
         capacity=capacity,
         keeps_order=keeps_order,
         excess=excess,
+        fixed_shapes=fixed_shapes,
         properties=properties,
         separators=separators,
         profile=profile,

@@ -13,6 +13,7 @@ IGNORE_INDEX = -100
 CAPACITIES = (10, 64, 100, 7, 1, 96, 1000)
 """Capacities of a pack: powers of two, and others, since trees over the capacity break there."""
 _FIRST_ID = 5  # below are ids that a tokenizer may give to padding and separators
+_MOST_OF_A_FULL_PACK = 100
 _MANY = 200  # documents among which a packer's fill shows
 
 
@@ -95,6 +96,7 @@ def golden_documents(capacities: Sequence[int], seed: int) -> Iterator[DocumentC
             (capacity, 1, capacity),
             (half + 1, half + 1, 1, 1),  # room that only later documents fill
             (3, 5, 2, 3, 7, 1, 4),
+            (1,) * min(capacity, _MOST_OF_A_FULL_PACK),  # as many documents as a pack has rows
         ):
             yield from _if_ordinary(lengths, capacity)
         yield from _if_ordinary(many_lengths(capacity, seed), capacity)

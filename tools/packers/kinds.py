@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import worker as torch_worker
 
@@ -120,6 +121,37 @@ def _row_law(name: str) -> Law:
 
 
 # Laws of several calls
+
+
+def _equal_shapes(read_batches: Callable[[Function, DocumentCase], Sequence[Any]]) -> Law:
+    """Of any documents, in any number, the batches have the same entries of the same shapes."""
+
+    def judge(function: Function, documents: DocumentCase, declared: Declared) -> Iterator[str]:
+        if not declared.fixed_shapes:
+            raise NotApplicable("nothing says that it makes batches of one shape, as --fixed-shapes does")
+        shapes = [_shapes(batch) for batch in read_batches(function, documents)]
+        for number, others in enumerate(shapes):
+            if others != shapes[0]:
+                names = [name for name in {**shapes[0], **others} if shapes[0].get(name) != others.get(name)]
+                pair = " and ".join(f"{entry.get(names[0], 'missing')}" for entry in (shapes[0], others))
+                yield f"{names[0]} is {pair} in batches 0 and {number}; expected one shape for all"
+                return
+
+    return judge
+
+
+def _shapes(batch: Any) -> dict[str, tuple[int, ...]]:
+    """Of the entries that are tensors or lists."""
+    entries = getattr(batch, "data", batch)  # transformers' BatchEncoding
+    if not isinstance(entries, Mapping):
+        raise NotApplicable("its packs are no batches: documents")
+    return {str(n): tuple(torch.as_tensor(x).shape) for n, x in entries.items() if isinstance(x, torch.Tensor | list)}
+
+
+def _batches_of_collator(collate: Function, documents: DocumentCase) -> Sequence[Any]:
+    """Of the documents, and of the first alone."""
+    features = documents.features()
+    return [collate(features[:1]), collate(features)]
 
 
 def _repeatable(
@@ -237,6 +269,7 @@ PACKER_KINDS: Mapping[str, PackerKind] = {
         ("documents",),
         {
             **{name: _collation_law(name) for name in COLLATION_LAWS},
+            "shapes": _equal_shapes(_batches_of_collator),
             "repeated": _repeatable(DocumentCase.features, lambda collate, features, _: collate(features)),
         },
         one_pack=True,
@@ -255,6 +288,7 @@ PACKER_KINDS: Mapping[str, PackerKind] = {
         {
             **{name: _packing_law(name, _read_stream) for name in PACKING_LAWS},
             **{name: _row_law(name) for name in COLLATION_LAWS if name not in PACKING_LAWS},
+            "shapes": _equal_shapes(lambda make, documents: list(_stream(make, documents))),
             "resume": partial(_resumes, _stream),
             "workers": _workers,
             "repeated": _repeatable(

@@ -39,6 +39,8 @@ class Declared:
     """Documents come in the order of their arrival."""
     excess: float = 0.1
     """The share of packs allowed above the baseline: first fit, or in order if it keeps the order."""
+    fixed_shapes: bool = False
+    """All its batches have the same shapes, as a captured or compiled step needs."""
 
 
 def read_packing(documents: DocumentCase, value: Any) -> PackedDocuments:

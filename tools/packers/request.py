@@ -46,11 +46,12 @@ class PackerRequest:
 
     @property
     def laws(self) -> Mapping[str, Law]:
-        """The laws to judge, by name."""
+        """The laws to judge, by name. One that needs a promise is judged with it, or if it is named."""
+        unpromised = set() if self.declared.fixed_shapes else {"shapes"}
         return {
             name: law
             for name, law in PACKER_KINDS[self.kind].laws.items()
-            if name in self.properties or not self.properties
+            if name in self.properties or not (self.properties or name in unpromised)
         }
 
     def cells(self) -> tuple[Cell, ...]:
@@ -91,6 +92,7 @@ def packer_request(
     capacity: int | Sequence[int] | None = None,
     keeps_order: bool = False,
     excess: float = 0.1,
+    fixed_shapes: bool = False,
     lengths: tuple[int, ...] | None = None,
     properties: Sequence[str] | None = None,
     separators: Sequence[int] = (),
@@ -117,7 +119,7 @@ def packer_request(
         target or getattr(function, "__name__", type(function).__name__),
         kind_name,
         capacities,
-        Declared(keeps_order, excess),
+        Declared(keeps_order, excess, fixed_shapes),
         lengths,
         require_known("profile", profile, N_DRAWN),
         seed,

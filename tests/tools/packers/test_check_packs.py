@@ -1,7 +1,9 @@
 """`packproof packs check` and `packproof.check_packs`: each planted fault is detected by its law, correct ones pass."""
 
 import json
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,3 +194,20 @@ def test_a_wrong_call_is_answered_in_one_line(
     assert run(["packs", "check", *arguments]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+@pytest.mark.parametrize(("rows", "status"), [(8, "passed"), (2, "failed")])
+def test_batches_of_one_shape_are_a_promise(rows: int, status: str) -> None:
+    def collate(documents: list[dict[str, Any]]) -> dict[str, Any]:
+        """Offsets are filled up to as many entries as the pack has rows, and some more or too few."""
+        offsets = [0, *accumulate(len(document["input_ids"]) for document in documents)]
+        tokens = [token for document in documents for token in document["input_ids"]]
+        if len(tokens) > 7:
+            raise ValueError("7 rows at most")
+        filled = offsets + [offsets[-1]] * (rows - len(offsets))
+        return {"input_ids": tokens + [0] * (7 - len(tokens)), "cu_seqlens": filled}
+
+    request = packer_request(collate, capacity=7, profile="quick", fixed_shapes=True, properties=["shapes"])
+    *_, end = run_packer_check(request)
+    assert isinstance(end, RunFinished)
+    assert [verdict.status for verdict in end.verdicts] == [status]

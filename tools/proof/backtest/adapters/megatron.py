@@ -1,7 +1,7 @@
 """Megatron-LM: the metadata of packed batches, by its functions for data loaders and by its class of parameters."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -35,6 +35,27 @@ def bin_of_documents(documents: _Documents) -> dict[str, Any]:
     params = make(packing_info=info, bin_idx=0, bin_size=_ROWS, device=torch.device("cpu"), **limit)
     batch = {"input_ids": _tokens(documents, _ROWS)}
     return batch if params is None else {**batch, "cu_seqlens": params.cu_seqlens_q}
+
+
+def bins_of_documents(documents: _Documents, capacity: int) -> Iterator[dict[str, Any]]:
+    """All bins of the trainer's packer, with at most 16 documents each."""
+    from megatron.rl import sequence_packing_utils as packing  # noqa: PLC0415
+
+    if min(_lengths(documents), default=0) < 1:
+        raise ValueError("a bin has no empty documents")
+    rows = [torch.tensor(document["input_ids"]) for document in documents]
+    packer = packing.SequencePacker(capacity, pad_token=0)
+    tokens, positions, _, _, info = packer.pack_sequences(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True))
+    for number in range(len(tokens)):
+        params = packing.create_packed_seq_params_for_bin(
+            packing_info=info,
+            bin_idx=number,
+            bin_size=capacity,
+            max_sequences_per_bin=packer.max_sequences_per_bin,
+            device=tokens.device,
+        )
+        batch = {"input_ids": tokens[number : number + 1], "cu_seqlens": params.cu_seqlens_q}
+        yield {**batch, "position_ids": positions[number : number + 1]}
 
 
 def batch_of_one_rank(documents: _Documents) -> dict[str, Any]:
