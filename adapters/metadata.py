@@ -25,10 +25,9 @@ _cache: Any = WeakIdKeyDictionary()  # values made from offsets, by the tensor o
 def once(key: Hashable, compute: Callable[[], T], cu_seqlens: Tensor, *other_tensors: Tensor) -> T:
     """The result of `compute()`, cached with the offsets until one of the tensors is written to.
 
-    It is not cached for tensors that were made in inference mode.
-
     key: tells the values of one tensor of offsets apart.
-    compute: called at the first use, and again after an edit.
+    compute: called at the first use, and again after an edit; always where a tensor was made under
+        torch.inference_mode, which counts no edits.
     cu_seqlens: the offsets that own the cached value; it is freed with them.
     other_tensors: further tensors used by `compute`.
 
@@ -43,7 +42,7 @@ def once(key: Hashable, compute: Callable[[], T], cu_seqlens: Tensor, *other_ten
     tensor([3, 2])
     """
     if any(x.is_inference() for x in (cu_seqlens, *other_tensors)):
-        return compute()  # tensors of inference mode do not count their writes
+        return compute()
     entries = _cache.setdefault(cu_seqlens, {})
     state = [(id(x), x._version) for x in (cu_seqlens, *other_tensors)]
     if key in entries and entries[key][0] == state:

@@ -38,7 +38,10 @@ LAWS: Mapping[str, str] = {
     "metadata": (
         "int64 offsets, empty sequences anywhere and more slack change nothing; zero tokens and zero sequences work."
     ),
-    "reuse": "After a call with one other argument, all else in the same tensors, the answer is the same as before it.",
+    "reuse": (
+        "After a call with one other argument, all else in the same tensors, the answer is the same as before it; and "
+        "an answer stays as it is through the next call."
+    ),
     "gradients": (
         "Gradients are the same by some inputs as by all, of outputs together and apart, twice, through hooks, and "
         "added to a gradient that is there already."

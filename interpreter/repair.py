@@ -22,7 +22,17 @@ from triton.runtime import JITFunction
 from triton.runtime import interpreter as shipped
 
 from packproof.base.errors import PackproofError
-from packproof.interpreter import arguments, floats, libdevice, operators, scan, stand_in_gpu, types
+from packproof.interpreter import (
+    arguments,
+    block_pointers,
+    floats,
+    libdevice,
+    operators,
+    python_calls,
+    scan,
+    stand_in_gpu,
+    types,
+)
 from packproof.interpreter.batch import rewrite
 from packproof.interpreter.patch import replace
 from packproof.interpreter.tuning import choose_configurations
@@ -99,6 +109,9 @@ def _repair() -> None:
     replace(shipped.GridExecutor, "_restore_args_dev", _skip_copy_back)
     choose_configurations()
     stand_in_gpu.repair()
+    python_calls.repair()
+    if hasattr(tl, "make_block_ptr"):  # up to 3.8
+        block_pointers.repair()
     replace(shipped.InterpretedFunction, "rewrite", rewrite.record_source)
     # debug: device_assert fires. No overflow checks: hashes and random numbers wrap on purpose
     builder = shipped.interpreter_builder

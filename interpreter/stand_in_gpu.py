@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import triton
 
 from packproof.interpreter.patch import replace
 
@@ -26,10 +27,17 @@ PROPERTIES = SimpleNamespace(
     L2_cache_size=50 * 2**20,
     total_memory=80 * 2**30,
 )
+_PROPERTIES_OF_DRIVER = {
+    "max_shared_mem": PROPERTIES.shared_memory_per_block_optin,
+    "max_num_regs": PROPERTIES.regs_per_multiprocessor,
+    "multiprocessor_count": PROPERTIES.multi_processor_count,
+    "warpSize": PROPERTIES.warp_size,
+}
 
 
 def repair() -> None:
     """Answer for CPU tensors."""
+    replace(type(triton.runtime.driver), "active", _active_driver)
     replace(torch.cuda.device, "__init__", _select_no_device)
     replace(torch.cuda, "get_device_properties", _of_stand_in(PROPERTIES))
     replace(torch.cuda, "get_device_capability", _of_stand_in((PROPERTIES.major, PROPERTIES.minor)))
@@ -44,6 +52,28 @@ def _select_no_device(original: Callable[..., Any]) -> Callable[..., Any]:
     So torch documents it, but without CUDA it raises a TypeError.
     """
     return lambda self, device: original(self, -1 if device is None else device)
+
+
+class _Driver:
+    """Triton's driver where there is no GPU: it has properties of one, and no target to compile for."""
+
+    utils = SimpleNamespace(get_device_properties=lambda _device: dict(_PROPERTIES_OF_DRIVER))
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        raise self._error
+
+
+def _active_driver(original: Any) -> property:
+    def active(self: Any) -> Any:
+        try:
+            return original.fget(self)
+        except RuntimeError as error:  # there is no driver
+            return _Driver(error)
+
+    return property(active, original.fset)
 
 
 def _of_stand_in(answer: Any) -> Callable[..., Any]:

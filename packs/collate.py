@@ -32,7 +32,7 @@ class PackCollator:
       from the previous pack keeps its first label; the last row of that pack predicts it
     - `shift_labels` (1, T) int64: in each row the label of the document's next token, even if it lies in the next pack;
       -100 in the last row of a document. For a loss that does not shift, a cut then costs no target
-    - `position_ids` (1, T) int64, from 0 in each document, or from the start of its piece
+    - `position_ids` (1, T) int64, from 0 in each document and in padding, or from the start of its piece
     - `seq_idx` (1, T) int32, -1 in padding
     - `cu_seqlens` (s + 1,) int32; its last entry is the number of tokens
     - `max_seqlen`, an int
@@ -68,6 +68,7 @@ class PackCollator:
         layout = PackLayout.from_lengths(map(len, pieces), slack=self._slack_rows(sum(map(len, pieces))))
         offsets = layout.cu_seqlens()
         position = layout.position_ids().long()
+        position[len(position) - layout.slack :] = torch.arange(layout.slack)  # one more document, not one for each row
         seq_idx = layout.seq_idx()
         starts = torch.tensor([*(piece.start for piece in pieces), 0])  # the last: of padding
         tensors = {

@@ -12,6 +12,7 @@ from triton.runtime import interpreter as shipped
 from packproof.interpreter.batch import control
 from packproof.interpreter.batch.programs import Unsupported
 from packproof.interpreter.batch.variables import Variables
+from packproof.interpreter.python_calls import translate
 
 Function = Callable[..., Any]
 
@@ -78,7 +79,7 @@ def _callees(function: Function) -> Iterable[Any]:
 
 def _compile_batch_function(function: Function) -> Function:
     lines, first_line = inspect.getsourcelines(function)
-    (definition,) = ast.parse(textwrap.dedent("".join(lines))).body
+    (definition,) = translate(ast.parse(textwrap.dedent("".join(lines))), function).body
     ast.increment_lineno(
         definition, first_line - 1
     )  # keep line numbers: for tracebacks, and for the coverage of mutants

@@ -20,6 +20,7 @@ Mode = Literal[
     "opcheck",
     "retained graph",
     "accumulated",
+    "followed",
     "no_grad",
     "inference_mode",
     "autocast to bfloat16",

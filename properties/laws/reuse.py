@@ -1,4 +1,4 @@
-"""The reuse property: an answer follows from the arguments of its call, whatever an earlier call had in their place."""
+"""The reuse property: an answer follows from the arguments of its call, whatever another call has in their place."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -43,6 +43,7 @@ def _reuse(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         yield from _compare(kernel, changed, answer, note, gradients=gradients)
         note = f"after a call {change}, all else in the same tensors"
         yield from _compare(kernel, sample, plain_answer, note, gradients=kernel.gradients)
+    yield from _compare_after_the_next_call(kernel, sample, plain_answer)
 
 
 def _against_reference(kernel: KernelUnderTest, changed: Sample, note: str) -> Iterator[Violation]:
@@ -57,6 +58,14 @@ def _compare(
     exact = kernel.promises.deterministic
     for key, x in actual.items():
         yield from kernel.agree(key, x, answer[key], Origin(sample), exact=exact, other="in new tensors", note=note)
+
+
+def _compare_after_the_next_call(kernel: KernelUnderTest, sample: Sample, answer: Tensors) -> Iterator[Violation]:
+    """What a call returned, and what it saved for its backward pass, is not overwritten by the next call."""
+    note = "read after another call"
+    with kernel.optional(note):
+        for key, x in kernel.run(sample, mode="followed", note=note).items():
+            yield from kernel.agree(key, x, answer[key], Origin(sample), exact=False, other="at once", note=note)
 
 
 def _samples_with_one_change(kernel: KernelUnderTest, sample: Sample, case: Case) -> Iterator[tuple[Sample, str]]:
@@ -99,6 +108,7 @@ REUSE = Property(
         ("after another", "aaa bbbbb cc"),
         "what is kept of calls that differ in two things",
         "Both calls get the same tensors; one is edited in place between them. Values that stay are not written again, "
-        "so that a kernel may compare versions.",
+        "so that a kernel may compare versions. Outputs of a call are read and differentiated after another one, too: "
+        "a buffer that all calls share is overwritten then.",
     ),
 )

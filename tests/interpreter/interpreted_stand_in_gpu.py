@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import triton
 
 from packproof.interpreter import repair
 
@@ -26,3 +27,11 @@ def test_a_grid_is_sized_by_the_multiprocessors_of_an_h100() -> None:
     assert not torch.cuda.is_available()
     with pytest.raises((AssertionError, RuntimeError)):
         torch.cuda.get_device_properties("cuda")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU answers by itself")
+def test_the_driver_has_the_properties_of_a_gpu_but_no_target() -> None:
+    driver = triton.runtime.driver.active
+    assert driver.utils.get_device_properties(x.device.index)["multiprocessor_count"] == 132
+    with pytest.raises(RuntimeError, match="0 active drivers"):
+        driver.get_current_target()

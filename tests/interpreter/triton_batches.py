@@ -46,6 +46,24 @@ def masks() -> list[Tensor]:
 
 
 @triton.jit
+def _python_calls_kernel(y, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    total = tl.zeros([B], dtype=tl.int64)
+    for k in range(n):
+        total += max(0, i - k.to(tl.int64)) + min(i, k, 2)
+    tl.store(y + tl.program_id(0) * B + i, total + (n + 1).to(tl.int64) + max(B, 3))
+
+
+@launch
+def python_calls() -> list[Tensor]:
+    y, i = fresh(PROGRAMS, 8, dtype=torch.int64), torch.arange(8)
+    _python_calls_kernel[(PROGRAMS,)](y, 4, B=8)
+    expected = sum((i - k).clamp(min=0) + i.clamp(max=min(k, 2)) for k in range(4)) + 4 + 1 + 8
+    assert torch.equal(y, expected.expand(PROGRAMS, 8))
+    return [y]
+
+
+@triton.jit
 def _halfway_kernel(x, y):
     p = tl.program_id(0)
     between = (x.to(tl.pointer_type(tl.int8)) + 2).to(tl.pointer_type(tl.int32))  # the halves of two elements
@@ -191,21 +209,25 @@ def functions_of_libdevice() -> list[Tensor]:
 
 
 @triton.jit
-def _block_pointer_kernel(x, y, rows, columns, N: tl.constexpr):
+def _block_pointer_kernel(x, y, rows, columns, N: tl.constexpr, PADDING: tl.constexpr):
     pid = tl.program_id(0)
     block = tl.make_block_ptr(x, (rows, columns), (columns, 1), (pid * N, 0), (N, N), (1, 0))
     total = tl.zeros((N, N), tl.float32)
     for _ in range(0, tl.cdiv(columns, N)):
-        total += tl.load(block, boundary_check=(0, 1), padding_option="zero")
+        total += tl.load(block, boundary_check=(0, 1), padding_option=PADDING)
         block = tl.advance(block, (0, N))
     out = tl.make_block_ptr(y, (rows, N), (N, 1), (pid * N, 0), (N, N), (1, 0))
     tl.store(out, total, boundary_check=(0,))
 
 
 def block_pointers() -> list[Tensor]:
-    y = fresh(26, 8)
-    _block_pointer_kernel[(4,)](numbers(26, 21), y, 26, 21, N=8)
-    return [y]
+    x, named, none = numbers(26, 21), fresh(26, 8), fresh(26, 8)
+    for y, padding in ((named, "zero"), (none, "")):
+        _block_pointer_kernel[(4,)](x, y, 26, 21, N=8, PADDING=padding)
+    parts = torch.nn.functional.pad(x, (0, 3)).unflatten(1, (3, 8))
+    assert torch.equal(named, none)
+    assert torch.equal(none, (parts[:, 0] + parts[:, 1]) + parts[:, 2])
+    return [named, none]
 
 
 if HAS_BLOCK_POINTERS:

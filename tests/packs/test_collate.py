@@ -23,6 +23,8 @@ def test_boundaries_are_those_of_the_layout(lengths: list[int], slack: int | Non
     assert torch.equal(batch["cu_seqlens"], layout.cu_seqlens())
     assert torch.equal(batch["seq_idx"][0], layout.seq_idx())
     assert torch.equal(batch["position_ids"][0, : layout.n_tokens], layout.position_ids()[: layout.n_tokens].long())
+    # padding counts up: positions of 0 would be as many documents
+    assert batch["position_ids"][0, layout.n_tokens :].tolist() == list(range(layout.slack))
     assert batch["max_seqlen"] == layout.max_seqlen
     tokens, labels = batch["input_ids"][0], batch["labels"][0]
     assert torch.equal(tokens, torch.cat([*documents, torch.full((layout.slack,), 7)]))

@@ -111,3 +111,34 @@ def test_an_option_that_adds_an_output_has_its_incoming_gradient() -> None:
     [case, *_] = [case for case in cases if dict(case.options).get("return_lse") is False]
     subject = KernelUnderTest(op, InProcess(attention), space.promises)
     assert judge_case(subject, PROPERTIES["reuse"], case)[0] is None
+
+
+@pytest.mark.parametrize(("buffered", "is_right"), [("", True), ("y", False), ("x", False)])
+def test_a_buffer_for_all_calls_that_is_returned_or_saved_fails(buffered: str, is_right: bool) -> None:
+    buffers: dict[object, Tensor] = {}
+
+    def kept(name: str, value: Tensor) -> Tensor:
+        """In the buffer, if it is for this tensor."""
+        if name != buffered:
+            return value.clone()
+        return buffers.setdefault((value.shape, value.dtype), torch.empty_like(value)).copy_(value).detach()
+
+    class Convolution(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+            ctx.saved = kept("x", x), weight, cu_seqlens
+            return kept("y", refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens))
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+            x, weight = (tensor.detach().requires_grad_() for tensor in ctx.saved[:2])
+            with torch.enable_grad():
+                y = refs.causal_conv1d(x, weight, cu_seqlens=ctx.saved[2])
+            return *torch.autograd.grad(y, (x, weight), dy), None
+
+    def conv(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        return Convolution.apply(x, weight, cu_seqlens)
+
+    notes = notes_of(conv, frozenset({"x", "weight", "cu_seqlens"}))
+    assert notes == (set() if is_right else {"read after another call"})

@@ -38,6 +38,10 @@ def check(
     property: Annotated[  # noqa: A002
         list[str] | None, typer.Option(help="laws to judge; comma-separated  [default: all]")
     ] = None,
+    separators: Annotated[
+        list[str] | None,
+        typer.Option(help="ids that a collator's documents hold inside, as of the end of a turn; comma-separated"),
+    ] = None,
     profile: Annotated[str, typer.Option(help="quick, standard or thorough: how many are drawn")] = "standard",
     timeout: Annotated[float, typer.Option(help="seconds that one call may take", min=0.001, max=86_400)] = 60,
     seed: Annotated[int, seed_option("another seed draws other documents")] = 0,
@@ -70,6 +74,7 @@ def check(
         excess=excess,
         lengths=None if lengths is None else _numbers("--lengths", split_names([lengths]), 0),
         properties=split_names(property),
+        separators=_numbers("--separators", split_names(separators), 0),
         profile=profile,
         seed=seed,
         timeout=timeout,

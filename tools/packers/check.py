@@ -34,6 +34,9 @@ from packproof.packers.packings import NoPacks
 from packproof.packers.request import N_DRAWN, PackerRequest, packer_request
 from packproof.properties.cases import shorten
 
+_NO_REFUSALS = (NameError, AttributeError, ZeroDivisionError, RecursionError)
+"""Errors that no check of arguments raises: the function has a bug."""
+
 
 @checked_call
 def check_packs(
@@ -44,6 +47,7 @@ def check_packs(
     keeps_order: bool = False,
     excess: float = 0.1,
     properties: Sequence[str] | None = None,
+    separators: Sequence[int] = (),
     profile: str = "standard",
     seed: int = 0,
 ) -> tuple[Verdict, ...]:
@@ -57,6 +61,7 @@ def check_packs(
     keeps_order: whether the packer promises packs in the order of arrival.
     excess: how many more packs than first fit a packer may make, as a share.
     properties: the laws to judge by name; None for all.
+    separators: ids that documents of a collator hold inside too, such as the end of a turn.
     profile: "quick", "standard" or "thorough": how many documents are drawn.
 
     Returns the verdicts. Raises CheckFailed, with the smallest documents, if a law does not hold; ArgumentError for a
@@ -75,6 +80,7 @@ def check_packs(
         keeps_order=keeps_order,
         excess=excess,
         properties=properties,
+        separators=separators,
         profile=profile,
         seed=seed,
     )
@@ -171,6 +177,8 @@ class _LawCheck:
         except NotApplicable:
             raise
         except Exception as error:
+            if documents.are_ordinary and isinstance(error, _NO_REFUSALS):
+                return (f"it crashed: {one_line_reason(error)}",)
             self._refused += 1
             if documents.are_ordinary or not self._refusals:
                 self._refusals.setdefault(one_line_reason(error), documents)
@@ -208,7 +216,10 @@ class _LawCheck:
     def _failure_at(self, documents: DocumentCase, first_example: int) -> Failure:
         replay_line = self._request.replay_line(documents)
         lines = (documents.text(), *self._violations[documents], *filter(None, [replay_line]))
-        return Failure(documents.lengths, "", lines, first_example, self._examples - first_example)
+        unusual = documents.unusual
+        cause = f"{unusual}: {lines[1]}" if unusual else ""
+        n_shrinks = self._examples - first_example
+        return Failure(documents.lengths, unusual, lines, first_example, n_shrinks, cause=cause)
 
     def _finished(self, failure: Failure | None) -> CellFinished:
         status: Status = "failed"

@@ -26,11 +26,22 @@ class DocumentCase:
     """Rows of a pack."""
     labelled: bool = False
     """Whether they come with labels; the first half is ignored, like a prompt."""
+    separators: tuple[int, ...] = ()
+    """Ids that documents hold inside, such as the end of a turn."""
 
     @property
     def are_ordinary(self) -> bool:
         """Whether there are some, each has a token, and each fits into a pack."""
         return bool(self.lengths) and all(0 < n <= self.capacity for n in self.lengths)
+
+    @property
+    def unusual(self) -> str:
+        """What a packer may refuse about them; "" if they are ordinary."""
+        if self.are_ordinary:
+            return ""
+        if not self.lengths:
+            return "no documents"
+        return "empty document" if 0 in self.lengths else "document longer than a pack"
 
     def of_one_pack(self) -> "DocumentCase":
         """The first of them, up to the capacity of one pack; at least one."""
@@ -39,9 +50,17 @@ class DocumentCase:
         return replace(self, lengths=self.lengths[: max(n_fitting, 1)])
 
     def tokens(self, document: int) -> list[int]:
-        """The ids of a document. No two tokens have the same."""
-        start = _FIRST_ID + sum(self.lengths[:document])
-        return list(range(start, start + self.lengths[document]))
+        """The ids of a document. No two tokens have the same, but for separators, at every second token inside."""
+        start, n = _FIRST_ID + sum(self.lengths[:document]), self.lengths[document]
+        ids = list(range(start, start + n))
+        if self.separators:
+            for k in range(1, n - 1, 2):
+                ids[k] = self.separators[(ids[k] // 2) % len(self.separators)]
+        return ids
+
+    def is_own(self, token: int) -> bool:
+        """Whether the id is that of a token of a document, and no separator."""
+        return _FIRST_ID <= token < _FIRST_ID + sum(self.lengths) and token not in self.separators
 
     def labels(self, document: int) -> list[int]:
         """The labels of a document: its tokens, the first half ignored if it is labelled."""
@@ -58,7 +77,8 @@ class DocumentCase:
 
     def text(self) -> str:
         """The case in one line."""
-        return f"capacity {self.capacity}" + (", with labels" if self.labelled else "")
+        inside = f", with {', '.join(map(str, self.separators))} inside" if self.separators else ""
+        return f"capacity {self.capacity}" + (", with labels" if self.labelled else "") + inside
 
 
 def golden_documents(capacities: Sequence[int], seed: int) -> Iterator[DocumentCase]:

@@ -15,10 +15,11 @@ from torch.utils.data._utils import worker as torch_worker
 from packproof.base.errors import UsageError
 from packproof.base.importing import one_line_reason
 from packproof.base.wording import plural
-from packproof.packers.collations import COLLATION_LAWS, read_collation
+from packproof.packers.collation_laws import COLLATION_LAWS
+from packproof.packers.collations import read_collation
 from packproof.packers.documents import DocumentCase
 from packproof.packers.packings import PACKING_LAWS, Declared, PackedDocuments, read_packing
-from packproof.packers.streams import read_stream
+from packproof.packers.streams import read_rows, read_stream
 
 _RANKS = (1, 2, 3)
 _WORKERS = 2
@@ -98,6 +99,22 @@ def _without_repeats(packs: Sequence[tuple[Any, ...]], ranks: int) -> tuple[tupl
 def _collation_law(name: str) -> Law:
     def judge(collate: Function, documents: DocumentCase, _: Declared) -> Iterator[str]:
         yield from COLLATION_LAWS[name](read_collation(documents, collate(documents.features())))
+
+    return judge
+
+
+def _row_law(name: str) -> Law:
+    """The law for each pack of a stream that is a collated row."""
+
+    def judge(make: Function, documents: DocumentCase, _: Declared) -> Iterator[str]:
+        for number, collation in enumerate(read_rows(documents, _stream(make, documents))):
+            if collation is None:
+                raise NotApplicable("its packs are no rows: documents, or rows with padding between them")
+            lines = list(COLLATION_LAWS[name](collation))
+            if lines:
+                yield f"pack {number}: {lines[0]}"
+                yield from lines[1:]
+                return
 
     return judge
 
@@ -237,6 +254,7 @@ PACKER_KINDS: Mapping[str, PackerKind] = {
         ("documents", "capacity"),
         {
             **{name: _packing_law(name, _read_stream) for name in PACKING_LAWS},
+            **{name: _row_law(name) for name in COLLATION_LAWS if name not in PACKING_LAWS},
             "resume": partial(_resumes, _stream),
             "workers": _workers,
             "repeated": _repeatable(

@@ -1,7 +1,7 @@
 """The request to check a packer, a collator, a sampler or a stream."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -39,9 +39,10 @@ class PackerRequest:
     """Seconds without an event before the process of a law is ended."""
     target: str = ""
     """Its name on a command line; "" without one."""
-
     properties: tuple[str, ...] = ()
     """The laws to judge; () for all."""
+    separators: tuple[int, ...] = ()
+    """Ids that documents hold inside."""
 
     @property
     def laws(self) -> Mapping[str, Law]:
@@ -60,15 +61,18 @@ class PackerRequest:
         """The documents of every check, small ones first; unusual ones, for the function to take or refuse, last."""
         if self.lengths is not None:
             for capacity in self.capacities:
-                yield DocumentCase(self.lengths, capacity)
-                yield DocumentCase(self.lengths, capacity, labelled=True)
+                yield self.as_called(DocumentCase(self.lengths, capacity))
+                yield self.as_called(DocumentCase(self.lengths, capacity, labelled=True))
             return
         cases = chain(golden_documents(self.capacities, self.seed), unusual_documents(self.capacities))
         yield from dict.fromkeys(map(self.as_called, cases))
 
     def as_called(self, documents: DocumentCase) -> DocumentCase:
         """The documents of one call; a collator gets one pack."""
-        return documents.of_one_pack() if PACKER_KINDS[self.kind].one_pack else documents
+        if not PACKER_KINDS[self.kind].one_pack:
+            return documents
+        one_pack = documents if self.lengths is not None else documents.of_one_pack()
+        return replace(one_pack, separators=self.separators)
 
     def replay_line(self, documents: DocumentCase) -> str:
         """The command to judge these documents alone."""
@@ -76,7 +80,8 @@ class PackerRequest:
             return ""
         lengths = ",".join(map(str, documents.lengths))
         words = ["packproof packs check", self.target, "--kind", self.kind, f"--lengths '{lengths}'"]
-        return " ".join([*words, f"--capacity {documents.capacity}"])
+        inside = [f"--separators {','.join(map(str, self.separators))}"] if self.separators else []
+        return " ".join([*words, f"--capacity {documents.capacity}", *inside])
 
 
 def packer_request(
@@ -88,6 +93,7 @@ def packer_request(
     excess: float = 0.1,
     lengths: tuple[int, ...] | None = None,
     properties: Sequence[str] | None = None,
+    separators: Sequence[int] = (),
     profile: str = "standard",
     seed: int = 0,
     timeout: float = 60.0,
@@ -102,6 +108,10 @@ def packer_request(
     if not is_seed(seed):
         raise ArgumentError(f"seed: {seed!r}, expected {SEED}")
     kind_name = require_known("kind", kind, PACKER_KINDS) if kind else kind_of(function)
+    if not all(type(n) is int and n >= 0 for n in separators):
+        raise ArgumentError(f"separators: {separators!r}, expected ids of tokens")
+    if separators and not PACKER_KINDS[kind_name].one_pack:
+        raise UsageError(f"separators: a {kind_name} has none; they are for a collator, which sees the tokens")
     return PackerRequest(
         function,
         target or getattr(function, "__name__", type(function).__name__),
@@ -114,6 +124,7 @@ def packer_request(
         timeout,
         target,
         tuple(require_known("property", name, PACKER_KINDS[kind_name].laws) for name in properties or ()),
+        tuple(separators),
     )
 
 

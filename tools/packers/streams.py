@@ -6,19 +6,40 @@ from typing import Any
 import torch
 
 from packproof.base.wording import kind
+from packproof.packers.collations import NUMBERS, OFFSETS, Collation, with_equal_rows
 from packproof.packers.documents import DocumentCase
 from packproof.packers.packings import NoPacks, PackedDocuments
 from packproof.refs import Piece
 
+_OF_ROWS = (*OFFSETS, *NUMBERS, "position_ids", "attention_mask")  # what a row has, and a document lacks
+
 
 def read_stream(documents: DocumentCase, packs: Iterable[Any]) -> PackedDocuments:
     """The packs of a stream. All ids are different, so each token is recognised. Raises NoPacks."""
-    places = {
+    places = _places(documents)
+    return PackedDocuments(documents, tuple(_read_pack(places, number, pack) for number, pack in enumerate(packs)))
+
+
+def read_rows(documents: DocumentCase, packs: Iterable[Any]) -> Iterator[Collation | None]:
+    """The packs of a stream that are collated rows; None for one that is not, or has padding inside. Raises NoPacks."""
+    places = _places(documents)
+    for number, pack in enumerate(packs):
+        entries = getattr(pack, "data", pack)
+        if not isinstance(entries, Mapping) or not any(entries.get(name) is not None for name in _OF_ROWS):
+            yield None
+            continue
+        tokens = _tokens(number, entries)
+        collation = Collation(documents, entries, tuple(_pieces(places, tokens)))
+        is_packed = tokens[: len(collation.tokens)] == collation.tokens
+        yield with_equal_rows(collation) if is_packed else None
+
+
+def _places(documents: DocumentCase) -> dict[int, tuple[int, int]]:
+    return {
         token: (document, position)
         for document in range(len(documents.lengths))
         for position, token in enumerate(documents.tokens(document))
     }
-    return PackedDocuments(documents, tuple(_read_pack(places, number, pack) for number, pack in enumerate(packs)))
 
 
 def _read_pack(places: Mapping[int, tuple[int, int]], number: int, pack: Any) -> tuple[Piece, ...]:

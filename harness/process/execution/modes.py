@@ -1,5 +1,6 @@
 """The ways a kernel is called: eager, compiled, captured, on a side stream, differentiated twice, with opcheck; with a
-second backward pass, into gradients that are there already, and under `no_grad`, `inference_mode` and `autocast`.
+second backward pass, into gradients that are there already, after another call, and under `no_grad`, `inference_mode`
+and `autocast`.
 
 Each function takes a call with its tensors on the device. It returns the snapshot at the kernel's return, and the
 gradients by name.
@@ -11,6 +12,7 @@ import gc
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch._functorch.config as functorch
@@ -139,16 +141,44 @@ def second_gradients(
 
 
 def opcheck(invocation: Invocation) -> SnapshotAndGradients:
-    """Run torch.library.opcheck on the kernel's own operators, with the arguments of their first call."""
+    """Run torch.library.opcheck on the kernel's own operators, with the arguments of their first call.
+
+    Those of the backward pass are checked, too.
+    """
     with Operators() as operators:
         outputs = invocation.forward()
-    for op, (arguments, options) in operators.first_arguments.items():
-        invocation.stage = f"torch.library.opcheck of {op}: "
-        torch.library.opcheck(op, arguments, options, test_utils=_OPCHECKS)
-    invocation.operators = len(operators.first_arguments)
+    _check_operators(invocation, operators.first_arguments)
     snapshot = Snapshot.take(invocation, outputs)
     invocation.stage = BACKWARD
-    return snapshot, invocation.backward(outputs)
+    with Operators() as operators_of_backward:
+        gradients = invocation.backward(outputs)
+    new_operators = operators_of_backward.first_arguments.keys() - operators.first_arguments.keys()
+    _check_operators(invocation, {op: operators_of_backward.first_arguments[op] for op in new_operators})
+    return snapshot, gradients
+
+
+def _check_operators(
+    invocation: Invocation, first_arguments: Mapping[Any, tuple[tuple[Any, ...], Mapping[str, Any]]]
+) -> None:
+    for op, (arguments, options) in first_arguments.items():
+        invocation.stage = f"torch.library.opcheck of {op}: "
+        torch.library.opcheck(op, arguments, dict(options), test_utils=_OPCHECKS)
+    invocation.operators += len(first_arguments)
+
+
+def followed(invocation: Invocation) -> SnapshotAndGradients:
+    """The results after another call, with half of each value: what a call returns and saves is not the next one's."""
+    outputs = invocation.forward()
+    halves = {n: (x.detach() / 2 if x.is_floating_point() else x) for n, x in invocation.inputs.items()}
+    for name in invocation.call.wrt:
+        halves[name].requires_grad_()
+    other_outputs = replace(invocation, inputs=halves).forward()
+    invocation.synchronise()
+    snapshot = Snapshot.take(invocation, outputs)
+    invocation.stage = "in the backward pass of a call before: "
+    gradients = invocation.backward(outputs)
+    del other_outputs  # it lives until here: its memory is not what the first call returned or saved
+    return snapshot, gradients
 
 
 def retained_graph(invocation: Invocation) -> SnapshotAndGradients:
@@ -222,6 +252,7 @@ MODES: Mapping[Mode, Callable[[Invocation], SnapshotAndGradients]] = {
     "opcheck": opcheck,
     "retained graph": retained_graph,
     "accumulated": accumulated,
+    "followed": followed,
     "no_grad": no_grad,
     "inference_mode": inference_mode,
     "autocast to bfloat16": partial(autocast, dtype=torch.bfloat16),

@@ -134,6 +134,11 @@ def unmasked(documents: Documents) -> Batch:
     }
 
 
+def without_their_labels(documents: Documents) -> Batch:
+    """Labels are the tokens, also where documents come with their own."""
+    return plain_lists([{"input_ids": document["input_ids"]} for document in documents])
+
+
 def running_positions(documents: Documents) -> Batch:
     batch = collate(documents)
     return batch | {"position_ids": torch.arange(batch["input_ids"].shape[1])[None]}
@@ -170,6 +175,80 @@ def shifted_across(documents: Documents) -> Batch:
 
 def short_longest(documents: Documents) -> Batch:
     return collate(documents) | {"max_seqlen": len(documents[0]["input_ids"])}
+
+
+def _padded(documents: Documents, padding: list[int]) -> Batch:
+    """Positions are the only boundaries; these are those of the padding."""
+    batch, n = plain_lists(documents), len(padding)
+    return {
+        "input_ids": [[*batch["input_ids"], *[0] * n]],
+        "labels": [[*batch["labels"], *[-100] * n]],
+        "position_ids": [[*batch["position_ids"], *padding]],
+    }
+
+
+def zeros_in_padding(documents: Documents) -> Batch:
+    """Each row of padding begins, like a document."""
+    return _padded(documents, [0, 0, 0])
+
+
+def counted_padding(documents: Documents) -> Batch:
+    return _padded(documents, [0, 1, 2])
+
+
+def unpadded_weights(documents: Documents) -> Batch:
+    """Weights for each token end where tokens do."""
+    batch = counted_padding(documents)
+    n_tokens = len(batch["input_ids"][0]) - 3
+    return batch | {"weights": torch.ones(1, n_tokens, 2)}
+
+
+def mask_of_ones(documents: Documents) -> Batch:
+    batch = plain_lists(documents)
+    return batch | {"attention_mask": [1] * len(batch["input_ids"])}
+
+
+def numbered_mask(documents: Documents) -> Batch:
+    """The mask alone tells the documents, and has a 0 in the padding, so that no model drops it."""
+    batch = _padded(documents, [0])
+    del batch["position_ids"]
+    return batch | {"attention_mask": [[j + 1 for j, d in enumerate(documents) for _ in d["input_ids"]] + [0]]}
+
+
+def numbered_mask_without_padding(documents: Documents) -> Batch:
+    return {name: [value[0][:-1]] for name, value in numbered_mask(documents).items()}
+
+
+def miscounted_mask(documents: Documents) -> Batch:
+    """The first document is numbered 1, all others 2."""
+    batch = numbered_mask(documents)
+    return batch | {"attention_mask": [[min(number, 2) for number in batch["attention_mask"][0]]]}
+
+
+def three_axes(documents: Documents) -> Batch:
+    batch = collate(documents)
+    return batch | {"position_ids": batch["position_ids"].expand(3, 1, -1)}
+
+
+def running_axis(documents: Documents) -> Batch:
+    """Positions of the last axis run on over the whole row."""
+    batch = three_axes(documents)
+    axes = batch["position_ids"].clone()
+    axes[2] = torch.arange(axes.shape[-1])
+    return batch | {"position_ids": axes}
+
+
+def cut_at_separators(documents: Documents) -> Batch:
+    """A document ends at its end, and at a token 2, too."""
+    batch = collate(documents)
+    rows = {0, *batch["cu_seqlens"].tolist(), *((batch["input_ids"][0] == 2).nonzero()[:, 0] + 1).tolist()}
+    return {"input_ids": batch["input_ids"], "cu_seqlens": torch.tensor(sorted(rows))}
+
+
+def unlabelled_separators(documents: Documents) -> Batch:
+    """Labels are left out where a token is the one of padding, 2."""
+    batch = collate(documents)
+    return batch | {"labels": batch["labels"].where(batch["input_ids"] != 2, -100)}
 
 
 # Samplers
@@ -244,3 +323,31 @@ def joined(documents: Documents, capacity: int) -> list[Batch]:
     """Tokens in rows of the capacity; what does not fill the last row is lost."""
     ids = [token for document in documents for token in document["input_ids"]]
     return [{"input_ids": ids[k : k + capacity]} for k in range(0, len(ids) - capacity + 1, capacity)]
+
+
+def split_rows(documents: Documents, capacity: int) -> Iterable[Batch]:
+    """A piece goes on in the next row, with its positions and labels."""
+    return map(PackCollator(capacity), PackStream(documents, capacity, packer="split"))
+
+
+def restarting_rows(documents: Documents, capacity: int) -> Iterator[Batch]:
+    """Positions of a piece begin at 0 again."""
+    for batch in split_rows(documents, capacity):
+        starts = torch.cat([batch["cu_seqlens"].long(), torch.tensor([capacity])])
+        yield batch | {"position_ids": torch.cat([torch.arange(int(n)) for n in starts.diff()])[None]}
+
+
+def numbers_of_zeros(documents: Documents, capacity: int) -> Iterator[Batch]:
+    """Documents are counted at positions of 0: a piece that goes on has none, and the number of padding."""
+    for batch in split_rows(documents, capacity):
+        numbers = (batch["position_ids"] == 0).cumsum(-1) - 1
+        yield {"input_ids": batch["input_ids"], "seq_idx": numbers}
+
+
+def running_rows(documents: Documents, capacity: int) -> Iterator[Batch]:
+    for batch in collated_stream(documents, capacity):
+        yield running_positions_of(batch)
+
+
+def running_positions_of(batch: Batch) -> Batch:
+    return {"input_ids": batch["input_ids"], "position_ids": torch.arange(batch["input_ids"].shape[1])[None]}

@@ -21,14 +21,23 @@ FAULTS = {
     "sorting_its_argument": ("repeated", [2, 1], "it changed its arguments"),
     "at_random": ("repeated", None, "the same call gave something else"),
     "only_powers_of_two": ("fill", None, "first fit makes"),
-    "unmasked": ("labels", [1, 1], "labels is token 0 of document 1 in row 1; expected -100"),
+    "unmasked": ("crossing", [1, 1], "labels is token 0 of document 1 in row 1; expected -100"),
     "running_positions": ("boundaries", [1, 1], "position_ids is 1 in row 1, where a document begins; expected 0"),
     "without_boundaries": ("boundaries", [1, 1], "nothing says where documents begin"),
     "offsets_without_the_last": ("boundaries", [1], "cu_seqlens is [0]; expected [0, 1]"),
     "numbers_of_full_rows": ("boundaries", [1], "seq_idx is 0 in rows 0 and 1, where padding begins"),
     "one_token_positions": ("boundaries", [1, 1], "cu_seqlens is [0, 2]; expected [0, 1, 2]"),
-    "shifted_across": ("labels", [1], "shift_labels is token 0 of document 0 in row 0; expected -100"),
+    "shifted_across": ("crossing", [1], "shift_labels is token 0 of document 0 in row 0; expected -100"),
     "short_longest": ("boundaries", [1, 2], "max_seqlen is 1; expected 2, the longest document"),
+    "zeros_in_padding": ("padding", [1], "position_ids is 0 in rows 1 and 2, which are padding"),
+    "unpadded_weights": ("rows", [3], "weights has 3 rows, as many as there are tokens; input_ids has 6"),
+    "mask_of_ones": ("mask", [1, 1], "attention_mask is 1 in 2 rows, beside position_ids that begin again"),
+    "numbered_mask_without_padding": ("mask", [1, 1], "attention_mask numbers the documents, and has no 0"),
+    "miscounted_mask": ("boundaries", [1, 1, 1], "attention_mask is 2 in rows 1 and 2, where a document begins"),
+    "running_axis": ("boundaries", [1, 1], "position_ids, axis 2, is 1 in row 1, where a document begins; expected 0"),
+    "numbers_of_zeros": ("boundaries", None, "seq_idx is -1 in row 0, a token"),
+    "running_rows": ("boundaries", [1, 1], "pack 0: position_ids is 1 in row 1, where a document begins; expected 0"),
+    "without_their_labels": ("labels", [4], "labels is token 1 of document 0 in row 1; expected -100"),
     "dropping": ("complete", [1], "document 0, of 1 token, is in no pack, with 2 ranks"),
     "uneven": ("ranks", [1], "2 ranks have 1, 0 packs"),
     "forgetful": ("resume", [1], "resumed after 1 of 1 pack it yields 1 more"),
@@ -46,6 +55,11 @@ CORRECT = (
     "stream",
     "split_stream",
     "collated_stream",
+    "counted_padding",
+    "numbered_mask",
+    "three_axes",
+    "split_rows",
+    "restarting_rows",
 )
 
 
@@ -69,14 +83,42 @@ def test_a_fault_is_detected_by_its_law(name: str) -> None:
 @sweep("name", [*CORRECT][::3], [*CORRECT])
 def test_a_correct_one_passes(name: str) -> None:
     excess = 100.0 if name == "cutting" else 0.1
-    by_law = verdicts(name, excess=excess, capacity=(10, 7) if "stream" in name else None)
+    by_law = verdicts(name, excess=excess, capacity=(10, 7) if "stream" in name or "rows" in name else None)
     assert {verdict.status for verdict in by_law.values()} <= {"passed", "skipped"}
 
 
 def test_a_law_that_does_not_apply_fails_nothing() -> None:
     statuses = [v.status for v in packproof.check_packs(faulty_packers.split_stream, capacity=7, profile="quick")]
-    assert statuses.count("skipped") == 1
+    assert statuses.count("skipped") == 7  # workers, and the laws of rows: its packs are documents
     assert set(statuses) == {"passed", "skipped"}
+
+
+@pytest.mark.parametrize(
+    ("name", "law", "text"),
+    [
+        ("cut_at_separators", "boundaries", "cu_seqlens is [0, 2, 3]; expected [0, 3]"),
+        ("unlabelled_separators", "labels", "labels is -100 in row 1; expected token 1 of document 0"),
+    ],
+)
+def test_documents_hold_separators_inside(name: str, law: str, text: str) -> None:
+    assert verdicts(name, properties=[law])[law].status == "passed"
+    failure = verdicts(name, properties=[law], separators=[2])[law].failure
+    assert failure
+    assert failure.lengths == (3,)
+    assert text in failure.lines[1]
+    assert {v.status for v in verdicts("collate", separators=[0, 2]).values()} == {"passed"}
+    with pytest.raises(packproof.UsageError, match="a stream has none"):
+        verdicts("stream", separators=[2])
+
+
+def test_a_failure_at_unusual_documents_names_them() -> None:
+    def labelling_an_empty_one(documents: list[dict[str, list[int]]]) -> dict[str, list[int]]:
+        return faulty_packers.plain_lists(documents) | {
+            "labels": [label for d in documents for label in [-100, *d["input_ids"][1:]]]
+        }
+
+    with pytest.raises(packproof.CheckFailed, match=r"complete \(empty document\)"):
+        packproof.check_packs(labelling_an_empty_one, profile="quick")
 
 
 def test_a_packer_that_keeps_the_order_is_measured_by_it() -> None:
@@ -98,6 +140,14 @@ def test_a_refusal_of_ordinary_documents_is_inconclusive_and_of_others_is_named(
         packproof.check_packs(only_short, profile="quick", properties=["complete"])
     [passed] = packproof.check_packs(faulty_packers.best_fit, profile="quick", properties=["complete"])
     assert "refused lengths [11], capacity 10: LayoutError" in passed.reason
+
+
+def test_a_crash_at_ordinary_documents_is_no_refusal() -> None:
+    def forgets_its_import(lengths: list[int], capacity: int) -> list[list[int]]:
+        return missing_name(lengths, capacity)  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(packproof.CheckFailed, match="it crashed: NameError: name 'missing_name' is not defined"):
+        packproof.check_packs(forgets_its_import, profile="quick", properties=["complete"])
 
 
 def test_the_command_prints_the_smallest_documents_and_the_line_that_runs_them_again(

@@ -1,23 +1,22 @@
-"""The check of one commit: packproof in a process and an environment of its own."""
+"""The check of one commit, and its failing cases again at another."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import tempfile
+import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packproof.base.files import read_json
-from packproof.proof.backtest.commits import export
+from packproof.proof.backtest.commit_process import exported_commit
 from packproof.proof.backtest.entries import CheckCall, Checkout
 
 _MARGIN = 60  # seconds that a check may take beyond its time, to shrink failures and to write its report
+_REPLAY_FOLDER = ".packproof"
 _TAIL = 1500  # characters of the output that are kept
 _MESSAGE = 400  # characters of a failure that are kept
 _IMPORT_ERROR = re.compile(r"\b(ImportError|ModuleNotFoundError)\b")
+_PLACE = re.compile(r"^\(\S+:\d+\)")
 
 
 @dataclass(frozen=True)
@@ -33,11 +32,15 @@ class FailedCell:
     """The smallest layout."""
     message: str
     """The first lines of the report, after its title."""
+    fault: str = ""
+    """The exception or the memory fault that ended the call, without numbers; "" if it returned."""
+    replay: str = ""
+    """The name of its replay file, "" if it has none."""
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> tuple[str, str, str]:
         """What it has in common with failures of the other commit."""
-        return self.law, self.tensor
+        return self.law, self.tensor, self.fault
 
 
 @dataclass(frozen=True)
@@ -64,27 +67,48 @@ class CommitCheck:
 
 
 def check_commit(
-    git_directory: Path, commit: str, checkout: Checkout, question: CheckCall, *, seconds: float, device: str
+    git_directory: Path,
+    commit: str,
+    *,
+    checkout: Checkout,
+    question: CheckCall,
+    seconds: float,
+    device: str,
+    replay_files: Path,
 ) -> CommitCheck:
-    """Check the kernel of a commit. No file or environment of another commit reaches it.
+    """Check the kernel of a commit.
 
     seconds: for the whole check.
     device: cpu or cuda.
+    replay_files: the folder to be made for the replay files of its failures.
     """
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="packproof-backtest-") as scratch:
-        root = export(git_directory, commit, checkout, Path(scratch) / "files")
-        report = Path(scratch) / "report.json"
-        command = _command(question, device, seconds, report)
-        exit_code, output = _run(command, _environment(root, Path(scratch)), Path(scratch), seconds + _MARGIN)
-        failed, held = _read_report(report)
-    trial = CommitCheck(commit, exit_code, round(time.monotonic() - start, 1), failed, len(held), "", held)
-    if trial.was_asked:
-        return trial
-    return replace(trial, text=failed[0].message if failed else output[-_TAIL:])
+    replay_files.mkdir()
+    with exported_commit(git_directory, commit, checkout) as files:
+        report = files.scratch / "report.json"
+        exit_code, output = files.run(*_arguments(question, device, seconds, report), seconds=seconds + _MARGIN)
+        failed, held = read_report(report)
+        for cell in failed:
+            if cell.replay:
+                shutil.copy(files.work / _REPLAY_FOLDER / cell.replay, replay_files)
+    check = CommitCheck(commit, exit_code, round(time.monotonic() - start, 1), failed, len(held), "", held)
+    if check.was_asked:
+        return check
+    return replace(check, text=failed[0].message if failed else output[-_TAIL:])
 
 
-def _command(question: CheckCall, device: str, seconds: float, report: Path) -> list[str]:
+def replay_cases(
+    git_directory: Path, commit: str, files: Sequence[Path], *, checkout: Checkout, seconds: float
+) -> dict[str, int]:
+    """The exit codes of `packproof replay` at a commit, by the name of the file.
+
+    seconds: for each of them.
+    """
+    with exported_commit(git_directory, commit, checkout) as exported:
+        return {file.name: exported.run("replay", str(file), seconds=seconds)[0] for file in files}
+
+
+def _arguments(question: CheckCall, device: str, seconds: float, report: Path) -> list[str]:
     options = ["--profile", question.profile, "--json", str(report)]
     if question.command != "packs check":
         options += ["--device", device]
@@ -96,42 +120,11 @@ def _command(question: CheckCall, device: str, seconds: float, report: Path) -> 
         options += ["--dtype", ",".join(question.dtypes)]
     for condition in question.domain:
         options += ["--domain", condition]
-    command = [sys.executable, "-m", "packproof", *question.command.split()]
-    return [*command, question.target, *options, *question.options]
+    return [*question.command.split(), question.target, *options, *question.options]
 
 
-def _environment(root: Path, scratch: Path) -> dict[str, str]:
-    """The commit's packages first; caches of compiled kernels are its own."""
-    caches = {name: str(scratch / name.lower()) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
-    search_path = [str(root), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    absolute = [str(Path(p).absolute()) for p in search_path]
-    return {**os.environ, **caches, "PYTHONPATH": os.pathsep.join(absolute), "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def _run(command: list[str], environment: dict[str, str], folder: Path, seconds: float) -> tuple[int, str]:
-    """The exit code and the output. All its processes end with it."""
-    work = folder / "work"
-    work.mkdir()
-    process = subprocess.Popen(
-        command,
-        cwd=work,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        text=True,
-        errors="replace",
-    )
-    try:
-        output, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        return -1, output
-    return process.returncode, output
-
-
-def _read_report(report: Path) -> tuple[tuple[FailedCell, ...], tuple[str, ...]]:
+def read_report(report: Path) -> tuple[tuple[FailedCell, ...], tuple[str, ...]]:
+    """What failed, and the properties that passed; nothing if there is no report."""
     if not report.exists():
         return (), ()
     results = read_json(report, "the report", "packproof check")["results"]
@@ -142,6 +135,8 @@ def _read_report(report: Path) -> tuple[tuple[FailedCell, ...], tuple[str, ...]]
             r.get("tensor") or "",
             tuple(r.get("lengths") or ()),
             _without_title(str(r.get("message", ""))),
+            "" if r.get("tensor") else _PLACE.sub("", str(r.get("cause", ""))).strip(),
+            Path(r.get("replay") or "").name,
         )
         for r in results
         if r["status"] == "failed"

@@ -83,6 +83,8 @@ class CheckCall:
     domain: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     """Further options of the command."""
+    packages: tuple[str, ...] = ()
+    """What has to be installed instead of the checkout's packages, such as an older release; () for those."""
     later: str = ""
     """Why it cannot be asked yet; the check is not run then."""
 
@@ -100,6 +102,8 @@ class Checkout:
     """Files that import what no question needs, such as a compiled extension, and the text that they get instead."""
     stubs: tuple[str, ...] = ()
     """Modules that are imported, but not called: empty ones stand in for them."""
+    packages: tuple[str, ...] = ()
+    """What has to be installed beside torch. It is named where a commit cannot be imported."""
     questions: Mapping[str, CheckCall] = field(default_factory=dict)
     """By the id of the entry."""
 

@@ -1,10 +1,13 @@
 """What packproof says of a fix: it speaks at the parent, and is silent at the fix."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 from packproof.proof.backtest.commit_check import CommitCheck, FailedCell
+
+_FIXED, _STILL_FAILING = 0, 1  # exit codes of `packproof replay`
 
 Fate = Literal["detected", "another reason", "missed", "cannot be asked", "not run", "alarm", "same"]
 
@@ -24,13 +27,16 @@ class FixOutcome:
     """Why it could not be asked or run."""
     parent: CommitCheck | None = None
     fix: CommitCheck | None = None
+    mended: tuple[FailedCell, ...] = ()
+    """Properties that fail at both commits, but whose smallest case at the parent holds at the fix: the fix still has
+    another fault."""
 
     @property
     def speaking(self) -> tuple[FailedCell, ...]:
-        """What failed at the parent and not at the fix, where it was judged."""
+        """What failed at the parent and not at the fix, where it was judged, or not at its smallest case there."""
         if self.parent is None or self.fix is None:
             return ()
-        return _failed_alone(self.parent, self.fix)
+        return (*_failed_alone(self.parent, self.fix), *self.mended)
 
     @property
     def appearing(self) -> tuple[FailedCell, ...]:
@@ -80,6 +86,25 @@ def compare_commits(name: str, parent: CommitCheck, fix: CommitCheck) -> FixOutc
     unjudged = dict.fromkeys(cell.law for cell in parent.failed if not _was_judged(cell.law, fix))
     reason = f"the fix had no verdict in the time: {', '.join(unjudged)}" if unjudged else ""
     return replace(outcome, fate="another reason", reason=reason)
+
+
+Replay = Callable[[str, Sequence[Path]], dict[str, int]]
+
+
+def with_mended_cases(outcome: FixOutcome, folder: Path, replay: Replay) -> FixOutcome:
+    """The same outcome; "detected" if a failing case of the parent holds at the fix, and fails at the parent again.
+
+    folder: has the replay files of the parent.
+    replay: the exit codes of these files at a commit, by their names.
+    """
+    assert outcome.parent is not None
+    assert outcome.fix is not None
+    cells = {cell.replay: cell for cell in outcome.parent.failed if cell.replay}
+    at_fix = replay(outcome.fix.commit, [folder / name for name in cells])
+    held = [name for name, exit_code in at_fix.items() if exit_code == _FIXED]
+    again = replay(outcome.parent.commit, [folder / name for name in held])
+    mended = tuple(cells[name] for name, exit_code in again.items() if exit_code == _STILL_FAILING)
+    return replace(outcome, fate="detected", reason="", mended=mended) if mended else outcome
 
 
 def counts(outcomes: Sequence[FixOutcome]) -> dict[str, int]:

@@ -11,10 +11,10 @@ from packproof.version import __version__
 _ORDER = ("missed", "another reason", "cannot be asked", "not run", "detected")
 _MEANING = {
     "missed": "Nothing failed at the parent.",
-    "another reason": "What failed at the parent fails at the fix, too.",
+    "another reason": "What failed at the parent fails at the fix, too, at the same smallest cases.",
     "cannot be asked": "No op, convention or language of packproof's fits, or the commit could not be imported.",
     "not run": "",
-    "detected": "A property fails at the parent and holds at the fix.",
+    "detected": "A property fails at the parent that holds at the fix, or at a smallest case that holds there.",
 }
 _REFACTORINGS = (
     "Commits that change kernels or packers and mend no fault, by reading: what fails at one of the two commits has to "

@@ -2,14 +2,17 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from packproof.base.errors import UsageError
 from packproof.base.records import from_row, to_row
-from packproof.proof.backtest.commit_check import check_commit
+from packproof.proof.backtest.commit_check import check_commit, replay_cases
 from packproof.proof.backtest.commits import Clones
 from packproof.proof.backtest.entries import Candidate
-from packproof.proof.backtest.outcome import FixOutcome, compare_commits, compare_refactored
+from packproof.proof.backtest.outcome import FixOutcome, compare_commits, compare_refactored, with_mended_cases
 
 
 def run_cases(
@@ -36,11 +39,20 @@ def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, sw
         return FixOutcome(entry.id, "not run", "it needs a GPU")
     repository = clones.git_directory(case.project)
     commits = (entry.fix, entry.parent) if swapped else (entry.parent, entry.fix)
-    before, after = (
-        check_commit(repository, commit, case.checkout, question, seconds=seconds, device=device) for commit in commits
-    )
-    compare = compare_refactored if case.is_refactoring else compare_commits
-    return compare(entry.id, before, after)
+    with TemporaryDirectory(prefix="packproof-cases-") as folder:
+        folders = [Path(folder) / part for part in ("before", "after")]
+        check = partial(check_commit, checkout=case.checkout, question=question, seconds=seconds, device=device)
+        before, after = (check(repository, commit, replay_files=f) for commit, f in zip(commits, folders, strict=True))
+        if case.is_refactoring:
+            return compare_refactored(entry.id, before, after)
+        outcome = compare_commits(entry.id, before, after)
+        if outcome.fate == "another reason":
+            replay = partial(replay_cases, repository, checkout=case.checkout, seconds=seconds)
+            return with_mended_cases(outcome, folders[0], replay)
+    packages = ", ".join(question.packages or case.checkout.packages)
+    if outcome.fate == "cannot be asked" and packages:
+        return replace(outcome, reason=f"{outcome.reason}; it needs {packages}")
+    return outcome
 
 
 def read_outcomes(file: Path) -> dict[str, FixOutcome]:

@@ -435,6 +435,29 @@ def test_what_a_kernel_compiles_is_compiled_for_opcheck_too(make_call: Make) -> 
     assert len(compiled) == 1
 
 
+def test_opcheck_sees_the_operators_of_the_backward_pass(make_call: Make) -> None:
+    @torch.library.custom_op("packproof_tests::halve_in_place", mutates_args=())
+    def halve(dy: Tensor) -> None:
+        dy.mul_(0.5)
+
+    class Halved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return x / 2
+
+        @staticmethod
+        def backward(ctx: object, dy: Tensor) -> Tensor:
+            dx = dy.clone()
+            halve(dx)
+            return dx
+
+    def kernel(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        return cast(Tensor, Halved.apply(x)) * weight
+
+    with pytest.raises(KernelFault, match=r"opcheck of packproof_tests\.halve_in_place.*mutat"):
+        InProcess(kernel).run(replace(make_call(2, 3), mode="opcheck"))
+
+
 def test_between_the_rows_of_a_window(make_call: Make, rogue: Rogue) -> None:
     runner = InProcess(Location.parse(rogue("writes_between_rows")).load())
     with pytest.raises(KernelFault, match="wrote between the rows of x"):

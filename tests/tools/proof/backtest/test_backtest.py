@@ -1,13 +1,17 @@
 """The backtest of a small project, whose history is made here: a kernel loses its boundaries, and gets them back."""
 
+import json
+import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from packproof.base.errors import UsageError
-from packproof.proof.backtest.commit_check import CommitCheck, FailedCell
+from packproof.proof.backtest import commit_check
+from packproof.proof.backtest.commit_check import CommitCheck, FailedCell, read_report
 from packproof.proof.backtest.commits import Clones, export
 from packproof.proof.backtest.entries import Candidate, CheckCall, Checkout, UpstreamFix, selected
 from packproof.proof.backtest.outcome import FixOutcome, compare_commits
@@ -98,6 +102,34 @@ def test_a_fix_is_detected_and_its_undoing_is_not(history: tuple[Path, str, str]
     assert bool(outcome.speaking) is not swapped
 
 
+REMAINING_FAULT = """
+
+def running_sum_of_few(x, weight, *, cu_seqlens):
+    lengths = cu_seqlens.diff()
+    y = running_sum(x, weight, cu_seqlens=cu_seqlens)
+    return y * 2 if max(lengths.tolist(), default=0) > 40 else y
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(("swapped", "fate"), [(False, "detected"), (True, "another reason")])
+def test_a_fix_is_detected_beside_a_fault_that_remains(
+    history: tuple[Path, str, str], swapped: bool, fate: str
+) -> None:
+    """The same properties fail at both commits: that of the parent at a case that holds at the fix."""
+    folder, _, _ = history
+    clone, commits = folder / "someone+toy", []
+    for text in (INCORRECT, CORRECT):
+        (clone / "toy/kernel.py").write_text(text + REMAINING_FAULT)
+        git(clone, "commit", "-q", "-am", "fix boundaries")
+        commits.append(git(clone, "rev-parse", "HEAD"))
+    question = replace(QUESTION, target="toy.kernel:running_sum_of_few", options=("--property", "reference"))
+    outcome = run_case(case_of(*commits, question), Clones(folder), "cpu", seconds=60, swapped=swapped)
+    assert outcome.fate == fate, outcome
+    assert outcome.at_fix
+    assert bool(outcome.mended) is not swapped
+
+
 def test_what_cannot_be_asked_or_run_says_why(history: tuple[Path, str, str]) -> None:
     folder, parent, fix = history
     for question, fate, reason in (
@@ -110,6 +142,29 @@ def test_what_cannot_be_asked_or_run_says_why(history: tuple[Path, str, str]) ->
         assert reason in outcome.reason
 
 
+def test_what_cannot_be_imported_names_the_packages(history: tuple[Path, str, str]) -> None:
+    folder, parent, fix = history
+    case = case_of(parent, fix, replace(QUESTION, target="toy.absent:running_sum"))
+    assert case.checkout
+    case = replace(case, checkout=replace(case.checkout, packages=("toy-extension==1.0", "numpy")))
+    outcome = run_case(case, Clones(folder), "cpu", seconds=60)
+    assert outcome.fate == "cannot be asked"
+    assert outcome.reason.endswith("; it needs toy-extension==1.0, numpy")
+
+
+def test_an_interrupted_check_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = []
+
+    def interrupt(process: "subprocess.Popen[str]", timeout: float | None = None) -> None:
+        processes.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        commit_check._run([sys.executable, "-c", "import time; time.sleep(600)"], {}, tmp_path, 60)
+    assert processes[0].poll() == -signal.SIGKILL
+
+
 def trial(*failed: FailedCell, judged_cells: int = 3, text: str = "") -> CommitCheck:
     return CommitCheck("0" * 40, 1 if failed else 0, 1.5, failed, judged_cells, text)
 
@@ -120,6 +175,7 @@ def trial(*failed: FailedCell, judged_cells: int = 3, text: str = "") -> CommitC
         (trial(FAILED), trial(), "detected"),
         (trial(FAILED), trial(replace(FAILED, dtype="bfloat16")), "another reason"),
         (trial(FAILED, replace(FAILED, tensor="x")), trial(FAILED), "detected"),
+        (trial(replace(FAILED, fault="TypeError: None has no len()")), trial(FAILED), "detected"),
         (trial(), trial(), "missed"),
         (trial(), trial(FAILED), "missed"),
         (trial(judged_cells=0, text="no module"), trial(), "cannot be asked"),
@@ -128,6 +184,19 @@ def trial(*failed: FailedCell, judged_cells: int = 3, text: str = "") -> CommitC
 )
 def test_the_fix_alone_makes_the_difference(parent: CommitCheck, fix: CommitCheck, fate: str) -> None:
     assert compare_commits("toy", parent, fix).fate == fate
+
+
+def test_a_fault_has_words_without_place_and_numbers(tmp_path: Path) -> None:
+    cell = {"property": "memory", "dtype": "float32", "status": "failed", "lengths": [1], "message": ""}
+    rows = [
+        {**cell, "tensor": "", "cause": "(chunk.py:89)TypeError: object of type 'NoneType' has no len() "},
+        {**cell, "tensor": "y", "cause": "values"},
+    ]
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"results": rows}))
+    failed, judged_cells = read_report(report)
+    assert [f.fault for f in failed] == ["TypeError: object of type 'NoneType' has no len()", ""]
+    assert judged_cells == 0
 
 
 def test_runs_go_on_and_are_merged(tmp_path: Path) -> None:

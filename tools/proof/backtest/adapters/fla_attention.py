@@ -1,0 +1,15 @@
+"""flash-linear-attention: its softmax attention, without gates."""
+
+from torch import Tensor
+
+from packproof.properties.declarations import Promises, kernel
+
+
+@kernel(op="attention", promises=Promises(compute="operand"), fixed={"causal": True}, slack=False)
+def parallel_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, softmax_scale: float | None = None
+) -> Tensor:
+    from fla.ops.attn.parallel import parallel_attn  # noqa: PLC0415
+
+    y: Tensor = parallel_attn(*(x.unsqueeze(0) for x in (q, k, v)), scale=softmax_scale, cu_seqlens=cu_seqlens)
+    return y.squeeze(0)
