@@ -31,6 +31,7 @@ from packproof.models.outcomes import holding_conventions, outcome_lines, outcom
 from packproof.models.request import ModuleRequest, ModuleSetting, module_request
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.modes import CannotRun, Mode
+from packproof.models.subjects.pack import Lengths
 from packproof.models.subjects.subject import (
     MakeInput,
     ModuleCrashed,
@@ -204,10 +205,16 @@ def _check_setting(request: ModuleRequest, setting: ModuleSetting) -> Iterator[E
                 return
             if leak and verdict.failure and cell.property != "modes":
                 verdict = replace(verdict, reason=_NOT_ISOLATED, failure=replace(verdict.failure, cause=_LEAK))
-            if cell.property == "isolation" and verdict.failure:
+            if cell.property == "isolation" and verdict.failure and not verdict.failure.fault:
                 leak = replace(verdict.failure, cause=_LEAK)
                 verdict = replace(verdict, failure=leak)
             yield CellFinished(verdict)
+
+
+def _fault_of(refusal: ModuleRefused, lengths: Lengths) -> Failure:
+    """The failure of a module that has read a variable before it was set: no call is refused in this way."""
+    lines = (f"the module raised {refusal}", "a variable that was never set is a mistake in its code, not a refusal")
+    return Failure(lengths, "", lines, 1, 0, fault="raised", cause=str(refusal))
 
 
 def _judge_cell(
@@ -222,7 +229,10 @@ def _judge_cell(
     except (CannotRun, NoGradient, NoOutput) as error:
         judgement = Judgement(verdict_of(cell, refused_status, 0, str(error)))
     except ModuleRefused as refusal:
-        judgement = Judgement(verdict_of(cell, refused_status, 0, f"{REFUSED}{refusal}"))
+        if request.explicit and isinstance(refusal.__cause__, NameError):
+            judgement = Judgement(verdict_of(cell, "failed", 1, failure=_fault_of(refusal, trial().layouts[0])))
+        else:
+            judgement = Judgement(verdict_of(cell, refused_status, 0, f"{REFUSED}{refusal}"))
     except ModuleCrashed as crash:
         failure = Failure(crash.lengths, "", (f"{CRASHED}{crash}",), 1, 1, fault="crashed")
         judgement = Judgement(verdict_of(cell, "failed", 1, failure=failure))

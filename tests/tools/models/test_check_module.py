@@ -217,6 +217,23 @@ def test_a_refusal_is_not_a_leak() -> None:
     assert found.reason == "the module refused: forward takes no seq_idx"
 
 
+def test_a_variable_that_was_never_set_is_no_refusal() -> None:
+    class Padded(Layer):
+        def forward(self, x: Tensor, cu_seqlens: Tensor | None = None, **kwargs: object) -> Tensor:
+            if cu_seqlens is None:
+                rows = torch.arange(x.shape[1])
+            return super().forward(x, cu_seqlens)[:, rows]
+
+    found = verdicts(Padded(), inputs=WIDTH)
+    assert {v.status for v in found.values()} == {"failed"}
+    assert found["isolation"].failure is not None
+    assert found["isolation"].failure.lines[0].startswith("the module raised UnboundLocalError: ")
+    with pytest.raises(CheckFailed, match="no convention holds") as error:
+        check_module(Padded(), inputs=WIDTH, profile="quick")
+    words = {line.split()[0]: line.split()[1] for line in str(error.value).splitlines() if line.split()[1:]}
+    assert words["cu_seqlens"] == "refused"
+
+
 @pytest.mark.parametrize("convention", ["cu_seqlens", "cu_seqlens_flat"])
 def test_ids_are_embedded_without_an_axis_of_batches(convention: str) -> None:
     class Flat(nn.Module):

@@ -191,8 +191,9 @@ def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
     isolation, packing = verdicts[0], verdicts[1] if verdicts[1:] else None
     if crash := _crash(verdicts):
         return "crashes", "", crash
-    if isolation.failure:
-        return "leaks", module_in(isolation.failure.lines), isolation.failure.lines[0]
+    if failure := isolation.failure:
+        word: Word = "refuses" if failure.fault else "leaks"
+        return word, "" if failure.fault else module_in(failure.lines), failure.lines[0]
     if isolation.status == "inconclusive" and isolation.reason.startswith(REFUSED):
         return "refuses", "", isolation.reason.removeprefix(REFUSED)
     if isolation.status != "passed":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packproof.base.files import read_json
-from packproof.proof.backtest.commit_process import exported_commit
+from packproof.proof.backtest.commit_process import ExportedCommit, exported_commit
 from packproof.proof.backtest.entries import CheckCall, Checkout
 
 _MARGIN = 60  # seconds that a check may take beyond its time, to shrink failures and to write its report
@@ -66,27 +66,35 @@ class CommitCheck:
         return bool((self.failed and not could_not_import) or self.judged)
 
 
-def check_commit(
-    git_directory: Path,
-    commit: str,
-    *,
-    checkout: Checkout,
-    question: CheckCall,
-    seconds: float,
-    device: str,
-    replay_files: Path,
-) -> CommitCheck:
+@dataclass(frozen=True)
+class Asked:
+    """A question about the commits of one project."""
+
+    git_directory: Path
+    checkout: Checkout
+    question: CheckCall
+    device: str
+    """cpu or cuda."""
+    seconds: float
+    """For one run of packproof."""
+
+    def run(self, files: ExportedCommit, *arguments: str, margin: float = 0.0) -> tuple[int, str]:
+        """The exit code and the output of packproof at a commit."""
+        interpreted = self.device == "cpu" and self.question.command == "model"
+        return files.run(*arguments, seconds=self.seconds + margin, interpreted=interpreted)
+
+
+def check_commit(asked: Asked, commit: str, replay_files: Path) -> CommitCheck:
     """Check the kernel of a commit.
 
-    seconds: for the whole check.
-    device: cpu or cuda.
     replay_files: the folder to be made for the replay files of its failures.
     """
     start = time.monotonic()
     replay_files.mkdir()
-    with exported_commit(git_directory, commit, checkout) as files:
+    with exported_commit(asked.git_directory, commit, asked.checkout) as files:
         report = files.scratch / "report.json"
-        exit_code, output = files.run(*_arguments(question, device, seconds, report), seconds=seconds + _MARGIN)
+        arguments = _arguments(asked.question, asked.device, asked.seconds, report)
+        exit_code, output = asked.run(files, *arguments, margin=_MARGIN)
         failed, held = read_report(report)
         for cell in failed:
             if cell.replay:
@@ -97,15 +105,10 @@ def check_commit(
     return replace(check, text=failed[0].message if failed else output[-_TAIL:])
 
 
-def replay_cases(
-    git_directory: Path, commit: str, files: Sequence[Path], *, checkout: Checkout, seconds: float
-) -> dict[str, int]:
-    """The exit codes of `packproof replay` at a commit, by the name of the file.
-
-    seconds: for each of them.
-    """
-    with exported_commit(git_directory, commit, checkout) as exported:
-        return {file.name: exported.run("replay", str(file), seconds=seconds)[0] for file in files}
+def replay_cases(asked: Asked, commit: str, replay_files: Sequence[Path]) -> dict[str, int]:
+    """The exit codes of `packproof replay` at a commit, by the name of the file."""
+    with exported_commit(asked.git_directory, commit, asked.checkout) as files:
+        return {file.name: asked.run(files, "replay", str(file))[0] for file in replay_files}
 
 
 def _arguments(question: CheckCall, device: str, seconds: float, report: Path) -> list[str]:

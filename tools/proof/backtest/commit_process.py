@@ -25,12 +25,15 @@ class ExportedCommit:
     scratch: Path
     """The folder with both, which is deleted in the end."""
 
-    def run(self, *arguments: str, seconds: float) -> tuple[int, str]:
-        """Run packproof. Returns its exit code, -1 for a run that was ended for its time, and its output."""
+    def run(self, *arguments: str, seconds: float, interpreted: bool = False) -> tuple[int, str]:
+        """Run packproof. Returns its exit code, -1 for a run that was ended for its time, and its output.
+
+        interpreted: whether kernels inside of a module run in Triton's interpreter; those that are checked do anyway.
+        """
         process = subprocess.Popen(
             [sys.executable, "-m", "packproof", *arguments],
             cwd=self.work,
-            env=self._environment(),
+            env={**self._environment(), **({"TRITON_INTERPRET": "1"} if interpreted else {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,

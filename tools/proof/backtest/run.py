@@ -1,7 +1,7 @@
 """Runs the backtest, so that a stopped run goes on where it ended, and shards of several machines can be merged."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,10 +9,12 @@ from tempfile import TemporaryDirectory
 
 from packproof.base.errors import UsageError
 from packproof.base.records import from_row, to_row
-from packproof.proof.backtest.commit_check import check_commit, replay_cases
+from packproof.proof.backtest.commit_check import Asked, CommitCheck, check_commit, replay_cases
 from packproof.proof.backtest.commits import Clones
 from packproof.proof.backtest.entries import Candidate
 from packproof.proof.backtest.outcome import FixOutcome, compare_commits, compare_refactored, with_mended_cases
+
+Compare = Callable[[str, CommitCheck, CommitCheck], FixOutcome]
 
 
 def run_cases(
@@ -30,29 +32,31 @@ def run_cases(
 
 def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, swapped: bool = False) -> FixOutcome:
     """Check the parent and the fix of one entry, or the parent and the commit of a refactoring."""
-    entry, question = case.entry, case.question
-    if question is None or case.checkout is None:
+    entry, question, checkout = case.entry, case.question, case.checkout
+    if question is None or checkout is None:
         return FixOutcome(entry.id, "cannot be asked", "no question was written for it")
     if question.later:
         return FixOutcome(entry.id, "cannot be asked", question.later)
     if question.device == "cuda" and device == "cpu":
         return FixOutcome(entry.id, "not run", "it needs a GPU")
-    repository = clones.git_directory(case.project)
     commits = (entry.fix, entry.parent) if swapped else (entry.parent, entry.fix)
-    with TemporaryDirectory(prefix="packproof-cases-") as folder:
-        folders = [Path(folder) / part for part in ("before", "after")]
-        check = partial(check_commit, checkout=case.checkout, question=question, seconds=seconds, device=device)
-        before, after = (check(repository, commit, replay_files=f) for commit, f in zip(commits, folders, strict=True))
-        if case.is_refactoring:
-            return compare_refactored(entry.id, before, after)
-        outcome = compare_commits(entry.id, before, after)
-        if outcome.fate == "another reason":
-            replay = partial(replay_cases, repository, checkout=case.checkout, seconds=seconds)
-            return with_mended_cases(outcome, folders[0], replay)
-    packages = ", ".join(question.packages or case.checkout.packages)
+    asked = Asked(clones.git_directory(case.project), checkout, question, device, seconds)
+    outcome = _compared(entry.id, asked, commits, compare_refactored if case.is_refactoring else compare_commits)
+    packages = ", ".join(question.packages or checkout.packages)
     if outcome.fate == "cannot be asked" and packages:
         return replace(outcome, reason=f"{outcome.reason}; it needs {packages}")
     return outcome
+
+
+def _compared(name: str, asked: Asked, commits: tuple[str, str], compare: Compare) -> FixOutcome:
+    """The outcome of the checks of two commits, and of the first one's failing cases at the second."""
+    with TemporaryDirectory(prefix="packproof-cases-") as folder:
+        folders = [Path(folder) / part for part in ("before", "after")]
+        before, after = (check_commit(asked, commit, files) for commit, files in zip(commits, folders, strict=True))
+        outcome = compare(name, before, after)
+        if outcome.fate == "another reason":
+            return with_mended_cases(outcome, folders[0], partial(replay_cases, asked))
+        return outcome
 
 
 def read_outcomes(file: Path) -> dict[str, FixOutcome]:

@@ -3,15 +3,14 @@
 import json
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from packproof.base.errors import UsageError
-from packproof.proof.backtest import commit_check
 from packproof.proof.backtest.commit_check import CommitCheck, FailedCell, read_report
+from packproof.proof.backtest.commit_process import ExportedCommit
 from packproof.proof.backtest.commits import Clones, export
 from packproof.proof.backtest.entries import Candidate, CheckCall, Checkout, UpstreamFix, selected
 from packproof.proof.backtest.outcome import FixOutcome, compare_commits
@@ -161,7 +160,7 @@ def test_an_interrupted_check_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(subprocess.Popen, "communicate", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        commit_check._run([sys.executable, "-c", "import time; time.sleep(600)"], {}, tmp_path, 60)
+        ExportedCommit(tmp_path, tmp_path, tmp_path).run("list", seconds=60)
     assert processes[0].poll() == -signal.SIGKILL
 
 
@@ -194,9 +193,9 @@ def test_a_fault_has_words_without_place_and_numbers(tmp_path: Path) -> None:
     ]
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"results": rows}))
-    failed, judged_cells = read_report(report)
+    failed, held = read_report(report)
     assert [f.fault for f in failed] == ["TypeError: object of type 'NoneType' has no len()", ""]
-    assert judged_cells == 0
+    assert held == ()
 
 
 def test_runs_go_on_and_are_merged(tmp_path: Path) -> None:
