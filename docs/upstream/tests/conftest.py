@@ -28,6 +28,8 @@ if not torch.cuda.is_available():
 package = importlib.util.find_spec("mamba_ssm")
 if package is not None and importlib.util.find_spec("selective_scan_cuda") is None:
     sys.modules["selective_scan_cuda"] = types.ModuleType("selective_scan_cuda")
-    parent = types.ModuleType("mamba_ssm")  # without what its __init__ imports: models, and the extension of another one
+    parent = types.ModuleType(
+        "mamba_ssm"
+    )  # without what its __init__ imports: models, and the extension of another one
     parent.__path__ = list(package.submodule_search_locations)
     sys.modules["mamba_ssm"] = parent

@@ -19,9 +19,7 @@ def test_backward_without_a_valid_target(impl: str, reduction: str, shift: bool,
     e, c = (torch.randn(n, D, device=device, dtype=dtype).requires_grad_() for n in (N, V))
     targets = torch.full((N,), IGNORE_INDEX, device=device)
 
-    loss = linear_cross_entropy(
-        e.view(1, N, D), c, targets.view(1, N), shift=shift, reduction=reduction, impl=impl
-    )
+    loss = linear_cross_entropy(e.view(1, N, D), c, targets.view(1, N), shift=shift, reduction=reduction, impl=impl)
     loss.sum().backward()
 
     for gradient in (e.grad, c.grad):

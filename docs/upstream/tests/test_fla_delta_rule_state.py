@@ -9,7 +9,10 @@ from fla.utils import assert_close, device
 
 @pytest.mark.parametrize(
     ("cu_seqlens", "H", "D"),
-    [pytest.param(*test, id="cu_seqlens{}-H{}-D{}".format(*test)) for test in [([0, 5], 1, 32), ([0, 3, 9, 16], 2, 64)]],
+    [
+        pytest.param(*test, id="cu_seqlens{}-H{}-D{}".format(*test))
+        for test in [([0, 5], 1, 32), ([0, 3, 9, 16], 2, 64)]
+    ],
 )
 def test_fused_recurrent_varlen_from_a_detached_state(cu_seqlens: list[int], H: int, D: int):
     torch.manual_seed(42)

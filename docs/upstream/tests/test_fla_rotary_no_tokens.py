@@ -6,9 +6,7 @@ from fla.modules.rotary import rotary_embedding
 from fla.utils import device
 
 
-@pytest.mark.parametrize(
-    "cu_seqlens", [pytest.param([0] * n, id=f"{n - 1} sequences") for n in (1, 2, 4)]
-)
+@pytest.mark.parametrize("cu_seqlens", [pytest.param([0] * n, id=f"{n - 1} sequences") for n in (1, 2, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32])
 def test_rotary_varlen_without_tokens(cu_seqlens: list[int], dtype: torch.dtype):
     x = torch.randn(1, 0, 2, 8, device=device, dtype=dtype).requires_grad_()

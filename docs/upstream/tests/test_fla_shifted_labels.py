@@ -1,4 +1,4 @@
-"""For tests/models/test_modeling_base.py of flash-linear-attention: the labels of a pack are shifted within documents."""
+"""For tests/models/test_modeling_base.py of flash-linear-attention: labels are shifted within documents."""
 
 import pytest
 import torch

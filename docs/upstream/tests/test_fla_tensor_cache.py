@@ -1,4 +1,4 @@
-"""For tests/utils/test_index.py and tests/modules/test_rotary.py of flash-linear-attention: boundaries edited in place."""
+"""For tests/ops and tests/modules/test_rotary.py of flash-linear-attention: boundaries edited in place."""
 
 import pytest
 import torch

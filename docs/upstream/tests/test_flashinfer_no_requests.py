@@ -17,7 +17,7 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The batch sizes for which the compiled planner was called."""
     batch_sizes = []
     if device == "cpu":
-        module = SimpleNamespace(plan=lambda *arguments: batch_sizes.append(arguments[6]))
+        module = SimpleNamespace(plan=lambda *arguments: batch_sizes.append(int(arguments[6])))
         empty = torch.empty
         monkeypatch.setattr(flashinfer.prefill, "get_batch_prefill_module", lambda *_: module)
         monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **options: empty(*shape, **options))

@@ -20,9 +20,10 @@ def test_second_gradients_are_not_silently_wrong(T, H, K):
     rotated, _ = liger_rotary_pos_emb(q.clone(), k.clone(), cos, sin)
     (dq,) = torch.autograd.grad(rotated, q, cotangent.clone(), create_graph=True)
     try:
-        (second,) = torch.autograd.grad(dq, cotangent, direction.clone())
+        (dq * direction).sum().backward()
     except RuntimeError as error:
-        assert "once_differentiable" in str(error) or "does not require grad" in str(error)  # noqa: PT017
+        if "once_differentiable" not in str(error):
+            raise
         return
     expected, _ = liger_rotary_pos_emb(direction.clone(), k.clone(), cos, sin)  # dq is linear in the cotangent
-    torch.testing.assert_close(second, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(cotangent.grad, expected, atol=1e-5, rtol=1e-5)
