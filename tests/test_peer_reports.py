@@ -38,7 +38,7 @@ UPSTREAM = sorted(page for page in ROOT.glob("docs/upstream/*.md") if page.stem 
 
 
 @pytest.mark.parametrize("page", UPSTREAM, ids=lambda page: page.stem)
-def test_a_page_for_upstream_has_what_a_maintainer_needs(page: Path) -> None:
+def test_an_upstream_page_has_what_a_maintainer_needs(page: Path) -> None:
     """The repair is in words, the test is one file without packproof, and it failed before it passed."""
     text = page.read_text()
     for part in ("**For a user**: ", "**State**: ", "## Smallest call", "## Cause", "## Repair", "## Test"):

@@ -19,8 +19,12 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     if device == "cpu":
         module = SimpleNamespace(plan=lambda *arguments: batch_sizes.append(int(arguments[6])))
         empty = torch.empty
+
+        def unpinned(*shape, pin_memory=False, **options):
+            return empty(*shape, **options)
+
         monkeypatch.setattr(flashinfer.prefill, "get_batch_prefill_module", lambda *_: module)
-        monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **options: empty(*shape, **options))
+        monkeypatch.setattr(torch, "empty", unpinned)
     return batch_sizes
 
 
