@@ -25,6 +25,8 @@ _cache: Any = WeakIdKeyDictionary()  # values made from offsets, by the tensor o
 def once(key: Hashable, compute: Callable[[], T], cu_seqlens: Tensor, *other_tensors: Tensor) -> T:
     """The result of `compute()`, cached with the offsets until one of the tensors is written to.
 
+    Nothing is cached for tensors made in inference mode.
+
     key: tells the values of one tensor of offsets apart.
     compute: called at the first use, and again after an edit.
     cu_seqlens: the offsets that own the cached value; it is freed with them.
@@ -40,6 +42,8 @@ def once(key: Hashable, compute: Callable[[], T], cu_seqlens: Tensor, *other_ten
     >>> adapters.once("lengths", offsets.diff, offsets)
     tensor([3, 2])
     """
+    if any(x.is_inference() for x in (cu_seqlens, *other_tensors)):  # without a version counter, an edit is not seen
+        return compute()
     entries = _cache.setdefault(cu_seqlens, {})
     state = [(id(x), x._version) for x in (cu_seqlens, *other_tensors)]
     if key in entries and entries[key][0] == state:

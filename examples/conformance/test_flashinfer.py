@@ -2,9 +2,9 @@
 
     pytest test_flashinfer.py -rx --packproof-profile quick
 
-All of them need a GPU: without one each test is skipped with the reason.
-What is known to be wrong is data, in `flashinfer.toml`, with the report of each. Such a test is an xfail, and fails once it
-holds: then its entry is removed.
+Without a GPU each test is skipped with the reason.
+What is known to be wrong is data, in `flashinfer.toml`, with the report of each. Such a test is an xfail.
+It fails once it holds: then its entry is removed.
 """
 
 from pathlib import Path

@@ -3,8 +3,8 @@
     pytest test_torch.py -rx --packproof-profile quick
 
 On a CPU what runs there is checked; the rest is skipped with the reason.
-What is known to be wrong is data, in `torch.toml`, with the report of each. Such a test is an xfail, and fails once it
-holds: then its entry is removed.
+What is known to be wrong is data, in `torch.toml`, with the report of each. Such a test is an xfail.
+It fails once it holds: then its entry is removed.
 """
 
 from pathlib import Path

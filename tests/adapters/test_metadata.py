@@ -64,6 +64,14 @@ def test_it_is_made_again_for_another_table_or_an_edited_one() -> None:
     assert doubled(tables[1]) is doubled(tables[1])
 
 
+def test_offsets_made_in_inference_mode_are_followed_too() -> None:
+    with torch.inference_mode():
+        offsets = torch.tensor([0, 2, 5])
+        assert once("lengths", offsets.diff, offsets).tolist() == [2, 3]
+        offsets[1] = 3
+        assert once("lengths", offsets.diff, offsets).tolist() == [3, 2]
+
+
 def test_it_is_freed_with_the_offsets_even_where_they_are_given_twice() -> None:
     cu_seqlens = torch.tensor([0, 2])
     made = once("mask", lambda: torch.ones(3), cu_seqlens, cu_seqlens)
