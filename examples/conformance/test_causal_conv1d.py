@@ -14,15 +14,16 @@ import pytest
 pytest.importorskip("packproof", reason="packproof is not installed: see its docs/ci.md")
 pytest.importorskip("causal_conv1d", reason="causal-conv1d is not installed")
 KNOWN = str(Path(__file__).with_name("causal_conv1d.toml"))
+DTYPES = ["fp32", "bf16"]
 
 
 @pytest.mark.gpu
-@pytest.mark.packproof("causal_conv1d:causal_conv1d", expected_failures=KNOWN)
+@pytest.mark.packproof("causal_conv1d:causal_conv1d", expected_failures=KNOWN, dtypes=DTYPES)
 def test_causal_conv1d(proof):
     proof()
 
 
 @pytest.mark.gpu
-@pytest.mark.packproof("causal_conv1d:causal_conv1d_update", expected_failures=KNOWN)
+@pytest.mark.packproof("causal_conv1d:causal_conv1d_update", expected_failures=KNOWN, dtypes=DTYPES)
 def test_causal_conv1d_update(proof):
     proof()

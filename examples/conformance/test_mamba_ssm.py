@@ -14,27 +14,28 @@ import pytest
 pytest.importorskip("packproof", reason="packproof is not installed: see its docs/ci.md")
 pytest.importorskip("mamba_ssm", reason="mamba-ssm is not installed")
 KNOWN = str(Path(__file__).with_name("mamba_ssm.toml"))
+DTYPES = ["fp32", "bf16"]
 
 
 @pytest.mark.gpu
-@pytest.mark.packproof("mamba_ssm:ssd", expected_failures=KNOWN)
+@pytest.mark.packproof("mamba_ssm:ssd", expected_failures=KNOWN, dtypes=DTYPES)
 def test_ssd(proof):
     proof()
 
 
 @pytest.mark.gpu
-@pytest.mark.packproof("mamba_ssm:selective_scan", expected_failures=KNOWN)
+@pytest.mark.packproof("mamba_ssm:selective_scan", expected_failures=KNOWN, dtypes=DTYPES)
 def test_selective_scan(proof):
     proof()
 
 
 @pytest.mark.gpu
-@pytest.mark.packproof("mamba_ssm:ssd_update", expected_failures=KNOWN)
+@pytest.mark.packproof("mamba_ssm:ssd_update", expected_failures=KNOWN, dtypes=DTYPES)
 def test_ssd_update(proof):
     proof()
 
 
 @pytest.mark.gpu
-@pytest.mark.packproof("mamba_ssm:selective_scan_update", expected_failures=KNOWN)
+@pytest.mark.packproof("mamba_ssm:selective_scan_update", expected_failures=KNOWN, dtypes=DTYPES)
 def test_selective_scan_update(proof):
     proof()

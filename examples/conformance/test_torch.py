@@ -14,30 +14,31 @@ import pytest
 pytest.importorskip("packproof", reason="packproof is not installed: see its docs/ci.md")
 pytest.importorskip("torch", reason="torch is not installed")
 KNOWN = str(Path(__file__).with_name("torch.toml"))
+DTYPES = ["fp32", "bf16"]
 
 
-@pytest.mark.packproof("torch:jagged_sdpa", expected_failures=KNOWN)
+@pytest.mark.packproof("torch:jagged_sdpa", expected_failures=KNOWN, dtypes=DTYPES)
 def test_jagged_sdpa(proof):
     proof()
 
 
-@pytest.mark.packproof("torch:compiled_rope", expected_failures=KNOWN)
+@pytest.mark.packproof("torch:compiled_rope", expected_failures=KNOWN, dtypes=DTYPES)
 def test_compiled_rope(proof):
     proof()
 
 
-@pytest.mark.packproof("torch:compiled_conv1d", expected_failures=KNOWN)
+@pytest.mark.packproof("torch:compiled_conv1d", expected_failures=KNOWN, dtypes=DTYPES)
 def test_compiled_conv1d(proof):
     proof()
 
 
 @pytest.mark.gpu
-@pytest.mark.packproof("torch:varlen_attn", expected_failures=KNOWN)
+@pytest.mark.packproof("torch:varlen_attn", expected_failures=KNOWN, dtypes=DTYPES)
 def test_varlen_attn(proof):
     proof()
 
 
 @pytest.mark.gpu
-@pytest.mark.packproof("torch:flex_attention", expected_failures=KNOWN)
+@pytest.mark.packproof("torch:flex_attention", expected_failures=KNOWN, dtypes=DTYPES)
 def test_flex_attention(proof):
     proof()
