@@ -20,6 +20,7 @@ include_patterns = [
     "docs/*.md",
     "docs/notes/*.md",
     "docs/peers/*.md",
+    "docs/upstream/*.md",
 ]
 exclude_patterns = [".*", "build", "src"]  # not to walk them
 myst_heading_anchors = 3
@@ -43,7 +44,7 @@ def _with_entries(_: Any, page: str, source: list[str]) -> None:
         source[0] = api.fill(source[0])
     elif page == "docs/index":
         source[0] += menu(source[0])
-    elif page.startswith("docs/notes/"):
+    elif page.startswith(("docs/notes/", "docs/upstream/")):
         source[0] = f"---\norphan: true\n---\n\n{source[0]}"  # pages link to it, the menu does not
 
 

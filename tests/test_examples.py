@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from packproof.adapters.peers.registry import PEERS, peers_of
+from packproof.harness.check.expected import ExpectedFailures
 from tests.in_process import pytest_in, python_in
 
 ROOT = Path(__file__).parent.parent
@@ -64,3 +66,28 @@ def test_the_suite_for_a_training_repository_passes(tmp_path: Path) -> None:
         (tmp_path / name).write_text((ROOT / "examples/training" / name).read_text())
     done = pytest_in(tmp_path, "-q")
     assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout
+
+
+CONFORMANCE = sorted(ROOT.glob("examples/conformance/test_*.py"))
+
+
+@pytest.mark.parametrize("suite", CONFORMANCE, ids=lambda suite: suite.stem)
+def test_a_conformance_suite_has_every_kernel_of_its_package(suite: Path) -> None:
+    """Those that take packs; what is known to be wrong is of one of them, with a report that exists."""
+    package = suite.stem.removeprefix("test_")
+    targets = re.findall(r'\("(\w+:\w+)", expected_failures=KNOWN', suite.read_text())
+    assert sorted(targets) == sorted(name for name in peers_of(package) if PEERS[name].packed)
+    on_gpu = set(re.findall(r'gpu\n@pytest\.mark\.packproof\("(\w+:\w+)"', suite.read_text()))
+    assert {name for name in targets if PEERS[name].cpu != "all"} == on_gpu
+    for entry in ExpectedFailures.from_file(str(suite.with_name(f"{package}.toml"))).entries:
+        assert entry.target in targets
+        assert (ROOT / entry.reason.rpartition(": ")[2]).is_file(), entry.reason
+
+
+def test_a_conformance_suite_is_skipped_where_its_package_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "test_conformance.py").write_text(
+        (ROOT / "examples/conformance/test_mamba_ssm.py").read_text().replace('"mamba_ssm"', '"no_such_package"')
+    )
+    done = pytest_in(tmp_path, "-q", "-rs")
+    assert "mamba-ssm is not installed" in done.stdout
+    assert "1 skipped" in done.stdout
