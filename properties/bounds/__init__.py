@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from packproof.properties.bounds.magnitude_ops import magnitude
     from packproof.properties.bounds.oracle import oracle_answer, vjp
+    from packproof.properties.bounds.roundings import Roundings
     from packproof.properties.bounds.running_error import run_with_error_bounds
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "K_OP",
     "UNDERFLOW_UNIT",
     "UNIT_ROUNDOFF",
+    "Roundings",
     "accumulator_roundoff",
     "magnitude",
     "oracle_answer",
@@ -47,6 +49,7 @@ export(
         ),
         "packproof.properties.bounds.magnitude_ops": ("magnitude",),
         "packproof.properties.bounds.oracle": ("oracle_answer", "vjp"),
+        "packproof.properties.bounds.roundings": ("Roundings",),
         "packproof.properties.bounds.running_error": ("run_with_error_bounds",),
     },
 )

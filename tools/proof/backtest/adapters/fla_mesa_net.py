@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from packproof import refs
-from packproof.properties.bounds.roundings import Roundings
+from packproof.properties.bounds import Roundings
 from packproof.properties.declarations import Promises, kernel
 from packproof.properties.ops import Op
 from packproof.refs.delta_rule import L2_EPSILON

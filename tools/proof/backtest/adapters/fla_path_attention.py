@@ -13,7 +13,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.proof.backtest.adapters.drawn_softmax import DrawnSoftmax
-from packproof.properties.bounds.roundings import Roundings
+from packproof.properties.bounds import Roundings
 from packproof.properties.declarations import Promises, kernel
 from packproof.properties.ops import Op
 

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from packproof import magnitude, refs
+from packproof import refs
+from packproof.properties.bounds import magnitude
 from packproof.properties.declarations import kernel
 from packproof.properties.ops import Op
 
