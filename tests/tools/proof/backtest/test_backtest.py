@@ -123,7 +123,7 @@ def test_a_fix_is_detected_beside_a_fault_that_remains(
         git(clone, "commit", "-q", "-am", "fix boundaries")
         commits.append(git(clone, "rev-parse", "HEAD"))
     question = replace(QUESTION, target="toy.kernel:running_sum_of_few", options=("--property", "reference"))
-    outcome = run_case(case_of(*commits, question), Clones(folder), "cpu", seconds=60, swapped=swapped)
+    outcome = run_case(case_of(commits[0], commits[1], question), Clones(folder), "cpu", seconds=60, swapped=swapped)
     assert outcome.fate == fate, outcome
     assert outcome.at_fix
     assert bool(outcome.mended) is not swapped

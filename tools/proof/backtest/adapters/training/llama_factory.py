@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.proof.backtest.adapters.stand_ins import PAD, labels_of, labels_within, stand_in, tokenizer
+from packproof.proof.backtest.adapters.training.stand_ins import PAD, labels_of, labels_within, stand_in, tokenizer
 
 Documents = list[dict[str, list[int]]]
 _LONGEST = 1 << 20

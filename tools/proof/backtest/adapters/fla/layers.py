@@ -8,30 +8,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from packproof import Convention
-from packproof.models.subjects.pack import Pack, cumulative_lengths
-
 WIDTH = 64  # of a token
 _SIZES: dict[str, Any] = {"hidden_size": WIDTH, "num_heads": 2}
 
 
-def _offsets_and_mask(pack: Pack) -> dict[str, Any]:
-    return {
-        "cu_seqlens": cumulative_lengths(pack.lengths, torch.int64, pack.device),
-        "attention_mask": torch.ones(1, pack.tokens, dtype=torch.int64, device=pack.device),
-    }
+class WithMaskOfOnes(nn.Module):
+    """A layer that gets an attention mask of ones beside the offsets of a pack."""
 
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
 
-OFFSETS_AND_MASK = Convention(
-    "cu_seqlens_and_mask", "cu_seqlens int64 (s + 1,), and an attention_mask of ones", _offsets_and_mask
-)
+    def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """x and the result are (1, t, width)."""
+        mask = torch.ones(x.shape[:2], dtype=torch.int64, device=x.device)
+        y: Tensor = self.layer(x, attention_mask=mask, cu_seqlens=cu_seqlens)[0]
+        return y
 
 
 def gated_linear_attention() -> nn.Module:
     from fla.layers.gla import GatedLinearAttention  # noqa: PLC0415
 
-    layer: nn.Module = GatedLinearAttention(**_SIZES)
-    return layer
+    return WithMaskOfOnes(GatedLinearAttention(**_SIZES))
 
 
 def mesa_net() -> nn.Module:
@@ -44,8 +42,7 @@ def mesa_net() -> nn.Module:
 def kimi_delta_attention() -> nn.Module:
     from fla.layers.kda import KimiDeltaAttention  # noqa: PLC0415
 
-    layer: nn.Module = KimiDeltaAttention(**_SIZES, head_dim=32)
-    return layer
+    return WithMaskOfOnes(KimiDeltaAttention(**_SIZES, head_dim=32))
 
 
 class LeftPadded(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.proof.backtest.adapters.drawn_softmax import DrawnSoftmax
+from packproof.proof.backtest.adapters.fla_attention.drawn_softmax import DrawnSoftmax
 from packproof.properties.bounds import Roundings
 from packproof.properties.declarations import Promises, kernel
 from packproof.properties.ops import Op

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.packs import PackCollator, PackStream
-from packproof.proof.backtest.adapters.stand_ins import by_column, labels_of, stand_in, tokenizer
+from packproof.proof.backtest.adapters.training.stand_ins import by_column, labels_of, stand_in, tokenizer
 from packproof.properties.declarations import kernel
 from packproof.properties.ops import Op
 from packproof.refs import pack_in_order

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from packproof.proof.backtest.adapters.stand_ins import stand_in
+from packproof.proof.backtest.adapters.training.stand_ins import stand_in
 
 _END = 2  # the token that ends a document; a chat has it inside, too
 

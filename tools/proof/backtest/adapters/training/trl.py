@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from packproof.proof.backtest.adapters.stand_ins import PAD, stand_in
+from packproof.proof.backtest.adapters.training.stand_ins import PAD, stand_in
 
 
 class FlatRow:

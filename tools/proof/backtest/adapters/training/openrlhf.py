@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from packproof.proof.backtest.adapters.stand_ins import PAD
+from packproof.proof.backtest.adapters.training.stand_ins import PAD
 
 
 class NumberedMask:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.proof.backtest.adapters.stand_ins import stand_in
+from packproof.proof.backtest.adapters.training.stand_ins import stand_in
 from packproof.properties.declarations import kernel
 from packproof.properties.ops import Op
 
