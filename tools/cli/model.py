@@ -167,7 +167,10 @@ def models(
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     markdown: Annotated[str | None, typer.Option(help="write the board to this file")] = None,
     from_json: Annotated[
-        str | None, typer.Option("--from", help="make the board from a file of --json, and run nothing")
+        str | None,
+        typer.Option(
+            "--from", help="make the board from files of --json, and run nothing; a later one replaces models"
+        ),
     ] = None,
 ) -> int:
     """Try each convention on a small random model of each causal language model of the installed transformers.
@@ -196,7 +199,7 @@ def models(
             board_kind,
             make_board,
             outcome_line,
-            read_board,
+            read_boards,
             run_board,
         )
 
@@ -207,7 +210,7 @@ def models(
     require_known("device", device, DEVICES)
     kind = board_kind(multimodal=multimodal, package=package, device=device)
     if from_json:
-        board = kind.require_own(read_board(from_json))
+        board = kind.require_own(read_boards(from_json))
     else:
         available_models = kind.architectures()
         selected_models = [

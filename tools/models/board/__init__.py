@@ -8,7 +8,7 @@ from packproof.base.lazy import export
 if TYPE_CHECKING:
     from packproof.models.board.board import Built, run_board
     from packproof.models.board.kinds import PACKAGES, board_kind
-    from packproof.models.board.results import as_json, board_counts, make_board, outcome_line, read_board
+    from packproof.models.board.results import as_json, board_counts, make_board, outcome_line, read_boards
 
 __all__ = [
     "PACKAGES",
@@ -18,7 +18,7 @@ __all__ = [
     "board_kind",
     "make_board",
     "outcome_line",
-    "read_board",
+    "read_boards",
     "run_board",
 ]
 
@@ -27,6 +27,6 @@ export(
     {
         "packproof.models.board.board": ("Built", "run_board"),
         "packproof.models.board.kinds": ("PACKAGES", "board_kind"),
-        "packproof.models.board.results": ("as_json", "board_counts", "make_board", "outcome_line", "read_board"),
+        "packproof.models.board.results": ("as_json", "board_counts", "make_board", "outcome_line", "read_boards"),
     },
 )

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
+from packproof.base.errors import UsageError
 from packproof.base.records import read_record, to_json
 from packproof.base.wording import plural
 from packproof.models.board.board import CONVENTION_NAMES, BoardEntry, Built, Outcome
 
+_OF_A_RUN = ("transformers", "torch", "package", "device", "seed")  # equal in all runs of one board
 SIGNS = {"isolates": "✓", "leaks": "✗", "crashes": "†", "refuses": "R", "differs": "≠", "not judged": "?"}
 
 
@@ -69,6 +71,30 @@ def as_json(board: ModelBoard) -> str:
 def read_board(path: str) -> ModelBoard:
     """Read a board from a JSON file. Raises UsageError where the file holds none."""
     return read_record(ModelBoard, path, f"--from: {path}", "`packproof models --json`", named=True)
+
+
+def read_boards(paths: str) -> ModelBoard:
+    """One board of several runs, whose files are separated by commas; a later one replaces models.
+
+    Raises UsageError where a file holds no board, or one of other versions, of another device or seed.
+    """
+    boards = [read_board(path) for path in paths.split(",")]
+    first, models, outcomes = boards[0], dict[str, Built](), dict[str, list[Outcome]]()
+    for path, board in zip(paths.split(","), boards, strict=True):
+        if differing := [n for n in _OF_A_RUN if getattr(board, n) != getattr(first, n)]:
+            values = ", ".join(f"{n} {getattr(board, n)}, not {getattr(first, n)}" for n in differing)
+            raise UsageError(f"--from: {path} has {values}; runs of one board have the same")
+        for model in board.models:
+            models[model.name] = model
+            outcomes[model.name] = [outcome for outcome in board.outcomes if outcome.name == model.name]
+    names = sorted(models)
+    return replace(
+        first,
+        date=max(board.date for board in boards),
+        seconds=round(sum(board.seconds for board in boards), 1),
+        models=tuple(models[name] for name in names),
+        outcomes=tuple(outcome for name in names for outcome in outcomes[name]),
+    )
 
 
 def outcome_line(outcome: Outcome) -> str:

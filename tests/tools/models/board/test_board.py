@@ -1,6 +1,7 @@
 """The board of models: small configs by the names of fields, flash attention's stand-in, JSON and the page."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,26 @@ def test_a_board_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "board.json").write_text("{}")
     with pytest.raises(UsageError, match=r"damaged, the record is \{\}, expected .* `packproof models --json` wrote"):
         results.read_board(str(tmp_path / "board.json"))
+
+
+def test_boards_of_several_runs_are_one_and_a_later_one_replaces_models(tmp_path: Path) -> None:
+    again = replace(
+        BOARD,
+        seconds=2.0,
+        models=(Built("xlm", "XLM", ("a",)),),
+        outcomes=(Outcome("xlm", "hf_cache", flash=False, word="isolates"),),
+    )
+    files = []
+    for number, board in enumerate((BOARD, again, replace(again, device="cuda"))):
+        files.append(str(tmp_path / f"{number}.json"))
+        Path(files[-1]).write_text(results.as_json(board))
+    board = results.read_boards(",".join(files[:2]))
+    assert {model.name for model in board.models} == {model.name for model in BOARD.models}
+    assert [o.word for o in board.outcomes if o.name == "xlm"] == ["isolates"]
+    assert board.seconds == BOARD.seconds + 2.0
+    assert results.read_boards(files[0]) == BOARD
+    with pytest.raises(UsageError, match=r"2\.json has device cuda, not cpu; runs of one board have the same"):
+        results.read_boards(",".join(files))
 
 
 def test_the_page_says_what_to_pass_and_what_was_not_built() -> None:

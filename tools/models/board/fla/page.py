@@ -10,8 +10,9 @@ from packproof.models.laws.losses import EVERY
 _ABOUT = """\
 `packproof models --package fla` over the causal language models of flash-linear-attention {package} (transformers
 {transformers}, torch {torch}, {device}, {date}, seed {seed}). {built} of {all} classes could be built small, with two
-layers, or one of each kind, and random weights. Made from `data/fla_models.json`, which has what moved and why a call
-was refused, by `packproof models --package fla --from data/fla_models.json --markdown docs/fla_board.md`.
+layers, or one of each kind, and random weights; one that is not below was not run. Made from `data/fla_models.json`,
+which has what moved and why a call was refused, by
+`packproof models --package fla --from data/fla_models.json --markdown docs/fla_board.md`.
 
 Boundaries arrive as `cu_seqlens`, and a pack is one row, in training: its kernels are those of chunks, whatever the
 length. Tuned kernels have drawn configurations, so that a run repeats. Where flash-attn is not installed, plain PyTorch
@@ -51,8 +52,8 @@ def _page(board: ModelBoard) -> Iterator[str]:
     )
     seen = {model.name: (_text(board, model.name, ""), _text(board, model.name, names[1])) for model in built}
     yield from models_table(["logits", f"`{EVERY}`"], {name: texts for name, texts in seen.items() if any(texts)})
-    yield from ("", "## Not built", "")
-    yield from (f"- {model.name}: {model.reason[:110]}" for model in board.models if model.reason)
+    not_built = [f"- {model.name}: {model.reason[:110]}" for model in board.models if model.reason]
+    yield from ("", "## Not built", "", *not_built) if not_built else ()
 
 
 def _signs(board: ModelBoard, name: str, labels: list[str]) -> tuple[str, ...]:
