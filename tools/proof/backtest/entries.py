@@ -85,6 +85,8 @@ class CheckCall:
     """Further options of the command."""
     packages: tuple[str, ...] = ()
     """What has to be installed instead of the checkout's packages, such as an older release; () for those."""
+    added: str = ""
+    """What packproof got after the entry had been read and is needed to detect it, "" if it had all before."""
     later: str = ""
     """Why it cannot be asked yet; the check is not run then."""
 
@@ -106,6 +108,8 @@ class Checkout:
     """What has to be installed beside torch. It is named where a commit cannot be imported."""
     questions: Mapping[str, CheckCall] = field(default_factory=dict)
     """By the id of the entry."""
+    readings: Mapping[str, str] = field(default_factory=dict)
+    """By the id of the entry: why it is missed, or what still fails at its fix."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The backtest as text: a line for each entry, a summary, and a page with the misses first."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from packproof.base.environment import environment
 from packproof.proof.backtest.commit_check import FailedCell
@@ -63,12 +63,14 @@ def summary(
     return "\n".join(lines)
 
 
-def _counted(cases: Iterable[Candidate], outcomes: Mapping[str, FixOutcome]) -> str:
+def _counted(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> str:
     having = [outcomes[case.entry.id] for case in cases if case.entry.id in outcomes]
     number = counts(having)
     ran = len(having) - number["not run"]
     parts = ", ".join(f"{n} {fate}" for fate, n in number.items() if n and fate != "detected")
-    return f"{number['detected']} of {ran} detected" + (f"; {parts}" if parts else "")
+    n_added = sum(_fate(case, outcomes) == "detected" and bool(case.question and case.question.added) for case in cases)
+    added = f" ({n_added} by what was added after they had been read)" if n_added else ""
+    return f"{number['detected']} of {ran} detected{added}" + (f"; {parts}" if parts else "")
 
 
 def as_markdown(
@@ -136,7 +138,11 @@ def _row(case: Candidate, outcome: FixOutcome | None) -> str:
     report = (
         case.entry.report and f"[{case.entry.report}](https://github.com/{case.entry.report.replace('#', '/issues/')})"
     )
-    verdict = _verdict_text(outcome) if outcome else ""
+    reading = case.checkout.readings.get(case.entry.id, "") if case.checkout else ""
+    added = (
+        f"needs what was added after reading it: {case.question.added}" if case.question and case.question.added else ""
+    )
+    verdict = ". ".join(filter(None, [_verdict_text(outcome) if outcome else "", added, reading]))
     return f"| {_commit(case)} | {report} | {_cell(case.entry.fault)} | {_cell(verdict)} |"
 
 
