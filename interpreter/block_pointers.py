@@ -1,7 +1,8 @@
 """Loads through block pointers: past a checked boundary they give zeros where no padding is named.
 
-Triton leaves the value open. Its tutorial on block pointers multiplies such blocks without a mask, as most kernels with
-block pointers do, and compiled loads give zeros. Lanes that a `mask=` leaves out stay undefined (`sanitizer`).
+Triton leaves the value open, and most kernels with block pointers multiply such blocks without a mask. Compiled loads
+give zeros: in the PTX of triton 3.7.1 a register is zeroed before the load that a predicate may skip. Lanes that a
+`mask=` leaves out stay undefined (`sanitizer`).
 """
 
 from collections.abc import Callable
