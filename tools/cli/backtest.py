@@ -31,6 +31,10 @@ def backtest(
         bool, typer.Option(help="commits that mend nothing, instead of the fixes: nothing may differ")
     ] = False,
     swapped: Annotated[bool, typer.Option(help="exchange parent and fix: nothing may be detected then")] = False,
+    thin: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="write clones with the files of these entries alone, and run nothing"),
+    ] = None,
     list_entries: Annotated[bool, typer.Option("--list", help="list the entries, and run nothing")] = False,
 ) -> int:
     """Check the kernels of public projects at the commit before a fix and at the fix.
@@ -43,6 +47,7 @@ def backtest(
     packproof backtest fla-b67113b4 --clones ~/clones --device cuda
     packproof backtest --clones ~/clones --shard 2/8 --results part2.jsonl
     packproof backtest --refactorings --clones ~/clones --device cpu
+    packproof backtest --device cuda --clones ~/clones --thin build/clones
     packproof backtest --merge part1.jsonl --merge part2.jsonl --page docs/backtest.md
     """
     from packproof.base.errors import UsageError  # noqa: PLC0415
@@ -55,6 +60,13 @@ def backtest(
         for case in chosen:
             about = case.entry.reason or f"{case.entry.symbol or case.entry.path}: {case.entry.fault}"
             typer.echo(f"{case.entry.id:<28} {about}")
+        return SUCCESS
+    if thin is not None:
+        if clones is None:
+            raise UsageError("--clones is missing: the folder with a clone of each project")
+        needed = [c for c in chosen if device in (None, c.question and c.question.device)]
+        for clone in runs.write_thin_clones(needed, runs.Clones(Path(clones)), Path(thin)):
+            typer.echo(f"{clone.project:<40} {clone.commits:3} commits  {clone.size / 1e6:.1f} MB")
         return SUCCESS
     file, page_file = (
         Path(writable_path(path, option)) if path else None

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from packproof.proof.backtest.page import as_markdown, line, summary
     from packproof.proof.backtest.refactorings import refactorings, selected_refactorings
     from packproof.proof.backtest.run import append_outcome, merged, read_outcomes, run_cases
+    from packproof.proof.backtest.thin_clones import write_thin_clones
 
 __all__ = [
     "Clones",
@@ -25,6 +26,7 @@ __all__ = [
     "selected",
     "selected_refactorings",
     "summary",
+    "write_thin_clones",
 ]
 
 export(
@@ -35,5 +37,6 @@ export(
         "packproof.proof.backtest.page": ("as_markdown", "line", "summary"),
         "packproof.proof.backtest.refactorings": ("refactorings", "selected_refactorings"),
         "packproof.proof.backtest.run": ("append_outcome", "merged", "read_outcomes", "run_cases"),
+        "packproof.proof.backtest.thin_clones": ("write_thin_clones",),
     },
 )

@@ -39,7 +39,7 @@ def export(git_directory: Path, commit: str, checkout: Checkout, folder: Path) -
     Raises UsageError where the clone has no such commit.
     """
     paths = [path for path in checkout.folders if _exists(git_directory, commit, path)]
-    done = _git(git_directory, "archive", "--format=tar", commit, "--", *paths)
+    done = git(git_directory, "archive", "--format=tar", commit, "--", *paths)
     if done.returncode:
         raise UsageError(f"{git_directory}: commit {commit[:12]}: {done.stderr.decode(errors='replace').strip()}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
@@ -56,10 +56,13 @@ def export(git_directory: Path, commit: str, checkout: Checkout, folder: Path) -
 
 
 def _exists(git_directory: Path, commit: str, path: str) -> bool:
-    return _git(git_directory, "cat-file", "-e", f"{commit}:{path}").returncode == 0
+    return git(git_directory, "cat-file", "-e", f"{commit}:{path}").returncode == 0
 
 
-def _git(git_directory: Path, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
+def git(
+    git_directory: Path, *arguments: str, standard_input: bytes | None = None
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run git on a clone, whatever the user's settings are."""
     environment = {"PATH": os.environ.get("PATH", ""), "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
     command = ["git", "-c", "safe.directory=*", f"--git-dir={git_directory}", *arguments]
-    return subprocess.run(command, capture_output=True, check=False, env=environment)
+    return subprocess.run(command, capture_output=True, check=False, env=environment, input=standard_input)
