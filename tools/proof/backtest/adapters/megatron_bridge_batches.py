@@ -124,10 +124,14 @@ def _item(documents: Documents) -> dict[str, Any]:
     targets = [
         is_target
         for document in documents
-        for is_target in (*[label != IGNORED for label in labels_of(document)][1:], False, False)
+        for is_target in [*(label != IGNORED for label in labels_of(document)[1:]), False, False][-_rows(document) :]
     ]
-    boundaries = [0, *accumulate(len(document["input_ids"]) + 1 for document in documents)]
+    boundaries = [0, *accumulate(map(_rows, documents))]
     return {"input_ids": ids, "seq_boundaries": boundaries, "loss_mask": targets}
+
+
+def _rows(document: dict[str, list[int]]) -> int:
+    return len(document["input_ids"]) + 1
 
 
 class NumbersForStates:
