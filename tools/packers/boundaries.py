@@ -48,9 +48,7 @@ def _offsets(collation: Collation, name: str) -> Iterator[str]:
 
 def _slots(collation: Collation, name: str) -> Iterator[str]:
     """The offsets of rows with their padding, beside those of tokens: one for each, with room for its tokens."""
-    offsets, padded = (
-        torch.as_tensor(collation.batch[key]).flatten().tolist() for key in (name, f"{name}_padded")
-    )
+    offsets, padded = (torch.as_tensor(collation.batch[key]).flatten().tolist() for key in (name, f"{name}_padded"))
     if len(padded) != len(offsets):
         yield f"{name}_padded has {plural(len(padded), 'offset')}, {name} {len(offsets)}: kernels read them in pairs"
         return

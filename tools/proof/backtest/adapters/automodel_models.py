@@ -168,4 +168,6 @@ def _pairs_and_padding(pack: Pack) -> dict[str, Any]:
 
 
 PAIRS = Convention("attention_mask", "a boolean mask of pairs of tokens, (1, 1, t, t)", _pairs)
-PAIRS_AND_PADDING = Convention("both_masks", "a boolean mask of pairs of tokens, and one of padding", _pairs_and_padding)
+PAIRS_AND_PADDING = Convention(
+    "both_masks", "a boolean mask of pairs of tokens, and one of padding", _pairs_and_padding
+)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -26,7 +27,7 @@ class OfflinePacks:
         self._module: Any = import_module("megatron.bridge.data.datasets.packed_sequence")
 
     def __call__(self, lengths: Sequence[int], capacity: int) -> list[list[tuple[int, int, int]]]:
-        np.random.seed(0)  # noqa: NPY002 - the seed of the state that the packer draws from
+        np.random.seed(0)
         with mock.patch.object(self._module, "create_sft_dataset", lambda **options: _DataSet(lengths, **options)):
             rows = self._module.tokenize_dataset("", None, capacity, 0, pad_seq_to_mult=self.multiple)
         sequences, histogram = self._module.create_hist(rows, capacity)
@@ -58,7 +59,7 @@ class _DataSet:
 def _split(pack: dict[str, Any]) -> list[list[int]]:
     """The sequences of a pack, each without the last token, which is a label alone."""
     starts = [*pack["seq_start_id"], len(pack["input_ids"])]
-    return [pack["input_ids"][start : stop - 1] for start, stop in zip(starts, starts[1:], strict=False)]
+    return [pack["input_ids"][start : stop - 1] for start, stop in pairwise(starts)]
 
 
 def _piece(ids: Sequence[int]) -> tuple[int, int, int]:

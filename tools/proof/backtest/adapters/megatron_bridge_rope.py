@@ -43,8 +43,10 @@ def qwen3_vl(x: Tensor, frequencies: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     from transformers import Qwen3VLMoeTextConfig  # noqa: PLC0415
 
     r = len(frequencies)
-    embedding = rope.Qwen3VLMoETextRotaryEmbedding(Qwen3VLMoeTextConfig(head_dim=2 * r)).to(x.dtype)
+    sections = [r - 2 * (r // 3), r // 3, r // 3]
+    config = Qwen3VLMoeTextConfig(head_dim=2 * r, rope_scaling={"rope_type": "default", "mrope_section": sections})
+    embedding = rope.Qwen3VLMoETextRotaryEmbedding(config).to(x.dtype)
     embedding.inv_freq = frequencies
     positions = refs.position_ids_from_cu_seqlens(cu_seqlens, len(x)).long()
-    angles = embedding(positions.expand(3, 1, -1), [r - 2 * (r // 3), r // 3, r // 3])[:, 0, 0, :r]
+    angles = embedding(positions.expand(3, 1, -1), sections)[:, 0, 0, :r]
     return _rotated(x.float(), angles).to(x.dtype)
