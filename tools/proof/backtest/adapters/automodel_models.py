@@ -44,6 +44,7 @@ class _TokensAlongOneAxis(nn.Module):
         self.model = _with_weights(model.float())
 
     def forward(self, input_ids: Tensor, position_ids: Tensor | None = None, **packed: Any) -> Tensor:
+        y: Tensor
         if not packed:
             y = self.model(input_ids, position_ids=position_ids)
         else:

@@ -23,7 +23,7 @@ def rope(
     offsets: Tensor | None = None,
     *,
     cu_seqlens: Tensor,
-    interleaved: bool = False,
+    interleaved: bool = False,  # noqa: ARG001
 ) -> Tensor:
     """With these tables in place of those that the embedding would make. Shorter ones get rows that no token reads."""
     module: Any = import_module("nemo_automodel.components.models.llama.rope_utils")

@@ -29,9 +29,10 @@ def qwen3_5() -> nn.Module:
         linear_value_head_dim=16,
         linear_conv_kernel_dim=4,
     )
-    layer: nn.Module = module.CPAwareGatedDeltaNet(config, 0)
+    layer: Any = module.CPAwareGatedDeltaNet(config, 0)
     layer.causal_conv1d_fn = _convolve
     layer.chunk_gated_delta_rule = partial(_delta_rule, modeling_qwen3_5_moe.torch_chunk_gated_delta_rule)
+    assert isinstance(layer, nn.Module)
     return layer
 
 

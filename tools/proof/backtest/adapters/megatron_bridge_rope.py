@@ -39,7 +39,7 @@ ROTATION = Op(
 def qwen3_vl(x: Tensor, frequencies: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """With these frequencies in place of those of a configuration, and each position on all three axes."""
     without_megatron()
-    from megatron.bridge.models.qwen_vl.modelling_qwen3_vl import rope  # type: ignore[import-not-found]  # noqa: PLC0415
+    from megatron.bridge.models.qwen_vl.modelling_qwen3_vl import rope  # noqa: PLC0415
     from transformers import Qwen3VLMoeTextConfig  # noqa: PLC0415
 
     r = len(frequencies)
