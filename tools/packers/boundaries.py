@@ -1,9 +1,11 @@
 """Where the documents of a row begin: offsets, numbers of documents, positions and a numbered mask agree with them."""
 
 from collections.abc import Iterator, Sequence
+from operator import sub
 
 import torch
 
+from packproof.base.wording import plural
 from packproof.packers.collations import LONGEST, NUMBERS, OFFSETS, Collation, excerpt
 
 
@@ -12,6 +14,7 @@ def boundaries(collation: Collation) -> Iterator[str]:
     mask = numbered_mask(collation)
     judges = [
         *(_offsets(collation, name) for name in OFFSETS if collation.has(name)),
+        *(_slots(collation, name) for name in OFFSETS if collation.has(name) and collation.has(f"{name}_padded")),
         *(_numbers(collation, name, collation.row(name) or []) for name in NUMBERS if collation.has(name)),
         *(_positions(collation, axis) for axis in range(len(collation.positions()))),
         *([_numbers(collation, "attention_mask", mask)] if mask else []),
@@ -41,6 +44,18 @@ def _offsets(collation: Collation, name: str) -> Iterator[str]:
         yield f"{name} is {excerpt(values)}; expected {excerpt(expected)}"
     elif total < collation.rows and distinct[-1] == collation.rows and len(values) == len(distinct) == len(expected):
         yield f"{name} ends at {collation.rows}, with the padding in the last document, which ends at {total}"
+
+
+def _slots(collation: Collation, name: str) -> Iterator[str]:
+    """The offsets of rows with their padding, beside those of tokens: one for each, with room for its tokens."""
+    offsets, padded = (torch.as_tensor(collation.batch[key]).flatten().tolist() for key in (name, f"{name}_padded"))
+    if len(padded) != len(offsets):
+        yield f"{name}_padded has {plural(len(padded), 'offset')}, {name} {len(offsets)}: kernels read them in pairs"
+        return
+    for j, (tokens, rows) in enumerate(zip(map(sub, offsets[1:], offsets), map(sub, padded[1:], padded), strict=True)):
+        if rows < tokens:
+            yield f"{name}_padded has {plural(rows, 'row')} for sequence {j}, which has {plural(tokens, 'token')}"
+            return
 
 
 def _numbers(collation: Collation, name: str, numbers: Sequence[int]) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """The check of a packer, a collator, a sampler or a stream, at golden and drawn documents; failures are shrunk."""
 
 import random
+import re
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -36,6 +38,7 @@ from packproof.properties.cases import shorten
 
 _NO_REFUSALS = (NameError, AttributeError, ZeroDivisionError, RecursionError)
 """Errors that no check of arguments raises: the function has a bug."""
+_REFUSING = re.compile(r"\b(raise|assert)\b")
 
 
 @checked_call
@@ -92,6 +95,17 @@ def check_packs(
     if not {verdict.status for verdict in end.verdicts} <= {"passed", "skipped"}:
         raise CheckFailed("\n\n".join(_reasons(end.verdicts)), end.verdicts)
     return end.verdicts
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether a statement raised it, in the function or in a library's Python: no operation failed.
+
+    A list without its element or rows of unequal lengths raise an error where no argument was checked.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    return not isinstance(error, _NO_REFUSALS) and (
+        isinstance(error, AssertionError) or not frames[-1].line or bool(_REFUSING.search(frames[-1].line))
+    )
 
 
 def _reasons(verdicts: Sequence[Verdict]) -> Iterator[str]:
@@ -180,7 +194,7 @@ class _LawCheck:
         except NotApplicable:
             raise
         except Exception as error:
-            if documents.are_ordinary and isinstance(error, _NO_REFUSALS):
+            if documents.are_ordinary and not _is_refusal(error):
                 return (f"it crashed: {one_line_reason(error)}",)
             self._refused += 1
             if documents.are_ordinary or not self._refusals:

@@ -168,6 +168,30 @@ def one_token_positions(documents: Documents) -> Batch:
     return batch | {"cu_seqlens": torch.tensor([*starts, len(positions)])}
 
 
+def _with_slots(documents: Documents, multiple: int) -> Batch:
+    """Offsets of Transformer Engine: of tokens, and of the rows that sequences have with their padding."""
+    batch = collate(documents)
+    offsets = batch["cu_seqlens"]
+    end = -(-int(offsets[-1]) // multiple) * multiple
+    padded = torch.cat([offsets[:-1], torch.tensor([end])]) if len(offsets) > 1 else offsets
+    return {"input_ids": batch["input_ids"], "cu_seqlens_q": offsets, "cu_seqlens_q_padded": padded}
+
+
+def slots(documents: Documents) -> Batch:
+    return _with_slots(documents, 4)
+
+
+def fixed_number_of_slots(documents: Documents) -> Batch:
+    batch = slots(documents)
+    padded = batch["cu_seqlens_q_padded"]
+    return {**batch, "cu_seqlens_q_padded": torch.cat([padded, padded[-1].expand(1024 - len(padded))])}
+
+
+def slots_without_room(documents: Documents) -> Batch:
+    batch = slots(documents)
+    return {**batch, "cu_seqlens_q_padded": torch.cat([batch["cu_seqlens_q"][:-1], batch["cu_seqlens_q"][-2:-1]])}
+
+
 def shifted_across(documents: Documents) -> Batch:
     batch = collate(documents)
     return batch | {"shift_labels": batch["input_ids"].roll(-1)}

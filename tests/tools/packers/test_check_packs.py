@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import packproof
 from packproof.cli.main import run
@@ -29,6 +30,8 @@ FAULTS = {
     "offsets_without_the_last": ("boundaries", [1], "cu_seqlens is [0]; expected [0, 1]"),
     "numbers_of_full_rows": ("boundaries", [1], "seq_idx is 0 in rows 0 and 1, where padding begins"),
     "one_token_positions": ("boundaries", [1, 1], "cu_seqlens is [0, 2]; expected [0, 1, 2]"),
+    "fixed_number_of_slots": ("boundaries", [1], "cu_seqlens_q_padded has 1024 offsets, cu_seqlens_q 2: kernels read"),
+    "slots_without_room": ("boundaries", [1], "cu_seqlens_q_padded has 0 rows for sequence 0, which has 1 token"),
     "shifted_across": ("crossing", [1], "shift_labels is token 0 of document 0 in row 0; expected -100"),
     "short_longest": ("boundaries", [1, 2], "max_seqlen is 1; expected 2, the longest document"),
     "zeros_in_padding": ("padding", [1], "position_ids is 0 in rows 1 and 2, which are padding"),
@@ -60,6 +63,7 @@ CORRECT = (
     "counted_padding",
     "numbered_mask",
     "three_axes",
+    "slots",
     "split_rows",
     "restarting_rows",
 )
@@ -150,6 +154,14 @@ def test_a_crash_at_ordinary_documents_is_no_refusal() -> None:
 
     with pytest.raises(packproof.CheckFailed, match="it crashed: NameError: name 'missing_name' is not defined"):
         packproof.check_packs(forgets_its_import, profile="quick", properties=["complete"])
+
+
+def test_a_failed_operation_is_no_refusal() -> None:
+    def in_a_tensor_of_rows(documents: list[dict[str, list[int]]]) -> object:
+        return {"input_ids": torch.tensor([document["input_ids"] for document in documents]).view(1, -1)}
+
+    with pytest.raises(packproof.CheckFailed, match="it crashed: ValueError: expected sequence of length"):
+        packproof.check_packs(in_a_tensor_of_rows, profile="quick", properties=["complete"])
 
 
 def test_the_command_prints_the_smallest_documents_and_the_line_that_runs_them_again(
