@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from packproof.models.request import module_request
     from packproof.models.subjects.conventions import CONVENTIONS, Convention, find_convention
     from packproof.models.subjects.fast_kernels import hide_packages
+    from packproof.models.subjects.pack import Pack
     from packproof.models.target import load_module
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "ConventionOutcome",
     "Key",
     "OutcomeTable",
+    "Pack",
     "Word",
     "check_module",
     "find_convention",
@@ -50,6 +52,7 @@ export(
     {
         "packproof.models.check": ("check_module", "run_module_check"),
         "packproof.models.subjects.conventions": ("CONVENTIONS", "Convention", "find_convention"),
+        "packproof.models.subjects.pack": ("Pack",),
         "packproof.models.subjects.fast_kernels": ("hide_packages",),
         "packproof.models.guard": ("guard",),
         "packproof.models.outcomes": (

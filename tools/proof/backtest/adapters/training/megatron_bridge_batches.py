@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.proof.backtest.adapters.stand_ins import IGNORED, PAD, labels_of, stand_in
+from packproof.proof.backtest.adapters.training.stand_ins import IGNORED, PAD, labels_of, stand_in
 
 Documents = list[dict[str, list[int]]]
 _ROWS = 1024

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from packproof import refs
-from packproof.proof.backtest.adapters.stand_ins import IGNORED, PAD, labels_within
+from packproof.proof.backtest.adapters.training.stand_ins import IGNORED, PAD, labels_within
 
 Documents = list[dict[str, list[int]]]
 _MULTIPLE = 8

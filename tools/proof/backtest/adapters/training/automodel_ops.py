@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from packproof import refs
-from packproof.adapters.peers.start_positions import with_nonnegative_starts
 from packproof.properties.declarations import kernel
 from packproof.properties.ops import Op
 
@@ -20,18 +19,18 @@ def rope(
     x: Tensor,
     cos: Tensor,
     sin: Tensor,
-    offsets: Tensor | None = None,
     *,
     cu_seqlens: Tensor,
     interleaved: bool = False,  # noqa: ARG001
 ) -> Tensor:
-    """With these tables in place of those that the embedding would make. Shorter ones get rows that no token reads."""
+    """With these tables in place of those that the embedding would make. Shorter ones get rows that no token reads.
+
+    Every sequence begins at position 0.
+    """
     module: Any = import_module("nemo_automodel.components.models.llama.rope_utils")
     if not len(x):
         return x.clone()
-    cos, sin, starts = with_nonnegative_starts(cos, sin, offsets, cu_seqlens)
-    numbers = refs.seq_idx_from_cu_seqlens(cu_seqlens, len(x)).long()
-    positions = refs.position_ids_from_cu_seqlens(cu_seqlens, len(x)).long() + starts.long()[numbers]
+    positions = refs.position_ids_from_cu_seqlens(cu_seqlens, len(x)).long()
     cos, sin = (functional.pad(table, (0, 0, 0, max(0, len(x) - len(table)))).repeat(1, 2) for table in (cos, sin))
     embedding = module.LlamaRotaryEmbedding(SimpleNamespace(head_dim=x.shape[-1], max_position_embeddings=len(cos)))
     embedding._cos_cache, embedding._sin_cache, embedding.max_seq_len_cached = cos, sin, len(cos)

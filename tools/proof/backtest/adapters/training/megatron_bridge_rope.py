@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.proof.backtest.adapters.megatron_bridge_batches import without_megatron
+from packproof.proof.backtest.adapters.training.megatron_bridge_batches import without_megatron
 from packproof.properties.declarations import kernel
 from packproof.properties.ops import Op
 

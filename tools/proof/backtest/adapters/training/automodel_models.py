@@ -7,8 +7,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from packproof import Convention
-from packproof.models.subjects.pack import Pack, cumulative_lengths
+from packproof.models import Convention, Pack
 
 _TOKENS = 97
 
@@ -94,7 +93,7 @@ def _lengths(pack: Pack) -> dict[str, Any]:
 
 
 def _offsets(pack: Pack) -> dict[str, Any]:
-    return {"position_ids": pack.position, "cu_seqlens": cumulative_lengths(pack.lengths, torch.int32, pack.device)}
+    return {"position_ids": pack.position, "cu_seqlens": pack.offsets.int()}
 
 
 LENGTHS = Convention("seq_lens", "the lengths of the documents of a row", _lengths)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from packproof import Convention, refs
-from packproof.models.subjects.pack import Pack
+from packproof import refs
+from packproof.models import Convention, Pack
 
 _WIDTH = 64
 

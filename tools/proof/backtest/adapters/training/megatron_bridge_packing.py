@@ -9,8 +9,8 @@ from unittest import mock
 
 import numpy as np
 
-from packproof.proof.backtest.adapters.megatron_bridge_batches import without_megatron
-from packproof.proof.backtest.adapters.stand_ins import PAD
+from packproof.proof.backtest.adapters.training.megatron_bridge_batches import without_megatron
+from packproof.proof.backtest.adapters.training.stand_ins import PAD
 
 _MULTIPLE = 4
 _MANY = 1 << 20
