@@ -1,6 +1,5 @@
 """The check of a module: per convention, whether documents are isolated and equal to the same documents alone."""
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -45,7 +44,6 @@ from packproof.models.subjects.subject import (
 _NOT_ISOLATED = "its documents are not isolated"
 _CRASHED_BEFORE = "the module crashed in the property before"
 _SKIPPED_AFTER_LEAK = ("padding", "loss")
-_UNEQUAL_SIZES = re.compile(r"must match the (size of tensor|existing size)|shapes cannot be multiplied")
 _LEAK = "leak"  # the cause of what fails in a setting whose documents are not isolated
 
 
@@ -213,19 +211,9 @@ def _check_setting(request: ModuleRequest, setting: ModuleSetting) -> Iterator[E
             yield CellFinished(verdict)
 
 
-def _mistake(refusal: ModuleRefused) -> str:
-    """What no refusal is raised by, a mistake in the module's code; "" for any other error."""
-    error = refusal.__cause__
-    if isinstance(error, NameError):
-        return "a variable that was never set is a mistake in its code, not a refusal"
-    if isinstance(error, RuntimeError) and _UNEQUAL_SIZES.search(str(error)):
-        return "it computed on with tensors whose sizes do not fit: it did not refuse the call"
-    return ""
-
-
 def _fault_of(refusal: ModuleRefused, lengths: Lengths) -> Failure:
-    """The failure of a module by a mistake in its code: no call is refused in this way."""
-    lines = (f"the module raised {refusal}", _mistake(refusal))
+    """The failure of a module that has read a variable before it was set: no call is refused in this way."""
+    lines = (f"the module raised {refusal}", "a variable that was never set is a mistake in its code, not a refusal")
     return Failure(lengths, "", lines, 1, 0, fault="raised", cause=str(refusal))
 
 
@@ -241,7 +229,7 @@ def _judge_cell(
     except (CannotRun, NoGradient, NoOutput) as error:
         judgement = Judgement(verdict_of(cell, refused_status, 0, str(error)))
     except ModuleRefused as refusal:
-        if request.explicit and _mistake(refusal):
+        if request.explicit and isinstance(refusal.__cause__, NameError):
             judgement = Judgement(verdict_of(cell, "failed", 1, failure=_fault_of(refusal, trial().layouts[0])))
         else:
             judgement = Judgement(verdict_of(cell, refused_status, 0, f"{REFUSED}{refusal}"))

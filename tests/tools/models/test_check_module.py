@@ -217,20 +217,6 @@ def test_a_refusal_is_not_a_leak() -> None:
     assert found.reason == "the module refused: forward takes no seq_idx"
 
 
-def test_sizes_that_do_not_fit_are_no_refusal() -> None:
-    class MaskOfPairs(Layer):
-        """Takes a mask of pairs of tokens for one of tokens."""
-
-        def forward(self, x: Tensor, cu_seqlens: Tensor | None = None, **kwargs: object) -> Tensor:
-            mask = torch.ones(x.shape[1] if cu_seqlens is None else x.shape[1] ** 2, 1)
-            return super().forward(x, cu_seqlens) * mask
-
-    found = verdicts(MaskOfPairs(), inputs=WIDTH)
-    assert {v.status for v in found.values()} == {"failed"}
-    assert found["isolation"].failure is not None
-    assert found["isolation"].failure.lines[1].startswith("it computed on with tensors whose sizes do not fit")
-
-
 def test_a_variable_that_was_never_set_is_no_refusal() -> None:
     class Padded(Layer):
         def forward(self, x: Tensor, cu_seqlens: Tensor | None = None, **kwargs: object) -> Tensor:
