@@ -96,13 +96,15 @@ def check_commit(asked: Asked, commit: str, replay_files: Path) -> CommitCheck:
         arguments = _arguments(asked.question, asked.device, asked.seconds, report)
         exit_code, output = asked.run(files, *arguments, margin=_MARGIN)
         failed, held = read_report(report)
+        here = f"{files.scratch}/"  # differs from run to run
+        failed = tuple(replace(cell, message=cell.message.replace(here, "")) for cell in failed)
         for cell in failed:
             if cell.replay:
                 shutil.copy(files.work / _REPLAY_FOLDER / cell.replay, replay_files)
     check = CommitCheck(commit, exit_code, round(time.monotonic() - start, 1), failed, len(held), "", held)
     if check.was_asked:
         return check
-    return replace(check, text=failed[0].message if failed else output[-_TAIL:])
+    return replace(check, text=failed[0].message if failed else output.replace(here, "")[-_TAIL:])
 
 
 def replay_cases(asked: Asked, commit: str, replay_files: Sequence[Path]) -> dict[str, int]:
