@@ -1,5 +1,6 @@
 """The backtest as text: a line for each entry, a summary, and a page with the misses first."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from packproof.base.environment import environment
@@ -64,10 +65,9 @@ def summary(
 
 
 def _counted(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> str:
-    having = [outcomes[case.entry.id] for case in cases if case.entry.id in outcomes]
-    number = counts(having)
-    ran = len(having) - number["not run"]
-    parts = ", ".join(f"{n} {fate}" for fate, n in number.items() if n and fate != "detected")
+    number = Counter(_fate(case, outcomes) for case in cases)
+    ran = len(cases) - number["not run"]
+    parts = ", ".join(f"{number[fate]} {fate}" for fate in _ORDER if number[fate] and fate != "detected")
     n_added = sum(_fate(case, outcomes) == "detected" and bool(case.question and case.question.added) for case in cases)
     added = f" ({n_added} by what was added after they had been read)" if n_added else ""
     return f"{number['detected']} of {ran} detected{added}" + (f"; {parts}" if parts else "")
@@ -85,7 +85,9 @@ def as_markdown(
         "at the fix it should be silent. The entries were selected by a [rule](../tools/proof/backtest/RULE.md) that "
         "was written before the run, and so was what is in scope.",
         "",
-        f"By `packproof backtest` with packproof {__version__}, torch {machine.torch}, triton {machine.triton}.",
+        f"By `packproof backtest` with packproof {__version__}, torch {machine.torch}, triton {machine.triton}. The "
+        "outcomes are in [backtest.jsonl](../data/backtest.jsonl), from which `packproof backtest --merge "
+        "data/backtest.jsonl --page docs/backtest.md` makes this page.",
         "",
         *summary(cases, outcomes, refactorings).splitlines(),
         "",
