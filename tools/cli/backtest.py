@@ -1,12 +1,15 @@
 """The command line of the backtest: `packproof backtest`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from packproof.cli.ending import SUCCESS
 from packproof.cli.usage import default_device
+
+if TYPE_CHECKING:
+    from packproof.proof.backtest import Clones
 
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="entries; default: all in scope")]
 
@@ -50,7 +53,6 @@ def backtest(
     packproof backtest --device cuda --clones ~/clones --thin build/clones
     packproof backtest --merge part1.jsonl --merge part2.jsonl --page docs/backtest.md
     """
-    from packproof.base.errors import UsageError  # noqa: PLC0415
     from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
     from packproof.proof import backtest as runs  # noqa: PLC0415
 
@@ -62,10 +64,8 @@ def backtest(
             typer.echo(f"{case.entry.id:<28} {about}")
         return SUCCESS
     if thin is not None:
-        if clones is None:
-            raise UsageError("--clones is missing: the folder with a clone of each project")
         needed = [c for c in chosen if device in (None, c.question and c.question.device)]
-        for clone in runs.write_thin_clones(needed, runs.Clones(Path(clones)), Path(thin)):
+        for clone in runs.write_thin_clones(needed, _required(clones), Path(thin)):
             typer.echo(f"{clone.project:<40} {clone.commits:3} commits  {clone.size / 1e6:.1f} MB")
         return SUCCESS
     file, page_file = (
@@ -74,10 +74,8 @@ def backtest(
     )
     outcomes = {**runs.merged(map(Path, merge or ())), **(runs.read_outcomes(file) if file else {})}
     remaining = [] if merge and not clones else [case for case in chosen if case.entry.id not in outcomes]
-    if remaining and clones is None:
-        raise UsageError("--clones is missing: the folder with a clone of each project")
     if remaining:
-        folder, selected_device = runs.Clones(Path(str(clones))), device or default_device()
+        folder, selected_device = _required(clones), device or default_device()
         for outcome in runs.run_cases(remaining, folder, selected_device, seconds=seconds, swapped=swapped):
             typer.echo(runs.line(outcome))
             outcomes[outcome.id] = outcome
@@ -88,3 +86,12 @@ def backtest(
     if page_file:
         replace_text(page_file, runs.as_markdown(*parts))
     return SUCCESS
+
+
+def _required(clones: str | None) -> "Clones":
+    from packproof.base.errors import UsageError  # noqa: PLC0415
+    from packproof.proof.backtest import Clones  # noqa: PLC0415
+
+    if clones is None:
+        raise UsageError("--clones is missing: the folder with a clone of each project")
+    return Clones(Path(clones))
