@@ -76,8 +76,8 @@ def outcome_of(verdicts: Sequence[Verdict]) -> ConventionOutcome:
 def _words_of_failure(verdict: Verdict) -> tuple[Word, str]:
     failure = verdict.failure
     assert failure is not None
-    if failure.fault == "crashed":
-        return "crashes", failure.lines[0]
+    if failure.fault:  # the call ended without a result: there is nothing that leaks or differs
+        return "crashes" if failure.fault == "crashed" else "refused", failure.lines[0]
     module = module_in(failure.lines).partition(" (")[0]
     place = f"at {module}" if module else failure.tensor
     if verdict.cell.property in ("packing", "modes"):

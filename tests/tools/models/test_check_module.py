@@ -11,6 +11,7 @@ from packproof.base.errors import ArgumentError, UsageError
 from packproof.harness.report.events import RunFinished, Verdict
 from packproof.harness.report.failed import CheckFailed
 from packproof.models.check import check_module, run_module_check
+from packproof.models.outcomes import outcome_of
 from packproof.models.request import module_request
 from packproof.models.subjects.conventions import CONVENTIONS, Convention
 from packproof.models.subjects.pack import Pack
@@ -228,6 +229,7 @@ def test_a_variable_that_was_never_set_is_no_refusal() -> None:
     assert {v.status for v in found.values()} == {"failed"}
     assert found["isolation"].failure is not None
     assert found["isolation"].failure.lines[0].startswith("the module raised UnboundLocalError: ")
+    assert outcome_of(list(found.values())).word == "refused"  # in the table of several that are named
     with pytest.raises(CheckFailed, match="no convention holds") as error:
         check_module(Padded(), inputs=WIDTH, profile="quick")
     words = {line.split()[0]: line.split()[1] for line in str(error.value).splitlines() if line.split()[1:]}

@@ -189,11 +189,10 @@ def judge_convention(
 def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
     """The word for the verdicts, the first module that leaks, and the reason."""
     isolation, packing = verdicts[0], verdicts[1] if verdicts[1:] else None
-    if crash := _crash(verdicts):
-        return "crashes", "", crash
-    if failure := isolation.failure:
-        word: Word = "refuses" if failure.fault else "leaks"
-        return word, "" if failure.fault else module_in(failure.lines), failure.lines[0]
+    if fault := _fault(verdicts):
+        return fault
+    if isolation.failure:
+        return "leaks", module_in(isolation.failure.lines), isolation.failure.lines[0]
     if isolation.status == "inconclusive" and isolation.reason.startswith(REFUSED):
         return "refuses", "", isolation.reason.removeprefix(REFUSED)
     if isolation.status != "passed":
@@ -204,16 +203,16 @@ def _summarize(verdicts: Sequence[Verdict]) -> tuple[Word, str, str]:
     return "isolates", "", "; ".join(filter(None, notes))
 
 
-def _crash(verdicts: Sequence[Verdict]) -> str:
-    """The text of a crash, "" if there was none."""
-    crashes = (v.failure.lines[0] for v in verdicts if v.failure and v.failure.fault == "crashed")
-    return next(crashes, "")
+def _fault(verdicts: Sequence[Verdict]) -> tuple[Word, str, str] | None:
+    """The word for a call that ended without a result, no module, and the reason; None if every call had one."""
+    failures = (v.failure for v in verdicts if v.failure and v.failure.fault)
+    return next((("crashes" if f.fault == "crashed" else "refuses", "", f.lines[0]) for f in failures), None)
 
 
 def _summarize_loss(verdict: Verdict) -> tuple[Word, str, str]:
     """The word for the verdict on a loss, no module, and the reason."""
-    if crash := _crash([verdict]):
-        return "crashes", "", crash
+    if fault := _fault([verdict]):
+        return fault
     if verdict.failure:
         return "leaks" if verdict.failure.tensor == CROSSING_LABEL else "differs", "", verdict.failure.lines[0]
     if verdict.status == "inconclusive" and verdict.reason.startswith(REFUSED):
