@@ -4,11 +4,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from packproof.base.errors import KernelFault, PackproofError, UsageError
+from packproof.base.errors import KernelFault, MissingWallError, PackproofError, UsageError
 from packproof.harness.process.child import Child, ProcessKilled
 from packproof.harness.process.patience import Patience
 from packproof.harness.process.wire import Frame, WireError, call_frame, decode_answer
-from packproof.harness.process.zygote_client import ZygoteClient, are_zygotes_isolated
+from packproof.harness.process.zygote_client import ZygoteClient
 from packproof.properties.calling import Call, MachineLimit, OutOfTime, Refusal, Result
 
 _IMPORT_SECONDS = 120.0
@@ -38,12 +38,14 @@ class KernelProcess:
     """The function's own description of itself (see `describe_kernel`), from an untrusted process."""
     misfit: str
     """Why it interprets no Triton kernel; "" if it does, or need not."""
+    walls: Mapping[str, bool]
+    """Whether each of the `WALLS` holds around it, as it tried before it imported the kernel."""
 
     def __init__(self, zygote: ZygoteClient, name: str, order: Mapping[str, Any]) -> None:
         self.zygote, self._name = zygote, name
         self._child = Child(zygote, order)
         self.has_ended, self.is_fresh = False, True
-        self.description, self.misfit = {}, ""
+        self.description, self.misfit, self.walls = {}, "", {}
         self._n_calls = 0
 
     def await_import(self, limit: float = _IMPORT_SECONDS) -> None:
@@ -66,14 +68,14 @@ class KernelProcess:
             raise
 
     def _read_hello(self, limit: float) -> None:
-        begun = self._child.receive(Patience(_IMPORT_SECONDS, 0), _IMPORT_SECONDS)
-        self._child.pid = 0 if are_zygotes_isolated() else begun.body["pid"]
+        self._child.receive(Patience(_IMPORT_SECONDS, 0), _IMPORT_SECONDS)
         hello = self._child.receive(Patience(limit, self._child.pid), limit)
         self.zygote.has_answered = True
         if hello.kind != "ready":
             raise _import_error(hello)
         self.description = dict(hello.body)
         self.misfit = str(self.description.pop("misfit", ""))
+        self.walls = {str(name): bool(holds) for name, holds in self.description.pop("walls", {}).items()}
 
     def ask(self, call: Call, limit: float, until: float) -> Result:
         """The result of a call. After an error it ends, unless it can answer further calls.
@@ -115,5 +117,9 @@ class KernelProcess:
 
 
 def _import_error(hello: Frame) -> PackproofError:
-    kinds: dict[str, type[PackproofError]] = {"crowded": MachineLimit, "displaced": DisplacedError}
+    kinds: dict[str, type[PackproofError]] = {
+        "crowded": MachineLimit,
+        "displaced": DisplacedError,
+        "unwalled": MissingWallError,
+    }
     return kinds.get(hello.kind, UsageError)(str(hello.body.get("text", "the target cannot be imported")))

@@ -11,12 +11,13 @@ import tempfile
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from packproof.base.errors import UsageError
 from packproof.harness.process.execution.fork import print_error, start_fork
 from packproof.harness.process.start.environment import ENVIRONMENT, missing_resource
 from packproof.harness.process.start.imports import fast_imports
+from packproof.harness.process.walls.isolation import Isolation
 
 _FIXED_VARIABLES = {
     *ENVIRONMENT,
@@ -26,7 +27,7 @@ _FIXED_VARIABLES = {
 _SPAWN_PROGRAM = f"from {__name__} import become_zygote; become_zygote()"
 _MAX_SHOWN = 2000
 
-_isolation_command: tuple[str, ...] = ()  # isolates the command of each zygote started by this process
+_isolation: Isolation = "usual"  # of the zygotes that this process starts
 
 _private_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -71,7 +72,8 @@ class ZygoteClient:
     def start_serving(self, *, interpreted: bool, preload_compiler: bool) -> None:
         """Tell a zygote forked by `fork_early_zygote` to start serving."""
         with suppress(ConnectionError):
-            self._control.send(bytes([interpreted, preload_compiler]))
+            order = {"interpreted": interpreted, "preload_compiler": preload_compiler, "isolation": _isolation}
+            self._control.send(json.dumps(order).encode())
 
     def _environment_changes(self) -> dict[str, str | None]:
         """Changes of the environment since the zygote was started; None for a removed name."""
@@ -120,15 +122,15 @@ def discard(client: ZygoteClient) -> None:
         del _shared_zygotes[key]
 
 
-def isolate_zygotes(command: tuple[str, ...]) -> None:
-    """Start the zygotes of this process and of its forks from now on through an isolating command."""
-    global _isolation_command  # noqa: PLW0603
-    _isolation_command = command
+def set_isolation(isolation: Isolation) -> None:
+    """Set the walls around the zygotes that this process and its forks start from now on."""
+    global _isolation  # noqa: PLW0603
+    _isolation = isolation
 
 
-def are_zygotes_isolated() -> bool:
-    """Whether zygotes run in their own process namespace, with ids that mean nothing here."""
-    return bool(_isolation_command)
+def current_isolation() -> Isolation:
+    """The walls around the zygotes that this process starts."""
+    return _isolation
 
 
 def spawn_zygote(interpreted: bool) -> ZygoteClient:
@@ -140,7 +142,7 @@ def spawn_zygote(interpreted: bool) -> ZygoteClient:
     private_directory = "" if working_directory() else tempfile.mkdtemp(prefix="packproof-")  # torch's import needs one
     with child_end:
         process = subprocess.Popen(
-            [*_isolation_command, sys.executable, "-P", "-c", _SPAWN_PROGRAM, str(child_end.fileno())],
+            [sys.executable, "-P", "-c", _SPAWN_PROGRAM, str(child_end.fileno()), _isolation],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -159,12 +161,12 @@ def spawn_zygote(interpreted: bool) -> ZygoteClient:
 
 
 def become_zygote() -> None:
-    """Be a zygote. The only argument of this process is the descriptor of the control socket."""
+    """Be a zygote. The arguments of this process are the descriptor of the control socket, and the isolation."""
     try:
         with fast_imports():
             from packproof.harness.process.zygote import serve  # noqa: PLC0415
 
-        serve(socket.socket(fileno=int(sys.argv[1])))
+        serve(socket.socket(fileno=int(sys.argv[1])), isolation=cast("Isolation", sys.argv[2]))
     except Exception as error:
         print_error(error)
 
@@ -179,7 +181,7 @@ def fork_zygote(function: Callable[..., Any]) -> ZygoteClient:
     """A zygote forked from this very process, for a function no other process could import."""
     from packproof.harness.process.zygote import serve  # noqa: PLC0415  (imports torch, not needed before)
 
-    return fork_client(lambda control: serve(control, function))
+    return fork_client(lambda control: serve(control, function, isolation=_isolation))
 
 
 def fork_client(become: Callable[[socket.socket], None]) -> ZygoteClient:
