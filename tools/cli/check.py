@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from packproof.base.errors import UsageError
 from packproof.base.stopwatch import add_seconds
 from packproof.cli.ending import (
     FAILED,

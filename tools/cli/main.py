@@ -70,10 +70,8 @@ def _errors_as_exit_codes(command: Callable[[], Any], arguments: Sequence[str] =
         return int(command() or 0)
     except BrokenInstallation as error:
         return say(f"packproof itself failed: {error}", INTERNAL_ERROR)
-    except MissingWallError as error:
-        return say(str(error), INTERNAL_ERROR)
     except PackproofError as error:
-        return say(str(error), WRONG_CALL)
+        return say(str(error), INTERNAL_ERROR if isinstance(error, MissingWallError) else WRONG_CALL)
     except (typer.Abort, KeyboardInterrupt):
         return say("interrupted", INTERRUPTED)
     except Exception as error:

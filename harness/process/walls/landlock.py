@@ -1,4 +1,4 @@
-"""Landlock: a process gives up rights for itself and all that it starts. It needs no privilege, and works in containers.
+"""Landlock: a process gives up rights for itself and all that it starts. It needs no privilege, also in containers.
 
 It is the second wall around files, behind read-only mounts, and the only one where the system allows no namespaces.
 """
