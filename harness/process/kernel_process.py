@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packproof.base.errors import KernelFault, MissingWallError, PackproofError, UsageError
-from packproof.harness.process.child import Child, ProcessKilled
+from packproof.harness.process.child import Child, ProcessKilled, ZygoteLostError
 from packproof.harness.process.patience import Patience
 from packproof.harness.process.wire import Frame, WireError, call_frame, decode_answer
 from packproof.harness.process.zygote_client import ZygoteClient
@@ -68,7 +68,12 @@ class KernelProcess:
             raise
 
     def _read_hello(self, limit: float) -> None:
-        self._child.receive(Patience(_IMPORT_SECONDS, 0), _IMPORT_SECONDS)
+        try:
+            self._child.receive(Patience(_IMPORT_SECONDS, 0), _IMPORT_SECONDS)
+        except KernelFault as fault:
+            if fault.kind == "hung":  # nothing of the kernel has run: its zygote has been stopped
+                raise ZygoteLostError(self.zygote) from fault
+            raise
         hello = self._child.receive(Patience(limit, self._child.pid), limit)
         self.zygote.has_answered = True
         if hello.kind != "ready":

@@ -3,7 +3,9 @@
 import atexit
 import json
 import os
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +28,7 @@ _FIXED_VARIABLES = {
 }  # fixed in a zygote, whatever their values in the parent
 _SPAWN_PROGRAM = f"from {__name__} import become_zygote; become_zygote()"
 _MAX_SHOWN = 2000
+_END_SECONDS = 10.0  # for a zygote to end its workers and itself
 
 _isolation: Isolation = "usual"  # of the zygotes that this process starts
 
@@ -46,10 +49,10 @@ class ZygoteClient:
     A fork of the process that started it may also request workers, but does not end it.
     """
 
-    def __init__(self, control: socket.socket, log: IO[bytes], wait: Callable[[], object]) -> None:
+    def __init__(self, control: socket.socket, log: IO[bytes], pid: int, wait: Callable[[], object]) -> None:
         self._control = keep_private(control)
         self._log = log
-        self._wait = wait
+        self._pid, self._wait = pid, wait
         self._owner = os.getpid()
         self._environment = dict(os.environ)
         self.has_answered = False
@@ -95,23 +98,24 @@ class ZygoteClient:
                 self._control.send(b"")
         self._control.close()
         if is_owner:
+            _kill_unless_ended(self._pid, _END_SECONDS)
             self._wait()
         self._log.close()
 
 
-_shared_zygotes: dict[bool, ZygoteClient] = {}
+_shared_zygotes: dict[tuple[bool, Isolation], ZygoteClient] = {}
 
 
 def shared_zygote(interpreted: bool) -> ZygoteClient:
     """The zygote with or without Triton's interpreter, of this process or its parent. It ends with its starter."""
-    if interpreted not in _shared_zygotes:
+    if (interpreted, _isolation) not in _shared_zygotes:
         share_zygote(spawn_zygote(interpreted), interpreted=interpreted)
-    return _shared_zygotes[interpreted]
+    return _shared_zygotes[interpreted, _isolation]
 
 
 def share_zygote(client: ZygoteClient, *, interpreted: bool) -> None:
     """Make this the shared zygote of that kind, until this process ends."""
-    _shared_zygotes[interpreted] = client
+    _shared_zygotes[interpreted, _isolation] = client
     atexit.register(client.close)
 
 
@@ -157,7 +161,7 @@ def spawn_zygote(interpreted: bool) -> ZygoteClient:
         if private_directory:
             shutil.rmtree(private_directory, ignore_errors=True)
 
-    return ZygoteClient(control, log, wait)
+    return ZygoteClient(control, log, process.pid, wait)
 
 
 def become_zygote() -> None:
@@ -202,7 +206,20 @@ def fork_client(become: Callable[[socket.socket], None]) -> ZygoteClient:
 
     fork = start_fork(run, ends_with_parent=False)  # it outlives the parent, to end what workers have left running
     child_end.close()
-    return ZygoteClient(control, log, fork.wait)
+    return ZygoteClient(control, log, fork.pid, fork.wait)
+
+
+def _kill_unless_ended(pid: int, seconds: float) -> None:
+    """Kill a child of this process if it does not end in time: something has stopped it."""
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        return  # the calling program has waited for it
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    if not poll.poll(1000 * seconds):
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    os.close(process)
 
 
 def _require_resources() -> None:

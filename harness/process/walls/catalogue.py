@@ -34,7 +34,7 @@ WALLS = (
         "read-only mounts, another user in place of root",
         probes.cannot_change_modes,
     ),
-    Wall("devices", "open disks", "a /dev of its own, another user in place of root", probes.cannot_reach_devices),
+    Wall("devices", "open disks", "a /dev of its own", probes.cannot_reach_devices),
     Wall(
         "processes",
         "see other processes, change their limits, or leave one that outlives the check",

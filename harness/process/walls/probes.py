@@ -14,6 +14,7 @@ from pathlib import Path
 
 import packproof
 from packproof.harness.process.walls.landlock import covers_files
+from packproof.harness.process.walls.limits import max_memory, max_processes
 
 _NAMESPACES = ("pid", "net", "ipc")
 _CAP_DAC_READ_SEARCH = 2
@@ -86,7 +87,7 @@ def has_no_privileges(_: Judge) -> bool:
 def cannot_start_many_processes(_: Judge) -> bool:
     """The number of processes is limited, and the limit applies to this user."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    if hard == resource.RLIM_INFINITY:
+    if not 0 <= hard <= max_processes():
         return False
     resource.setrlimit(resource.RLIMIT_NPROC, (0, hard))
     try:
@@ -97,8 +98,8 @@ def cannot_start_many_processes(_: Judge) -> bool:
 
 def cannot_take_all_memory(_: Judge) -> bool:
     """One process cannot have more memory than there is."""
-    limit, _hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if limit == resource.RLIM_INFINITY:
+    _, limit = resource.getrlimit(resource.RLIMIT_DATA)
+    if not 0 <= limit <= max_memory():
         return False
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     return not _works(lambda: mmap.mmap(-1, limit + mmap.PAGESIZE, flags=flags).close())
