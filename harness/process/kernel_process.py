@@ -11,6 +11,7 @@ from packproof.harness.process.wire import Frame, WireError, call_frame, decode_
 from packproof.harness.process.zygote_client import ZygoteClient
 from packproof.properties.calling import Call, MachineLimit, OutOfTime, Refusal, Result
 
+_START_SECONDS, _FORK_SECONDS = 120.0, 30.0  # for a zygote to import torch and fork, and to fork once more
 _IMPORT_SECONDS = 120.0
 NO_TIME = "the time of the run was up"
 _HARMLESS_FAULTS = ("raised", "launch")  # after which the process can answer further calls
@@ -68,8 +69,9 @@ class KernelProcess:
             raise
 
     def _read_hello(self, limit: float) -> None:
+        fork_limit = _FORK_SECONDS if self.zygote.has_answered else _START_SECONDS
         try:
-            self._child.receive(Patience(_IMPORT_SECONDS, 0), _IMPORT_SECONDS)
+            self._child.receive(Patience(fork_limit, 0), fork_limit)
         except KernelFault as fault:
             if fault.kind == "hung":  # nothing of the kernel has run: its zygote has been stopped
                 raise ZygoteLostError(self.zygote) from fault
