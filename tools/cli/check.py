@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from packproof.base.errors import UsageError
 from packproof.base.stopwatch import add_seconds
 from packproof.cli.ending import (
     FAILED,
@@ -184,6 +185,11 @@ def replay(
 def _make_request(options: Mapping[str, Any], *, isolate: bool | None = None) -> CheckRequest:
     """Make the request; without a device it is cuda if available. It is checked before torch is imported."""
     request = request_from(options)
+    if isolate and request.sanitizer is not None:
+        raise UsageError(
+            f"--isolate: compute-sanitizer runs kernels outside of the walls, and --sanitizer is {request.sanitizer}; "
+            "leave one of them out"
+        )
     device = _start_torch(options["device"], isolate=isolate, several_kernels=request.target is None)
     return replace(request, device=device)
 

@@ -51,7 +51,7 @@ def test_all_hold() -> None:
 
 
 TAKEN_AWAY: dict[str, tuple[Iterable[str], set[str], set[str]]] = {
-    # what is taken away: its functions, the walls that fall with it, and those that fall unless root became another user
+    # what is taken away: its functions, the walls that fall, and those that fall too where no other user takes over
     "limits": (["limit_resources"], {"process limit", "memory limit"}, set()),
     "rights": (["give_up_rights"], {"privileges"}, set()),
     "namespaces": (["namespaces_work"], BY_NAMESPACES, {"modes"}),
@@ -61,6 +61,7 @@ TAKEN_AWAY: dict[str, tuple[Iterable[str], set[str], set[str]]] = {
 
 @needs_namespaces
 @pytest.mark.skipif(not covers_files(), reason="this system has no landlock, or an early one")
+@pytest.mark.usefixtures("working_folder")  # which belongs to this user
 @pytest.mark.parametrize("name", TAKEN_AWAY)
 def test_without_what_it_is_made_of_a_wall_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     functions, always, as_user = TAKEN_AWAY[name]
@@ -111,3 +112,9 @@ def test_what_is_missing_is_named() -> None:
 def test_a_fork_behind_walls_hands_on_its_exit_code() -> None:
     assert start_enclosed_fork(lambda: 7, "usual").wait() == 7
     assert start_enclosed_fork(lambda: os.kill(os.getpid(), signal.SIGTERM), "usual").wait() == 128 + 15
+
+
+def test_the_documentation_has_each_wall() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "security.md").read_text()
+    for wall in WALLS:
+        assert f"\n| `{wall.name}` | {wall.prevents} | {wall.means} |\n" in page
