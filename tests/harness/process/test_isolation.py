@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.base.errors import MissingWallError
+from packproof.base.errors import KernelFault, MissingWallError
 from packproof.harness.process import set_isolation, zygote_client
 from packproof.harness.process.walls import WALLS
 from packproof.harness.process.walls import enclosure as enclosure_module
@@ -128,4 +128,13 @@ def test_a_kernel_is_not_imported_where_a_wall_is_missing(
         raise AssertionError("it has run")
 
     with Worker(closure) as worker, pytest.raises(MissingWallError, match=r"processes \(a namespace of processes\)"):
+        worker.run(make_call(2))
+
+
+@needs_namespaces
+def test_a_kernel_that_writes_elsewhere_hears_where_it_may(make_call: Callable[..., Call], tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text("def logs(x, weight, *, cu_seqlens):\n    open('log', 'w')\n    return x * weight\n")
+    words = r"^OSError: \[Errno 30\] Read-only file system: 'log' \(kernel.py:2\)\n    a kernel writes to its temporary"
+    with Worker(f"{kernel}:logs") as worker, pytest.raises(KernelFault, match=words):
         worker.run(make_call(2))
