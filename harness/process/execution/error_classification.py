@@ -50,8 +50,6 @@ _LATE_REFUSAL_HINT = (
 )
 _CONTRADICTION_HINT = "\n    the kernel's own code made this call, of arguments that contradict each other"
 _READ_ONLY_HINT = "\n    a kernel writes to its temporary directory or its home only, unless --no-isolate is given"
-    "\n    a kernel writes to its temporary directory or its home only; --no-isolate lets it write elsewhere"
-)
 # a larger request is the kernel's fault, not the machine's
 _MAX_MEMORY_FACTOR = 64  # times the bytes of a call
 _BYTES_PER_PAIR = 128  # of tokens: attention as written in the paper has scores and probabilities of each head
