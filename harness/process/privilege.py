@@ -22,7 +22,7 @@ _CAP_VERSION_3 = 0x20080522
 _CAP_DAC_READ_SEARCH, _CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 2, 19, 21  # the last may read any process's memory too
 _MAX_CAPABILITIES = 64
 
-OTHER_USER = 65534  # "nobody", the owner of no file
+OTHER_USER = 65534  # the owner of no file
 
 
 def conceal() -> None:

@@ -38,7 +38,7 @@ def check(
         bool | None,
         typer.Option(
             "--isolate/--no-isolate",
-            help="run the kernel behind all walls or not at all, or behind none; by default those the system allows",
+            help="run the kernel within all walls or not at all, or within none; by default those the system allows",
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print failures and the last line, no more")] = False,
@@ -198,7 +198,7 @@ def _start_torch(device: str | None, *, isolate: bool | None = None, several_ker
     """Import torch, fix the process from which kernels are forked, and return the device.
 
     device: None for cuda if available, else cpu.
-    isolate: whether kernels run behind all walls; None for those that the system allows.
+    isolate: whether kernels run within all walls; None for those that the system allows.
     several_kernels: whether the run checks more than one kernel.
     """
     hand_over()

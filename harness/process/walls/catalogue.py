@@ -14,9 +14,9 @@ class Wall:
     name: str
     """As reports have it."""
     prevents: str
-    """What a kernel cannot do behind it."""
+    """What a kernel cannot do where it stands."""
     means: str
-    """How it is put up; several of them stand one behind the other."""
+    """How it is put up; several of them stand one after the other."""
     holds: Callable[[probes.Judge], bool]
     """Tries it, from inside a worker. Its argument is the `judge_identity`."""
 

@@ -98,7 +98,7 @@ def cannot_start_many_processes(_: Judge) -> bool:
 
 def cannot_take_all_memory(_: Judge) -> bool:
     """One process cannot have more memory than there is."""
-    _, limit = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
     if not 0 <= limit <= max_memory():
         return False
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

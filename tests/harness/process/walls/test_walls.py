@@ -109,7 +109,7 @@ def test_what_is_missing_is_named() -> None:
 
 
 @needs_namespaces
-def test_a_fork_behind_walls_hands_on_its_exit_code() -> None:
+def test_a_fork_within_walls_hands_on_its_exit_code() -> None:
     assert start_enclosed_fork(lambda: 7, "usual").wait() == 7
     assert start_enclosed_fork(lambda: os.kill(os.getpid(), signal.SIGTERM), "usual").wait() == 128 + 15
 
