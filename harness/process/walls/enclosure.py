@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from packproof.harness.process.execution.fork import Fork, start_fork
-from packproof.harness.process.privilege import OTHER_USER, confine, give_up_rights
+from packproof.harness.process.privilege import OTHER_USER, confine, give_up_rights, gives_up_user
 from packproof.harness.process.walls.devices import device_files
 from packproof.harness.process.walls.isolation import Isolation
 from packproof.harness.process.walls.landlock import restrict_writing
@@ -65,7 +65,7 @@ class Enclosure:
         else:
             folder = os.path.join(self.folder, folder_name)
             os.makedirs(folder, exist_ok=True)
-            if os.geteuid() == 0:
+            if gives_up_user():
                 os.chmod(self.folder, 0o711)
                 os.chown(folder, OTHER_USER, OTHER_USER)
         give_up_rights()
