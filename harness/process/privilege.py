@@ -9,7 +9,7 @@ import os
 import signal
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import listdir  # the original: a kernel may change the module's
 
 from packproof.harness.process.walls.devices import gpus_are_for_all
@@ -90,7 +90,21 @@ def give_up_rights() -> None:
 def gives_up_user() -> bool:
     """Whether `give_up_rights` makes this process one of another user: it is root, and may keep reading all files."""
     needed = (_CAP_DAC_READ_SEARCH, _CAP_SETGID, _CAP_SETUID)
-    return os.geteuid() == 0 and all(map(_has, needed)) and gpus_are_for_all()
+    return os.geteuid() == 0 and all(map(_has, needed)) and _has_other_user() and gpus_are_for_all()
+
+
+def _has_other_user() -> bool:
+    """Whether the user exists in this namespace of users, which may have root alone."""
+    with suppress(OSError), open("/proc/self/setgroups") as setgroups:
+        if setgroups.read().strip() != "allow":
+            return False
+    return _is_mapped("/proc/self/uid_map") and _is_mapped("/proc/self/gid_map")
+
+
+def _is_mapped(file: str) -> bool:
+    with open(file) as lines:
+        ranges = [(int(first), int(count)) for first, _, count in map(str.split, lines)]
+    return any(first <= OTHER_USER < first + count for first, count in ranges)
 
 
 def _has(capability: int) -> bool:

@@ -27,7 +27,11 @@ def judge_identity() -> dict[str, str | int]:
 
 
 def _namespace(name: str) -> str:
-    return os.readlink(f"/proc/self/ns/{name}")
+    """Its identity; "" where the system has no such namespaces."""
+    try:
+        return os.readlink(f"/proc/self/ns/{name}")
+    except FileNotFoundError:
+        return ""
 
 
 Judge = Mapping[str, str | int]
