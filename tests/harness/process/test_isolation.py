@@ -13,8 +13,8 @@ import pytest
 
 from packproof.base.errors import KernelFault, MissingWallError
 from packproof.harness.process import set_isolation, zygote_client
-from packproof.harness.process.walls import WALLS
 from packproof.harness.process.walls import enclosure as enclosure_module
+from packproof.harness.process.walls.catalogue import WALLS
 from packproof.harness.process.walls.namespaces import namespaces_work
 from packproof.harness.process.worker import Worker
 from packproof.harness.report.formats.json_file import digest

@@ -11,12 +11,14 @@ import pytest
 
 from packproof.base.errors import MissingWallError
 from packproof.harness.process.privilege import concealment
-from packproof.harness.process.walls import WALLS, Isolation, judge_identity, require_walls, start_enclosed_fork
 from packproof.harness.process.walls import enclosure as enclosure_module
 from packproof.harness.process.walls import probes as probes_module
-from packproof.harness.process.walls.catalogue import probe_walls
+from packproof.harness.process.walls.catalogue import WALLS, probe_walls, require_walls
+from packproof.harness.process.walls.enclosure import start_enclosed_fork
+from packproof.harness.process.walls.isolation import Isolation
 from packproof.harness.process.walls.landlock import covers_files
 from packproof.harness.process.walls.namespaces import namespaces_work
+from packproof.harness.process.walls.probes import judge_identity
 
 NAMES = {wall.name for wall in WALLS}
 AS_ROOT = os.geteuid() == 0
