@@ -45,11 +45,12 @@ class ZygoteClient:
     """A running zygote; `shared_zygote` and `fork_zygote` start one.
 
     `has_answered`: whether one of its workers has answered.
+    pid: the child of this process that is killed if it does not end in time; 0 if there is none.
 
     A fork of the process that started it may also request workers, but does not end it.
     """
 
-    def __init__(self, control: socket.socket, log: IO[bytes], pid: int, wait: Callable[[], object]) -> None:
+    def __init__(self, control: socket.socket, log: IO[bytes], wait: Callable[[], object], pid: int = 0) -> None:
         self._control = keep_private(control)
         self._log = log
         self._pid, self._wait = pid, wait
@@ -98,7 +99,8 @@ class ZygoteClient:
                 self._control.send(b"")
         self._control.close()
         if is_owner:
-            _kill_unless_ended(self._pid, _END_SECONDS)
+            if self._pid:
+                _kill_unless_ended(self._pid, _END_SECONDS)
             self._wait()
         self._log.close()
 
@@ -161,7 +163,7 @@ def spawn_zygote(interpreted: bool) -> ZygoteClient:
         if private_directory:
             shutil.rmtree(private_directory, ignore_errors=True)
 
-    return ZygoteClient(control, log, process.pid, wait)
+    return ZygoteClient(control, log, wait, process.pid)
 
 
 def become_zygote() -> None:
@@ -206,7 +208,7 @@ def fork_client(become: Callable[[socket.socket], None]) -> ZygoteClient:
 
     fork = start_fork(run, ends_with_parent=False)  # it outlives the parent, to end what workers have left running
     child_end.close()
-    return ZygoteClient(control, log, fork.pid, fork.wait)
+    return ZygoteClient(control, log, fork.wait, fork.pid)
 
 
 def _kill_unless_ended(pid: int, seconds: float) -> None:

@@ -79,6 +79,10 @@ class Enclosure:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
+NO_MORE_WALLS = Enclosure("none", has_namespaces=False, folder="")
+"""For processes within the walls of the process that they are forked from."""
+
+
 def _write_below(folder: str) -> None:
     """Let libraries write their files there: temporary ones, caches of compilers, and those of the user's home."""
     os.environ.update({"TMPDIR": folder, "HOME": folder, **{name: f"{folder}/{name.lower()}" for name in _CACHES}})
