@@ -64,7 +64,7 @@ def run_worker(
     sys.path[:] = order["sys_path"]
     _change_environment(order["environment"])
     torch.set_num_threads(1)
-    enclosure.enter(str(order["location"]))
+    enclosure.enter(str(order.get("location")))
     return _serve(order, function, snapshot, enclosure, channel)
 
 
