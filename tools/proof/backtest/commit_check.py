@@ -55,7 +55,7 @@ class CommitCheck:
     judged: int
     """The cells that passed."""
     text: str
-    """The end of what was printed, where nothing was judged."""
+    """The end of what was printed, where nothing failed: it says what was not judged, and why."""
     held: tuple[str, ...] = ()
     """The property of each cell that passed."""
 
@@ -77,6 +77,8 @@ class Asked:
     """cpu or cuda."""
     seconds: float
     """For one run of packproof."""
+    properties: tuple[str, ...] = ()
+    """Those that are asked of a kernel; () for all of the profile."""
 
     def run(self, files: ExportedCommit, *arguments: str, margin: float = 0.0) -> tuple[int, str]:
         """The exit code and the output of packproof at a commit."""
@@ -93,7 +95,7 @@ def check_commit(asked: Asked, commit: str, replay_files: Path) -> CommitCheck:
     replay_files.mkdir()
     with exported_commit(asked.git_directory, commit, asked.checkout) as files:
         report = files.scratch / "report.json"
-        arguments = _arguments(asked.question, asked.device, asked.seconds, report)
+        arguments = _arguments(asked, report)
         exit_code, output = asked.run(files, *arguments, margin=_MARGIN)
         failed, held = read_report(report)
         here = f"{files.scratch}/"  # differs from run to run
@@ -102,9 +104,9 @@ def check_commit(asked: Asked, commit: str, replay_files: Path) -> CommitCheck:
             if cell.replay:
                 shutil.copy(files.work / _REPLAY_FOLDER / cell.replay, replay_files)
     check = CommitCheck(commit, exit_code, round(time.monotonic() - start, 1), failed, len(held), "", held)
-    if check.was_asked:
-        return check
-    return replace(check, text=failed[0].message if failed else output.replace(here, "")[-_TAIL:])
+    if not failed:
+        return replace(check, text=output.replace(here, "")[-_TAIL:])
+    return check if check.was_asked else replace(check, text=failed[0].message)
 
 
 def replay_cases(asked: Asked, commit: str, replay_files: Sequence[Path]) -> dict[str, int]:
@@ -113,12 +115,15 @@ def replay_cases(asked: Asked, commit: str, replay_files: Sequence[Path]) -> dic
         return {file.name: asked.run(files, "replay", str(file))[0] for file in replay_files}
 
 
-def _arguments(question: CheckCall, device: str, seconds: float, report: Path) -> list[str]:
+def _arguments(asked: Asked, report: Path) -> list[str]:
+    question = asked.question
     options = ["--profile", question.profile, "--json", str(report)]
     if question.command != "packs check":
-        options += ["--device", device]
+        options += ["--device", asked.device]
     if question.command == "check":
-        options += ["--max-time", f"{seconds:.0f}s"]
+        options += ["--max-time", f"{asked.seconds:.0f}s"]
+        for name in asked.properties:
+            options += ["--property", name]
     if question.op:
         options += ["--op", question.op]
     if question.dtypes:

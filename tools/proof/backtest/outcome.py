@@ -30,6 +30,8 @@ class FixOutcome:
     mended: tuple[FailedCell, ...] = ()
     """Properties that fail at both commits, but whose smallest case at the parent holds at the fix: the fix still has
     another fault."""
+    properties: tuple[str, ...] = ()
+    """Those that were asked; () for all of the question's profile."""
 
     @property
     def speaking(self) -> tuple[FailedCell, ...]:

@@ -151,7 +151,8 @@ def _row(case: Candidate, outcome: FixOutcome | None) -> str:
 def _verdict_text(outcome: FixOutcome) -> str:
     cells = [f"{c.law} {c.tensor} at {list(c.lengths)}" for c in outcome.speaking[:3]]
     still = [f"at the fix still: {c.law} {c.tensor}" for c in outcome.at_fix[:2]]
-    return "; ".join([*([outcome.reason] if outcome.reason else []), *cells, *still])
+    asked = [f"asked for {' and '.join(outcome.properties)} alone"] if outcome.properties else []
+    return "; ".join([*([outcome.reason] if outcome.reason else []), *cells, *still, *asked])
 
 
 def _commit(case: Candidate) -> str:

@@ -18,19 +18,34 @@ Compare = Callable[[str, CommitCheck, CommitCheck], FixOutcome]
 
 
 def run_cases(
-    cases: Iterable[Candidate], clones: Clones, device: str, *, seconds: float, swapped: bool
+    cases: Iterable[Candidate],
+    clones: Clones,
+    device: str,
+    *,
+    seconds: float,
+    properties: tuple[str, ...] = (),
+    swapped: bool = False,
 ) -> Iterator[FixOutcome]:
     """The outcome of each case.
 
     device: cpu or cuda; questions that need a GPU are not run on cpu.
     seconds: for each of an entry's two checks.
+    properties: those that are asked of kernels; () for all of a question's profile.
     swapped: exchange parent and fix; then nothing may be detected.
     """
     for case in cases:
-        yield run_case(case, clones, device, seconds=seconds, swapped=swapped)
+        yield run_case(case, clones, device, seconds=seconds, properties=properties, swapped=swapped)
 
 
-def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, swapped: bool = False) -> FixOutcome:
+def run_case(
+    case: Candidate,
+    clones: Clones,
+    device: str,
+    *,
+    seconds: float,
+    properties: tuple[str, ...] = (),
+    swapped: bool = False,
+) -> FixOutcome:
     """Check the parent and the fix of one entry, or the parent and the commit of a refactoring."""
     entry, question, checkout = case.entry, case.question, case.checkout
     if question is None or checkout is None:
@@ -40,8 +55,9 @@ def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, sw
     if question.device == "cuda" and device == "cpu":
         return FixOutcome(entry.id, "not run", "it needs a GPU")
     commits = (entry.fix, entry.parent) if swapped else (entry.parent, entry.fix)
-    asked = Asked(clones.git_directory(case.project), checkout, question, device, seconds)
+    asked = Asked(clones.git_directory(case.project), checkout, question, device, seconds, properties)
     outcome = _compared(entry.id, asked, commits, compare_refactored if case.is_refactoring else compare_commits)
+    outcome = replace(outcome, properties=properties)
     packages = ", ".join(question.packages or checkout.packages)
     if outcome.fate == "cannot be asked" and packages:
         return replace(outcome, reason=f"{outcome.reason}; it needs {packages}")
