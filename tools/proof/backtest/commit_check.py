@@ -3,7 +3,6 @@
 import re
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,11 +35,6 @@ class FailedCell:
     """The exception or the memory fault that ended the call, without numbers; "" if it returned."""
     replay: str = ""
     """The name of its replay file, "" if it has none."""
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What it has in common with failures of the other commit."""
-        return self.law, self.tensor, self.fault
 
 
 @dataclass(frozen=True)
@@ -109,10 +103,10 @@ def check_commit(asked: Asked, commit: str, replay_files: Path) -> CommitCheck:
     return check if check.was_asked else replace(check, text=failed[0].message)
 
 
-def replay_cases(asked: Asked, commit: str, replay_files: Sequence[Path]) -> dict[str, int]:
-    """The exit codes of `packproof replay` at a commit, by the name of the file."""
+def replay_case(asked: Asked, commit: str, replay_file: Path) -> int:
+    """The exit code of `packproof replay` at a commit."""
     with exported_commit(asked.git_directory, commit, asked.checkout) as files:
-        return {file.name: asked.run(files, "replay", str(file))[0] for file in replay_files}
+        return asked.run(files, "replay", str(replay_file))[0]
 
 
 def _arguments(asked: Asked, report: Path) -> list[str]:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from packproof.base.errors import UsageError
 from packproof.base.records import from_row, to_row
-from packproof.proof.backtest.commit_check import Asked, CommitCheck, check_commit, replay_cases
+from packproof.proof.backtest.commit_check import Asked, CommitCheck, check_commit, replay_case
 from packproof.proof.backtest.commits import Clones
 from packproof.proof.backtest.entries import Candidate
 from packproof.proof.backtest.outcome import FixOutcome, compare_commits, compare_refactored, with_mended_cases
@@ -71,7 +71,7 @@ def _compared(name: str, asked: Asked, commits: tuple[str, str], compare: Compar
         before, after = (check_commit(asked, commit, files) for commit, files in zip(commits, folders, strict=True))
         outcome = compare(name, before, after)
         if outcome.fate == "another reason":
-            return with_mended_cases(outcome, folders[0], partial(replay_cases, asked))
+            return with_mended_cases(outcome, folders[0], partial(replay_case, asked))
         return outcome
 
 

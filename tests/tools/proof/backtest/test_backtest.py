@@ -173,8 +173,9 @@ def trial(*failed: FailedCell, judged_cells: int = 3, text: str = "") -> CommitC
     [
         (trial(FAILED), trial(), "detected"),
         (trial(FAILED), trial(replace(FAILED, dtype="bfloat16")), "another reason"),
-        (trial(FAILED, replace(FAILED, tensor="x")), trial(FAILED), "detected"),
-        (trial(replace(FAILED, fault="TypeError: None has no len()")), trial(FAILED), "detected"),
+        (trial(FAILED, replace(FAILED, law="strides")), trial(FAILED), "detected"),
+        (trial(replace(FAILED, tensor="x")), trial(FAILED), "another reason"),
+        (trial(replace(FAILED, fault="TypeError: None has no len()")), trial(FAILED), "another reason"),
         (trial(), trial(), "missed"),
         (trial(), trial(FAILED), "missed"),
         (trial(judged_cells=0, text="no module"), trial(), "cannot be asked"),
