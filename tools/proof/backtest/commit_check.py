@@ -12,7 +12,7 @@ from packproof.proof.backtest.entries import CheckCall, Checkout
 
 _MARGIN = 60  # seconds that a check may take beyond its time, to shrink failures and to write its report
 _REPLAY_FOLDER = ".packproof"
-_TAIL = 1500  # characters of the output that are kept
+_TAIL = 4000  # characters of the output that are kept
 _MESSAGE = 400  # characters of a failure that are kept
 _IMPORT_ERROR = re.compile(r"\b(ImportError|ModuleNotFoundError)\b")
 _PLACE = re.compile(r"^\(\S+:\d+\)")
