@@ -17,20 +17,17 @@ from packproof.proof.backtest.outcome import FixOutcome, compare_commits, compar
 Compare = Callable[[str, CommitCheck, CommitCheck], FixOutcome]
 
 
-def run_cases(
-    cases: Iterable[Candidate], clones: Clones, device: str, *, seconds: float, swapped: bool
-) -> Iterator[FixOutcome]:
+def run_cases(cases: Iterable[Candidate], clones: Clones, device: str, *, seconds: float) -> Iterator[FixOutcome]:
     """The outcome of each case.
 
     device: cpu or cuda; questions that need a GPU are not run on cpu.
     seconds: for each of an entry's two checks.
-    swapped: exchange parent and fix; then nothing may be detected.
     """
     for case in cases:
-        yield run_case(case, clones, device, seconds=seconds, swapped=swapped)
+        yield run_case(case, clones, device, seconds=seconds)
 
 
-def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, swapped: bool = False) -> FixOutcome:
+def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float) -> FixOutcome:
     """Check the parent and the fix of one entry, or the parent and the commit of a refactoring."""
     entry, question, checkout = case.entry, case.question, case.checkout
     if question is None or checkout is None:
@@ -39,7 +36,7 @@ def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, sw
         return FixOutcome(entry.id, "cannot be asked", question.later)
     if question.device == "cuda" and device == "cpu":
         return FixOutcome(entry.id, "not run", "it needs a GPU")
-    commits = (entry.fix, entry.parent) if swapped else (entry.parent, entry.fix)
+    commits = entry.parent, entry.fix
     asked = Asked(clones.git_directory(case.project), checkout, question, device, seconds)
     outcome = _compared(entry.id, asked, commits, compare_refactored if case.is_refactoring else compare_commits)
     packages = ", ".join(question.packages or checkout.packages)
