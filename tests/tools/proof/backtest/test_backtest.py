@@ -192,11 +192,13 @@ def test_a_fault_has_words_without_place_and_numbers(tmp_path: Path) -> None:
     rows = [
         {**cell, "tensor": "", "cause": "(chunk.py:89)TypeError: object of type 'NoneType' has no len() "},
         {**cell, "tensor": "y", "cause": "values"},
+        {**cell, "tensor": "long document", "cause": "long document: it crashed at 11 tokens: IndexError: 5 (p.py:7)"},
     ]
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"results": rows}))
     failed, held = read_report(report)
-    assert [f.fault for f in failed] == ["TypeError: object of type 'NoneType' has no len()", ""]
+    crashed = "long document: it crashed at # tokens: IndexError: #"
+    assert [f.fault for f in failed] == ["TypeError: object of type 'NoneType' has no len()", "", crashed]
     assert held == ()
 
 
