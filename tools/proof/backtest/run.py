@@ -24,17 +24,15 @@ def run_cases(
     *,
     seconds: float,
     properties: tuple[str, ...] = (),
-    swapped: bool = False,
 ) -> Iterator[FixOutcome]:
     """The outcome of each case.
 
     device: cpu or cuda; questions that need a GPU are not run on cpu.
     seconds: for each of an entry's two checks.
     properties: those that are asked of kernels; () for all of a question's profile.
-    swapped: exchange parent and fix; then nothing may be detected.
     """
     for case in cases:
-        yield run_case(case, clones, device, seconds=seconds, properties=properties, swapped=swapped)
+        yield run_case(case, clones, device, seconds=seconds, properties=properties)
 
 
 def run_case(
@@ -44,7 +42,6 @@ def run_case(
     *,
     seconds: float,
     properties: tuple[str, ...] = (),
-    swapped: bool = False,
 ) -> FixOutcome:
     """Check the parent and the fix of one entry, or the parent and the commit of a refactoring."""
     entry, question, checkout = case.entry, case.question, case.checkout
@@ -54,7 +51,7 @@ def run_case(
         return FixOutcome(entry.id, "cannot be asked", question.later)
     if question.device == "cuda" and device == "cpu":
         return FixOutcome(entry.id, "not run", "it needs a GPU")
-    commits = (entry.fix, entry.parent) if swapped else (entry.parent, entry.fix)
+    commits = entry.parent, entry.fix
     asked = Asked(clones.git_directory(case.project), checkout, question, device, seconds, properties)
     outcome = _compared(entry.id, asked, commits, compare_refactored if case.is_refactoring else compare_commits)
     outcome = replace(outcome, properties=properties)

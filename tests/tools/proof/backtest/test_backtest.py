@@ -96,7 +96,8 @@ def test_a_missing_clone_or_commit_is_named(history: tuple[Path, str, str], tmp_
 @pytest.mark.parametrize(("swapped", "fate"), [(False, "detected"), (True, "missed")])
 def test_a_fix_is_detected_and_its_undoing_is_not(history: tuple[Path, str, str], swapped: bool, fate: str) -> None:
     folder, parent, fix = history
-    outcome = run_case(case_of(parent, fix), Clones(folder), "cpu", seconds=60, swapped=swapped)
+    case = case_of(parent, fix)
+    outcome = run_case(case.swapped if swapped else case, Clones(folder), "cpu", seconds=60)
     assert outcome.fate == fate
     assert bool(outcome.speaking) is not swapped
 
@@ -123,7 +124,8 @@ def test_a_fix_is_detected_beside_a_fault_that_remains(
         git(clone, "commit", "-q", "-am", "fix boundaries")
         commits.append(git(clone, "rev-parse", "HEAD"))
     question = replace(QUESTION, target="toy.kernel:running_sum_of_few", options=("--property", "reference"))
-    outcome = run_case(case_of(commits[0], commits[1], question), Clones(folder), "cpu", seconds=60, swapped=swapped)
+    case = case_of(commits[0], commits[1], question)
+    outcome = run_case(case.swapped if swapped else case, Clones(folder), "cpu", seconds=60)
     assert outcome.fate == fate, outcome
     assert outcome.at_fix
     assert bool(outcome.mended) is not swapped
@@ -191,11 +193,13 @@ def test_a_fault_has_words_without_place_and_numbers(tmp_path: Path) -> None:
     rows = [
         {**cell, "tensor": "", "cause": "(chunk.py:89)TypeError: object of type 'NoneType' has no len() "},
         {**cell, "tensor": "y", "cause": "values"},
+        {**cell, "tensor": "long document", "cause": "long document: it crashed at 11 tokens: IndexError: 5 (p.py:7)"},
     ]
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"results": rows}))
     failed, held = read_report(report)
-    assert [f.fault for f in failed] == ["TypeError: object of type 'NoneType' has no len()", ""]
+    crashed = "long document: it crashed at # tokens: IndexError: #"
+    assert [f.fault for f in failed] == ["TypeError: object of type 'NoneType' has no len()", "", crashed]
     assert held == ()
 
 
@@ -230,6 +234,24 @@ def test_the_page_has_the_misses_first() -> None:
     assert page.index("## Missed: 1") < page.index("## Detected: 1") < page.index("a feature")
     assert "boundaries \\| lost" in page
     assert "packing y at [1, 1]" in page
+
+
+def test_swapped_outcomes_stand_beside_those_of_the_fixes() -> None:
+    case = case_of("1" * 40, "2" * 40)
+    undone = case.swapped
+    assert (undone.entry.parent, undone.entry.fix) == (case.entry.fix, case.entry.parent)
+    outcomes = {
+        outcome.id: outcome
+        for outcome in (
+            compare_commits(case.entry.id, trial(FAILED), trial()),
+            compare_commits(undone.entry.id, trial(), trial(FAILED)),
+        )
+    }
+    assert summary([case], outcomes) == "in scope: 1 of 1 detected\nswapped: 0 of 1 detected"
+    page = as_markdown([case], outcomes)
+    assert "## Swapped: 1" in page
+    assert "commit/1111111111111111111111111111111111111111) | missed | only after: packing y |" in page
+    assert "Swapped" not in as_markdown([case], {case.entry.id: outcomes[case.entry.id]})
 
 
 @pytest.mark.parametrize(
