@@ -78,6 +78,15 @@ class BrokenInstallation(PackproofError):
     """
 
 
+class MissingWallError(PackproofError):
+    """`--isolate`: the system does not put up one of the walls around a kernel, and the kernel has not run.
+
+    >>> from packproof.base.errors import MissingWallError, UsageError
+    >>> issubclass(MissingWallError, UsageError)
+    False
+    """
+
+
 class OutsideConvention(PackproofError, NotImplementedError):
     """The convention of an adapter cannot express a pack. Its kernel is not judged on it.
 

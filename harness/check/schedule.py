@@ -36,7 +36,7 @@ def run_plan(plan: Plan, grace: float = _GRACE) -> Iterator[Event]:
     start, interrupted = time.monotonic(), False
     limit = math.inf if plan.request.max_time is None else plan.request.max_time
     run, reason = _PlanRun(plan, start + limit, grace), "out of time before it had a result"
-    yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes)
+    yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes, plan.walls)
     try:
         with closing(run.events()) as events:
             for event in events:

@@ -10,12 +10,11 @@ if TYPE_CHECKING:
     from packproof.harness.process.execution.error_classification import loses_the_device
     from packproof.harness.process.gpus import gpu_environment, visible_gpus, worker_count
     from packproof.harness.process.parallel import differentiate_apart, run_on_every_core, run_side_by_side
-    from packproof.harness.process.privilege import isolation_command
     from packproof.harness.process.sharing import CoreTime
     from packproof.harness.process.wire import Decoder, call_frame, decode_call, encode
     from packproof.harness.process.worker import Worker
     from packproof.harness.process.zygote import PROCESS_NAME, prepare_imports
-    from packproof.harness.process.zygote_client import import_path, isolate_zygotes, shared_zygote
+    from packproof.harness.process.zygote_client import import_path, set_isolation, shared_zygote
 
 __all__ = [
     "KILLED",
@@ -29,12 +28,11 @@ __all__ = [
     "encode",
     "gpu_environment",
     "import_path",
-    "isolate_zygotes",
-    "isolation_command",
     "loses_the_device",
     "prepare_imports",
     "run_on_every_core",
     "run_side_by_side",
+    "set_isolation",
     "shared_zygote",
     "visible_gpus",
     "worker_count",
@@ -47,11 +45,10 @@ export(
         "packproof.harness.process.execution.error_classification": ("loses_the_device",),
         "packproof.harness.process.gpus": ("gpu_environment", "visible_gpus", "worker_count"),
         "packproof.harness.process.parallel": ("differentiate_apart", "run_on_every_core", "run_side_by_side"),
-        "packproof.harness.process.privilege": ("isolation_command",),
         "packproof.harness.process.sharing": ("CoreTime",),
         "packproof.harness.process.wire": ("Decoder", "call_frame", "decode_call", "encode"),
         "packproof.harness.process.worker": ("Worker",),
         "packproof.harness.process.zygote": ("PROCESS_NAME", "prepare_imports"),
-        "packproof.harness.process.zygote_client": ("import_path", "isolate_zygotes", "shared_zygote"),
+        "packproof.harness.process.zygote_client": ("import_path", "set_isolation", "shared_zygote"),
     },
 )

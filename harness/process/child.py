@@ -5,6 +5,8 @@ import re
 import select
 import shutil
 import signal
+import socket
+import struct
 import tempfile
 import time
 from collections.abc import Mapping
@@ -13,12 +15,14 @@ from typing import Any
 
 from packproof.base.errors import KernelFault, PackproofError
 from packproof.harness.process.patience import Patience
+from packproof.harness.process.walls import judge_identity
 from packproof.harness.process.wire import READ_BYTES, Decoder, Frame, WireError, encode
 from packproof.harness.process.worker_main import CHANNEL_LOST
 from packproof.harness.process.zygote import ABORT, KILL, STATUS
 from packproof.harness.process.zygote_client import ZygoteClient
 
 KILLED = "killed by SIGKILL (Killed)"  # as by the system, where memory has run out
+_SO_PASSCRED, _SCM_CREDENTIALS, _CREDENTIALS = 16, 2, struct.Struct("<iII")
 _GRACE_SECONDS = 2.0
 _ABORT_SECONDS = 20.0  # seconds for an aborted process to print its stack; a busy machine delays it
 _MAX_SHOWN = 2000  # characters of its output in a message
@@ -73,11 +77,17 @@ class Child:
         self.zygote = zygote
         self._magic = os.urandom(16)
         self._private_directory = "" if order["cwd"] else tempfile.mkdtemp(prefix="packproof-")
-        complete_order = {**order, "cwd": order["cwd"] or self._private_directory, "magic": self._magic.hex()}
+        complete_order = {
+            **order,
+            "cwd": order["cwd"] or self._private_directory,
+            "magic": self._magic.hex(),
+            "judge": judge_identity(),
+        }
         self._channel, self._output, self._leash = zygote.fork(complete_order)
         self._channel.setblocking(False)
+        self._channel.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
         self._decoder = Decoder(self._magic)
-        self.pid = 0  # unknown until the worker reports it
+        self.pid = 0  # unknown until its first frame
         self._tail = b""
         self._status: int | None = None
         self._hung_up = False  # the worker has closed its end of the channel; `_silent`: of its output
@@ -170,7 +180,7 @@ class Child:
 
     def _read_channel(self) -> bool:
         try:
-            data = self._channel.recv(READ_BYTES)
+            data = self._channel.recv(READ_BYTES) if self.pid else self._receive_first()
         except BlockingIOError:
             return False
         except ConnectionError:
@@ -180,6 +190,14 @@ class Child:
             self._hung_up = True
             self._poll.unregister(self._channel)
         return bool(data)
+
+    def _receive_first(self) -> bytes:
+        """The first bytes, with which the system tells the id of their sender as it is known here."""
+        data, messages, *_ = self._channel.recvmsg(READ_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
+        for _, kind, content in messages:
+            if kind == _SCM_CREDENTIALS:
+                self.pid = _CREDENTIALS.unpack(content)[0]
+        return data
 
     def _read_leash(self) -> None:
         status = self._leash.recv(STATUS.size)

@@ -4,13 +4,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from packproof.base.errors import KernelFault, PackproofError, UsageError
-from packproof.harness.process.child import Child, ProcessKilled
+from packproof.base.errors import KernelFault, MissingWallError, PackproofError, UsageError
+from packproof.harness.process.child import Child, ProcessKilled, ZygoteLostError
 from packproof.harness.process.patience import Patience
 from packproof.harness.process.wire import Frame, WireError, call_frame, decode_answer
-from packproof.harness.process.zygote_client import ZygoteClient, are_zygotes_isolated
+from packproof.harness.process.zygote_client import ZygoteClient
 from packproof.properties.calling import Call, MachineLimit, OutOfTime, Refusal, Result
 
+_START_SECONDS, _FORK_SECONDS = 120.0, 30.0  # for a zygote to import torch and fork, and to fork once more
 _IMPORT_SECONDS = 120.0
 NO_TIME = "the time of the run was up"
 _HARMLESS_FAULTS = ("raised", "launch")  # after which the process can answer further calls
@@ -38,12 +39,14 @@ class KernelProcess:
     """The function's own description of itself (see `describe_kernel`), from an untrusted process."""
     misfit: str
     """Why it interprets no Triton kernel; "" if it does, or need not."""
+    walls: Mapping[str, bool]
+    """Whether each of the `WALLS` holds around it, as it tried before it imported the kernel."""
 
     def __init__(self, zygote: ZygoteClient, name: str, order: Mapping[str, Any]) -> None:
         self.zygote, self._name = zygote, name
         self._child = Child(zygote, order)
         self.has_ended, self.is_fresh = False, True
-        self.description, self.misfit = {}, ""
+        self.description, self.misfit, self.walls = {}, "", {}
         self._n_calls = 0
 
     def await_import(self, limit: float = _IMPORT_SECONDS) -> None:
@@ -66,14 +69,20 @@ class KernelProcess:
             raise
 
     def _read_hello(self, limit: float) -> None:
-        begun = self._child.receive(Patience(_IMPORT_SECONDS, 0), _IMPORT_SECONDS)
-        self._child.pid = 0 if are_zygotes_isolated() else begun.body["pid"]
+        fork_limit = _FORK_SECONDS if self.zygote.has_answered else _START_SECONDS
+        try:
+            self._child.receive(Patience(fork_limit, 0), fork_limit)
+        except KernelFault as fault:
+            if fault.kind == "hung":  # nothing of the kernel has run: its zygote has been stopped
+                raise ZygoteLostError(self.zygote) from fault
+            raise
         hello = self._child.receive(Patience(limit, self._child.pid), limit)
         self.zygote.has_answered = True
         if hello.kind != "ready":
             raise _import_error(hello)
         self.description = dict(hello.body)
         self.misfit = str(self.description.pop("misfit", ""))
+        self.walls = {str(name): bool(holds) for name, holds in self.description.pop("walls", {}).items()}
 
     def ask(self, call: Call, limit: float, until: float) -> Result:
         """The result of a call. After an error it ends, unless it can answer further calls.
@@ -115,5 +124,9 @@ class KernelProcess:
 
 
 def _import_error(hello: Frame) -> PackproofError:
-    kinds: dict[str, type[PackproofError]] = {"crowded": MachineLimit, "displaced": DisplacedError}
+    kinds: dict[str, type[PackproofError]] = {
+        "crowded": MachineLimit,
+        "displaced": DisplacedError,
+        "unwalled": MissingWallError,
+    }
     return kinds.get(hello.kind, UsageError)(str(hello.body.get("text", "the target cannot be imported")))

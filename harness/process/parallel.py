@@ -34,6 +34,7 @@ from packproof.harness.process.zygote_client import keep_private, shared_zygote
 T = TypeVar("T")
 
 _LONGEST_WAIT = 3600.0  # seconds; poll takes no infinity
+_STOP_LOOK = 2.0  # seconds between two looks whether a unit has been stopped
 _MAX_PROCESSES = 32  # each process has torch threads for all cores
 
 Unit = Callable[[], Iterator[T]]
@@ -172,6 +173,12 @@ class _RunningUnit:
         """Seconds until it is overdue, or needs another look."""
         return self.patience.seconds_left() if self.patience else _LONGEST_WAIT
 
+    def is_stopped(self) -> bool:
+        """Whether its process has been stopped, as by SIGSTOP of a kernel: it would never answer."""
+        with suppress(ChildProcessError):
+            return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG) is not None
+        return False
+
     def receive(self, record_type: Any) -> Generator[Any, None, bool]:
         """The items received from it. Returns False at the end of its stream."""
         try:
@@ -223,6 +230,8 @@ class _UnitPool(Generic[T]):
                     yield from self._receive(self._running[descriptor])
                 for descriptor in overdue:
                     yield from self._finish(self._running[descriptor], f"gave nothing for {self._max_silence:g} s")
+                for unit in [unit for unit in self._running.values() if unit.is_stopped()]:
+                    yield from self._finish(unit, "was stopped by a signal")
         finally:
             for unit in self._running.values():
                 unit.end()
@@ -259,6 +268,7 @@ class _UnitPool(Generic[T]):
         """Wait for items, or until something else is due. The descriptors of ready units, and of overdue ones."""
         timeout = min(
             seconds,
+            _STOP_LOOK,
             self._cores.seconds_to_next_look(len(self._running)),
             *(unit.seconds_left() for unit in self._running.values()),
         )

@@ -1,31 +1,28 @@
 """Privileges of processes that run kernels: answer the parent, and nothing else to other processes of the same user.
 
 Processes that evaluate are concealed: other processes of the same user cannot open their memory and descriptors.
-Processes that run kernels also give up the capability of root to do so (`CAP_SYS_PTRACE`). On request bubblewrap gives
-them namespaces of their own: no other process, no network, a read-only disk. Linux only.
+Processes that run kernels also give up the capabilities of root to do so, and its user where they can. Linux only.
 """
 
 import ctypes
-import shutil
+import os
+import signal
 import struct
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from os import listdir  # the original: a kernel may change the module's
 
-from packproof.base.errors import UsageError
+from packproof.harness.process.walls.devices import gpus_are_for_all
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_NAME = 3, 4, 15
-_PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 24, 36
+_PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_NAME = 1, 3, 4, 8, 15
+_PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 24, 36, 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 _CAP_VERSION_3 = 0x20080522
-_CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21  # the second may read any process's memory too
+_CAP_DAC_READ_SEARCH, _CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 2, 19, 21  # the last may read any process's memory too
+_MAX_CAPABILITIES = 64
 
-_SCRATCH = "/dev/shm"
-_NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc")
-# --dev hides the system's devices, including GPUs
-_MOUNTS = ("--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", _SCRATCH, "--proc", "/proc")
-_ENVIRONMENT = ("--setenv", "TMPDIR", _SCRATCH, "--setenv", "TRITON_CACHE_DIR", f"{_SCRATCH}/triton")
+OTHER_USER = 65534  # "nobody", the owner of no file
 
 
 def conceal() -> None:
@@ -56,17 +53,62 @@ def is_concealed() -> bool:
 def confine() -> None:
     """Conceal this process, and bar it from looking into concealed ones, even as root."""
     conceal()
+    _drop_bounds(_looks_into_processes)
+    _drop_capabilities(_looks_into_processes)
+
+
+def _looks_into_processes(capability: int) -> bool:
+    return capability in (_CAP_SYS_PTRACE, _CAP_SYS_ADMIN)
+
+
+def _all_but_reading(capability: int) -> bool:
+    return capability != _CAP_DAC_READ_SEARCH
+
+
+def give_up_rights() -> None:
+    """Give up all rights of root but to read every file, for this process and all that it starts; and conceal it.
+
+    Root becomes another user, so that it can change no file of root's and signal no other process. It stays root where
+    it could not read all files then, or not use a GPU.
+    """
+    conceal()
+    _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    keeps_reading = bool(_capability_sets()[1] >> _CAP_DAC_READ_SEARCH & 1)
+    _drop_bounds(_all_but_reading)
+    if os.geteuid() == 0 and keeps_reading and gpus_are_for_all():
+        _LIBC.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
+        with suppress(OSError):  # in some containers root may not
+            os.setgroups([])
+            os.setresgid(OTHER_USER, OTHER_USER, OTHER_USER)
+            os.setresuid(OTHER_USER, OTHER_USER, OTHER_USER)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a change of the user has unset it
+        conceal()
+    _drop_capabilities(_all_but_reading)
+    if keeps_reading:  # for programs started from here, such as a compiler
+        _LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0)
+
+
+def _drop_bounds(is_dropped: Callable[[int], bool]) -> None:
+    """Keep programs started from here from gaining these capabilities."""
+    for number in filter(is_dropped, range(_MAX_CAPABILITIES)):
+        _LIBC.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+
+
+def _drop_capabilities(is_dropped: Callable[[int], bool]) -> None:
+    """Drop these capabilities from this process; the others are handed on to programs started from here."""
+    sets = _capability_sets()
+    kept = sum(1 << number for number in range(_MAX_CAPABILITIES) if not is_dropped(number))
+    permitted = (sets[1] | sets[4] << 32) & kept
+    low, high = permitted & 0xFFFFFFFF, permitted >> 32
     header = struct.pack("<Ii", _CAP_VERSION_3, 0)
+    _LIBC.capset(header, struct.pack("<6I", low, low, low, high, high, high))
+
+
+def _capability_sets() -> tuple[int, ...]:
+    """Effective, permitted and inheritable capabilities of this process: the lower 32 of each, then the upper ones."""
     data = ctypes.create_string_buffer(24)
-    if _LIBC.capget(header, data) != 0:
-        return
-    sets = list(struct.unpack("<6I", data.raw))
-    if not sets[1] >> _CAP_SYS_PTRACE & 1:
-        return
-    for capability in (_CAP_SYS_PTRACE, _CAP_SYS_ADMIN):
-        _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # also for programs started from here
-        sets[:3] = [mask & ~(1 << capability) for mask in sets[:3]]
-    _LIBC.capset(header, struct.pack("<6I", *sets))
+    _LIBC.capget(struct.pack("<Ii", _CAP_VERSION_3, 0), data)
+    return struct.unpack("<6I", data.raw)
 
 
 def set_process_name(name: str) -> None:
@@ -89,15 +131,3 @@ def child_pids() -> list[int]:
         except OSError:
             continue  # the thread has ended, or this kernel was built without the list
     return pids
-
-
-def isolation_command() -> tuple[str, ...]:
-    """The command prefix for isolation; it keeps descriptors open. Raises UsageError if it does not work here."""
-    program = shutil.which("bwrap")
-    if program is None:
-        raise UsageError("--isolate: it needs bubblewrap, and there is no bwrap on PATH; install it, or check without")
-    command = (program, *_NAMESPACES, *_MOUNTS, *_ENVIRONMENT, "--die-with-parent", "--")
-    trial = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
-    if trial.returncode != 0:
-        raise UsageError(f"--isolate: bubblewrap does not work on this system: {trial.stderr.strip()}; check without")
-    return command

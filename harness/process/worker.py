@@ -6,7 +6,7 @@ ready for the next loss.
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
@@ -36,6 +36,8 @@ class Worker:
 
     misfit: str
     """Why the opened process interprets no Triton kernel; "" if it does, or need not."""
+    walls: Mapping[str, bool]
+    """Whether each of the `WALLS` holds around the opened process; empty before."""
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class Worker:
         self._pace, self._whole_limit = Pace(), time_limit
         self._has_exclusive_memory = False
         self.misfit = ""
+        self.walls = {}
 
     def begin(self, *, warm: bool = True) -> None:
         """Start the process without waiting for it: several workers can import their targets at once. `open` waits."""
@@ -79,7 +82,7 @@ class Worker:
     def _opened(self, *, warm: bool) -> KernelProcess:
         if self._process is None:
             self._process = self._supply.take(warm=warm)
-            self.misfit = self._process.misfit
+            self.misfit, self.walls = self._process.misfit, self._process.walls
         return self._process
 
     def describe(self) -> dict[str, Any]:

@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 
-from packproof.base.errors import KernelFault, UsageError
+from packproof.base.errors import KernelFault, MissingWallError, UsageError
 from packproof.base.importing import one_line_reason
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.execution.torch_state import TorchState
 from packproof.harness.process.naming.location import Location
-from packproof.harness.process.privilege import adopt_orphans, child_pids, confine
+from packproof.harness.process.privilege import adopt_orphans, child_pids
 from packproof.harness.process.start.imports import fast_imports
+from packproof.harness.process.walls import WALLS, Enclosure, probe_walls, require_walls
 from packproof.harness.process.wire import READ_BYTES, Decoder, Frame, decode_call, encode, refusal_frame, result_frame
 from packproof.interpreter import draw_configurations, misfit
 from packproof.properties.calling import MachineLimit, Refusal
@@ -35,6 +36,7 @@ def run_worker(
     order: Mapping[str, Any],
     function: Callable[..., Any] | None,
     snapshot: TorchState,
+    enclosure: Enclosure,
     *,
     channel: socket.socket,
     output: int,
@@ -50,8 +52,10 @@ def run_worker(
         cwd          the working directory
         environment  changes of the environment; None removes a name
         magic        of the frames accepted by the parent, in hexadecimal
+        judge        the `judge_identity` of the parent
     function: the function of a worker without a location.
     snapshot: torch's functions before the kernel is imported.
+    enclosure: the walls around the kernel.
     channel: the socket for frames.
     output: the descriptor to print into.
     """
@@ -59,7 +63,8 @@ def run_worker(
     sys.path[:] = order["sys_path"]
     _change_environment(order["environment"])
     torch.set_num_threads(1)
-    return _serve(order, function, snapshot, channel)
+    enclosure.enter(str(order["location"]))
+    return _serve(order, function, snapshot, enclosure, channel)
 
 
 def _change_environment(changes: Mapping[str, str | None]) -> None:
@@ -73,10 +78,9 @@ def _change_environment(changes: Mapping[str, str | None]) -> None:
 def _isolate(output: int) -> None:
     """Isolate this process: own group, no core dump, no terminal, and a traceback if it crashes.
 
-    It cannot inspect packproof's other processes, and adopts the orphans of its children.
+    It adopts the orphans of its children.
     """
     os.setpgid(0, 0)
-    confine()
     adopt_orphans()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     redirect_output(output)
@@ -109,16 +113,24 @@ def import_compiler() -> None:
 
 
 def _serve(
-    order: Mapping[str, Any], function: Callable[..., Any] | None, snapshot: TorchState, channel: socket.socket
+    order: Mapping[str, Any],
+    function: Callable[..., Any] | None,
+    snapshot: TorchState,
+    enclosure: Enclosure,
+    channel: socket.socket,
 ) -> int:
-    """Report the process id, import the target, report readiness, answer calls. Returns the exit code."""
+    """Report the walls, import the target, report readiness, answer calls. Returns the exit code."""
     magic = bytes.fromhex(order["magic"])
-    channel.sendall(encode(Frame("begun", body={"pid": getpid()}), magic))
+    channel.sendall(encode(Frame("begun"), magic))
     try:
         os.chdir(order["cwd"])
+        walls = _tried_walls(enclosure, order["judge"])
     except OSError as error:  # another kernel may just have deleted it
         text = f"the working directory {order['cwd']} cannot be entered: {error.strerror}"
         channel.sendall(encode(Frame("displaced", body={"text": text}), magic))
+        return 0
+    except MissingWallError as error:
+        channel.sendall(encode(Frame("unwalled", body={"text": str(error)}), magic))
         return 0
     check = snapshot.checker  # read before the kernel's module runs
     forks: list[None] = []
@@ -134,7 +146,7 @@ def _serve(
         import_fault_answer = _import_fault_answer(check)
         runner = InProcess(function, order["device"], snapshot)
         runner.create_context() if order["warm"] else runner.require_device()
-        hello = Frame("ready", body={**describe_kernel(function), "misfit": misfit()})
+        hello = Frame("ready", body={**describe_kernel(function), "misfit": misfit(), "walls": walls})
     except (UsageError, MachineLimit) as error:
         hello = Frame("crowded" if isinstance(error, MachineLimit) else "unusable", body={"text": str(error)})
     own_pid = getpid()
@@ -155,6 +167,16 @@ def _serve(
     except OSError:
         return CHANNEL_LOST
     return 0
+
+
+def _tried_walls(enclosure: Enclosure, judge: Mapping[str, Any]) -> dict[str, bool]:
+    """The walls and whether they hold. Raises MissingWallError if one does not and all are required."""
+    if enclosure.isolation == "none":
+        return dict.fromkeys((wall.name for wall in WALLS), False)
+    states = probe_walls(judge)
+    if enclosure.isolation == "required":
+        require_walls(states)
+    return states
 
 
 def _import_fault_answer(check: Callable[[], None]) -> Callable[[Frame], Frame] | None:

@@ -32,6 +32,7 @@ from packproof.harness.process.execution.fork import reset_signals, start_fork
 from packproof.harness.process.execution.torch_state import TorchState
 from packproof.harness.process.privilege import adopt_orphans, child_pids, conceal, set_process_name
 from packproof.harness.process.start.imports import fast_imports
+from packproof.harness.process.walls import Enclosure, Isolation
 from packproof.harness.process.worker_main import import_compiler, run_worker
 from packproof.interpreter import repair_or_refuse
 
@@ -46,14 +47,20 @@ class Zygote:
     """The serving side.
 
     control: the socket for requests.
+    enclosure: the walls around it and its workers.
     function: the function of workers whose order names no location.
     preload_compiler: whether to import torch's compiler once idle, for several workers to use.
     """
 
     def __init__(
-        self, control: socket.socket, function: Callable[..., Any] | None = None, *, preload_compiler: bool = True
+        self,
+        control: socket.socket,
+        enclosure: Enclosure,
+        function: Callable[..., Any] | None = None,
+        *,
+        preload_compiler: bool = True,
     ) -> None:
-        self._control = control
+        self._control, self._enclosure = control, enclosure
         self._function = function
         self._snapshot = _take_snapshot()
         self._idle_ms: int | None = _IDLE_MS if preload_compiler else None
@@ -105,7 +112,9 @@ class Zygote:
         def run() -> int:
             self._close_inherited(leash)
             frames = socket.socket(fileno=channel)
-            return run_worker(json.loads(packet), self._function, self._snapshot, channel=frames, output=output)
+            return run_worker(
+                json.loads(packet), self._function, self._snapshot, self._enclosure, channel=frames, output=output
+            )
 
         pid = start_fork(run).pid
         os.close(channel)
@@ -157,8 +166,14 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)  # not yet the head of a group
 
 
-def serve(control: socket.socket, function: Callable[..., Any] | None = None, *, preload_compiler: bool = True) -> None:
-    """Run a zygote in a fork of this process.
+def serve(
+    control: socket.socket,
+    function: Callable[..., Any] | None = None,
+    *,
+    isolation: Isolation,
+    preload_compiler: bool = True,
+) -> None:
+    """Run a zygote in a fork of this process, the keeper.
 
     This process ends the zygote and all descendants once the parent or the zygote is gone: a kernel may have killed it.
     """
@@ -166,17 +181,20 @@ def serve(control: socket.socket, function: Callable[..., Any] | None = None, *,
     set_process_name(PROCESS_NAME)
     adopt_orphans()
     reset_signals()
+    enclosure = Enclosure.begin(isolation)
 
     def run() -> None:
         with fast_imports():
             prepare_imports()
-        Zygote(control, function, preload_compiler=preload_compiler).serve()
+        enclosure.build()
+        Zygote(control, enclosure, function, preload_compiler=preload_compiler).serve()
 
     poll = select.poll()
     poll.register(os.pidfd_open(start_fork(run).pid), select.POLLIN)
     poll.register(control, 0)  # no packets, only the hang-up of the parent
     poll.poll()
     end_children()
+    enclosure.end()
 
 
 def end_children(spared_pids: Collection[int] = ()) -> None:

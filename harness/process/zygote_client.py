@@ -3,7 +3,9 @@
 import atexit
 import json
 import os
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -11,12 +13,13 @@ import tempfile
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from packproof.base.errors import UsageError
 from packproof.harness.process.execution.fork import print_error, start_fork
 from packproof.harness.process.start.environment import ENVIRONMENT, missing_resource
 from packproof.harness.process.start.imports import fast_imports
+from packproof.harness.process.walls.isolation import Isolation
 
 _FIXED_VARIABLES = {
     *ENVIRONMENT,
@@ -25,8 +28,9 @@ _FIXED_VARIABLES = {
 }  # fixed in a zygote, whatever their values in the parent
 _SPAWN_PROGRAM = f"from {__name__} import become_zygote; become_zygote()"
 _MAX_SHOWN = 2000
+_END_SECONDS = 10.0  # for a zygote to end its workers and itself
 
-_isolation_command: tuple[str, ...] = ()  # isolates the command of each zygote started by this process
+_isolation: Isolation = "usual"  # of the zygotes that this process starts
 
 _private_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -45,10 +49,10 @@ class ZygoteClient:
     A fork of the process that started it may also request workers, but does not end it.
     """
 
-    def __init__(self, control: socket.socket, log: IO[bytes], wait: Callable[[], object]) -> None:
+    def __init__(self, control: socket.socket, log: IO[bytes], pid: int, wait: Callable[[], object]) -> None:
         self._control = keep_private(control)
         self._log = log
-        self._wait = wait
+        self._pid, self._wait = pid, wait
         self._owner = os.getpid()
         self._environment = dict(os.environ)
         self.has_answered = False
@@ -71,7 +75,8 @@ class ZygoteClient:
     def start_serving(self, *, interpreted: bool, preload_compiler: bool) -> None:
         """Tell a zygote forked by `fork_early_zygote` to start serving."""
         with suppress(ConnectionError):
-            self._control.send(bytes([interpreted, preload_compiler]))
+            order = {"interpreted": interpreted, "preload_compiler": preload_compiler, "isolation": _isolation}
+            self._control.send(json.dumps(order).encode())
 
     def _environment_changes(self) -> dict[str, str | None]:
         """Changes of the environment since the zygote was started; None for a removed name."""
@@ -93,23 +98,24 @@ class ZygoteClient:
                 self._control.send(b"")
         self._control.close()
         if is_owner:
+            _kill_unless_ended(self._pid, _END_SECONDS)
             self._wait()
         self._log.close()
 
 
-_shared_zygotes: dict[bool, ZygoteClient] = {}
+_shared_zygotes: dict[tuple[bool, Isolation], ZygoteClient] = {}
 
 
 def shared_zygote(interpreted: bool) -> ZygoteClient:
     """The zygote with or without Triton's interpreter, of this process or its parent. It ends with its starter."""
-    if interpreted not in _shared_zygotes:
+    if (interpreted, _isolation) not in _shared_zygotes:
         share_zygote(spawn_zygote(interpreted), interpreted=interpreted)
-    return _shared_zygotes[interpreted]
+    return _shared_zygotes[interpreted, _isolation]
 
 
 def share_zygote(client: ZygoteClient, *, interpreted: bool) -> None:
     """Make this the shared zygote of that kind, until this process ends."""
-    _shared_zygotes[interpreted] = client
+    _shared_zygotes[interpreted, _isolation] = client
     atexit.register(client.close)
 
 
@@ -120,15 +126,15 @@ def discard(client: ZygoteClient) -> None:
         del _shared_zygotes[key]
 
 
-def isolate_zygotes(command: tuple[str, ...]) -> None:
-    """Start the zygotes of this process and of its forks from now on through an isolating command."""
-    global _isolation_command  # noqa: PLW0603
-    _isolation_command = command
+def set_isolation(isolation: Isolation) -> None:
+    """Set the walls around the zygotes that this process and its forks start from now on."""
+    global _isolation  # noqa: PLW0603
+    _isolation = isolation
 
 
-def are_zygotes_isolated() -> bool:
-    """Whether zygotes run in their own process namespace, with ids that mean nothing here."""
-    return bool(_isolation_command)
+def current_isolation() -> Isolation:
+    """The walls around the zygotes that this process starts."""
+    return _isolation
 
 
 def spawn_zygote(interpreted: bool) -> ZygoteClient:
@@ -140,7 +146,7 @@ def spawn_zygote(interpreted: bool) -> ZygoteClient:
     private_directory = "" if working_directory() else tempfile.mkdtemp(prefix="packproof-")  # torch's import needs one
     with child_end:
         process = subprocess.Popen(
-            [*_isolation_command, sys.executable, "-P", "-c", _SPAWN_PROGRAM, str(child_end.fileno())],
+            [sys.executable, "-P", "-c", _SPAWN_PROGRAM, str(child_end.fileno()), _isolation],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -155,16 +161,16 @@ def spawn_zygote(interpreted: bool) -> ZygoteClient:
         if private_directory:
             shutil.rmtree(private_directory, ignore_errors=True)
 
-    return ZygoteClient(control, log, wait)
+    return ZygoteClient(control, log, process.pid, wait)
 
 
 def become_zygote() -> None:
-    """Be a zygote. The only argument of this process is the descriptor of the control socket."""
+    """Be a zygote. The arguments of this process are the descriptor of the control socket, and the isolation."""
     try:
         with fast_imports():
             from packproof.harness.process.zygote import serve  # noqa: PLC0415
 
-        serve(socket.socket(fileno=int(sys.argv[1])))
+        serve(socket.socket(fileno=int(sys.argv[1])), isolation=cast("Isolation", sys.argv[2]))
     except Exception as error:
         print_error(error)
 
@@ -179,7 +185,7 @@ def fork_zygote(function: Callable[..., Any]) -> ZygoteClient:
     """A zygote forked from this very process, for a function no other process could import."""
     from packproof.harness.process.zygote import serve  # noqa: PLC0415  (imports torch, not needed before)
 
-    return fork_client(lambda control: serve(control, function))
+    return fork_client(lambda control: serve(control, function, isolation=_isolation))
 
 
 def fork_client(become: Callable[[socket.socket], None]) -> ZygoteClient:
@@ -200,7 +206,20 @@ def fork_client(become: Callable[[socket.socket], None]) -> ZygoteClient:
 
     fork = start_fork(run, ends_with_parent=False)  # it outlives the parent, to end what workers have left running
     child_end.close()
-    return ZygoteClient(control, log, fork.wait)
+    return ZygoteClient(control, log, fork.pid, fork.wait)
+
+
+def _kill_unless_ended(pid: int, seconds: float) -> None:
+    """Kill a child of this process if it does not end in time: something has stopped it."""
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        return  # the calling program has waited for it
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    if not poll.poll(1000 * seconds):
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    os.close(process)
 
 
 def _require_resources() -> None:

@@ -166,6 +166,8 @@ class RunStarted:
     seed: int
     notes: tuple[str, ...] = ()
     """Remarks for the user, such as properties that the run will not test."""
+    walls: Mapping[str, bool] = field(default_factory=dict)
+    """Whether each wall between kernels and the machine holds, as a process tried before it imported the kernel."""
 
 
 @dataclass(frozen=True)

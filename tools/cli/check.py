@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from packproof.base.errors import UsageError
 from packproof.base.stopwatch import add_seconds
 from packproof.cli.ending import (
     FAILED,
@@ -24,8 +23,8 @@ from packproof.cli.ending import (
 from packproof.cli.printing import section
 from packproof.cli.request_options import COMMAND_OPTIONS, request_from, request_options
 from packproof.harness.check import CheckRequest
-from packproof.harness.process import isolate_zygotes, isolation_command
-from packproof.harness.process.start import close_early_zygote, fast_imports, hand_over, resumable, settle_early_zygote
+from packproof.harness.process import set_isolation
+from packproof.harness.process.start import fast_imports, hand_over, resumable, settle_early_zygote
 from packproof.harness.report import RunFinished, RunStarted
 from packproof.harness.report.replay_files import MODULE_KIND, ModuleRecord, describe_replay, read_content, read_replay
 
@@ -35,12 +34,12 @@ from packproof.harness.report.replay_files import MODULE_KIND, ModuleRecord, des
 def check(
     *,
     isolate: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--isolate",
-            help="run the kernel under bubblewrap: no network, no other processes, nowhere to write; CPU only",
+            "--isolate/--no-isolate",
+            help="run the kernel behind all walls or not at all, or behind none; by default those the system allows",
         ),
-    ] = False,
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print failures and the last line, no more")] = False,
     timings: Annotated[bool, typer.Option("--timings", help="show where the time went")] = False,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
@@ -182,18 +181,18 @@ def replay(
     return exit_code(reports.finish(RunFinished((verdict,), verdict.seconds)))
 
 
-def _make_request(options: Mapping[str, Any], *, isolate: bool = False) -> CheckRequest:
+def _make_request(options: Mapping[str, Any], *, isolate: bool | None = None) -> CheckRequest:
     """Make the request; without a device it is cuda if available. It is checked before torch is imported."""
     request = request_from(options)
     device = _start_torch(options["device"], isolate=isolate, several_kernels=request.target is None)
     return replace(request, device=device)
 
 
-def _start_torch(device: str | None, *, isolate: bool = False, several_kernels: bool = False) -> str:
+def _start_torch(device: str | None, *, isolate: bool | None = None, several_kernels: bool = False) -> str:
     """Import torch, fix the process from which kernels are forked, and return the device.
 
     device: None for cuda if available, else cpu.
-    isolate: whether kernels run under bubblewrap.
+    isolate: whether kernels run behind all walls; None for those that the system allows.
     several_kernels: whether the run checks more than one kernel.
     """
     hand_over()
@@ -201,17 +200,10 @@ def _start_torch(device: str | None, *, isolate: bool = False, several_kernels: 
         import torch  # noqa: PLC0415
 
     selected_device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if isolate:
-        _isolate(selected_device)
-    else:  # late: several workers use torch.compile; one kernel on a CPU is compiled in one dtype only
-        settle_early_zygote(
-            interpreted=selected_device == "cpu", preload_compiler=several_kernels or selected_device != "cpu"
-        )
+    if isolate is not None:
+        set_isolation("required" if isolate else "none")
+    # late: several workers use torch.compile; one kernel on a CPU is compiled in one dtype only
+    settle_early_zygote(
+        interpreted=selected_device == "cpu", preload_compiler=several_kernels or selected_device != "cpu"
+    )
     return selected_device
-
-
-def _isolate(device: str) -> None:
-    if device != "cpu":
-        raise UsageError(f"--isolate: no GPU can be reached from inside, and device is {device}; use --device cpu")
-    close_early_zygote()
-    isolate_zygotes(isolation_command())

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from packproof.base.errors import BrokenInstallation, PackproofError
+from packproof.base.errors import BrokenInstallation, MissingWallError, PackproofError
 from packproof.cli import backtest, check, diff, listing, model, museum, mutate, packs, proof, table
 from packproof.cli.bench import group as bench
 from packproof.cli.completion import complete_values, joined_words
@@ -71,7 +71,7 @@ def _errors_as_exit_codes(command: Callable[[], Any], arguments: Sequence[str] =
     except BrokenInstallation as error:
         return say(f"packproof itself failed: {error}", INTERNAL_ERROR)
     except PackproofError as error:
-        return say(str(error), WRONG_CALL)
+        return say(str(error), INTERNAL_ERROR if isinstance(error, MissingWallError) else WRONG_CALL)
     except (typer.Abort, KeyboardInterrupt):
         return say("interrupted", INTERRUPTED)
     except Exception as error:

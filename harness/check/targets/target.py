@@ -1,8 +1,8 @@
 """From a request to its kernels: each opened in its own process, with its op, promises and domain."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -60,6 +60,8 @@ class CheckTarget:
     """Whether packs without tokens are drawn for every property, or only for properties whose law names them."""
     misfit: str = ""
     """Why no Triton kernel is interpreted here; "" if they are."""
+    walls: Mapping[str, bool] = field(default_factory=dict)
+    """Whether each wall between a kernel and the machine holds around its process."""
 
     @cached_property
     def address(self) -> str:
@@ -159,7 +161,7 @@ def open_target(
     assert kernel is not None
     name = printable(kernel_address(kernel))
     with worker or worker_for(request, kernel) as process:
-        description, misfit = process.describe(), printable(process.misfit)
+        description, misfit, walls = process.describe(), printable(process.misfit), process.walls
     declared = builtin.declaration(request.device) if builtin else parse_declaration(description, name)
     if request.promises is not None:
         declared = replace(declared, promises=request.promises)
@@ -173,7 +175,7 @@ def open_target(
     declared = with_required_inputs(op, declared).restricted_to(Domain.of(request.domain) & needed_inputs(op, declared))
     _check_domain(op, declared, name)
     op_name = requested_op if isinstance(requested_op, str) else _op_address(op, kernel)
-    return CheckTarget(request, kernel, name, op, op_name, declared, builtin, misfit=misfit)
+    return CheckTarget(request, kernel, name, op, op_name, declared, builtin, misfit=misfit, walls=walls)
 
 
 def _try_op(op: Op, request: CheckRequest) -> None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 from packproof.base.errors import PackproofError
 
 _PR_SET_PDEATHSIG = 1
+_OUTSIDE = 0  # the id of a parent outside of this process's namespace
 
 
 class ForkError(PackproofError):
@@ -139,4 +140,4 @@ def reset_signals() -> None:
 def _end_with_parent(parent_pid: int) -> bool:
     """Be killed when the parent ends; False if it has already ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    return os.getppid() == parent_pid
+    return os.getppid() in (parent_pid, _OUTSIDE)

@@ -1,11 +1,14 @@
 """The command's zygote, forked before the command is known: torch is imported once for both."""
 
+import json
 import os
 import socket
 from contextlib import suppress
 
 from packproof.harness.process.start.imports import fast_imports
 from packproof.harness.process.zygote_client import ZygoteClient, fixed_environment, fork_client, share_zygote
+
+_MAX_PACKET = 1 << 12
 
 _early_zygote: ZygoteClient | None = None
 
@@ -23,11 +26,11 @@ def fork_early_zygote() -> None:
 
     def become(control: socket.socket) -> None:
         _close_all_but(control)
-        answer = control.recv(2)
-        if answer:
-            interpreted, preload_compiler = map(bool, answer)
-            os.environ.update(fixed_environment(interpreted=interpreted))
-            serve(control, preload_compiler=preload_compiler)
+        packet = control.recv(_MAX_PACKET)
+        if packet:
+            order = json.loads(packet)
+            os.environ.update(fixed_environment(interpreted=order["interpreted"]))
+            serve(control, isolation=order["isolation"], preload_compiler=order["preload_compiler"])
 
     _early_zygote = fork_client(become)
 

@@ -1,8 +1,9 @@
 """A run as a JSON file. The file is rewritten after each finished cell, so an interrupted run loses nothing."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from hashlib import sha256
 from typing import Any
 
 from packproof.base.files import replace_text, writable_path
@@ -16,8 +17,8 @@ VERSION = 1
 
 
 class JsonReport:
-    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `results`, `promises`, `timings` and the
-    settings of the run.
+    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `results`, `promises`, `walls`, `timings`,
+    the settings of the run, and the `digest` of all these.
 
     `target`, `op` and `device` are null if the run has several; every result has its own. `verdict` is "error" until
     the run has ended normally with something checked, unless a property failed. Raises UsageError at once if the file
@@ -71,7 +72,9 @@ class JsonReport:
             else {},
             "results": [_result(verdict, faults) for verdict in self._verdicts if verdict.cell.counts],
             "promises": [_answer(verdict) for verdict in self._verdicts if not verdict.cell.counts],
+            "walls": dict(self._run_started.walls),
         }
+        document["digest"] = digest(document)
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
         replace_text(self._file, text, final=run_finished is not None)
 
@@ -85,6 +88,13 @@ class JsonReport:
         if ended_normally and any(verdict.status == "inconclusive" for verdict in counted_verdicts):
             return "inconclusive"
         return "passed" if ended_normally and any(verdict.held for verdict in counted_verdicts) else "error"
+
+
+def digest(document: Mapping[str, Any]) -> str:
+    """The SHA-256 of a document without its own `digest`, as JSON with sorted keys and without spaces."""
+    rest = {key: value for key, value in document.items() if key != "digest"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{sha256(text.encode()).hexdigest()}"
 
 
 def _only_value(values: Iterable[str]) -> str | None:

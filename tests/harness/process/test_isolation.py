@@ -1,23 +1,35 @@
-"""`packproof check --isolate`: what a kernel reaches under bubblewrap, and the error where that does not work."""
+"""`packproof check --isolate`: what a kernel reaches behind the walls, and the error where one of them is missing."""
 
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from packproof.base.errors import UsageError
-from packproof.harness.process.privilege import isolation_command
-from tests.in_process import environment, packproof_in
+from packproof.base.errors import MissingWallError
+from packproof.harness.process import set_isolation, zygote_client
+from packproof.harness.process.walls import WALLS
+from packproof.harness.process.walls import enclosure as enclosure_module
+from packproof.harness.process.walls.namespaces import namespaces_work
+from packproof.harness.process.worker import Worker
+from packproof.harness.report.formats.json_file import digest
+from packproof.properties.calling.call import Call
 
 SOURCE = Path(__file__).parents[3] / "src"
+NAMES = [wall.name for wall in WALLS]
 KERNELS = """
-import os, socket
+import os, socket, tempfile
 from packproof import refs
 
 def honest(x, weight, bias=None, *, cu_seqlens, activation=None):
-    open("/dev/shm/scratch", "w").close()
+    assert open("data").read() == "read"
+    for folder in (tempfile.gettempdir(), os.environ["HOME"], "/dev/shm"):
+        open(f"{folder}/scratch", "w").close()
     return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
 
 def curious(*inputs, **options):
@@ -31,16 +43,20 @@ def curious(*inputs, **options):
     raise AssertionError("; ".join(found))
 
 def killer(*inputs, **options):
-    os.kill(os.getppid(), 9)
-    os._exit(3)
+    try:
+        os.kill(os.getppid(), 9)
+    finally:
+        os._exit(3)
 """
+needs_namespaces = pytest.mark.skipif(not namespaces_work(), reason="this system allows no namespaces")
 
 
-def check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def check(folder: Path, kernel: str, *arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     (folder / "kernels.py").write_text(KERNELS)
-    options = ["--op", "causal_conv1d", "--dtype", "fp32", "--property", "packing", "--profile", "quick", "--isolate"]
+    (folder / "data").write_text("read")
+    options = ["--op", "causal_conv1d", "--dtype", "fp32", "--property", "packing", "--profile", "quick"]
     return subprocess.run(
-        [sys.executable, "-m", "packproof", "check", *arguments, *options],
+        [*prefix, sys.executable, "-m", "packproof", "check", f"kernels.py:{kernel}", *options, *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
         capture_output=True,
@@ -49,51 +65,67 @@ def check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture(scope="module")
-def works() -> None:
-    try:
-        isolation_command()
-    except UsageError as error:
-        pytest.skip(str(error))
-
-
-@pytest.mark.usefixtures("works")
-def test_a_correct_kernel_passes(tmp_path: Path) -> None:
-    done = check(tmp_path, "kernels.py:honest", "--device", "cpu")
+@needs_namespaces
+@pytest.mark.parametrize("isolate", [(), ("--isolate",)])
+def test_a_correct_kernel_passes_and_the_report_says_behind_which_walls(
+    tmp_path: Path, isolate: tuple[str, ...]
+) -> None:
+    done = check(tmp_path, "honest", "--device", "cpu", "--json", "report.json", *isolate)
     assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["walls"] == dict.fromkeys(NAMES, True)
+    assert report["digest"] == digest(report)
+    assert report["digest"] != digest({**report, "verdict": "failed"})
+    assert not list(tmp_path.glob("**/scratch"))
 
 
-@pytest.mark.usefixtures("works")
+def test_without_walls_the_report_says_so(tmp_path: Path) -> None:
+    done = check(tmp_path, "curious", "--device", "cpu", "--no-isolate", "--json", "report.json")
+    assert done.returncode == 1
+    assert json.loads((tmp_path / "report.json").read_text())["walls"] == dict.fromkeys(NAMES, False)
+
+
+@needs_namespaces
 def test_a_kernel_sees_no_network_and_no_process_and_writes_nothing(tmp_path: Path) -> None:
-    done = check(tmp_path, "kernels.py:curious", "--device", "cpu")
+    done = check(tmp_path, "curious", "--device", "cpu")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "AssertionError: lo; 4 processes; Read-only file system; Read-only file system" in done.stdout
+    denied = "(Read-only file system|Permission denied)"
+    assert re.search(f"AssertionError: lo; [1-4] processes; {denied}; {denied} ", done.stdout), done.stdout
 
 
 @pytest.mark.proof
-@pytest.mark.usefixtures("works")
-def test_the_parent_of_workers_is_replaced_inside(tmp_path: Path) -> None:
-    done = check(tmp_path, "kernels.py:killer", "--device", "cpu")
+@needs_namespaces
+def test_the_parent_of_workers_cannot_be_ended(tmp_path: Path) -> None:
+    done = check(tmp_path, "killer", "--device", "cpu")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "ended the process that had started it" in done.stdout
+    assert "exited with code 3 instead of returning" in done.stdout
 
 
-NO_PROGRAM = "it needs bubblewrap, and there is no bwrap on PATH; install it, or check without"
-NO_GPU = "no GPU can be reached from inside, and device is cuda; use --device cpu"
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="it takes a right away from root")
+def test_where_the_system_allows_no_namespaces_the_check_ends_and_names_the_walls(tmp_path: Path) -> None:
+    prefix = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
+    done = check(tmp_path, "honest", "--device", "cpu", "--isolate", prefix=prefix)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("packproof: --isolate: this system does not put up: ")
+    assert "network (a namespace of networks)" in done.stderr
+    assert done.stderr.endswith("; check without, or in a virtual machine\n")
+    without = check(tmp_path, "honest", "--device", "cpu", "--json", "report.json", prefix=prefix)
+    walls = json.loads((tmp_path / "report.json").read_text())["walls"]
+    assert not walls["network"]
+    assert walls["privileges"]
+    assert without.returncode == (1 if "shm" in without.stdout else 0)
 
 
-@pytest.mark.parametrize(("device", "path", "reason"), [("cpu", "", NO_PROGRAM), ("cuda", os.environ["PATH"], NO_GPU)])
-def test_where_it_does_not_work_one_line_gives_the_reason(tmp_path: Path, device: str, path: str, reason: str) -> None:
-    with environment(PATH=path):
-        done = packproof_in(tmp_path, "check", "packproof.refs:rope", "--device", device, "--isolate")
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"packproof: --isolate: {reason}\n")
+@pytest.mark.usefixtures("no_zygote")
+def test_a_kernel_is_not_imported_where_a_wall_is_missing(
+    make_call: Callable[..., Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zygote_client, "_isolation", "usual")
+    set_isolation("required")
+    monkeypatch.setattr(enclosure_module, "namespaces_work", lambda: False)
 
+    def closure(*_: object, **__: object) -> None:
+        raise AssertionError("it has run")
 
-def test_a_bubblewrap_that_the_system_forbids_is_reported(tmp_path: Path) -> None:
-    program = tmp_path / "bwrap"
-    program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
-    program.chmod(0o755)
-    with environment(PATH=f"{tmp_path}:{os.environ['PATH']}"):
-        done = packproof_in(tmp_path, "check", "packproof.refs:rope", "--device", "cpu", "--isolate")
-    reason = "bubblewrap does not work on this system: bwrap: No permissions to create new namespace"
-    assert (done.returncode, done.stderr) == (2, f"packproof: --isolate: {reason}; check without\n")
+    with Worker(closure) as worker, pytest.raises(MissingWallError, match=r"processes \(a namespace of processes\)"):
+        worker.run(make_call(2))

@@ -414,8 +414,9 @@ def test_many_calls_leak_nothing(make_call: Make, rogue: Rogue, calls: int) -> N
 
 _PARENT = """
 import signal, sys, torch
-from packproof.harness.process.worker import Worker
+from packproof.harness.process import Worker, set_isolation
 from packproof.properties.calling.call import Call
+set_isolation("none")  # it writes a file, with its id
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
 call = Call({"x": torch.ones(1, 4), "weight": torch.ones(4)}, torch.tensor([0, 1]), {}, ("y",))
 with Worker(sys.argv[1], time_limit=100) as worker:
