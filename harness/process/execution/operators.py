@@ -14,7 +14,7 @@ class Operators(DispatchMode):
     """
 
     supports_higher_order_operators = True
-    _TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "profiler", "inductor", "quantized", "mkldnn", "c10d"})
+    TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "profiler", "inductor", "quantized", "mkldnn", "c10d"})
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -25,6 +25,6 @@ class Operators(DispatchMode):
         return True
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if isinstance(op, torch._ops.OpOverload) and op.namespace not in self._TORCH_NAMESPACES:
+        if isinstance(op, torch._ops.OpOverload) and op.namespace not in self.TORCH_NAMESPACES:
             self.first_arguments.setdefault(op, (tuple(args), dict(kwargs or {})))
         return op(*args, **(kwargs or {}))

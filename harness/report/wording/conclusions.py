@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from packproof.base.computed import computed_text
 from packproof.base.names import short_dtype
 from packproof.base.tuned import merge_tuned
 from packproof.base.wording import plural
@@ -99,6 +100,17 @@ def first_refusal_lines(verdict: Verdict) -> Iterator[str]:
     if verdict.domain:
         conditions = shlex.quote("; ".join(verdict.domain))
         yield f"         the check goes on within the calls that it takes, as with --domain {conditions}"
+
+
+def computed_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Who computed the traced calls of a kernel: in one line, and one more if dtypes differ."""
+    dtypes: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if text := computed_text(verdict.computed):
+            short = short_dtype(verdict.cell.dtype)
+            dtypes.setdefault(text, []).extend([] if short in dtypes.get(text, ()) else [short])
+    for text, names in dtypes.items():
+        yield f"computed by: {text}" + (f" in {', '.join(names)}" if len(dtypes) > 1 else "")
 
 
 def tuned_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
