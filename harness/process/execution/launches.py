@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from packproof.base.importing import TARGET_PREFIX
 from packproof.interpreter import is_interpreting
 
 _CUDA_CORE = "cuda.core"
@@ -93,4 +94,5 @@ def _watch_cuda_core(patches: ExitStack, decide: Decide) -> None:
 
 def _named(function: Any) -> tuple[str, str]:
     """The name of a kernel with its module, and its file."""
-    return f"{function.__module__}.{function.__name__}", function.__code__.co_filename
+    module = function.__module__.removeprefix(TARGET_PREFIX)
+    return f"{module}.{function.__name__}", function.__code__.co_filename

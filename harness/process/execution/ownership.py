@@ -13,6 +13,7 @@ from typing import Any
 
 from packproof.adapters.adapter import Adapter
 from packproof.adapters.function_name import FunctionName
+from packproof.base.importing import TARGET_PREFIX
 
 _PACKPROOF = Path(__file__).parents[3]
 _REFERENCES = f"{_PACKPROOF / 'refs'}{os.sep}"
@@ -59,7 +60,7 @@ class Ownership:
         while frame is not None and frame.f_code.co_filename != _CALL:
             code = frame.f_code
             if self._is_reference(code.co_filename, code.co_firstlineno):
-                line, reference = "", f"{frame.f_globals.get('__name__', '')}.{code.co_qualname}"
+                line, reference = "", f"{_module_name(frame)}.{code.co_qualname}"
             elif not line and not code.co_filename.startswith("<") and self.owns(code.co_filename):
                 line = f"{Path(code.co_filename).name}:{frame.f_lineno}"
             if not adapter and code.co_filename.startswith(_ADAPTERS):
@@ -70,6 +71,10 @@ class Ownership:
 
     def _is_reference(self, file: str, first_line: int) -> bool:
         return file.startswith(_REFERENCES) or f"{file}:{first_line}" == self._reference
+
+
+def _module_name(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).removeprefix(TARGET_PREFIX)
 
 
 def _roots(function: Callable[..., Any]) -> list[str]:
