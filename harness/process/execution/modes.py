@@ -9,7 +9,7 @@ gradients by name.
 # mypy: allow-untyped-calls
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,12 +19,14 @@ import torch._functorch.config as functorch
 from torch import Tensor
 
 from packproof.adapters.adapter import Adapter
+from packproof.base.computed import Computed, Pass
 from packproof.base.light_torch import scalar_with_gradients
 from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors, differentiable_outputs
 from packproof.harness.process.execution.operators import Operators
-from packproof.harness.process.execution.ownership import Ownership
+from packproof.harness.process.execution.provenance.device_kernels import other_kernels
+from packproof.harness.process.execution.provenance.ownership import Ownership
+from packproof.harness.process.execution.provenance.trace import Trace, idle_launches
 from packproof.harness.process.execution.snapshot import Snapshot
-from packproof.harness.process.execution.trace import Trace, idle_launches
 from packproof.properties.calling import Mode
 
 SnapshotAndGradients = tuple[Snapshot, Tensors]
@@ -198,8 +200,22 @@ def traced(invocation: Invocation) -> SnapshotAndGradients:
     invocation.stage = BACKWARD
     with trace.watch("backward"):
         gradients = invocation.backward(outputs)
-    invocation.computed = trace.computed
+    invocation.computed = (*trace.computed, *_kernels_of_extensions(invocation, trace.computed))
     return snapshot, gradients
+
+
+def _kernels_of_extensions(invocation: Invocation, computed: tuple[Computed, ...]) -> Iterator[Computed]:
+    """The kernels on a GPU of a pass in which nothing was seen, from another call."""
+    passes: list[Pass] = ["forward", "backward"] if invocation.call.wrt else ["forward"]
+    if invocation.device.type != "cuda" or {item.during for item in computed}.issuperset(passes):
+        return
+    triton_names = frozenset(item.name.rpartition(".")[2] for item in computed if item.kind == "triton")
+    with other_kernels(triton_names) as of_forward:
+        outputs = invocation.forward()
+    with other_kernels(triton_names) as of_backward:
+        invocation.backward(outputs)
+    yield from (Computed("cuda", name, "forward", own=True) for name in of_forward())
+    yield from (Computed("cuda", name, "backward", own=True) for name in of_backward())
 
 
 def idle(invocation: Invocation) -> SnapshotAndGradients:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from packproof.base.errors import ArgumentError
 from packproof.base.light_torch import DispatchMode
-from packproof.harness.process.execution.arithmetic import DATA_MOVEMENT
+from packproof.harness.process.execution.provenance.arithmetic import DATA_MOVEMENT
 from packproof.properties.calling import Call
 
 _RESTRICTION = re.compile(

@@ -15,10 +15,9 @@ from torch.utils._pytree import arg_tree_leaves
 
 from packproof.base.computed import Computed, Computer, Pass
 from packproof.base.light_torch import DispatchMode
-from packproof.harness.process.execution.arithmetic import computes, has_floats
-from packproof.harness.process.execution.launches import watch_launches
-from packproof.harness.process.execution.operators import Operators
-from packproof.harness.process.execution.ownership import Ownership
+from packproof.harness.process.execution.provenance.arithmetic import TORCH_NAMESPACES, computes, has_floats
+from packproof.harness.process.execution.provenance.launches import watch_launches
+from packproof.harness.process.execution.provenance.ownership import Ownership
 
 _SUM = "aten::add"  # with which autograd adds the gradients of a tensor that is used twice
 
@@ -54,7 +53,7 @@ class Trace(DispatchMode):
         kwargs = kwargs or {}
         if not isinstance(op, torch._ops.OpOverload):
             return op(*args, **kwargs)
-        if op.namespace not in Operators.TORCH_NAMESPACES:
+        if op.namespace not in TORCH_NAMESPACES:
             return self._run_registered(op, args, kwargs)
         if computes(op, args, kwargs):
             self._record_operator("torch", f"{op.namespace}::{op.overloadpacket.__name__}")

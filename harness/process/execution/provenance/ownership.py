@@ -15,11 +15,11 @@ from packproof.adapters.adapter import Adapter
 from packproof.adapters.function_name import FunctionName
 from packproof.base.importing import TARGET_PREFIX
 
-_PACKPROOF = Path(__file__).parents[3]
+_PACKPROOF = Path(__file__).parents[4]
 _REFERENCES = f"{_PACKPROOF / 'refs'}{os.sep}"
 _ADAPTERS = f"{_PACKPROOF / 'adapters'}{os.sep}"
 _KERNEL_CALL = Adapter.__call__.__qualname__  # it calls the kernel, which may be a builtin
-_CALL = str(Path(__file__).with_name("invocation.py"))  # the frame that calls the kernel
+_CALL = str(Path(__file__).parents[1] / "invocation.py")  # the frame that calls the kernel
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _GENERATED = "torchinductor"  # in the paths of the code that torch.compile writes

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import arg_tree_leaves
 
+TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "profiler", "inductor", "quantized", "mkldnn", "c10d"})
 # operators that only move values, create tensors, or inspect their shape
 DATA_MOVEMENT = frozenset(
     (  # noqa: SIM905
@@ -21,7 +22,7 @@ DATA_MOVEMENT = frozenset(
 )
 _MORE_MOVEMENT = frozenset(
     (  # noqa: SIM905
-        "zero fill masked_fill_ masked_select masked_scatter masked_scatter_ flip roll repeat_interleave take nonzero "
+        "zero fill pad masked_fill_ masked_select masked_scatter masked_scatter_ flip roll repeat_interleave take nonzero "
         "scatter scatter_ index_fill index_fill_ index_copy index_copy_ diagonal_scatter as_strided_scatter unbind_copy "
         "expand_copy view_copy tril tril_ triu triu_ _local_scalar_dense is_same_size record_stream pin_memory "
         "_pin_memory resize_as_ rand_like randn_like equal alias_copy split_copy unfold_backward embedding "
