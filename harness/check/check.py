@@ -41,6 +41,7 @@ def check(
     domain: str | Sequence[str] = (),
     strict: bool = False,
     forward_only: bool = False,
+    only_own_kernels: bool = False,
     timeout: float | None = None,
     fail_fast: bool = False,
     max_time: float | None = None,

@@ -186,6 +186,13 @@ class CheckRequest:
         None, SECONDS, "--timeout", "seconds that one kernel call may take", min=0.001, max=86_400
     )
     forward_only: bool = option(False, SWITCH, "--forward-only", "check no gradients")
+    only_own_kernels: bool = option(
+        False,
+        SWITCH,
+        "--only-own-kernels",
+        "nothing but the kernel's own launches may compute: a call of a library or of a reference fails, as does a "
+        "value or gradient that stays the same without them",
+    )
     draw_configs: bool = option(
         False,
         SWITCH,

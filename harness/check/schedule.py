@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from packproof.base.machine import available_cores
-from packproof.base.names import SLACK
+from packproof.base.names import FINDINGS
 from packproof.base.stopwatch import pop_seconds
 from packproof.harness.check.counterexamples import CounterexampleTrial, counterexample_trials
 from packproof.harness.check.own_faults import error_verdicts, inconclusive_verdicts
@@ -66,10 +66,10 @@ class _PlanRun:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """In the order of the plan. The finding of slack stands before the cells of its kernel."""
+        """In the order of the plan. Findings beside it stand before the cells of their kernel."""
         order = {(cell.op, cell.target): number for number, cell in reversed([*enumerate(self._plan.cells)])}
         planned = [cell for cell in self._plan.cells if cell in self._verdicts]
-        findings = [cell for cell in self._verdicts if cell.property == SLACK]
+        findings = [cell for cell in self._verdicts if cell.property in FINDINGS]
         cells = sorted([*findings, *planned], key=lambda cell: order[cell.op, cell.target])
         return tuple(self._verdicts[cell] for cell in cells)
 
@@ -83,7 +83,7 @@ class _PlanRun:
         calls = [*map(self._start_unit, range(len(units)))]
         deadline = self._deadline + self._grace
         for event in run_on_every_core(calls, device, record_type=Event, retry=retry, deadline=deadline):
-            if not self._repeats_slack(event):
+            if not self._repeats_finding(event):
                 yield self._record(event)
 
     def counterexample_trials(self) -> Iterator[Event]:
@@ -103,12 +103,12 @@ class _PlanRun:
         for event in run_on_every_core(calls, self._plan.request.device, record_type=Event, retry=retry):
             yield self._record(event)
 
-    def _repeats_slack(self, event: Event) -> bool:
-        """Whether another process has already reported the slack of this kernel: each one finds it for itself."""
+    def _repeats_finding(self, event: Event) -> bool:
+        """Whether another process has already reported this finding of the kernel: each one comes to it by itself."""
         if not isinstance(event, CellFinished):
             return False
         cell = event.verdict.cell
-        return cell.property == SLACK and cell in self._verdicts
+        return cell.property in FINDINGS and cell in self._verdicts
 
     def _start_unit(self, number: int, cells: tuple[Cell, ...] = ()) -> StartUnit:
         """A callable that runs one of the units, or some of its cells, in its share of the remaining time."""

@@ -14,6 +14,7 @@ from packproof.harness.check.cell import Evaluator
 from packproof.harness.check.failure import KnownFaults, ReplayInfo
 from packproof.harness.check.own_faults import error_verdicts, errors_as_verdicts, inconclusive_verdicts
 from packproof.harness.check.partition import Unit
+from packproof.harness.check.provenance import ProvenanceTrial
 from packproof.harness.check.request import PROFILES, Allowance
 from packproof.harness.check.rounds import NO_REACH, CaseSelection
 from packproof.harness.check.targets.target import CheckTarget
@@ -136,6 +137,7 @@ def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: C
         known_tier="gpu" if on_gpu else None,
         known_faults=_no_known_faults(target),
         core_time=core_time,
+        provenance=ProvenanceTrial(request.only_own_kernels),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from packproof.base.provenance.computed import Computed
 from packproof.base.tuned import Tuned
 from packproof.harness.report.maps.measurements import Evidence
 from packproof.properties.cases import Case
@@ -139,6 +140,8 @@ class Verdict:
     """The constants of the kernel's source and how far beyond them it was judged, where cases go past them."""
     tuned: tuple[Tuned, ...] = ()
     """The autotuned kernels, with their judged configurations."""
+    computed: tuple[Computed, ...] = ()
+    """Who computed the traced calls of the kernel in this dtype: launches, operators of torch, references."""
 
     @property
     def label(self) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from packproof.base.axes import is_shared
 from packproof.base.errors import KernelFault
+from packproof.base.provenance.computed import Computed
 from packproof.base.stopwatch import span
 from packproof.base.tuned import Tuned, merge_tuned
 from packproof.properties.bounds.budget import Budget
@@ -83,6 +84,8 @@ class KernelUnderTest:
     """The time until which properties that fill the memory may make calls of many seconds, by time.monotonic."""
     tuned: dict[int, tuple[Tuned, ...]] = field(default_factory=dict)
     """The autotuned kernels by the number of their configuration."""
+    computed: dict[Computed, None] = field(default_factory=dict)
+    """Who computed its traced calls, in the order of the first one."""
     cache: RunCache = field(default_factory=RunCache)
     """Samples, results and answers of the oracle that were computed for it."""
 
@@ -132,6 +135,7 @@ class KernelUnderTest:
         with span("kernel"):
             result = self._run(filled, **flags)
         self.interpreted |= result.interpreted
+        self.computed.update(dict.fromkeys(result.computed))
         if result.tuned:
             self.tuned[sample.configuration] = merge_tuned(self.tuned.get(sample.configuration, ()), result.tuned)
         return without_filler(sample, result) if any(filler) else result

@@ -138,6 +138,7 @@ class InProcess:
             outputs_after=copy_to_host(snapshot.outputs_after(call)),
             interpreted=sanitizer is not None and sanitizer.launches > 0,
             operators=invocation.operators,
+            computed=invocation.computed,
             tuned=tuned_kernels(),
             outliers={**snapshot.outliers, **outliers("gradient", gradients, call)},
         )

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from packproof.base.errors import ArgumentError
 from packproof.base.light_torch import DispatchMode
+from packproof.harness.process.execution.provenance.arithmetic import DATA_MOVEMENT
 from packproof.properties.calling import Call
 
 _RESTRICTION = re.compile(
@@ -53,15 +54,6 @@ _FUNCTION_FOLDERS = tuple(
 _RANKS_MODULE = f"{__name__.partition('.')[0]}.parallel.ranks"
 _RANKS = str(_PACKPROOF / "parallel/ranks.py")  # its errors are about how ranks talk to each other
 _COLLECTIVES = ("c10d", "_c10d_functional")
-# operators that only move values, create tensors, or inspect their shape
-_DATA_MOVEMENT = frozenset(
-    (  # noqa: SIM905
-        "clone copy_ _to_copy contiguous cat stack constant_pad_nd index index_put index_put_ _unsafe_index gather "
-        "index_select zero_ fill_ zeros_like empty_like ones_like full_like new_empty new_zeros new_ones new_full "
-        "new_empty_strided empty_strided detach detach_ set_ resize_ slice_backward select_backward lift_fresh "
-        "split_with_sizes_copy repeat where masked_fill slice_scatter select_scatter"
-    ).split()
-)
 
 
 def refuses(error: Exception, call: Call, repeat: Callable[["ComputationWatch"], None], *, backward: bool) -> bool:
@@ -124,7 +116,7 @@ class _ThreadWatch(DispatchMode):
         name = op.overloadpacket.__name__
         has_floats = any(isinstance(x, Tensor) and x.is_floating_point() for x in (*args, *(kwargs or {}).values()))
         is_aten = op.namespace == "aten"
-        if op.namespace in _COLLECTIVES or (has_floats and is_aten and not (op.is_view or name in _DATA_MOVEMENT)):
+        if op.namespace in _COLLECTIVES or (has_floats and is_aten and not (op.is_view or name in DATA_MOVEMENT)):
             self.has_computed = True
         result = op(*args, **(kwargs or {}))
         if has_floats and not is_aten:  # only after it returned: a custom operator checks its arguments inside

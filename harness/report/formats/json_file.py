@@ -44,7 +44,7 @@ class JsonReport:
 
     @property
     def _verdicts(self) -> list[events.Verdict]:
-        """In the order of the plan; the finding of slack is no cell of it, and comes first."""
+        """In the order of the plan; findings beside it come first."""
         order = {cell: number for number, cell in enumerate(self._run_started.cells if self._run_started else ())}
         return sorted(self._verdicts_by_cell.values(), key=lambda v: order.get(v.cell, -1))
 
@@ -148,6 +148,8 @@ def _result(verdict: events.Verdict, faults: Faults) -> dict[str, Any]:
         result["limits"] = [asdict(limit) for limit in verdict.limits]
     if verdict.tuned:
         result["tuned"] = [asdict(tuned) for tuned in verdict.tuned]
+    if verdict.computed:
+        result["computed_by"] = [asdict(computed) for computed in verdict.computed]
     if verdict.thresholds:
         result["thresholds"] = verdict.thresholds.to_json()
     if verdict.domain:

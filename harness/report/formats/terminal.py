@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from packproof.base.names import SLACK, short_dtype
+from packproof.base.names import FINDINGS, short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
 from packproof.harness.report.causes import Faults, cause
@@ -15,7 +15,7 @@ from packproof.harness.report.formats.live import ProgressLine, live_line
 from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.table import Column, table_line, title_line
 from packproof.harness.report.formats.wrapping import wrapped
-from packproof.harness.report.wording.conclusions import first_refusal_lines, limits_lines, tuned_lines
+from packproof.harness.report.wording.conclusions import computed_lines, first_refusal_lines, limits_lines, tuned_lines
 from packproof.harness.report.wording.results import (
     cell_name,
     cell_title,
@@ -176,6 +176,7 @@ def _remarks(board: Board) -> Iterator[str]:
     if any(v.classes for v in board.verdicts):
         yield layout_classes_text(board.verdicts)
     yield from (str(v.thresholds) for v in board.verdicts if v.thresholds)
+    yield from computed_lines(board.verdicts)
     yield from tuned_lines(board.verdicts)
     yield from limits_lines(board.verdicts)
     if board.answers:
@@ -189,7 +190,7 @@ def _stands_alone(verdict: events.Verdict) -> bool:
     if failure is None:
         return False
     explains_itself = bool(failure.tensor and not (failure.note or verdict.reason))
-    return cell.property == SLACK or not cause(failure) or (explains_itself and cell.property in _STRONGEST)
+    return cell.property in FINDINGS or not cause(failure) or (explains_itself and cell.property in _STRONGEST)
 
 
 def cell_line(verdict: events.Verdict, shown: events.Verdict | None = None) -> Text:
