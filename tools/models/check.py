@@ -29,17 +29,12 @@ from packproof.models.laws.catalogue import JUDGES
 from packproof.models.laws.judges import CRASHED, REFUSED, Judgement, Trial, verdict_of
 from packproof.models.outcomes import holding_conventions, outcome_lines, outcomes_of
 from packproof.models.request import ModuleRequest, ModuleSetting, module_request
+from packproof.models.running.local_module import PickOutput
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.modes import CannotRun, Mode
 from packproof.models.subjects.pack import Lengths
-from packproof.models.subjects.subject import (
-    MakeInput,
-    ModuleCrashed,
-    ModuleRefused,
-    NoGradient,
-    NoOutput,
-    PickOutput,
-)
+from packproof.models.subjects.refusals import ModuleCrashed, ModuleRefused, NoGradient, NoOutput
+from packproof.models.subjects.subject import MakeInput
 
 _NOT_ISOLATED = "its documents are not isolated"
 _CRASHED_BEFORE = "the module crashed in the property before"
@@ -229,7 +224,7 @@ def _judge_cell(
     except (CannotRun, NoGradient, NoOutput) as error:
         judgement = Judgement(verdict_of(cell, refused_status, 0, str(error)))
     except ModuleRefused as refusal:
-        if request.explicit and isinstance(refusal.__cause__, NameError):
+        if request.explicit and refusal.by_unset_variable:
             judgement = Judgement(verdict_of(cell, "failed", 1, failure=_fault_of(refusal, trial().layouts[0])))
         else:
             judgement = Judgement(verdict_of(cell, refused_status, 0, f"{REFUSED}{refusal}"))

@@ -16,6 +16,8 @@ from packproof.harness.report.replay_files import ModuleRecord
 from packproof.models.laws.catalogue import JUDGES
 from packproof.models.laws.judges import Judgement, PaddedLayout, Trial
 from packproof.models.laws.losses import label_form
+from packproof.models.running.construction import build_module, make_subject
+from packproof.models.running.local_module import PickOutput
 from packproof.models.subjects.conventions import CONVENTIONS, Convention, find_convention
 from packproof.models.subjects.modes import Mode, supported_modes
 from packproof.models.subjects.pack import (
@@ -26,7 +28,7 @@ from packproof.models.subjects.pack import (
     many_documents,
     padded_layouts,
 )
-from packproof.models.subjects.subject import MakeInput, PickOutput, PlaceImages, Subject, make_subject
+from packproof.models.subjects.subject import MakeInput, PlaceImages, Subject
 
 MATRIX_DTYPES = ("fp32", "bf16")
 _COMPILED_LAYOUTS: tuple[Lengths, ...] = (FIRST_LENGTHS, (9, 1, 17, 3))  # few: each new shape may compile again
@@ -87,7 +89,7 @@ class ModuleRequest:
         is_asked = {
             "padding": judges_padding,
             "modes": setting.mode.is_compared and not self.layouts_with_padding,
-            "loss": label_form(self.subject.module, setting.convention, self.labels) and not self.layouts_with_padding,
+            "loss": label_form(self.subject.facts, setting.convention, self.labels) and not self.layouts_with_padding,
         }
         laws = [law for law in self.laws if is_asked.get(law, True)]
         laws = [law for law in laws if law == "modes"] if setting.mode.is_of_a_step else laws
@@ -120,7 +122,7 @@ class ModuleRequest:
         base, convention = self.subject.to_device(self.device), setting.convention
         base = base if setting.dtype == base.dtype else base.to_dtype(setting.dtype)
         subject = base.in_mode(setting.mode)
-        labels, requires_loss = label_form(subject.module, convention, self.labels), self.labels != "auto"
+        labels, requires_loss = label_form(subject.facts, convention, self.labels), self.labels != "auto"
         if self.layouts or self.layouts_with_padding:
             return Trial(
                 subject,
@@ -133,7 +135,7 @@ class ModuleRequest:
                 requires_loss=requires_loss,
                 shrinks=self.shrinks,
             )
-        padded = tuple(padded_layouts(subject.module, between_documents=convention.padding == "between"))
+        padded = tuple(padded_layouts(subject.facts.sizes, between_documents=convention.padding == "between"))
         if setting.mode.compiled:
             return Trial(
                 subject,
@@ -152,7 +154,7 @@ class ModuleRequest:
             base,
             convention,
             self.seed,
-            layouts_for(subject.module, most_tokens=most_tokens),
+            layouts_for(subject.facts.sizes, most_tokens=most_tokens),
             self.long_layouts if is_first else (),
             many_documents(most_tokens),
             padded,
@@ -215,12 +217,12 @@ def module_request(
     selected_modes = tuple(
         Mode.from_name(mode, implementation, compiled=compiled) for implementation in attention for mode in modes
     )
-    built_module = _build_module(module, seed)
+    built_module = build_module(module, seed)
     subject = make_subject(built_module, inputs, output, redraw=redraw, seed=seed)
     subject = replace(subject, place_images=place_images) if place_images else subject
     notes: tuple[str, ...] = ()
     if matrix:
-        selected_modes, notes = supported_modes(subject.module)
+        selected_modes, notes = supported_modes(built_module)
         dtypes = dtypes or MATRIX_DTYPES
     origin = {
         "target": target or ("" if isinstance(module, nn.Module) else address(module)),
@@ -240,24 +242,12 @@ def module_request(
         explicit=convention is not None,
         modes=selected_modes,
         dtypes=tuple(getattr(torch, long_dtype(text)) for text in dtypes),
-        long_layouts=long_layouts(subject.module, *_LONG_TOKENS[profile]) if profile in _LONG_TOKENS else (),
+        long_layouts=long_layouts(subject.facts.sizes, *_LONG_TOKENS[profile]) if profile in _LONG_TOKENS else (),
         matrix=matrix,
         notes=notes,
         labels=labels,
         **request_fields,
     )
-
-
-def _build_module(module: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The module itself, or the one made by a function under this seed. Raises ArgumentError."""
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
-        built_module = module if isinstance(module, nn.Module) else module()
-    if not isinstance(built_module, nn.Module):
-        raise ArgumentError(
-            f"module: {type(built_module).__name__}, expected an nn.Module or a function that returns one"
-        )
-    return built_module
 
 
 def _convention_addresses(
