@@ -13,10 +13,12 @@ from packproof.base.names import ATTENTION, LABELS, SEED, is_seed, long_dtype, r
 from packproof.harness.process.naming import address
 from packproof.harness.report import Cell
 from packproof.harness.report.replay_files import ModuleRecord
+from packproof.models.apart import ModuleProcess
+from packproof.models.apart.remote_module import RemoteModule
 from packproof.models.laws.catalogue import JUDGES
 from packproof.models.laws.judges import Judgement, PaddedLayout, Trial
 from packproof.models.laws.losses import label_form
-from packproof.models.running.construction import build_module, make_subject
+from packproof.models.running.construction import build_module, input_maker, make_subject
 from packproof.models.running.local_module import PickOutput
 from packproof.models.subjects.conventions import CONVENTIONS, Convention, find_convention
 from packproof.models.subjects.modes import Mode, supported_modes
@@ -75,7 +77,12 @@ class ModuleRequest:
     shrinks: bool = True
     """Whether smaller layouts are tried for a failure, for some seconds."""
     timeout: float = 600.0
-    """Seconds without an event after which a setting in its own process is ended."""
+    """Seconds for one property of one setting, where the module or the setting has a process of its own."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the module is in another process."""
+        return isinstance(self.subject.module, RemoteModule)
 
     def settings(self) -> "list[ModuleSetting]":
         """Every combination of convention, mode and dtype. Each is judged separately."""
@@ -174,7 +181,7 @@ class ModuleSetting:
 
 
 def module_request(
-    module: nn.Module | Callable[[], nn.Module],
+    module: nn.Module | Callable[[], nn.Module] | ModuleProcess,
     *,
     convention: str | Convention | Sequence[str | Convention] | None,
     inputs: int | MakeInput | None = None,
@@ -197,6 +204,8 @@ def module_request(
 ) -> ModuleRequest:
     """The request for these arguments: those of `check_module`, and a few more. Raises ArgumentError and UsageError.
 
+    module: a ModuleProcess for a module in another process, with the conventions, output, redraw and seed that it was
+        made with.
     name: the module in reports; its class by default.
     target: the address from which a replay makes the module again.
     records: whether failures leave replay files.
@@ -208,7 +217,11 @@ def module_request(
     if not is_seed(seed):
         raise ArgumentError(f"seed: {seed!r}, expected {SEED}")
     convention_arguments = [convention] if isinstance(convention, str | Convention) else list(convention or CONVENTIONS)
-    conventions = [find_convention(argument) for argument in convention_arguments]
+    if isinstance(module, ModuleProcess):
+        conventions, addresses = list(module.conventions), module.addresses
+    else:
+        conventions = [find_convention(argument) for argument in convention_arguments]
+        addresses = _convention_addresses(conventions, convention_arguments)
     require_known("labels", labels, LABELS)
     for implementation in attention:
         require_known("attention", implementation, ("", *ATTENTION))
@@ -217,15 +230,18 @@ def module_request(
     selected_modes = tuple(
         Mode.from_name(mode, implementation, compiled=compiled) for implementation in attention for mode in modes
     )
-    built_module = build_module(module, seed)
-    subject = make_subject(built_module, inputs, output, redraw=redraw, seed=seed)
-    subject = replace(subject, place_images=place_images) if place_images else subject
     notes: tuple[str, ...] = ()
+    if isinstance(module, ModuleProcess):
+        subject, supported = Subject(module.module(), input_maker(module.facts, inputs)), (module.modes, module.notes)
+    else:
+        built_module = build_module(module, seed)
+        subject = make_subject(built_module, inputs, output, redraw=redraw, seed=seed)
+        supported = supported_modes(built_module) if matrix else ((), ())
+    subject = replace(subject, place_images=place_images) if place_images else subject
     if matrix:
-        selected_modes, notes = supported_modes(built_module)
-        dtypes = dtypes or MATRIX_DTYPES
+        (selected_modes, notes), dtypes = supported, dtypes or MATRIX_DTYPES
     origin = {
-        "target": target or ("" if isinstance(module, nn.Module) else address(module)),
+        "target": target or ("" if isinstance(module, nn.Module | ModuleProcess) else address(module)),
         "inputs": address(inputs) if callable(inputs) else inputs,
         "output": address(output) if callable(output) else output,
         "redraw": redraw,
@@ -233,10 +249,10 @@ def module_request(
     return ModuleRequest(
         subject,
         tuple(conventions),
-        name or type(built_module).__name__,
+        name or subject.facts.kind,
         device or subject.device,
         origin=origin if records else {},
-        convention_addresses=_convention_addresses(conventions, convention_arguments),
+        convention_addresses=addresses,
         profile=profile,
         seed=seed,
         explicit=convention is not None,

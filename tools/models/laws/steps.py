@@ -32,12 +32,12 @@ class StepObjective:
 
     def parts(
         self, subject: Subject, parts: Sequence["PartOfPack"], factors: Sequence[float] | None = None
-    ) -> list[StepPart]:
+    ) -> tuple[StepPart, ...]:
         """The micro-batches of a step of this subject.
 
         factors: by how much each part's loss is multiplied; None: 1.
         """
-        return [
+        return tuple(
             StepPart(
                 replace(self.call(subject, subject.pack(part.lengths), part.pack, part.rows), seed=part.seed),
                 part.pack.tokens,
@@ -46,7 +46,7 @@ class StepObjective:
                 factor,
             )
             for part, factor in zip(parts, factors or [1.0] * len(parts), strict=True)
-        ]
+        )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ The module itself may live in this process (`LocalModule`) or in another one (`R
 nothing that a law decides by was computed beside the module.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self
 
@@ -164,7 +164,7 @@ class TestedModule(Protocol):
         """The gradients of the last call by its leaf: of "tokens" (t, d), or by parameter; none where there is none."""
         ...
 
-    def step(self, parts: Sequence[StepPart], *, repeats: tuple[Choice | None, ...] | None = None) -> Step:
+    def step(self, parts: tuple[StepPart, ...], *, repeats: tuple[Choice | None, ...] | None = None) -> Step:
         """One training step over these parts, whose gradients add up.
 
         repeats: choices among scores that a call repeats; None: those of the call stand.
@@ -201,7 +201,7 @@ class TestedModule(Protocol):
         ...
 
     def mode_culprit(
-        self, plain: Self, parts: Sequence[StepPart], plain_parts: Sequence[StepPart], tolerance: float
+        self, plain: Self, parts: tuple[StepPart, ...], plain_parts: tuple[StepPart, ...], tolerance: float
     ) -> tuple[str, ...]:
         """Lines that name the first module whose step differs from that of plain training, and in which pass."""
         ...
