@@ -53,6 +53,8 @@ def run_worker(
         environment  changes of the environment; None removes a name
         magic        of the frames accepted by the parent, in hexadecimal
         judge        the `judge_identity` of the parent
+        program      absent for a worker of a kernel: else the module whose `run(order, function, channel)` is called
+                     in its place. Of the other keys it has sys_path, cwd, environment, magic and its own.
     function: the function of a worker without a location.
     snapshot: torch's functions before the kernel is imported.
     enclosure: the walls around the kernel.
@@ -63,7 +65,10 @@ def run_worker(
     sys.path[:] = order["sys_path"]
     _change_environment(order["environment"])
     torch.set_num_threads(1)
-    enclosure.enter(str(order["location"]))
+    enclosure.enter(str(order.get("location") or order["program"]))
+    if "program" in order:
+        run: Callable[..., int] = importlib.import_module(order["program"]).run
+        return run(order, function, channel)
     return _serve(order, function, snapshot, enclosure, channel)
 
 

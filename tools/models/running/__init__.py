@@ -1,0 +1,1 @@
+"""What runs beside a module: its calls and gradients, and the hooks that name a culprit."""
