@@ -13,6 +13,7 @@ SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float
 LONG_DTYPES = {short: name for name, short in SHORT_DTYPES.items()}
 DEVICES = ("cpu", "cuda")
 COMPILE = "compile"  # the compile tier, listed among the properties
+CONTRACT = "contract"  # the finding of a declaration that loosens the contract, reported like a property
 SLACK = "slack"  # the finding of rows past the last sequence, reported like a property
 TOOLS = ("memcheck", "racecheck", "initcheck")  # of NVIDIA's compute-sanitizer
 _MOST_TEXT = 300  # characters of names in one message

@@ -26,6 +26,8 @@ class Plan:
     """The cells, as they are distributed over processes."""
     notes: tuple[str, ...]
     """Untested releases, and features that the kernels do not offer."""
+    targets: tuple[CheckTarget, ...] = ()
+    """The kernels."""
 
 
 def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, one_cell_each: bool = False) -> Plan:
@@ -40,7 +42,8 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, one_cell_each
         *(note for target in targets for note in feature_notes(target)),
         *request.expected.notes(cells),
     )
-    return Plan(request, cells, tuple(divide(planned, available_cores(), one_cell_each=one_cell_each)), notes)
+    units = tuple(divide(planned, available_cores(), one_cell_each=one_cell_each))
+    return Plan(request, cells, units, notes, tuple(targets))
 
 
 def _compiled_once(targets: Sequence[CheckTarget]) -> Iterator[tuple[CheckTarget, bool]]:

@@ -9,9 +9,10 @@ from typing import Literal
 from packproof.base.tuned import Tuned
 from packproof.harness.report.maps.measurements import Evidence
 from packproof.properties.cases import Case
+from packproof.properties.declarations import ContractFile, Term
 from packproof.properties.thresholds import Crossed
 
-Tier = Literal["compile", "interpret", "eager", "gpu", "sanitizer"]
+Tier = Literal["declared", "compile", "interpret", "eager", "gpu", "sanitizer"]
 Status = Literal["passed", "failed", "expected", "stale", "inconclusive", "skipped", "error"]
 
 
@@ -139,6 +140,8 @@ class Verdict:
     """The constants of the kernel's source and how far beyond them it was judged, where cases go past them."""
     tuned: tuple[Tuned, ...] = ()
     """The autotuned kernels, with their judged configurations."""
+    terms: tuple[Term, ...] = ()
+    """What decided how much was judged, and how strictly, and who said so."""
 
     @property
     def label(self) -> str:
@@ -166,6 +169,8 @@ class RunStarted:
     seed: int
     notes: tuple[str, ...] = ()
     """Remarks for the user, such as properties that the run will not test."""
+    contract: ContractFile | None = None
+    """The contract of its kernels, if there is one."""
 
 
 @dataclass(frozen=True)

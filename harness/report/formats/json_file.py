@@ -6,9 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from packproof.base.files import replace_text, writable_path
+from packproof.base.records import to_row
 from packproof.harness.report import events
 from packproof.harness.report.causes import Faults, cause
 from packproof.harness.report.wording.results import failure_text
+from packproof.harness.report.wording.terms import terms_clause
 from packproof.properties.declarations import find_question
 from packproof.version import __version__
 
@@ -16,8 +18,8 @@ VERSION = 1
 
 
 class JsonReport:
-    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `results`, `promises`, `timings` and the
-    settings of the run.
+    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `terms`, `contract`, `results`,
+    `promises`, `timings` and the settings of the run.
 
     `target`, `op` and `device` are null if the run has several; every result has its own. `verdict` is "error" until
     the run has ended normally with something checked, unless a property failed. Raises UsageError at once if the file
@@ -62,6 +64,9 @@ class JsonReport:
             "seed": self._run_started.seed,
             "notes": list(self._run_started.notes),
             "verdict": self._overall_verdict(run_finished),
+            "terms_text": terms_clause(self._verdicts).removeprefix(", "),
+            "terms": _terms(self._verdicts),
+            "contract": to_row(contract) if (contract := self._run_started.contract) else None,
             "finished": run_finished is not None and not run_finished.interrupted and not run_finished.error,
             "error": run_finished.error if run_finished else "",
             "planned": sum(cell.counts for cell in cells),
@@ -85,6 +90,12 @@ class JsonReport:
         if ended_normally and any(verdict.status == "inconclusive" for verdict in counted_verdicts):
             return "inconclusive"
         return "passed" if ended_normally and any(verdict.held for verdict in counted_verdicts) else "error"
+
+
+def _terms(verdicts: Iterable[events.Verdict]) -> list[dict[str, Any]]:
+    """The terms of each kernel, with who set them."""
+    kernels = dict.fromkeys((verdict.cell.target, verdict.cell.op, verdict.terms) for verdict in verdicts)
+    return [{"target": target, "op": op, **to_row(term)} for target, op, terms in kernels for term in terms]
 
 
 def _only_value(values: Iterable[str]) -> str | None:
