@@ -18,7 +18,7 @@ from packproof.harness.process.naming import address
 from packproof.harness.report import Cell, Failure
 from packproof.harness.report.replay_files import write_replay
 from packproof.properties.cases import Case, Space
-from packproof.properties.declarations import ContractFile
+from packproof.properties.contracts import ContractFile
 from packproof.properties.judgement import KernelUnderTest, judge_case
 from packproof.properties.laws import Property, Violation
 from packproof.properties.ops import Op

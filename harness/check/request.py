@@ -36,7 +36,8 @@ from packproof.harness.check.expected import ExpectedFailures
 from packproof.harness.process.naming import Location, canonical_target, missing_target_reason
 from packproof.harness.report import Tier
 from packproof.properties.cases import Domain
-from packproof.properties.declarations import ContractFile, Promises
+from packproof.properties.contracts import ContractFile
+from packproof.properties.declarations import Promises
 from packproof.properties.ops import Op
 from packproof.properties.thresholds import Reach
 

@@ -9,7 +9,7 @@ from typing import Literal
 from packproof.base.tuned import Tuned
 from packproof.harness.report.maps.measurements import Evidence
 from packproof.properties.cases import Case
-from packproof.properties.declarations import ContractFile, Term
+from packproof.properties.contracts import ContractFile, Term
 from packproof.properties.thresholds import Crossed
 
 Tier = Literal["declared", "compile", "interpret", "eager", "gpu", "sanitizer"]

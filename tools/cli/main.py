@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from packproof.base.errors import BrokenInstallation, PackproofError
-from packproof.cli import backtest, check, contract, diff, listing, model, museum, mutate, packs, proof, table
+from packproof.cli import backtest, check, diff, listing, model, museum, mutate, packs, proof, table
 from packproof.cli.bench import group as bench
 from packproof.cli.completion import complete_values, joined_words
 from packproof.cli.ending import INTERNAL_ERROR, INTERRUPTED, WRONG_CALL, error_summary, say
@@ -23,7 +23,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(museum.app, name="museum")
 app.add_typer(packs.app, name="packs")
 for command in (
-    *(check.check, contract.contract, check.peers, check.replay, diff.diff, model.model, model.models),
+    *(check.check, check.contract, check.peers, check.replay, diff.diff, model.model, model.models),
     *(table.table, mutate.mutate, backtest.backtest, proof.proof),
 ):
     app.command()(command)

@@ -7,19 +7,16 @@ from packproof.base.names import short_dtype
 from packproof.base.records import to_row
 from packproof.harness.check.request import CheckRequest
 from packproof.properties.cases import Domain, Space
-from packproof.properties.declarations import (
-    DEFAULT_DTYPES,
+from packproof.properties.contracts import (
     OWN_OP,
     Contract,
-    Declaration,
-    Promises,
     Term,
     contract_terms,
-    needed_inputs,
     own_op_terms,
     own_terms,
     under_contract,
 )
+from packproof.properties.declarations import DEFAULT_DTYPES, Declaration, Promises, needed_inputs
 from packproof.properties.ops import Op
 
 

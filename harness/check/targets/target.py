@@ -17,10 +17,10 @@ from packproof.harness.check.targets.settlement import settle
 from packproof.harness.process import Worker, differentiate_apart
 from packproof.harness.process.naming import Location, address, kernel_address
 from packproof.properties.cases import MAX_AXIS_SIZE, Space
+from packproof.properties.contracts import Term
 from packproof.properties.declarations import (
     DEFAULT_DTYPES,
     Declaration,
-    Term,
     check_signature,
     custom_op,
     fits,

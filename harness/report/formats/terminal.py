@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from packproof.base.names import SLACK, short_dtype
+from packproof.base.names import CONTRACT, SLACK, short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
 from packproof.harness.report.causes import Faults, cause
@@ -194,7 +194,7 @@ def _stands_alone(verdict: events.Verdict) -> bool:
     if failure is None:
         return False
     explains_itself = bool(failure.tensor and not (failure.note or verdict.reason))
-    return cell.property == SLACK or not cause(failure) or (explains_itself and cell.property in _STRONGEST)
+    return cell.property in (CONTRACT, SLACK) or not cause(failure) or (explains_itself and cell.property in _STRONGEST)
 
 
 def cell_line(verdict: events.Verdict, shown: events.Verdict | None = None) -> Text:

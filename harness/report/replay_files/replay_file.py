@@ -15,7 +15,8 @@ from packproof.base.names import DEVICES, SHORT_DTYPES, require_known
 from packproof.base.records import RecordError, from_row
 from packproof.base.wording import plural, printable
 from packproof.properties.cases import REGIME_DESCRIPTIONS, Case, shorten
-from packproof.properties.declarations import ContractFile, Promises
+from packproof.properties.contracts import ContractFile
+from packproof.properties.declarations import Promises
 
 _FIELDS = {
     "target": str,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from packproof.base.wording import plural
 from packproof.harness.report.events import Verdict
 from packproof.harness.report.wording.conclusions import inferred_domain, limits
-from packproof.properties.declarations import terms_text
+from packproof.properties.contracts import terms_text
 
 
 def own_terms_text(verdicts: Sequence[Verdict]) -> str:

@@ -1,7 +1,7 @@
 """Whether a kernel's condition leaves out calls of its contract: a search for such a call.
 
-Values beside the numbers of the conditions are tried, and layouts made of them. A condition of one kind (a multiple, a
-limit, a list) is decided; a call that is not found costs no more than a note, since a contract's own calls are judged.
+Values at and beside the numbers of the conditions are tried, and layouts made of them. That decides a limit, a list or
+a multiple. A call that is not found does not narrow what is judged: under a contract its own calls are.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,10 +19,7 @@ _GATES = (0.0, -1.0, -100.0, -1e4, float("-inf"))
 
 
 def call_outside(condition: Condition, op: Op, contract: Domain) -> Mapping[str, Any] | None:
-    """The values of a call that the contract has and the condition leaves out; None if none is found.
-
-    A condition on what the contract does not restrict leaves out calls, whatever it says.
-    """
+    """The values of a call that the contract has and the condition leaves out; None if none is found."""
     rules = contract & Domain.of(op.where)
     related = _related_names(condition, rules)
     rules = Domain(tuple(c for c in rules.conditions if c.names & related))

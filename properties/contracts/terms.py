@@ -16,7 +16,7 @@ Source = Literal["caller", "contract", "kernel"]
 class Term:
     """One term.
 
-    >>> from packproof.properties.declarations import Term
+    >>> from packproof.properties.contracts import Term
     >>> Term("slack", "no slack", "kernel", "rows past the last sequence").conflict
     'slack: the kernel declares no slack, the contract has rows past the last sequence'
     """
