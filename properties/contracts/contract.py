@@ -3,16 +3,17 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from packproof.base.declared import require_names
 from packproof.base.errors import UsageError
 from packproof.base.files import parse_json, read_bytes
 from packproof.base.names import require_known
 from packproof.base.records import parse_record, to_row
 from packproof.base.signatures import SIGNATURES
-from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.domain import KEY_OFFSETS, Domain, optional_inputs
 from packproof.properties.contracts.terms import Subject, Term
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.op import Op
@@ -29,9 +30,11 @@ class Contract:
     """The terms of a caller."""
 
     op: str
-    """The name of an op of packproof, "module:NAME" or "path/file.py:NAME"."""
+    """The name of an op of packproof, "module:NAME" or "file.py:NAME", of a file beside the contract."""
     domain: tuple[str, ...] = ()
     """Conditions on the calls that a kernel has to support. Without any, it has to support every call of the op."""
+    takes: tuple[str, ...] = ()
+    """Optional inputs and options that a kernel has to take. The verdict names those others that it does not take."""
     gradients: bool = True
     """Whether gradients are judged."""
     dtypes: tuple[Dtype, ...] = ("fp32", "bf16", "fp16")
@@ -64,6 +67,8 @@ class ContractFile:
     digest: str
     """SHA-256 of its bytes, as `sha256sum` prints it."""
     contract: Contract
+    op_digest: str = ""
+    """The same of the file of its op, "" without one."""
 
     @classmethod
     def read(cls, path: str) -> "ContractFile":
@@ -72,11 +77,17 @@ class ContractFile:
             data = read_bytes(Path(path), _MOST_BYTES)  # once: its digest is that of what is read
             contract = parse_record(Contract, parse_json(data, path, WRITER), path, WRITER)
             _require_names(contract)
+            contract, op_digest = _with_op_beside(contract, Path(path).parent)
         except OSError as error:
             raise UsageError(f"contract: {path}: {error.strerror or error}") from None
         except UsageError as error:
             raise UsageError(f"contract: {path}: {str(error).removeprefix(f'{path}: ')}") from None
-        return cls(path, hashlib.sha256(data).hexdigest(), contract)
+        return cls(path, _digest(data), contract, op_digest)
+
+    def require_fit(self, op: Op) -> None:
+        """Raises UsageError if `takes` names anything but optional inputs and options of the op."""
+        names = [*optional_inputs(op), *([KEY_OFFSETS] if op.packs_keys else []), *op.options]
+        require_names(f"contract: {self.path}", "takes", self.contract.takes, names, "optional inputs and options")
 
     @property
     def title(self) -> str:
@@ -93,6 +104,18 @@ def _require_names(contract: Contract) -> None:
     Domain.of(contract.domain)
 
 
+def _with_op_beside(contract: Contract, folder: Path) -> tuple[Contract, str]:
+    """The contract with the path of its op's file, and the digest of that. Raises OSError."""
+    source, _, name = contract.op.rpartition(":")
+    if not source.endswith(".py"):
+        return contract, ""
+    return replace(contract, op=f"{folder / source}:{name}"), _digest(read_bytes(folder / source, _MOST_BYTES))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 def contract_text(contract: Contract) -> str:
     """The contents of its file."""
     return json.dumps(to_row(contract), indent=1) + "\n"
@@ -106,6 +129,7 @@ def contract_terms(file: ContractFile) -> tuple[Term, ...]:
         ("contract", [file.title]),
         ("op", [contract.op]),
         ("domain", contract.domain),
+        ("inputs", contract.takes),
         ("gradients", [] if contract.gradients else ["no gradients"]),
         ("dtypes", contract.dtypes),
         ("promises", promises),

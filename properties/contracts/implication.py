@@ -10,7 +10,7 @@ from typing import Any
 
 from packproof.base.errors import UsageError
 from packproof.base.names import LONG_DTYPES
-from packproof.properties.cases.condition import LAYOUT_NAMES, Condition
+from packproof.properties.cases.condition import LAYOUT_NAMES, LENGTH_NAMES, Condition
 from packproof.properties.cases.domain import GATE, Domain, layout_values, size_names
 from packproof.properties.ops.op import Op
 
@@ -25,21 +25,23 @@ def call_outside(condition: Condition, op: Op, contract: Domain) -> Mapping[str,
     rules = Domain(tuple(c for c in rules.conditions if c.names & related))
     for values, lengths, key_lengths in islice(_calls(op, related, (condition, *rules.conditions)), _MOST_CALLS):
         try:
-            if rules.holds(values, lengths, key_lengths) and not Domain((condition,)).holds(
-                values, lengths, key_lengths
-            ):
-                return {name: value for name, value in values.items() if name in condition.names}
+            inside = rules.holds(values, lengths, key_lengths)
+            if inside and not Domain((condition,)).holds(values, lengths, key_lengths):
+                lengths_shown = {"lengths": lengths} if condition.names & LENGTH_NAMES else {}
+                return {name: value for name, value in values.items() if name in condition.names} | lengths_shown
         except UsageError:  # such as a remainder by zero
             continue
     return None
 
 
 def _related_names(condition: Condition, rules: Domain) -> frozenset[str]:
-    """The names of the condition, and all that rules tie to them."""
-    names = condition.names
-    while (grown := names.union(*(c.names for c in rules.conditions if c.names & names))) != names:
+    """The names of the condition, and all that rules tie to them. Those of a layout are tied by the layout."""
+    layout, names = frozenset(LAYOUT_NAMES), condition.names
+    while True:
+        grown = names.union(*(c.names for c in rules.conditions if c.names & names), layout if names & layout else ())
+        if grown == names:
+            return names
         names = grown
-    return names
 
 
 def _calls(
@@ -50,14 +52,9 @@ def _calls(
     free_names = sorted(names - set(LAYOUT_NAMES))
     choices = [_values(op, name, numbers) for name in free_names]
     layouts = list(_layouts(numbers)) if names & set(LAYOUT_NAMES) else [([1], [1], 0)]
-    for (lengths, key_lengths, slack), values in product(layouts, product(*choices)):
-        yield (
-            {**layout_values(lengths, slack, key_lengths), **dict(zip(free_names, values, strict=True))},
-            *(
-                lengths,
-                key_lengths,
-            ),
-        )
+    for (lengths, key_lengths, slack), sizes in product(layouts, product(*choices)):
+        values = layout_values(lengths, slack, key_lengths) | dict(zip(free_names, sizes, strict=True))
+        yield values, lengths, key_lengths
 
 
 def _values(op: Op, name: str, numbers: list[int]) -> list[Any]:

@@ -1,6 +1,6 @@
 """A kernel's own terms: what it declares beyond the terms of its caller; and what is left of them under a contract."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from packproof.properties.ops.op import Op
 
 OWN_OP = "an Op of its own, with its reference and budget"
 _HAVE_OTHER_TERMS = ({"dtype"}, {"gradients"})  # conditions on these alone
+_LARGEST_CHUNK = 1024  # layouts grow with it: those of a larger one leave out the usual lengths
 _SWITCHES = ("deterministic", "isolated", "capturable", "compilable")
 
 _Sides = Iterator[tuple[Subject, str, str]]  # of a term: the kernel's, and what its caller asks for
@@ -44,11 +45,19 @@ def own_op_terms(declared: Declaration, op_name: str) -> tuple[Term, ...]:
 
 
 def _input_terms(op: Op, declared: Declaration, domain: Domain, missing: Sequence[str]) -> _Sides:
-    fixed_to = {name: values[0] for name, values in op.options.items()} | dict(declared.fixed)
-    for name in dict.fromkeys([*missing, *declared.fixed]):
-        condition = Domain.of(f"{name} == {fixed_to[name]!r}" if name in fixed_to else f"not {name}")
-        if call_outside(condition.conditions[0], op, domain) is not None:
-            yield "inputs", f"{name}={fixed_to[name]!r} alone" if name in declared.fixed else f"no {name}", name
+    defaults = {name: values[0] for name, values in op.options.items()}
+    for name in missing:
+        if name not in declared.fixed and _leaves_out_calls(name, defaults, op, domain):
+            yield "inputs", f"no {name}", name
+    for name, value in declared.fixed.items():
+        if _leaves_out_calls(name, declared.fixed, op, domain):
+            yield "options", f"{name}={value!r} alone", f"every {name}"
+
+
+def _leaves_out_calls(name: str, values: Mapping[str, Any], op: Op, domain: Domain) -> bool:
+    """Whether the domain has calls with an input, or with another value of an option."""
+    [condition] = Domain.of(f"{name} == {values[name]!r}" if name in values else f"not {name}").conditions
+    return call_outside(condition, op, domain) is not None
 
 
 def _domain_terms(op: Op, declared: Declaration, domain: Domain) -> _Sides:
@@ -81,12 +90,12 @@ def _promise_terms(op: Op, kernel: Promises, caller: Promises) -> _Sides:
     for name in ("cumsum", "saved_outputs"):
         if getattr(kernel, name) and not getattr(caller, name):
             yield "promises", f"{name}=True", f"{name}=False"
-    if _has_larger_chunk(kernel, caller):
-        yield "promises", f"chunk={kernel.chunk}", f"chunk={caller.chunk}"
+    if _sums_over_more(kernel, caller) or (kernel.chunk or 0) > max(caller.chunk or 0, _LARGEST_CHUNK):
+        yield "promises", f"chunk={kernel.chunk}", f"chunks of at most {caller.chunk or _LARGEST_CHUNK} tokens"
 
 
-def _has_larger_chunk(kernel: Promises, caller: Promises) -> bool:
-    """Whether the kernel's sums go over more tokens than the caller allows."""
+def _sums_over_more(kernel: Promises, caller: Promises) -> bool:
+    """Whether the kernel's cumulative sums go over more tokens than its caller allows."""
     if not (kernel.cumsum and caller.cumsum and caller.chunk):
         return False
     return kernel.chunk is None or kernel.chunk > caller.chunk
@@ -104,16 +113,14 @@ def under_contract(op: Op, declared: Declaration, contract: Contract) -> Declara
 
 
 def _judged_promises(kernel: Promises, contract: Promises) -> Promises:
-    """The budget of the contract, and the guarantees of both."""
-    larger_chunk = _has_larger_chunk(replace(kernel, cumsum=True), contract)
-    tiles = contract if kernel.chunk is None or larger_chunk else kernel
-    guarantees: dict[str, Any] = {
-        name: getattr(kernel, name) or getattr(contract, name) for name in (*_SWITCHES, "state_entry")
-    }
+    """The budget of the contract, and the guarantees of both. The chunks, and what holds at their ends, are of one."""
+    tiles = kernel if contract.chunk is None and (kernel.chunk or 0) <= _LARGEST_CHUNK else contract
+    switches: dict[str, Any] = {name: getattr(kernel, name) or getattr(contract, name) for name in _SWITCHES}
     return replace(
         contract,
         grid=contract.grid if contract.independent else kernel.grid or contract.grid,
         chunk=tiles.chunk,
         segment=tiles.segment,
-        **guarantees,
+        state_entry=contract.state_entry or tiles.state_entry,
+        **switches,
     )

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Subject = Literal["contract", "op", "inputs", "domain", "slack", "gradients", "dtypes", "promises", "properties"]
+Subject = Literal[
+    "contract", "op", "inputs", "options", "domain", "slack", "gradients", "dtypes", "promises", "properties"
+]
 Source = Literal["caller", "contract", "kernel"]
 
 
@@ -33,7 +35,8 @@ class Term:
     @property
     def conflict(self) -> str:
         """Both sides of a kernel's own term, where its caller is a contract."""
-        return f"{self.subject}: the kernel declares {self.text}, the contract has {self.against}"
+        verb = "takes" if self.subject == "inputs" else "declares"
+        return f"{self.subject}: the kernel {verb} {self.text}, the contract has {self.against}"
 
 
 def terms_text(terms: Iterable[Term]) -> str:

@@ -41,9 +41,12 @@ def settle(request: CheckRequest, op: Op, declared: Declaration, *, brings_op: b
     asked_domain, asked_terms = Domain.of(request.domain), tuple(_asked_terms(request))
     if request.contract is not None:
         contract = request.contract.contract
-        conflicts = (*own_op_terms(declared, contract.op), *own_terms(op, declared, contract, missing))
+        request.contract.require_fit(op)
+        own = (*own_op_terms(declared, contract.op), *own_terms(op, declared, contract, missing))
+        allowed = tuple(term for term in own if term.subject == "inputs" and term.against not in contract.takes)
         judged = under_contract(op, declared, contract).restricted_to(asked_domain)
-        return Settlement(judged, (*contract_terms(request.contract), *asked_terms), conflicts)
+        terms = (*contract_terms(request.contract), *asked_terms, *allowed)
+        return Settlement(judged, terms, tuple(term for term in own if term not in allowed))
     op_terms = (Term("op", OWN_OP, "kernel"),) if brings_op else ()
     terms = (*asked_terms, *op_terms, *own_terms(op, declared, _asked(request, op), missing))
     return Settlement(declared.restricted_to(asked_domain & needed_inputs(op, declared)), terms)
@@ -77,3 +80,5 @@ def _asked_terms(request: CheckRequest) -> Iterator[Term]:
             yield Term("promises", f"{name}={value!r}", "caller")
     for law in request.properties or ():
         yield Term("properties", law if isinstance(law, str) else law.name, "caller")
+    if request.sanitizer is not None:
+        yield Term("properties", f"under {request.sanitizer}", "caller")
