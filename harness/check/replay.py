@@ -120,6 +120,7 @@ def _outcome(data: dict[str, Any], path: str, target: _Target, device: str, maps
             device=device,
             promises=data["promises"],
             domain=_conditions(data.get("domain", [])),
+            contract=data.get("contract"),
             draw_configs=data.get("draw_configs") is True,
         )
         check_target, law = open_target(request), resolve_property(cell.property)
@@ -136,6 +137,7 @@ def _outcome(data: dict[str, Any], path: str, target: _Target, device: str, maps
             domain=declared.domain,
             page_sizes=declared.page_sizes,
             takes_cuts=declared.takes_cuts,
+            may_refuse=request.contract is None,
         )
         check_fits(case, op, path)
         violation, refusal = judge_case(kernel, law, case)

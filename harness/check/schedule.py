@@ -6,10 +6,13 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from packproof.base.machine import available_cores
 from packproof.base.names import FINDINGS
 from packproof.base.stopwatch import pop_seconds
+from packproof.base.wording import printable
+from packproof.harness.check.contract_finding import contract_findings
 from packproof.harness.check.counterexamples import CounterexampleTrial, counterexample_trials
 from packproof.harness.check.own_faults import error_verdicts, inconclusive_verdicts
 from packproof.harness.check.partition import Unit
@@ -36,10 +39,10 @@ def run_plan(plan: Plan, grace: float = _GRACE) -> Iterator[Event]:
     start, interrupted = time.monotonic(), False
     limit = math.inf if plan.request.max_time is None else plan.request.max_time
     run, reason = _PlanRun(plan, start + limit, grace), "out of time before it had a result"
-    yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes, plan.walls)
+    yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes, plan.request.contract, plan.walls)
     try:
         with closing(run.events()) as events:
-            for event in events:
+            for event in chain(run.contract_findings(), events):
                 yield event
                 if plan.request.fail_fast and isinstance(event, CellFinished) and event.verdict.failed:
                     reason = "stopped after the first failure"
@@ -63,6 +66,7 @@ class _PlanRun:
         self._verdicts: dict[Cell, Verdict] = {}
         self._first_verdicts: dict[Cell, Verdict] = {}  # failures still being shrunk
         self._raw_verdicts: dict[Cell, Verdict] = {}  # whatever was expected
+        self._terms = {(printable(target.op.name), target.name): target.terms for target in plan.targets}
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -72,6 +76,10 @@ class _PlanRun:
         findings = [cell for cell in self._verdicts if cell.property in FINDINGS]
         cells = sorted([*findings, *planned], key=lambda cell: order[cell.op, cell.target])
         return tuple(self._verdicts[cell] for cell in cells)
+
+    def contract_findings(self) -> Iterator[Event]:
+        """The kernels that loosen their contract."""
+        yield from map(self._record, contract_findings(self._plan.targets))
 
     def events(self) -> Generator[Event, None, None]:
         """The events of all units.
@@ -134,7 +142,9 @@ class _PlanRun:
         """Record the event and return it; an expected failure is marked as such."""
         if isinstance(event, CellFinished):
             self._raw_verdicts[event.verdict.cell] = event.verdict
-            event = CellFinished(self._plan.request.expected.apply(event.verdict))
+            cell = event.verdict.cell
+            verdict = replace(event.verdict, terms=self._terms[cell.op, cell.target])
+            event = CellFinished(self._plan.request.expected.apply(verdict))
             self._verdicts[event.verdict.cell] = event.verdict
         elif isinstance(event, FailureFound):
             self._first_verdicts[event.first_verdict.cell] = event.first_verdict

@@ -117,6 +117,7 @@ def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: C
             conventions=declared.conventions,
             page_sizes=declared.page_sizes,
             takes_cuts=declared.takes_cuts,
+            may_refuse=request.contract is None,
         ),
         selection=CaseSelection(
             profile.examples,
@@ -133,6 +134,7 @@ def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: C
             request.draw_configs,
             request.replay_dir,
             pasted=None if target.builtin else target.pasted,
+            contract=request.contract,
         ),
         known_tier="gpu" if on_gpu else None,
         known_faults=_no_known_faults(target),

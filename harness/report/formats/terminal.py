@@ -28,6 +28,7 @@ from packproof.harness.report.wording.results import (
     summary,
     timings_lines,
 )
+from packproof.harness.report.wording.terms import own_terms_text
 
 _QUIET_SECONDS = 10.0  # seconds without output, after which a line shows the progress
 _COUNTS = (Column("tier", 11), Column("judged", 12, right=True), Column("seconds", 9, right=True))
@@ -98,6 +99,8 @@ class TerminalReport:
             return
         cells = plural(sum(cell.counts for cell in event.cells), "cell")
         self._print(f"{cells}, profile {event.profile}, seed {event.seed}")
+        if event.contract:
+            self._print(f"contract {event.contract.path}, sha256 {event.contract.digest}")
         for note in event.notes:
             self._print(note)
         if self._console.is_terminal:
@@ -170,6 +173,8 @@ class TerminalReport:
 
 def _remarks(board: Board) -> Iterator[str]:
     """The lines below the table of a kernel."""
+    if text := own_terms_text(board.verdicts):
+        yield f"on its own terms: {text}"
     yield from filter(None, [board.skipped_text])
     for names, reason in board.reasons_of_judged:
         yield f"{names}: {reason}"
