@@ -267,8 +267,7 @@ class InProcess:
 
         # a kernel may not depend on the order of its programs: guarded calls run them in reverse, others in batches
         kind = BatchingSanitizer if self.batches_programs else Sanitizer
-        order = "reverse" if guarded else "forward"
-        return kind(read_only, order, loads_unwritten_floats=loads_unwritten_floats)
+        return kind(read_only, "reverse" if guarded else "forward", loads_unwritten_floats=loads_unwritten_floats)
 
     def _require_memory(self, call: Call) -> None:
         """Raises MachineLimit if the device has too little free memory, with torch's cache of earlier calls emptied."""
