@@ -38,11 +38,26 @@ def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float) ->
         return FixOutcome(entry.id, "not run", "it needs a GPU")
     commits = entry.parent, entry.fix
     asked = Asked(clones.git_directory(case.project), checkout, question, device, seconds)
-    outcome = _compared(entry.id, asked, commits, compare_refactored if case.is_refactoring else compare_commits)
+    if case.is_refactoring:
+        outcome = _compared(entry.id, asked, commits, compare_refactored)
+    else:
+        outcome = _first_everywhere(entry.id, asked, commits)
     packages = ", ".join(question.packages or checkout.packages)
     if outcome.fate == "cannot be asked" and packages:
         return replace(outcome, reason=f"{outcome.reason}; it needs {packages}")
     return outcome
+
+
+def _first_everywhere(name: str, asked: Asked, commits: tuple[str, str]) -> FixOutcome:
+    """The outcome without the question's domain; with it, where faults that both commits have hide all others."""
+    domain = asked.question.domain
+    everywhere = replace(asked, question=replace(asked.question, domain=()))
+    outcome = _compared(name, everywhere, commits, compare_commits)
+    if outcome.fate != "another reason" or not domain:
+        return outcome
+    inside = _compared(name, asked, commits, compare_commits)
+    condition = "; ".join(domain)
+    return replace(inside, reason=" ".join([f"asked again for {condition}: both commits fail outside.", inside.reason]))
 
 
 def _compared(name: str, asked: Asked, commits: tuple[str, str], compare: Compare) -> FixOutcome:
