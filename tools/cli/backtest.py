@@ -23,6 +23,10 @@ def backtest(
     device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
     shard: Annotated[str, typer.Option(metavar="I/N", help="the Ith of N parts of the entries")] = "1/1",
     seconds: Annotated[float, typer.Option(help="limit of one check; an entry has two", min=1)] = 600.0,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", help="ask for this property of kernels alone; may be repeated  [default: all]"),
+    ] = None,
     results: Annotated[
         str | None, typer.Option(metavar="FILE", help="add each outcome to this file; those in it are not run again")
     ] = None,
@@ -79,7 +83,8 @@ def backtest(
     remaining = [] if merge and not clones else [case for case in chosen if case.entry.id not in outcomes]
     if remaining:
         folder, selected_device = _required(clones), device or default_device()
-        for outcome in runs.run_cases(remaining, folder, selected_device, seconds=seconds):
+        asked = tuple(properties or ())
+        for outcome in runs.run_cases(remaining, folder, selected_device, seconds=seconds, properties=asked):
             typer.echo(runs.line(outcome))
             outcomes[outcome.id] = outcome
             if file:

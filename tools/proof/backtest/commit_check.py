@@ -3,10 +3,8 @@
 import re
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from packproof.base.files import read_json
 from packproof.proof.backtest.commit_process import ExportedCommit, exported_commit
@@ -14,13 +12,10 @@ from packproof.proof.backtest.entries import CheckCall, Checkout
 
 _MARGIN = 60  # seconds that a check may take beyond its time, to shrink failures and to write its report
 _REPLAY_FOLDER = ".packproof"
-_TAIL = 1500  # characters of the output that are kept
+_TAIL = 4000  # characters of the output that are kept
 _MESSAGE = 400  # characters of a failure that are kept
 _IMPORT_ERROR = re.compile(r"\b(ImportError|ModuleNotFoundError)\b")
-_CRASH = "it crashed"  # in the failure of a packer: what fails is called after its documents then, not a tensor
 _PLACE = re.compile(r"^\(\S+:\d+\)")
-_LAST_PLACE = re.compile(r"\s*\(\S+:\d+\)$")
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -41,11 +36,6 @@ class FailedCell:
     replay: str = ""
     """The name of its replay file, "" if it has none."""
 
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What it has in common with failures of the other commit."""
-        return self.law, self.tensor, self.fault
-
 
 @dataclass(frozen=True)
 class CommitCheck:
@@ -59,7 +49,7 @@ class CommitCheck:
     judged: int
     """The cells that passed."""
     text: str
-    """The end of what was printed, where nothing was judged."""
+    """The end of what was printed, where nothing failed: it says what was not judged, and why."""
     held: tuple[str, ...] = ()
     """The property of each cell that passed."""
 
@@ -81,6 +71,8 @@ class Asked:
     """cpu or cuda."""
     seconds: float
     """For one run of packproof."""
+    properties: tuple[str, ...] = ()
+    """Those that are asked of a kernel; () for all of the profile."""
 
     def run(self, files: ExportedCommit, *arguments: str, margin: float = 0.0) -> tuple[int, str]:
         """The exit code and the output of packproof at a commit."""
@@ -97,7 +89,7 @@ def check_commit(asked: Asked, commit: str, replay_files: Path) -> CommitCheck:
     replay_files.mkdir()
     with exported_commit(asked.git_directory, commit, asked.checkout) as files:
         report = files.scratch / "report.json"
-        arguments = _arguments(asked.question, asked.device, asked.seconds, report)
+        arguments = _arguments(asked, report)
         exit_code, output = asked.run(files, *arguments, margin=_MARGIN)
         failed, held = read_report(report)
         here = f"{files.scratch}/"  # differs from run to run
@@ -106,23 +98,26 @@ def check_commit(asked: Asked, commit: str, replay_files: Path) -> CommitCheck:
             if cell.replay:
                 shutil.copy(files.work / _REPLAY_FOLDER / cell.replay, replay_files)
     check = CommitCheck(commit, exit_code, round(time.monotonic() - start, 1), failed, len(held), "", held)
-    if check.was_asked:
-        return check
-    return replace(check, text=failed[0].message if failed else output.replace(here, "")[-_TAIL:])
+    if not failed:
+        return replace(check, text=output.replace(here, "")[-_TAIL:])
+    return check if check.was_asked else replace(check, text=failed[0].message)
 
 
-def replay_cases(asked: Asked, commit: str, replay_files: Sequence[Path]) -> dict[str, int]:
-    """The exit codes of `packproof replay` at a commit, by the name of the file."""
+def replay_case(asked: Asked, commit: str, replay_file: Path) -> int:
+    """The exit code of `packproof replay` at a commit."""
     with exported_commit(asked.git_directory, commit, asked.checkout) as files:
-        return {file.name: asked.run(files, "replay", str(file))[0] for file in replay_files}
+        return asked.run(files, "replay", str(replay_file))[0]
 
 
-def _arguments(question: CheckCall, device: str, seconds: float, report: Path) -> list[str]:
+def _arguments(asked: Asked, report: Path) -> list[str]:
+    question = asked.question
     options = ["--profile", question.profile, "--json", str(report)]
     if question.command != "packs check":
-        options += ["--device", device]
+        options += ["--device", asked.device]
     if question.command == "check":
-        options += ["--max-time", f"{seconds:.0f}s"]
+        options += ["--max-time", f"{asked.seconds:.0f}s"]
+        for name in asked.properties:
+            options += ["--property", name]
     if question.op:
         options += ["--op", question.op]
     if question.dtypes:
@@ -144,21 +139,13 @@ def read_report(report: Path) -> tuple[tuple[FailedCell, ...], tuple[str, ...]]:
             r.get("tensor") or "",
             tuple(r.get("lengths") or ()),
             _without_title(str(r.get("message", ""))),
-            _fault(r),
+            "" if r.get("tensor") else _PLACE.sub("", str(r.get("cause", ""))).strip(),
             Path(r.get("replay") or "").name,
         )
         for r in results
         if r["status"] == "failed"
     )
     return failed, tuple(r["property"] for r in results if r["status"] == "passed")
-
-
-def _fault(row: dict[str, Any]) -> str:
-    """The exception or memory fault of a failed row; "" for values that differ and packs that break a law."""
-    cause = str(row.get("cause", ""))
-    if not row.get("tensor"):
-        return _PLACE.sub("", cause).strip()
-    return _NUMBER.sub("#", _LAST_PLACE.sub("", cause)) if _CRASH in cause else ""
 
 
 def _without_title(message: str) -> str:

@@ -16,8 +16,8 @@ _MEANING = {
     "cannot be asked": "No op, convention or language of packproof's fits, or the commit could not be imported.",
     "not run": "",
     "detected": "A property fails at the parent that holds at the fix, or at a smallest case that holds there. Where "
-    "what fails at both commits hides the rest, as empty sequences may, a question is asked again inside a domain. What "
-    "still fails at a fix is explained by a script.",
+    "what fails at both commits hides the rest, as empty sequences may, a question is asked again inside a domain. "
+    "What still fails at a fix is explained by a script.",
 }
 _REFACTORINGS = (
     "Commits that change kernels or packers and mend no fault, by reading: what fails at one of the two commits has to "
@@ -179,7 +179,8 @@ def _row(case: Candidate, outcome: FixOutcome | None) -> str:
 def _verdict_text(outcome: FixOutcome) -> str:
     cells = [f"{c.law} {c.tensor} at {list(c.lengths)}" for c in outcome.speaking[:3]]
     still = [f"at the fix still: {c.law} {c.tensor}" for c in outcome.at_fix[:2]]
-    return "; ".join([*([outcome.reason] if outcome.reason else []), *cells, *still])
+    asked = [f"asked for {' and '.join(outcome.properties)} alone"] if outcome.properties else []
+    return "; ".join([*([outcome.reason] if outcome.reason else []), *cells, *still, *asked])
 
 
 def _commit(case: Candidate) -> str:

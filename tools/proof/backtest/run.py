@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from packproof.base.errors import UsageError
 from packproof.base.records import from_row, to_row
-from packproof.proof.backtest.commit_check import Asked, CommitCheck, check_commit, replay_cases
+from packproof.proof.backtest.commit_check import Asked, CommitCheck, check_commit, replay_case
 from packproof.proof.backtest.commits import Clones
 from packproof.proof.backtest.entries import Candidate
 from packproof.proof.backtest.outcome import FixOutcome, compare_commits, compare_refactored, with_mended_cases
@@ -17,17 +17,22 @@ from packproof.proof.backtest.outcome import FixOutcome, compare_commits, compar
 Compare = Callable[[str, CommitCheck, CommitCheck], FixOutcome]
 
 
-def run_cases(cases: Iterable[Candidate], clones: Clones, device: str, *, seconds: float) -> Iterator[FixOutcome]:
+def run_cases(
+    cases: Iterable[Candidate], clones: Clones, device: str, *, seconds: float, properties: tuple[str, ...] = ()
+) -> Iterator[FixOutcome]:
     """The outcome of each case.
 
     device: cpu or cuda; questions that need a GPU are not run on cpu.
     seconds: for each of an entry's two checks.
+    properties: those that are asked of kernels; () for all of a question's profile.
     """
     for case in cases:
-        yield run_case(case, clones, device, seconds=seconds)
+        yield run_case(case, clones, device, seconds=seconds, properties=properties)
 
 
-def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float) -> FixOutcome:
+def run_case(
+    case: Candidate, clones: Clones, device: str, *, seconds: float, properties: tuple[str, ...] = ()
+) -> FixOutcome:
     """Check the parent and the fix of one entry, or the parent and the commit of a refactoring."""
     entry, question, checkout = case.entry, case.question, case.checkout
     if question is None or checkout is None:
@@ -37,11 +42,12 @@ def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float) ->
     if question.device == "cuda" and device == "cpu":
         return FixOutcome(entry.id, "not run", "it needs a GPU")
     commits = entry.parent, entry.fix
-    asked = Asked(clones.git_directory(case.project), checkout, question, device, seconds)
+    asked = Asked(clones.git_directory(case.project), checkout, question, device, seconds, properties)
     if case.is_refactoring:
         outcome = _compared(entry.id, asked, commits, compare_refactored)
     else:
         outcome = _first_everywhere(entry.id, asked, commits)
+    outcome = replace(outcome, properties=properties)
     packages = ", ".join(question.packages or checkout.packages)
     if outcome.fate == "cannot be asked" and packages:
         return replace(outcome, reason=f"{outcome.reason}; it needs {packages}")
@@ -67,7 +73,7 @@ def _compared(name: str, asked: Asked, commits: tuple[str, str], compare: Compar
         before, after = (check_commit(asked, commit, files) for commit, files in zip(commits, folders, strict=True))
         outcome = compare(name, before, after)
         if outcome.fate == "another reason":
-            return with_mended_cases(outcome, folders[0], partial(replay_cases, asked))
+            return with_mended_cases(outcome, folders[0], partial(replay_case, asked))
         return outcome
 
 
