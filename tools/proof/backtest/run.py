@@ -18,33 +18,20 @@ Compare = Callable[[str, CommitCheck, CommitCheck], FixOutcome]
 
 
 def run_cases(
-    cases: Iterable[Candidate],
-    clones: Clones,
-    device: str,
-    *,
-    seconds: float,
-    properties: tuple[str, ...] = (),
-    swapped: bool = False,
+    cases: Iterable[Candidate], clones: Clones, device: str, *, seconds: float, properties: tuple[str, ...] = ()
 ) -> Iterator[FixOutcome]:
     """The outcome of each case.
 
     device: cpu or cuda; questions that need a GPU are not run on cpu.
     seconds: for each of an entry's two checks.
     properties: those that are asked of kernels; () for all of a question's profile.
-    swapped: exchange parent and fix; then nothing may be detected.
     """
     for case in cases:
-        yield run_case(case, clones, device, seconds=seconds, properties=properties, swapped=swapped)
+        yield run_case(case, clones, device, seconds=seconds, properties=properties)
 
 
 def run_case(
-    case: Candidate,
-    clones: Clones,
-    device: str,
-    *,
-    seconds: float,
-    properties: tuple[str, ...] = (),
-    swapped: bool = False,
+    case: Candidate, clones: Clones, device: str, *, seconds: float, properties: tuple[str, ...] = ()
 ) -> FixOutcome:
     """Check the parent and the fix of one entry, or the parent and the commit of a refactoring."""
     entry, question, checkout = case.entry, case.question, case.checkout
@@ -54,14 +41,29 @@ def run_case(
         return FixOutcome(entry.id, "cannot be asked", question.later)
     if question.device == "cuda" and device == "cpu":
         return FixOutcome(entry.id, "not run", "it needs a GPU")
-    commits = (entry.fix, entry.parent) if swapped else (entry.parent, entry.fix)
+    commits = entry.parent, entry.fix
     asked = Asked(clones.git_directory(case.project), checkout, question, device, seconds, properties)
-    outcome = _compared(entry.id, asked, commits, compare_refactored if case.is_refactoring else compare_commits)
+    if case.is_refactoring:
+        outcome = _compared(entry.id, asked, commits, compare_refactored)
+    else:
+        outcome = _first_everywhere(entry.id, asked, commits)
     outcome = replace(outcome, properties=properties)
     packages = ", ".join(question.packages or checkout.packages)
     if outcome.fate == "cannot be asked" and packages:
         return replace(outcome, reason=f"{outcome.reason}; it needs {packages}")
     return outcome
+
+
+def _first_everywhere(name: str, asked: Asked, commits: tuple[str, str]) -> FixOutcome:
+    """The outcome without the question's domain; with it, where faults that both commits have hide all others."""
+    domain = asked.question.domain
+    everywhere = replace(asked, question=replace(asked.question, domain=()))
+    outcome = _compared(name, everywhere, commits, compare_commits)
+    if outcome.fate != "another reason" or not domain:
+        return outcome
+    inside = _compared(name, asked, commits, compare_commits)
+    condition = "; ".join(domain)
+    return replace(inside, reason=" ".join([f"asked again for {condition}: both commits fail outside.", inside.reason]))
 
 
 def _compared(name: str, asked: Asked, commits: tuple[str, str], compare: Compare) -> FixOutcome:
