@@ -5,7 +5,6 @@ import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from packproof.base.files import read_json
 from packproof.proof.backtest.commit_process import ExportedCommit, exported_commit
@@ -16,10 +15,7 @@ _REPLAY_FOLDER = ".packproof"
 _TAIL = 4000  # characters of the output that are kept
 _MESSAGE = 400  # characters of a failure that are kept
 _IMPORT_ERROR = re.compile(r"\b(ImportError|ModuleNotFoundError)\b")
-_CRASH = "it crashed"  # in the failure of a packer: what fails is called after its documents then, not a tensor
 _PLACE = re.compile(r"^\(\S+:\d+\)")
-_LAST_PLACE = re.compile(r"\s*\(\S+:\d+\)$")
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -143,21 +139,13 @@ def read_report(report: Path) -> tuple[tuple[FailedCell, ...], tuple[str, ...]]:
             r.get("tensor") or "",
             tuple(r.get("lengths") or ()),
             _without_title(str(r.get("message", ""))),
-            _fault(r),
+            "" if r.get("tensor") else _PLACE.sub("", str(r.get("cause", ""))).strip(),
             Path(r.get("replay") or "").name,
         )
         for r in results
         if r["status"] == "failed"
     )
     return failed, tuple(r["property"] for r in results if r["status"] == "passed")
-
-
-def _fault(row: dict[str, Any]) -> str:
-    """The exception or memory fault of a failed row; "" for values that differ and packs that break a law."""
-    cause = str(row.get("cause", ""))
-    if not row.get("tensor"):
-        return _PLACE.sub("", cause).strip()
-    return _NUMBER.sub("#", _LAST_PLACE.sub("", cause)) if _CRASH in cause else ""
 
 
 def _without_title(message: str) -> str:
