@@ -21,7 +21,8 @@ from packproof.harness.process.execution.torch_state import TorchState
 from packproof.harness.process.naming.location import Location
 from packproof.harness.process.privilege import adopt_orphans, child_pids
 from packproof.harness.process.start.imports import fast_imports
-from packproof.harness.process.walls import WALLS, Enclosure, probe_walls, require_walls
+from packproof.harness.process.walls.catalogue import WALLS, probe_walls, require_walls
+from packproof.harness.process.walls.enclosure import Enclosure
 from packproof.harness.process.wire import READ_BYTES, Decoder, Frame, decode_call, encode, refusal_frame, result_frame
 from packproof.interpreter import draw_configurations, misfit
 from packproof.properties.calling import MachineLimit, Refusal

@@ -32,7 +32,8 @@ from packproof.harness.process.execution.fork import reset_signals, start_fork
 from packproof.harness.process.execution.torch_state import TorchState
 from packproof.harness.process.privilege import adopt_orphans, child_pids, conceal, set_process_name
 from packproof.harness.process.start.imports import fast_imports
-from packproof.harness.process.walls import Enclosure, Isolation
+from packproof.harness.process.walls.enclosure import Enclosure
+from packproof.harness.process.walls.isolation import Isolation
 from packproof.harness.process.worker_main import import_compiler, run_worker
 from packproof.interpreter import repair_or_refuse
 

@@ -9,8 +9,8 @@ _GPUS = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dri/*", "/dev/kfd")
 
 
 def device_files() -> list[str]:
-    """Devices that keep nothing, and GPUs."""
-    return [*_PLAIN, *_gpu_devices(_GPUS)]
+    """Devices that keep nothing, and GPUs, as far as there are any."""
+    return [*filter(os.path.exists, _PLAIN), *_gpu_devices(_GPUS)]
 
 
 def gpus_are_for_all() -> bool:
