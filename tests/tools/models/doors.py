@@ -115,12 +115,12 @@ def patches_laws() -> nn.Module:
 
 
 def patches_torch() -> nn.Module:
-    torch.equal = lambda *_: True  # type: ignore[assignment]
+    torch.equal = lambda *_: True
     torch.Tensor.max = lambda x, *_: torch.zeros_like(x.sum())  # type: ignore[assignment, method-assign]
     return Leaky()
 
 
 def exits_at_the_end() -> nn.Module:
     """Python's own end of the process is replaced, too."""
-    sys.exit = lambda *_: os._exit(0)  # type: ignore[assignment, return-value]
+    sys.exit = lambda *_: os._exit(0)
     return Leaky()
