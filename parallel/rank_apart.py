@@ -24,15 +24,15 @@ _LENGTH = struct.Struct("<Q")
 Program = Callable[[SimulatedGroup], Any]
 
 
-class Fork(Protocol):
-    """A fork of this process."""
+class RankProcess(Protocol):
+    """The process of a rank, a fork of this one."""
 
     def kill(self) -> int | None:
         """End it, and wait for its end."""
         ...
 
 
-StartFork = Callable[[Callable[[], None]], Fork]
+StartFork = Callable[[Callable[[], None]], RankProcess]
 
 
 class RankApart:

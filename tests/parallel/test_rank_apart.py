@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributed import BroadcastOptions, ProcessGroup, reduce_scatter
 
-from packproof import refs
+import packproof
+from packproof import CheckFailed, refs
 from packproof.base.errors import PackproofError
 from packproof.harness.process.execution.fork import start_fork
 from packproof.parallel import ContiguousShares, run_ranks, simulated
@@ -51,6 +52,9 @@ def talks_by_a_variable(strict: bool) -> Any:
     return simulated(ContiguousShares("causal_conv1d", run), conv)
 
 
+careless = talks_by_a_variable(strict=False)
+
+
 def violations(kernel: Any) -> list[Any]:
     """Of the first golden case with one, by values alone."""
     subject = Subject("causal_conv1d", kernel, Promises())
@@ -73,6 +77,19 @@ def test_it_connects_no_ranks_in_processes_of_their_own() -> None:
     x, weight, cu_seqlens = torch.randn(5, 3), torch.randn(3, 4), torch.tensor([0, 5])
     with pytest.raises(PackproofError, match=r"rank 1 of 2, alone .* KeyError: 0\. Ranks share no memory"):
         talks_by_a_variable(strict=True)(x, weight, cu_seqlens=cu_seqlens, cuts=(3,))
+
+
+def test_a_check_runs_ranks_in_processes_of_their_own() -> None:
+    with pytest.raises(CheckFailed, match="over ranks is incorrect"):
+        packproof.check(
+            f"{__name__}:careless",
+            op="causal_conv1d",
+            device="cpu",
+            dtypes=["fp32"],
+            properties=["partition"],
+            profile="quick",
+            forward_only=True,
+        )
 
 
 @pytest.mark.usefixtures("in_own_processes")

@@ -26,7 +26,7 @@ from packproof.harness.report import (
 )
 from packproof.harness.report.wording import failure_texts
 from packproof.interpreter import repair_if_used
-from packproof.models.apart import fault_text, is_interpreted
+from packproof.models.apart.module_process import fault_text, is_interpreted
 from packproof.models.laws.catalogue import JUDGES
 from packproof.models.laws.judges import CRASHED, REFUSED, Judgement, Trial, verdict_of
 from packproof.models.outcomes import holding_conventions, outcome_lines, outcomes_of

@@ -12,8 +12,9 @@ from packproof.cli.main import run
 from packproof.cli.model_table import TableReport, print_conclusion
 from packproof.cli.tried_conventions import TriedConventions
 from packproof.harness.report.events import Cell, CellFinished, Event, Failure, RunFinished, Verdict
-from packproof.models import load_module, module_request, run_module_check
+from packproof.models import module_request, run_module_check
 from packproof.models.subjects.conventions import CONVENTIONS
+from packproof.models.target import load_module
 from tests.sweeps import sweep
 
 LAYERS = """

@@ -1,4 +1,4 @@
-"""A module in this process: calls it as its laws ask, with what each call needs around it."""
+"""A module in this process: makes the calls of the laws, with the modes and hooks around each."""
 
 import copy
 import inspect
@@ -228,7 +228,7 @@ def _tie_breaker(tokens: int, order: TieOrder) -> TieBreaker:
 
 
 def facts_of(module: nn.Module) -> ModuleFacts:
-    """What is known of a module without calling it."""
+    """The properties of a module, read without a call."""
     parameters = list(module.named_parameters())
     floats = [p for _, p in parameters if p.is_floating_point()]
     forward = inspect.signature(module.forward).parameters
