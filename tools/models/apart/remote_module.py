@@ -128,6 +128,16 @@ class RemoteModule:
         gradients: Mapping[str, Tensor] = self._ask("backward", cotangent=cotangent)
         return gradients
 
+    def start_sum(self) -> None:
+        self._ask("start_sum")
+
+    def add_gradients(self, cotangent: Tensor) -> None:
+        self._ask("add_gradients", cotangent=cotangent)
+
+    def summed_gradients(self) -> Mapping[str, Tensor]:
+        gradients: Mapping[str, Tensor] = self._ask("summed_gradients")
+        return gradients
+
     def step(self, parts: tuple[StepPart, ...], *, repeats: tuple[Choice | None, ...] | None = None) -> Step:
         step: Step = self._ask("step", parts=parts, repeats=repeats)
         return step

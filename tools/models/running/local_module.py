@@ -48,6 +48,7 @@ class LocalModule:
         self.module, self.pick_output, self.mode = module, pick_output, mode or Mode()
         self.facts = facts or facts_of(module)
         self._open_call: _OpenCall | None = None
+        self._sum: dict[str, Tensor] = {}
 
     def copy(
         self, dtype: torch.dtype | None = None, mode: Mode | None = None, *, dropout: bool = False
@@ -148,6 +149,17 @@ class LocalModule:
             return {}
         gradients = self._differentiate(call, list(parameters.values()), cotangent)
         return {name: grad for name, grad in zip(parameters, gradients, strict=True) if grad is not None}
+
+    def start_sum(self) -> None:
+        self._sum = {}
+
+    def add_gradients(self, cotangent: Tensor) -> None:
+        for name, gradient in self.backward(cotangent).items():
+            self._sum[name] = self._sum[name] + gradient if name in self._sum else gradient
+
+    def summed_gradients(self) -> Mapping[str, Tensor]:
+        gradients, self._sum = self._sum, {}
+        return gradients
 
     def _differentiate(
         self, call: "_OpenCall", leaves: Sequence[Tensor], cotangent: Tensor

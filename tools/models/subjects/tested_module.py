@@ -163,6 +163,18 @@ class TestedModule(Protocol):
         """The gradients of the last call by its leaf: of "tokens" (t, d), or by parameter; none where there is none."""
         ...
 
+    def start_sum(self) -> None:
+        """Let the sum of gradients start from nothing, whatever an earlier run has left."""
+        ...
+
+    def add_gradients(self, cotangent: Tensor) -> None:
+        """As `backward` by parameters, but add the gradients to a sum: of a large module they take long to send."""
+        ...
+
+    def summed_gradients(self) -> Mapping[str, Tensor]:
+        """The sum by parameter."""
+        ...
+
     def step(self, parts: tuple[StepPart, ...], *, repeats: tuple[Choice | None, ...] | None = None) -> Step:
         """One training step over these parts, whose gradients add up.
 
