@@ -28,7 +28,7 @@ class ProgramProcess:
 
     zygote: the process to fork it from.
     program: the module of packproof with its `run(order, state, channel)`; see `worker_main.run_worker`.
-    order: what the program is told: JSON values.
+    order: for the program: JSON values.
 
     Every method raises KernelFault if the process ended, gave no answer in time or wrote something else into the
     channel; it has then been ended.

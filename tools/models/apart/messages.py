@@ -1,7 +1,7 @@
-"""What the judge and the process of a module send each other: records with tensors, as the frames of `wire` carry them.
+"""Messages between the judge and the process of a module: records with tensors, in frames of `wire`.
 
-A tensor is a placeholder in the JSON value and travels beside it. A Convention is its name, a dtype its name. What
-arrives is checked against the annotations of what is expected; nothing is imported or executed for it.
+A tensor is a placeholder in the JSON value and travels beside it. A Convention is its name, a dtype its name. Every
+message is checked against the annotations of its record; nothing is imported or executed for it.
 """
 
 from collections.abc import Mapping
@@ -96,6 +96,6 @@ def decode_record(
     """The record of this kind. Raises RecordError if the value does not fit.
 
     device: where its tensors are to be.
-    conventions: those that it may name.
+    conventions: by name, for the records with one.
     """
     return _Message(tensors=dict(tensors), device=device, conventions=conventions or {}).decode(kind, data)

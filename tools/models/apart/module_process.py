@@ -1,4 +1,4 @@
-"""The process in which a module is built, and from which the processes of its settings are forked."""
+"""The process of a module: it builds the module, and is forked for each setting."""
 
 import os
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _PROGRAM = "packproof.models.apart.program"
 
 @dataclass(frozen=True)
 class ConventionFacts:
-    """A user's convention without its function, which only the process of the module imports."""
+    """A user's convention without its function: only the process of the module imports that."""
 
     address: str
     name: str
@@ -35,10 +35,10 @@ class ConventionFacts:
 
 
 class ModuleProcess:
-    """The process of a module. As a context it ends the process, and all that was forked from it.
+    """The process of a module. As a context it ends the process and all its forks.
 
-    source: what it builds.
-    device: where it will run.
+    source: the module.
+    device: of its calls.
     seconds: how long the import and the construction may take.
 
     Raises UsageError or ArgumentError with the reason if no module can be built.
@@ -115,7 +115,7 @@ def is_interpreted(device: str) -> bool:
 
 
 def fault_text(fault: BaseException) -> str:
-    """How a process ended, in the words after its name; what it printed is in the lines below."""
+    """How a process ended, in the words after its name; its last output is in the lines below."""
     text = str(fault)
     return f"was {text}" if text.startswith("killed") else text
 

@@ -1,6 +1,6 @@
-"""The process of a module: it builds the module, and each of its forks answers what the laws ask of it.
+"""The program of a module's process: it builds the module, and its forks answer the questions of the laws.
 
-Every word that it sends may be that of the module: it runs in the same process.
+Every word from here may be the module's own.
 """
 
 import socket

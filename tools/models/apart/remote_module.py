@@ -51,7 +51,7 @@ class ModuleSession:
         self._dropped.append(number)
 
     def ask(self, method: str, module: int, arguments: Mapping[str, Any], target: int = 0) -> Any:
-        """What the method of a module returned. Raises what it raised, or ModuleEnded."""
+        """The result of a module's method. Raises the error of the method, or ModuleEnded."""
         kinds = get_type_hints(getattr(TestedModule, method))
         encoded, tensors = encode_record(arguments)
         dropped, self._dropped = self._dropped, []
@@ -81,7 +81,7 @@ class ModuleSession:
         return max(self._end - time.monotonic(), 0.001)
 
     def _with_whole_limit(self, fault: KernelFault) -> KernelFault:
-        """The fault, with the time that all calls had together."""
+        """The fault, with the time of all calls together."""
         _, _, output = str(fault).partition("\n")
         if fault.kind != "hung":
             return fault
@@ -126,6 +126,16 @@ class RemoteModule:
 
     def backward(self, cotangent: Tensor) -> Mapping[str, Tensor]:
         gradients: Mapping[str, Tensor] = self._ask("backward", cotangent=cotangent)
+        return gradients
+
+    def start_sum(self) -> None:
+        self._ask("start_sum")
+
+    def add_gradients(self, cotangent: Tensor) -> None:
+        self._ask("add_gradients", cotangent=cotangent)
+
+    def summed_gradients(self) -> Mapping[str, Tensor]:
+        gradients: Mapping[str, Tensor] = self._ask("summed_gradients")
         return gradients
 
     def step(self, parts: tuple[StepPart, ...], *, repeats: tuple[Choice | None, ...] | None = None) -> Step:
@@ -174,7 +184,7 @@ class RemoteModule:
 
 
 def error_in(frame: Frame) -> PackproofError:
-    """The exception that a frame reports."""
+    """The exception in a frame."""
     kind = _ERRORS.get(str(frame.body.get("error")), ModuleRefused)
     error = kind(str(frame.body.get("text", "")))
     if isinstance(error, ModuleRefused):
