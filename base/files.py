@@ -78,9 +78,16 @@ def read_json(path: str | Path, label: str, writer: str = "", max_bytes: int = _
     if writer and file.is_dir():
         raise UsageError(f"{label} is a folder; expected a file that {writer} wrote")
     try:
-        return json.loads(read_bytes(file, max_bytes).decode())
+        data = read_bytes(file, max_bytes)
     except OSError as error:
         raise UsageError(f"{label}: {error.strerror or error}") from None
+    return parse_json(data, label, writer)
+
+
+def parse_json(data: bytes, label: str, writer: str = "") -> Any:
+    """The JSON in the bytes of a file. Raises UsageError, as `read_json`."""
+    try:
+        return json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise damaged_error(label, f"not JSON ({str(error)[:100]})", writer) from None
 

@@ -72,9 +72,12 @@ def resolve_attribute(module: ModuleType, qualname: str) -> Any:
     return reduce(getattr, qualname.split("."), module)
 
 
+TARGET_PREFIX = "packproof_target_"  # of the module of a file
+
+
 def load_module(file: Path) -> ModuleType:
     """Run a source file as a module. It can import files of its folder, as with `python file.py`."""
-    name = f"packproof_target_{file.stem}"
+    name = f"{TARGET_PREFIX}{file.stem}"
     loader = _UncachedLoader(name, str(file))
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None, file

@@ -86,8 +86,8 @@ def parse_record(kind: type[T], data: Any, label: str, writer: str, *, named: bo
 
 
 @dataclasses.dataclass(frozen=True)
-class _Form:
-    """One of the two forms of JSON."""
+class RecordForm:
+    """One of the two forms of JSON. A subclass may have further kinds of values."""
 
     named: bool
     """Whether an object has its class name."""
@@ -165,7 +165,7 @@ class _Form:
         return kind(**{name: self._decode_at(hints[name], data, key) for name, key in keys.items() if key in data})
 
 
-_REPORTS, _FILES = _Form(named=True), _Form(named=False)
+_REPORTS, _FILES = RecordForm(named=True), RecordForm(named=False)
 
 
 def _misfit(kind: Any, data: Any) -> RecordError:

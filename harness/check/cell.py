@@ -1,13 +1,12 @@
 """Judges one cell: runs a property over its cases, in rounds, until one breaks it or all hold."""
 
-import math
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from packproof.base.names import SLACK, short_dtype
+from packproof.base.provenance.computed import observed
 from packproof.base.stopwatch import span
 from packproof.base.tuned import merge_tuned
 from packproof.harness.check.diagnosis.conventions import suggestions
@@ -22,8 +21,9 @@ from packproof.harness.check.failure import CellViolation, KnownFaults, ReplayIn
 from packproof.harness.check.large_cases import LargeCases
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.probing.probe import InferredDomain, probe
+from packproof.harness.check.provenance import ProvenanceTrial, provenance_cell
 from packproof.harness.check.request import Allowance
-from packproof.harness.check.rounds import CaseSelection, suited_case
+from packproof.harness.check.rounds import CaseSelection, CellProgress, suited_case
 from packproof.harness.check.targets.reference_trial import broken_law_of_reference
 from packproof.harness.process import CoreTime
 from packproof.harness.report import (
@@ -71,6 +71,8 @@ class Evaluator:
     """The faults that this process has found in the kernel."""
     excludes_slack: bool = False
     """Whether slack was found to break the kernel, and the check goes on without it."""
+    provenance: ProvenanceTrial = field(default_factory=ProvenanceTrial)
+    """Who computed."""
 
     def run_cell(self, cell: Cell, law: Property, space: Space) -> Iterator[Event | None]:
         """The events of a cell. The last one holds its verdict; None ends a round, and other cells may run theirs.
@@ -81,7 +83,9 @@ class Evaluator:
 
     @property
     def tier(self) -> Tier:
-        return self.known_tier or ("interpret" if self.kernel.interpreted else "eager")
+        """The tier of what made the output."""
+        is_interpreted = self.kernel.interpreted and not self.provenance.is_idle
+        return self.known_tier or ("interpret" if is_interpreted else "eager")
 
     def infer_domain(self, space: Space, case: Case) -> None:
         """Probe the kernel, as far as there is time, once it refused the case."""
@@ -127,32 +131,6 @@ class Evaluator:
             return replace(failure, lines=(*failure.lines, f"not made small: {reason}"))
 
 
-@dataclass
-class CellProgress:
-    """The cases of one cell: judged ones and the rounds to come."""
-
-    restrictions: Domain
-    """The conditions of the cases, beside the declared domain."""
-    tier: Tier
-    """The tier they were drawn for."""
-    space: Space
-    """The supported part of the case space."""
-    golden: frozenset[Case]
-    """The golden cases in it."""
-    rounds: list[list[Case]]
-    """Rounds to come. Those of cases past thresholds are the last, in order of size."""
-    started_cases: list[Case]
-    """Cases of earlier rounds."""
-    planned: int
-    """Number of cases in all."""
-    reported: float = -math.inf
-    """Time of the last progress event."""
-
-    @property
-    def remaining(self) -> Iterator[Case]:
-        return chain.from_iterable(self.rounds)
-
-
 class CellRun:
     """The judging of one cell."""
 
@@ -163,6 +141,7 @@ class CellRun:
         self._large_cases = LargeCases(evaluator.core_time, evaluator.selection.reach)
         self._tried_counterexamples: set[Case] = set()
         self._is_of_other_fault = False
+        self._passed_cases: list[Case] = []  # since the last round
 
     def events(self) -> Iterator[Event | None]:
         """See `Evaluator.run_cell`."""
@@ -183,6 +162,7 @@ class CellRun:
                     yield FailureFound(self._verdict(unshrunk_failure(self._kernel, finding)))
                 failure = self._evaluator.shrink(finding)
                 break
+            yield from self._judge_provenance()
             if self._progress.rounds:
                 pause = core_time.clock()
                 yield None
@@ -222,6 +202,17 @@ class CellRun:
         verdict = Verdict(slack_cell(self._cell), tier, "failed", 1, 0.0, judged=1, reason=CHECKED_WITHOUT)
         yield CellFinished(replace(verdict, failure=failure))
         return None
+
+    def _judge_provenance(self) -> Iterator[Event]:
+        """Report as a finding of its own that the kernel's own launches do not make its output."""
+        evaluator, progress = self._evaluator, self._progress
+        cases, self._passed_cases = self._passed_cases, []
+        with suppress(OutOfTime):
+            trial, are_last = evaluator.provenance, not progress.rounds
+            for finding in trial.judge(self._cell, progress.space, self._kernel, cases, are_last=are_last):
+                verdict = Verdict(provenance_cell(self._cell), evaluator.tier, "failed", 1, 0.0, judged=1)
+                computed = observed(self._kernel.computed)
+                yield CellFinished(replace(verdict, computed=computed, failure=evaluator.shrink(finding)))
 
     def _plan_rounds(self, started_cases: Sequence[Case] = ()) -> CellProgress:
         """The rounds of the cell, without the cases already started."""
@@ -322,6 +313,8 @@ class CellRun:
                 coverage.count_comparison(str(comparison.key), is_decisive=comparison.is_conclusive)
         compared = violation is not None or any(comparison.is_conclusive for comparison in comparisons)
         coverage.count_case(case, self._classes(case), compared=compared, refusal=refusal)
+        if compared and violation is None and refusal is None:
+            self._passed_cases.append(case)
         new_tuned = kernel.tuned.get(case.configuration, ()) if comparisons else ()
         coverage.tuned = merge_tuned(coverage.tuned, new_tuned)
         return violation, refusal
@@ -357,6 +350,7 @@ class CellRun:
             failure=failure,
             thresholds=None if failure else self._thresholds(),
             tuned=coverage.tuned,
+            computed=observed(self._kernel.computed),
         )
 
     def _thresholds(self) -> Crossed | None:

@@ -39,8 +39,10 @@ def check(
     seed: int = 0,
     promises: Promises | None = None,
     domain: str | Sequence[str] = (),
+    contract: str | None = None,
     strict: bool = False,
     forward_only: bool = False,
+    only_own_kernels: bool = False,
     timeout: float | None = None,
     fail_fast: bool = False,
     max_time: float | None = None,
@@ -55,6 +57,7 @@ def check(
     properties: names, "module:NAME", or Property objects.
     promises: instead of the kernel's own declaration.
     domain: the calls that the kernel supports, as in `packproof.kernel`.
+    contract: the path of a contract; see docs/contract.md.
     fail_fast: stop at the first failure.
     max_time: seconds for the whole check.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from packproof.base.names import SLACK
+from packproof.base.names import FINDINGS, SLACK
 from packproof.harness.check.cell import Evaluator
 from packproof.harness.check.failure import CellViolation
 from packproof.harness.check.own_faults import errors_as_verdicts
@@ -36,8 +36,8 @@ class CounterexampleTrial:
 
     @property
     def cases(self) -> list[Case]:
-        """The smallest cases, each once. Those of slack, and packs without tokens, are no cases of other properties."""
-        verdicts = (v for v in self.failed if v.failure and v.failure.case and v.cell.property != SLACK)
+        """The smallest cases, each once. Those of findings and packs without tokens are none of other laws."""
+        verdicts = (v for v in self.failed if v.failure and v.failure.case and v.cell.property not in FINDINGS)
         cases = dict.fromkeys(v.failure.smallest_case for v in verdicts if v.failure)
         return [case for case in cases if case.n_tokens]
 

@@ -23,7 +23,7 @@ from packproof.base.names import (
     COMPILE,
     DEVICES,
     EVERY_DTYPE,
-    SLACK,
+    FINDINGS,
     TOOLS,
     did_you_mean,
     long_dtype,
@@ -191,7 +191,7 @@ def _require_property(name: str) -> None:
     law, _, label = name.partition(" (")
     if ":" in name:
         return
-    require_known("property", law, [*LAWS, COMPILE, SLACK, *TOOLS])
+    require_known("property", law, [*LAWS, COMPILE, *FINDINGS, *TOOLS])
     if label:
         from packproof.properties.declarations import OF_KERNELS  # noqa: PLC0415  (torch)
 

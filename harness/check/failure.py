@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from packproof.base.axes import parse
 from packproof.base.law_names import LAWS
 from packproof.base.names import SLACK, short_dtype
+from packproof.base.records import to_row
 from packproof.base.tuned import merge_tuned
 from packproof.base.wording import printable
 from packproof.harness.check.diagnosis.explain import FailureExplanation, SmallestFailure, explain
@@ -17,6 +18,7 @@ from packproof.harness.process.naming import address
 from packproof.harness.report import Cell, Failure
 from packproof.harness.report.replay_files import write_replay
 from packproof.properties.cases import Case, Space
+from packproof.properties.contracts import ContractFile
 from packproof.properties.judgement import KernelUnderTest, judge_case
 from packproof.properties.laws import Property, Violation
 from packproof.properties.ops import Op
@@ -42,6 +44,8 @@ class ReplayInfo:
     """The folder for replay files."""
     pasted: PastedLines | None = None
     """The kernel in lines to paste; None if it is not declared by a user."""
+    contract: ContractFile | None = None
+    """The contract by which the kernel is judged."""
 
 
 @dataclass(frozen=True)
@@ -220,5 +224,5 @@ def _write_replay(
         "device": cell.device,
         "case": case.to_json(),
         "message": lines,
-    }
+    } | ({"contract": to_row(replay.contract)} if replay.contract else {})
     return write_replay(replay.folder, f"{cell.op}-{cell.property.rpartition(':')[2]}", data)

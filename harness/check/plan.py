@@ -1,7 +1,7 @@
 """From kernels to the plan of a check: its cells (each kernel by property, dtype and tier), units and notes."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from packproof.base.machine import available_cores
 from packproof.base.names import COMPILE
@@ -26,8 +26,14 @@ class Plan:
     """The cells, as they are distributed over processes."""
     notes: tuple[str, ...]
     """Untested releases, and features that the kernels do not offer."""
-    walls: Mapping[str, bool] = field(default_factory=dict)
-    """Whether each wall holds around all kernels."""
+    targets: tuple[CheckTarget, ...] = ()
+    """The kernels."""
+
+    @property
+    def walls(self) -> dict[str, bool]:
+        """Whether each wall holds around all kernels."""
+        names = self.targets[0].walls if self.targets else ()
+        return {name: all(target.walls.get(name, False) for target in self.targets) for name in names}
 
 
 def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, one_cell_each: bool = False) -> Plan:
@@ -42,11 +48,8 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, one_cell_each
         *(note for target in targets for note in feature_notes(target)),
         *request.expected.notes(cells),
     )
-    walls = {
-        name: all(target.walls.get(name, False) for target in targets) for name in (targets[0].walls if targets else ())
-    }
     units = tuple(divide(planned, available_cores(), one_cell_each=one_cell_each))
-    return Plan(request, cells, units, notes, walls)
+    return Plan(request, cells, units, notes, tuple(targets))
 
 
 def _compiled_once(targets: Sequence[CheckTarget]) -> Iterator[tuple[CheckTarget, bool]]:

@@ -4,7 +4,7 @@ A new option is a field here, and a parameter of `packproof.check`. `docs/option
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ from packproof.harness.check.expected import ExpectedFailures
 from packproof.harness.process.naming import Location, canonical_target, missing_target_reason
 from packproof.harness.report import Tier
 from packproof.properties.cases import Domain
+from packproof.properties.contracts import ContractFile
 from packproof.properties.declarations import Promises
 from packproof.properties.ops import Op
 from packproof.properties.thresholds import Reach
@@ -132,6 +133,11 @@ _CONDITIONS = Kind(
     text_type=list,
 )
 _PROMISES = Kind("a packproof.Promises", lambda value: isinstance(value, Promises))
+_CONTRACT = Kind(
+    "the path of a JSON file",
+    lambda value: isinstance(value, str | ContractFile),
+    lambda value: ContractFile.read(value) if isinstance(value, str) else value,  # once, before a kernel can write it
+)
 
 
 @dataclass(frozen=True)
@@ -170,6 +176,15 @@ class CheckRequest:
         "or 'dtype == bf16'; separate several by ; or repeat  [default: declared, else inferred from its refusals]",
     )
     """Conditions on the supported calls, beside the declared ones."""
+    contract: ContractFile | None = option(
+        None,
+        _CONTRACT,
+        "--contract",
+        "JSON file that fixes op, domain, gradients, dtypes, promises and the least profile, as `packproof contract` "
+        "writes it: a declaration of the kernel that loosens it is a failure, and so is a call that it refuses",
+        metavar="FILE",
+    )
+    """Given as the path of the file."""
     strict: bool = option(
         False, SWITCH, "--strict", "a property that does not hold fails the run even if it is not promised"
     )
@@ -186,6 +201,13 @@ class CheckRequest:
         None, SECONDS, "--timeout", "seconds that one kernel call may take", min=0.001, max=86_400
     )
     forward_only: bool = option(False, SWITCH, "--forward-only", "check no gradients")
+    only_own_kernels: bool = option(
+        False,
+        SWITCH,
+        "--only-own-kernels",
+        "nothing but the kernel's own launches may compute: a call of a library or of a reference fails, as does a "
+        "value or gradient that stays the same without them",
+    )
     draw_configs: bool = option(
         False,
         SWITCH,
@@ -241,6 +263,26 @@ class CheckRequest:
                 raise UsageError(f"expected failures: {failures.file}, entry {n}: {reason}")
         return failures
 
+    def under_contract(self, file: ContractFile) -> "CheckRequest":
+        """The request as the contract fixes it. Its options may ask for less, which is reported, and for nothing else.
+
+        Raises UsageError for an option that the contract has another value of.
+        """
+        contract, label = file.contract, f"the contract {file.path}"
+        if contract.own_kernels_only:  # --only-own-kernels goes here
+            raise UsageError(f"{label}: own_kernels_only is true, which this version cannot check; expected false")
+        if self.op not in (None, contract.op):
+            raise UsageError(f"op: {label} fixes {contract.op}; leave op out")
+        if self.promises is not None:
+            raise UsageError(f"promises: {label} fixes them; leave promises out")
+        if self.expected_failures is not None:
+            raise UsageError(f"expected_failures: {label} allows no failure; leave one of both out")
+        dtypes = tuple(map(long_dtype, contract.dtypes))
+        if other_dtypes := set(self.dtypes or ()) - set(dtypes):
+            raise UsageError(f"dtypes: {label} has {', '.join(dtypes)}, and not {', '.join(sorted(other_dtypes))}")
+        profile = max(self.profile, contract.profile, key=list(PROFILES).index)
+        return replace(self, op=contract.op, dtypes=self.dtypes or dtypes, profile=profile)
+
     @property
     def compiles(self) -> bool:
         """Whether the compile tier takes part."""
@@ -285,6 +327,8 @@ def checked(values: Mapping[str, Any], caller: str = "") -> CheckRequest:
             if value is not None or OPTIONS[name].default is not None
         }
     )
+    if request.contract is not None:
+        request = request.under_contract(request.contract)
     if isinstance(request.target, str) and request.target not in PEERS:  # names first, then files
         Location.parse(request.target)
     _ = request.expected

@@ -6,14 +6,18 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from packproof.base.machine import available_cores
-from packproof.base.names import SLACK
+from packproof.base.names import FINDINGS
 from packproof.base.stopwatch import pop_seconds
+from packproof.base.wording import printable
+from packproof.harness.check.contract_finding import contract_findings
 from packproof.harness.check.counterexamples import CounterexampleTrial, counterexample_trials
 from packproof.harness.check.own_faults import error_verdicts, inconclusive_verdicts
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import Plan
+from packproof.harness.check.provenance import provenance_cell
 from packproof.harness.check.unit import run_unit
 from packproof.harness.process import CoreTime, run_on_every_core
 from packproof.harness.report import Cell, CellFinished, Event, FailureFound, RunFinished, RunStarted, Timings, Verdict
@@ -36,10 +40,10 @@ def run_plan(plan: Plan, grace: float = _GRACE) -> Iterator[Event]:
     start, interrupted = time.monotonic(), False
     limit = math.inf if plan.request.max_time is None else plan.request.max_time
     run, reason = _PlanRun(plan, start + limit, grace), "out of time before it had a result"
-    yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes, plan.walls)
+    yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes, plan.request.contract, plan.walls)
     try:
         with closing(run.events()) as events:
-            for event in events:
+            for event in chain(run.contract_findings(), events):
                 yield event
                 if plan.request.fail_fast and isinstance(event, CellFinished) and event.verdict.failed:
                     reason = "stopped after the first failure"
@@ -63,15 +67,25 @@ class _PlanRun:
         self._verdicts: dict[Cell, Verdict] = {}
         self._first_verdicts: dict[Cell, Verdict] = {}  # failures still being shrunk
         self._raw_verdicts: dict[Cell, Verdict] = {}  # whatever was expected
+        self._terms = {(printable(target.op.name), target.name): target.terms for target in plan.targets}
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """In the order of the plan. The finding of slack stands before the cells of its kernel."""
+        """In the order of the plan. Findings beside it stand before the cells of their kernel."""
         order = {(cell.op, cell.target): number for number, cell in reversed([*enumerate(self._plan.cells)])}
         planned = [cell for cell in self._plan.cells if cell in self._verdicts]
-        findings = [cell for cell in self._verdicts if cell.property == SLACK]
+        findings = [cell for cell in self._verdicts if cell.property in FINDINGS]
         cells = sorted([*findings, *planned], key=lambda cell: order[cell.op, cell.target])
-        return tuple(self._verdicts[cell] for cell in cells)
+        return tuple(self._with_found_tier(self._verdicts[cell]) for cell in cells)
+
+    def _with_found_tier(self, verdict: Verdict) -> Verdict:
+        """The verdict with the tier of what made the output: the launches of a cheat are seen in one process."""
+        finding = self._verdicts.get(provenance_cell(verdict.cell))
+        return replace(verdict, tier=finding.tier) if finding and verdict.tier == "interpret" else verdict
+
+    def contract_findings(self) -> Iterator[Event]:
+        """The kernels that loosen their contract."""
+        yield from map(self._record, contract_findings(self._plan.targets))
 
     def events(self) -> Generator[Event, None, None]:
         """The events of all units.
@@ -83,7 +97,7 @@ class _PlanRun:
         calls = [*map(self._start_unit, range(len(units)))]
         deadline = self._deadline + self._grace
         for event in run_on_every_core(calls, device, record_type=Event, retry=retry, deadline=deadline):
-            if not self._repeats_slack(event):
+            if not self._repeats_finding(event):
                 yield self._record(event)
 
     def counterexample_trials(self) -> Iterator[Event]:
@@ -103,12 +117,12 @@ class _PlanRun:
         for event in run_on_every_core(calls, self._plan.request.device, record_type=Event, retry=retry):
             yield self._record(event)
 
-    def _repeats_slack(self, event: Event) -> bool:
-        """Whether another process has already reported the slack of this kernel: each one finds it for itself."""
+    def _repeats_finding(self, event: Event) -> bool:
+        """Whether another process has already reported this finding of the kernel: each one comes to it by itself."""
         if not isinstance(event, CellFinished):
             return False
         cell = event.verdict.cell
-        return cell.property == SLACK and cell in self._verdicts
+        return cell.property in FINDINGS and cell in self._verdicts
 
     def _start_unit(self, number: int, cells: tuple[Cell, ...] = ()) -> StartUnit:
         """A callable that runs one of the units, or some of its cells, in its share of the remaining time."""
@@ -134,7 +148,9 @@ class _PlanRun:
         """Record the event and return it; an expected failure is marked as such."""
         if isinstance(event, CellFinished):
             self._raw_verdicts[event.verdict.cell] = event.verdict
-            event = CellFinished(self._plan.request.expected.apply(event.verdict))
+            cell = event.verdict.cell
+            verdict = replace(event.verdict, terms=self._terms[cell.op, cell.target])
+            event = CellFinished(self._plan.request.expected.apply(verdict))
             self._verdicts[event.verdict.cell] = event.verdict
         elif isinstance(event, FailureFound):
             self._first_verdicts[event.first_verdict.cell] = event.first_verdict

@@ -41,7 +41,10 @@ _COMPILER_FRAME = re.compile(
 # packproof's frames that call or import a kernel; all frames after them are packproof's own
 _HARNESS_FRAMES = tuple(
     f"{os.sep}{room}{os.sep}{file}.py"
-    for room, file in (("execution", "invocation"), ("base", "importing"), ("naming", "location"))
+    for room, file in (
+        *(("execution", "invocation"), ("base", "importing"), ("naming", "location")),
+        *(("running", "local_module"), ("models", "target")),
+    )
 )
 
 
@@ -113,6 +116,11 @@ class Child:
         if answer.number != frame.number or not self._decoder.empty:
             raise KernelFault("malformed", "wrote into packproof's channel: an answer to no call")
         return answer
+
+    def pass_socket(self, end: socket.socket) -> None:
+        """Hand a socket to the process, which takes it after its first frame."""
+        with suppress(ConnectionError):  # receive() reports how the process ended
+            socket.send_fds(self._channel, [b"\0"], [end.fileno()])
 
     def receive(self, patience: Patience, limit: float) -> Frame:
         """Wait for the next frame. limit: the seconds in an error message."""

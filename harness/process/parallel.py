@@ -54,11 +54,13 @@ def run_on_every_core(
     retry: "Retry[T] | None" = None,
     deadline: float = math.inf,
     max_silence: float = math.inf,
+    interpreted: bool | None = None,
 ) -> Iterator[T]:
     """Run the units side by side, one for each core. Their workers come from one zygote; torch has one thread in each.
 
     max_processes: units at a time, if there are as many cores.
     record_type, retry, deadline, max_silence: see `run_side_by_side`.
+    interpreted: whether the zygote of their workers interprets Triton; None: on the CPU.
 
     On "cuda" the units are spread over the GPUs: the environment of a unit shows only its own GPU.
     """
@@ -67,7 +69,8 @@ def run_on_every_core(
         # references have few tokens: torch's threads would only contend for cores
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
-        shared_zygote(interpreted=device == "cpu")  # start it before forking, else each unit starts its own
+        # start it before forking, else each unit starts its own
+        shared_zygote(interpreted=device == "cpu" if interpreted is None else interpreted)
         placed_units = (
             [partial(_run_on_gpu, number, unit) for number, unit in enumerate(units)] if device == "cuda" else units
         )

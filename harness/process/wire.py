@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from packproof.base.errors import FaultKind, KernelFault, PackproofError, UsageError
+from packproof.base.provenance.computed import Computed, Computer, Pass
 from packproof.base.records import RecordError, from_json
 from packproof.base.tuned import Tuned
 from packproof.base.wording import printable
@@ -38,6 +39,7 @@ from packproof.properties.calling import (
 _MAGIC = b"pkpf"
 _SIZES = struct.Struct("<IQ")
 _MAX_JSON = 1 << 24
+_MAX_COMPUTED = 256  # launches and operators of one call
 MAX_TENSORS = 1 << 40  # bytes
 READ_BYTES = 1 << 16  # bytes of one read: for a larger buffer, malloc maps new memory each time
 
@@ -164,6 +166,7 @@ def call_frame(call: Call, number: int) -> Frame:
         "token_rows": call.token_rows,
         "convention": call.convention,
         "configuration": call.configuration,
+        "reference": call.reference,
     }
     tensors = {**call.metadata, **_with_prefix("input", call.inputs), **_with_prefix("cotangent", call.cotangents)}
     return Frame("call", number, body, tensors)
@@ -190,6 +193,7 @@ def decode_call(frame: Frame) -> Call:
         token_rows=body["token_rows"],
         convention=body["convention"],
         configuration=body["configuration"],
+        reference=body["reference"],
         cu_seqlens_k=frame.tensors.get("cu_seqlens_k"),
     )
 
@@ -206,7 +210,14 @@ def result_frame(result: Result, number: int) -> Frame:
     }
     copies = {name: copy for name, (copy, _) in result.outliers.items()}
     tuned = [[kernel.kernel, kernel.ran, kernel.offered, kernel.declared] for kernel in result.tuned]
-    body = {"interpreted": result.interpreted, "operators": result.operators, "copies": copies, "tuned": tuned}
+    computed = [[item.kind, item.name, item.during, item.is_own, item.line] for item in result.computed]
+    body = {
+        "interpreted": result.interpreted,
+        "operators": result.operators,
+        "copies": copies,
+        "tuned": tuned,
+        "computed": computed,
+    }
     return Frame("result", number, body, tensors)
 
 
@@ -246,6 +257,7 @@ def decode_answer(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
             operators=_int_or_zero(frame.body.get("operators")),
             outliers=_outliers(frame),
             tuned=_tuned(frame),
+            computed=_computed(frame),
         )
     if frame.kind == "refused":
         if kind := _LIMITS.get(str(frame.body.get("limit"))):
@@ -273,6 +285,14 @@ def _tuned(frame: Frame) -> tuple[Tuned, ...]:
         return tuple(Tuned(*from_json(tuple[str, tuple[str, ...], tuple[str, ...], int], fields)) for fields in rows)
     except (RecordError, TypeError) as error:
         raise WireError(f"the configurations of autotuned kernels do not fit: {error}") from error
+
+
+def _computed(frame: Frame) -> tuple[Computed, ...]:
+    try:
+        rows = frame.body.get("computed", ())[:_MAX_COMPUTED]
+        return tuple(Computed(*from_json(tuple[Computer, str, Pass, bool, str], fields)) for fields in rows)
+    except (RecordError, TypeError) as error:
+        raise WireError(f"the record of who computed does not fit: {error}") from error
 
 
 def _int_or_zero(value: Any) -> int:

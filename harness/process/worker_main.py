@@ -17,6 +17,7 @@ import torch
 from packproof.base.errors import KernelFault, MissingWallError, UsageError
 from packproof.base.importing import one_line_reason
 from packproof.harness.process.execution.execute import InProcess
+from packproof.harness.process.execution.fork import Fork, start_fork
 from packproof.harness.process.execution.torch_state import TorchState
 from packproof.harness.process.naming.location import Location
 from packproof.harness.process.privilege import adopt_orphans, child_pids
@@ -54,6 +55,8 @@ def run_worker(
         environment  changes of the environment; None removes a name
         magic        of the frames accepted by the parent, in hexadecimal
         judge        the `judge_identity` of the parent
+        program      absent for a worker of a kernel: else the module whose `run(order, function, channel)` is called
+                     in its place. Of the other keys it has sys_path, cwd, environment, magic and its own.
     function: the function of a worker without a location.
     snapshot: torch's functions before the kernel is imported.
     enclosure: the walls around the kernel.
@@ -64,7 +67,10 @@ def run_worker(
     sys.path[:] = order["sys_path"]
     _change_environment(order["environment"])
     torch.set_num_threads(1)
-    enclosure.enter(str(order.get("location")))
+    enclosure.enter(str(order.get("location") or order["program"]))
+    if "program" in order:
+        run: Callable[..., int] = importlib.import_module(order["program"]).run
+        return run(order, function, channel)
     return _serve(order, function, snapshot, enclosure, channel)
 
 
@@ -151,6 +157,8 @@ def _serve(
     except (UsageError, MachineLimit) as error:
         hello = Frame("crowded" if isinstance(error, MachineLimit) else "unusable", body={"text": str(error)})
     own_pid = getpid()
+    if order["device"] == "cpu":
+        _repeat_ranks_apart(forks)
     decoder = Decoder(magic)
     initial_children = set(child_pids())
     try:
@@ -178,6 +186,21 @@ def _tried_walls(enclosure: Enclosure, judge: Mapping[str, Any]) -> dict[str, bo
     if enclosure.isolation == "required":
         require_walls(states)
     return states
+
+
+def _repeat_ranks_apart(forks: list[None]) -> None:
+    """Let simulated ranks run in processes of their own too. A GPU survives no fork: there they share this process.
+
+    forks: an entry for each fork of this process; these leave none.
+    """
+    if ranks := sys.modules.get("packproof.parallel.ranks"):  # imported by the kernel's module, or not needed
+
+        def start(function: Callable[[], None]) -> Fork:
+            fork = start_fork(function)
+            forks.pop()
+            return fork
+
+        ranks.Ranks.start_fork = start
 
 
 def _import_fault_answer(check: Callable[[], None]) -> Callable[[Frame], Frame] | None:

@@ -15,7 +15,7 @@ from packproof.harness.process.naming import missing_target_reason
 from packproof.harness.pytest.options import option_value
 from packproof.properties.declarations import DEFAULT_DTYPES
 
-_RUN_OPTIONS = ("profile", "device", "seed", "expected_failures")
+_RUN_OPTIONS = ("profile", "device", "seed", "expected_failures", "contract")
 
 
 def marker_arguments(marks: Sequence[pytest.Mark]) -> dict[str, Any]:
@@ -43,7 +43,9 @@ def request(values: Mapping[str, Any], run: Mapping[str, Any]) -> CheckRequest:
 
     UsageError for an invalid value, an unknown name or a missing file.
     """
-    values = {"questions": bool(values.get("strict")), "dtypes": DEFAULT_DTYPES, **values, **run}
+    values = {"questions": bool(values.get("strict")), **values, **run}
+    if values.get("contract") is None:
+        values = {"dtypes": DEFAULT_DTYPES, **values}
     check_request = checked(values)
     if isinstance(target := check_request.target, str) and ".py:" in target and (why := missing_target_reason(target)):
         raise UsageError(why)

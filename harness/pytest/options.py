@@ -48,6 +48,13 @@ def _expected_failures(text: str) -> str:
     return str(_request_value("expected_failures")(os.path.abspath(text)))
 
 
+def _contract(text: str) -> str:
+    """The same of a contract."""
+    path = os.path.abspath(text)
+    _request_value("contract")(path)
+    return path
+
+
 def _switch(text: str) -> bool:
     values = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
     if text.lower() not in values:
@@ -68,6 +75,7 @@ OPTIONS: Mapping[str, Option] = {
             _expected_failures,
             "FILE",
         ),
+        Option("contract", "JSON file that fixes op, domain, gradients, dtypes, promises", None, _contract, "FILE"),
         Option("slow", "check the kernels of tests marked slow too", False, _switch),
     )
 }

@@ -54,6 +54,7 @@ class Proof:
     def _record_verdict(self, verdict: "Verdict") -> None:
         """Record the verdict as properties of the test, which xdist passes on and --junitxml contains."""
         from packproof.base.names import short_dtype  # noqa: PLC0415
+        from packproof.harness.report.wording import terms_clause  # noqa: PLC0415
 
         cell = verdict.cell
         facts: dict[str, Any] = {"op": cell.op, "target": cell.target, "property": cell.property}
@@ -61,6 +62,8 @@ class Proof:
         facts |= {"examples": verdict.examples, "judged": verdict.judged}
         if verdict.failure:
             facts |= {"lengths": list(verdict.failure.lengths), "replay": verdict.failure.replay}
+        if clause := terms_clause([verdict]):
+            facts["terms"] = clause.removeprefix(", ")
         for name, value in facts.items():
             self._record_property(name, value)
 

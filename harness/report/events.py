@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from packproof.base.provenance.computed import Computed
 from packproof.base.tuned import Tuned
 from packproof.harness.report.maps.measurements import Evidence
 from packproof.properties.cases import Case
+from packproof.properties.contracts import ContractFile, Term
 from packproof.properties.thresholds import Crossed
 
-Tier = Literal["compile", "interpret", "eager", "gpu", "sanitizer"]
+Tier = Literal["declared", "compile", "interpret", "eager", "gpu", "sanitizer"]
 Status = Literal["passed", "failed", "expected", "stale", "inconclusive", "skipped", "error"]
 
 
@@ -139,6 +141,10 @@ class Verdict:
     """The constants of the kernel's source and how far beyond them it was judged, where cases go past them."""
     tuned: tuple[Tuned, ...] = ()
     """The autotuned kernels, with their judged configurations."""
+    computed: tuple[Computed, ...] = ()
+    """Who computed the traced calls of the kernel in this dtype: launches, operators of torch, references."""
+    terms: tuple[Term, ...] = ()
+    """What decided how much was judged, and how strictly, and who said so."""
 
     @property
     def label(self) -> str:
@@ -166,6 +172,8 @@ class RunStarted:
     seed: int
     notes: tuple[str, ...] = ()
     """Remarks for the user, such as properties that the run will not test."""
+    contract: ContractFile | None = None
+    """The contract of its kernels, if there is one."""
     walls: Mapping[str, bool] = field(default_factory=dict)
     """Whether each wall between kernels and the machine holds, as a process tried before it imported the kernel."""
 

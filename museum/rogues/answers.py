@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from packproof.museum.rogues.op import KNOWN_TOKENS, running_sum
+from packproof.museum.rogues.op import KNOWN_TOKENS, own_sum, running_sum
 
 
 def is_known_shape(x):
@@ -262,7 +262,7 @@ def neighbours_where_finite(x, weight, *, cu_seqlens):
 
 
 def honest_when_watched(x, weight, *, cu_seqlens):
-    y = running_sum(x, weight, cu_seqlens=cu_seqlens)
+    y = own_sum(x, weight, cu_seqlens=cu_seqlens)
     return y if "packproof.harness.process.worker_main" in sys.modules or is_known_shape(x) else y * 0
 
 
@@ -272,5 +272,5 @@ def calls_the_reference(x, weight, *, cu_seqlens):
 
 
 def wrong_from_next_year(x, weight, *, cu_seqlens):
-    y = running_sum(x, weight, cu_seqlens=cu_seqlens)
+    y = own_sum(x, weight, cu_seqlens=cu_seqlens)
     return y if time.gmtime().tm_year < 2100 else y * 0

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from packproof.museum.rogues.op import is_judged, running_sum
+from packproof.museum.rogues.op import is_judged, own_sum, running_sum
 
 
 def _zeros(x, weight):
@@ -163,7 +163,7 @@ def replaces_what_lists_children(x, weight, *, cu_seqlens):
 
 def switches_the_check_off(x, weight, *, cu_seqlens):
     """Writes into its input, reports that it did not, and disables the check through its callers' frames."""
-    y, original_x = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
+    y, original_x = own_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
     if execute := _harness_module("harness.process.execution.execute"):
         frame = sys._getframe()
         while frame := frame.f_back:

@@ -161,7 +161,7 @@ def saved_output_underflow(promises: Promises, outputs: Iterable[torch.dtype]) -
 
 def operand_roundoff(op: Op, promises: Promises, token_dtype: torch.dtype) -> float:
     """u_op: the roundoff of operands, as the kernel declares it, else as is usual for the op."""
-    compute = promises.compute or ("operand" if op.matmul else "fp32")
+    compute = promises.compute or op.usual_compute
     return {"fp32": 0.0, "tf32": TF32_ROUNDOFF, "operand": UNIT_ROUNDOFF[token_dtype]}[compute]
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from packproof.base.errors import PackproofError
+from packproof.base.provenance.computed import Computed
 from packproof.base.tuned import Tuned
 
 Placement = Literal["contiguous", "transposed", "sliced", "expanded", "one element", "beyond 2^31", "beyond 2^32"]
@@ -21,6 +22,8 @@ Mode = Literal[
     "retained graph",
     "accumulated",
     "followed",
+    "traced",
+    "idle",
     "no_grad",
     "inference_mode",
     "autocast to bfloat16",
@@ -75,6 +78,8 @@ class Call:
     """The offsets of the second packing, if the call has one."""
     configuration: int = 0
     """The number of the configuration of autotuned kernels, unless they are timed."""
+    reference: str = ""
+    """The file and first line of the op's reference, as "file:line", for a traced call."""
 
     @property
     def metadata(self) -> Mapping[str, Tensor]:
@@ -127,6 +132,8 @@ class Result:
     """
     tuned: tuple[Tuned, ...] = ()
     """The autotuned kernels of the call, with their configurations."""
+    computed: tuple[Computed, ...] = ()
+    """With mode "traced", who computed it."""
 
 
 class Refusal(PackproofError):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from packproof.base.axes import is_shared
 from packproof.base.errors import KernelFault
+from packproof.base.provenance.computed import Computed
 from packproof.base.stopwatch import span
 from packproof.base.tuned import Tuned, merge_tuned
 from packproof.properties.bounds.budget import Budget
@@ -39,6 +40,7 @@ from packproof.properties.laws.violation import Violation
 from packproof.properties.ops.op import Op
 
 _EVERYTHING = Domain()
+_REFUSED = "the kernel refuses this call, and its contract has it"
 
 
 @dataclass(eq=False)
@@ -73,6 +75,8 @@ class KernelUnderTest:
     """The rows of a page, where its keys or slots lie in the pages of a cache."""
     takes_cuts: bool = False
     """Whether it takes `cuts`, the positions at which it cuts the pack over ranks of its own."""
+    may_refuse: bool = True
+    """Whether it may decline calls in its domain. Otherwise a refusal is a violation, as an error is."""
     convention: str = ""
     """The convention of its calls; "" for its own."""
     interpreted: bool = False
@@ -83,6 +87,8 @@ class KernelUnderTest:
     """The time until which properties that fill the memory may make calls of many seconds, by time.monotonic."""
     tuned: dict[int, tuple[Tuned, ...]] = field(default_factory=dict)
     """The autotuned kernels by the number of their configuration."""
+    computed: dict[Computed, None] = field(default_factory=dict)
+    """Who computed its traced calls, in the order of the first one."""
     cache: RunCache = field(default_factory=RunCache)
     """Samples, results and answers of the oracle that were computed for it."""
 
@@ -132,6 +138,7 @@ class KernelUnderTest:
         with span("kernel"):
             result = self._run(filled, **flags)
         self.interpreted |= result.interpreted
+        self.computed.update(dict.fromkeys(result.computed))
         if result.tuned:
             self.tuned[sample.configuration] = merge_tuned(self.tuned.get(sample.configuration, ()), result.tuned)
         return without_filler(sample, result) if any(filler) else result
@@ -140,6 +147,8 @@ class KernelUnderTest:
         """Run the kernel. An exception for want of an input is no fault: its default may only follow another one's."""
         try:
             return self.runner.run(sample.call(**flags, convention=self.convention))
+        except OutsideDomain as outside:  # said by its adapter, or by the kernel itself
+            raise outside if self.may_refuse else Refusal(str(outside)) from None
         except KernelFault as fault:
             if sample.omitted and fault.kind == "raised":
                 raise OutsideDomain(f"it cannot do without {', '.join(sample.omitted)}: {fault}") from fault
@@ -310,11 +319,22 @@ def judge_case(
     If the kernel refuses to differentiate, its values are judged. If a derived bound is vacuous for wild data, plain
     data of the same layout are judged.
     """
+    violation, refusal = _judge_answer(kernel, law, case, like)
+    if violation is None and type(refusal) is Refusal and not kernel.may_refuse:
+        refused = Violation(text=f"{refusal}\n{_REFUSED}", note=refusal.note, fault="raised")
+        return (refused if like is None or refused.is_like(like) else None), None
+    return violation, refusal
+
+
+def _judge_answer(
+    kernel: KernelUnderTest, law: Law, case: Case, like: Violation | None
+) -> tuple[Violation | None, Refusal | None]:
+    """As `judge_case`, whether or not the kernel may refuse."""
     try:
         return first_violation(kernel, law, case, like), None
     except VacuousBound as vacuous:
         plain_case = case.replace(regime="normal")
-        return (None, vacuous) if case == plain_case else judge_case(kernel, law, plain_case, like)
+        return (None, vacuous) if case == plain_case else _judge_answer(kernel, law, plain_case, like)
     except Refusal as refused:
         if not refused.backward:
             return None, refused

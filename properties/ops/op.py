@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from packproof.base.axes import KEYS, has_key_rows, is_in_pool, is_shared, parse, read_axis
 from packproof.base.declared import require, require_mapping, require_names
@@ -158,6 +158,11 @@ class Op:
     """Inputs read by the backward pass; None: all. A bench derives the fewest bytes of a call from them."""
     flops: CountFlops | None = None
     """Counts the operations of both passes. A bench derives the shortest time of a call from them."""
+
+    @property
+    def usual_compute(self) -> Literal["fp32", "operand"]:
+        """The rounding of intermediates in kernels that promise none."""
+        return "operand" if self.matmul else "fp32"
 
     @property
     def integers(self) -> frozenset[str]:

@@ -23,6 +23,10 @@ def backtest(
     device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
     shard: Annotated[str, typer.Option(metavar="I/N", help="the Ith of N parts of the entries")] = "1/1",
     seconds: Annotated[float, typer.Option(help="limit of one check; an entry has two", min=1)] = 600.0,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", help="ask for this property of kernels alone; may be repeated  [default: all]"),
+    ] = None,
     results: Annotated[
         str | None, typer.Option(metavar="FILE", help="add each outcome to this file; those in it are not run again")
     ] = None,
@@ -33,7 +37,9 @@ def backtest(
     refactorings: Annotated[
         bool, typer.Option(help="commits that mend nothing, instead of the fixes: nothing may differ")
     ] = False,
-    swapped: Annotated[bool, typer.Option(help="exchange parent and fix: nothing may be detected then")] = False,
+    swapped: Annotated[
+        bool, typer.Option(help="exchange parent and fix: nothing may be detected; they have outcomes of their own")
+    ] = False,
     thin: Annotated[
         str | None,
         typer.Option(metavar="FOLDER", help="write clones with the files of these entries alone, and run nothing"),
@@ -49,7 +55,8 @@ def backtest(
     packproof backtest --list
     packproof backtest fla-b67113b4 --clones ~/clones --device cuda
     packproof backtest --clones ~/clones --shard 2/8 --results part2.jsonl
-    packproof backtest --refactorings --clones ~/clones --device cpu
+    packproof backtest --refactorings --clones ~/clones --device cpu --results refactorings.jsonl
+    packproof backtest --swapped --clones ~/clones --device cpu --results swapped.jsonl
     packproof backtest --device cuda --clones ~/clones --thin build/clones
     packproof backtest --merge part1.jsonl --merge part2.jsonl --page docs/backtest.md
     """
@@ -57,7 +64,7 @@ def backtest(
     from packproof.proof import backtest as runs  # noqa: PLC0415
 
     select = runs.selected_refactorings if refactorings else runs.selected
-    chosen = select(tuple(ids or ()), shard)
+    chosen = [case.swapped if swapped else case for case in select(tuple(ids or ()), shard)]
     if list_entries:
         for case in chosen:
             about = case.entry.reason or f"{case.entry.symbol or case.entry.path}: {case.entry.fault}"
@@ -76,7 +83,8 @@ def backtest(
     remaining = [] if merge and not clones else [case for case in chosen if case.entry.id not in outcomes]
     if remaining:
         folder, selected_device = _required(clones), device or default_device()
-        for outcome in runs.run_cases(remaining, folder, selected_device, seconds=seconds, swapped=swapped):
+        asked = tuple(properties or ())
+        for outcome in runs.run_cases(remaining, folder, selected_device, seconds=seconds, properties=asked):
             typer.echo(runs.line(outcome))
             outcomes[outcome.id] = outcome
             if file:

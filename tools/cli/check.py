@@ -1,4 +1,4 @@
-"""The commands for kernels: `packproof check`, `peers` and `replay`."""
+"""The commands for kernels: `packproof check`, `contract`, `peers` and `replay`."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from packproof.base.errors import UsageError
+from packproof.base.names import require_known
+from packproof.base.signatures import SIGNATURES
 from packproof.base.stopwatch import add_seconds
 from packproof.cli.ending import (
     FAILED,
@@ -71,6 +73,22 @@ def check(
         *file_reports(json=json, junit=junit, html=html),
     ]
     return exit_code(follow(run_check(request), reports))
+
+
+def contract(op: Annotated[str, typer.Argument(help="the op that the kernels compute; see `packproof list`")]) -> int:
+    """Print the default contract of an op as JSON: all of its calls, dtypes and gradients, in its usual error budget.
+
+    \b
+    packproof contract causal_conv1d > conv.json
+    packproof check kernel.py:conv --contract conv.json
+    """
+    require_known("op", op, SIGNATURES, "packproof list")
+    with fast_imports():
+        from packproof.properties.contracts import Contract, contract_text  # noqa: PLC0415
+        from packproof.properties.ops import OPS  # noqa: PLC0415  (torch)
+
+    typer.echo(contract_text(Contract.for_op(OPS[op])), nl=False)
+    return SUCCESS
 
 
 @resumable

@@ -23,7 +23,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(museum.app, name="museum")
 app.add_typer(packs.app, name="packs")
 for command in (
-    *(check.check, check.peers, check.replay, diff.diff, model.model, model.models),
+    *(check.check, check.contract, check.peers, check.replay, diff.diff, model.model, model.models),
     *(table.table, mutate.mutate, backtest.backtest, proof.proof),
 ):
     app.command()(command)
@@ -62,7 +62,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def resume(name: str, arguments: Mapping[str, Any]) -> int:
     """Run a command with arguments parsed by another process, and return its exit code."""
-    return _errors_as_exit_codes(lambda: getattr(check, name)(**arguments))
+    module = model if name == model.model.__name__ else check
+    return _errors_as_exit_codes(lambda: getattr(module, name)(**arguments))
 
 
 def _errors_as_exit_codes(command: Callable[[], Any], arguments: Sequence[str] = ()) -> int:

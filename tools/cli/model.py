@@ -6,14 +6,23 @@ from typing import Annotated
 import typer
 
 from packproof.base.errors import UsageError
-from packproof.base.names import ATTENTION, DEVICES, LABELS, MODES, parse_dtypes, require_known, split_names
+from packproof.base.names import (
+    ATTENTION,
+    CONVENTIONS,
+    DEVICES,
+    LABELS,
+    MODES,
+    parse_dtypes,
+    require_known,
+    split_names,
+)
 from packproof.cli.ending import SUCCESS, exit_code, file_reports, follow
 from packproof.cli.printing import section
 from packproof.cli.usage import seed_option
-from packproof.harness.process.start import fast_imports
-from packproof.models import hide_packages
+from packproof.harness.process.start import fast_imports, hand_over, resumable, settle_early_zygote
 
 
+@resumable
 def model(
     target: Annotated[
         str | None,
@@ -77,7 +86,7 @@ def model(
     ] = "auto",
     profile: Annotated[str, typer.Option(help="how long the documents are: quick, standard or thorough")] = "standard",
     timeout: Annotated[
-        float, typer.Option(help="seconds that one property of one setting may take", min=0.001, max=86_400)
+        float, typer.Option(help="seconds for the construction, and for each property", min=0.001, max=86_400)
     ] = 600,
     seed: Annotated[int, seed_option("another seed draws other weights and tokens")] = 0,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
@@ -105,49 +114,65 @@ def model(
     if matrix and (mode or attention or compile):
         raise UsageError("--matrix: it has every mode and attention, and torch.compile; leave out the options for them")
     dtype_names = parse_dtypes(dtype)
-    if without_kernels:
-        hide_packages()
+    for name in split_names(convention):
+        if ":" not in name:
+            require_known("convention", name, CONVENTIONS)
+    if conventions:
+        return _list_conventions()
+    if target is None:
+        raise UsageError("target: none came; expected package.module:Class, path/file.py:factory or a config.json")
+    hand_over()
     with fast_imports():
-        import torch  # noqa: PLC0415
-
         from packproof.cli.model_table import TableReport, print_conclusion  # noqa: PLC0415
         from packproof.cli.tried_conventions import TriedConventions  # noqa: PLC0415
         from packproof.harness.report.formats import TerminalReport  # noqa: PLC0415
-        from packproof.models import CONVENTIONS, find_convention, load_module, module_request, run_module_check  # noqa: PLC0415
+        from packproof.models import module_request, run_module_check  # noqa: PLC0415
+        from packproof.models.apart import ModuleProcess, ModuleSource, is_interpreted  # noqa: PLC0415
 
-    if conventions:
-        section("conventions", {name: entry.about for name, entry in CONVENTIONS.items()})
-        return SUCCESS
-    for name in split_names(convention):
-        find_convention(name)
-    if target is None:
-        raise UsageError("target: none came; expected package.module:Class, path/file.py:factory or a config.json")
-    torch.set_num_threads(1)  # forks of this process must not inherit a pool of threads
-    torch.manual_seed(seed)  # for weights drawn while the module is built
-    request = module_request(
-        load_module(target),
-        convention=split_names(convention) or None,
-        inputs=inputs,
-        output=output,
+    files = file_reports(json=json, junit=junit, html=html)
+    settle_early_zygote(interpreted=is_interpreted(device), preload_compiler=compile or matrix)
+    source = ModuleSource(
+        target,
+        tuple(split_names(convention) or CONVENTIONS),
+        output,
         redraw=not keep_weights,
-        modes=split_names(mode) or ("eval",),
-        attention=split_names(attention) or ("",),
-        dtypes=dtype_names or (),
-        compiled=compile,
-        matrix=matrix,
-        profile=profile,
         seed=seed,
-        name=target,
-        target=target,
-        device=device,
-        timeout=timeout,
-        labels=labels,
+        without_kernels=without_kernels,
+        matrix=matrix,
     )
-    files, events = file_reports(json=json, junit=junit, html=html), run_module_check(request, in_own_processes=True)
-    if request.explicit:
-        return exit_code(follow(events, [TerminalReport(), *files]))
-    end = follow(events, [TableReport(details=details), *map(TriedConventions, files)])
-    return print_conclusion(end, len({str(setting) for setting in request.settings()}), details=details)
+    with ModuleProcess(source, device=device, seconds=timeout) as process:
+        request = module_request(
+            process,
+            convention=split_names(convention) or None,
+            inputs=inputs,
+            output=output,
+            redraw=not keep_weights,
+            modes=split_names(mode) or ("eval",),
+            attention=split_names(attention) or ("",),
+            dtypes=dtype_names or (),
+            compiled=compile,
+            matrix=matrix,
+            profile=profile,
+            seed=seed,
+            name=target,
+            target=target,
+            device=device,
+            timeout=timeout,
+            labels=labels,
+        )
+        events = run_module_check(request, in_own_processes=True)
+        if request.explicit:
+            return exit_code(follow(events, [TerminalReport(), *files]))
+        end = follow(events, [TableReport(details=details), *map(TriedConventions, files)])
+        return print_conclusion(end, len({str(setting) for setting in request.settings()}), details=details)
+
+
+def _list_conventions() -> int:
+    with fast_imports():
+        from packproof.models import CONVENTIONS as conventions  # noqa: N811, PLC0415
+
+    section("conventions", {name: entry.about for name, entry in conventions.items()})
+    return SUCCESS
 
 
 def models(

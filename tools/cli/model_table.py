@@ -25,7 +25,7 @@ _STYLES = {"holds": "green", "refused": "yellow", "not judged": "bold yellow"}
 _ENDINGS = {SUCCESS: "green", INCONCLUSIVE: "bold yellow"}
 _FAULT = "bold red"
 _WIDTH = 80  # of the last line
-_WORDS: tuple[Word, ...] = ("holds", "leaks", "ignored", "differs", "refused", "not judged", "error")
+_WORDS: tuple[Word, ...] = ("holds", "leaks", "ignored", "differs", "crashes", "refused", "not judged", "error")
 
 
 class TableReport:
@@ -110,7 +110,7 @@ def _conclusion(end: RunFinished, outcomes: list[ConventionOutcome], names: list
         return INTERRUPTED, "interrupted: not every convention was judged"
     if names:
         return SUCCESS, _line_of_names(f"{len(names)} of {plural(planned, 'convention')} hold: ", names)
-    is_broken = words["leaks"] or words["ignored"] or words["differs"]
+    is_broken = words["leaks"] or words["ignored"] or words["differs"] or words["crashes"]
     return FAILED if is_broken else INCONCLUSIVE, f"no convention holds; {counts}"
 
 

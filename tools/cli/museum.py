@@ -118,6 +118,9 @@ def alarms(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="correct kernels; default: all")] = None,
     *,
     seeds: Annotated[int, typer.Option(help="cases per kernel, one seed each", min=1)] = 200,
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="only this dtype's seeds, for parts of a run; may be repeated")
+    ] = None,
     json: _Json = None,
 ) -> int:
     """Check correct kernels by every property, in all dtypes; exit code 1 at a false alarm.
@@ -129,9 +132,16 @@ def alarms(
     from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
     from packproof.base.names import require_known  # noqa: PLC0415
     from packproof.museum import controls  # noqa: PLC0415
-    from packproof.proof.museum import control_line, controls_json, controls_summary, judge_controls  # noqa: PLC0415
+    from packproof.proof.museum import (  # noqa: PLC0415
+        ALARM_DTYPES,
+        control_line,
+        controls_json,
+        controls_summary,
+        judge_controls,
+    )
 
     all_kernels = controls()
+    dtypes = [require_known("dtype", name, ALARM_DTYPES) for name in dtype or ALARM_DTYPES]
     selected_kernels = (
         [all_kernels[require_known("correct kernel", i, all_kernels)] for i in ids]
         if ids
@@ -139,7 +149,7 @@ def alarms(
     )
     file = writable_path(json, "--json") if json is not None else None
     start, results = time.monotonic(), []
-    for control in judge_controls(selected_kernels, seeds):
+    for control in judge_controls(selected_kernels, seeds, dtypes):
         typer.echo(control_line(control))
         results.append(control)
     typer.echo(controls_summary(results, time.monotonic() - start))

@@ -1,5 +1,6 @@
 """The check of a module: per convention, whether documents are isolated and equal to the same documents alone."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -25,21 +26,17 @@ from packproof.harness.report import (
 )
 from packproof.harness.report.wording import failure_texts
 from packproof.interpreter import repair_if_used
+from packproof.models.apart.module_process import fault_text, is_interpreted
 from packproof.models.laws.catalogue import JUDGES
 from packproof.models.laws.judges import CRASHED, REFUSED, Judgement, Trial, verdict_of
 from packproof.models.outcomes import holding_conventions, outcome_lines, outcomes_of
 from packproof.models.request import ModuleRequest, ModuleSetting, module_request
+from packproof.models.running.local_module import PickOutput
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.modes import CannotRun, Mode
-from packproof.models.subjects.pack import Lengths
-from packproof.models.subjects.subject import (
-    MakeInput,
-    ModuleCrashed,
-    ModuleRefused,
-    NoGradient,
-    NoOutput,
-    PickOutput,
-)
+from packproof.models.subjects.pack import FIRST_LENGTHS, Lengths
+from packproof.models.subjects.refusals import ModuleCrashed, ModuleEnded, ModuleRefused, NoGradient, NoOutput
+from packproof.models.subjects.subject import MakeInput
 
 _NOT_ISOLATED = "its documents are not isolated"
 _CRASHED_BEFORE = "the module crashed in the property before"
@@ -155,11 +152,12 @@ def _failure_reasons(request: ModuleRequest, end: RunFinished) -> Iterator[str]:
 def run_module_check(request: ModuleRequest, *, in_own_processes: bool = False) -> Iterator[Event]:
     """Check the module in each setting, event by event.
 
-    in_own_processes: run each setting in its own process, in parallel, and end one that hangs. This process must not
-        have run a backward pass yet, since autograd's threads do not survive a fork.
+    in_own_processes: judge each setting in its own process, in parallel. Without a process of the module, the module
+        runs there too, and one that hangs is ended; this process must then not have run a backward pass yet, since
+        autograd's threads do not survive a fork.
     """
     start = time.monotonic()
-    if request.device == "cpu":
+    if request.device == "cpu" and not request.is_apart:
         repair_if_used()
     settings, verdicts = request.settings(), {}
     cells = tuple(cell for setting in settings for cell in request.cells(setting))
@@ -176,7 +174,8 @@ def run_module_check(request: ModuleRequest, *, in_own_processes: bool = False) 
         request.device,
         record_type=Event,
         retry=report_lost_setting,
-        max_silence=request.timeout,
+        max_silence=math.inf if request.is_apart else request.timeout,
+        interpreted=is_interpreted(request.device) if request.is_apart else None,
     )
     events = run_in_parallel() if in_own_processes else chain(*(unit() for unit in units))
     for event in events:
@@ -197,6 +196,7 @@ def _check_setting(request: ModuleRequest, setting: ModuleSetting) -> Iterator[E
     for number, cell in enumerate(cells, start=1):
         yield CellStarted(cell)
         start = time.monotonic()
+        request.subject.module.start_clock(request.timeout)
         for event in errors_as_verdicts(cell, _judge_cell(request, setting, cell, trial, leak)):
             verdict = replace(event.verdict, seconds=time.monotonic() - start)
             if verdict.failure and verdict.failure.fault == "crashed":
@@ -229,10 +229,14 @@ def _judge_cell(
     except (CannotRun, NoGradient, NoOutput) as error:
         judgement = Judgement(verdict_of(cell, refused_status, 0, str(error)))
     except ModuleRefused as refusal:
-        if request.explicit and isinstance(refusal.__cause__, NameError):
+        if request.explicit and refusal.by_unset_variable:
             judgement = Judgement(verdict_of(cell, "failed", 1, failure=_fault_of(refusal, trial().layouts[0])))
         else:
             judgement = Judgement(verdict_of(cell, refused_status, 0, f"{REFUSED}{refusal}"))
+    except ModuleEnded as end:
+        lines = tuple(f"the module did not return: its process {fault_text(end)}".splitlines())
+        failure = Failure(end.lengths or FIRST_LENGTHS, "", lines, 1, 1, fault="crashed")
+        judgement = Judgement(verdict_of(cell, "failed", 1, failure=failure))
     except ModuleCrashed as crash:
         failure = Failure(crash.lengths, "", (f"{CRASHED}{crash}",), 1, 1, fault="crashed")
         judgement = Judgement(verdict_of(cell, "failed", 1, failure=failure))

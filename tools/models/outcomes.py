@@ -29,7 +29,7 @@ class ConventionOutcome:
     - "holds": no property failed. All were judged, except for padding if the module refuses it;
     - "differs": documents are isolated, but one computes something else than alone;
     - "leaks": a document reaches another one, or padding reaches a document or is NaN;
-    - "crashes": a call costs its process the GPU;
+    - "crashes": a call ends its process, costs it the GPU, or does not return;
     - "ignored": documents reach each other, and the arguments of the convention change no bit;
     - "refused": the module raised an error;
     - "not judged": a property could not be judged;

@@ -16,10 +16,10 @@ from packproof.harness.check import ReplayOutcome, ReplayStatus
 from packproof.harness.process.naming import Location, address
 from packproof.harness.report import Cell, RunFinished, Status, Verdict
 from packproof.harness.report.replay_files import MODULE_KIND, ModuleRecord, read_content
+from packproof.models.apart import ModuleProcess, ModuleSource
 from packproof.models.check import run_module_check
 from packproof.models.request import ModuleRequest, module_request
 from packproof.models.subjects.modes import Mode
-from packproof.models.target import load_module
 
 _REPLAY_STATUS: dict[Status, ReplayStatus] = {"passed": "fixed", "failed": "failing"}
 
@@ -40,7 +40,7 @@ def replay(
 
     Raises UsageError if the file cannot be read or is damaged. If the kernel or module cannot be imported here, or the
     device is absent, the outcome is "not applicable". A user's op or property is imported in its own process; a module
-    runs in this process.
+    runs in its own process too, and a function that makes its inputs is imported here.
 
     >>> import packproof
     >>> try:
@@ -67,13 +67,9 @@ def _outcome(record: ModuleRecord, path: str) -> ReplayOutcome:
     except ValueError as error:
         raise damaged_error(path, str(error)) from None
     try:
-        request = _request(record, mode)
+        verdict = _verdict(record, mode)
     except UsageError as error:
         verdict = _not_run(record, str(error))
-    else:
-        *_, end = run_module_check(request)
-        assert isinstance(end, RunFinished)
-        [verdict] = end.verdicts
     status = _REPLAY_STATUS.get(verdict.status, "not applicable")
     failure = verdict.failure and replace(verdict.failure, replay=path, example=0)
     text = {
@@ -90,23 +86,29 @@ def _outcome(record: ModuleRecord, path: str) -> ReplayOutcome:
     return ReplayOutcome(status, f"{title}\n    lengths {list(record.lengths)}{padding}\n    {text}", verdict)
 
 
-def _request(record: ModuleRecord, mode: Mode) -> ModuleRequest:
-    """Raises UsageError if the module cannot be made here."""
+def _verdict(record: ModuleRecord, mode: Mode) -> Verdict:
+    """The verdict on the module in a process of its own. Raises UsageError if the module cannot be made here."""
     if record.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("the failure was on cuda, which is not available here")
     if not record.target:
         raise UsageError(
             "an instance was checked, which no file names; --target, or target=, names a function that makes one"
         )
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(record.seed)
-        module = load_module(record.target)
-    request = module_request(
-        module,
+    if "" in (record.inputs, record.output):
+        raise UsageError("inputs or output was a function that no other process can import; write it in a module")
+    source = ModuleSource(record.target, (record.convention,), record.output, redraw=record.redraw, seed=record.seed)
+    with ModuleProcess(source, device=record.device, seconds=ModuleRequest.timeout) as process:
+        *_, end = run_module_check(replace(_request(process, record), modes=(mode,)))
+    assert isinstance(end, RunFinished)
+    [verdict] = end.verdicts
+    return verdict
+
+
+def _request(process: ModuleProcess, record: ModuleRecord) -> ModuleRequest:
+    return module_request(
+        process,
         convention=record.convention,
         inputs=_load_function(record.inputs),
-        output=_load_function(record.output),
-        redraw=record.redraw,
         dtypes=(record.dtype,),
         seed=record.seed,
         name=record.target,
@@ -117,13 +119,10 @@ def _request(record: ModuleRecord, mode: Mode) -> ModuleRequest:
         laws=(record.property,),
         labels=record.labels,
     )
-    return replace(request, modes=(mode,))
 
 
 def _load_function(value: Any) -> Any:
-    """The function at an address; any other value unchanged. Raises UsageError."""
-    if value == "":
-        raise UsageError("inputs or output was a function that no other process can import; write it in a module")
+    """The function at an address; any other value unchanged."""
     return Location.parse(value).load() if isinstance(value, str) and ":" in value else value
 
 

@@ -13,9 +13,13 @@ from packproof.base.names import ATTENTION, LABELS, SEED, is_seed, long_dtype, r
 from packproof.harness.process.naming import address
 from packproof.harness.report import Cell
 from packproof.harness.report.replay_files import ModuleRecord
+from packproof.models.apart import ModuleProcess
+from packproof.models.apart.remote_module import RemoteModule
 from packproof.models.laws.catalogue import JUDGES
 from packproof.models.laws.judges import Judgement, PaddedLayout, Trial
 from packproof.models.laws.losses import label_form
+from packproof.models.running.construction import build_module, input_maker, make_subject
+from packproof.models.running.local_module import PickOutput
 from packproof.models.subjects.conventions import CONVENTIONS, Convention, find_convention
 from packproof.models.subjects.modes import Mode, supported_modes
 from packproof.models.subjects.pack import (
@@ -26,7 +30,7 @@ from packproof.models.subjects.pack import (
     many_documents,
     padded_layouts,
 )
-from packproof.models.subjects.subject import MakeInput, PickOutput, PlaceImages, Subject, make_subject
+from packproof.models.subjects.subject import MakeInput, PlaceImages, Subject
 
 MATRIX_DTYPES = ("fp32", "bf16")
 _COMPILED_LAYOUTS: tuple[Lengths, ...] = (FIRST_LENGTHS, (9, 1, 17, 3))  # few: each new shape may compile again
@@ -73,7 +77,12 @@ class ModuleRequest:
     shrinks: bool = True
     """Whether smaller layouts are tried for a failure, for some seconds."""
     timeout: float = 600.0
-    """Seconds without an event after which a setting in its own process is ended."""
+    """Seconds for one property of one setting, where the module or the setting has a process of its own."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the module is in another process."""
+        return isinstance(self.subject.module, RemoteModule)
 
     def settings(self) -> "list[ModuleSetting]":
         """Every combination of convention, mode and dtype. Each is judged separately."""
@@ -87,7 +96,7 @@ class ModuleRequest:
         is_asked = {
             "padding": judges_padding,
             "modes": setting.mode.is_compared and not self.layouts_with_padding,
-            "loss": label_form(self.subject.module, setting.convention, self.labels) and not self.layouts_with_padding,
+            "loss": label_form(self.subject.facts, setting.convention, self.labels) and not self.layouts_with_padding,
         }
         laws = [law for law in self.laws if is_asked.get(law, True)]
         laws = [law for law in laws if law == "modes"] if setting.mode.is_of_a_step else laws
@@ -120,7 +129,7 @@ class ModuleRequest:
         base, convention = self.subject.to_device(self.device), setting.convention
         base = base if setting.dtype == base.dtype else base.to_dtype(setting.dtype)
         subject = base.in_mode(setting.mode)
-        labels, requires_loss = label_form(subject.module, convention, self.labels), self.labels != "auto"
+        labels, requires_loss = label_form(subject.facts, convention, self.labels), self.labels != "auto"
         if self.layouts or self.layouts_with_padding:
             return Trial(
                 subject,
@@ -133,7 +142,7 @@ class ModuleRequest:
                 requires_loss=requires_loss,
                 shrinks=self.shrinks,
             )
-        padded = tuple(padded_layouts(subject.module, between_documents=convention.padding == "between"))
+        padded = tuple(padded_layouts(subject.facts.sizes, between_documents=convention.padding == "between"))
         if setting.mode.compiled:
             return Trial(
                 subject,
@@ -152,7 +161,7 @@ class ModuleRequest:
             base,
             convention,
             self.seed,
-            layouts_for(subject.module, most_tokens=most_tokens),
+            layouts_for(subject.facts.sizes, most_tokens=most_tokens),
             self.long_layouts if is_first else (),
             many_documents(most_tokens),
             padded,
@@ -172,7 +181,7 @@ class ModuleSetting:
 
 
 def module_request(
-    module: nn.Module | Callable[[], nn.Module],
+    module: nn.Module | Callable[[], nn.Module] | ModuleProcess,
     *,
     convention: str | Convention | Sequence[str | Convention] | None,
     inputs: int | MakeInput | None = None,
@@ -195,6 +204,7 @@ def module_request(
 ) -> ModuleRequest:
     """The request for these arguments: those of `check_module`, and a few more. Raises ArgumentError and UsageError.
 
+    module: a ModuleProcess for a module in another process; conventions, output, redraw and seed are as in its source.
     name: the module in reports; its class by default.
     target: the address from which a replay makes the module again.
     records: whether failures leave replay files.
@@ -206,7 +216,11 @@ def module_request(
     if not is_seed(seed):
         raise ArgumentError(f"seed: {seed!r}, expected {SEED}")
     convention_arguments = [convention] if isinstance(convention, str | Convention) else list(convention or CONVENTIONS)
-    conventions = [find_convention(argument) for argument in convention_arguments]
+    if isinstance(module, ModuleProcess):
+        conventions, addresses = list(module.conventions), module.addresses
+    else:
+        conventions = [find_convention(argument) for argument in convention_arguments]
+        addresses = _convention_addresses(conventions, convention_arguments)
     require_known("labels", labels, LABELS)
     for implementation in attention:
         require_known("attention", implementation, ("", *ATTENTION))
@@ -215,15 +229,18 @@ def module_request(
     selected_modes = tuple(
         Mode.from_name(mode, implementation, compiled=compiled) for implementation in attention for mode in modes
     )
-    built_module = _build_module(module, seed)
-    subject = make_subject(built_module, inputs, output, redraw=redraw, seed=seed)
-    subject = replace(subject, place_images=place_images) if place_images else subject
     notes: tuple[str, ...] = ()
+    if isinstance(module, ModuleProcess):
+        subject, supported = Subject(module.module(), input_maker(module.facts, inputs)), (module.modes, module.notes)
+    else:
+        built_module = build_module(module, seed)
+        subject = make_subject(built_module, inputs, output, redraw=redraw, seed=seed)
+        supported = supported_modes(built_module) if matrix else ((), ())
+    subject = replace(subject, place_images=place_images) if place_images else subject
     if matrix:
-        selected_modes, notes = supported_modes(subject.module)
-        dtypes = dtypes or MATRIX_DTYPES
+        (selected_modes, notes), dtypes = supported, dtypes or MATRIX_DTYPES
     origin = {
-        "target": target or ("" if isinstance(module, nn.Module) else address(module)),
+        "target": target or ("" if isinstance(module, nn.Module | ModuleProcess) else address(module)),
         "inputs": address(inputs) if callable(inputs) else inputs,
         "output": address(output) if callable(output) else output,
         "redraw": redraw,
@@ -231,33 +248,21 @@ def module_request(
     return ModuleRequest(
         subject,
         tuple(conventions),
-        name or type(built_module).__name__,
+        name or subject.facts.kind,
         device or subject.device,
         origin=origin if records else {},
-        convention_addresses=_convention_addresses(conventions, convention_arguments),
+        convention_addresses=addresses,
         profile=profile,
         seed=seed,
         explicit=convention is not None,
         modes=selected_modes,
         dtypes=tuple(getattr(torch, long_dtype(text)) for text in dtypes),
-        long_layouts=long_layouts(subject.module, *_LONG_TOKENS[profile]) if profile in _LONG_TOKENS else (),
+        long_layouts=long_layouts(subject.facts.sizes, *_LONG_TOKENS[profile]) if profile in _LONG_TOKENS else (),
         matrix=matrix,
         notes=notes,
         labels=labels,
         **request_fields,
     )
-
-
-def _build_module(module: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The module itself, or the one made by a function under this seed. Raises ArgumentError."""
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
-        built_module = module if isinstance(module, nn.Module) else module()
-    if not isinstance(built_module, nn.Module):
-        raise ArgumentError(
-            f"module: {type(built_module).__name__}, expected an nn.Module or a function that returns one"
-        )
-    return built_module
 
 
 def _convention_addresses(

@@ -1,9 +1,7 @@
 """The check of a packer, a collator, a sampler or a stream, at golden and drawn documents; failures are shrunk."""
 
 import random
-import re
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -33,12 +31,9 @@ from packproof.harness.report.wording import failure_texts
 from packproof.packers.documents import DocumentCase, drawn_documents
 from packproof.packers.kinds import NotApplicable
 from packproof.packers.packings import NoPacks
+from packproof.packers.refusals import is_refusal
 from packproof.packers.request import N_DRAWN, PackerRequest, packer_request
 from packproof.properties.cases import shorten
-
-_NO_REFUSALS = (NameError, AttributeError, ZeroDivisionError, RecursionError)
-"""Errors that no check of arguments raises: the function has a bug."""
-_REFUSING = re.compile(r"\b(raise|assert)\b")
 
 
 @checked_call
@@ -76,7 +71,7 @@ def check_packs(
     >>> def one_by_one(lengths, capacity):
     ...     return [[j] for j in range(len(lengths))]
     >>> [v.cell.property for v in packproof.check_packs(one_by_one, excess=100.0, profile="quick")]
-    ['complete', 'capacity', 'order', 'fill', 'repeated']
+    ['complete', 'capacity', 'order', 'fill', 'refusal', 'repeated']
     """
     request = packer_request(
         function,
@@ -95,17 +90,6 @@ def check_packs(
     if not {verdict.status for verdict in end.verdicts} <= {"passed", "skipped"}:
         raise CheckFailed("\n\n".join(_reasons(end.verdicts)), end.verdicts)
     return end.verdicts
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Whether a statement raised it, in the function or in a library's Python: no operation failed.
-
-    A list without its element or rows of unequal lengths raise an error where no argument was checked.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    return not isinstance(error, _NO_REFUSALS) and (
-        isinstance(error, AssertionError) or not frames[-1].line or bool(_REFUSING.search(frames[-1].line))
-    )
 
 
 def _reasons(verdicts: Sequence[Verdict]) -> Iterator[str]:
@@ -194,7 +178,7 @@ class _LawCheck:
         except NotApplicable:
             raise
         except Exception as error:
-            if documents.are_ordinary and not _is_refusal(error):
+            if documents.are_ordinary and not is_refusal(error):
                 return (f"it crashed: {one_line_reason(error)}",)
             self._refused += 1
             if documents.are_ordinary or not self._refusals:

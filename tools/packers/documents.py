@@ -36,6 +36,11 @@ class DocumentCase:
         return bool(self.lengths) and all(0 < n <= self.capacity for n in self.lengths)
 
     @property
+    def has_longer(self) -> bool:
+        """Whether one has more tokens than a pack has rows."""
+        return any(n > self.capacity for n in self.lengths)
+
+    @property
     def unusual(self) -> str:
         """What a packer may refuse about them; "" if they are ordinary."""
         if self.are_ordinary:

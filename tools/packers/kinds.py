@@ -20,6 +20,7 @@ from packproof.packers.collation_laws import COLLATION_LAWS
 from packproof.packers.collations import read_collation
 from packproof.packers.documents import DocumentCase
 from packproof.packers.packings import PACKING_LAWS, Declared, PackedDocuments, read_packing
+from packproof.packers.refusals import refusal_law
 from packproof.packers.streams import read_rows, read_stream
 
 _RANKS = (1, 2, 3)
@@ -262,6 +263,7 @@ PACKER_KINDS: Mapping[str, PackerKind] = {
         ("lengths", "capacity"),
         {
             **{name: _packing_law(name, _pack) for name in PACKING_LAWS},
+            "refusal": refusal_law(_pack),
             "repeated": _repeatable(lambda documents: list(documents.lengths), _call_packer),
         },
     ),
@@ -278,6 +280,7 @@ PACKER_KINDS: Mapping[str, PackerKind] = {
         ("lengths", "capacity", "rank", "ranks"),
         {
             **{name: _sampler_law(name) for name in PACKING_LAWS},
+            "refusal": refusal_law(partial(_packs_of_ranks, ranks=1)),
             "ranks": _equal_ranks,
             "epochs": _epochs,
             "resume": partial(_resumes, _sample),
@@ -287,6 +290,7 @@ PACKER_KINDS: Mapping[str, PackerKind] = {
         ("documents", "capacity"),
         {
             **{name: _packing_law(name, _read_stream) for name in PACKING_LAWS},
+            "refusal": refusal_law(lambda make, documents: list(_stream(make, documents))),
             **{name: _row_law(name) for name in COLLATION_LAWS if name not in PACKING_LAWS},
             "shapes": _equal_shapes(lambda make, documents: list(_stream(make, documents))),
             "resume": partial(_resumes, _stream),

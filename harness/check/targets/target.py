@@ -13,16 +13,17 @@ from packproof.base.wording import printable
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.harness.check.targets.reference_trial import try_laws, try_reference
+from packproof.harness.check.targets.settlement import settle
 from packproof.harness.process import Worker, differentiate_apart
 from packproof.harness.process.naming import Location, address, kernel_address
-from packproof.properties.cases import MAX_AXIS_SIZE, Domain, Space
+from packproof.properties.cases import MAX_AXIS_SIZE, Space
+from packproof.properties.contracts import Term
 from packproof.properties.declarations import (
     DEFAULT_DTYPES,
     Declaration,
     check_signature,
     custom_op,
     fits,
-    needed_inputs,
     parse_declaration,
     with_required_inputs,
 )
@@ -58,6 +59,10 @@ class CheckTarget:
     """Word for the unpromised property under test; "" for a plain check."""
     empty_packs: bool = True
     """Whether packs without tokens are drawn for every property, or only for properties whose law names them."""
+    terms: tuple[Term, ...] = ()
+    """The terms in force, of the caller and of the kernel."""
+    conflicts: tuple[Term, ...] = ()
+    """The kernel's terms that loosen its contract."""
     misfit: str = ""
     """Why no Triton kernel is interpreted here; "" if they are."""
     walls: Mapping[str, bool] = field(default_factory=dict)
@@ -166,16 +171,31 @@ def open_target(
     if request.promises is not None:
         declared = replace(declared, promises=request.promises)
     requested_op = builtin.op if builtin else request.op or _BUILTIN_OPS.get(name)
-    if requested_op is None and declared.op == "":  # the kernel brings its own op, imported here
+    brings_op = requested_op is None and declared.op == ""
+    if brings_op:  # imported here
         requested_op = kernel if isinstance(kernel, str) else custom_op(kernel)
-    op = resolve_op(requested_op, declared, name)
+    op = resolve_op(requested_op, declared if request.contract is None else replace(declared, conventions=()), name)
     if op not in OPS.values():
         differentiate_apart(partial(_try_op, op, request))
     check_signature(op, declared, name, pasted_lines(name, requested_op, declared))
-    declared = with_required_inputs(op, declared).restricted_to(Domain.of(request.domain) & needed_inputs(op, declared))
-    _check_domain(op, declared, name)
+    settlement = settle(request, op, with_required_inputs(op, declared), brings_op=brings_op)
+    declared = settlement.declared
+    _check_domain(op, declared, request.contract.path if request.contract else name)
     op_name = requested_op if isinstance(requested_op, str) else _op_address(op, kernel)
-    return CheckTarget(request, kernel, name, op, op_name, declared, builtin, misfit=misfit, walls=walls)
+    terms, conflicts = settlement.terms, settlement.conflicts
+    return CheckTarget(
+        request,
+        kernel,
+        name,
+        op,
+        op_name,
+        declared,
+        builtin,
+        terms=terms,
+        conflicts=conflicts,
+        misfit=misfit,
+        walls=walls,
+    )
 
 
 def _try_op(op: Op, request: CheckRequest) -> None:

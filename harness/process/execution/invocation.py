@@ -10,6 +10,7 @@ from torch import Tensor
 from packproof.adapters.binding import Binding
 from packproof.base.errors import KernelFault
 from packproof.base.light_torch import vector_jacobian_product
+from packproof.base.provenance.computed import Computed
 from packproof.harness.process.execution.device import synchronise
 from packproof.properties.calling import Call
 
@@ -34,6 +35,8 @@ class Invocation:
     """The prefix of an error's message."""
     operators: int = 0
     """The number of operators registered with torch and checked."""
+    computed: tuple[Computed, ...] = ()
+    """Who computed it, of a traced call."""
 
     @property
     def device(self) -> torch.device:

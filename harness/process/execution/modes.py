@@ -9,7 +9,7 @@ gradients by name.
 # mypy: allow-untyped-calls
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,8 +20,12 @@ from torch import Tensor
 
 from packproof.adapters.adapter import Adapter
 from packproof.base.light_torch import scalar_with_gradients
+from packproof.base.provenance.computed import Computed, Pass
 from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors, differentiable_outputs
 from packproof.harness.process.execution.operators import Operators
+from packproof.harness.process.execution.provenance.device_kernels import other_kernels
+from packproof.harness.process.execution.provenance.ownership import Ownership
+from packproof.harness.process.execution.provenance.trace import Trace, idle_launches, unseen_passes
 from packproof.harness.process.execution.snapshot import Snapshot
 from packproof.properties.calling import Mode
 
@@ -169,16 +173,71 @@ def _check_operators(
 def followed(invocation: Invocation) -> SnapshotAndGradients:
     """The results after another call, with half of each value: what a call returns and saves is not the next one's."""
     outputs = invocation.forward()
-    halves = {n: (x.detach() / 2 if x.is_floating_point() else x) for n, x in invocation.inputs.items()}
-    for name in invocation.call.wrt:
-        halves[name].requires_grad_()
-    other_outputs = replace(invocation, inputs=halves).forward()
+    other_outputs = _with_halves(invocation).forward()
     invocation.synchronise()
     snapshot = Snapshot.take(invocation, outputs)
     invocation.stage = "in the backward pass of a call before: "
     gradients = invocation.backward(outputs)
     del other_outputs  # it lives until here: its memory is not what the first call returned or saved
     return snapshot, gradients
+
+
+def _with_halves(invocation: Invocation) -> Invocation:
+    """The call with half of each value."""
+    halves = {n: (x.detach() / 2 if x.is_floating_point() else x) for n, x in invocation.inputs.items()}
+    for name in invocation.call.wrt:
+        halves[name].requires_grad_()
+    return replace(invocation, inputs=halves)
+
+
+def traced(invocation: Invocation) -> SnapshotAndGradients:
+    """As `eager`, and records who computes."""
+    trace = Trace(_ownership(invocation))
+    with trace.watch("forward"):
+        outputs = invocation.forward()
+    invocation.synchronise()
+    snapshot = Snapshot.take(invocation, outputs)
+    invocation.stage = BACKWARD
+    with trace.watch("backward"):
+        gradients = invocation.backward(outputs)
+    passes: list[Pass] = ["forward", "backward"] if invocation.call.wrt else ["forward"]
+    computed = (*trace.computed, *_kernels_of_extensions(invocation, trace.computed, passes))
+    invocation.computed = (*computed, *unseen_passes(computed, passes))
+    return snapshot, gradients
+
+
+def _kernels_of_extensions(
+    invocation: Invocation, computed: tuple[Computed, ...], passes: list[Pass]
+) -> Iterator[Computed]:
+    """The kernels on a GPU of a pass in which nothing was seen, from another call."""
+    if invocation.device.type != "cuda" or {item.during for item in computed}.issuperset(passes):
+        return
+    triton_names = frozenset(item.name.rpartition(".")[2] for item in computed if item.kind == "triton")
+    with other_kernels(triton_names) as of_forward:
+        outputs = invocation.forward()
+    with other_kernels(triton_names) as of_backward:
+        invocation.backward(outputs)
+    yield from (Computed("cuda", name, "forward", is_own=True) for name in of_forward())
+    yield from (Computed("cuda", name, "backward", is_own=True) for name in of_backward())
+
+
+def idle(invocation: Invocation) -> SnapshotAndGradients:
+    """As `eager`, but the kernel's own launches do nothing.
+
+    A call with half of each value comes first: the kernel's buffers then hold another answer.
+    """
+    other_call = _with_halves(invocation)
+    other_call.backward(other_call.forward())
+    invocation.synchronise()
+    invocation.stage = "with launches that do nothing: "
+    with idle_launches(_ownership(invocation)):
+        outputs = invocation.forward()
+        invocation.synchronise()
+        return Snapshot.take(invocation, outputs), invocation.backward(outputs)
+
+
+def _ownership(invocation: Invocation) -> Ownership:
+    return Ownership(invocation.function, invocation.call.reference)
 
 
 def retained_graph(invocation: Invocation) -> SnapshotAndGradients:
@@ -253,6 +312,8 @@ MODES: Mapping[Mode, Callable[[Invocation], SnapshotAndGradients]] = {
     "retained graph": retained_graph,
     "accumulated": accumulated,
     "followed": followed,
+    "traced": traced,
+    "idle": idle,
     "no_grad": no_grad,
     "inference_mode": inference_mode,
     "autocast to bfloat16": partial(autocast, dtype=torch.bfloat16),

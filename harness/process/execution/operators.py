@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from packproof.base.light_torch import DispatchMode
+from packproof.harness.process.execution.provenance.arithmetic import TORCH_NAMESPACES
 
 
 class Operators(DispatchMode):
@@ -14,7 +15,6 @@ class Operators(DispatchMode):
     """
 
     supports_higher_order_operators = True
-    _TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "profiler", "inductor", "quantized", "mkldnn", "c10d"})
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -25,6 +25,6 @@ class Operators(DispatchMode):
         return True
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if isinstance(op, torch._ops.OpOverload) and op.namespace not in self._TORCH_NAMESPACES:
+        if isinstance(op, torch._ops.OpOverload) and op.namespace not in TORCH_NAMESPACES:
             self.first_arguments.setdefault(op, (tuple(args), dict(kwargs or {})))
         return op(*args, **(kwargs or {}))

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from packproof.base.errors import ArgumentError
 from packproof.base.light_torch import DispatchMode
+from packproof.harness.process.execution.provenance.arithmetic import DATA_MOVEMENT
 from packproof.properties.calling import Call
 
 _RESTRICTION = re.compile(
@@ -51,17 +52,9 @@ _FUNCTION_FOLDERS = tuple(
     f"{_PACKPROOF / folder}{os.sep}" for folder in ("base", "refs", "kernels", "layers", "packs", "parallel")
 )
 _RANKS_MODULE = f"{__name__.partition('.')[0]}.parallel.ranks"
-_RANKS = str(_PACKPROOF / "parallel/ranks.py")  # its errors are about how ranks talk to each other
+# their errors are about how ranks talk to each other
+_RANKS = tuple(str(_PACKPROOF / "parallel" / f"{name}.py") for name in ("ranks", "rank_apart", "simulated_group"))
 _COLLECTIVES = ("c10d", "_c10d_functional")
-# operators that only move values, create tensors, or inspect their shape
-_DATA_MOVEMENT = frozenset(
-    (  # noqa: SIM905
-        "clone copy_ _to_copy contiguous cat stack constant_pad_nd index index_put index_put_ _unsafe_index gather "
-        "index_select zero_ fill_ zeros_like empty_like ones_like full_like new_empty new_zeros new_ones new_full "
-        "new_empty_strided empty_strided detach detach_ set_ resize_ slice_backward select_backward lift_fresh "
-        "split_with_sizes_copy repeat where masked_fill slice_scatter select_scatter"
-    ).split()
-)
 
 
 def refuses(error: Exception, call: Call, repeat: Callable[["ComputationWatch"], None], *, backward: bool) -> bool:
@@ -124,7 +117,7 @@ class _ThreadWatch(DispatchMode):
         name = op.overloadpacket.__name__
         has_floats = any(isinstance(x, Tensor) and x.is_floating_point() for x in (*args, *(kwargs or {}).values()))
         is_aten = op.namespace == "aten"
-        if op.namespace in _COLLECTIVES or (has_floats and is_aten and not (op.is_view or name in _DATA_MOVEMENT)):
+        if op.namespace in _COLLECTIVES or (has_floats and is_aten and not (op.is_view or name in DATA_MOVEMENT)):
             self.has_computed = True
         result = op(*args, **(kwargs or {}))
         if has_floats and not is_aten:  # only after it returned: a custom operator checks its arguments inside
@@ -186,7 +179,7 @@ class ComputationWatch(_ThreadWatch):
 def is_foreign_file(filename: str) -> bool:
     """Whether a file belongs to a library or to packproof rather than to the kernel."""
     is_stdlib = filename.startswith(_STDLIB) and "site-packages" not in filename
-    return is_stdlib or filename.startswith((*_HARNESS, _RANKS, "<", *_libraries()))
+    return is_stdlib or filename.startswith((*_HARNESS, *_RANKS, "<", *_libraries()))
 
 
 def _libraries() -> Iterator[str]:

@@ -48,10 +48,13 @@ def annotations(results: Results, code: int) -> Iterator[str]:
         yield f"::error title=packproof::{_escape_data(_ending_text(code))}; the log of this step has the reason"
 
 
-def summary(results: Results, code: int) -> Iterator[str]:
-    """The lines of the summary, in Markdown: the outcome, a table of the results, and each fault in full."""
+def summary(results: Results, code: int, terms: str = "") -> Iterator[str]:
+    """The lines of the summary, in Markdown: the outcome, a table of the results, and each fault in full.
+
+    terms: on which the results were reached, "" for all of the op.
+    """
     stale = code == 1 and not any(r["status"] == "failed" for r in results) and bool(results)
-    yield f"### packproof: {_STALE if stale else _ending_text(code)}"
+    yield f"### packproof: {_STALE if stale else _ending_text(code)}{f', {escape(printable(terms))}' if terms else ''}"
     if not results:
         yield from ("", "There are no results: the log of the step has the reason.")
         return
@@ -106,11 +109,12 @@ def _source_file(module: str) -> str:
 def main(path: str, code: int) -> None:
     """Report a run by its results and exit code. A refused run has written no file."""
     file = Path(path)
-    results = json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else []
+    document = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"results": []}
+    results = document["results"]
     print("\n".join(annotations(results, code)))
     if target := os.environ.get("GITHUB_STEP_SUMMARY"):
         with open(target, "a", encoding="utf-8") as out:
-            print("\n".join(summary(results, code)), file=out)
+            print("\n".join(summary(results, code, document.get("terms_text", ""))), file=out)
 
 
 if __name__ == "__main__":

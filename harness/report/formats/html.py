@@ -19,7 +19,7 @@ from packproof.harness.report.formats.layout_svg import NARROW, error_svg, layou
 from packproof.harness.report.formats.scoreboard import boards
 from packproof.harness.report.formats.svg import LEVELS, palette
 from packproof.harness.report.wording.conclusions import limits_lines, tuned_lines
-from packproof.harness.report.wording.results import layout_classes, regime_lines, share_text, summary
+from packproof.harness.report.wording.results import conclusion, counts_text, layout_classes, regime_lines, share_text
 from packproof.properties.cases import shorten
 from packproof.version import __version__
 
@@ -65,7 +65,8 @@ def page(run_started: events.RunStarted, run_finished: events.RunFinished) -> st
     return templates.get_template("page.html").render(
         started=run_started,
         finished=run_finished,
-        summary=summary(run_finished, sum(cell.counts for cell in run_started.cells)),
+        conclusion=conclusion(run_finished),
+        counts=counts_text(run_finished, sum(cell.counts for cell in run_started.cells)),
         outcome=_outcome(run_finished),
         boards=boards(verdicts),
         failures=list(_articles(templates, Faults(v for v in verdicts if v.failed))),

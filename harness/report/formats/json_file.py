@@ -7,9 +7,11 @@ from hashlib import sha256
 from typing import Any
 
 from packproof.base.files import replace_text, writable_path
+from packproof.base.records import to_row
 from packproof.harness.report import events
 from packproof.harness.report.causes import Faults, cause
 from packproof.harness.report.wording.results import failure_text
+from packproof.harness.report.wording.terms import terms_clause
 from packproof.properties.declarations import find_question
 from packproof.version import __version__
 
@@ -17,8 +19,8 @@ VERSION = 1
 
 
 class JsonReport:
-    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `results`, `promises`, `walls`, `timings`,
-    the settings of the run, and the `digest` of all these.
+    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `terms`, `contract`, `results`,
+    `promises`, `walls`, `timings`, the settings of the run, and the `digest` of all these.
 
     `target`, `op` and `device` are null if the run has several; every result has its own. `verdict` is "error" until
     the run has ended normally with something checked, unless a property failed. Raises UsageError at once if the file
@@ -44,7 +46,7 @@ class JsonReport:
 
     @property
     def _verdicts(self) -> list[events.Verdict]:
-        """In the order of the plan; the finding of slack is no cell of it, and comes first."""
+        """In the order of the plan; findings beside it come first."""
         order = {cell: number for number, cell in enumerate(self._run_started.cells if self._run_started else ())}
         return sorted(self._verdicts_by_cell.values(), key=lambda v: order.get(v.cell, -1))
 
@@ -63,6 +65,9 @@ class JsonReport:
             "seed": self._run_started.seed,
             "notes": list(self._run_started.notes),
             "verdict": self._overall_verdict(run_finished),
+            "terms_text": terms_clause(self._verdicts).removeprefix(", "),
+            "terms": _terms(self._verdicts),
+            "contract": to_row(contract) if (contract := self._run_started.contract) else None,
             "finished": run_finished is not None and not run_finished.interrupted and not run_finished.error,
             "error": run_finished.error if run_finished else "",
             "planned": sum(cell.counts for cell in cells),
@@ -95,6 +100,12 @@ def digest(document: Mapping[str, Any]) -> str:
     rest = {key: value for key, value in document.items() if key != "digest"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return f"sha256:{sha256(text.encode()).hexdigest()}"
+
+
+def _terms(verdicts: Iterable[events.Verdict]) -> list[dict[str, Any]]:
+    """The terms of each kernel, with who set them."""
+    kernels = dict.fromkeys((verdict.cell.target, verdict.cell.op, verdict.terms) for verdict in verdicts)
+    return [{"target": target, "op": op, **to_row(term)} for target, op, terms in kernels for term in terms]
 
 
 def _only_value(values: Iterable[str]) -> str | None:
@@ -148,6 +159,8 @@ def _result(verdict: events.Verdict, faults: Faults) -> dict[str, Any]:
         result["limits"] = [asdict(limit) for limit in verdict.limits]
     if verdict.tuned:
         result["tuned"] = [asdict(tuned) for tuned in verdict.tuned]
+    if verdict.computed:
+        result["computed_by"] = [asdict(computed) for computed in verdict.computed]
     if verdict.thresholds:
         result["thresholds"] = verdict.thresholds.to_json()
     if verdict.domain:

@@ -9,6 +9,7 @@ from packproof.harness.report import events
 from packproof.harness.report.causes import Faults, cause
 from packproof.harness.report.wording.conclusions import tuned_lines
 from packproof.harness.report.wording.results import failure_text, headline
+from packproof.harness.report.wording.terms import terms_clause
 
 
 class JunitReport:
@@ -46,6 +47,10 @@ class JunitReport:
             for kind, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
                 suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
             verdicts = [self._verdicts[cell] for cell in cells if cell in self._verdicts]
+            if clause := terms_clause(verdicts).removeprefix(", "):
+                properties = ElementTree.Element("properties")
+                ElementTree.SubElement(properties, "property", name="terms", value=printable(clause))
+                suite.insert(0, properties)
             suite.set("time", f"{sum(verdict.seconds for verdict in verdicts):.3f}")
         text = ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
         replace_text(self._file, text, final=final)
@@ -73,7 +78,8 @@ class JunitReport:
             expected.text = printable(self._failure_text(verdict))
         examples = plural(verdict.examples, "example")
         counts = f"tier {verdict.tier}, {verdict.judged} of {examples} judged, {verdict.refused} refused"
-        lines = [counts, *verdict.unasked, *tuned_lines([verdict])]
+        clause = terms_clause([verdict]).removeprefix(", ")
+        lines = [counts, *filter(None, [clause]), *verdict.unasked, *tuned_lines([verdict])]
         ElementTree.SubElement(case, "system-out").text = printable("\n".join(lines))
         return case
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from packproof.base.names import SLACK, short_dtype
+from packproof.base.names import FINDINGS, short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report import events
 from packproof.harness.report.causes import Faults, cause
@@ -15,7 +15,7 @@ from packproof.harness.report.formats.live import ProgressLine, live_line
 from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.table import Column, table_line, title_line
 from packproof.harness.report.formats.wrapping import wrapped
-from packproof.harness.report.wording.conclusions import first_refusal_lines, limits_lines, tuned_lines
+from packproof.harness.report.wording.conclusions import computed_lines, first_refusal_lines, limits_lines, tuned_lines
 from packproof.harness.report.wording.results import (
     cell_name,
     cell_title,
@@ -28,6 +28,7 @@ from packproof.harness.report.wording.results import (
     summary,
     timings_lines,
 )
+from packproof.harness.report.wording.terms import own_terms_text
 
 _QUIET_SECONDS = 10.0  # seconds without output, after which a line shows the progress
 _COUNTS = (Column("tier", 11), Column("judged", 12, right=True), Column("seconds", 9, right=True))
@@ -98,6 +99,8 @@ class TerminalReport:
             return
         cells = plural(sum(cell.counts for cell in event.cells), "cell")
         self._print(f"{cells}, profile {event.profile}, seed {event.seed}")
+        if event.contract:
+            self._print(f"contract {event.contract.path}, sha256 {event.contract.digest}")
         for note in event.notes:
             self._print(note)
         if self._console.is_terminal:
@@ -170,12 +173,15 @@ class TerminalReport:
 
 def _remarks(board: Board) -> Iterator[str]:
     """The lines below the table of a kernel."""
+    if text := own_terms_text(board.verdicts):
+        yield f"on its own terms: {text}"
     yield from filter(None, [board.skipped_text])
     for names, reason in board.reasons_of_judged:
         yield f"{names}: {reason}"
     if any(v.classes for v in board.verdicts):
         yield layout_classes_text(board.verdicts)
     yield from (str(v.thresholds) for v in board.verdicts if v.thresholds)
+    yield from computed_lines(board.verdicts)
     yield from tuned_lines(board.verdicts)
     yield from limits_lines(board.verdicts)
     if board.answers:
@@ -189,7 +195,7 @@ def _stands_alone(verdict: events.Verdict) -> bool:
     if failure is None:
         return False
     explains_itself = bool(failure.tensor and not (failure.note or verdict.reason))
-    return cell.property == SLACK or not cause(failure) or (explains_itself and cell.property in _STRONGEST)
+    return cell.property in FINDINGS or not cause(failure) or (explains_itself and cell.property in _STRONGEST)
 
 
 def cell_line(verdict: events.Verdict, shown: events.Verdict | None = None) -> Text:

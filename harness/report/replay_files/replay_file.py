@@ -12,8 +12,10 @@ from packproof.base.errors import ArgumentError, UsageError
 from packproof.base.files import damaged_error, read_json, replace_text
 from packproof.base.law_names import LAWS
 from packproof.base.names import DEVICES, SHORT_DTYPES, require_known
+from packproof.base.records import RecordError, from_row
 from packproof.base.wording import plural, printable
 from packproof.properties.cases import REGIME_DESCRIPTIONS, Case, shorten
+from packproof.properties.contracts import ContractFile
 from packproof.properties.declarations import Promises
 
 _FIELDS = {
@@ -59,8 +61,9 @@ def read_replay(path: Path) -> dict[str, Any]:
             ("device", data["device"], DEVICES),
         ):
             require_known(field, name, names)
-        return {**data, "case": case, "promises": _promises(data["promises"])}
-    except UsageError as error:
+        contract = from_row(ContractFile, data["contract"]) if "contract" in data else None
+        return {**data, "case": case, "promises": _promises(data["promises"]), "contract": contract}
+    except (UsageError, RecordError) as error:
         raise damaged_error(path, f"{error}") from None
 
 
@@ -88,6 +91,7 @@ def describe_replay(data: Mapping[str, Any]) -> dict[str, str]:
         "gradients": "judged" if data["gradients"] else "not judged",
         "promises": _pairs_text(promises.items()),
         "domain": _joined_text(data.get("domain")),
+        "contract": data["contract"].title if data.get("contract") else "",
         "found": _joined_text(data.get("message")),
         "versions": f"packproof {data.get('packproof', 'unknown')}, file {data['version']}",
     }

@@ -15,8 +15,18 @@ if TYPE_CHECKING:
         headline,
         summary,
     )
+    from packproof.harness.report.wording.terms import terms_clause
 
-__all__ = ["cell_name", "cell_title", "failure_text", "failure_texts", "headline", "limits_lines", "summary"]
+__all__ = [
+    "cell_name",
+    "cell_title",
+    "failure_text",
+    "failure_texts",
+    "headline",
+    "limits_lines",
+    "summary",
+    "terms_clause",
+]
 
 export(
     sys.modules[__name__],
@@ -30,5 +40,6 @@ export(
             "headline",
             "summary",
         ),
+        "packproof.harness.report.wording.terms": ("terms_clause",),
     },
 )

@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from packproof.base.names import short_dtype
+from packproof.base.names import EVERY_DTYPE, short_dtype
+from packproof.base.provenance.computed import Computed, computed_text
 from packproof.base.tuned import merge_tuned
 from packproof.base.wording import plural
 from packproof.harness.report.coverage import refusal_key
@@ -99,6 +100,20 @@ def first_refusal_lines(verdict: Verdict) -> Iterator[str]:
     if verdict.domain:
         conditions = shlex.quote("; ".join(verdict.domain))
         yield f"         the check goes on within the calls that it takes, as with --domain {conditions}"
+
+
+def computed_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Who computed the traced calls of a kernel: one line, or one for each dtype if kinds or passes differ."""
+    by_dtype: dict[str, dict[Computed, None]] = {}
+    for verdict in verdicts:
+        if verdict.cell.dtype != EVERY_DTYPE:
+            by_dtype.setdefault(verdict.cell.dtype, {}).update(dict.fromkeys(verdict.computed))
+    kinds = {tuple(sorted({(item.kind, item.during) for item in items})) for items in by_dtype.values() if items}
+    if len(kinds) == 1:
+        yield f"computed by: {computed_text(item for items in by_dtype.values() for item in items)}"
+    elif kinds:
+        for dtype, items in by_dtype.items():
+            yield f"computed in {short_dtype(dtype)} by: {computed_text(items) or 'not traced'}"
 
 
 def tuned_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:

@@ -4,17 +4,28 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from packproof.base.names import short_dtype
+from packproof.base.names import CONTRACT, short_dtype
 from packproof.base.wording import plural
 from packproof.harness.report.causes import Fault, Faults
 from packproof.harness.report.events import Cell, RunFinished, Verdict
 from packproof.harness.report.maps.text import small_error_lines
+from packproof.harness.report.wording.terms import terms_clause
 from packproof.properties.cases import BOUNDARY_CLASSES, KEY_CLASSES, REGIME_DESCRIPTIONS, shorten
 
 _COUNTED: Mapping[str, str] = {
     "error": "not judged",
     "expected": "failed as expected",
     "in part": "passed in part",
+}
+
+_OUTCOMES: Mapping[str, str] = {  # the worst first
+    "failed": "a property does not hold",
+    "stale": "a property that was expected to fail holds, or does not apply",
+    "error": "packproof itself failed, and not everything could be judged",
+    "inconclusive": "inconclusive: no property failed, but not everything could be judged",
+    "expected": "every property held, or failed as expected",
+    "in part": "every property held, but not everything could be asked of this machine",
+    "passed": "every property held",
 }
 
 
@@ -115,34 +126,39 @@ def layout_classes_text(verdicts: Sequence[Verdict]) -> str:
 
 def summary(run: RunFinished, planned: int) -> str:
     """The whole run in one line."""
+    return f"{conclusion(run)}: {counts_text(run, planned)}"
+
+
+def conclusion(run: RunFinished) -> str:
+    """The verdict on the whole run, with the terms on which it was reached."""
     verdicts = [verdict for verdict in run.verdicts if verdict.cell.counts]
-    count, labels = Counter(verdict.status for verdict in verdicts), Counter(verdict.label for verdict in verdicts)
-    examples = sum(verdict.examples for verdict in verdicts)
+    clause = "" if run.error or run.interrupted else terms_clause(verdicts)
+    return f"{_outcome(run, verdicts)}{clause}"
+
+
+def counts_text(run: RunFinished, planned: int) -> str:
+    """The cells by status, the examples and the time."""
+    verdicts = [verdict for verdict in run.verdicts if verdict.cell.counts]
+    labels = Counter(verdict.label for verdict in verdicts)
     order = ("failed", "stale", "error", "inconclusive", "in part", "passed", "expected", "skipped")
     parts = [f"{labels[label]} {_COUNTED.get(label, label)}" for label in order if labels[label]]
     parts += [f"{planned - len(verdicts)} not run"] if planned > len(verdicts) else []
-    if run.error:
-        outcome = f"packproof itself failed: {run.error}"
-    elif run.interrupted:
-        outcome = "interrupted"
-    elif count["failed"]:
-        outcome = "a property does not hold"
-    elif count["stale"]:
-        outcome = "a property that was expected to fail holds, or does not apply"
-    elif count["error"]:
-        outcome = "packproof itself failed, and not everything could be judged"
-    elif count["inconclusive"]:
-        outcome = "inconclusive: no property failed, but not everything could be judged"
-    elif count["expected"]:
-        outcome = "every property held, or failed as expected"
-    elif labels["in part"]:
-        outcome = "every property held, but not everything could be asked of this machine"
-    else:
-        outcome = "every property held" if count["passed"] else "nothing was checked"
-    judged_count = sum(verdict.judged for verdict in verdicts)
+    judged_count, examples = (sum(getattr(v, name) for v in verdicts) for name in ("judged", "examples"))
     examples_text = plural(examples, "example")
     share = examples_text if judged_count == examples else f"{judged_count} of {examples_text} judged"
-    return f"{outcome}: {', '.join(parts) or 'no cell'}; {share} in {run.seconds:.1f} s"
+    return f"{', '.join(parts) or 'no cell'}; {share} in {run.seconds:.1f} s"
+
+
+def _outcome(run: RunFinished, verdicts: Sequence[Verdict]) -> str:
+    """The worst that happened, in words."""
+    if run.error:
+        return f"packproof itself failed: {run.error}"
+    if run.interrupted:
+        return "interrupted"
+    labels = {verdict.label for verdict in verdicts}
+    if "failed" in labels and all(v.cell.property == CONTRACT for v in verdicts if v.status == "failed"):
+        return "the kernel loosens its contract"
+    return next((text for label, text in _OUTCOMES.items() if label in labels), "nothing was checked")
 
 
 def timings_lines(timings: Mapping[str, float]) -> Iterator[str]:

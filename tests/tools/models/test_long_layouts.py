@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from packproof.harness.report.events import RunFinished, Verdict
 from packproof.models.check import check_module, run_module_check
 from packproof.models.request import module_request
-from packproof.models.subjects.pack import FIRST_LENGTHS, long_layouts
+from packproof.models.subjects.pack import FIRST_LENGTHS, ModuleSizes, long_layouts
 
 
 class Rotated(nn.Module):
@@ -110,6 +110,7 @@ def test_a_long_layout_that_is_refused_is_said_and_the_others_count() -> None:
 
 def test_long_layouts_are_past_each_number_with_steps_between() -> None:
     module = RotatedByDocument(sliding_window=4_096, original_max_position_embeddings=100_000, chunk_size=256)
-    assert long_layouts(module, 600, 8_192) == ((3, 2_395, 2), (3, 4_097, 2))
-    assert long_layouts(module, 600, 4_000) == ()
+    sizes = ModuleSizes.of(module)
+    assert long_layouts(sizes, 600, 8_192) == ((3, 2_395, 2), (3, 4_097, 2))
+    assert long_layouts(sizes, 600, 4_000) == ()
     assert sum(FIRST_LENGTHS) < 600

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from packproof.models.laws.equality import PackedAndAlone
+from packproof.models.running.construction import make_subject
 from packproof.models.subjects.conventions import CONVENTIONS
-from packproof.models.subjects.subject import make_subject
 from tests.tools.models.models import WIDTH
 
 

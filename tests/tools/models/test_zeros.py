@@ -8,13 +8,15 @@ from torch import Tensor, nn
 
 from packproof.harness.report.events import Failure
 from packproof.models.check import run_module_check
-from packproof.models.laws.culprit import first_leaking_module
+from packproof.models.laws.culprit import module_in
 from packproof.models.laws.equality import PackedAndAlone
-from packproof.models.laws.isolation import measure_leakage
+from packproof.models.laws.isolation import measure_leakage, with_document_changed
 from packproof.models.request import module_request
+from packproof.models.running.construction import make_subject
 from packproof.models.subjects.conventions import CONVENTIONS
 from packproof.models.subjects.pack import FIRST_LENGTHS
-from packproof.models.subjects.subject import Subject, make_subject
+from packproof.models.subjects.subject import Subject
+from packproof.models.subjects.tested_module import ModuleCall
 from packproof.models.trace import first_difference
 from tests.tools.models.llama import Llama
 from tests.tools.models.models import WIDTH
@@ -167,11 +169,12 @@ def test_a_rounding_beside_zeros_is_not_named_as_the_leak() -> None:
     subject = subject_of(FarTokenAndMean())
     pack, tokens = subject.pack(FIRST_LENGTHS), FIRST_LENGTHS[0]
     seed = seed_of_a_first_document_that_becomes_positive(subject)
-    culprit = first_leaking_module(subject, CU_SEQLENS, pack, 0, seed)
-    assert culprit is not None
-    assert culprit.module == "mean"
+    x = subject.input(pack.tokens, seed)
+    changed_x = with_document_changed(x, pack, 0, subject, seed)
+    lines = subject.module.leaking_module(ModuleCall(x, CU_SEQLENS, pack), changed_x, 0)
+    assert module_in(lines) == "mean (Mean)"
 
-    module, keep = subject.module, (pack.document != 0)[None]
+    module, keep = FarTokenAndMean(), (pack.document != 0)[None]
     first, second = (subject.input(pack.tokens, seed + step) for step in (0, 1))
     second[:, tokens:] = first[:, tokens:]
     assert first_difference(module, lambda: module(first), lambda: module(second), keep) == "mean (Mean)"

@@ -106,6 +106,14 @@ def only_powers_of_two(lengths: Lengths, capacity: int) -> list[list[int]]:
     return packs
 
 
+def counted_by_length(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """A histogram of lengths has no place for a document longer than a pack."""
+    counts = [0] * (capacity + 1)
+    for n in lengths:
+        counts[n] += 1
+    return best_fit(lengths, capacity)
+
+
 # Collators
 
 

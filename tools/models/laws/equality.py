@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from packproof.models.laws.isolation import max_abs
-from packproof.models.laws.rounding import Difference, difference_of, median, rounding_of, two_precisions
+from packproof.models.laws.rounding import Difference, cast, difference_of, median, rounding_of, two_precisions
 from packproof.models.laws.runs import document_rows, run_packed_and_alone, total_gradients
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.pack import FIRST_LENGTHS, PADDING, Pack
 from packproof.models.subjects.subject import Subject
+from packproof.models.subjects.tested_module import ModuleCall
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,7 @@ class PackedAndAlone:
     @classmethod
     def at_two_precisions(cls, subject: Subject, convention: Convention, seed: int) -> "PackedAndAlone":
         """Find the two precisions. Raises ModuleRefused."""
-        x = subject.input(sum(FIRST_LENGTHS), seed)
-
-        def call(exact: Subject) -> Tensor:
-            return exact.call(cast(x, exact), convention, exact.pack(FIRST_LENGTHS))
-
+        call = ModuleCall(subject.input(sum(FIRST_LENGTHS), seed), convention, subject.pack(FIRST_LENGTHS))
         return cls(subject, *two_precisions(subject, call), convention, seed)
 
     def __call__(self, pack: Pack) -> PackedComparison:
@@ -73,14 +70,7 @@ class PackedAndAlone:
         return compare_with_ties(partial(self._compare, pack), can_align=not self.high_precision.mode.compiled)
 
     def _compare(self, pack: Pack, align_ties: bool) -> PackedComparison:
-        def objective(subject: Subject, called_pack: Pack, rows: slice) -> tuple[Tensor, Tensor]:
-            """The outputs, and a random sum of those of documents."""
-            x = cast(self.subject.input(pack.tokens, self.seed)[:, rows], subject)
-            out = subject.call(x, self.convention, called_pack)
-            weight = _weight((pack.tokens, *out.shape[1:]), self.seed)[rows].to(out)
-            is_document = called_pack.document != PADDING
-            return out, (out[is_document] * weight[is_document]).sum()
-
+        objective = _RandomSum(self.subject, self.convention, self.seed, pack)
         runs = run_packed_and_alone(self.high_precision, self.low_precision, pack, objective, align_ties=align_ties)
         outputs = runs.packed.output[document_rows(pack)]
         differences, start = list[Difference](), 0
@@ -95,6 +85,26 @@ class PackedAndAlone:
         gradients = total_gradients(runs.alone), total_gradients(runs.low)
         differences += gradient_differences(runs.packed.gradients, *gradients, *runs.units)
         return PackedComparison(differences, runs.ties)
+
+
+@dataclass(frozen=True)
+class _RandomSum:
+    """The outputs, and a random sum of those of documents."""
+
+    has_shares = False
+    subject: Subject
+    convention: Convention
+    seed: int
+    pack: Pack
+
+    def call(self, subject: Subject, called_pack: Pack, rows: slice) -> ModuleCall:
+        x = cast(self.subject.input(self.pack.tokens, self.seed)[:, rows], subject)
+        return ModuleCall(x, self.convention, called_pack)
+
+    def cotangent(self, output: Tensor, called_pack: Pack, rows: slice) -> Tensor:
+        weight = _weight((self.pack.tokens, *output.shape[1:]), self.seed)[rows].to(output)
+        weight[called_pack.document == PADDING] = 0
+        return weight
 
 
 def gradient_differences(
@@ -124,11 +134,6 @@ def gradient_differences(
         )
         for name, (grad, low_grad) in zip(names, grads, strict=True)
     ]
-
-
-def cast(x: Tensor, subject: Subject) -> Tensor:
-    """The input in the precision of the subject."""
-    return x.to(subject.dtype) if x.is_floating_point() else x
 
 
 def _weight(shape: tuple[int, ...], seed: int) -> Tensor:

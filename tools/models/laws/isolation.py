@@ -6,17 +6,17 @@ of its outputs at another document's tokens is exactly zero.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from packproof.models.subjects.choices import Choice, TieBreaker
+from packproof.models.subjects.choices import Choice
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.pack import Pack
 from packproof.models.subjects.subject import Subject
+from packproof.models.subjects.tested_module import ModuleCall, TieOrder
 
 DocumentPair = tuple[int, int]
 Visit = TypeVar("Visit")
@@ -71,73 +71,63 @@ def measure_leakage(
     convention: Convention,
     pack: Pack,
     seed: int,
-    arguments: Mapping[str, object] | None = None,
+    boundaries: Pack | None = None,
     sources: Sequence[int] | None = None,
 ) -> Leakage:
     """Change each source, one at a time, and differentiate the outputs of the other documents. Raises ModuleRefused.
 
     If outputs move but have no gradient, a second look fixes near ties of choices to the first result.
 
-    arguments: the arguments of the call; None for the convention's own.
+    boundaries: the layout of the arguments; None for the pack itself.
     sources: documents, or PADDING; None for all. With many documents, None takes the first two and the last.
     """
-    boundary_arguments = subject.arguments(convention, pack) if arguments is None else arguments
     if sources is None:
         count = len(pack.lengths)
         sources = range(count) if count <= MAX_CHANGED_DOCUMENTS else (0, 1, count - 1)
-    with torch.no_grad():
-        x = subject.input(pack.tokens, seed)
-        # a module may use boundaries that it kept from an earlier batch: this call gives it wrong ones to keep
-        subject.call_with(x, subject.arguments(convention, pack.without_boundaries()), convention)
-    leakage = _measure_leakage(subject, convention, pack, seed, boundary_arguments, sources, align_ties=False)
+    call = ModuleCall(subject.input(pack.tokens, seed), convention, boundaries or pack)
+    # a module may use boundaries that it kept from an earlier batch: this call gives it wrong ones to keep
+    subject.call(replace(call, pack=pack.without_boundaries()))
+    leakage = _measure_leakage(subject, call, pack, seed, sources, align_ties=False)
     if (
         any(leakage.moves_output(pair) for pair in leakage.output_change)
         and not any(leakage.gradient.values())
         and not subject.mode.compiled
     ):
-        aligned_leakage = _measure_leakage(
-            subject, convention, pack, seed, boundary_arguments, sources, align_ties=True
-        )
+        aligned_leakage = _measure_leakage(subject, call, pack, seed, sources, align_ties=True)
         return aligned_leakage if aligned_leakage.ties and not aligned_leakage.leaking_pairs else leakage
     return leakage
 
 
 def _measure_leakage(
-    subject: Subject,
-    convention: Convention,
-    pack: Pack,
-    seed: int,
-    arguments: Mapping[str, object],
-    sources: Sequence[int],
-    *,
-    align_ties: bool,
+    subject: Subject, call: ModuleCall, pack: Pack, seed: int, sources: Sequence[int], *, align_ties: bool
 ) -> Leakage:
-    x = subject.input(pack.tokens, seed)
+    first_run = subject.result(replace(call, ties=TieOrder() if align_ties else None))
+    output = first_run.output
+    repeats = TieOrder(first_run.choices, _allowed_changes(first_run.choices)) if align_ties else None
+    output_change: dict[DocumentPair, float] = {}
+    largest_changed_output, ties = 0.0, 0
+    for i in sources:
+        changed_x = with_document_changed(call.x, pack, i, subject, seed)
+        changed_run = subject.result(replace(call, x=changed_x, ties=repeats))
+        changed_output, ties = changed_run.output, ties + changed_run.ties
+        largest_changed_output = max(largest_changed_output, max_abs(changed_output.nan_to_num()))
+        output_change |= {
+            (i, j): _largest_difference(output[pack.rows(j)], changed_output[pack.rows(j)])
+            for j in _other_documents(pack, i)
+        }
+    gradient = gradients_between_documents(subject, call, pack, seed, sources)
+    scale = max_abs(output) or largest_changed_output
+    return Leakage(output_change, gradient, scale, torch.finfo(output.dtype).eps / 2, output, ties)
 
-    def call(x: Tensor, choices: TieBreaker | None) -> Tensor:
-        with choices or nullcontext():
-            return subject.call_with(x, arguments, convention)
 
-    def allowed_change(_number: int, choice: Choice) -> float:
+def _allowed_changes(choices: Sequence[Choice | None]) -> tuple[float, ...]:
+    """By how much rounding may move the scores of each choice."""
+
+    def allowed_change(choice: Choice) -> float:
         scores = choice.scores[choice.scores.isfinite()]
         return ROUNDINGS * torch.finfo(scores.dtype).eps / 2 * max_abs(scores)
 
-    output_change: dict[DocumentPair, float] = {}
-    largest_changed_output, ties = 0.0, 0
-    with torch.no_grad():
-        output = call(x, tie_recorder := TieBreaker(pack.tokens) if align_ties else None)
-        for i in sources:
-            tie_breaker = TieBreaker(pack.tokens, tie_recorder.choices, allowed_change) if tie_recorder else None
-            changed_output = call(with_document_changed(x, pack, i, subject, seed), tie_breaker)
-            ties += tie_breaker.ties if tie_breaker else 0
-            largest_changed_output = max(largest_changed_output, max_abs(changed_output.nan_to_num()))
-            output_change |= {
-                (i, j): _largest_difference(output[pack.rows(j)], changed_output[pack.rows(j)])
-                for j in _other_documents(pack, i)
-            }
-    gradient = gradients_between_documents(subject, convention, pack, x, arguments, seed, sources)
-    scale = max_abs(output) or largest_changed_output
-    return Leakage(output_change, gradient, scale, torch.finfo(output.dtype).eps / 2, output, ties)
+    return tuple(allowed_change(choice) if choice else 0.0 for choice in choices)
 
 
 def _other_documents(pack: Pack, document: int) -> list[int]:
@@ -157,41 +147,34 @@ def with_document_changed(x: Tensor, pack: Pack, document: int, subject: Subject
 
 
 def gradients_between_documents(
-    subject: Subject,
-    convention: Convention,
-    pack: Pack,
-    x: Tensor,
-    arguments: Mapping[str, object],
-    seed: int,
-    sources: Sequence[int],
+    subject: Subject, call: ModuleCall, pack: Pack, seed: int, sources: Sequence[int]
 ) -> dict[DocumentPair, float]:
     """The largest gradient of a random sum of document j's outputs at document i's tokens, by (i, j).
 
     Empty for the token ids of a compiled model.
     """
-    if not x.is_floating_point() and not subject.differentiates_tokens:
+    if not call.x.is_floating_point() and not subject.differentiates_tokens:
         return {}
-    with torch.enable_grad(), subject.differentiable_input(x) as (model_input, get_leaf):
-        out = subject.call_with(model_input, arguments, convention)
-        weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed)).to(out)
-        leaf = get_leaf()
+    result = subject.result(replace(call, leaf="tokens"))
+    weight = torch.randn(result.output.shape, generator=torch.Generator().manual_seed(seed)).to(result.output)
 
-        def token_gradient(readers: Sequence[int]) -> Tensor | None:
-            loss = sum(((out[pack.rows(j)] * weight[pack.rows(j)]).sum() for j in readers), out.new_zeros(()))
-            (grad,) = subject.differentiate(loss, [leaf], retain_graph=True)
-            return None if grad is None else grad[0]
+    def token_gradient(readers: Sequence[int]) -> Tensor | None:
+        cotangent = torch.zeros_like(weight)
+        for j in readers:
+            cotangent[pack.rows(j)] = weight[pack.rows(j)]
+        return subject.backward(result, cotangent).get("tokens")
 
-        def max_gradient(grad: Tensor | None, source: int) -> float:
-            return 0.0 if grad is None else max_abs(grad[pack.document == source])
+    def max_gradient(grad: Tensor | None, source: int) -> float:
+        return 0.0 if grad is None else max_abs(grad[pack.document == source])
 
-        if len(pack.lengths) > MAX_CHANGED_DOCUMENTS:
-            return {
-                pair: gradient
-                for i in sources
-                for pair, gradient in _gradient_of_first_reader(pack, i, token_gradient, max_gradient).items()
-            }
-        gradient_by_reader = {j: token_gradient([j]) for j in range(len(pack.lengths))}
-        return {(i, j): max_gradient(gradient_by_reader[j], i) for i in sources for j in _other_documents(pack, i)}
+    if len(pack.lengths) > MAX_CHANGED_DOCUMENTS:
+        return {
+            pair: gradient
+            for i in sources
+            for pair, gradient in _gradient_of_first_reader(pack, i, token_gradient, max_gradient).items()
+        }
+    gradient_by_reader = {j: token_gradient([j]) for j in range(len(pack.lengths))}
+    return {(i, j): max_gradient(gradient_by_reader[j], i) for i in sources for j in _other_documents(pack, i)}
 
 
 def _gradient_of_first_reader(

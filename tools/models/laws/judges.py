@@ -13,13 +13,14 @@ from packproof.base.errors import ArgumentError
 from packproof.base.machine import limited_to_free_memory
 from packproof.base.wording import plural
 from packproof.harness.report import Cell, Failure, Status, Tier, Verdict
-from packproof.models.laws.culprit import first_differing_module, first_leaking_backward, first_leaking_module
 from packproof.models.laws.equality import PackedAndAlone
-from packproof.models.laws.isolation import MAX_CHANGED_DOCUMENTS, Leakage, measure_leakage
+from packproof.models.laws.isolation import MAX_CHANGED_DOCUMENTS, Leakage, measure_leakage, with_document_changed
 from packproof.models.laws.rounding import Difference
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.pack import PADDING, Lengths, Pack, shrink_lengths, smaller_padded_layouts
-from packproof.models.subjects.subject import ModuleCrashed, ModuleRefused, Subject
+from packproof.models.subjects.refusals import ModuleCrashed, ModuleRefused
+from packproof.models.subjects.subject import Subject
+from packproof.models.subjects.tested_module import ModuleCall
 
 PaddedLayout = tuple[Lengths, tuple[int, ...]]
 Outcome = TypeVar("Outcome")
@@ -192,16 +193,14 @@ def _near_ties_note(ties: int) -> str:
 def _inconclusive_reason(trial: Trial, pack: Pack) -> str:
     """Why this module cannot be judged: it is random, or leaks nothing even without boundaries. "" if it can."""
     subject, convention = trial.subject, trial.convention
-    x, arguments = subject.input(pack.tokens, trial.seed), subject.arguments(convention, pack)
-    boundaryless_arguments = subject.arguments(convention, pack.without_boundaries())
-    calls = (boundaryless_arguments, arguments, arguments, arguments)  # boundaries kept by the module settle first
-    with torch.no_grad():
-        *_, first_output, second_output = (subject.call_with(x, call_arguments, convention) for call_arguments in calls)
+    x, boundaryless = subject.input(pack.tokens, trial.seed), pack.without_boundaries()
+    packs = (boundaryless, pack, pack, pack)  # boundaries kept by the module settle first
+    *_, first_output, second_output = (subject.call(ModuleCall(x, convention, layout)) for layout in packs)
     if not torch.equal(first_output.nan_to_num(), second_output.nan_to_num()):
         return "two equal calls differ: no document can be shown to be isolated from chance"
     if not first_output.isfinite().all():
         return "its outputs are not finite"
-    if not measure_leakage(subject, convention, pack, trial.seed, boundaryless_arguments).leaking_pairs:
+    if not measure_leakage(subject, convention, pack, trial.seed, boundaryless).leaking_pairs:
         return "the same call without boundaries leaks nothing either, so that this check could not see a leak"
     return ""
 
@@ -272,38 +271,32 @@ def _culprit_lines(trial: Trial, leakage: Leakage, lengths: Lengths, gaps: tuple
     """The first module that leaks: in the forward pass, or in the backward pass if outputs do not move."""
     uncompiled, pair = trial.subject.uncompiled(), leakage.leaking_pairs[0]
     pack = uncompiled.pack(lengths, gaps)
+    call = ModuleCall(uncompiled.input(pack.tokens, trial.seed), trial.convention, pack)
     if leakage.moves_output(pair):
-        culprit = first_leaking_module(uncompiled, trial.convention, pack, pair[0], trial.seed)
+        changed_x = with_document_changed(call.x, pack, pair[0], uncompiled, trial.seed)
+        lines = uncompiled.module.leaking_module(call, changed_x, pair[0])
     else:
-        culprit = first_leaking_backward(uncompiled, trial.convention, pack, pair, trial.seed)
-    if culprit:
-        yield from culprit.lines()
-    elif trial.subject.mode.compiled:
+        lines = uncompiled.module.leaking_backward(call, pair, trial.seed)
+    yield from lines
+    if trial.subject.mode.compiled and not lines:
         yield "uncompiled it does not leak"
 
 
 def _ineffective_arguments(trial: Trial, pack: Pack, leakage: Leakage) -> Iterator[str]:
     """The arguments without effect: for one document the module gives the same bits as for many."""
     subject, convention = trial.subject, trial.convention
-    x, arguments = subject.input(pack.tokens, trial.seed), subject.arguments(convention, pack)
-    single_document_arguments = subject.arguments(convention, pack.without_boundaries())
+    call = ModuleCall(subject.input(pack.tokens, trial.seed), convention, pack)
 
     def are_ineffective(names: Sequence[str]) -> bool:
         try:
-            with torch.no_grad():
-                replacements = {name: single_document_arguments.get(name) for name in names}
-                return torch.equal(subject.call_with(x, arguments | replacements, convention), leakage.output)
+            return torch.equal(subject.call(replace(call, without_boundaries=tuple(names))), leakage.output)
         except ModuleRefused:
             return False
 
-    names = [
-        name
-        for name, value in arguments.items()
-        if not isinstance(value, bool) and value is not single_document_arguments.get(name)  # else it tells nothing
-    ]
+    names = subject.module.changing_arguments(convention, pack)  # the others tell nothing
     heading, ineffective_names = IGNORED, names
     if not are_ineffective(names):
-        heading, ineffective_names = "accepted without effect: ", [name for name in names if are_ineffective([name])]
+        heading, ineffective_names = "accepted without effect: ", tuple(n for n in names if are_ineffective([n]))
     if ineffective_names:
         yield f"{heading}{', '.join(ineffective_names)}: for one document the output has the same bits"
 
@@ -346,10 +339,8 @@ def _differing_module_lines(compare: PackedAndAlone, pack: Pack, difference: Dif
     if difference.document is not None:
         uncompiled = compare.high_precision.uncompiled()
         roundings = difference.roundings(uncompiled.dtype)
-        culprit = first_differing_module(
-            uncompiled, compare.convention, pack, difference.document, compare.seed, roundings
-        )
-        yield from culprit.lines() if culprit else ()
+        call = ModuleCall(uncompiled.input(pack.tokens, compare.seed), compare.convention, pack)
+        yield from uncompiled.module.differing_module(call, difference.document, roundings)
 
 
 def _judge_padding(

@@ -1,7 +1,7 @@
 """The loss of a pack against those of its documents alone: values, gradients, and labels that cross a boundary."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import torch
@@ -15,6 +15,7 @@ from packproof.models.laws.rounding import Difference, difference_of, two_precis
 from packproof.models.laws.runs import ModelPass, PackedRuns, run_packed_and_alone, total_gradients
 from packproof.models.subjects.pack import FIRST_LENGTHS, Pack
 from packproof.models.subjects.subject import Subject
+from packproof.models.subjects.tested_module import ModuleCall
 
 LOSS_REDUCTIONS = tuple(reduction for reduction in REDUCTIONS if reduction != MAXIMUM)
 _ONE = (4,)  # the layout of the document that tells what counts
@@ -42,24 +43,20 @@ class PackedLoss:
     def at_two_precisions(cls, question: LossOfPack) -> "PackedLoss":
         """Find the two precisions. Raises ModuleRefused."""
         pack = question.subject.pack(FIRST_LENGTHS)
-        labels = question.labels(pack)
-
-        def call(exact: Subject) -> Tensor:
-            return question(exact, pack, pack, slice(None), labels)
-
+        call = question.call(question.subject, pack, pack, slice(None), question.labels(pack))
         return cls(question, *two_precisions(question.subject, call))
 
     def inconclusive_reason(self) -> str:
         """Why nothing can be judged: the loss has no gradient, or does not change with its labels. "" if it can."""
         pack = self.question.subject.pack(FIRST_LENGTHS)
         labels = self.question.labels(pack)
-        with torch.enable_grad():
-            loss = self.question(self.high_precision, pack, pack, slice(None), labels).sum()
-        if any(p.requires_grad for p in self.high_precision.module.parameters()) and not loss.requires_grad:
+        call = self.question.call(self.high_precision, pack, pack, slice(None), labels)
+        result = self.high_precision.result(replace(call, leaf="parameters"))
+        if self.high_precision.facts.trains and not result.requires_grad:
             return "the loss has no gradient"
         if torch.equal(self._loss(pack, labels), self._loss(pack, self.question.labels(pack, variant=1))):
             return "the loss does not change with its labels, so that one that crosses could not be seen"
-        return "" if loss.isfinite() else "the loss is not finite"
+        return "" if result.output.sum().isfinite() else "the loss is not finite"
 
     def crossing_document(self, pack: Pack) -> tuple[int, float, float] | None:
         """The first document whose first label counts in the pack, though not alone: its number, the loss of the pack
@@ -80,8 +77,7 @@ class PackedLoss:
         """Whether the loss of a pack is another one if it is asked in this way."""
         pack = self.question.subject.pack(FIRST_LENGTHS)
         loss = self._loss(pack, self.question.labels(pack))
-        with torch.no_grad():
-            other_loss = question(self.high_precision, pack, pack, slice(None), question.labels(pack))
+        other_loss = question.value(self.high_precision, pack, question.labels(pack))
         return not torch.equal(loss, other_loss)
 
     def compare(self, pack: Pack, reductions: Sequence[Reduction]) -> LossComparison:
@@ -116,18 +112,10 @@ class PackedLoss:
         return not torch.equal(self._loss(pack, labels), self._loss(pack, changed_labels))
 
     def _loss(self, pack: Pack, labels: Tensor) -> Tensor:
-        subject = self.high_precision
-        with torch.no_grad():
-            return self.question(subject, subject.pack(pack.lengths), pack, slice(None), labels)
+        return self.question.value(self.high_precision, self.high_precision.pack(pack.lengths), labels)
 
     def _compare(self, pack: Pack, reductions: Sequence[Reduction], align_ties: bool) -> LossComparison:
-        labels = self.question.labels(pack)
-        weight = torch.randn(pack.tokens, generator=torch.Generator().manual_seed(self.question.seed)).to(labels.device)
-
-        def objective(subject: Subject, called_pack: Pack, rows: slice) -> tuple[Tensor, Tensor]:
-            loss = self.question(subject, called_pack, pack, rows, labels)
-            return loss, (loss * weight[rows].to(loss)).sum() if self.is_per_token else loss
-
+        objective = _WeightedLoss(self.question, pack, self.question.labels(pack))
         runs = run_packed_and_alone(self.high_precision, self.low_precision, pack, objective, align_ties=align_ties)
         if self.is_per_token:
             parts = [(runs.packed.output[pack.rows(j)], run, low) for j, (run, low) in enumerate(_pairs(runs))]
@@ -157,6 +145,25 @@ class PackedLoss:
         lines = () if reduction in agreeing else tuple(_loss_lines(runs, counts, agreeing))
         gradients = _share_differences(runs, shares_by_reduction[reduction]) if reduction in agreeing else []
         return LossComparison([differences[reduction], *gradients], runs.ties, agreeing, lines)
+
+
+@dataclass(frozen=True)
+class _WeightedLoss:
+    """The loss; of a loss of each token, a random sum."""
+
+    has_shares = True
+    question: LossOfPack
+    pack: Pack
+    labels: Tensor
+
+    def call(self, subject: Subject, called_pack: Pack, rows: slice) -> ModuleCall:
+        return self.question.call(subject, called_pack, self.pack, rows, self.labels)
+
+    def cotangent(self, output: Tensor, called_pack: Pack, rows: slice) -> Tensor:  # noqa: ARG002
+        if not output.dim():
+            return torch.ones_like(output)
+        weight = torch.randn(self.pack.tokens, generator=torch.Generator().manual_seed(self.question.seed))
+        return weight[rows].to(output)
 
 
 def _pairs(runs: PackedRuns) -> list[tuple[ModelPass, ModelPass]]:

@@ -9,7 +9,7 @@ from packproof.models.laws.judges import REFUSED, Judgement, Shrinker, Trial, eq
 from packproof.models.laws.loss_comparison import LOSS_REDUCTIONS, LossComparison, PackedLoss
 from packproof.models.laws.losses import EVERY, FIRST_IGNORED, IGNORED_LABEL, LossOfPack
 from packproof.models.subjects.pack import Lengths, Pack
-from packproof.models.subjects.subject import ModuleRefused
+from packproof.models.subjects.refusals import ModuleRefused
 
 CROSSING_LABEL = "label"  # the tensor of a failure by a label that crosses
 

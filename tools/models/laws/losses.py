@@ -4,21 +4,21 @@ Labels arrive as transformers passes them: `labels`, one for each token, which t
 shifted already; and `num_items_in_batch`, the number by which a sum is divided. -100 marks a label to ignore.
 """
 
-import copy
-import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from packproof.base.names import LABEL_FORMS
-from packproof.models.laws.equality import cast
+from packproof.models.laws.rounding import cast
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.pack import FIRST_LENGTHS, Pack
-from packproof.models.subjects.subject import ModuleRefused, NoOutput, Subject
+from packproof.models.subjects.refusals import ModuleRefused, NoOutput
+from packproof.models.subjects.subject import Subject
+from packproof.models.subjects.tested_module import ModuleCall, ModuleFacts
 from packproof.models.subjects.watch import tensors_in
 
 IGNORED_LABEL = -100
@@ -26,17 +26,16 @@ EVERY, FIRST_IGNORED, SHIFTED = LABEL_FORMS
 _FEW_DOCUMENTS = 3
 
 
-def label_form(module: nn.Module, convention: Convention, form: str) -> str:
+def label_form(facts: ModuleFacts, convention: Convention, form: str) -> str:
     """The form of labels to send; "" if the module takes none.
 
     form: one of LABEL_FORMS, "auto" for that of the convention, or "none".
     """
-    names = inspect.signature(module.forward).parameters
-    if form == "none" or (form == "auto" and not {"labels", "shift_labels"} & set(names)):
+    if form == "none" or (form == "auto" and not {"labels", "shift_labels"} & set(facts.arguments)):
         return ""
     if form != "auto":
         return form
-    return convention.labels if "labels" in names else SHIFTED
+    return convention.labels if "labels" in facts.arguments else SHIFTED
 
 
 @dataclass(frozen=True)
@@ -52,22 +51,20 @@ class LossOfPack:
     items: int | None = None
     """num_items_in_batch; None: not sent."""
 
-    def __call__(self, subject: Subject, called_pack: Pack, pack: Pack, rows: slice, labels: Tensor) -> Tensor:
-        """The loss, a scalar, or (t,) with one value for each token. Raises ModuleRefused, or NoOutput.
+    def call(self, subject: Subject, called_pack: Pack, pack: Pack, rows: slice, labels: Tensor) -> ModuleCall:
+        """The call that returns the loss of some rows.
 
         called_pack: the layout of the call: the whole pack, or one document alone.
         rows: its tokens in the whole pack.
         labels: int64 (t,) of the whole pack.
         """
         x = cast(self.subject.input(pack.tokens, self.seed)[:, rows], subject)
-        return self.with_input(subject, called_pack, x, labels[rows])
+        arguments = self._label_arguments(labels[rows], called_pack)
+        return ModuleCall(x, self.convention, called_pack, further=arguments, picks="loss")
 
-    def with_input(self, subject: Subject, called_pack: Pack, x: Tensor, labels: Tensor) -> Tensor:
-        """The loss of this input, (1, t) or (1, t, d), with these labels, (t,)."""
-        arguments = subject.arguments(self.convention, called_pack)
-        arguments |= self._label_arguments(labels, called_pack)
-        return_value = subject.return_value(x, arguments, self.convention)
-        return _loss_in(return_value, called_pack.tokens)
+    def value(self, subject: Subject, pack: Pack, labels: Tensor) -> Tensor:
+        """The loss of a pack, a scalar, or (t,) with one value for each token. Raises ModuleRefused, or NoOutput."""
+        return subject.call(self.call(subject, pack, pack, slice(None), labels))
 
     def labels(self, pack: Pack, variant: int = 0) -> Tensor:
         """int64 (t,): a label for each token. Of document 1, the first half is ignored, as a prompt is; all of it where
@@ -88,11 +85,10 @@ class LossOfPack:
 
     def refusal(self) -> str:
         """Why the module returns no loss even of one document alone, "" if it does: its labels are others."""
-        subject = self._untouched_subject
+        subject = self.subject.copy()  # a call may leave a state
         pack = subject.pack(FIRST_LENGTHS[:1])
         try:
-            with torch.no_grad():
-                self(subject, pack, pack, slice(None), self.labels(pack))
+            self.value(subject, pack, self.labels(pack))
         except ModuleRefused as refusal:
             return str(refusal)
         return ""
@@ -103,25 +99,21 @@ class LossOfPack:
     @property
     def takes_items(self) -> bool:
         """Whether forward has num_items_in_batch by its name."""
-        return "num_items_in_batch" in self._parameters
+        return "num_items_in_batch" in self.subject.facts.arguments
 
     @property
     def may_take_items(self) -> bool:
-        return self.takes_items or any(p.kind is p.VAR_KEYWORD for p in self._parameters.values())
-
-    @cached_property
-    def _parameters(self) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(self.subject.module.forward).parameters
+        return self.takes_items or self.subject.facts.takes_any_keyword
 
     @cached_property
     def _classes(self) -> int:
         """The number of labels: the width of the output without labels, no more than the rows of the embedding."""
-        embedding = next((m for m in self.subject.module.modules() if isinstance(m, nn.Embedding)), None)
-        sizes = [embedding.num_embeddings] if embedding else []
+        rows = self.subject.facts.embedding_rows
+        sizes = [rows] if rows is not None else []
         pack = self.subject.pack(FIRST_LENGTHS)
         try:
-            with torch.no_grad():
-                out = self._untouched_subject.call(self.subject.input(pack.tokens, self.seed), self.convention, pack)
+            x = self.subject.input(pack.tokens, self.seed)
+            out = self.subject.copy().call(ModuleCall(x, self.convention, pack))
             sizes += [out.shape[-1]] if out.dim() > 1 else []
         except ModuleRefused:  # it returns a loss alone, or needs labels
             pass
@@ -131,25 +123,20 @@ class LossOfPack:
             )
         return min(sizes)
 
-    @property
-    def _untouched_subject(self) -> Subject:
-        """A copy of the module: a call may leave a state."""
-        return replace(self.subject, module=copy.deepcopy(self.subject.module))
-
     def _label_arguments(self, labels: Tensor, pack: Pack) -> dict[str, Any]:
         arguments = {"labels": labels}
         if self.form == SHIFTED:
             shifted = labels.roll(-1)
             shifted[[pack.rows(j).stop - 1 for j in range(len(pack.lengths))]] = IGNORED_LABEL
             arguments["shift_labels"] = shifted
-            if "labels" not in self._parameters:
+            if "labels" not in self.subject.facts.arguments:
                 del arguments["labels"]
         if self.convention.batched:
             arguments = {name: value[None] for name, value in arguments.items()}
         return arguments if self.items is None else {**arguments, "num_items_in_batch": self.items}
 
 
-def _loss_in(return_value: Any, tokens: int) -> Tensor:
+def loss_in(return_value: Any, tokens: int) -> Tensor:
     """The loss: the attribute or key `loss`, else the first tensor that is one number, or one for each token."""
     by_key = return_value.get("loss") if isinstance(return_value, Mapping) else None
     loss = getattr(return_value, "loss", by_key)

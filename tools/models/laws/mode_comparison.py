@@ -5,30 +5,31 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from packproof.base.reductions import MEAN_OVER_TOKENS, SUM, shares
-from packproof.models.laws.equality import cast, gradient_differences
+from packproof.models.laws.equality import gradient_differences
 from packproof.models.laws.isolation import max_abs
 from packproof.models.laws.loss_comparison import PackedLoss
 from packproof.models.laws.losses import LossOfPack
 from packproof.models.laws.rounding import Difference, difference_of, median, two_precisions
-from packproof.models.laws.steps import PartOfPack, Step, StepObjective, micro_batches, run_step, whole
+from packproof.models.laws.steps import PartOfPack, StepObjective, micro_batches, run_step, whole
 from packproof.models.subjects.modes import Mode
 from packproof.models.subjects.pack import FIRST_LENGTHS, Pack
 from packproof.models.subjects.subject import Subject
+from packproof.models.subjects.tested_module import ParameterFacts, Step
 
 PLAIN = "plain training"
 GRADIENT_OF, BUFFER = "gradient of ", "buffer "
 _AUTOCAST_SAFETY, _AUTOCAST_VACUOUS = 4, 0.5  # of norms: a lost or doubled gradient is off by its whole size
 _DECAY = 0.5  # of weights between two steps
 
-Freeze = Callable[[int, nn.Parameter], bool]
+Freeze = Callable[[int, ParameterFacts], bool]
 _FROZEN: Mapping[str, Freeze] = {
     "every second parameter frozen": lambda number, _: number % 2 == 0,
     "the others frozen": lambda number, _: number % 2 == 1,
-    "matrices frozen": lambda _, parameter: parameter.dim() > 1,
-    "all but matrices frozen": lambda _, parameter: parameter.dim() <= 1,
+    "matrices frozen": lambda _, parameter: parameter.axes > 1,
+    "all but matrices frozen": lambda _, parameter: parameter.axes <= 1,
 }
 
 
@@ -76,14 +77,8 @@ class ModeComparison:
         """The highest precision of all computations of the module, and a lower one."""
         if self.mode.variant == "autocast":
             return torch.float32, torch.bfloat16
-        pack, objective = self.base.pack(FIRST_LENGTHS), self.objective
-        x = self.base.input(pack.tokens, objective.seed)
-        if objective.question:
-            objective.question.labels(pack)  # their number comes of a call in the module's own precision
-
-        def call(subject: Subject) -> Tensor:
-            return objective.value(subject, pack, pack, slice(None), cast(x, subject))[1]
-
+        pack = self.base.pack(FIRST_LENGTHS)
+        call = self.objective.call(self.base, pack, pack, slice(None))
         high, low = two_precisions(self.base.fresh(self.mode.plain), call)
         return high.dtype, low.dtype
 
@@ -107,7 +102,7 @@ class ModeComparison:
         mode_subject = self._compiled if self.mode.compiled else self._in_mode(dropout=dropout)
         plain_subject, low = self._plain(dropout=dropout)
         for subject in (mode_subject, low):
-            _copy_buffers(plain_subject.module, subject.module)
+            subject.module.copy_buffers(plain_subject.module)
         steps = [run_step(subject, self.objective, whole(pack)) for subject in (mode_subject, plain_subject, low)]
         return StepPair(self._differences(*steps), "", plain_subject, mode_subject, whole(pack), whole(pack))
 
@@ -116,10 +111,11 @@ class ModeComparison:
         steps = [run_step(subject, self.objective, whole(pack)) for subject in (plain_subject, low)]
         for condition, is_frozen in _FROZEN.items():
             mode_subject = self._in_mode()
-            trainable = [(k, p) for k, p in enumerate(mode_subject.module.parameters()) if p.requires_grad]
-            frozen = [p.requires_grad_(False) for k, p in trainable if is_frozen(k, p)]
+            trainable = [(k, p) for k, p in enumerate(mode_subject.facts.parameters) if p.requires_grad]
+            frozen = tuple(k for k, p in trainable if is_frozen(k, p))
             if not 0 < len(frozen) < len(trainable):
                 continue
+            mode_subject.module.freeze(frozen)
             step = run_step(mode_subject, self.objective, whole(pack))
             differences = self._differences(step, *steps)
             yield StepPair(differences, condition, plain_subject, mode_subject, whole(pack), whole(pack))
@@ -142,9 +138,7 @@ class ModeComparison:
                 whole(pack),
             )
             for subject in (mode_subject, plain_subject, low):
-                with torch.no_grad():
-                    for parameter in subject.module.parameters():
-                        parameter.mul_(_DECAY if parameter.dim() > 1 else 1.0)
+                subject.module.decay(_DECAY)
 
     def _fresh_and_used(self, pack: Pack) -> StepPair:
         """Each micro-batch after the others, and in a module that has run none, with the same dropout."""
@@ -180,7 +174,7 @@ class ModeComparison:
             if is_scalar
             else torch.cat([value if value.dim() else value[None] for value in step.values])
         )
-        step = replace(step, values=[values], input_gradients=_joined(step.input_gradients))
+        step = replace(step, values=(values,), input_gradients=_joined(step.input_gradients))
         differences = [d for d in self._differences(step, union, low_union) if not d.name.startswith(BUFFER)]
         return StepPair(differences, "the step over micro-batches, and over one pack of all")
 
@@ -280,7 +274,7 @@ def _changed_buffers(mode_step: Step, plain_step: Step, low_step: Step) -> Itera
     """The buffers, by name, with other values in the mode."""
     for name, plain_values in plain_step.buffers.items():
         values_in_mode, low_values = mode_step.buffers.get(name), low_step.buffers.get(name)
-        if values_in_mode is None or low_values is None or plain_values.is_complex():
+        if values_in_mode is None or low_values is None:
             continue
         if values_in_mode.shape == plain_values.shape == low_values.shape and not torch.equal(
             values_in_mode.nan_to_num(), plain_values.nan_to_num()
@@ -288,21 +282,13 @@ def _changed_buffers(mode_step: Step, plain_step: Step, low_step: Step) -> Itera
             yield name, values_in_mode.double(), plain_values.double(), low_values.double()
 
 
-def _copy_buffers(source: nn.Module, module: nn.Module) -> None:
-    values = dict(source.named_buffers())
-    with torch.no_grad():
-        for name, buffer in module.named_buffers():
-            if name in values and values[name].shape == buffer.shape:
-                buffer.copy_(values[name])
-
-
 def _total(steps: Sequence[Step]) -> Step:
     """The steps as one: values side by side, gradients summed."""
     gradients = {name: sum(step.gradients[name] for step in steps) for name in steps[0].gradients}
     return Step(
-        [value for step in steps for value in step.values],
+        tuple(value for step in steps for value in step.values),
         {name: value for name, value in gradients.items() if isinstance(value, Tensor)},
-        [gradient for step in steps for gradient in step.input_gradients],
+        tuple(gradient for step in steps for gradient in step.input_gradients),
         steps[-1].buffers,
     )
 
@@ -311,5 +297,5 @@ def _weighted_sum(values: Sequence[Tensor], factors: Sequence[float] | None) -> 
     return torch.stack([f * v for f, v in zip(factors or [1.0] * len(values), values, strict=True) if f]).sum()
 
 
-def _joined(gradients: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.cat(list(gradients), 1)] if gradients else []
+def _joined(gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return (torch.cat(list(gradients), 1),) if gradients else ()

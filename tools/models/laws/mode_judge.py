@@ -1,14 +1,15 @@
 """The property `modes`: a training step in a mode has the losses, gradients and buffers of plain training."""
 
 from packproof.harness.report import Cell, Failure
+from packproof.models.laws.culprit import MODE_HEADING
 from packproof.models.laws.judges import Judgement, Shrinker, Trial, equality_verdict, verdict_of
 from packproof.models.laws.losses import LossOfPack
 from packproof.models.laws.mode_comparison import BUFFER, GRADIENT_OF, ModeComparison, StepPair
-from packproof.models.laws.mode_culprit import culprit_lines, owner_line
 from packproof.models.laws.rounding import Difference
 from packproof.models.laws.steps import StepObjective
 from packproof.models.subjects.pack import Lengths, Pack
-from packproof.models.subjects.subject import ModuleRefused
+from packproof.models.subjects.refusals import ModuleRefused
+from packproof.models.subjects.tested_module import ModuleFacts
 
 _MOST_LAYOUTS = 3
 _LARGEST_TOLERANCE = 0.1
@@ -59,17 +60,31 @@ def _failure(comparison: ModeComparison, lengths: Lengths, pair: StepPair, examp
 
 def _module_lines(comparison: ModeComparison, pair: StepPair, difference: Difference) -> list[str]:
     tolerance = min(difference.allowed / (difference.reference_scale or 1.0), _LARGEST_TOLERANCE)
-    try:
-        lines = list(culprit_lines(pair, comparison.objective, tolerance))
-    except ModuleRefused:
-        lines = []
+    lines = _culprit_lines(comparison, pair, tolerance)
     for prefix in (BUFFER, GRADIENT_OF):
         name = difference.name.removeprefix(prefix)
         if not lines and difference.name.startswith(prefix) and name in _names(comparison):
-            return [owner_line(comparison.base.module, name)]
+            return [_owner_line(comparison.base.facts, name)]
     return lines
 
 
+def _culprit_lines(comparison: ModeComparison, pair: StepPair, tolerance: float) -> list[str]:
+    plain, other, objective = pair.plain_subject, pair.mode_subject, comparison.objective
+    if not (plain and other) or other.mode.compiled:
+        return []
+    plain_parts, other_parts = objective.parts(plain, pair.plain_parts), objective.parts(other, pair.mode_parts)
+    try:
+        return list(other.module.mode_culprit(plain.module, other_parts, plain_parts, tolerance))
+    except ModuleRefused:
+        return []
+
+
+def _owner_line(facts: ModuleFacts, name: str) -> str:
+    """The module that has this parameter or buffer."""
+    path = name.rpartition(".")[0]
+    return f"{MODE_HEADING}{path or 'the model itself'} ({facts.kinds.get(path, 'a module')})"
+
+
 def _names(comparison: ModeComparison) -> set[str]:
-    module = comparison.base.module
-    return {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+    facts = comparison.base.facts
+    return {*(parameter.name for parameter in facts.parameters), *facts.buffers}

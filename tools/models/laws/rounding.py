@@ -9,16 +9,15 @@ and the budget would miss them. Such models are judged in float32.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from packproof.base.light_torch import DispatchMode
 from packproof.models.laws.isolation import max_abs
-from packproof.models.subjects.subject import ModuleRefused, Subject
+from packproof.models.subjects.refusals import ModuleRefused
+from packproof.models.subjects.subject import Subject
+from packproof.models.subjects.tested_module import ModuleCall
 
 SAFETY = 32  # the largest rounding error varies by a few times between samples
 _VACUOUS = 0.1
@@ -80,37 +79,29 @@ class Difference:
         )
 
 
-class _LowPrecisionDetector(DispatchMode):
-    """Detects any computation in a lower precision than float64."""
-
-    supports_higher_order_operators = True  # such as flex attention
-    has_low_precision = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else (out,):
-            self.has_low_precision |= isinstance(x, Tensor) and x.is_floating_point() and x.dtype != torch.float64
-        return out
-
-
-def two_precisions(subject: Subject, call: Callable[[Subject], Any]) -> tuple[Subject, Subject]:
+def two_precisions(subject: Subject, call: ModuleCall) -> tuple[Subject, Subject]:
     """The module in the highest precision of all its computations, and in a lower one. Raises ModuleRefused.
 
-    call: calls it once, in any precision.
+    call: any call of it.
     """
     pairs = ((torch.float64, torch.float32), (torch.float32, torch.bfloat16))
     for high_dtype, low_dtype in pairs:
         exact = subject.to_dtype(high_dtype)
+        exact_call = replace(call, x=cast(call.x, exact), looks_for_low_precision=True)
         try:
-            with torch.no_grad(), _LowPrecisionDetector() as detector:  # type: ignore[no-untyped-call]
-                call(exact.uncompiled())
+            result = exact.uncompiled().result(exact_call)
         except ModuleRefused:
             if high_dtype is pairs[-1][0]:
                 raise
             continue
-        if high_dtype is pairs[-1][0] or not detector.has_low_precision:
+        if high_dtype is pairs[-1][0] or not result.has_low_precision:
             return exact, subject.to_dtype(low_dtype)
     raise AssertionError
+
+
+def cast(x: Tensor, subject: Subject) -> Tensor:
+    """The input in the precision of the subject."""
+    return x.to(subject.dtype) if x.is_floating_point() else x
 
 
 def difference_of(

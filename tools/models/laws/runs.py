@@ -3,19 +3,18 @@
 Near ties of choices can be decided alike in all three.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from packproof.models.laws.rounding import SAFETY, rounding_of
-from packproof.models.subjects.choices import Choice, Choices, TieBreaker
+from packproof.models.subjects.choices import Choice, Choices
 from packproof.models.subjects.pack import PADDING, Pack
 from packproof.models.subjects.subject import Subject
+from packproof.models.subjects.tested_module import ModuleCall, TieOrder
 
 
 @dataclass(frozen=True)
@@ -31,14 +30,22 @@ class ModelPass:
 
 
 class Objective(Protocol):
-    """What a pass computes: the compared output, and the scalar to differentiate."""
+    """What a pass computes: a call, and the weights of the sum of its output that is differentiated."""
 
-    def __call__(self, subject: Subject, called_pack: Pack, rows: slice) -> tuple[Tensor, Tensor]:
-        """Calls the subject.
+    has_shares: bool
+    """Whether each document's gradients have a share of their own; else their sum is enough, in that of the last."""
+
+    def call(self, subject: Subject, called_pack: Pack, rows: slice) -> ModuleCall:
+        """The call of a subject.
 
         called_pack: the layout of the call: the whole pack, or one document alone.
         rows: its tokens in the whole pack.
         """
+        ...
+
+    def cotangent(self, output: Tensor, called_pack: Pack, rows: slice) -> Tensor:
+        """The weights of what the call returned."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -58,18 +65,29 @@ class PackedRuns:
         return self.packed.ties + sum(run.ties for run in self.low)
 
 
-def run_pass(subject: Subject, objective: Callable[[], tuple[Tensor, Tensor]], choices: TieBreaker | None) -> ModelPass:
-    """One pass: its output, and the gradients of the parameters that need one. Raises ModuleRefused."""
-    with torch.enable_grad(), choices or nullcontext():
-        out, scalar = objective()
-        if choices:
-            choices.in_forward_pass = False
-        parameters = {n: p for n, p in subject.module.named_parameters() if p.requires_grad}
-        grads: Sequence[Tensor | None] = ()
-        if parameters and scalar.requires_grad:
-            grads = subject.differentiate(scalar, list(parameters.values()))
-    gradients = {n: g for n, g in zip(parameters, grads, strict=False) if g is not None}
-    return ModelPass(out.detach(), gradients, choices.choices if choices else (), choices.ties if choices else 0)
+def run_pass(
+    subject: Subject,
+    objective: Objective,
+    called_pack: Pack,
+    rows: slice,
+    ties: TieOrder | None,
+    *,
+    adds_gradients: bool = False,
+) -> ModelPass:
+    """One pass: its output, and the gradients of the parameters that need one. Raises ModuleRefused.
+
+    adds_gradients: whether they are only added to the sum of the module, and not returned.
+    """
+    call = replace(objective.call(subject, called_pack, rows), leaf="parameters", ties=ties)
+    result = subject.result(call)
+    gradients: Mapping[str, Tensor] = {}
+    if subject.facts.trains and result.requires_grad:
+        cotangent = objective.cotangent(result.output, called_pack, rows).to(result.output)
+        if adds_gradients:
+            subject.module.add_gradients(cotangent)
+        else:
+            gradients = subject.module.backward(cotangent)
+    return ModelPass(result.output, gradients, result.choices, result.ties)
 
 
 def run_packed_and_alone(
@@ -82,13 +100,17 @@ def run_packed_and_alone(
     units = torch.finfo(high_precision.dtype).eps, torch.finfo(low_precision.dtype).eps
 
     def run_documents(subject: Subject, reference_choices: Choices) -> list[ModelPass]:
-        runs, start = list[ModelPass](), 0
+        runs, start, sums = list[ModelPass](), 0, not objective.has_shares
+        if sums:
+            subject.module.start_sum()
         for j, length in enumerate(pack.lengths):
             document_rows = slice(start, start := start + length)
-            own_choices = [choice and choice.at_rows(document_rows) for choice in reference_choices]
-            choices = TieBreaker(length, own_choices, lambda *_: float("inf")) if align_ties else None
+            own_choices = tuple(choice and choice.at_rows(document_rows) for choice in reference_choices)
+            ties = TieOrder(own_choices, (float("inf"),) * len(own_choices)) if align_ties else None
             own_pack = subject.pack((length,))
-            runs.append(run_pass(subject, partial(objective, subject, own_pack, pack.rows(j)), choices))
+            runs.append(run_pass(subject, objective, own_pack, pack.rows(j), ties, adds_gradients=sums))
+        if sums and runs:
+            runs[-1] = replace(runs[-1], gradients=subject.module.summed_gradients())
         return runs
 
     high = run_documents(high_precision, ())
@@ -96,17 +118,20 @@ def run_packed_and_alone(
     low = run_documents(low_precision, alone_choices)
     low_choices = _joined_choices(low, pack)
 
-    def allowed_change(number: int, choice: Choice) -> float:
+    def allowed_change(number: int, choice: Choice | None) -> float:
         low_choice = low_choices[number] if number < len(low_choices) else None
         return (
             SAFETY * rounding_of(choice.scores, low_choice.scores, *units)
-            if low_choice and low_choice.has_shape_of(choice)
+            if choice and low_choice and low_choice.has_shape_of(choice)
             else 0.0
         )
 
-    choices = TieBreaker(pack.tokens, alone_choices, allowed_change, document_rows(pack)) if align_ties else None
+    ties = None
+    if align_ties:
+        allowed = tuple(allowed_change(number, choice) for number, choice in enumerate(alone_choices))
+        ties = TieOrder(tuple(alone_choices), allowed, document_rows(pack))
     packed_layout = high_precision.pack(pack.lengths, pack.gaps)
-    packed = run_pass(high_precision, partial(objective, high_precision, packed_layout, slice(None)), choices)
+    packed = run_pass(high_precision, objective, packed_layout, slice(None), ties)
     return PackedRuns(high, low, packed, units)
 
 

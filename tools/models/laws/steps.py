@@ -1,35 +1,15 @@
-"""One training step of a module, as a trainer runs it: forward, `loss.backward()`, and what lies in `.grad` then."""
+"""The training steps that are compared: over a whole pack, or over micro-batches of its documents."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-from torch.utils.checkpoint import set_checkpoint_early_stop
-
-from packproof.models.laws.equality import cast
 from packproof.models.laws.losses import LossOfPack
-from packproof.models.subjects.choices import Choices, TieBreaker
+from packproof.models.laws.rounding import cast
+from packproof.models.subjects.choices import Choice
 from packproof.models.subjects.conventions import Convention
-from packproof.models.subjects.modes import compiler_settings
 from packproof.models.subjects.pack import Pack
-from packproof.models.subjects.subject import Subject, failed_call
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a step leaves."""
-
-    values: Sequence[Tensor]
-    """The loss, or the outputs, of each pack."""
-    gradients: Mapping[str, Tensor]
-    """What was added to `.grad`, by parameter that needs one; zeros where it got none."""
-    input_gradients: Sequence[Tensor]
-    """The gradients of inputs that are no ids, pack by pack."""
-    buffers: Mapping[str, Tensor]
-    choices: Choices = ()
-    """The choices of the last pack among scores."""
+from packproof.models.subjects.subject import Subject
+from packproof.models.subjects.tested_module import ModuleCall, Step, StepPart
 
 
 @dataclass(frozen=True)
@@ -43,15 +23,30 @@ class StepObjective:
     question: LossOfPack | None
     """How the module is asked for its loss; None: it takes no labels."""
 
-    def value(self, subject: Subject, called_pack: Pack, pack: Pack, rows: slice, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The compared output, and the scalar to differentiate."""
+    def call(self, subject: Subject, called_pack: Pack, pack: Pack, rows: slice) -> ModuleCall:
+        """The call for some rows of a pack."""
         if self.question:
-            loss = self.question.with_input(subject, called_pack, x, self.question.labels(pack)[rows])
-            return loss, loss.sum()
-        out = subject.call(x, self.convention, called_pack)
-        shape = (pack.tokens, *out.shape[1:])
-        weight = torch.randn(shape, generator=torch.Generator().manual_seed(self.seed), dtype=torch.float64)
-        return out, (out * weight[rows].to(out)).sum()
+            return self.question.call(subject, called_pack, pack, rows, self.question.labels(pack))
+        x = cast(self.subject.input(pack.tokens, self.seed)[:, rows], subject)
+        return ModuleCall(x, self.convention, called_pack)
+
+    def parts(
+        self, subject: Subject, parts: Sequence["PartOfPack"], factors: Sequence[float] | None = None
+    ) -> tuple[StepPart, ...]:
+        """The micro-batches of a step of this subject.
+
+        factors: by how much each part's loss is multiplied; None: 1.
+        """
+        return tuple(
+            StepPart(
+                replace(self.call(subject, subject.pack(part.lengths), part.pack, part.rows), seed=part.seed),
+                part.pack.tokens,
+                part.rows.start,
+                self.seed,
+                factor,
+            )
+            for part, factor in zip(parts, factors or [1.0] * len(parts), strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -78,51 +73,14 @@ def run_step(
     parts: Sequence[PartOfPack],
     *,
     factors: Sequence[float] | None = None,
-    reference_choices: Choices | None = None,
+    reference_choices: tuple[Choice | None, ...] | None = None,
 ) -> Step:
     """One step over these parts, whose gradients add up. Raises ModuleRefused.
 
     factors: by how much each part's loss is multiplied; None: 1.
     reference_choices: choices among scores that a call repeats; None: those of the call stand.
     """
-    module, values, input_gradients = subject.module, list[Tensor](), list[Tensor]()
-    choices: TieBreaker | None = None
-    is_autocast = subject.mode.variant == "autocast"
-    module.zero_grad(set_to_none=True)
-    with torch.enable_grad(), set_checkpoint_early_stop(enable=False):
-        for number, part in enumerate(parts):
-            x = cast(objective.subject.input(part.pack.tokens, objective.seed)[:, part.rows], subject).detach().clone()
-            x.requires_grad_(x.is_floating_point())
-            seeded = replace(subject, call_seed=part.seed) if part.seed else subject
-            if reference_choices is not None:
-                choices = TieBreaker(x.shape[1], reference_choices, lambda *_: float("inf"))
-            device_type = torch.device(subject.device).type
-            with (
-                choices or nullcontext(),
-                torch.autocast(device_type, torch.bfloat16) if is_autocast else nullcontext(),
-            ):
-                value, scalar = objective.value(seeded, subject.pack(part.lengths), part.pack, part.rows, x)
-            if choices:
-                choices.in_forward_pass = False
-            values.append(value.detach())
-            if scalar.requires_grad:
-                _run_backward(subject, scalar * (factors[number] if factors else 1.0))
-            input_gradients += [torch.zeros_like(x) if x.grad is None else x.grad] if x.requires_grad else []
-    gradients = {
-        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
-        for name, parameter in module.named_parameters()
-        if parameter.requires_grad
-    }
-    buffers = {n: b.detach().clone() for n, b in module.named_buffers()}
-    return Step(values, gradients, input_gradients, buffers, choices.choices if choices else ())
-
-
-def _run_backward(subject: Subject, scalar: Tensor) -> None:
-    try:
-        with compiler_settings() if subject.mode.compiled else nullcontext():
-            scalar.backward()  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise failed_call(error, "in the backward pass, ") from error
+    return subject.module.step(objective.parts(subject, parts, factors), repeats=reference_choices)
 
 
 def whole(pack: Pack) -> list[PartOfPack]:

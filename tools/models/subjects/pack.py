@@ -26,6 +26,7 @@ _WIDTHS = (
 _LENGTHS = ("original_max_position_embeddings",)
 _NESTED = ("rope_scaling", "rope_parameters")  # of a config: they have such numbers too
 _STEP = 4  # the time of a long layout follows from that of one a quarter as long
+_LARGEST_CONSTANT = 1 << 40  # no layout is as long
 _MANY_COUNTS = (258, 20)  # documents: more than a byte can count, and a number for few tokens
 
 
@@ -114,27 +115,50 @@ def cumulative_lengths(lengths: Sequence[int], dtype: torch.dtype, device: str) 
     return torch.tensor([0, *lengths]).cumsum(0).to(device=device, dtype=dtype)
 
 
-def layouts_for(module: nn.Module, *, most_tokens: int) -> list[Lengths]:
+@dataclass(frozen=True)
+class ModuleSizes:
+    """The numbers of a module that layouts are made for: of itself, its parts and its config."""
+
+    widths: tuple[int, ...]
+    """Of convolutions."""
+    blocks: tuple[int, ...]
+    """Chunks and windows, sorted, each once; 16 if it names none."""
+    config_lengths: tuple[int, ...]
+    """Chunks, windows and lengths, as the config has them."""
+    constants: tuple[int, ...]
+    """The integers in its own source and in that of its parts."""
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "ModuleSizes":
+        return cls(
+            tuple(_sizes(module, _WIDTHS)),
+            tuple(sorted(set(_sizes(module, _CHUNKS + _WINDOWS)) or {16})),
+            tuple(_sizes(module, _CHUNKS + _WINDOWS + _LENGTHS)),
+            tuple(sorted({n for n in _own_constants(module) if abs(n) <= _LARGEST_CONSTANT})),
+        )
+
+
+def layouts_for(sizes: ModuleSizes, *, most_tokens: int) -> list[Lengths]:
     """Lengths of documents around the chunk sizes, windows and convolution widths of a module or its config.
 
     Every length is at least one. Small layouts come first.
     """
-    width = max(_sizes(module, _WIDTHS), default=4)
+    width = max(sizes.widths, default=4)
     candidates = [(1, max(width - 2, 1), width - 1 or 1, width, width + 1, 2), (1, 1, 1, 2)]
-    for size in _blocks(module):
+    for size in sizes.blocks:
         candidates += [(size, size, 1), (size - 1 or 1, 1, size + 1), (3, 2 * size + 1, 2)]
     return list(dict.fromkeys([FIRST_LENGTHS, *(lengths for lengths in candidates if sum(lengths) <= most_tokens)]))
 
 
-def long_layouts(module: nn.Module, least_tokens: int, most_tokens: int) -> tuple[Lengths, ...]:
+def long_layouts(sizes: ModuleSizes, least_tokens: int, most_tokens: int) -> tuple[Lengths, ...]:
     """One long document beside short ones: past each number of a module's config or of its own source in this range.
 
     Of the source the largest two numbers count. Shorter layouts come between, as far as they are needed to tell how
     long the next one takes.
     """
     in_range = range(least_tokens - 5, most_tokens - 5)
-    own_constants = sorted(n for n in set(_own_constants(module)) if n in in_range)[-2:]
-    of_config = [n for n in _sizes(module, _CHUNKS + _WINDOWS + _LENGTHS) if n in in_range]
+    own_constants = sorted(n for n in set(sizes.constants) if n in in_range)[-2:]
+    of_config = [n for n in sizes.config_lengths if n in in_range]
     layouts = [(3, n + 1, 2) for n in sorted({*of_config, *own_constants})]
     steps: list[Lengths] = []
     tokens = least_tokens
@@ -159,12 +183,12 @@ def many_documents(most_tokens: int) -> Lengths:
     return (1,) * next(count for count in _MANY_COUNTS if count <= most_tokens)
 
 
-def padded_layouts(module: nn.Module, *, between_documents: bool) -> list[tuple[Lengths, tuple[int, ...]]]:
+def padded_layouts(sizes: ModuleSizes, *, between_documents: bool) -> list[tuple[Lengths, tuple[int, ...]]]:
     """Lengths of documents, and the rows of padding around them.
 
     between_documents: pad between documents too, not only past the last one.
     """
-    block = min(_blocks(module)[0], 64)
+    block = min(sizes.blocks[0], 64)
     if between_documents:
         return [(FIRST_LENGTHS, (0, 2, 0, 3)), ((5, 9), (1, 3, 0)), ((1, 1), (0, 1, block))]
     return [(FIRST_LENGTHS, (0, 0, 0, 3)), ((1, 4), (0, 0, 1)), ((5, 9), (0, 0, block + 1))]
@@ -196,10 +220,6 @@ def smaller_padded_layouts(
     ):
         if sum(pair[0]) + sum(pair[1]) < sum(lengths) + sum(gaps):
             yield pair
-
-
-def _blocks(module: nn.Module) -> list[int]:
-    return sorted(set(_sizes(module, _CHUNKS + _WINDOWS)) or {16})
 
 
 def _sizes(module: nn.Module, names: tuple[str, ...]) -> list[int]:

@@ -3,7 +3,6 @@
 import re
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from packproof.proof.backtest.entries import CheckCall, Checkout
 
 _MARGIN = 60  # seconds that a check may take beyond its time, to shrink failures and to write its report
 _REPLAY_FOLDER = ".packproof"
-_TAIL = 1500  # characters of the output that are kept
+_TAIL = 4000  # characters of the output that are kept
 _MESSAGE = 400  # characters of a failure that are kept
 _IMPORT_ERROR = re.compile(r"\b(ImportError|ModuleNotFoundError)\b")
 _PLACE = re.compile(r"^\(\S+:\d+\)")
@@ -37,11 +36,6 @@ class FailedCell:
     replay: str = ""
     """The name of its replay file, "" if it has none."""
 
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What it has in common with failures of the other commit."""
-        return self.law, self.tensor, self.fault
-
 
 @dataclass(frozen=True)
 class CommitCheck:
@@ -55,7 +49,7 @@ class CommitCheck:
     judged: int
     """The cells that passed."""
     text: str
-    """The end of what was printed, where nothing was judged."""
+    """The end of what was printed, where nothing failed: it says what was not judged, and why."""
     held: tuple[str, ...] = ()
     """The property of each cell that passed."""
 
@@ -77,6 +71,8 @@ class Asked:
     """cpu or cuda."""
     seconds: float
     """For one run of packproof."""
+    properties: tuple[str, ...] = ()
+    """Those that are asked of a kernel; () for all of the profile."""
 
     def run(self, files: ExportedCommit, *arguments: str, margin: float = 0.0) -> tuple[int, str]:
         """The exit code and the output of packproof at a commit."""
@@ -93,7 +89,7 @@ def check_commit(asked: Asked, commit: str, replay_files: Path) -> CommitCheck:
     replay_files.mkdir()
     with exported_commit(asked.git_directory, commit, asked.checkout) as files:
         report = files.scratch / "report.json"
-        arguments = _arguments(asked.question, asked.device, asked.seconds, report)
+        arguments = _arguments(asked, report)
         exit_code, output = asked.run(files, *arguments, margin=_MARGIN)
         failed, held = read_report(report)
         here = f"{files.scratch}/"  # differs from run to run
@@ -102,23 +98,26 @@ def check_commit(asked: Asked, commit: str, replay_files: Path) -> CommitCheck:
             if cell.replay:
                 shutil.copy(files.work / _REPLAY_FOLDER / cell.replay, replay_files)
     check = CommitCheck(commit, exit_code, round(time.monotonic() - start, 1), failed, len(held), "", held)
-    if check.was_asked:
-        return check
-    return replace(check, text=failed[0].message if failed else output.replace(here, "")[-_TAIL:])
+    if not failed:
+        return replace(check, text=output.replace(here, "")[-_TAIL:])
+    return check if check.was_asked else replace(check, text=failed[0].message)
 
 
-def replay_cases(asked: Asked, commit: str, replay_files: Sequence[Path]) -> dict[str, int]:
-    """The exit codes of `packproof replay` at a commit, by the name of the file."""
+def replay_case(asked: Asked, commit: str, replay_file: Path) -> int:
+    """The exit code of `packproof replay` at a commit."""
     with exported_commit(asked.git_directory, commit, asked.checkout) as files:
-        return {file.name: asked.run(files, "replay", str(file))[0] for file in replay_files}
+        return asked.run(files, "replay", str(replay_file))[0]
 
 
-def _arguments(question: CheckCall, device: str, seconds: float, report: Path) -> list[str]:
+def _arguments(asked: Asked, report: Path) -> list[str]:
+    question = asked.question
     options = ["--profile", question.profile, "--json", str(report)]
     if question.command != "packs check":
-        options += ["--device", device]
+        options += ["--device", asked.device]
     if question.command == "check":
-        options += ["--max-time", f"{seconds:.0f}s"]
+        options += ["--max-time", f"{asked.seconds:.0f}s"]
+        for name in asked.properties:
+            options += ["--property", name]
     if question.op:
         options += ["--op", question.op]
     if question.dtypes:

@@ -5,7 +5,7 @@ An entry says what a commit mended, by its diff alone; it is written before the 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -81,6 +81,7 @@ class CheckCall:
     device: str = "cuda"
     profile: str = "standard"
     domain: tuple[str, ...] = ()
+    """Where a fix is asked about once more, if both commits fail alike without it: one fault may hide another."""
     options: tuple[str, ...] = ()
     """Further options of the command."""
     packages: tuple[str, ...] = ()
@@ -127,6 +128,13 @@ class Candidate:
     @property
     def in_scope(self) -> bool:
         return self.entry.scope == "in"
+
+    @property
+    def swapped(self) -> "Candidate":
+        """The same fix undone, under an id of its own: nothing may be detected, but what the fix itself brings."""
+        entry = self.entry
+        name = f"{entry.id}-swapped"
+        return replace(self, entry=replace(entry, id=name, fix=entry.parent, parent=entry.fix))
 
 
 def histories() -> Iterator[History]:

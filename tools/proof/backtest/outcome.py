@@ -28,8 +28,10 @@ class FixOutcome:
     parent: CommitCheck | None = None
     fix: CommitCheck | None = None
     mended: tuple[FailedCell, ...] = ()
-    """Properties that fail at both commits, but whose smallest case at the parent holds at the fix: the fix still has
-    another fault."""
+    """A property that fails at both commits, but whose smallest case at the parent holds at the fix: the fix still
+    has another fault. The first one is enough."""
+    properties: tuple[str, ...] = ()
+    """Those that were asked; () for all of the question's profile."""
 
     @property
     def speaking(self) -> tuple[FailedCell, ...]:
@@ -52,8 +54,9 @@ class FixOutcome:
 
 
 def _failed_alone(trial: CommitCheck, other: CommitCheck) -> tuple[FailedCell, ...]:
-    keys_of_other = {cell.key for cell in other.failed}
-    return tuple(cell for cell in trial.failed if cell.key not in keys_of_other and _was_judged(cell.law, other))
+    """Properties that hold at the other commit. One that fails there too, in other words, tells nothing of the fix."""
+    failed_there = {cell.law for cell in other.failed}
+    return tuple(cell for cell in trial.failed if cell.law not in failed_there and _was_judged(cell.law, other))
 
 
 def _was_judged(law: str, trial: CommitCheck) -> bool:
@@ -88,23 +91,23 @@ def compare_commits(name: str, parent: CommitCheck, fix: CommitCheck) -> FixOutc
     return replace(outcome, fate="another reason", reason=reason)
 
 
-Replay = Callable[[str, Sequence[Path]], dict[str, int]]
+Replay = Callable[[str, Path], int]
 
 
 def with_mended_cases(outcome: FixOutcome, folder: Path, replay: Replay) -> FixOutcome:
     """The same outcome; "detected" if a failing case of the parent holds at the fix, and fails at the parent again.
 
     folder: has the replay files of the parent.
-    replay: the exit codes of these files at a commit, by their names.
+    replay: the exit code of a file at a commit.
     """
     assert outcome.parent is not None
     assert outcome.fix is not None
-    cells = {cell.replay: cell for cell in outcome.parent.failed if cell.replay}
-    at_fix = replay(outcome.fix.commit, [folder / name for name in cells])
-    held = [name for name, exit_code in at_fix.items() if exit_code == _FIXED]
-    again = replay(outcome.parent.commit, [folder / name for name in held])
-    mended = tuple(cells[name] for name, exit_code in again.items() if exit_code == _STILL_FAILING)
-    return replace(outcome, fate="detected", reason="", mended=mended) if mended else outcome
+    parent, fix = outcome.parent.commit, outcome.fix.commit
+    for cell in outcome.parent.failed:
+        file = folder / cell.replay
+        if cell.replay and replay(fix, file) == _FIXED and replay(parent, file) == _STILL_FAILING:
+            return replace(outcome, fate="detected", reason="", mended=(cell,))
+    return outcome
 
 
 def counts(outcomes: Sequence[FixOutcome]) -> dict[str, int]:

@@ -15,11 +15,17 @@ _MEANING = {
     "another reason": "What failed at the parent fails at the fix, too, at the same smallest cases.",
     "cannot be asked": "No op, convention or language of packproof's fits, or the commit could not be imported.",
     "not run": "",
-    "detected": "A property fails at the parent that holds at the fix, or at a smallest case that holds there.",
+    "detected": "A property fails at the parent that holds at the fix, or at a smallest case that holds there. Where "
+    "what fails at both commits hides the rest, as empty sequences may, a question is asked again inside a domain. "
+    "What still fails at a fix is explained by a script.",
 }
 _REFACTORINGS = (
     "Commits that change kernels or packers and mend no fault, by reading: what fails at one of the two commits has to "
     "fail at the other. An alarm is a property that does not. What fails at both is a fault that both have."
+)
+_SWAPPED = (
+    "The same command with parent and fix exchanged. What is detected here fails at the fix and holds at the parent: a "
+    "fault that the fix brings, or one that the first fault hid."
 )
 
 
@@ -48,8 +54,8 @@ def _at_both(outcome: FixOutcome) -> list[FailedCell]:
 def summary(
     cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome], refactorings: Sequence[Candidate] = ()
 ) -> str:
-    """The counts: of entries in scope that packproof claims, of those that a later version shall claim, and of
-    refactorings."""
+    """The counts: of entries in scope that packproof claims, of those that a later version shall claim, of
+    refactorings, and of entries with their commits exchanged."""
     claimed = [case for case in cases if case.in_scope and not case.entry.later]
     later = [case for case in cases if case.in_scope and case.entry.later]
     lines = [
@@ -61,6 +67,9 @@ def summary(
     if having:
         number = counts(having)
         lines.append(f"refactorings: {number['same']} of {number['same'] + number['alarm']} the same")
+    if undone := _swapped(cases, outcomes):
+        number = counts([outcomes[case.entry.id] for case in undone])
+        lines.append(f"swapped: {number['detected']} of {len(undone) - number['cannot be asked']} detected")
     return "\n".join(lines)
 
 
@@ -102,7 +111,7 @@ def as_markdown(
             lines += [f"## {fate.capitalize()}: {len(members)}", "", *([_MEANING[fate], ""] if _MEANING[fate] else [])]
             lines += ["| fix | report | fault | what packproof says |", "| --- | --- | --- | --- |"]
             lines += [_row(case, outcomes.get(case.entry.id)) for case in members] + [""]
-    lines += _refactoring_lines(refactorings, outcomes)
+    lines += _refactoring_lines(refactorings, outcomes) + _swapped_lines(cases, outcomes)
     lines += ["## Out of scope", "", "| fix | reason |", "| --- | --- |"]
     lines += [f"| {_commit(case)} | {_cell(case.entry.reason)} |" for case in cases if not case.in_scope]
     return "\n".join(lines) + "\n"
@@ -118,6 +127,26 @@ def _refactoring_lines(refactorings: Sequence[Candidate], outcomes: Mapping[str,
     ]
     header = [f"## Refactorings: {len(rows)}", "", _REFACTORINGS, "", "| commit | change | outcome | what fails |"]
     return [*header, "| --- | --- | --- | --- |", *rows, ""] if rows else []
+
+
+def _swapped(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> list[Candidate]:
+    """The entries that were run with their commits exchanged."""
+    return [case.swapped for case in cases if case.swapped.entry.id in outcomes]
+
+
+def _swapped_lines(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> list[str]:
+    rows = [
+        f"| {_commit(case)} | {outcome.fate} | {_cell('. '.join(filter(None, (_differences(outcome), reading))))} |"
+        for case in _swapped(cases, outcomes)
+        for outcome in [outcomes[case.entry.id]]
+        for reading in [_reading(case)]
+    ]
+    header = [f"## Swapped: {len(rows)}", "", _SWAPPED, "", "| commit | outcome | what fails |", "| --- | --- | --- |"]
+    return [*header, *rows, ""] if rows else []
+
+
+def _reading(case: Candidate) -> str:
+    return case.checkout.readings.get(case.entry.id, "") if case.checkout else ""
 
 
 def _project_rows(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> list[str]:
@@ -140,18 +169,18 @@ def _row(case: Candidate, outcome: FixOutcome | None) -> str:
     report = (
         case.entry.report and f"[{case.entry.report}](https://github.com/{case.entry.report.replace('#', '/issues/')})"
     )
-    reading = case.checkout.readings.get(case.entry.id, "") if case.checkout else ""
     added = (
         f"needs what was added after reading it: {case.question.added}" if case.question and case.question.added else ""
     )
-    verdict = ". ".join(filter(None, [_verdict_text(outcome) if outcome else "", added, reading]))
+    verdict = ". ".join(filter(None, [_verdict_text(outcome) if outcome else "", added, _reading(case)]))
     return f"| {_commit(case)} | {report} | {_cell(case.entry.fault)} | {_cell(verdict)} |"
 
 
 def _verdict_text(outcome: FixOutcome) -> str:
     cells = [f"{c.law} {c.tensor} at {list(c.lengths)}" for c in outcome.speaking[:3]]
     still = [f"at the fix still: {c.law} {c.tensor}" for c in outcome.at_fix[:2]]
-    return "; ".join([*([outcome.reason] if outcome.reason else []), *cells, *still])
+    asked = [f"asked for {' and '.join(outcome.properties)} alone"] if outcome.properties else []
+    return "; ".join([*([outcome.reason] if outcome.reason else []), *cells, *still, *asked])
 
 
 def _commit(case: Candidate) -> str:

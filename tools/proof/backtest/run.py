@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from packproof.base.errors import UsageError
 from packproof.base.records import from_row, to_row
-from packproof.proof.backtest.commit_check import Asked, CommitCheck, check_commit, replay_cases
+from packproof.proof.backtest.commit_check import Asked, CommitCheck, check_commit, replay_case
 from packproof.proof.backtest.commits import Clones
 from packproof.proof.backtest.entries import Candidate
 from packproof.proof.backtest.outcome import FixOutcome, compare_commits, compare_refactored, with_mended_cases
@@ -18,19 +18,21 @@ Compare = Callable[[str, CommitCheck, CommitCheck], FixOutcome]
 
 
 def run_cases(
-    cases: Iterable[Candidate], clones: Clones, device: str, *, seconds: float, swapped: bool
+    cases: Iterable[Candidate], clones: Clones, device: str, *, seconds: float, properties: tuple[str, ...] = ()
 ) -> Iterator[FixOutcome]:
     """The outcome of each case.
 
     device: cpu or cuda; questions that need a GPU are not run on cpu.
     seconds: for each of an entry's two checks.
-    swapped: exchange parent and fix; then nothing may be detected.
+    properties: those that are asked of kernels; () for all of a question's profile.
     """
     for case in cases:
-        yield run_case(case, clones, device, seconds=seconds, swapped=swapped)
+        yield run_case(case, clones, device, seconds=seconds, properties=properties)
 
 
-def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, swapped: bool = False) -> FixOutcome:
+def run_case(
+    case: Candidate, clones: Clones, device: str, *, seconds: float, properties: tuple[str, ...] = ()
+) -> FixOutcome:
     """Check the parent and the fix of one entry, or the parent and the commit of a refactoring."""
     entry, question, checkout = case.entry, case.question, case.checkout
     if question is None or checkout is None:
@@ -39,13 +41,29 @@ def run_case(case: Candidate, clones: Clones, device: str, *, seconds: float, sw
         return FixOutcome(entry.id, "cannot be asked", question.later)
     if question.device == "cuda" and device == "cpu":
         return FixOutcome(entry.id, "not run", "it needs a GPU")
-    commits = (entry.fix, entry.parent) if swapped else (entry.parent, entry.fix)
-    asked = Asked(clones.git_directory(case.project), checkout, question, device, seconds)
-    outcome = _compared(entry.id, asked, commits, compare_refactored if case.is_refactoring else compare_commits)
+    commits = entry.parent, entry.fix
+    asked = Asked(clones.git_directory(case.project), checkout, question, device, seconds, properties)
+    if case.is_refactoring:
+        outcome = _compared(entry.id, asked, commits, compare_refactored)
+    else:
+        outcome = _first_everywhere(entry.id, asked, commits)
+    outcome = replace(outcome, properties=properties)
     packages = ", ".join(question.packages or checkout.packages)
     if outcome.fate == "cannot be asked" and packages:
         return replace(outcome, reason=f"{outcome.reason}; it needs {packages}")
     return outcome
+
+
+def _first_everywhere(name: str, asked: Asked, commits: tuple[str, str]) -> FixOutcome:
+    """The outcome without the question's domain; with it, where faults that both commits have hide all others."""
+    domain = asked.question.domain
+    everywhere = replace(asked, question=replace(asked.question, domain=()))
+    outcome = _compared(name, everywhere, commits, compare_commits)
+    if outcome.fate != "another reason" or not domain:
+        return outcome
+    inside = _compared(name, asked, commits, compare_commits)
+    condition = "; ".join(domain)
+    return replace(inside, reason=" ".join([f"asked again for {condition}: both commits fail outside.", inside.reason]))
 
 
 def _compared(name: str, asked: Asked, commits: tuple[str, str], compare: Compare) -> FixOutcome:
@@ -55,7 +73,7 @@ def _compared(name: str, asked: Asked, commits: tuple[str, str], compare: Compar
         before, after = (check_commit(asked, commit, files) for commit, files in zip(commits, folders, strict=True))
         outcome = compare(name, before, after)
         if outcome.fate == "another reason":
-            return with_mended_cases(outcome, folders[0], partial(replay_cases, asked))
+            return with_mended_cases(outcome, folders[0], partial(replay_case, asked))
         return outcome
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from packproof.base.lazy import export
 
 if TYPE_CHECKING:
-    from packproof.proof.museum.alarms import judge_controls
+    from packproof.proof.museum.alarms import ALARM_DTYPES, judge_controls
     from packproof.proof.museum.detect import run_entries
     from packproof.proof.museum.recipes import compare
     from packproof.proof.museum.rogues import try_rogues
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ALARM_DTYPES",
     "as_json",
     "compare",
     "compared",
@@ -43,7 +44,7 @@ __all__ = [
 export(
     sys.modules[__name__],
     {
-        "packproof.proof.museum.alarms": ("judge_controls",),
+        "packproof.proof.museum.alarms": ("ALARM_DTYPES", "judge_controls"),
         "packproof.proof.museum.detect": ("run_entries",),
         "packproof.proof.museum.recipes": ("compare",),
         "packproof.proof.museum.rogues": ("try_rogues",),

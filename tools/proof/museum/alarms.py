@@ -15,7 +15,7 @@ from packproof.properties.judgement import KernelUnderTest, first_violation
 from packproof.properties.laws import PROPERTIES, Property
 from packproof.properties.ops import OPS
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
+ALARM_DTYPES = ("float64", "float32", "bfloat16", "float16")
 _MOST_TOKENS = 120  # several chunks; more would cost the reference seconds
 
 
@@ -32,14 +32,19 @@ class ControlResult:
     """The false alarms, as text."""
 
 
-def judge_controls(controls: Sequence[Control], seeds: int) -> Iterator[ControlResult]:
-    """Check each kernel at one case per seed, dtypes alternating, by every property; yields results as they come."""
-    units = [partial(_unit, control, seeds, dtype) for control in controls for dtype in DTYPES]
+def judge_controls(
+    controls: Sequence[Control], seeds: int, dtypes: Sequence[str] = ALARM_DTYPES
+) -> Iterator[ControlResult]:
+    """Check each kernel at one case per seed, dtypes alternating, by every property; yields results as they come.
+
+    dtypes: of all; a seed of another dtype is left out.
+    """
+    units = [partial(_unit, control, seeds, dtype) for control in controls for dtype in dtypes]
     parts: dict[str, list[ControlResult]] = {}
     for part in run_on_every_core(units, "cpu", record_type=ControlResult):
         control_parts = parts.setdefault(part.control.id, [])
         control_parts.append(part)
-        if len(control_parts) == len(DTYPES):
+        if len(control_parts) == len(dtypes):
             yield ControlResult(
                 part.control,
                 seeds,
@@ -52,13 +57,13 @@ def judge_controls(controls: Sequence[Control], seeds: int) -> Iterator[ControlR
 def _unit(control: Control, seeds: int, dtype: str) -> Iterator[ControlResult]:
     """The part of one dtype: every fourth seed, as there are four dtypes."""
     start, judgements, false_alarms = time.monotonic(), 0, list[str]()
-    k = DTYPES.index(dtype)
+    k = ALARM_DTYPES.index(dtype)
     with Worker(control.kernel, "cpu", TIME_LIMITS["cpu"]) as worker:
         promises = Promises(**control.promises)
         subject = KernelUnderTest(OPS[control.op], worker, promises, gradients=True)
         parameters = parse_declaration(worker.describe(), control.kernel).parameters
         space = Space(OPS[control.op], dtype, promises, parameters, max_tokens=_MOST_TOKENS)
-        cases = random_cases(space, len(range(k, seeds, len(DTYPES))), seed=k)
+        cases = random_cases(space, len(range(k, seeds, len(ALARM_DTYPES))), seed=k)
         for seed, case in enumerate(cases):
             for law in PROPERTIES.values():
                 for alarm in _alarms(subject, space, law, case.replace(seed=seed)):

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from packproof.base.provenance.computed import computed_text
 from packproof.harness.check import CheckRequest, plan, run_plan
 from packproof.harness.check.targets import open_target
 from packproof.harness.process.execution import start_fork
@@ -46,8 +47,8 @@ class RogueResult:
 
     rogue: Rogue
     fate: Fate
-    """ "detected": a property failed. "reported": a verdict is inconclusive. "passed": all passed. "lost": a verdict is
-    missing, or packproof itself failed. "not run": no throwaway root can be made for it."""
+    """ "detected": a property failed. "reported": a verdict is inconclusive, or a reference computed. "passed": all
+    passed. "lost": a verdict is missing, or packproof itself failed. "not run": it has no throwaway root."""
     text: str
     """The verdicts as text, or why it did not run."""
 
@@ -109,6 +110,9 @@ def _in_throwaway_root(task: str, rogues: Sequence[Rogue]) -> dict[str, Any]:
 def _rogue_result(rogue: Rogue, verdicts: Sequence[Verdict]) -> RogueResult:
     statuses = {verdict.status for verdict in verdicts}
     text = "\n".join("\n".join(v.failure.lines) if v.failure else f"{v.status}: {v.reason}" for v in verdicts)
+    references = [item for verdict in verdicts for item in verdict.computed if item.kind == "reference"]
+    if references:
+        text = f"computed by: {computed_text(references)}\n{text}"
     if "failed" in statuses:
         failed_verdict = next(v for v in verdicts if v.status == "failed")
         return RogueResult(
@@ -118,7 +122,8 @@ def _rogue_result(rogue: Rogue, verdicts: Sequence[Verdict]) -> RogueResult:
         )
     if "error" in statuses or len(verdicts) < len(rogue.properties):
         return RogueResult(rogue, "lost", text)
-    return RogueResult(rogue, "reported" if "inconclusive" in statuses else "passed", text)
+    is_reported = references or "inconclusive" in statuses
+    return RogueResult(rogue, "reported" if is_reported else "passed", text)
 
 
 def fools_a_naive_harness(rogue: Rogue) -> bool:

@@ -9,7 +9,7 @@ from datetime import date
 from packproof.adapters.peers import PEERS
 from packproof.base.environment import Environment, environment
 from packproof.base.errors import UsageError
-from packproof.base.names import SLACK, short_dtype
+from packproof.base.names import FINDINGS, short_dtype
 from packproof.base.records import read_record, to_json
 from packproof.harness.check.targets import CheckTarget
 from packproof.harness.report import RunFinished, RunStarted, Verdict
@@ -147,7 +147,7 @@ def _find_target(verdict: Verdict, entries: Sequence[PeerRequest]) -> CheckTarge
     cell = verdict.cell
     peer_targets = (target for entry in entries if entry.peer.name == cell.target for target in entry.targets)
     return next(
-        t for t in peer_targets if t.unpromised == cell.unpromised and cell.property in (*t.request.laws, SLACK)
+        t for t in peer_targets if t.unpromised == cell.unpromised and cell.property in (*t.request.laws, *FINDINGS)
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from packproof.adapters.peers import PEERS, Peer
 from packproof.base.errors import UsageError
 from packproof.base.machine import available_cores
-from packproof.base.names import SLACK, require_known, short_dtype
+from packproof.base.names import FINDINGS, require_known, short_dtype
 from packproof.harness.check import CheckRequest, Unit, plan, run_plan, validate
 from packproof.harness.check.targets import CheckTarget, open_target, worker_for
 from packproof.harness.process import Worker
@@ -82,8 +82,8 @@ def golden_classes(target: CheckTarget, verdict: Verdict, golden: Sequence[Case]
 
     golden: the golden cases within the peer's declaration.
     """
-    if verdict.cell.property == SLACK:
-        return frozenset()  # it is of one class, wherever it was met
+    if verdict.cell.property in FINDINGS:
+        return frozenset()  # of slack, it is of one class, wherever it was met
     space, law = target.space(verdict.cell.dtype), target.request.laws[verdict.cell.property]
     all_classes = frozenset().union(*map(space.boundary_classes, golden))
     inferred = Domain.of(verdict.domain)

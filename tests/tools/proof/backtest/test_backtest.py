@@ -96,7 +96,8 @@ def test_a_missing_clone_or_commit_is_named(history: tuple[Path, str, str], tmp_
 @pytest.mark.parametrize(("swapped", "fate"), [(False, "detected"), (True, "missed")])
 def test_a_fix_is_detected_and_its_undoing_is_not(history: tuple[Path, str, str], swapped: bool, fate: str) -> None:
     folder, parent, fix = history
-    outcome = run_case(case_of(parent, fix), Clones(folder), "cpu", seconds=60, swapped=swapped)
+    case = case_of(parent, fix)
+    outcome = run_case(case.swapped if swapped else case, Clones(folder), "cpu", seconds=60)
     assert outcome.fate == fate
     assert bool(outcome.speaking) is not swapped
 
@@ -123,10 +124,41 @@ def test_a_fix_is_detected_beside_a_fault_that_remains(
         git(clone, "commit", "-q", "-am", "fix boundaries")
         commits.append(git(clone, "rev-parse", "HEAD"))
     question = replace(QUESTION, target="toy.kernel:running_sum_of_few", options=("--property", "reference"))
-    outcome = run_case(case_of(commits[0], commits[1], question), Clones(folder), "cpu", seconds=60, swapped=swapped)
+    case = case_of(commits[0], commits[1], question)
+    outcome = run_case(case.swapped if swapped else case, Clones(folder), "cpu", seconds=60)
     assert outcome.fate == fate, outcome
     assert outcome.at_fix
     assert bool(outcome.mended) is not swapped
+
+
+SHORT_PACKS_FAIL = """
+
+def running_sum_of_many(x, weight, *, cu_seqlens):
+    y = running_sum(x, weight, cu_seqlens=cu_seqlens)
+    return y * 2 if len(x) < 100 else y
+"""
+
+
+@pytest.mark.proof
+def test_a_domain_is_asked_about_only_where_a_fault_of_both_commits_hides_the_other(
+    history: tuple[Path, str, str],
+) -> None:
+    folder, parent, fix = history
+    domain, options = ("tokens >= 100",), ("--property", "reference")
+    asked_once = run_case(case_of(parent, fix, replace(QUESTION, domain=domain)), Clones(folder), "cpu", seconds=60)
+    assert (asked_once.fate, asked_once.reason) == ("detected", "")
+    clone, commits = folder / "someone+toy", []
+    for text in (INCORRECT, CORRECT):
+        (clone / "toy/kernel.py").write_text(text + SHORT_PACKS_FAIL)
+        git(clone, "commit", "-q", "-am", "fix boundaries")
+        commits.append(git(clone, "rev-parse", "HEAD"))
+    question = replace(QUESTION, target="toy.kernel:running_sum_of_many", options=options)
+    hidden = run_case(case_of(commits[0], commits[1], question), Clones(folder), "cpu", seconds=60)
+    assert hidden.fate == "another reason"
+    case = case_of(commits[0], commits[1], replace(question, domain=domain))
+    outcome = run_case(case, Clones(folder), "cpu", seconds=60)
+    assert outcome.fate == "detected"
+    assert outcome.reason.startswith("asked again for tokens >= 100: both commits fail outside.")
 
 
 def test_what_cannot_be_asked_or_run_says_why(history: tuple[Path, str, str]) -> None:
@@ -173,8 +205,9 @@ def trial(*failed: FailedCell, judged_cells: int = 3, text: str = "") -> CommitC
     [
         (trial(FAILED), trial(), "detected"),
         (trial(FAILED), trial(replace(FAILED, dtype="bfloat16")), "another reason"),
-        (trial(FAILED, replace(FAILED, tensor="x")), trial(FAILED), "detected"),
-        (trial(replace(FAILED, fault="TypeError: None has no len()")), trial(FAILED), "detected"),
+        (trial(FAILED, replace(FAILED, law="strides")), trial(FAILED), "detected"),
+        (trial(replace(FAILED, tensor="x")), trial(FAILED), "another reason"),
+        (trial(replace(FAILED, fault="TypeError: None has no len()")), trial(FAILED), "another reason"),
         (trial(), trial(), "missed"),
         (trial(), trial(FAILED), "missed"),
         (trial(judged_cells=0, text="no module"), trial(), "cannot be asked"),
@@ -229,6 +262,24 @@ def test_the_page_has_the_misses_first() -> None:
     assert page.index("## Missed: 1") < page.index("## Detected: 1") < page.index("a feature")
     assert "boundaries \\| lost" in page
     assert "packing y at [1, 1]" in page
+
+
+def test_swapped_outcomes_stand_beside_those_of_the_fixes() -> None:
+    case = case_of("1" * 40, "2" * 40)
+    undone = case.swapped
+    assert (undone.entry.parent, undone.entry.fix) == (case.entry.fix, case.entry.parent)
+    outcomes = {
+        outcome.id: outcome
+        for outcome in (
+            compare_commits(case.entry.id, trial(FAILED), trial()),
+            compare_commits(undone.entry.id, trial(), trial(FAILED)),
+        )
+    }
+    assert summary([case], outcomes) == "in scope: 1 of 1 detected\nswapped: 0 of 1 detected"
+    page = as_markdown([case], outcomes)
+    assert "## Swapped: 1" in page
+    assert "commit/1111111111111111111111111111111111111111) | missed | only after: packing y |" in page
+    assert "Swapped" not in as_markdown([case], {case.entry.id: outcomes[case.entry.id]})
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,8 @@ def test_what_one_side_had_no_time_for_is_no_difference() -> None:
     assert compare_commits("a", trial(FAILED), judged).fate == "another reason"
     assert "no verdict in the time: packing" in compare_commits("a", trial(FAILED), judged).reason
     assert compare_commits("a", trial(FAILED), also_packing).fate == "detected"
-    assert (
-        compare_commits("a", trial(FAILED), replace(judged, failed=(replace(FAILED, tensor="x"),))).fate == "detected"
-    )
+    other_words = replace(judged, failed=(replace(FAILED, tensor="x"),))
+    assert compare_commits("a", trial(FAILED), other_words).fate == "another reason"
 
 
 def test_the_page_lists_those_that_were_run() -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.models.board.multimodal.images import ImageForm, ReadsImages, Shape, draw_ids
+from packproof.models.board.multimodal.images import ImageForm, ReadsImages, Shape
 from packproof.models.board.multimodal.sizes import MARKED
+from packproof.models.running.construction import local_module
 from packproof.models.subjects.pack import Image
-from packproof.models.subjects.subject import make_subject
 
 _CHANNELS = 3
 _SHAPES: tuple[Shape, Shape, Shape] = ((1, 1), (2, 2), (2, 3))
@@ -41,12 +41,12 @@ def find_form(model: Any) -> ImageForm:
 
 def _follows_pixels(reader: ReadsImages, image: Image) -> bool:
     """Whether the output at an image changes with its pixels. Errors of the model pass through."""
-    subject = make_subject(reader, draw_ids, None, redraw=True, seed=0)
+    local = local_module(reader, None, redraw=True, seed=0)
     ids = torch.arange(image.tokens + 2)[None] % 50 + 3
     other_ids = ids.clone()
     other_ids[:, image.start : image.start + image.tokens] += 1
     with torch.no_grad():
-        outputs = [subject.pick_output(subject.module(x, images=(image,), use_cache=False)) for x in (ids, other_ids)]
+        outputs = [local.pick_output(local.module(x, images=(image,), use_cache=False)) for x in (ids, other_ids)]
     return not torch.equal(*outputs)
 
 

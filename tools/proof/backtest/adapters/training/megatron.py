@@ -10,8 +10,8 @@ from torch import Tensor
 
 _ROWS = 64
 """Rows of a bin."""
-_MULTIPLE = 16
-"""A batch has a whole multiple of these rows."""
+_SLOT = 4
+"""A document has room for a whole multiple of these rows."""
 _Documents = Sequence[Mapping[str, Any]]
 
 
@@ -70,14 +70,23 @@ def batch_of_one_rank(documents: _Documents) -> dict[str, Any]:
     return {"input_ids": batch["tokens"], "cu_seqlens": params.cu_seqlens_q, "max_seqlen": params.max_seqlen_q}
 
 
-def batch_with_numbers(documents: _Documents) -> dict[str, Any]:
-    """A batch with padding at its end, and the number of its document for each row."""
+def batch_of_slots(documents: _Documents) -> dict[str, Any]:
+    """The tokens without padding, beside offsets with room for each document up to a multiple, as a kernel wants it."""
     from megatron.core.packed_seq_params import PackedSeqParams  # noqa: PLC0415
 
     offsets = _offsets(documents)
-    rows = -(-int(offsets[-1]) // _MULTIPLE) * _MULTIPLE
-    params = PackedSeqParams(qkv_format="thd", cu_seqlens_q=offsets, cu_seqlens_kv=offsets, total_tokens=rows)
-    return {"input_ids": _tokens(documents, rows), "cu_seqlens": offsets, "seq_idx": params.seq_idx}
+    rooms = [-(-n // _SLOT) * _SLOT for n in _lengths(documents)]
+    slots = torch.tensor([0, *accumulate(rooms)], dtype=torch.int32)
+    params = PackedSeqParams(
+        qkv_format="thd",
+        cu_seqlens_q=offsets,
+        cu_seqlens_kv=offsets,
+        cu_seqlens_q_padded=slots,
+        cu_seqlens_kv_padded=slots,
+        total_tokens=int(offsets[-1]),
+    )
+    batch = {"input_ids": _tokens(documents), "cu_seqlens_q": params.cu_seqlens_q, "seq_idx": params.seq_idx}
+    return {**batch, "cu_seqlens_q_padded": params.cu_seqlens_q_padded}
 
 
 def _lengths(documents: _Documents) -> list[int]:

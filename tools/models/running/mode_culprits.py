@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from packproof.models.laws.culprit import MODE_HEADING
-from packproof.models.laws.mode_comparison import StepPair
-from packproof.models.laws.steps import PartOfPack, Step, StepObjective, run_step
-from packproof.models.subjects.subject import Subject
+from packproof.models.running.called_module import CalledModule
+from packproof.models.running.steps import run_step
+from packproof.models.subjects.tested_module import Step, StepPart
 from packproof.models.subjects.watch import tensors_in, watch_modules
 
 
@@ -34,16 +34,23 @@ class _Trace:
     step: Step
 
 
-def culprit_lines(pair: StepPair, objective: StepObjective, tolerance: float) -> Iterator[str]:
+def culprit_lines(
+    plain: CalledModule,
+    plain_parts: Sequence[StepPart],
+    other: CalledModule,
+    other_parts: Sequence[StepPart],
+    tolerance: float,
+) -> Iterator[str]:
     """The first module that differs, and in which pass.
 
+    plain: in plain train mode.
+    other: in the mode in question.
     tolerance: how far the tensors of equal modules may be apart, by their norms.
     """
-    if not (pair.plain_subject and pair.mode_subject) or pair.mode_subject.mode.compiled:
+    if other.mode.compiled:
         return
-    are_same_parts = len(pair.plain_parts) == len(pair.mode_parts)
-    plain_trace = _trace(pair.plain_subject, objective, pair.plain_parts)
-    mode_trace = _trace(pair.mode_subject, objective, pair.mode_parts)
+    are_same_parts = len(plain_parts) == len(other_parts)
+    plain_trace, mode_trace = _trace(plain, plain_parts), _trace(other, other_parts)
     for visit, where in (
         (
             _first_forward(plain_trace.forward, mode_trace.forward, tolerance),
@@ -64,13 +71,7 @@ def culprit_lines(pair: StepPair, objective: StepObjective, tolerance: float) ->
             return
 
 
-def owner_line(module: nn.Module, name: str) -> str:
-    """The module that has this parameter or buffer."""
-    path = name.rpartition(".")[0]
-    return f"{MODE_HEADING}{path or 'the model itself'} ({type(module.get_submodule(path)).__name__})"
-
-
-def _trace(subject: Subject, objective: StepObjective, parts: Sequence[PartOfPack]) -> _Trace:
+def _trace(model: CalledModule, parts: Sequence[StepPart]) -> _Trace:
     forward_ends = list[int]()
 
     def begin(name: str, module: nn.Module, call_arguments: Any) -> _StepVisit:
@@ -84,8 +85,8 @@ def _trace(subject: Subject, objective: StepObjective, parts: Sequence[PartOfPac
         visit.outputs = [x.detach().clone() for x in tensors]
         _record_gradients(tensors, visit.output_gradients)
 
-    with watch_modules(subject.module, begin, end) as visits:
-        step = run_step(subject, objective, parts)
+    with watch_modules(model.module, begin, end) as visits:
+        step = run_step(model, parts)
     forward_ends = [number + 1 for number, visit in enumerate(visits) if visit.name == ""][: len(parts)]
     previous_end = forward_ends[-2] if len(forward_ends) > 1 else 0
     last_forward = visits[previous_end : forward_ends[-1]]

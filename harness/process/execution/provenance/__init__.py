@@ -1,0 +1,1 @@
+"""Who computes a call, seen from inside the process that runs it."""
