@@ -84,7 +84,9 @@ def test_what_the_contract_has_anyway_is_none(domain: str) -> None:
     assert own(declared(fixed={"activation": "silu"}), LIMITED) == []
 
 
-@pytest.mark.parametrize("domain", ["d % 32 == 0", "d == 16", "w <= 3", "w in (1, 2, 3)", "length > 1", "longest > 0", "d < 4096"])
+@pytest.mark.parametrize(
+    "domain", ["d % 32 == 0", "d == 16", "w <= 3", "w in (1, 2, 3)", "length > 1", "longest > 0", "d < 4096"]
+)
 def test_less_than_the_contract_has_is_a_term(domain: str) -> None:
     assert own(declared(domain), LIMITED) == [domain]
 
@@ -141,7 +143,9 @@ def test_guarantees_of_both_are_in_force() -> None:
     kernel = Promises("sequence", 16, "tf32", deterministic=True, state_entry="carry", segment=64, cumsum=True)
     contract = replace(DEFAULT, promises=Promises(isolated=True, compute="fp32"))
     judged = under_contract(CONV, declared(promises=kernel), contract).promises
-    assert judged == Promises("sequence", 16, "fp32", deterministic=True, isolated=True, state_entry="carry", segment=64)
+    assert judged == Promises(
+        "sequence", 16, "fp32", deterministic=True, isolated=True, state_entry="carry", segment=64
+    )
     fixed = replace(contract, promises=Promises("token", 32, isolated=True))
     assert under_contract(CONV, declared(promises=kernel), fixed).promises == Promises(
         "token", 32, deterministic=True, isolated=True
@@ -188,7 +192,9 @@ def test_optional_inputs_to_take_are_those_of_the_op() -> None:
     file = ContractFile("c.json", "", replace(DEFAULT, takes=("bias", "biass")))
     with pytest.raises(UsageError, match=r"^contract: c.json: takes has 'biass', expected names of optional inputs"):
         file.require_fit(CONV)
-    ContractFile("c.json", "", replace(Contract.for_op(ATTENTION), takes=("sinks", "cu_seqlens_k"))).require_fit(ATTENTION)
+    ContractFile("c.json", "", replace(Contract.for_op(ATTENTION), takes=("sinks", "cu_seqlens_k"))).require_fit(
+        ATTENTION
+    )
 
 
 def test_an_op_of_a_file_lies_beside_the_contract(tmp_path: Path) -> None:
