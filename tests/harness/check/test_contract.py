@@ -66,7 +66,7 @@ def reports(kernel: str, **options: Any) -> tuple[int, Mapping[str, str]]:
     }
 
 
-@pytest.mark.parametrize("kernel", OWN_TERMS)
+@pytest.mark.parametrize("kernel", [name for name in OWN_TERMS if name != "with_huge_chunks"])  # which take minutes
 def test_what_a_kernel_declares_stands_in_the_verdict_of_every_report(kernel: str) -> None:
     text, _ = OWN_TERMS[kernel]
     narrows_dtypes = {"dtypes": None} if kernel == "in_fp32" else {}
@@ -121,9 +121,10 @@ def test_a_refusal_is_a_failure_under_a_contract(kernel: str, tmp_path: Path) ->
 
 def test_a_refusal_stands_in_the_verdict_without_one() -> None:
     code, texts = reports("refusing", op="causal_conv1d")
-    assert code == 0
+    assert code == 0, texts["terminal"]
     for name, report in texts.items():
-        assert "on the kernel's own terms (no bias" in report or "refuses calls outside of d == 1" in report, name
+        assert "on the kernel's own terms (" in report, name
+        assert "refuses calls outside of d == 1" in report, name
 
 
 def test_the_contracts_op_is_not_replaced(tmp_path: Path) -> None:
