@@ -69,7 +69,7 @@ def silu_alone(
     initial_states: Any = None,
     return_final_states: bool = False,
 ) -> Any:
-    options = {"activation": "silu", "return_final_states": return_final_states}
+    options: dict[str, Any] = {"activation": "silu", "return_final_states": return_final_states}
     return reference(x, weight, bias, cu_seqlens=cu_seqlens, initial_states=initial_states, **options)
 
 
@@ -87,7 +87,7 @@ def plain(
     activation: Any = None,
     return_final_states: bool = False,
 ) -> Any:
-    options = {"activation": activation, "return_final_states": return_final_states}
+    options: dict[str, Any] = {"activation": activation, "return_final_states": return_final_states}
     return reference(x, weight, bias, cu_seqlens=cu_seqlens, initial_states=initial_states, **options)
 
 
