@@ -56,7 +56,7 @@ def _input_terms(op: Op, declared: Declaration, domain: Domain, missing: Sequenc
 
 def _leaves_out_calls(name: str, values: Mapping[str, Any], op: Op, domain: Domain) -> bool:
     """Whether the domain has calls with an input, or with another value of an option."""
-    [condition] = Domain.of(f"{name} == {values[name]!r}" if name in values else f"not {name}").conditions
+    [condition] = Domain.of(f"{name} in ({values[name]!r},)" if name in values else f"not {name}").conditions
     return call_outside(condition, op, domain) is not None
 
 
