@@ -269,8 +269,6 @@ class CheckRequest:
         Raises UsageError for an option that the contract has another value of.
         """
         contract, label = file.contract, f"the contract {file.path}"
-        if contract.own_kernels_only:  # --only-own-kernels goes here
-            raise UsageError(f"{label}: own_kernels_only is true, which this version cannot check; expected false")
         if self.op not in (None, contract.op):
             raise UsageError(f"op: {label} fixes {contract.op}; leave op out")
         if self.promises is not None:
@@ -281,7 +279,8 @@ class CheckRequest:
         if other_dtypes := set(self.dtypes or ()) - set(dtypes):
             raise UsageError(f"dtypes: {label} has {', '.join(dtypes)}, and not {', '.join(sorted(other_dtypes))}")
         profile = max(self.profile, contract.profile, key=list(PROFILES).index)
-        return replace(self, op=contract.op, dtypes=self.dtypes or dtypes, profile=profile)
+        only_own = self.only_own_kernels or contract.own_kernels_only
+        return replace(self, op=contract.op, dtypes=self.dtypes or dtypes, profile=profile, only_own_kernels=only_own)
 
     @property
     def compiles(self) -> bool:

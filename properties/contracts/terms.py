@@ -1,7 +1,7 @@
-"""The terms of a judgement as data: what decides how much of a kernel is judged, how strictly, and who said so.
+"""The terms of a judgement as data: how much of a kernel is judged, how strictly, and who said so.
 
-The caller fixes terms, by options or by a contract. What a kernel declares beyond that is a term of its own: less is
-judged, or more is allowed, than the caller asks.
+The caller fixes terms, by options or by a contract. A kernel's own terms are declared beyond those: less is judged, or
+more is allowed, than the caller asks for.
 """
 
 from collections.abc import Iterable
@@ -24,13 +24,13 @@ class Term:
     """
 
     subject: Subject
-    """What it limits."""
+    """Its subject."""
     text: str
     """The term in a few words, such as "d == 1" or "no gradients"."""
     source: Source
     """Who set it."""
     against: str = ""
-    """Of a kernel's own term: what its caller asks for."""
+    """Of a kernel's own term: the other side, its caller's."""
 
     @property
     def conflict(self) -> str:

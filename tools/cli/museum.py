@@ -92,7 +92,7 @@ def rogues(ids: _Ids = None) -> int:
     """
     from packproof.base.names import require_known  # noqa: PLC0415
     from packproof.museum.rogues import entries  # noqa: PLC0415
-    from packproof.proof.museum import try_rogues  # noqa: PLC0415
+    from packproof.proof.museum import DEFENDED, try_rogues  # noqa: PLC0415
 
     all_rogues = entries()
     for name in ids or []:
@@ -104,10 +104,12 @@ def rogues(ids: _Ids = None) -> int:
         fate = trial.fate if expected else f"{trial.fate.upper()}, not as expected"
         typer.echo(f"{trial.rogue.id:<5} {fate:<9} {trial.rogue.title}: {reason}")
     executed = [trial for trial in trials if trial.fate != "not run"]
-    detected = sum(trial.fate in ("detected", "reported") for trial in executed)
+    detected = sum(trial.fate in DEFENDED for trial in executed)
     undefended = sum(bool(trial.rogue.undefended) for trial in executed)
     not_run = f", {len(trials) - len(executed)} not run" if len(executed) < len(trials) else ""
-    typer.echo(f"{detected} of {len(trials)} detected or reported, {undefended} not defended against{not_run}")
+    typer.echo(
+        f"{detected} of {len(trials)} detected, reported or prevented, {undefended} not defended against{not_run}"
+    )
     if not all(trial.is_as_expected for trial in executed):
         return FAILED
     return SUCCESS if executed else INCONCLUSIVE

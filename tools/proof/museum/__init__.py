@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from packproof.proof.museum.alarms import ALARM_DTYPES, judge_controls
     from packproof.proof.museum.detect import run_entries
     from packproof.proof.museum.recipes import compare
-    from packproof.proof.museum.rogues import try_rogues
+    from packproof.proof.museum.rogues import DEFENDED, try_rogues
     from packproof.proof.museum.table import (
         as_json,
         compared,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALARM_DTYPES",
+    "DEFENDED",
     "as_json",
     "compare",
     "compared",
@@ -47,7 +48,7 @@ export(
         "packproof.proof.museum.alarms": ("ALARM_DTYPES", "judge_controls"),
         "packproof.proof.museum.detect": ("run_entries",),
         "packproof.proof.museum.recipes": ("compare",),
-        "packproof.proof.museum.rogues": ("try_rogues",),
+        "packproof.proof.museum.rogues": ("DEFENDED", "try_rogues"),
         "packproof.proof.museum.table": (
             "as_json",
             "compared",

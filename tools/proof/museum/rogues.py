@@ -6,24 +6,25 @@ program.
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
-
+import packproof
+from packproof.base.errors import UsageError
 from packproof.base.provenance.computed import computed_text
+from packproof.base.records import parse_record
 from packproof.harness.check import CheckRequest, plan, run_plan
-from packproof.harness.check.targets import open_target
-from packproof.harness.process.execution import start_fork
-from packproof.harness.process.naming import Location
+from packproof.harness.check.targets import CheckTarget, open_target
 from packproof.harness.report import RunFinished, Verdict
 from packproof.museum.rogues import MARK, Rogue, entries, require_throwaway_root, running_sum
+from packproof.proof.museum.naive_harness import passes_naive_harness
+from packproof.proof.museum.rogue_models import model_fate
+from packproof.proof.museum.surroundings import Surroundings
 from packproof.proof.museum.throwaway_root import ThrowawayRootError, environment, throwaway_root
+from packproof.properties.contracts import Contract, ContractFile
 from packproof.properties.ops import Op
 
 RUNNING_SUM = Op(
@@ -33,12 +34,13 @@ RUNNING_SUM = Op(
     outputs={"y": "t d"},
     sizes=({"d": 8}, {"d": 3}),
 )
-_LENGTHS = (20, 17)
+_RUNNING_SUM = "packproof.proof.museum.rogues:RUNNING_SUM"  # for contracts
 _SECONDS = 2.0  # limit for one call of a rogue
-_NAIVE_SECONDS = 30
-_ROOT_SECONDS = 600  # limit for all rogues in a throwaway root together
+_ROOT_SECONDS = 900  # limit for all rogues in a throwaway root together
+_MOST_CHANGES = 8  # in a line
 
-Fate = Literal["detected", "reported", "passed", "lost", "not run"]
+Fate = Literal["detected", "reported", "prevented", "passed", "harmed", "lost", "not run"]
+DEFENDED = ("detected", "reported", "prevented")
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,10 @@ class RogueResult:
 
     rogue: Rogue
     fate: Fate
-    """ "detected": a property failed. "reported": a verdict is inconclusive, or a reference computed. "passed": all
-    passed. "lost": a verdict is missing, or packproof itself failed. "not run": it has no throwaway root."""
+    """ "detected": a property failed. "reported": a verdict is inconclusive, a reference computed, or nothing can be
+    made of it. "prevented": its values are correct, and what it does to others had no effect. "passed": all passed.
+    "harmed": something around it has changed. "lost": a verdict is missing, or packproof itself failed. "not run": it
+    has no throwaway root."""
     text: str
     """The verdicts as text, or why it did not run."""
 
@@ -57,7 +61,7 @@ class RogueResult:
         """Whether it is detected with the expected text; or, if declared as undefended, whether it passes."""
         if self.rogue.undefended:
             return self.fate == "passed"
-        return self.fate in ("detected", "reported") and self.rogue.detected in self.text
+        return self.fate in DEFENDED and self.rogue.detected in self.text
 
 
 def try_rogues(rogues: Sequence[Rogue]) -> Iterator[RogueResult]:
@@ -79,19 +83,45 @@ def try_rogues(rogues: Sequence[Rogue]) -> Iterator[RogueResult]:
 
 
 def _check_rogues(rogues: Sequence[Rogue]) -> Iterator[RogueResult]:
+    for rogue in rogues:
+        if rogue.kind == "model":
+            yield RogueResult(rogue, *model_fate(rogue))
+    yield from _check_kernels([rogue for rogue in rogues if rogue.kind != "model"])
+
+
+def _request(rogue: Rogue) -> CheckRequest:
     request = CheckRequest(
-        dtypes=("float32",), profile="quick", timeout=_SECONDS, questions=False, replay_dir=os.devnull
+        target=rogue.kernel,
+        op=RUNNING_SUM if rogue.op == RUNNING_SUM.name else rogue.op,
+        dtypes=("float32",),
+        properties=rogue.properties,
+        profile="quick",
+        timeout=_SECONDS,
+        questions=False,
+        replay_dir=os.devnull,
     )
-    targets = [
-        open_target(replace(request, target=rogue.kernel, op=RUNNING_SUM, properties=rogue.properties))
-        for rogue in rogues
-    ]
-    verdicts: list[Verdict] = []
+    if rogue.contract is None:
+        return request
+    name = _RUNNING_SUM if rogue.op == RUNNING_SUM.name else rogue.op
+    terms = parse_record(Contract, {"op": name, "profile": "quick", **rogue.contract}, rogue.id, "packproof")
+    return replace(request, op=None).under_contract(ContractFile(f"the contract of {rogue.op}", "", terms))
+
+
+def _check_kernels(rogues: Sequence[Rogue]) -> Iterator[RogueResult]:
+    targets, verdicts = list[CheckTarget](), list[Verdict]()
+    for rogue in rogues:
+        try:
+            targets.append(open_target(_request(rogue)))
+        except UsageError as error:  # it ended its process when it was imported
+            yield RogueResult(rogue, "reported", str(error))
+    request = CheckRequest(profile="quick", replay_dir=os.devnull)
     for event in run_plan(plan(request, targets, one_cell_each=True)) if targets else ():
         if isinstance(event, RunFinished):
             verdicts = list(event.verdicts)
+    opened = {target.name for target in targets}
     for rogue in rogues:
-        yield _rogue_result(rogue, [v for v in verdicts if v.cell.target == rogue.kernel])
+        if rogue.kernel in opened:
+            yield _rogue_result(rogue, [v for v in verdicts if v.cell.target == rogue.kernel])
 
 
 def _in_throwaway_root(task: str, rogues: Sequence[Rogue]) -> dict[str, Any]:
@@ -100,7 +130,11 @@ def _in_throwaway_root(task: str, rogues: Sequence[Rogue]) -> dict[str, Any]:
         program = [sys.executable, "-P", "-m", __name__, task, *(rogue.id for rogue in rogues)]
         try:
             process = subprocess.run(
-                [*prefix, *program], env=environment(), stdout=subprocess.PIPE, timeout=_ROOT_SECONDS, check=False
+                [*prefix, *program],
+                env={**environment(), "PYTHONDONTWRITEBYTECODE": "1"},  # bytecode is one of the files that are compared
+                stdout=subprocess.PIPE,
+                timeout=_ROOT_SECONDS,
+                check=False,
             )
             return dict(json.loads(process.stdout.splitlines()[-1]))
         except (subprocess.TimeoutExpired, ValueError, IndexError):  # a rogue has destroyed the process of the answer
@@ -129,43 +163,22 @@ def _rogue_result(rogue: Rogue, verdicts: Sequence[Verdict]) -> RogueResult:
 def fools_a_naive_harness(rogue: Rogue) -> bool:
     """Whether a rogue passes a naive harness: one call, compared with the reference by allclose.
 
-    The reference runs before the call, or after it; both run in a fork.
+    One that harms others has to do it there, too, unless all files around it are read-only already.
 
     Raises ThrowawayRootError for a destructive rogue if no throwaway root can be made.
     """
     if rogue.destroys:
         return bool(_in_throwaway_root("naive", [rogue]).get(rogue.id))
-    return _fools_naive_harness(rogue)
+    return passes_naive_harness(rogue)
 
 
-def _fools_naive_harness(rogue: Rogue) -> bool:
-    def run() -> int:
-        signal.alarm(_NAIVE_SECONDS)
-        os.setsid()
-        kernel = Location.parse(rogue.kernel).load()
-        return 0 if any(_passes_naive_harness(kernel, reference_first) for reference_first in (True, False)) else 1
-
-    return start_fork(run).wait() == 0  # by the exit code alone: a rogue may exit with 0
-
-
-def _passes_naive_harness(kernel: object, reference_first: bool) -> bool:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(sum(_LENGTHS), 8, generator=generator)
-    weight = torch.randn(8, generator=generator)
-    cu_seqlens = torch.tensor([0, _LENGTHS[0], sum(_LENGTHS)], dtype=torch.int32)
-    arguments = {"x": x, "weight": weight, "cu_seqlens": cu_seqlens}
-    assert callable(kernel)
-    expected = running_sum(**arguments) if reference_first else None
-    actual = kernel(**arguments)
-    time.sleep(0.06)  # stands for printing and timing in between
-    if expected is None:
-        expected = running_sum(**arguments)
-    return bool(torch.allclose(actual, expected, rtol=1e-2, atol=1e-2))
-
-
-def _top_level_files() -> set[str]:
-    """The files at the top of the root and of MARK, without the working directory."""
-    return {*os.listdir("/"), *(os.listdir(MARK) if MARK.exists() else ())} - {"run"}
+def _fools_in_root(rogue: Rogue) -> bool:
+    with Surroundings() as surroundings:
+        if not passes_naive_harness(rogue):
+            return False
+        changes = surroundings.changes()
+    is_read_only = not os.access(packproof.__file__, os.W_OK)
+    return not rogue.harms or is_read_only or any(rogue.harms in change for change in changes)
 
 
 def main(task: str, *ids: str) -> None:
@@ -176,14 +189,31 @@ def main(task: str, *ids: str) -> None:
     require_throwaway_root()
     (MARK / "untouched").touch()
     rogues = [entries()[name] for name in ids]
-    if task == "check":
-        files_before = _top_level_files()
-        answers = {trial.rogue.id: (trial.fate, trial.text) for trial in _check_rogues(rogues)}
-        if deleted := sorted(files_before - _top_level_files()):
-            answers = {rogue.id: ("lost", f"deleted outside of the working directory: {deleted}") for rogue in rogues}
-        print(json.dumps(answers))
-    else:
-        print(json.dumps({rogue.id: _fools_naive_harness(rogue) for rogue in rogues}))
+    if task == "naive":
+        print(json.dumps({rogue.id: _fools_in_root(rogue) for rogue in rogues}))
+        return
+    files_before = _top_level_files()
+    with Surroundings() as surroundings:
+        answers = {result.rogue.id: (result.fate, result.text) for result in _check_rogues(rogues)}
+        changes = surroundings.changes()
+    changes += [f"file {name}" for name in sorted(files_before - _top_level_files())]
+    print(json.dumps(_with_harm(rogues, answers, changes)))
+
+
+def _with_harm(
+    rogues: Sequence[Rogue], answers: Mapping[str, tuple[Fate, str]], changes: Sequence[str]
+) -> dict[str, tuple[Fate, str]]:
+    """The answers, with what has changed around the rogues: which of them did it is not known."""
+    if changes:
+        text = f"changed around it: {'; '.join(changes[:_MOST_CHANGES])}"
+        return {rogue.id: ("harmed", text) for rogue in rogues}
+    harmless = {rogue.id for rogue in rogues if rogue.harms and answers[rogue.id][0] == "passed"}
+    return {name: ("prevented" if name in harmless else fate, text) for name, (fate, text) in answers.items()}
+
+
+def _top_level_files() -> set[str]:
+    """The files at the top of the root and of MARK, without the working directory."""
+    return {*os.listdir("/"), *(os.listdir(MARK) if MARK.exists() else ())} - {"run"}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Rogues of a declaration: it leaves out, or allows, what the kernel computes incorrectly. Each is a convolution."""
