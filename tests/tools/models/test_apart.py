@@ -71,6 +71,7 @@ def test_the_judge_imports_nothing_of_the_module(working_folder: Path) -> None:
     assert not any("its_own" in name for name in sys.modules)
 
 
+@pytest.mark.usefixtures("no_walls")
 def test_the_processes_of_a_setting_are_forked_from_one_that_has_built_the_module(working_folder: Path) -> None:
     (working_folder / "slow.py").write_text(
         f"import time\nfrom {DOORS} import Right\n"
