@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, get_type_hints
+from typing import Any, Self
 
 import torch
 
@@ -18,13 +18,12 @@ from packproof.base.machine import limited_to_free_memory
 from packproof.base.records import from_json
 from packproof.harness.process.naming import Location
 from packproof.harness.process.programs import Frame, become_zygote, serve
-from packproof.models.apart.messages import ModuleSource, decode_record, encode_record
+from packproof.models.apart.messages import ModuleSource, decode_record, encode_record, method_kinds
 from packproof.models.running.construction import local_module
 from packproof.models.running.local_module import LocalModule, PickOutput
 from packproof.models.subjects.conventions import Convention, find_convention
 from packproof.models.subjects.fast_kernels import hide_packages
 from packproof.models.subjects.modes import supported_modes
-from packproof.models.subjects.tested_module import TestedModule
 from packproof.models.target import load_module
 
 
@@ -99,7 +98,7 @@ def _call(
     module: LocalModule, request: Frame, modules: dict[int, LocalModule], conventions: Mapping[str, Convention]
 ) -> Any:
     method, device = request.kind, module.facts.device
-    kinds = get_type_hints(getattr(TestedModule, method))
+    kinds = method_kinds(method)
     arguments = {
         name: modules[value]
         if kinds[name] is Self
