@@ -24,7 +24,10 @@ from packproof.models.running.local_module import LocalModule, PickOutput
 from packproof.models.subjects.conventions import Convention, find_convention
 from packproof.models.subjects.fast_kernels import hide_packages
 from packproof.models.subjects.modes import supported_modes
+from packproof.models.subjects.tested_module import ModuleCall
 from packproof.models.target import load_module
+
+_SHORT = 600  # tokens; a longer call may need more memory than there is
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,7 @@ def _answer(request: Frame, modules: dict[int, LocalModule], conventions: Mappin
         for number in request.body["dropped"]:
             modules.pop(number, None)
         module = modules[request.body["module"]]
-        with limited_to_free_memory() if module.facts.device == "cpu" else nullcontext():
-            result = _call(module, request, modules, conventions)
+        result = _call(module, request, modules, conventions)
         body, tensors = encode_record(result)
         return Frame("result", request.number, {"result": body}, tensors)
     except PackproofError as error:
@@ -105,7 +107,10 @@ def _call(
         else decode_record(kinds[name], value, request.tensors, device=device, conventions=conventions)
         for name, value in request.body["arguments"].items()
     }
-    result = getattr(module, method)(**arguments)
+    call = arguments.get("call")
+    is_long = isinstance(call, ModuleCall) and call.pack.tokens > _SHORT
+    with limited_to_free_memory() if is_long and device == "cpu" else nullcontext():
+        result = getattr(module, method)(**arguments)
     if kinds["return"] is Self:
         modules[request.body["target"]] = result
         return None
