@@ -6,7 +6,8 @@ message is checked against the annotations of its record; nothing is imported or
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -14,8 +15,8 @@ from torch import Tensor
 from packproof.base.names import SHORT_DTYPES
 from packproof.base.records import RecordError, RecordForm
 from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.tested_module import TestedModule
 
-T = TypeVar("T")
 _TENSOR = "Tensor"
 
 
@@ -77,6 +78,12 @@ class ModuleSource:
     """Whether packages of fast kernels appear absent."""
     matrix: bool = False
     """Whether the modes are listed in which it can run."""
+
+
+@cache
+def method_kinds(name: str) -> Mapping[str, Any]:
+    """The annotations of a method of TestedModule, of its result as "return"."""
+    return get_type_hints(getattr(TestedModule, name))
 
 
 def encode_record(value: Any) -> tuple[Any, dict[str, Tensor]]:

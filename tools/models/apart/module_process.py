@@ -83,6 +83,10 @@ class ModuleProcess:
 
     def _decode(self, source: ModuleSource, body: Mapping[str, Any]) -> None:
         facts: ModuleFacts = decode_record(ModuleFacts, body.get("facts"), {})
+        sizes = facts.sizes
+        least = min(*sizes.blocks, *sizes.widths, *sizes.config_lengths, facts.embedding_rows or 1, 1)
+        if least < 1 or not sizes.blocks or facts.embedding_rows == 0:
+            raise RecordError("has sizes below 1")
         self.facts = replace(facts, device="cpu")  # of what arrives here
         own: tuple[ConventionFacts, ...] = decode_record(tuple[ConventionFacts, ...], body.get("conventions"), {})
         by_address = {entry.address: _convention(entry) for entry in own}

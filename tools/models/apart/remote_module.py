@@ -4,7 +4,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Self, get_type_hints
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,13 +12,13 @@ from torch import Tensor
 from packproof.base.errors import ArgumentError, KernelFault, PackproofError, UsageError
 from packproof.base.records import RecordError
 from packproof.harness.process.programs import Frame, InternalWorkerError, ProgramProcess
-from packproof.models.apart.messages import decode_record, encode_record
+from packproof.models.apart.messages import decode_record, encode_record, method_kinds
 from packproof.models.subjects.choices import Choice
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.modes import CannotRun, Mode
 from packproof.models.subjects.pack import Pack
 from packproof.models.subjects.refusals import ModuleCrashed, ModuleEnded, ModuleRefused, NoGradient, NoOutput
-from packproof.models.subjects.tested_module import CallResult, ModuleCall, ModuleFacts, Step, StepPart, TestedModule
+from packproof.models.subjects.tested_module import CallResult, ModuleCall, ModuleFacts, Step, StepPart
 
 _ERRORS: Mapping[str, type[PackproofError]] = {
     error.__name__: error
@@ -52,7 +52,7 @@ class ModuleSession:
 
     def ask(self, method: str, module: int, arguments: Mapping[str, Any], target: int = 0) -> Any:
         """The result of a module's method. Raises the error of the method, or ModuleEnded."""
-        kinds = get_type_hints(getattr(TestedModule, method))
+        kinds = method_kinds(method)
         encoded, tensors = encode_record(arguments)
         dropped, self._dropped = self._dropped, []
         body = {"module": module, "arguments": encoded, "target": target, "dropped": dropped}
