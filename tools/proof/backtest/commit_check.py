@@ -1,6 +1,7 @@
 """The check of one commit, and its failing cases again at another."""
 
 import re
+import shlex
 import shutil
 import time
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ _REPLAY_FOLDER = ".packproof"
 _TAIL = 4000  # characters of the output that are kept
 _MESSAGE = 400  # characters of a failure that are kept
 _IMPORT_ERROR = re.compile(r"\b(ImportError|ModuleNotFoundError)\b")
+_PACKS_CHECK = "packproof packs check"
+_NO_CASE = -1
 _PLACE = re.compile(r"^\(\S+:\d+\)")
 
 
@@ -35,6 +38,8 @@ class FailedCell:
     """The exception or the memory fault that ended the call, without numbers; "" if it returned."""
     replay: str = ""
     """The name of its replay file, "" if it has none."""
+    again: tuple[str, ...] = ()
+    """The options by which `packproof packs check` is asked about its documents alone; () if it has a replay file."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +108,15 @@ def check_commit(asked: Asked, commit: str, replay_files: Path) -> CommitCheck:
     return check if check.was_asked else replace(check, text=failed[0].message)
 
 
-def replay_case(asked: Asked, commit: str, replay_file: Path) -> int:
-    """The exit code of `packproof replay` at a commit."""
+def replay_case(asked: Asked, replay_files: Path, commit: str, cell: FailedCell) -> int:
+    """The exit code of packproof at a commit, at the case of a failure alone; `_NO_CASE` if none was kept."""
     with exported_commit(asked.git_directory, commit, asked.checkout) as files:
-        return asked.run(files, "replay", str(replay_file))[0]
+        if cell.replay:
+            return asked.run(files, "replay", str(replay_files / cell.replay))[0]
+        if not cell.again:
+            return _NO_CASE
+        question = _arguments(asked, files.scratch / "report.json")
+        return asked.run(files, *question, *cell.again, "--property", cell.law)[0]
 
 
 def _arguments(asked: Asked, report: Path) -> list[str]:
@@ -141,11 +151,18 @@ def read_report(report: Path) -> tuple[tuple[FailedCell, ...], tuple[str, ...]]:
             _without_title(str(r.get("message", ""))),
             "" if r.get("tensor") else _PLACE.sub("", str(r.get("cause", ""))).strip(),
             Path(r.get("replay") or "").name,
+            _documents_again(str(r.get("message", ""))),
         )
         for r in results
         if r["status"] == "failed"
     )
     return failed, tuple(r["property"] for r in results if r["status"] == "passed")
+
+
+def _documents_again(message: str) -> tuple[str, ...]:
+    """The options of the report's last line, that of a packer's documents; () if it has none."""
+    line = next((line.strip() for line in message.splitlines() if line.strip().startswith(_PACKS_CHECK)), "")
+    return tuple(shlex.split(line)[len(_PACKS_CHECK.split()) + 1 :])  # its target stands in the question
 
 
 def _without_title(message: str) -> str:

@@ -73,7 +73,7 @@ def _compared(name: str, asked: Asked, commits: tuple[str, str], compare: Compar
         before, after = (check_commit(asked, commit, files) for commit, files in zip(commits, folders, strict=True))
         outcome = compare(name, before, after)
         if outcome.fate == "another reason":
-            return with_mended_cases(outcome, folders[0], partial(replay_case, asked))
+            return with_mended_cases(outcome, partial(replay_case, asked, folders[0]))
         return outcome
 
 

@@ -231,6 +231,39 @@ def test_a_fault_has_words_without_place_and_numbers(tmp_path: Path) -> None:
     assert held == ()
 
 
+def test_a_failure_of_a_packer_has_the_options_that_run_it_again(tmp_path: Path) -> None:
+    line = "packproof packs check a.b:pack --kind packer --lengths '8,1' --capacity 8"
+    row = {"property": "complete", "dtype": "all", "status": "failed", "lengths": [8, 1], "cause": ""}
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"results": [{**row, "message": f"title\n\n\n    lost\n    {line}\n"}]}))
+    [cell], _ = read_report(report)
+    assert cell.again == ("--kind", "packer", "--lengths", "8,1", "--capacity", "8")
+
+
+PACKERS = """
+
+def pack(lengths, capacity):
+    return [[(j, 0, min(n, capacity - LOST))] for j, n in enumerate(lengths)]
+"""
+
+
+@pytest.mark.proof
+def test_a_packers_fault_is_detected_beside_one_that_remains(history: tuple[Path, str, str]) -> None:
+    """complete fails at both commits: at the parent for documents of a full pack, at the fix for longer ones."""
+    folder, _, _ = history
+    clone, commits = folder / "someone+toy", []
+    for lost in (1, 0):
+        (clone / "toy/kernel.py").write_text(PACKERS.replace("LOST", str(lost)))
+        git(clone, "commit", "-q", "-am", "fix the last token")
+        commits.append(git(clone, "rev-parse", "HEAD"))
+    question = CheckCall(
+        "toy.kernel:pack", "packs check", device="cpu", profile="quick", options=("--property", "complete")
+    )
+    case = case_of(commits[0], commits[1], question)
+    assert run_case(case, Clones(folder), "cpu", seconds=60).fate == "detected"
+    assert run_case(case.swapped, Clones(folder), "cpu", seconds=60).fate == "another reason"
+
+
 def test_runs_go_on_and_are_merged(tmp_path: Path) -> None:
     done, absent = compare_commits("a", trial(FAILED), trial()), FixOutcome("b", "not run", "it needs a GPU")
     first, second = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
