@@ -208,3 +208,4 @@ def test_an_op_of_a_file_lies_beside_the_contract(tmp_path: Path) -> None:
 def test_terms_in_one_phrase() -> None:
     terms = [Term("domain", "d == 1", "kernel"), Term("gradients", "no gradients", "kernel")]
     assert terms_text([*terms, Term("domain", "w == 1", "kernel")]) == "d == 1, w == 1; no gradients"
+    assert terms_text(Term("inputs", f"no {name}", "kernel") for name in ("bias", "D")) == "no bias, D"
