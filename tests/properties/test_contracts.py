@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from packproof.base.errors import UsageError
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
+from packproof.museum import Control, controls
 from packproof.properties.cases.condition import Condition
 from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.space import Space
 from packproof.properties.contracts.contract import Contract, ContractFile, contract_text
 from packproof.properties.contracts.implication import call_outside
 from packproof.properties.contracts.own_terms import own_op_terms, own_terms, under_contract
 from packproof.properties.contracts.terms import Term, terms_text
-from packproof.properties.declarations.declaration import Declaration
+from packproof.properties.declarations.declaration import Declaration, describe_kernel, parse_declaration
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.catalogue import OPS
 
@@ -160,6 +163,24 @@ def test_the_default_contract_of_an_op_is_read_as_it_is_written(op: Any, tmp_pat
     assert read.contract == Contract.for_op(op)
     assert read.digest == sha256(file.read_bytes()).hexdigest()
     assert own_terms(op, declared(op=op.name, gradients=op.differentiable), read.contract, ()) == ()
+
+
+@pytest.mark.parametrize("control", controls().values(), ids=controls())
+def test_a_correct_kernel_of_the_museum_loosens_no_default_contract(control: Control) -> None:
+    """It may lack optional inputs, and the verdict then says so."""
+    op = OPS[control.op]
+    description = parse_declaration(describe_kernel(control.load()), control.kernel)
+    kernel = replace(description, promises=Promises(**control.promises))
+    missing = Space(op, "float32", kernel.promises, kernel.parameters).missing_names
+    terms = own_terms(op, kernel, Contract.for_op(op), missing)
+    assert [term for term in terms if term.subject != "inputs"] == []
+
+
+@pytest.mark.parametrize("builtin", BUILTIN_KERNELS.values(), ids=BUILTIN_KERNELS)
+def test_a_kernel_of_packproof_loosens_no_default_contract(builtin: BuiltinKernel) -> None:
+    op = OPS[builtin.op]
+    for device in ("cpu", "cuda"):
+        assert own_terms(op, builtin.declaration(device), Contract.for_op(op), ()) == ()
 
 
 @pytest.mark.parametrize(
