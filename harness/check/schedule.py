@@ -149,7 +149,7 @@ class _PlanRun:
         if isinstance(event, CellFinished):
             self._raw_verdicts[event.verdict.cell] = event.verdict
             cell = event.verdict.cell
-            verdict = replace(event.verdict, terms=self._terms[cell.op, cell.target])
+            verdict = replace(event.verdict, terms=self._terms.get((cell.op, cell.target), ()))
             event = CellFinished(self._plan.request.expected.apply(verdict))
             self._verdicts[event.verdict.cell] = event.verdict
         elif isinstance(event, FailureFound):

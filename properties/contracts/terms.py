@@ -44,4 +44,10 @@ def terms_text(terms: Iterable[Term]) -> str:
     by_subject: dict[str, list[str]] = {}
     for term in terms:
         by_subject.setdefault(term.subject, []).append(term.text)
-    return "; ".join(", ".join(dict.fromkeys(texts)) for texts in by_subject.values())
+    return "; ".join(_joined(list(dict.fromkeys(texts))) for texts in by_subject.values())
+
+
+def _joined(texts: list[str]) -> str:
+    """Texts with commas; a repeated "no" is said once."""
+    has_no = all(text.startswith("no ") for text in texts)
+    return ", ".join([texts[0], *(text.removeprefix("no ") if has_no else text for text in texts[1:])])
