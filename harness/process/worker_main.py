@@ -67,7 +67,7 @@ def run_worker(
     sys.path[:] = order["sys_path"]
     _change_environment(order["environment"])
     torch.set_num_threads(1)
-    enclosure.enter(str(order.get("location") or order["program"]))
+    enclosure.enter(str(order.get("program") or order["location"]))
     if "program" in order:
         run: Callable[..., int] = importlib.import_module(order["program"]).run
         return run(order, function, channel)

@@ -23,6 +23,7 @@ from packproof.harness.process.walls.namespaces import (
 )
 
 _CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME")
+_DOWNLOADS = {"HF_HOME": "huggingface", "TORCH_HOME": "torch"}  # weights and configurations: these may be read
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,9 @@ NO_MORE_WALLS = Enclosure("none", has_namespaces=False, folder="")
 
 def _write_below(folder: str) -> None:
     """Let libraries write their files there: temporary ones, caches of compilers, and those of the user's home."""
+    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    for name, place in _DOWNLOADS.items():
+        os.environ.setdefault(name, f"{user_cache}/{place}")
     os.environ.update({"TMPDIR": folder, "HOME": folder, **{name: f"{folder}/{name.lower()}" for name in _CACHES}})
     tempfile.tempdir = None
 
