@@ -161,7 +161,7 @@ def spawn_zygote(interpreted: bool) -> ZygoteClient:
                 "-c",
                 _SPAWN_PROGRAM,
                 str(child_end.fileno()),
-                isolation_of(interpreted=interpreted),
+                isolation,
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
