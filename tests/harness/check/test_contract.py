@@ -39,6 +39,19 @@ OWN_TERMS = {  # by kernel: its own terms, and what its contract has instead
     "silu_alone": ("activation='silu' alone", "every activation"),
     "own_op": ("an Op of its own, with its reference and budget", "causal_conv1d"),
 }
+OP = """
+import packproof
+
+
+def tripled(x, *, cu_seqlens):
+    inside = packproof.refs.seq_idx_from_cu_seqlens(cu_seqlens, len(x))[:, None] >= 0
+    return (3 * x).where(inside, 0)
+
+
+OP = packproof.Op(
+    name="tripled", reference=tripled, inputs={"x": "t d"}, outputs={"y": "t d"}, sizes=({"d": 3},), matmul=False
+)
+"""
 pytestmark = pytest.mark.usefixtures("working_folder")
 
 
@@ -132,6 +145,21 @@ def test_the_contracts_op_is_not_replaced(tmp_path: Path) -> None:
     code, texts = reports("own_op", contract=contract(tmp_path), properties=["reference"])
     assert code == 1
     assert "reference (y)" in texts["terminal"]
+
+
+def test_an_op_of_a_file_is_imported_before_the_kernel(tmp_path: Path) -> None:
+    """A kernel that writes another op into its file, when it is imported, changes nothing."""
+    (tmp_path / "contest.py").write_text(OP)
+    (tmp_path / "mine.py").write_text(
+        "from pathlib import Path\n"
+        "op = Path(__file__).with_name('contest.py')\n"
+        "op.write_text(op.read_text().replace('3 * x', '0 * x'))\n"
+        "def tripled(x, *, cu_seqlens):\n    return 0 * x\n"
+    )
+    file = contract(tmp_path, op="contest.py:OP", promises={})
+    with pytest.raises(packproof.CheckFailed, match="reference"):
+        packproof.check("mine.py:tripled", contract=file, device="cpu", dtypes=["fp32"], properties=["reference"])
+    assert "0 * x" in (tmp_path / "contest.py").read_text()
 
 
 def test_a_kernel_is_judged_outside_of_its_own_domain(tmp_path: Path) -> None:
