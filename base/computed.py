@@ -6,7 +6,7 @@ from typing import Literal
 
 Computer = Literal["triton", "cuda", "operator", "torch", "reference"]
 Pass = Literal["forward", "backward"]
-_MOST_NAMES = 4  # of one kind, in a line
+_MOST_NAMES = 3  # of one kind, in a line
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,20 @@ class Computed:
 
 def computed_text(items: Iterable[Computed]) -> str:
     """All in one line: "triton my_kernels._conv_fwd (forward), torch aten::mm (backward)"; "" for none."""
+    return ", ".join(
+        f"{kind} {_shortened(names)} ({during})" for (kind, during), names in _names_by_pass(items).items()
+    )
+
+
+def _names_by_pass(items: Iterable[Computed]) -> dict[tuple[Computer, str], list[str]]:
+    """The names by kind and pass; a name of both has the pass "forward and backward"."""
     passes: dict[tuple[Computer, str], dict[Pass, None]] = {}
     for item in items:
         passes.setdefault((item.kind, item.name), {})[item.during] = None
     names: dict[tuple[Computer, str], list[str]] = {}
     for (kind, name), during in passes.items():
         names.setdefault((kind, " and ".join(sorted(during, reverse=True))), []).append(name)
-    return ", ".join(f"{kind} {_shortened(group)} ({during})" for (kind, during), group in names.items())
+    return names
 
 
 def _shortened(names: list[str]) -> str:

@@ -137,7 +137,7 @@ class CaseTimes:
         last_extent, last_seconds = times[-1]
         first_extent, first_seconds = next((t for t in reversed(times) if 2 * t[0] <= last_extent), times[-1])
         power = _USUAL_POWER
-        if first_extent < last_extent and first_seconds > 0:
+        if first_extent < last_extent and min(first_seconds, last_seconds) > 0:  # less than it waited: no time at all
             power = math.log(last_seconds / first_seconds) / math.log(last_extent / first_extent)
         most = _MAX_POWER if last_seconds >= _TELLING_SECONDS else _USUAL_POWER
         return float(last_seconds * (_extent(case) / last_extent) ** min(max(power, 1.0), most))

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from packproof.base.computed import computed_text
-from packproof.base.names import short_dtype
+from packproof.base.computed import Computed, computed_text
+from packproof.base.names import EVERY_DTYPE, short_dtype
 from packproof.base.tuned import merge_tuned
 from packproof.base.wording import plural
 from packproof.harness.report.coverage import refusal_key
@@ -103,14 +103,17 @@ def first_refusal_lines(verdict: Verdict) -> Iterator[str]:
 
 
 def computed_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Who computed the traced calls of a kernel: in one line, and one more if dtypes differ."""
-    dtypes: dict[str, list[str]] = {}
+    """Who computed the traced calls of a kernel: one line, or one for each dtype if kinds or passes differ."""
+    by_dtype: dict[str, dict[Computed, None]] = {}
     for verdict in verdicts:
-        if text := computed_text(verdict.computed):
-            short = short_dtype(verdict.cell.dtype)
-            dtypes.setdefault(text, []).extend([] if short in dtypes.get(text, ()) else [short])
-    for text, names in dtypes.items():
-        yield f"computed by: {text}" + (f" in {', '.join(names)}" if len(dtypes) > 1 else "")
+        if verdict.cell.dtype != EVERY_DTYPE:
+            by_dtype.setdefault(verdict.cell.dtype, {}).update(dict.fromkeys(verdict.computed))
+    kinds = {tuple(sorted({(item.kind, item.during) for item in items})) for items in by_dtype.values() if items}
+    if len(kinds) == 1:
+        yield f"computed by: {computed_text(item for items in by_dtype.values() for item in items)}"
+    elif kinds:
+        for dtype, items in by_dtype.items():
+            yield f"computed in {short_dtype(dtype)} by: {computed_text(items) or 'not traced'}"
 
 
 def tuned_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:

@@ -6,8 +6,10 @@ import pytest
 
 from packproof.base import machine
 from packproof.harness.check.check import run_check
+from packproof.harness.check.large_cases import CaseTimes
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import CellFinished, Verdict
+from packproof.properties.cases.case import Case
 
 KERNELS = Path(__file__).with_name("large_kernels.py")
 
@@ -79,3 +81,11 @@ def test_free_memory_is_within_the_limit_of_a_container(tmp_path: Path, monkeypa
 def test_the_time_for_a_core_is_known_on_this_machine() -> None:
     waited = machine.seconds_waited()
     assert 0 <= waited <= machine.seconds_waited()
+
+
+def test_a_case_that_took_no_time_of_its_own_tells_nothing_about_larger_ones() -> None:
+    times, cases = CaseTimes(share=1.0), [Case((n,), "float32", (("d", 1),)) for n in (10, 100, 400, 1600)]
+    times.record(cases[0], 1.0, is_large=False)
+    for case, seconds in zip(cases[1:3], (0.1, 0.0), strict=True):  # the process waited for a core all the while
+        times.record(case, seconds, is_large=True)
+    assert times.affords(cases[3])
