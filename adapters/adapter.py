@@ -118,14 +118,14 @@ class Adapter:
 
     def with_compiled_kernel(self, backend: str) -> "Adapter":
         """The same adapter around the compiled kernel. The layout of its tensors is not compiled with it."""
-        return replace(self, target=torch.compile(self._function, backend=backend))
+        return replace(self, target=torch.compile(self.function, backend=backend))
 
     @cached_property
     def other_conventions(self) -> Mapping[str, Callable[..., Any]]:
         """The same kernel with one part of the declaration changed, by the text of the change; and in shared pages."""
         declaration = (self.op, self.tokens, self.metadata, self.axes, self.converted)
         changed: dict[str, Callable[..., Any]] = {
-            description: replace(self, target=self._function, **changed_fields)
+            description: replace(self, target=self.function, **changed_fields)
             for description, changed_fields in other_conventions(*declaration)
         }
         return {**changed, PagePlacement.SHARED: self._in_shared_pages} if isinstance(self.keys, Pages) else changed
@@ -232,13 +232,14 @@ class Adapter:
         return {n: AxisOrder.from_spec(specs[n], text, self._error_context("axes", n)) for n, text in self.axes.items()}
 
     @cached_property
-    def _function(self) -> Callable[..., Any]:
+    def function(self) -> Callable[..., Any]:
+        """The adapted kernel, imported if need be."""
         return self.target.load() if isinstance(self.target, FunctionName) else self.target
 
     @cached_property
     def _signature(self) -> KernelSignature:
         return KernelSignature(
-            self._function,
+            self.function,
             self.title,
             self.op,
             self.names,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         repair_if_used,
         repair_or_refuse,
     )
+    from packproof.interpreter.launches import watch_launches
     from packproof.interpreter.memory_guard import (
         FENCE_BYTES,
         POISON,
@@ -43,6 +44,7 @@ __all__ = [
     "repair_if_used",
     "repair_or_refuse",
     "use_configuration",
+    "watch_launches",
 ]
 
 export(
@@ -56,6 +58,7 @@ export(
             "repair_if_used",
             "repair_or_refuse",
         ),
+        "packproof.interpreter.launches": ("watch_launches",),
         "packproof.interpreter.memory_guard": (
             "FENCE_BYTES",
             "Guard",

@@ -36,7 +36,7 @@ class CounterexampleTrial:
 
     @property
     def cases(self) -> list[Case]:
-        """The smallest cases, each once. Those of findings, and packs without tokens, are no cases of other properties."""
+        """The smallest cases, each once. Those of findings and packs without tokens are none of other laws."""
         verdicts = (v for v in self.failed if v.failure and v.failure.case and v.cell.property not in FINDINGS)
         cases = dict.fromkeys(v.failure.smallest_case for v in verdicts if v.failure)
         return [case for case in cases if case.n_tokens]

@@ -12,7 +12,8 @@ from packproof.base.names import PROVENANCE as NAME
 from packproof.harness.report import Cell
 from packproof.properties.cases import Case
 from packproof.properties.judgement import KernelUnderTest, judge_case
-from packproof.properties.laws import OWN_KERNELS, PROVENANCE, Property, Violation
+from packproof.properties.laws import Property, Violation
+from packproof.properties.provenance import OWN_KERNELS, PROVENANCE
 
 _MOST_CASES = 3  # a launch may serve a feature that a case lacks
 

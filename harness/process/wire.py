@@ -20,8 +20,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from packproof.base.computed import Computed, Computer, Pass
 from packproof.base.errors import FaultKind, KernelFault, PackproofError, UsageError
+from packproof.base.provenance.computed import Computed, Computer, Pass
 from packproof.base.records import RecordError, from_json
 from packproof.base.tuned import Tuned
 from packproof.base.wording import printable

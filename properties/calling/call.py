@@ -7,8 +7,8 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from packproof.base.computed import Computed
 from packproof.base.errors import PackproofError
+from packproof.base.provenance.computed import Computed
 from packproof.base.tuned import Tuned
 
 Placement = Literal["contiguous", "transposed", "sliced", "expanded", "one element", "beyond 2^31", "beyond 2^32"]

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from packproof.base.axes import is_shared
-from packproof.base.computed import Computed
 from packproof.base.errors import KernelFault
+from packproof.base.provenance.computed import Computed
 from packproof.base.stopwatch import span
 from packproof.base.tuned import Tuned, merge_tuned
 from packproof.properties.bounds.budget import Budget

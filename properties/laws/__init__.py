@@ -10,16 +10,13 @@ if TYPE_CHECKING:
     from packproof.properties.laws.invariance import PACKING, REFERENCE, against_reference
     from packproof.properties.laws.partition import PARTITION, run_law_calls, with_cuts
     from packproof.properties.laws.property import Property, SharedResults
-    from packproof.properties.laws.provenance import OWN_KERNELS, PROVENANCE
     from packproof.properties.laws.violation import COMBINED_NAMES, Violation, distinct_texts, number
 
 __all__ = [
     "COMBINED_NAMES",
-    "OWN_KERNELS",
     "PACKING",
     "PARTITION",
     "PROPERTIES",
-    "PROVENANCE",
     "REFERENCE",
     "Property",
     "SharedResults",
@@ -38,7 +35,6 @@ export(
         "packproof.properties.laws.invariance": ("PACKING", "REFERENCE", "against_reference"),
         "packproof.properties.laws.partition": ("PARTITION", "run_law_calls", "with_cuts"),
         "packproof.properties.laws.property": ("Property", "SharedResults"),
-        "packproof.properties.laws.provenance": ("OWN_KERNELS", "PROVENANCE"),
         "packproof.properties.laws.violation": ("COMBINED_NAMES", "Violation", "distinct_texts", "number"),
     },
 )

@@ -75,7 +75,7 @@ def test_a_file_is_looked_for_in_the_current_folder_first(folder: Path) -> None:
 
 def test_two_adapters_of_one_file_run_it_once(folder: Path) -> None:
     target = f"{folder}/inner/the_kernels.py:conv"
-    one, other = (adapt(target)._function for _ in range(2))
+    one, other = (adapt(target).function for _ in range(2))
     assert one is other
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from packproof.adapters.binding import Binding
-from packproof.base.computed import Computed
 from packproof.base.errors import KernelFault
 from packproof.base.light_torch import vector_jacobian_product
+from packproof.base.provenance.computed import Computed
 from packproof.harness.process.execution.device import synchronise
 from packproof.properties.calling import Call
 

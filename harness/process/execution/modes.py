@@ -19,8 +19,8 @@ import torch._functorch.config as functorch
 from torch import Tensor
 
 from packproof.adapters.adapter import Adapter
-from packproof.base.computed import Computed, Pass
 from packproof.base.light_torch import scalar_with_gradients
+from packproof.base.provenance.computed import Computed, Pass
 from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors, differentiable_outputs
 from packproof.harness.process.execution.operators import Operators
 from packproof.harness.process.execution.provenance.device_kernels import other_kernels

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from packproof.base.computed import Computed, computed_text
 from packproof.base.names import EVERY_DTYPE, short_dtype
+from packproof.base.provenance.computed import Computed, computed_text
 from packproof.base.tuned import merge_tuned
 from packproof.base.wording import plural
 from packproof.harness.report.coverage import refusal_key

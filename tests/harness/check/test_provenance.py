@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from packproof.base.computed import Computed
 from packproof.base.names import PROVENANCE
+from packproof.base.provenance.computed import Computed
 from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import RunFinished, Verdict

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from packproof.base.computed import computed_text
+from packproof.base.provenance.computed import computed_text
 from packproof.harness.check import CheckRequest, plan, run_plan
 from packproof.harness.check.targets import open_target
 from packproof.harness.process.execution import start_fork
@@ -47,8 +47,8 @@ class RogueResult:
 
     rogue: Rogue
     fate: Fate
-    """ "detected": a property failed. "reported": a verdict is inconclusive, or the reference computed. "passed": all
-    passed. "lost": a verdict is missing, or packproof itself failed. "not run": no throwaway root can be made for it."""
+    """ "detected": a property failed. "reported": a verdict is inconclusive, or a reference computed. "passed": all
+    passed. "lost": a verdict is missing, or packproof itself failed. "not run": it has no throwaway root."""
     text: str
     """The verdicts as text, or why it did not run."""
 

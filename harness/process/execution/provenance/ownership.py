@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any
 
 from packproof.adapters.adapter import Adapter
-from packproof.adapters.function_name import FunctionName
 from packproof.base.importing import TARGET_PREFIX
 
 _PACKPROOF = Path(__file__).parents[4]
@@ -79,8 +78,8 @@ def _module_name(frame: FrameType) -> str:
 
 def _roots(function: Callable[..., Any]) -> list[str]:
     """The folders of the kernel's own code, each with a separator at its end."""
-    while isinstance(function, functools.partial | Adapter | FunctionName):
-        function = _inner(function)
+    while isinstance(function, functools.partial | Adapter):
+        function = function.func if isinstance(function, functools.partial) else function.function
     module = str(getattr(function, "__module__", ""))
     code = getattr(inspect.unwrap(function), "__code__", None)
     package, _, rest = module.partition(".")
@@ -90,12 +89,6 @@ def _roots(function: Callable[..., Any]) -> list[str]:
     elif not folders and code is not None and os.path.isabs(code.co_filename):
         folders = [os.path.dirname(code.co_filename)]
     return [folder + os.sep for folder in folders]
-
-
-def _inner(function: functools.partial[Any] | Adapter | FunctionName) -> Callable[..., Any]:
-    if isinstance(function, FunctionName):
-        return function.load()
-    return function.func if isinstance(function, functools.partial) else function.target  # type: ignore[return-value]
 
 
 def _is_of_library(file: str) -> bool:

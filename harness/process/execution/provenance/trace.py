@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import arg_tree_leaves
 
-from packproof.base.computed import Computed, Computer, Pass
 from packproof.base.light_torch import DispatchMode
+from packproof.base.provenance.computed import Computed, Computer, Pass
 from packproof.harness.process.execution.provenance.arithmetic import TORCH_NAMESPACES, computes, has_floats
 from packproof.harness.process.execution.provenance.launches import watch_launches
 from packproof.harness.process.execution.provenance.ownership import Ownership

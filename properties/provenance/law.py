@@ -7,8 +7,8 @@ not make it. No cell of a plan has this law: `check` judges it beside the others
 import inspect
 from collections.abc import Iterator, Sequence
 
-from packproof.base.computed import Computed, computed_text
 from packproof.base.errors import KernelFault
+from packproof.base.provenance.computed import Computed, computed_text
 from packproof.properties.bounds.oracle import OracleAnswer
 from packproof.properties.calling.call import Refusal
 from packproof.properties.calling.tensor_key import TensorKey

@@ -1,0 +1,1 @@
+"""Who computed a call, as data."""
