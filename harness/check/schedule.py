@@ -14,6 +14,7 @@ from packproof.harness.check.counterexamples import CounterexampleTrial, counter
 from packproof.harness.check.own_faults import error_verdicts, inconclusive_verdicts
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import Plan
+from packproof.harness.check.provenance import provenance_cell
 from packproof.harness.check.unit import run_unit
 from packproof.harness.process import CoreTime, run_on_every_core
 from packproof.harness.report import Cell, CellFinished, Event, FailureFound, RunFinished, RunStarted, Timings, Verdict
@@ -71,7 +72,12 @@ class _PlanRun:
         planned = [cell for cell in self._plan.cells if cell in self._verdicts]
         findings = [cell for cell in self._verdicts if cell.property in FINDINGS]
         cells = sorted([*findings, *planned], key=lambda cell: order[cell.op, cell.target])
-        return tuple(self._verdicts[cell] for cell in cells)
+        return tuple(self._with_found_tier(self._verdicts[cell]) for cell in cells)
+
+    def _with_found_tier(self, verdict: Verdict) -> Verdict:
+        """The verdict with the tier of what made the output: the launches of a cheat are seen in one process."""
+        finding = self._verdicts.get(provenance_cell(verdict.cell))
+        return replace(verdict, tier=finding.tier) if finding and verdict.tier == "interpret" else verdict
 
     def events(self) -> Generator[Event, None, None]:
         """The events of all units.
