@@ -20,7 +20,7 @@ class Computed:
     """Such as "my_kernels._conv_fwd" or "aten::mm"."""
     during: Pass
     """The pass in which it ran."""
-    own: bool = False
+    is_own: bool = False
     """Whether it is code of the kernel under test rather than of a library."""
     line: str = ""
     """The line of the kernel that called it, as "my_kernels.py:31"; "" if there is none."""

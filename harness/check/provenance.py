@@ -49,7 +49,7 @@ class ProvenanceTrial:
         enough = are_last or self.only_own or len(self._suspicions) >= _MOST_CASES
         if self._suspicions and enough and not self.is_settled:
             self.is_settled = True
-            self.is_idle = not any(item.is_launch and not item.own for item in kernel.computed)
+            self.is_idle = not any(item.is_launch and not item.is_own for item in kernel.computed)
             yield next(iter(self._suspicions.items()))
 
     def _try(self, kernel: KernelUnderTest, case: Case) -> None:

@@ -209,7 +209,7 @@ def result_frame(result: Result, number: int) -> Frame:
     }
     copies = {name: copy for name, (copy, _) in result.outliers.items()}
     tuned = [[kernel.kernel, kernel.ran, kernel.offered, kernel.declared] for kernel in result.tuned]
-    computed = [[item.kind, item.name, item.during, item.own, item.line] for item in result.computed]
+    computed = [[item.kind, item.name, item.during, item.is_own, item.line] for item in result.computed]
     body = {
         "interpreted": result.interpreted,
         "operators": result.operators,

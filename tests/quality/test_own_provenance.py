@@ -49,13 +49,13 @@ def violations(name: str) -> tuple[list[str], KernelUnderTest]:
 def test_own_launches_make_the_output(name: str) -> None:
     texts, kernel = violations(name)
     assert texts == []
-    assert any(item.kind == "triton" and item.own for item in kernel.computed)
+    assert any(item.kind == "triton" and item.is_own for item in kernel.computed)
     if name != "tiles":  # parts of shared gradients are added in torch, and fp8 is scaled back there
-        assert {item.name for item in kernel.computed if not item.own} <= {"aten::sum", "aten::mul"}
+        assert {item.name for item in kernel.computed if not item.is_own} <= {"aten::sum", "aten::mul"}
 
 
 def test_a_kernel_with_a_backward_pass_by_the_reference_is_named_so() -> None:
     _, kernel = violations("tiles")
-    kinds = {(item.kind, item.name.rpartition(".")[2], item.during, item.own) for item in kernel.computed}
+    kinds = {(item.kind, item.name.rpartition(".")[2], item.during, item.is_own) for item in kernel.computed}
     assert ("triton", "_conv_fwd_kernel", "forward", True) in kinds
     assert any(kind == "reference" and during == "backward" for kind, _, during, _ in kinds)

@@ -214,14 +214,14 @@ def _kernels_of_extensions(invocation: Invocation, computed: tuple[Computed, ...
         outputs = invocation.forward()
     with other_kernels(triton_names) as of_backward:
         invocation.backward(outputs)
-    yield from (Computed("cuda", name, "forward", own=True) for name in of_forward())
-    yield from (Computed("cuda", name, "backward", own=True) for name in of_backward())
+    yield from (Computed("cuda", name, "forward", is_own=True) for name in of_forward())
+    yield from (Computed("cuda", name, "backward", is_own=True) for name in of_backward())
 
 
 def idle(invocation: Invocation) -> SnapshotAndGradients:
     """As `eager`, but the kernel's own launches do nothing.
 
-    A call with half of each value comes first: what is left of earlier calls in the kernel's buffers is not the answer.
+    A call with half of each value comes first: the kernel's buffers then hold another answer.
     """
     other_call = _with_halves(invocation)
     other_call.backward(other_call.forward())

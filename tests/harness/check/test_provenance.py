@@ -41,7 +41,7 @@ def finding(kernel: str, *, only_own_kernels: bool = False) -> str:
 
 
 def computed(kernel: str) -> set[tuple[str, str, str, bool]]:
-    return {(c.kind, c.name.rpartition(".")[2], c.during, c.own) for c in verdicts(kernel)[-1].computed}
+    return {(c.kind, c.name.rpartition(".")[2], c.during, c.is_own) for c in verdicts(kernel)[-1].computed}
 
 
 @pytest.mark.parametrize(
