@@ -28,7 +28,11 @@ _OPTION = "with --only-own-kernels, the kernel's own launches alone compute"
 def _provenance(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
     answer = kernel.expect(sample)
-    tensors, computed = _traced_run(kernel, sample)
+    try:
+        tensors, computed = _traced_run(kernel, sample)
+    except KernelFault as fault:  # it passes elsewhere: a dispatch mode is not for it
+        kernel.computed[Computed("untraced", str(fault).partition("\n")[0], "forward")] = None
+        return
     yield from _differences(kernel, sample, answer, tensors)
     launches = [item for item in computed if item.is_own and item.is_launch]
     if launches and _judged(answer) and _unchanged(kernel, sample, answer) == _judged(answer):
@@ -77,6 +81,8 @@ def _unchanged(kernel: KernelUnderTest, sample: Sample, answer: OracleAnswer) ->
         tensors = kernel.run(sample, mode="idle", guard=True)
     except (KernelFault, Refusal):
         return []  # it has no answer without them
+    finally:
+        kernel.runner.restart()  # its caches may hold what the launches left undone
     return [
         key
         for key in _judged(answer)
