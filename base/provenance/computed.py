@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Computer = Literal["triton", "cuda", "operator", "torch", "reference", "untraced"]
+Computer = Literal["triton", "cuda", "operator", "torch", "reference", "nothing"]
 Pass = Literal["forward", "backward"]
 _MOST_NAMES = 3  # of one kind, in a line
 
@@ -15,7 +15,7 @@ class Computed:
 
     kind: Computer
     """The launch of a Triton or CUDA kernel, an operator registered with torch, one of torch's own, or a reference of
-    packproof or of the op. "untraced": the traced call failed, and the name is how."""
+    packproof or of the op. "nothing": nothing was seen in the pass."""
     name: str
     """Such as "my_kernels._conv_fwd" or "aten::mm"."""
     during: Pass

@@ -20,7 +20,7 @@ from packproof.harness.check.failure import CellViolation, KnownFaults, ReplayIn
 from packproof.harness.check.large_cases import LargeCases
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.probing.probe import InferredDomain, probe
-from packproof.harness.check.provenance import ProvenanceTrial
+from packproof.harness.check.provenance import ProvenanceTrial, provenance_cell
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.rounds import CaseSelection, CellProgress, suited_case
 from packproof.harness.check.targets.reference_trial import broken_law_of_reference
@@ -209,7 +209,7 @@ class CellRun:
         with suppress(OutOfTime):
             trial, are_last = evaluator.provenance, not progress.rounds
             for finding in trial.judge(self._cell, progress.space, self._kernel, cases, are_last=are_last):
-                verdict = Verdict(finding.cell, evaluator.tier, "failed", 1, 0.0, judged=1)
+                verdict = Verdict(provenance_cell(self._cell), evaluator.tier, "failed", 1, 0.0, judged=1)
                 computed = (*self._kernel.computed,)
                 yield CellFinished(replace(verdict, computed=computed, failure=evaluator.shrink(finding)))
 

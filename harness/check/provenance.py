@@ -61,7 +61,7 @@ class ProvenanceTrial:
             case, violation = next(iter(self._suspicions.items()))
             self.is_idle = launches_are_idle(kernel, case)
             number = list(self._cases).index(case) + 1
-            finding_cell = provenance_cell(cell)
+            finding_cell = replace(cell, property=NAME)
             yield CellViolation(finding_cell, self.law, space, case, violation, number, is_smallest=True)
 
     def _try(self, kernel: KernelUnderTest, case: Case) -> None:

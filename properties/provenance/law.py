@@ -31,7 +31,8 @@ def _provenance(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     try:
         tensors, computed = _traced_run(kernel, sample)
     except KernelFault as fault:  # it passes elsewhere: a dispatch mode is not for it
-        kernel.computed[Computed("untraced", str(fault).partition("\n")[0], "forward")] = None
+        text = str(fault).partition("\n")[0]
+        kernel.computed[Computed("nothing", f"that packproof sees, {_TRACED}: {text}", "forward")] = None
         return
     yield from _differences(kernel, sample, answer, tensors)
     launches = [item for item in computed if item.is_own and item.is_launch]
@@ -44,7 +45,7 @@ def _own_kernels(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     answer = kernel.expect(sample)
     tensors, computed = _traced_run(kernel, sample)
     yield from _differences(kernel, sample, answer, tensors)
-    if library_calls := [item for item in computed if not item.is_own]:
+    if library_calls := [item for item in computed if not (item.is_own or item.kind == "nothing")]:
         yield Violation(text=f"{_OPTION}, but so does\n" + "\n".join(map(str, library_calls[:4])))
     elif not any(item.is_own for item in computed):
         yield Violation(text=f"{_OPTION}, but it launches none: only what packproof sees counts")

@@ -25,7 +25,7 @@ from packproof.harness.process.execution.invocation import BACKWARD, Invocation,
 from packproof.harness.process.execution.operators import Operators
 from packproof.harness.process.execution.provenance.device_kernels import other_kernels
 from packproof.harness.process.execution.provenance.ownership import Ownership
-from packproof.harness.process.execution.provenance.trace import Trace, idle_launches
+from packproof.harness.process.execution.provenance.trace import Trace, idle_launches, unseen_passes
 from packproof.harness.process.execution.snapshot import Snapshot
 from packproof.properties.calling import Mode
 
@@ -200,13 +200,16 @@ def traced(invocation: Invocation) -> SnapshotAndGradients:
     invocation.stage = BACKWARD
     with trace.watch("backward"):
         gradients = invocation.backward(outputs)
-    invocation.computed = (*trace.computed, *_kernels_of_extensions(invocation, trace.computed))
+    passes: list[Pass] = ["forward", "backward"] if invocation.call.wrt else ["forward"]
+    computed = (*trace.computed, *_kernels_of_extensions(invocation, trace.computed, passes))
+    invocation.computed = (*computed, *unseen_passes(computed, passes))
     return snapshot, gradients
 
 
-def _kernels_of_extensions(invocation: Invocation, computed: tuple[Computed, ...]) -> Iterator[Computed]:
+def _kernels_of_extensions(
+    invocation: Invocation, computed: tuple[Computed, ...], passes: list[Pass]
+) -> Iterator[Computed]:
     """The kernels on a GPU of a pass in which nothing was seen, from another call."""
-    passes: list[Pass] = ["forward", "backward"] if invocation.call.wrt else ["forward"]
     if invocation.device.type != "cuda" or {item.during for item in computed}.issuperset(passes):
         return
     triton_names = frozenset(item.name.rpartition(".")[2] for item in computed if item.kind == "triton")

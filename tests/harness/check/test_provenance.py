@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from packproof.base.names import PROVENANCE
-from packproof.base.provenance.computed import Computed
+from packproof.base.provenance.computed import Computed, computed_text
 from packproof.harness.check.check import run_check
+from packproof.harness.check.replay import replay
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import RunFinished, Verdict
 
@@ -112,6 +113,14 @@ def test_launches_of_a_library_are_not_the_kernels_own() -> None:
     assert ("triton", "_causal_conv1d_fwd_kernel", "forward", False) in computed("calls_a_library")
 
 
+def test_a_pass_in_which_nothing_is_seen_says_so() -> None:
+    assert {(c.kind, c.during) for c in verdicts("in_numpy")[-1].computed} == {
+        ("nothing", "forward"),
+        ("nothing", "backward"),
+    }
+    assert computed_text(verdicts("in_numpy")[-1].computed) == "nothing that packproof sees (forward and backward)"
+
+
 def test_own_kernels_alone_pass() -> None:
     assert finding("own_kernels", only_own_kernels=True) == ""
 
@@ -131,3 +140,22 @@ def test_own_kernels_alone_pass() -> None:
 )
 def test_with_only_own_kernels_all_else_fails(kernel: str, text: str) -> None:
     assert text in finding(kernel, only_own_kernels=True)
+
+
+@pytest.mark.parametrize("only_own_kernels", [False, True])
+def test_a_finding_is_replayed(tmp_path: Path, *, only_own_kernels: bool) -> None:
+    request = CheckRequest(
+        f"{_KERNELS}:idle_launch",
+        op=f"{_KERNELS}:PRODUCT",
+        dtypes=("float32",),
+        properties=("reference",),
+        profile="quick",
+        only_own_kernels=only_own_kernels,
+        replay_dir=str(tmp_path),
+    )
+    end = [event for event in run_check(request) if isinstance(event, RunFinished)][-1]
+    [failure] = [v.failure for v in end.verdicts if v.failure]
+    outcome = replay(failure.replay)
+    assert outcome.status == "failing", outcome.text
+    assert failure.lines[1] in outcome.text
+    assert outcome.verdict.tier == "eager"

@@ -3,11 +3,12 @@
 They belong to a compiled extension, or to a library that launches through the driver.
 """
 
+# mypy: allow-untyped-calls
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 _TRANSFERS = ("Memcpy", "Memset")
@@ -30,8 +31,8 @@ def _others(profiler: profile, triton_names: frozenset[str]) -> list[str]:
     of_torch = {
         kernel.name
         for event in events
-        if event.device_type == DeviceType.CPU and event.name.startswith("aten::")
+        if event.device_type.name == "CPU" and event.name.startswith("aten::")
         for kernel in event.kernels
     }
-    on_device = dict.fromkeys(event.name for event in events if event.device_type == DeviceType.CUDA)
+    on_device = dict.fromkeys(event.name for event in events if event.device_type.name == "CUDA")
     return [name for name in on_device if name not in of_torch | triton_names and not name.startswith(_TRANSFERS)]

@@ -6,7 +6,7 @@ torch. It sees none of other threads, of numpy or of a compiled extension.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,7 +77,7 @@ class Trace(DispatchMode):
 
     def _record_operator(self, kind: Computer, name: str) -> None:
         caller = self._ownership.caller(sys._getframe(1))
-        line, node = caller.line, torch._C._current_autograd_node()  # type: ignore[attr-defined]
+        line, node = caller.line, torch._C._current_autograd_node()
         if caller.reference:
             kind, name = "reference", caller.reference
         elif caller.converts:
@@ -94,6 +94,12 @@ def _backend(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     keys, leaves = torch._C.DispatchKey, arg_tree_leaves(*args, **kwargs)
     is_cuda = any(isinstance(x, torch.Tensor) and x.is_cuda for x in leaves)
     return torch._C.DispatchKeySet(keys.CUDA if is_cuda else keys.CPU)
+
+
+def unseen_passes(computed: Iterable[Computed], passes: Iterable[Pass]) -> Iterator[Computed]:
+    """A record for each pass in which nothing was seen that computes."""
+    seen = {item.during for item in computed}
+    yield from (Computed("nothing", "that packproof sees", during) for during in passes if during not in seen)
 
 
 @contextmanager
