@@ -34,10 +34,17 @@ class Computed:
         return f"{self.kind} {self.name}" + (f" at {self.line}" if self.line else "") + f" ({self.during})"
 
 
+def observed(items: Iterable[Computed]) -> tuple[Computed, ...]:
+    """The items of several calls, each once. A pass in which one call shows nothing has what the others show."""
+    distinct = dict.fromkeys(items)
+    shown = {item.during for item in distinct if item.kind != "nothing"}
+    return tuple(item for item in distinct if item.kind != "nothing" or item.during not in shown)
+
+
 def computed_text(items: Iterable[Computed]) -> str:
     """All in one line: "triton my_kernels._conv_fwd (forward), torch aten::mm (backward)"; "" for none."""
     return ", ".join(
-        f"{kind} {_shortened(names)} ({during})" for (kind, during), names in _names_by_pass(items).items()
+        f"{kind} {_shortened(names)} ({during})" for (kind, during), names in _names_by_pass(observed(items)).items()
     )
 
 

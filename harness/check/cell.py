@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from packproof.base.names import SLACK, short_dtype
+from packproof.base.provenance.computed import observed
 from packproof.base.stopwatch import span
 from packproof.base.tuned import merge_tuned
 from packproof.harness.check.diagnosis.conventions import suggestions
@@ -210,7 +211,7 @@ class CellRun:
             trial, are_last = evaluator.provenance, not progress.rounds
             for finding in trial.judge(self._cell, progress.space, self._kernel, cases, are_last=are_last):
                 verdict = Verdict(provenance_cell(self._cell), evaluator.tier, "failed", 1, 0.0, judged=1)
-                computed = (*self._kernel.computed,)
+                computed = observed(self._kernel.computed)
                 yield CellFinished(replace(verdict, computed=computed, failure=evaluator.shrink(finding)))
 
     def _plan_rounds(self, started_cases: Sequence[Case] = ()) -> CellProgress:
@@ -349,7 +350,7 @@ class CellRun:
             failure=failure,
             thresholds=None if failure else self._thresholds(),
             tuned=coverage.tuned,
-            computed=(*self._kernel.computed,),
+            computed=observed(self._kernel.computed),
         )
 
     def _thresholds(self) -> Crossed | None:

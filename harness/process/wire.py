@@ -39,6 +39,7 @@ from packproof.properties.calling import (
 _MAGIC = b"pkpf"
 _SIZES = struct.Struct("<IQ")
 _MAX_JSON = 1 << 24
+_MAX_COMPUTED = 256  # launches and operators of one call
 MAX_TENSORS = 1 << 40  # bytes
 READ_BYTES = 1 << 16  # bytes of one read: for a larger buffer, malloc maps new memory each time
 
@@ -289,7 +290,9 @@ def _tuned(frame: Frame) -> tuple[Tuned, ...]:
 def _computed(frame: Frame) -> tuple[Computed, ...]:
     rows = frame.body.get("computed", ())
     try:
-        return tuple(Computed(*from_json(tuple[Computer, str, Pass, bool, str], fields)) for fields in rows)
+        return tuple(
+            Computed(*from_json(tuple[Computer, str, Pass, bool, str], fields)) for fields in rows[:_MAX_COMPUTED]
+        )
     except (RecordError, TypeError) as error:
         raise WireError(f"the record of who computed does not fit: {error}") from error
 
