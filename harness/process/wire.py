@@ -288,11 +288,9 @@ def _tuned(frame: Frame) -> tuple[Tuned, ...]:
 
 
 def _computed(frame: Frame) -> tuple[Computed, ...]:
-    rows = frame.body.get("computed", ())
     try:
-        return tuple(
-            Computed(*from_json(tuple[Computer, str, Pass, bool, str], fields)) for fields in rows[:_MAX_COMPUTED]
-        )
+        rows = frame.body.get("computed", ())[:_MAX_COMPUTED]
+        return tuple(Computed(*from_json(tuple[Computer, str, Pass, bool, str], fields)) for fields in rows)
     except (RecordError, TypeError) as error:
         raise WireError(f"the record of who computed does not fit: {error}") from error
 
