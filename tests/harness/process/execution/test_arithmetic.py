@@ -14,7 +14,7 @@ X, N = torch.ones(4, 3), torch.arange(4)
 
 class _Computing(DispatchMode):
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.names: list[str] = []
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
