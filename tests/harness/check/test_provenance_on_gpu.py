@@ -76,5 +76,5 @@ def test_kernels_of_cuda_core_are_named_and_make_the_output() -> None:
 
 
 def test_a_kernel_launched_through_the_driver_is_named_by_cupti() -> None:
-    assert ("cuda", "product_kernel", "forward", True) in computed(f"{_DRIVER}:through_the_driver")
+    assert ("extension", "product_kernel", "forward", True) in computed(f"{_DRIVER}:through_the_driver")
     assert statuses(f"{_DRIVER}:through_the_driver") == {"reference": "passed"}

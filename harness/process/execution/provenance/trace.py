@@ -70,7 +70,7 @@ class Trace(DispatchMode):
 
     def _record_launch(self, kind: Computer, name: str, file: str) -> bool:
         caller = self._ownership.caller(sys._getframe(1))
-        kind = "reference" if caller.reference else kind
+        kind = "reference" if caller.reference else kind if file else "extension"
         is_own = not caller.reference and self._ownership.owns(file)
         self._items.setdefault(Computed(kind, name, self.during, is_own, caller.line))
         return True
