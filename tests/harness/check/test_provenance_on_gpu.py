@@ -3,6 +3,7 @@
 python -m pytest -q tests/harness/check/test_provenance_on_gpu.py
 """
 
+import os
 from functools import cache
 
 import pytest
@@ -29,7 +30,7 @@ def verdicts(target: str, op: str | None = None, *, only_own_kernels: bool = Fal
         profile="quick",
         questions=False,
         only_own_kernels=only_own_kernels,
-        replay_dir="",
+        replay_dir=os.devnull,
     )
     [end] = [event for event in run_check(request) if isinstance(event, RunFinished)]
     return end.verdicts
