@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Computer = Literal["triton", "cuda", "operator", "torch", "reference", "nothing"]
+Computer = Literal["triton", "cuda", "extension", "operator", "torch", "reference", "nothing"]
 Pass = Literal["forward", "backward"]
 _MOST_NAMES = 3  # of one kind, in a line
 
@@ -14,8 +14,13 @@ class Computed:
     """A kernel or an operator that has computed a part of a call."""
 
     kind: Computer
-    """The launch of a Triton or CUDA kernel, an operator registered with torch, one of torch's own, or a reference of
-    packproof or of the op. "nothing": nothing was seen in the pass."""
+    """What it is.
+    - "triton", "cuda": a launch from Python, which packproof can leave out;
+    - "extension": a kernel on a GPU that was launched in another way;
+    - "operator", "torch": an operator registered with torch, and one of torch's own;
+    - "reference": a reference of packproof, or that of the op;
+    - "nothing": nothing was seen in the pass.
+    """
     name: str
     """Such as "my_kernels._conv_fwd" or "aten::mm"."""
     during: Pass
@@ -27,7 +32,7 @@ class Computed:
 
     @property
     def is_launch(self) -> bool:
-        """Whether it is a kernel of the target's author or of a library, launched from Python."""
+        """Whether packproof can leave it out."""
         return self.kind in ("triton", "cuda")
 
     def __str__(self) -> str:
@@ -37,8 +42,8 @@ class Computed:
 def observed(items: Iterable[Computed]) -> tuple[Computed, ...]:
     """The items of several calls, each once. A pass in which one call shows nothing has what the others show."""
     distinct = dict.fromkeys(items)
-    shown = {item.during for item in distinct if item.kind != "nothing"}
-    return tuple(item for item in distinct if item.kind != "nothing" or item.during not in shown)
+    visible_passes = {item.during for item in distinct if item.kind != "nothing"}
+    return tuple(item for item in distinct if item.kind != "nothing" or item.during not in visible_passes)
 
 
 def computed_text(items: Iterable[Computed]) -> str:

@@ -9,7 +9,7 @@ NOTHING = (
 )
 
 
-def test_kinds_and_passes_are_told_apart() -> None:
+def test_kinds_and_passes_are_named() -> None:
     product = Computed("torch", "aten::mm", "backward", line="m.py:3")
     assert computed_text([LAUNCH, product]) == "triton m._fwd (forward), torch aten::mm (backward)"
     assert computed_text([]) == ""

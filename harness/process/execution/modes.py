@@ -23,7 +23,7 @@ from packproof.base.light_torch import scalar_with_gradients
 from packproof.base.provenance.computed import Computed, Pass
 from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors, differentiable_outputs
 from packproof.harness.process.execution.operators import Operators
-from packproof.harness.process.execution.provenance.device_kernels import other_kernels
+from packproof.harness.process.execution.provenance.device_kernels import is_of_library, other_kernels
 from packproof.harness.process.execution.provenance.ownership import Ownership
 from packproof.harness.process.execution.provenance.trace import Trace, idle_launches, unseen_passes
 from packproof.harness.process.execution.snapshot import Snapshot
@@ -217,8 +217,10 @@ def _kernels_of_extensions(
         outputs = invocation.forward()
     with other_kernels(triton_names) as of_backward:
         invocation.backward(outputs)
-    yield from (Computed("cuda", name, "forward", is_own=True) for name in of_forward())
-    yield from (Computed("cuda", name, "backward", is_own=True) for name in of_backward())
+    for name in of_forward():
+        yield Computed("extension", name, "forward", is_own=not is_of_library(name))
+    for name in of_backward():
+        yield Computed("extension", name, "backward", is_own=not is_of_library(name))
 
 
 def idle(invocation: Invocation) -> SnapshotAndGradients:

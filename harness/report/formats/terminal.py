@@ -181,8 +181,8 @@ def _remarks(board: Board) -> Iterator[str]:
         yield f"{names}: {reason}"
     if any(v.classes for v in board.verdicts):
         yield layout_classes_text(board.verdicts)
-    yield from (str(v.thresholds) for v in board.verdicts if v.thresholds)
     yield from computed_lines(board.verdicts)
+    yield from (str(v.thresholds) for v in board.verdicts if v.thresholds)
     yield from tuned_lines(board.verdicts)
     yield from limits_lines(board.verdicts)
     if board.answers:

@@ -164,6 +164,12 @@ def _registered(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return x * weight
 
 
+def _registered_launch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return _launched_product(x, weight)
+
+
+_LIBRARY.define("launched_product(Tensor x, Tensor weight) -> Tensor")
+_LIBRARY.impl("launched_product", _registered_launch, "CompositeExplicitAutograd")
 _LIBRARY.define("product(Tensor x, Tensor weight) -> Tensor")
 _LIBRARY.impl("product", _registered, "CompositeExplicitAutograd")
 
@@ -177,6 +183,19 @@ class _Registered(_TorchBackward):
 
 def in_a_registered_operator(x, weight, *, cu_seqlens):
     return _Registered.apply(x, weight)
+
+
+class _RegisteredLaunches(_OwnKernels):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        torch.ops.packproof_tests.launched_product(x, weight)
+        return torch.ops.packproof_tests.launched_product(x, weight)
+
+
+def registered_launches(x, weight, *, cu_seqlens):
+    """The same operator twice."""
+    return _RegisteredLaunches.apply(x, weight)
 
 
 def calls_a_library(x, weight, *, cu_seqlens):

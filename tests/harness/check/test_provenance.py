@@ -1,5 +1,6 @@
 """Who computed: traced, repeated with the kernel's own launches idle, and restricted to them."""
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def verdicts(kernel: str, *, only_own_kernels: bool = False) -> tuple[Verdict, .
         profile="quick",
         questions=False,
         only_own_kernels=only_own_kernels,
-        replay_dir="",
+        replay_dir=os.devnull,
     )
     [end] = [event for event in run_check(request) if isinstance(event, RunFinished)]
     return end.verdicts
@@ -107,6 +108,10 @@ def test_the_reference_of_an_op_is_named() -> None:
 
 def test_what_a_registered_operator_calls_is_seen() -> None:
     assert ("torch", "aten::mul", "forward", False) in computed("in_a_registered_operator")
+
+
+def test_an_operator_that_launches_kernels_is_those() -> None:
+    assert computed("registered_launches") == computed("own_kernels")
 
 
 def test_launches_of_a_library_are_not_the_kernels_own() -> None:

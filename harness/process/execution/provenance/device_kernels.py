@@ -5,12 +5,17 @@ They belong to a compiled extension, or to a library that launches through the d
 
 # mypy: allow-untyped-calls
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+# of torch.compile, and of the libraries that a kernel can call past torch
+_OF_LIBRARIES = re.compile(
+    r"triton_\w+_fused|(void )?(at::|cutlass|cublas|cudnn|cub::|thrust::)|ampere_|hopper_|sm\d+_|nvjet|volta_"
+)
 _TRANSFERS = ("Memcpy", "Memset")
 
 
@@ -24,6 +29,11 @@ def other_kernels(triton_names: frozenset[str]) -> Iterator[Callable[[], list[st
     with profiler:
         yield lambda: _others(profiler, triton_names)
         torch.cuda.synchronize()
+
+
+def is_of_library(name: str) -> bool:
+    """Whether a kernel has the name of one of torch.compile, cuBLAS, cuDNN, CUTLASS, CUB or Thrust."""
+    return _OF_LIBRARIES.match(name) is not None
 
 
 def _others(profiler: profile, triton_names: frozenset[str]) -> list[str]:

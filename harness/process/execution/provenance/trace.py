@@ -31,6 +31,7 @@ class Trace(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._ownership = ownership
         self._items: dict[Computed, None] = {}
+        self._n_records = 0  # with repetitions
         self.during: Pass = "forward"
 
     @classmethod
@@ -61,18 +62,18 @@ class Trace(DispatchMode):
 
     def _run_registered(self, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator that is registered with torch: what it calls is recorded, else the operator itself."""
-        n_items = len(self._items)
+        n_records = self._n_records
         with self:  # off while this runs: on again for what the operator calls
             result = op.redispatch(_backend(args, kwargs), *args, **kwargs)
-        if len(self._items) == n_items and has_floats(args, kwargs):
+        if self._n_records == n_records and has_floats(args, kwargs):
             self._record_operator("operator", op.name())
         return result
 
     def _record_launch(self, kind: Computer, name: str, file: str) -> bool:
         caller = self._ownership.caller(sys._getframe(1))
-        kind = "reference" if caller.reference else kind
+        kind = "reference" if caller.reference else kind if file else "extension"
         is_own = not caller.reference and self._ownership.owns(file)
-        self._items.setdefault(Computed(kind, name, self.during, is_own, caller.line))
+        self._record(Computed(kind, name, self.during, is_own, caller.line))
         return True
 
     def _record_operator(self, kind: Computer, name: str) -> None:
@@ -86,7 +87,11 @@ class Trace(DispatchMode):
             if node is None or name == _SUM:
                 return  # autograd's own sums and packproof's incoming gradients
             line = f"autograd's {node.name()}"
-        self._items.setdefault(Computed(kind, name, self.during, kind == "operator", line))
+        self._record(Computed(kind, name, self.during, kind == "operator", line))
+
+    def _record(self, item: Computed) -> None:
+        self._items.setdefault(item)
+        self._n_records += 1
 
 
 def _backend(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

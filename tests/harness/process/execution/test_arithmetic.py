@@ -50,6 +50,7 @@ def test_what_moves_values_or_counts_does_not_compute(run: Callable[[], Any]) ->
     assert computing(run) == []
 
 
+@pytest.mark.filterwarnings("ignore:The reduce argument")
 @pytest.mark.parametrize(
     ("run", "name"),
     [
