@@ -136,9 +136,10 @@ def _swapped(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> 
 
 def _swapped_lines(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> list[str]:
     rows = [
-        f"| {_commit(case)} | {outcome.fate} | {_cell('. '.join(filter(None, (_differences(outcome), reading))))} |"
+        f"| {_commit(case)} | {fate} | {_cell('. '.join(filter(None, (_differences(outcome), reading))))} |"
         for case in _swapped(cases, outcomes)
         for outcome in [outcomes[case.entry.id]]
+        for fate in ["not detected" if outcome.fate in ("missed", "another reason") else outcome.fate]
         for reading in [_reading(case)]
     ]
     header = [f"## Swapped: {len(rows)}", "", _SWAPPED, "", "| commit | outcome | what fails |", "| --- | --- | --- |"]

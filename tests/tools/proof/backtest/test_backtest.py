@@ -311,7 +311,7 @@ def test_swapped_outcomes_stand_beside_those_of_the_fixes() -> None:
     assert summary([case], outcomes) == "in scope: 1 of 1 detected\nswapped: 0 of 1 detected"
     page = as_markdown([case], outcomes)
     assert "## Swapped: 1" in page
-    assert "commit/1111111111111111111111111111111111111111) | missed | only after: packing y |" in page
+    assert "commit/1111111111111111111111111111111111111111) | not detected | only after: packing y |" in page
     assert "Swapped" not in as_markdown([case], {case.entry.id: outcomes[case.entry.id]})
 
 
