@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Computer = Literal["triton", "cuda", "operator", "torch", "reference"]
+Computer = Literal["triton", "cuda", "operator", "torch", "reference", "outside"]
 Pass = Literal["forward", "backward"]
 _MOST_NAMES = 3  # of one kind, in a line
 
@@ -14,8 +14,8 @@ class Computed:
     """A kernel or an operator that has computed a part of a call."""
 
     kind: Computer
-    """The launch of a Triton or CUDA kernel, an operator registered with torch, one of torch's own, or a reference of
-    packproof or of the op."""
+    """The launch of a Triton or CUDA kernel, an operator registered with torch, one of torch's own, a reference of
+    packproof or of the op, or what cannot be seen outside of torch."""
     name: str
     """Such as "my_kernels._conv_fwd" or "aten::mm"."""
     during: Pass

@@ -104,7 +104,8 @@ def _request(rogue: Rogue) -> CheckRequest:
         return request
     name = _RUNNING_SUM if rogue.op == RUNNING_SUM.name else rogue.op
     terms = parse_record(Contract, {"op": name, "profile": "quick", **rogue.contract}, rogue.id, "packproof")
-    return replace(request, op=None).under_contract(ContractFile(f"the contract of {rogue.op}", "", terms))
+    file = ContractFile(f"the contract of {rogue.op}", "", terms)
+    return replace(request, op=None, contract=file).under_contract(file)
 
 
 def _check_kernels(rogues: Sequence[Rogue]) -> Iterator[RogueResult]:

@@ -2,7 +2,8 @@
 it.
 
 A dispatch mode sees the operators, also those of autograd's threads and inside of an operator that is registered with
-torch. It sees none of other threads, of numpy or of a compiled extension.
+torch. It sees none of other threads, of numpy or of a compiled extension; `departures` sees what leaves for the first
+two.
 """
 
 import sys
@@ -16,6 +17,7 @@ from torch.utils._pytree import arg_tree_leaves
 from packproof.base.light_torch import DispatchMode
 from packproof.base.provenance.computed import Computed, Computer, Pass
 from packproof.harness.process.execution.provenance.arithmetic import TORCH_NAMESPACES, computes, has_floats
+from packproof.harness.process.execution.provenance.departures import Departures
 from packproof.harness.process.execution.provenance.launches import watch_launches
 from packproof.harness.process.execution.provenance.ownership import Ownership
 
@@ -46,7 +48,8 @@ class Trace(DispatchMode):
     def watch(self, during: Pass) -> Iterator[None]:
         """Record a pass."""
         self.during = during
-        with watch_launches(self._record_launch), self:
+        departures = Departures(self._ownership, lambda name: self._record_operator("outside", name))
+        with watch_launches(self._record_launch), departures.watch(), self:
             yield
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
