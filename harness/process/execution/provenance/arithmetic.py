@@ -34,8 +34,11 @@ _REDUCTIONS = ("accumulate", "reduce")  # arguments by which a scatter adds what
 
 def computes(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether an operator of torch computes with floating-point values, in a call with these arguments."""
-    if not has_floats(args, kwargs):
-        return False
+    return has_floats(args, kwargs) and changes_values(op, args, kwargs)
+
+
+def changes_values(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator of torch does more than to allocate, view, copy, cast or index, in such a call."""
     if op.is_view:
         return False
     moves = op.overloadpacket.__name__ in DATA_MOVEMENT | _MORE_MOVEMENT

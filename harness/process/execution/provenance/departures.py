@@ -5,6 +5,7 @@ What computes with them there is unseen. A thread or process that was started be
 
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -19,12 +20,7 @@ from torch.overrides import TorchFunctionMode
 from packproof.harness.process.execution.provenance.ownership import Ownership
 
 _EXITS = frozenset({Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__})
-_STARTS = {
-    "_thread.start_new_thread": "a new thread",
-    "os.fork": "a new process",
-    "os.posix_spawn": "a new process",
-    "subprocess.Popen": "a new process",
-}
+_STARTS = ("os.fork", "os.posix_spawn", "subprocess.Popen")
 _PASSED_OVER = (sysconfig.get_paths()["stdlib"], str(Path(torch.__file__).parent), "<")
 _INSTALLED = ("site-packages", "dist-packages")
 _NUMPY = "/numpy/"
@@ -44,10 +40,19 @@ class Departures(TorchFunctionMode):
         """Report values that leave torch, and threads and processes that start."""
         _listen()
         _LISTENERS.append(self)
+        start = threading._start_new_thread  # type: ignore[attr-defined]
+
+        def start_reported(*args: Any) -> Any:
+            self.report("a new thread", sys._getframe(1))
+            return start(*args)
+
+        # Python 3.11 has no audit event of it
+        threading._start_new_thread = start_reported  # type: ignore[attr-defined]
         try:
             with self:
                 yield
         finally:
+            threading._start_new_thread = start  # type: ignore[attr-defined]
             _LISTENERS.remove(self)
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -74,10 +79,10 @@ _LISTENERS: list[Departures] = []
 
 @cache
 def _listen() -> None:
-    """Hear of threads and processes from now on: such a hook of Python stays."""
+    """Hear of processes from now on: such a hook of Python stays."""
     sys.addaudithook(_hear)
 
 
 def _hear(event: str, _: Any) -> None:
     if _LISTENERS and event in _STARTS:
-        _LISTENERS[-1].report(_STARTS[event], sys._getframe(1))
+        _LISTENERS[-1].report("a new process", sys._getframe(1))

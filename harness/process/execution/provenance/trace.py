@@ -18,6 +18,7 @@ from packproof.base.light_torch import DispatchMode
 from packproof.base.provenance.computed import Computed, Computer, Pass
 from packproof.harness.process.execution.provenance.arithmetic import TORCH_NAMESPACES, computes, has_floats
 from packproof.harness.process.execution.provenance.departures import Departures
+from packproof.harness.process.execution.provenance.integers import Integers
 from packproof.harness.process.execution.provenance.launches import watch_launches
 from packproof.harness.process.execution.provenance.ownership import Ownership
 
@@ -33,6 +34,7 @@ class Trace(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._ownership = ownership
         self._items: dict[Computed, None] = {}
+        self._integers = Integers()
         self.during: Pass = "forward"
 
     @classmethod
@@ -58,9 +60,11 @@ class Trace(DispatchMode):
             return op(*args, **kwargs)
         if op.namespace not in TORCH_NAMESPACES:
             return self._run_registered(op, args, kwargs)
-        if computes(op, args, kwargs):
+        if computes(op, args, kwargs) or self._integers.compute(op, args, kwargs):
             self._record_operator("torch", f"{op.namespace}::{op.overloadpacket.__name__}")
-        return op(*args, **kwargs)
+        result = op(*args, **kwargs)
+        self._integers.follow(op, args, kwargs, result)
+        return result
 
     def _run_registered(self, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator that is registered with torch: what it calls is recorded, else the operator itself."""
