@@ -3,6 +3,7 @@
 import builtins
 import math
 import sys
+import time
 from builtins import KeyError, all, delattr, len, map, setattr, zip  # noqa: A004, UP029  (the originals: a kernel may change them)
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
     ("torch.linalg", torch.linalg),
     ("torch.nn.functional", torch.nn.functional),
     ("torch.testing", torch.testing),
+    ("torch.cuda.Event", torch.cuda.Event),
+    ("time", time),
 )
 
 
