@@ -213,3 +213,10 @@ class KernelFault(PackproofError):
     def refuses(self, *words: str) -> bool:
         """Whether the kernel raised an error with one of these words: a clear refusal."""
         return self.kind == "raised" and any(word in str(self).lower() for word in words)
+
+
+class UnwrittenReadError(KernelFault):
+    """The kernel loaded floats that were never written. Whether it uses them is not known yet."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("memory", message)

@@ -5,6 +5,7 @@ buffer: a kernel that reads canaries, or copies them to another buffer, is detec
 """
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,10 +121,12 @@ class Guard:
     native: also fill allocations of C++ code, with torch's plain NaN. This switches torch's deterministic mode on; the
         caller restores it after `__exit__`.
     fence_bytes: bytes of canaries on either side, a multiple of 16.
+    fill: what empty tensors of floats hold; NaN is the poison.
     """
 
-    def __init__(self, native: bool = False, fence_bytes: int = FENCE_BYTES) -> None:
+    def __init__(self, native: bool = False, fence_bytes: int = FENCE_BYTES, fill: float = math.nan) -> None:
         self._fence_bytes = fence_bytes
+        self._fill = fill
         self._fences: list[GuardedTensor] = []
         self._wrappers: dict[tuple[Any, str], Callable[..., Tensor]] = {}
         self._native = native
@@ -197,7 +200,9 @@ class Guard:
             label = f"a torch.{name} of shape {size}".replace("torch.new", "Tensor.new")
             with torch.no_grad():
                 tensor = self.fence(label, size, stride, allocation.dtype, allocation.device).tensor
-                if fills_poison:
+                if fills_poison and tensor.is_floating_point() and not math.isnan(self._fill):
+                    tensor.fill_(self._fill)
+                elif fills_poison:
                     fill_poison(tensor)
                 else:
                     tensor.copy_(allocation)

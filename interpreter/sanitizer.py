@@ -3,7 +3,7 @@
 Reported as `KernelFault("memory", ...)`:
 
 - an access outside the tensors passed to the launch;
-- a read of memory that was never written (the poison of `memory_guard.py`);
+- a read of memory that was never written (the poison of `memory_guard.py`), unless floats may be;
 - a store to an input of the op;
 - unordered accesses to one element by two lanes of one store, or by two programs of one launch;
 - a plain access to an element changed atomically by another program;
@@ -22,7 +22,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from triton.runtime import interpreter as shipped
 
-from packproof.base.errors import KernelFault
+from packproof.base.errors import KernelFault, UnwrittenReadError
 from packproof.interpreter.memory_guard import is_poison
 from packproof.interpreter.memory_map import (
     NO_PROGRAM,
@@ -65,13 +65,22 @@ class Sanitizer:
     read_only: tensors that no kernel may store to, such as the inputs of the op.
     order: order of the programs of a launch.
     seed: seed of the order "shuffle".
+    loads_unwritten_floats: whether a load of floats that were never written is no fault: it may discard them.
 
     `launches` counts the launches. The first fault ends its launch. If the code in the block swallows the fault, the
     end of the block raises it again.
     """
 
-    def __init__(self, read_only: Iterable[Tensor] = (), order: Order = "forward", seed: int = 0) -> None:
+    def __init__(
+        self,
+        read_only: Iterable[Tensor] = (),
+        order: Order = "forward",
+        seed: int = 0,
+        *,
+        loads_unwritten_floats: bool = False,
+    ) -> None:
         self.launches = 0
+        self._loads_unwritten_floats = loads_unwritten_floats
         self._read_only = [Region("an input of the op", tensor) for tensor in read_only if tensor.numel()]
         self._order = order
         self._random = random.Random(seed)
@@ -115,7 +124,7 @@ class Sanitizer:
         """Run the programs of a launch one after another."""
         arguments = {**dict(zip(executor.arg_names, args, strict=False)), **kwargs}
         regions = regions_of(dict(tensors_of(arguments.items())))
-        self._launch = Launch(executor.fn.__name__, MemoryMap(regions), self._read_only)
+        self._launch = Launch(executor.fn.__name__, MemoryMap(regions), self._read_only, self._loads_unwritten_floats)
         try:
             return original(executor, *args, **kwargs)
         except KernelFault as fault:
@@ -158,7 +167,8 @@ class Sanitizer:
             if other is None and not lanes.all():
                 other = undefined_values(ptrs.data.shape, kind)
             values = original(builder, ptrs, mask, other, *args, **hints)
-            launch.check_written(addresses, values.data.reshape(-1)[lanes], kind)
+            if not launch.may_be_unwritten(kind):
+                launch.check_written(addresses, values.data.reshape(-1)[lanes], kind)
             return values
 
         return create_masked_load
@@ -198,8 +208,11 @@ class Sanitizer:
 class Launch:
     """The memory of one launch, and the accesses of its programs."""
 
-    def __init__(self, kernel: str, memory: MemoryMap, read_only: Sequence[Region]) -> None:
+    def __init__(
+        self, kernel: str, memory: MemoryMap, read_only: Sequence[Region], loads_unwritten_floats: bool = False
+    ) -> None:
         self.kernel, self.memory, self.read_only = kernel, memory, read_only
+        self._loads_unwritten_floats = loads_unwritten_floats
         self.grid: tuple[int, ...] = (1, 1, 1)
         self.order: list[int] = [0]
         self.program = 0
@@ -246,11 +259,15 @@ class Launch:
         if addresses.size == 1:
             self.clocks.synchronise(self.program, int(addresses[0]), semantics)
 
+    def may_be_unwritten(self, kind: Any) -> bool:
+        """Whether elements of this type may be loaded that were never written."""
+        return self._loads_unwritten_floats and kind in TORCH and TORCH[kind].is_floating_point
+
     def check_written(self, addresses: Indices, values: NDArray[Any], kind: Any) -> None:
         is_poisoned = is_poison(values, TORCH.get(kind)) if kind in TORCH else np.zeros(0, dtype=bool)
         if np.any(np.asarray(is_poisoned)):
             address = int(addresses[np.asarray(is_poisoned)][0])
-            self._fail(f"reads {self._element(address)}, which was never written")
+            self._fail_unwritten(address, kind)
 
     def _split(self, addresses: Indices, verb: str) -> Iterable[tuple[Segment, Lanes | slice]]:
         if not addresses.size:
@@ -337,8 +354,15 @@ class Launch:
             )
         return self._inputs[segment.start]
 
-    def _fail(self, message: str) -> None:
-        raise KernelFault("memory", f"{self.kernel}: {self._name(self.program)} {message}")
+    def _fail(self, message: str) -> NoReturn:
+        raise KernelFault("memory", self._in_program(message))
+
+    def _fail_unwritten(self, address: int, kind: Any) -> NoReturn:
+        message = self._in_program(f"reads {self._element(address)}, which was never written")
+        raise UnwrittenReadError(message) if TORCH[kind].is_floating_point else KernelFault("memory", message)
+
+    def _in_program(self, message: str) -> str:
+        return f"{self.kernel}: {self._name(self.program)} {message}"
 
 
 class _Clocks:

@@ -1,222 +1,29 @@
 """Ranks simulated in one process: one thread each, with a process group between them.
 
-One rank runs at a time, until it waits for others; then the next one runs. Hence runs are deterministic, kernels need
-not be thread-safe, and a deadlock is detected at once.
+In a process that runs a kernel of a check, each rank runs once more in a process of its own: see `rank_apart`.
 """
-
-# mypy: disable-error-code="override, assignment, call-arg, attr-defined, no-untyped-call, no-any-return"
 
 import contextvars
 import threading
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
-from torch._C._distributed_c10d import _create_work_from_future
-from torch.futures import Future
 
 from packproof.base.arguments import whole_number
-from packproof.base.errors import ArgumentError, PackproofError, checked_call
+from packproof.base.errors import ArgumentError, checked_call
+from packproof.parallel.rank_apart import RankApart, StartFork
+from packproof.parallel.simulated_group import BeforeExchange, RankScheduler, SimulatedGroup, no_exchange
 
 T = TypeVar("T")
-BeforeExchange = Callable[[], None]
 OnRank = Callable[[], AbstractContextManager[BeforeExchange]]
-_REDUCE: dict[Any, Callable[[Tensor], Tensor]] = {
-    dist.ReduceOp.SUM: lambda x: x.sum(0),
-    dist.ReduceOp.AVG: lambda x: x.mean(0),
-    dist.ReduceOp.MAX: lambda x: x.amax(0),
-    dist.ReduceOp.MIN: lambda x: x.amin(0),
-}
-
-
-def _no_op() -> None:
-    pass
 
 
 @contextmanager
 def _no_watch() -> Iterator[OnRank]:
-    yield lambda: nullcontext(_no_op)
-
-
-class _Stopped(BaseException):
-    """Another rank has failed: stop this one."""
-
-
-class RankScheduler:
-    """The schedule of the ranks: the running rank, the operations of waiting ranks, and the tensors in transit."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._changed = threading.Condition()
-        self.begin()
-
-    def begin(self) -> None:
-        """Reset: no rank has run yet, rank 0 is next."""
-        self.failed: tuple[int, BaseException] | None = None
-        self._running = 0
-        self._waiting: dict[int, tuple[str, Any]] = {}
-        self._finished: set[int] = set()
-        self._sent: dict[tuple[int, int, int], deque[Tensor]] = defaultdict(deque)
-
-    def meet(self, rank: int, operation: str, data: Any, work: Callable[[list[Any]], None]) -> None:
-        """Wait for all ranks. The last one to arrive calls `work` with the data of all ranks."""
-        with self._changed:
-            self._waiting[rank] = operation, data
-            if len(self._waiting) == self.size and len({name for name, _ in self._waiting.values()}) == 1:
-                contributions = [self._waiting[r][1] for r in range(self.size)]
-                self._waiting.clear()
-                with torch.no_grad():
-                    work(contributions)
-            else:
-                self._wait(rank)
-
-    def send(self, rank: int, destination: int, tag: int, x: Tensor) -> None:
-        with self._changed:
-            self._sent[rank, destination, tag].append(x.detach().clone())
-            if self._waiting.get(destination, ("",))[0] == _receive_operation(rank, tag):
-                del self._waiting[destination]
-
-    def receive(self, rank: int, source: int, tag: int) -> Tensor:
-        with self._changed:
-            if not self._sent[source, rank, tag]:
-                self._waiting[rank] = _receive_operation(source, tag), None
-                self._wait(rank)
-            return self._sent[source, rank, tag].popleft()
-
-    def run_rank(self, rank: int, work: Callable[[], None]) -> None:
-        """Run `work` on a rank, starting with its first turn."""
-        try:
-            with self._changed:
-                self._sleep(rank)
-            work()
-        except _Stopped:
-            pass
-        except BaseException as error:  # raised again in the thread that started the ranks
-            self.failed = self.failed or (rank, error)
-        with self._changed:
-            self._finished.add(rank)
-            self._pass_on(rank)
-
-    def _wait(self, rank: int) -> None:
-        self._pass_on(rank)
-        self._sleep(rank)
-
-    def _sleep(self, rank: int) -> None:
-        self._changed.wait_for(lambda: self.failed or (self._running == rank and rank not in self._waiting))
-        if self.failed:
-            raise _Stopped
-
-    def _pass_on(self, rank: int) -> None:
-        """Let the next runnable rank run. If there is none, record a PackproofError for this rank: a deadlock."""
-        candidates = [(rank + k) % self.size for k in range(1, self.size + 1)]
-        ready = [r for r in candidates if r not in self._waiting and r not in self._finished]
-        if ready:
-            self._running = ready[0]
-        elif self._waiting and not self.failed:
-            self.failed = rank, PackproofError(f"the ranks wait for each other without end: {self._standstill()}")
-        self._changed.notify_all()
-
-    def _standstill(self) -> str:
-        activity = {r: f"is in {operation}" for r, (operation, _) in self._waiting.items()} | dict.fromkeys(
-            self._finished, "has ended"
-        )
-        return ", ".join(f"rank {r} {activity[r]}" for r in range(self.size))
-
-
-class SimulatedGroup(dist.ProcessGroup):
-    """The process group of one rank: the methods called by `torch.distributed`, all blocking."""
-
-    def __init__(self, scheduler: RankScheduler, rank: int) -> None:
-        super().__init__(rank, scheduler.size)
-        self._scheduler, self._rank = scheduler, rank
-        self.before_exchange: BeforeExchange = _no_op
-
-    def getBackendName(self) -> str:  # noqa: N802  (torch's)
-        return "simulated"
-
-    def _meet(self, operation: str, data: Any, work: Callable[[list[Any]], None]) -> dist.Work:
-        self.before_exchange()
-        self._scheduler.meet(self._rank, operation, data, work)
-        return _completed_work()
-
-    def allgather(self, outputs: Any, inputs: Any, *_: Any) -> dist.Work:
-        def work(ranks: list[Any]) -> None:
-            for outs, _ in ranks:
-                for out, (_, x) in zip(outs, ranks, strict=True):
-                    _copy("all_gather", out, x)
-
-        return self._meet("all_gather", (outputs[0], inputs[0]), work)
-
-    def _allgather_base(self, output: Tensor, x: Tensor, *_: Any) -> dist.Work:
-        def work(ranks: list[Any]) -> None:
-            gathered = torch.stack([part for _, part in ranks])
-            for out, _ in ranks:
-                _copy("all_gather_into_tensor", out.view(-1), gathered.view(-1))
-
-        return self._meet("all_gather_into_tensor", (output, x), work)
-
-    all_gather_single = _allgather_base  # its name in later versions of torch
-
-    def allreduce(self, tensors: Any, options: Any = None) -> dist.Work:
-        def work(ranks: list[Any]) -> None:
-            total = _reduce("all_reduce", ranks, options)
-            for x in ranks:
-                x.copy_(total)
-
-        return self._meet("all_reduce", tensors[0], work)
-
-    def reduce_scatter(self, outputs: Any, inputs: Any, options: Any = None) -> dist.Work:
-        def work(ranks: list[Any]) -> None:
-            for r, (out, _) in enumerate(ranks):
-                _copy("reduce_scatter", out, _reduce("reduce_scatter", [xs[r] for _, xs in ranks], options))
-
-        return self._meet("reduce_scatter", (outputs[0], inputs[0]), work)
-
-    def _reduce_scatter_base(self, output: Tensor, x: Tensor, options: Any = None) -> dist.Work:
-        return self.reduce_scatter([output], [list(x.view(self.size(), *output.shape))], options)
-
-    reduce_scatter_single = _reduce_scatter_base
-
-    def alltoall(self, outputs: Any, inputs: Any, *_: Any) -> dist.Work:
-        def work(ranks: list[Any]) -> None:
-            for r, (outs, _) in enumerate(ranks):
-                for out, (_, xs) in zip(outs, ranks, strict=True):
-                    _copy("all_to_all", out, xs[r])
-
-        return self._meet("all_to_all", (outputs, inputs), work)
-
-    def alltoall_base(self, output: Tensor, x: Tensor, received: Any, sent: Any, *_: Any) -> dist.Work:
-        def split(tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-            return list(tensor.split(list(sizes)) if sizes else tensor.chunk(self.size()))
-
-        return self.alltoall(split(output, received), split(x, sent))
-
-    all_to_all_single = alltoall_base  # its name in later versions of torch
-
-    def broadcast(self, tensors: Any, options: Any) -> dist.Work:
-        def work(ranks: list[Any]) -> None:
-            for x in ranks:
-                _copy("broadcast", x, ranks[options.rootRank])
-
-        return self._meet("broadcast", tensors[0], work)
-
-    def barrier(self, *_: Any, **__: Any) -> dist.Work:
-        return self._meet("barrier", None, lambda _: None)
-
-    def send(self, tensors: Any, destination: int, tag: int = 0) -> dist.Work:
-        self.before_exchange()
-        self._scheduler.send(self._rank, destination, tag, tensors[0])
-        return _completed_work()
-
-    def recv(self, tensors: Any, source: int, tag: int = 0) -> dist.Work:
-        self.before_exchange()
-        _copy("recv", tensors[0], self._scheduler.receive(self._rank, source, tag))
-        return _completed_work()
+    yield lambda: nullcontext(no_exchange)
 
 
 class Ranks:
@@ -228,6 +35,9 @@ class Ranks:
     It yields a factory of contexts, one for each rank. A rank's context yields a function to call before each exchange.
     """
 
+    start_fork: ClassVar[StartFork | None] = None
+    """Starts a function in a fork of this process; None: ranks run in this process alone."""
+
     def __init__(self, size: int) -> None:
         self._scheduler = RankScheduler(size)
         self._groups = [SimulatedGroup(self._scheduler, rank) for rank in range(size)]
@@ -235,7 +45,20 @@ class Ranks:
     def run(self, program: Callable[[SimulatedGroup], T]) -> list[T]:
         """Run the program on every rank, as `run_ranks` does."""
         with (Ranks.watch or _no_watch)() as on_rank:
-            return self._run(program, on_rank)
+            if Ranks.start_fork is None or len(self._groups) == 1:
+                return self._run(program, on_rank)
+            return self._run_apart(program, on_rank, Ranks.start_fork)
+
+    def _run_apart(self, program: Callable[[SimulatedGroup], T], on_rank: OnRank, start_fork: StartFork) -> list[T]:
+        """The results, with the values of ranks that ran in processes of their own."""
+        with ExitStack() as processes:
+            ranks = [RankApart(group, program, start_fork) for group in self._groups]
+            for rank in ranks:
+                processes.callback(rank.end)
+            results = self._run(program, on_rank)
+            for rank, result in zip(ranks, results, strict=True):
+                rank.replace_values(result)
+            return results
 
     def _run(self, program: Callable[[SimulatedGroup], T], on_rank: OnRank) -> list[T]:
         size, results = self._scheduler.size, dict[int, T]()
@@ -288,34 +111,7 @@ def run_ranks(size: int, program: Callable[[SimulatedGroup], T]) -> list[T]:
 
 def _stream() -> Callable[[], Any]:
     """A context with the caller's CUDA stream; does nothing without CUDA."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return nullcontext
     stream = torch.cuda.current_stream()
     return lambda: torch.cuda.stream(stream)
-
-
-def _receive_operation(source: int, tag: int) -> str:
-    return f"recv from rank {source}" + (f" with tag {tag}" if tag else "")
-
-
-def _reduce(operation: str, tensors: Sequence[Tensor], options: Any) -> Tensor:
-    op = dist.ReduceOp.SUM if options is None else options.reduceOp
-    reduce = next((f for reduce_op, f in _REDUCE.items() if op == reduce_op), None)
-    if reduce is None or len({(x.shape, x.dtype) for x in tensors}) > 1:
-        actual = ", ".join(f"{x.dtype} {tuple(x.shape)}" for x in tensors)
-        raise PackproofError(
-            f"{operation}: {op} of {actual} came, expected SUM, AVG, MAX or MIN of tensors that are alike"
-        )
-    return reduce(torch.stack(list(tensors)))
-
-
-def _copy(operation: str, out: Tensor, x: Tensor) -> None:
-    if out.shape != x.shape or out.dtype != x.dtype:
-        raise PackproofError(f"{operation}: {x.dtype} {tuple(x.shape)} came for {out.dtype} {tuple(out.shape)}")
-    out.copy_(x)
-
-
-def _completed_work() -> dist.Work:
-    future: Future[None] = Future()
-    future.set_result(None)
-    return _create_work_from_future(future)

@@ -58,6 +58,12 @@ def all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def no_walls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels run without walls: they write files by which a test follows them."""
+    monkeypatch.setattr("packproof.harness.process.zygote_client._isolation", "none")
+
+
+@pytest.fixture
 def cuda_available(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """`cuda_available(False)`: torch sees no CUDA device, whatever the machine has."""
     return lambda there: monkeypatch.setattr(torch.cuda, "is_available", lambda: there)

@@ -348,7 +348,7 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
         assert not re.findall(r"!\[[^]]*\]\(https?:", text), file
 
 
-STEP = re.compile(r"(?:`([\w.-]+\.(?:py|toml|txt))`[^`]*:\n\n)?```(python|toml|text|console)\n(.*?)```", re.S)
+STEP = re.compile(r"(?:`([\w.-]+\.(?:py|toml|txt|json))`[^`]*:\n\n)?```(python|toml|json|text|console)\n(.*?)```", re.S)
 
 
 def stepped(page: str, folder: Path, wanted: str) -> int:
@@ -376,6 +376,11 @@ def stepped(page: str, folder: Path, wanted: str) -> int:
             pattern = re.escape(plain(output)).replace(r"\.\.\.", "[^§]*")
             assert re.fullmatch(pattern, plain(printed)), f"{lines} printed\n{printed}"
     return ran
+
+
+def test_the_kernel_of_the_page_on_contracts(tmp_path: Path) -> None:
+    """Its own terms stand in the verdict, and fail under the contract."""
+    assert stepped("docs/contract.md", tmp_path, "packproof check") == 2
 
 
 def test_the_decode_kernel_of_the_page_on_serving(tmp_path: Path) -> None:

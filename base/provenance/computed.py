@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Computer = Literal["triton", "cuda", "operator", "torch", "reference", "outside"]
+Computer = Literal["triton", "cuda", "extension", "operator", "torch", "outside", "reference", "nothing"]
 Pass = Literal["forward", "backward"]
 _MOST_NAMES = 3  # of one kind, in a line
 
@@ -14,30 +14,43 @@ class Computed:
     """A kernel or an operator that has computed a part of a call."""
 
     kind: Computer
-    """The launch of a Triton or CUDA kernel, an operator registered with torch, one of torch's own, a reference of
-    packproof or of the op, or what cannot be seen outside of torch."""
+    """What it is.
+    - "triton", "cuda": a launch from Python, which packproof can leave out;
+    - "extension": a kernel on a GPU that was launched in another way;
+    - "operator", "torch": an operator registered with torch, and one of torch's own;
+    - "outside": where values went that left torch, such as numpy, or a thread;
+    - "reference": a reference of packproof, or that of the op;
+    - "nothing": nothing was seen in the pass.
+    """
     name: str
     """Such as "my_kernels._conv_fwd" or "aten::mm"."""
     during: Pass
     """The pass in which it ran."""
-    own: bool = False
+    is_own: bool = False
     """Whether it is code of the kernel under test rather than of a library."""
     line: str = ""
     """The line of the kernel that called it, as "my_kernels.py:31"; "" if there is none."""
 
     @property
     def is_launch(self) -> bool:
-        """Whether it is a kernel of the target's author or of a library, launched from Python."""
+        """Whether packproof can leave it out."""
         return self.kind in ("triton", "cuda")
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}" + (f" at {self.line}" if self.line else "") + f" ({self.during})"
 
 
+def observed(items: Iterable[Computed]) -> tuple[Computed, ...]:
+    """The items of several calls, each once. A pass in which one call shows nothing has what the others show."""
+    distinct = dict.fromkeys(items)
+    visible_passes = {item.during for item in distinct if item.kind != "nothing"}
+    return tuple(item for item in distinct if item.kind != "nothing" or item.during not in visible_passes)
+
+
 def computed_text(items: Iterable[Computed]) -> str:
     """All in one line: "triton my_kernels._conv_fwd (forward), torch aten::mm (backward)"; "" for none."""
     return ", ".join(
-        f"{kind} {_shortened(names)} ({during})" for (kind, during), names in _names_by_pass(items).items()
+        f"{kind} {_shortened(names)} ({during})" for (kind, during), names in _names_by_pass(observed(items)).items()
     )
 
 

@@ -1,13 +1,12 @@
 """Judges one cell: runs a property over its cases, in rounds, until one breaks it or all hold."""
 
-import math
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from packproof.base.names import SLACK, short_dtype
+from packproof.base.provenance.computed import observed
 from packproof.base.stopwatch import span
 from packproof.base.tuned import merge_tuned
 from packproof.harness.check.diagnosis.conventions import suggestions
@@ -24,7 +23,7 @@ from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.check.probing.probe import InferredDomain, probe
 from packproof.harness.check.provenance import ProvenanceTrial, provenance_cell
 from packproof.harness.check.request import Allowance
-from packproof.harness.check.rounds import CaseSelection, suited_case
+from packproof.harness.check.rounds import CaseSelection, CellProgress, suited_case
 from packproof.harness.check.targets.reference_trial import broken_law_of_reference
 from packproof.harness.process import CoreTime
 from packproof.harness.report import (
@@ -132,32 +131,6 @@ class Evaluator:
             return replace(failure, lines=(*failure.lines, f"not made small: {reason}"))
 
 
-@dataclass
-class CellProgress:
-    """The cases of one cell: judged ones and the rounds to come."""
-
-    restrictions: Domain
-    """The conditions of the cases, beside the declared domain."""
-    tier: Tier
-    """The tier they were drawn for."""
-    space: Space
-    """The supported part of the case space."""
-    golden: frozenset[Case]
-    """The golden cases in it."""
-    rounds: list[list[Case]]
-    """Rounds to come. Those of cases past thresholds are the last, in order of size."""
-    started_cases: list[Case]
-    """Cases of earlier rounds."""
-    planned: int
-    """Number of cases in all."""
-    reported: float = -math.inf
-    """Time of the last progress event."""
-
-    @property
-    def remaining(self) -> Iterator[Case]:
-        return chain.from_iterable(self.rounds)
-
-
 class CellRun:
     """The judging of one cell."""
 
@@ -232,16 +205,14 @@ class CellRun:
 
     def _judge_provenance(self) -> Iterator[Event]:
         """Report as a finding of its own that the kernel's own launches do not make its output."""
-        evaluator, cases = self._evaluator, self._passed_cases
-        self._passed_cases = []
-        if self._cell.unpromised:
-            return
+        evaluator, progress = self._evaluator, self._progress
+        cases, self._passed_cases = self._passed_cases, []
         with suppress(OutOfTime):
-            for case, violation in evaluator.provenance.judge(self._kernel, cases, are_last=not self._progress.rounds):
-                cell, law, space = provenance_cell(self._cell), evaluator.provenance.law, self._progress.space
-                finding = CellViolation(cell, law, space, case, violation, self._coverage.examples, is_smallest=True)
-                verdict = Verdict(cell, evaluator.tier, "failed", 1, 0.0, judged=1, computed=(*self._kernel.computed,))
-                yield CellFinished(replace(verdict, failure=evaluator.shrink(finding)))
+            trial, are_last = evaluator.provenance, not progress.rounds
+            for finding in trial.judge(self._cell, progress.space, self._kernel, cases, are_last=are_last):
+                verdict = Verdict(provenance_cell(self._cell), evaluator.tier, "failed", 1, 0.0, judged=1)
+                computed = observed(self._kernel.computed)
+                yield CellFinished(replace(verdict, computed=computed, failure=evaluator.shrink(finding)))
 
     def _plan_rounds(self, started_cases: Sequence[Case] = ()) -> CellProgress:
         """The rounds of the cell, without the cases already started."""
@@ -379,7 +350,7 @@ class CellRun:
             failure=failure,
             thresholds=None if failure else self._thresholds(),
             tuned=coverage.tuned,
-            computed=(*self._kernel.computed,),
+            computed=observed(self._kernel.computed),
         )
 
     def _thresholds(self) -> Crossed | None:

@@ -12,10 +12,11 @@ from typing import Any, Literal
 from packproof.base.axes import KEYS, parse, shape
 from packproof.base.errors import ArgumentError, UsageError, checked_call
 from packproof.base.files import damaged_error
-from packproof.base.names import DEVICES, require_known, short_dtype
+from packproof.base.names import DEVICES, PROVENANCE, require_known, short_dtype
 from packproof.base.signatures import SIGNATURES
 from packproof.base.wording import printable
 from packproof.harness.check.diagnosis.measure import measure
+from packproof.harness.check.provenance import launches_are_idle
 from packproof.harness.check.request import CheckRequest, resolve_property
 from packproof.harness.check.targets.target import open_target
 from packproof.harness.process import run_on_every_core
@@ -144,7 +145,8 @@ def _outcome(data: dict[str, Any], path: str, target: _Target, device: str, maps
         if refusal and not (violation or refusal.backward):
             return outcome("not applicable", f"not applicable: the kernel declines this case: {refusal}")
         evidence = measure(kernel, law, case, violation) if violation and maps else None
-    tier: Tier = "gpu" if device == "cuda" else "interpret" if kernel.interpreted else "eager"
+        is_interpreted = kernel.interpreted and not (law.name == PROVENANCE and launches_are_idle(kernel, case))
+    tier: Tier = "gpu" if device == "cuda" else "interpret" if is_interpreted else "eager"
     if violation is None:
         return outcome("fixed", "fixed: the property holds here", tier)
     lines = violation.lines()

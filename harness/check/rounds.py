@@ -1,6 +1,7 @@
 """The cases of a cell, in rounds: the small, most telling ones run before the rest of any cell."""
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -86,6 +87,32 @@ class CaseSelection:
                 golden = list(golden_cases(space, self.seed))
                 self._golden_and_random[key] = golden, random_cases(space, self.examples.get(tier, 0), self.seed)
         return self._golden_and_random[key]
+
+
+@dataclass
+class CellProgress:
+    """The cases of one cell: judged ones and the rounds to come."""
+
+    restrictions: Domain
+    """The conditions of the cases, beside the declared domain."""
+    tier: Tier
+    """The tier they were drawn for."""
+    space: Space
+    """The supported part of the case space."""
+    golden: frozenset[Case]
+    """The golden cases in it."""
+    rounds: list[list[Case]]
+    """Rounds to come. Those of cases past thresholds are the last, in order of size."""
+    started_cases: list[Case]
+    """Cases of earlier rounds."""
+    planned: int
+    """Number of cases in all."""
+    reported: float = -math.inf
+    """Time of the last progress event."""
+
+    @property
+    def remaining(self) -> Iterator[Case]:
+        return chain.from_iterable(self.rounds)
 
 
 def suited_case(law: Property, case: Case, space: Space) -> Case | None:

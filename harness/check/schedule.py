@@ -17,6 +17,7 @@ from packproof.harness.check.counterexamples import CounterexampleTrial, counter
 from packproof.harness.check.own_faults import error_verdicts, inconclusive_verdicts
 from packproof.harness.check.partition import Unit
 from packproof.harness.check.plan import Plan
+from packproof.harness.check.provenance import provenance_cell
 from packproof.harness.check.unit import run_unit
 from packproof.harness.process import CoreTime, run_on_every_core
 from packproof.harness.report import Cell, CellFinished, Event, FailureFound, RunFinished, RunStarted, Timings, Verdict
@@ -75,7 +76,12 @@ class _PlanRun:
         planned = [cell for cell in self._plan.cells if cell in self._verdicts]
         findings = [cell for cell in self._verdicts if cell.property in FINDINGS]
         cells = sorted([*findings, *planned], key=lambda cell: order[cell.op, cell.target])
-        return tuple(self._verdicts[cell] for cell in cells)
+        return tuple(self._with_found_tier(self._verdicts[cell]) for cell in cells)
+
+    def _with_found_tier(self, verdict: Verdict) -> Verdict:
+        """The verdict with the tier of what made the output: the launches of a cheat are seen in one process."""
+        finding = self._verdicts.get(provenance_cell(verdict.cell))
+        return replace(verdict, tier=finding.tier) if finding and verdict.tier == "interpret" else verdict
 
     def contract_findings(self) -> Iterator[Event]:
         """The kernels that loosen their contract."""
@@ -143,7 +149,7 @@ class _PlanRun:
         if isinstance(event, CellFinished):
             self._raw_verdicts[event.verdict.cell] = event.verdict
             cell = event.verdict.cell
-            verdict = replace(event.verdict, terms=self._terms[cell.op, cell.target])
+            verdict = replace(event.verdict, terms=self._terms.get((cell.op, cell.target), ()))
             event = CellFinished(self._plan.request.expected.apply(verdict))
             self._verdicts[event.verdict.cell] = event.verdict
         elif isinstance(event, FailureFound):

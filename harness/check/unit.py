@@ -26,6 +26,7 @@ from packproof.harness.tiers.compute_sanitizer import sanitize_cell
 from packproof.properties.calling import OutOfTime
 from packproof.properties.declarations import find_question
 from packproof.properties.judgement import KernelUnderTest
+from packproof.properties.laws import REFERENCE
 
 _LAST_CALL = 20.0  # seconds past the end of the run after which an open call is ended
 _SANITIZER_SLOWER = 10  # times the limit of one call, for all golden cases
@@ -94,7 +95,16 @@ def _evaluate_dtypes(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
         for dtype in dict.fromkeys(cell.dtype for cell in unit.cells):
             cells = [cell for cell in unit.cells if cell.dtype == dtype]
             evaluator = make_evaluator(unit.target, worker, dtype, core_time)
-            yield from evaluate_cells(unit.target, replace(evaluator, known_faults=known_faults), cells)
+            provenance = _provenance_trial(unit.target, cells)
+            evaluator = replace(evaluator, known_faults=known_faults, provenance=provenance)
+            yield from evaluate_cells(unit.target, evaluator, cells)
+
+
+def _provenance_trial(target: CheckTarget, cells: Sequence[Cell]) -> ProvenanceTrial:
+    """The trial of who computed. Without the option it is made beside one property, of all units with this dtype."""
+    only_own, laws = target.request.only_own_kernels, target.request.laws
+    is_made = only_own or REFERENCE.name not in laws or any(cell.property == REFERENCE.name for cell in cells)
+    return ProvenanceTrial(only_own, is_settled=not is_made)
 
 
 def _no_known_faults(target: CheckTarget) -> KnownFaults:
@@ -139,7 +149,6 @@ def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: C
         known_tier="gpu" if on_gpu else None,
         known_faults=_no_known_faults(target),
         core_time=core_time,
-        provenance=ProvenanceTrial(request.only_own_kernels),
     )
 
 

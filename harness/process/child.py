@@ -15,7 +15,7 @@ from typing import Any
 
 from packproof.base.errors import KernelFault, PackproofError
 from packproof.harness.process.patience import Patience
-from packproof.harness.process.walls import judge_identity
+from packproof.harness.process.walls.probes import judge_identity
 from packproof.harness.process.wire import READ_BYTES, Decoder, Frame, WireError, encode
 from packproof.harness.process.worker_main import CHANNEL_LOST
 from packproof.harness.process.zygote import ABORT, KILL, STATUS

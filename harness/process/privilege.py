@@ -19,10 +19,11 @@ _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET
 _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 24, 36, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 _CAP_VERSION_3 = 0x20080522
-_CAP_DAC_READ_SEARCH, _CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 2, 19, 21  # the last may read any process's memory too
+_CAP_DAC_READ_SEARCH, _CAP_SETGID, _CAP_SETUID = 2, 6, 7
+_CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21  # the second may read any process's memory too
 _MAX_CAPABILITIES = 64
 
-OTHER_USER = 65534  # "nobody", the owner of no file
+OTHER_USER = 65534  # the owner of no file
 
 
 def conceal() -> None:
@@ -73,19 +74,41 @@ def give_up_rights() -> None:
     """
     conceal()
     _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    keeps_reading = bool(_capability_sets()[1] >> _CAP_DAC_READ_SEARCH & 1)
     _drop_bounds(_all_but_reading)
-    if os.geteuid() == 0 and keeps_reading and gpus_are_for_all():
+    if gives_up_user():
         _LIBC.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
-        with suppress(OSError):  # in some containers root may not
-            os.setgroups([])
-            os.setresgid(OTHER_USER, OTHER_USER, OTHER_USER)
-            os.setresuid(OTHER_USER, OTHER_USER, OTHER_USER)
+        os.setgroups([])
+        os.setresgid(OTHER_USER, OTHER_USER, OTHER_USER)
+        os.setresuid(OTHER_USER, OTHER_USER, OTHER_USER)
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a change of the user has unset it
         conceal()
     _drop_capabilities(_all_but_reading)
-    if keeps_reading:  # for programs started from here, such as a compiler
+    if _has(_CAP_DAC_READ_SEARCH):  # for programs started from here, such as a compiler
         _LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0)
+
+
+def gives_up_user() -> bool:
+    """Whether `give_up_rights` makes this process one of another user: it is root, and may keep reading all files."""
+    needed = (_CAP_DAC_READ_SEARCH, _CAP_SETGID, _CAP_SETUID)
+    return os.geteuid() == 0 and all(map(_has, needed)) and _has_other_user() and gpus_are_for_all()
+
+
+def _has_other_user() -> bool:
+    """Whether the user exists in this namespace of users, which may have root alone."""
+    with suppress(OSError), open("/proc/self/setgroups") as setgroups:
+        if setgroups.read().strip() != "allow":
+            return False
+    return _is_mapped("/proc/self/uid_map") and _is_mapped("/proc/self/gid_map")
+
+
+def _is_mapped(file: str) -> bool:
+    with open(file) as lines:
+        ranges = [(int(first), int(count)) for first, _, count in map(str.split, lines)]
+    return any(first <= OTHER_USER < first + count for first, count in ranges)
+
+
+def _has(capability: int) -> bool:
+    return bool(_capability_sets()[1] >> capability & 1)
 
 
 def _drop_bounds(is_dropped: Callable[[int], bool]) -> None:

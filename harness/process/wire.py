@@ -39,6 +39,7 @@ from packproof.properties.calling import (
 _MAGIC = b"pkpf"
 _SIZES = struct.Struct("<IQ")
 _MAX_JSON = 1 << 24
+_MAX_COMPUTED = 256  # launches and operators of one call
 MAX_TENSORS = 1 << 40  # bytes
 READ_BYTES = 1 << 16  # bytes of one read: for a larger buffer, malloc maps new memory each time
 
@@ -209,7 +210,7 @@ def result_frame(result: Result, number: int) -> Frame:
     }
     copies = {name: copy for name, (copy, _) in result.outliers.items()}
     tuned = [[kernel.kernel, kernel.ran, kernel.offered, kernel.declared] for kernel in result.tuned]
-    computed = [[item.kind, item.name, item.during, item.own, item.line] for item in result.computed]
+    computed = [[item.kind, item.name, item.during, item.is_own, item.line] for item in result.computed]
     body = {
         "interpreted": result.interpreted,
         "operators": result.operators,
@@ -287,8 +288,8 @@ def _tuned(frame: Frame) -> tuple[Tuned, ...]:
 
 
 def _computed(frame: Frame) -> tuple[Computed, ...]:
-    rows = frame.body.get("computed", ())
     try:
+        rows = frame.body.get("computed", ())[:_MAX_COMPUTED]
         return tuple(Computed(*from_json(tuple[Computer, str, Pass, bool, str], fields)) for fields in rows)
     except (RecordError, TypeError) as error:
         raise WireError(f"the record of who computed does not fit: {error}") from error

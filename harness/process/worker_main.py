@@ -17,11 +17,13 @@ import torch
 from packproof.base.errors import KernelFault, MissingWallError, UsageError
 from packproof.base.importing import one_line_reason
 from packproof.harness.process.execution.execute import InProcess
+from packproof.harness.process.execution.fork import Fork, start_fork
 from packproof.harness.process.execution.torch_state import TorchState
 from packproof.harness.process.naming.location import Location
 from packproof.harness.process.privilege import adopt_orphans, child_pids
 from packproof.harness.process.start.imports import fast_imports
-from packproof.harness.process.walls import WALLS, Enclosure, probe_walls, require_walls
+from packproof.harness.process.walls.catalogue import WALLS, probe_walls, require_walls
+from packproof.harness.process.walls.enclosure import Enclosure
 from packproof.harness.process.wire import READ_BYTES, Decoder, Frame, decode_call, encode, refusal_frame, result_frame
 from packproof.interpreter import draw_configurations, misfit
 from packproof.properties.calling import MachineLimit, Refusal
@@ -65,7 +67,7 @@ def run_worker(
     sys.path[:] = order["sys_path"]
     _change_environment(order["environment"])
     torch.set_num_threads(1)
-    enclosure.enter(str(order.get("location") or order["program"]))
+    enclosure.enter(str(order.get("program") or order["location"]))
     if "program" in order:
         run: Callable[..., int] = importlib.import_module(order["program"]).run
         return run(order, function, channel)
@@ -155,6 +157,8 @@ def _serve(
     except (UsageError, MachineLimit) as error:
         hello = Frame("crowded" if isinstance(error, MachineLimit) else "unusable", body={"text": str(error)})
     own_pid = getpid()
+    if order["device"] == "cpu":
+        _repeat_ranks_apart(forks)
     decoder = Decoder(magic)
     initial_children = set(child_pids())
     try:
@@ -182,6 +186,21 @@ def _tried_walls(enclosure: Enclosure, judge: Mapping[str, Any]) -> dict[str, bo
     if enclosure.isolation == "required":
         require_walls(states)
     return states
+
+
+def _repeat_ranks_apart(forks: list[None]) -> None:
+    """Let simulated ranks run in processes of their own too. A GPU survives no fork: there they share this process.
+
+    forks: an entry for each fork of this process; these leave none.
+    """
+    if ranks := sys.modules.get("packproof.parallel.ranks"):  # imported by the kernel's module, or not needed
+
+        def start(function: Callable[[], None]) -> Fork:
+            fork = start_fork(function)
+            forks.pop()
+            return fork
+
+        ranks.Ranks.start_fork = start
 
 
 def _import_fault_answer(check: Callable[[], None]) -> Callable[[Frame], Frame] | None:

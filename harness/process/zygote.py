@@ -32,7 +32,8 @@ from packproof.harness.process.execution.fork import reset_signals, start_fork
 from packproof.harness.process.execution.torch_state import TorchState
 from packproof.harness.process.privilege import adopt_orphans, child_pids, conceal, set_process_name
 from packproof.harness.process.start.imports import fast_imports
-from packproof.harness.process.walls import Enclosure, Isolation
+from packproof.harness.process.walls.enclosure import NO_MORE_WALLS, Enclosure
+from packproof.harness.process.walls.isolation import Isolation
 from packproof.harness.process.worker_main import import_compiler, run_worker
 from packproof.interpreter import repair_or_refuse
 
@@ -47,17 +48,17 @@ class Zygote:
     """The serving side.
 
     control: the socket for requests.
-    enclosure: the walls around it and its workers.
     function: the function of workers whose order names no location.
+    enclosure: the walls around it and its workers; by default those that stand around this process already.
     preload_compiler: whether to import torch's compiler once idle, for several workers to use.
     """
 
     def __init__(
         self,
         control: socket.socket,
-        enclosure: Enclosure,
         function: Callable[..., Any] | None = None,
         *,
+        enclosure: Enclosure = NO_MORE_WALLS,
         preload_compiler: bool = True,
     ) -> None:
         self._control, self._enclosure = control, enclosure
@@ -187,7 +188,7 @@ def serve(
         with fast_imports():
             prepare_imports()
         enclosure.build()
-        Zygote(control, enclosure, function, preload_compiler=preload_compiler).serve()
+        Zygote(control, function, enclosure=enclosure, preload_compiler=preload_compiler).serve()
 
     poll = select.poll()
     poll.register(os.pidfd_open(start_fork(run).pid), select.POLLIN)

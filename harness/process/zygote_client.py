@@ -19,6 +19,7 @@ from packproof.base.errors import UsageError
 from packproof.harness.process.execution.fork import print_error, start_fork
 from packproof.harness.process.start.environment import ENVIRONMENT, missing_resource
 from packproof.harness.process.start.imports import fast_imports
+from packproof.harness.process.walls.devices import has_gpus
 from packproof.harness.process.walls.isolation import Isolation
 
 _FIXED_VARIABLES = {
@@ -45,11 +46,12 @@ class ZygoteClient:
     """A running zygote; `shared_zygote` and `fork_zygote` start one.
 
     `has_answered`: whether one of its workers has answered.
+    pid: the child of this process that is killed if it does not end in time; 0 if there is none.
 
     A fork of the process that started it may also request workers, but does not end it.
     """
 
-    def __init__(self, control: socket.socket, log: IO[bytes], pid: int, wait: Callable[[], object]) -> None:
+    def __init__(self, control: socket.socket, log: IO[bytes], wait: Callable[[], object], pid: int = 0) -> None:
         self._control = keep_private(control)
         self._log = log
         self._pid, self._wait = pid, wait
@@ -75,7 +77,8 @@ class ZygoteClient:
     def start_serving(self, *, interpreted: bool, preload_compiler: bool) -> None:
         """Tell a zygote forked by `fork_early_zygote` to start serving."""
         with suppress(ConnectionError):
-            order = {"interpreted": interpreted, "preload_compiler": preload_compiler, "isolation": _isolation}
+            isolation = isolation_of(interpreted=interpreted)
+            order = {"interpreted": interpreted, "preload_compiler": preload_compiler, "isolation": isolation}
             self._control.send(json.dumps(order).encode())
 
     def _environment_changes(self) -> dict[str, str | None]:
@@ -98,7 +101,8 @@ class ZygoteClient:
                 self._control.send(b"")
         self._control.close()
         if is_owner:
-            _kill_unless_ended(self._pid, _END_SECONDS)
+            if self._pid:
+                _kill_unless_ended(self._pid, _END_SECONDS)
             self._wait()
         self._log.close()
 
@@ -108,14 +112,15 @@ _shared_zygotes: dict[tuple[bool, Isolation], ZygoteClient] = {}
 
 def shared_zygote(interpreted: bool) -> ZygoteClient:
     """The zygote with or without Triton's interpreter, of this process or its parent. It ends with its starter."""
-    if (interpreted, _isolation) not in _shared_zygotes:
+    key = interpreted, isolation_of(interpreted=interpreted)
+    if key not in _shared_zygotes:
         share_zygote(spawn_zygote(interpreted), interpreted=interpreted)
-    return _shared_zygotes[interpreted, _isolation]
+    return _shared_zygotes[key]
 
 
 def share_zygote(client: ZygoteClient, *, interpreted: bool) -> None:
     """Make this the shared zygote of that kind, until this process ends."""
-    _shared_zygotes[interpreted, _isolation] = client
+    _shared_zygotes[interpreted, isolation_of(interpreted=interpreted)] = client
     atexit.register(client.close)
 
 
@@ -132,21 +137,32 @@ def set_isolation(isolation: Isolation) -> None:
     _isolation = isolation
 
 
-def current_isolation() -> Isolation:
-    """The walls around the zygotes that this process starts."""
-    return _isolation
+def isolation_of(*, interpreted: bool) -> Isolation:
+    """The walls around a zygote that this process starts.
+
+    CUDA finds no device within them (error 304): where kernels run on a GPU there are none.
+    """
+    return "none" if not interpreted and has_gpus() else _isolation
 
 
 def spawn_zygote(interpreted: bool) -> ZygoteClient:
     """A new zygote, with or without Triton's interpreter. The caller closes it."""
     _require_resources()
+    isolation = isolation_of(interpreted=interpreted)
     environment = os.environ | fixed_environment(interpreted=interpreted)
     control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
     private_directory = "" if working_directory() else tempfile.mkdtemp(prefix="packproof-")  # torch's import needs one
     with child_end:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _SPAWN_PROGRAM, str(child_end.fileno()), _isolation],
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                _SPAWN_PROGRAM,
+                str(child_end.fileno()),
+                isolation,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -161,7 +177,7 @@ def spawn_zygote(interpreted: bool) -> ZygoteClient:
         if private_directory:
             shutil.rmtree(private_directory, ignore_errors=True)
 
-    return ZygoteClient(control, log, process.pid, wait)
+    return ZygoteClient(control, log, wait, process.pid)
 
 
 def become_zygote() -> None:
@@ -206,7 +222,7 @@ def fork_client(become: Callable[[socket.socket], None]) -> ZygoteClient:
 
     fork = start_fork(run, ends_with_parent=False)  # it outlives the parent, to end what workers have left running
     child_end.close()
-    return ZygoteClient(control, log, fork.pid, fork.wait)
+    return ZygoteClient(control, log, fork.wait, fork.pid)
 
 
 def _kill_unless_ended(pid: int, seconds: float) -> None:

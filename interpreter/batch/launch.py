@@ -85,7 +85,8 @@ class BatchingSanitizer(Sanitizer):
     def _run_batches(self, kernel: Kernel, launch: "_PreparedLaunch", size: int) -> None:
         """Run the programs in batches of this size."""
         function = rewrite.batch_function(kernel)
-        self._launch = shadow = Shadow(kernel.__name__, MemoryMap(launch.regions), self._read_only)
+        memory = MemoryMap(launch.regions)
+        self._launch = shadow = Shadow(kernel.__name__, memory, self._read_only, self._loads_unwritten_floats)
         try:
             with world.batch_mode(shadow), np.errstate(all="ignore"):
                 shipped.interpreter_builder.set_grid_dim(*launch.grid)

@@ -26,8 +26,10 @@ _MAX_PENDING_LANES = 2**21  # lanes, 16 MB
 class Shadow(Launch):
     """The shadow state of a launch whose programs run together."""
 
-    def __init__(self, kernel: str, memory: MemoryMap, read_only: Sequence[Region]) -> None:
-        super().__init__(kernel, memory, read_only)
+    def __init__(
+        self, kernel: str, memory: MemoryMap, read_only: Sequence[Region], loads_unwritten_floats: bool = False
+    ) -> None:
+        super().__init__(kernel, memory, read_only, loads_unwritten_floats)
         self._pending_lanes = 0  # lanes of loads that are not marked yet
 
     def record_read(self, access: "Access") -> None:
@@ -120,7 +122,7 @@ class Shadow(Launch):
 
     def check_loaded(self, access: "Access", values: Array, kind: Any) -> None:
         """Raises KernelFault if an active lane has loaded poison."""
-        if kind not in TORCH:
+        if kind not in TORCH or self.may_be_unwritten(kind):
             return
         is_poisoned = np.asarray(is_poison(values.reshape(-1), TORCH[kind]))
         if not is_poisoned.any():
@@ -128,8 +130,8 @@ class Shadow(Launch):
         is_poisoned = is_poisoned[access.lanes]
         if is_poisoned.any():
             i_lane = int(np.argmax(is_poisoned))
-            element = self._element(int(access.addresses[i_lane]))
-            self._fail_in(access.programs[i_lane], f"reads {element}, which was never written")
+            self._enter_program(access.programs[i_lane])
+            self._fail_unwritten(int(access.addresses[i_lane]), kind)
 
     def _in_bounds(self, access: "Access", verb: str) -> Any:
         """Each accessed segment with its lanes. Raises KernelFault for a lane out of bounds."""
@@ -150,8 +152,11 @@ class Shadow(Launch):
             yield segment, lanes
 
     def _fail_in(self, program: int, message: str) -> None:
-        self.program = int(programs.linear_ids[0] if program == SEVERAL_PROGRAMS else program)
+        self._enter_program(program)
         self._fail(message)
+
+    def _enter_program(self, program: int) -> None:
+        self.program = int(programs.linear_ids[0] if program == SEVERAL_PROGRAMS else program)
 
 
 def _require_exclusive(accessors: Array, lane_programs: Array, lanes: Flags | None = None) -> None:

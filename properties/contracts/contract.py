@@ -1,4 +1,4 @@
-"""The contract of a check: all that its caller fixes, as data and as a file, such as a contest ships."""
+"""The contract of a check: the terms of its caller, as data and as a file, such as a contest ships."""
 
 import hashlib
 import json
@@ -32,16 +32,16 @@ class Contract:
     op: str
     """The name of an op of packproof, "module:NAME" or "file.py:NAME", of a file beside the contract."""
     domain: tuple[str, ...] = ()
-    """Conditions on the calls that a kernel has to support. Without any, it has to support every call of the op."""
+    """Conditions on the calls to support. Without any, a kernel has to support every call of the op."""
     takes: tuple[str, ...] = ()
-    """Optional inputs and options that a kernel has to take. The verdict names those others that it does not take."""
+    """Optional inputs and options to take. A kernel may lack any other, and the verdict says so."""
     gradients: bool = True
     """Whether gradients are judged."""
     dtypes: tuple[Dtype, ...] = ("fp32", "bf16", "fp16")
     """The dtypes of tokens."""
     promises: Promises = field(default_factory=Promises)
-    """What every kernel has to keep, such as `deterministic`, and how far its error budget goes: `compute`, `cumsum`
-    with `chunk`, and `saved_outputs`.
+    """Guarantees of every kernel, such as `deterministic`, and the limits of its error budget: `compute`, `cumsum` with
+    `chunk`, and `saved_outputs`.
     """
     profile: ProfileName = "standard"
     """The least profile of a check."""
@@ -52,7 +52,7 @@ class Contract:
     def for_op(cls, op: Op) -> "Contract":
         """The default contract of an op: all of its calls, in the budget of its usual kernels.
 
-        Those of matrix products with decays may form each decay as a difference of cumulative sums.
+        With matrix products and decays, a kernel may form each decay as a difference of cumulative sums.
         """
         promises = Promises(compute=op.usual_compute, cumsum=op.matmul and op.has_decays)
         return cls(op.name, gradients=op.differentiable, promises=promises)
@@ -60,10 +60,10 @@ class Contract:
 
 @dataclass(frozen=True)
 class ContractFile:
-    """A contract, and the file that it was read from."""
+    """A contract, and its file."""
 
     path: str
-    """As the caller named it."""
+    """Its path, in the caller's words."""
     digest: str
     """SHA-256 of its bytes, as `sha256sum` prints it."""
     contract: Contract
@@ -122,7 +122,7 @@ def contract_text(contract: Contract) -> str:
 
 
 def contract_terms(file: ContractFile) -> tuple[Term, ...]:
-    """The terms that a contract fixes."""
+    """The terms of a contract."""
     contract = file.contract
     promises = [f"{name}={value!r}" for name, value in to_row(contract.promises).items() if value not in (None, False)]
     texts: list[tuple[Subject, Sequence[str]]] = [

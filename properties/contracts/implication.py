@@ -1,7 +1,7 @@
 """Whether a kernel's condition leaves out calls of its contract: a search for such a call.
 
-Values at and beside the numbers of the conditions are tried, and layouts made of them. That decides a limit, a list or
-a multiple. A call that is not found does not narrow what is judged: under a contract its own calls are.
+Values at and beside the numbers of the conditions are tried, and layouts made of them: enough for a limit, a list or a
+multiple. A missed call narrows nothing: under a contract, cases are drawn from the contract alone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ _GATES = (0.0, -1.0, -100.0, -1e4, float("-inf"))
 
 
 def call_outside(condition: Condition, op: Op, contract: Domain) -> Mapping[str, Any] | None:
-    """The values of a call that the contract has and the condition leaves out; None if none is found."""
+    """The values of a call inside the contract and outside of the condition; None without one."""
     rules = contract & Domain.of(op.where)
     related = _related_names(condition, rules)
     rules = Domain(tuple(c for c in rules.conditions if c.names & related))
@@ -35,7 +35,7 @@ def call_outside(condition: Condition, op: Op, contract: Domain) -> Mapping[str,
 
 
 def _related_names(condition: Condition, rules: Domain) -> frozenset[str]:
-    """The names of the condition, and all that rules tie to them. Those of a layout are tied by the layout."""
+    """The names of the condition, and all names tied to them by rules. A layout ties its own names."""
     layout, names = frozenset(LAYOUT_NAMES), condition.names
     while True:
         grown = names.union(*(c.names for c in rules.conditions if c.names & names), layout if names & layout else ())

@@ -1,4 +1,4 @@
-"""A kernel's own terms: what it declares beyond the terms of its caller; and what is left of them under a contract."""
+"""A kernel's own terms: its declaration beyond the terms of its caller; and the declaration under a contract."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,9 +22,9 @@ _Sides = Iterator[tuple[Subject, str, str]]  # of a term: the kernel's, and what
 
 
 def own_terms(op: Op, declared: Declaration, caller: Contract, missing: Sequence[str]) -> tuple[Term, ...]:
-    """What a kernel declares beyond the terms of its caller: less to judge, or more allowed.
+    """The terms of a kernel's declaration by which less is judged, or more allowed, than its caller asks for.
 
-    missing: the inputs and options of the op that the kernel does not take.
+    missing: inputs and options of the op without a parameter of the kernel.
     """
     domain = Domain.of(caller.domain)
     terms = (
@@ -38,7 +38,7 @@ def own_terms(op: Op, declared: Declaration, caller: Contract, missing: Sequence
 
 
 def own_op_terms(declared: Declaration, op_name: str) -> tuple[Term, ...]:
-    """An op that a kernel declares beside the one of its contract. One of the contract's own file may be the same."""
+    """The term of an op other than the contract's. An Op of the contract's own file may be the kernel's too."""
     if ":" in op_name or declared.op in (None, op_name):
         return ()
     return (Term("op", declared.op or OWN_OP, "kernel", op_name),)
@@ -56,7 +56,7 @@ def _input_terms(op: Op, declared: Declaration, domain: Domain, missing: Sequenc
 
 def _leaves_out_calls(name: str, values: Mapping[str, Any], op: Op, domain: Domain) -> bool:
     """Whether the domain has calls with an input, or with another value of an option."""
-    [condition] = Domain.of(f"{name} == {values[name]!r}" if name in values else f"not {name}").conditions
+    [condition] = Domain.of(f"{name} in ({values[name]!r},)" if name in values else f"not {name}").conditions
     return call_outside(condition, op, domain) is not None
 
 
@@ -102,7 +102,7 @@ def _sums_over_more(kernel: Promises, caller: Promises) -> bool:
 
 
 def under_contract(op: Op, declared: Declaration, contract: Contract) -> Declaration:
-    """The declaration by which a kernel is judged: of its own, only its arguments and what asks more of it."""
+    """The declaration in force under a contract. Of the kernel's own, it has the arguments and further guarantees."""
     return replace(
         declared,
         promises=_judged_promises(declared.promises, contract.promises),
@@ -113,7 +113,7 @@ def under_contract(op: Op, declared: Declaration, contract: Contract) -> Declara
 
 
 def _judged_promises(kernel: Promises, contract: Promises) -> Promises:
-    """The budget of the contract, and the guarantees of both. The chunks, and what holds at their ends, are of one."""
+    """The budget of the contract, and the guarantees of both. Chunks and the promises at their ends are of one side."""
     tiles = kernel if contract.chunk is None and (kernel.chunk or 0) <= _LARGEST_CHUNK else contract
     switches: dict[str, Any] = {name: getattr(kernel, name) or getattr(contract, name) for name in _SWITCHES}
     return replace(

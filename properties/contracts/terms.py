@@ -1,7 +1,7 @@
-"""The terms of a judgement as data: what decides how much of a kernel is judged, how strictly, and who said so.
+"""The terms of a judgement as data: how much of a kernel is judged, how strictly, and who said so.
 
-The caller fixes terms, by options or by a contract. What a kernel declares beyond that is a term of its own: less is
-judged, or more is allowed, than the caller asks.
+The caller fixes terms, by options or by a contract. A kernel's own terms are declared beyond those: less is judged, or
+more is allowed, than the caller asks for.
 """
 
 from collections.abc import Iterable
@@ -24,13 +24,13 @@ class Term:
     """
 
     subject: Subject
-    """What it limits."""
+    """Its subject."""
     text: str
     """The term in a few words, such as "d == 1" or "no gradients"."""
     source: Source
     """Who set it."""
     against: str = ""
-    """Of a kernel's own term: what its caller asks for."""
+    """Of a kernel's own term: the other side, its caller's."""
 
     @property
     def conflict(self) -> str:
@@ -44,4 +44,10 @@ def terms_text(terms: Iterable[Term]) -> str:
     by_subject: dict[str, list[str]] = {}
     for term in terms:
         by_subject.setdefault(term.subject, []).append(term.text)
-    return "; ".join(", ".join(dict.fromkeys(texts)) for texts in by_subject.values())
+    return "; ".join(_joined(list(dict.fromkeys(texts))) for texts in by_subject.values())
+
+
+def _joined(texts: list[str]) -> str:
+    """Texts with commas; a repeated "no" is said once."""
+    has_no = all(text.startswith("no ") for text in texts)
+    return ", ".join([texts[0], *(text.removeprefix("no ") if has_no else text for text in texts[1:])])

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from packproof.base.errors import UsageError
+from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
+from packproof.museum import Control, controls
 from packproof.properties.cases.condition import Condition
 from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.space import Space
 from packproof.properties.contracts.contract import Contract, ContractFile, contract_text
 from packproof.properties.contracts.implication import call_outside
 from packproof.properties.contracts.own_terms import own_op_terms, own_terms, under_contract
 from packproof.properties.contracts.terms import Term, terms_text
-from packproof.properties.declarations.declaration import Declaration
+from packproof.properties.declarations.declaration import Declaration, describe_kernel, parse_declaration
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.catalogue import OPS
 
@@ -162,6 +165,24 @@ def test_the_default_contract_of_an_op_is_read_as_it_is_written(op: Any, tmp_pat
     assert own_terms(op, declared(op=op.name, gradients=op.differentiable), read.contract, ()) == ()
 
 
+@pytest.mark.parametrize("control", controls().values(), ids=controls())
+def test_a_correct_kernel_of_the_museum_loosens_no_default_contract(control: Control) -> None:
+    """It may lack optional inputs, and the verdict then says so."""
+    op = OPS[control.op]
+    description = parse_declaration(describe_kernel(control.load()), control.kernel)
+    kernel = replace(description, promises=Promises(**control.promises))
+    missing = Space(op, "float32", kernel.promises, kernel.parameters).missing_names
+    terms = own_terms(op, kernel, Contract.for_op(op), missing)
+    assert [term for term in terms if term.subject != "inputs"] == []
+
+
+@pytest.mark.parametrize("builtin", BUILTIN_KERNELS.values(), ids=BUILTIN_KERNELS)
+def test_a_kernel_of_packproof_loosens_no_default_contract(builtin: BuiltinKernel) -> None:
+    op = OPS[builtin.op]
+    for device in ("cpu", "cuda"):
+        assert own_terms(op, builtin.declaration(device), Contract.for_op(op), ()) == ()
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -208,3 +229,4 @@ def test_an_op_of_a_file_lies_beside_the_contract(tmp_path: Path) -> None:
 def test_terms_in_one_phrase() -> None:
     terms = [Term("domain", "d == 1", "kernel"), Term("gradients", "no gradients", "kernel")]
     assert terms_text([*terms, Term("domain", "w == 1", "kernel")]) == "d == 1, w == 1; no gradients"
+    assert terms_text(Term("inputs", f"no {name}", "kernel") for name in ("bias", "D")) == "no bias, D"

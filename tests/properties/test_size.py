@@ -281,3 +281,17 @@ def test_a_case_that_cannot_be_large_at_all_is_no_refusal_of_the_kernel(stopped:
     seen.count_case(wide, frozenset({"another class"}), compared=True, refusal=None)
     assert (seen.refused_examples, seen.required_classes, len(seen.limits)) == (0, frozenset({"another class"}), 0)
     assert f"1 of 2 examples {reason}: {stopped}" in list(seen.reasons())
+
+
+class Disturbed(Clock):
+    """Calls of several copies, but not of all, take a little longer: another process has the GPU meanwhile."""
+
+    def advance(self, call: Call) -> None:
+        super().advance(call)
+        self.now += 0.3 if 1 < call.copies < 9 else 0.0
+
+
+def test_a_quick_kernel_beside_other_processes_is_not_taken_for_a_slow_one() -> None:
+    clock = Disturbed(seconds_per_copy=0)
+    assert repeated_at(clock, fractions=(9, 4, 2), slow_calls_until=-1.0) == ([], [])
+    assert max(clock.copies) == 9

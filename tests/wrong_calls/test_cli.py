@@ -81,6 +81,7 @@ LINES = {
         "m:f --timeout inf": "Invalid value for '--timeout': 'inf'; expected a number less than or equal to 86400",
         "m:f --sanitizer memchek": "no sanitizer is called 'memchek'; did you mean memcheck? there are: memcheck",
         "m:f --sanitizer memcheck --device cpu": "--sanitizer: compute-sanitizer checks kernels on a GPU, not on cpu",
+        "m:f --sanitizer memcheck --isolate": "--isolate: compute-sanitizer runs kernels outside of the walls, and",
         "m:f --expected-failures no.toml": "expected failures: no.toml: No such file or directory",
         "m:f --expected-failures folder": "expected failures: folder: is not a regular file",
         "m:f --expected-failures deep.toml": "expected failures: deep.toml is not TOML: maximum recursion depth",

@@ -83,8 +83,8 @@ def backtest(
     remaining = [] if merge and not clones else [case for case in chosen if case.entry.id not in outcomes]
     if remaining:
         folder, selected_device = _required(clones), device or default_device()
-        run = runs.run_cases(remaining, folder, selected_device, seconds=seconds, properties=tuple(properties or ()))
-        for outcome in run:
+        asked = tuple(properties or ())
+        for outcome in runs.run_cases(remaining, folder, selected_device, seconds=seconds, properties=asked):
             typer.echo(runs.line(outcome))
             outcomes[outcome.id] = outcome
             if file:

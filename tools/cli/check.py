@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from packproof.base.errors import MissingWallError, UsageError
 from packproof.base.names import require_known
 from packproof.base.signatures import SIGNATURES
 from packproof.base.stopwatch import add_seconds
@@ -39,7 +40,7 @@ def check(
         bool | None,
         typer.Option(
             "--isolate/--no-isolate",
-            help="run the kernel behind all walls or not at all, or behind none; by default those the system allows",
+            help="run the kernel within all walls or not at all, or within none; by default those the system allows",
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print failures and the last line, no more")] = False,
@@ -202,6 +203,11 @@ def replay(
 def _make_request(options: Mapping[str, Any], *, isolate: bool | None = None) -> CheckRequest:
     """Make the request; without a device it is cuda if available. It is checked before torch is imported."""
     request = request_from(options)
+    if isolate and request.sanitizer is not None:
+        raise UsageError(
+            f"--isolate: compute-sanitizer runs kernels outside of the walls, and --sanitizer is {request.sanitizer}; "
+            "leave one of them out"
+        )
     device = _start_torch(options["device"], isolate=isolate, several_kernels=request.target is None)
     return replace(request, device=device)
 
@@ -210,7 +216,7 @@ def _start_torch(device: str | None, *, isolate: bool | None = None, several_ker
     """Import torch, fix the process from which kernels are forked, and return the device.
 
     device: None for cuda if available, else cpu.
-    isolate: whether kernels run behind all walls; None for those that the system allows.
+    isolate: whether kernels run within all walls; None for those that the system allows.
     several_kernels: whether the run checks more than one kernel.
     """
     hand_over()
@@ -218,6 +224,11 @@ def _start_torch(device: str | None, *, isolate: bool | None = None, several_ker
         import torch  # noqa: PLC0415
 
     selected_device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if isolate and selected_device != "cpu":
+        raise MissingWallError(
+            f"--isolate: CUDA finds no device within the walls, and device is {selected_device}; use --device cpu, or "
+            "a virtual machine without --isolate"
+        )
     if isolate is not None:
         set_isolation("required" if isolate else "none")
     # late: several workers use torch.compile; one kernel on a CPU is compiled in one dtype only

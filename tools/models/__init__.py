@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     )
     from packproof.models.replay import replay
     from packproof.models.request import module_request
-    from packproof.models.subjects.conventions import CONVENTIONS, Convention, find_convention
-    from packproof.models.subjects.fast_kernels import hide_packages
+    from packproof.models.subjects.conventions import CONVENTIONS, Convention
     from packproof.models.subjects.pack import Pack
-    from packproof.models.target import load_module
 
 __all__ = [
     "CONVENTIONS",
@@ -34,12 +32,9 @@ __all__ = [
     "Pack",
     "Word",
     "check_module",
-    "find_convention",
     "guard",
-    "hide_packages",
     "holding_conventions",
     "key_of",
-    "load_module",
     "module_request",
     "outcome_of",
     "outcomes_of",
@@ -51,9 +46,8 @@ export(
     sys.modules[__name__],
     {
         "packproof.models.check": ("check_module", "run_module_check"),
-        "packproof.models.subjects.conventions": ("CONVENTIONS", "Convention", "find_convention"),
+        "packproof.models.subjects.conventions": ("CONVENTIONS", "Convention"),
         "packproof.models.subjects.pack": ("Pack",),
-        "packproof.models.subjects.fast_kernels": ("hide_packages",),
         "packproof.models.guard": ("guard",),
         "packproof.models.outcomes": (
             "ConventionOutcome",
@@ -67,6 +61,5 @@ export(
         ),
         "packproof.models.replay": ("replay",),
         "packproof.models.request": ("module_request",),
-        "packproof.models.target": ("load_module",),
     },
 )

@@ -26,7 +26,7 @@ from packproof.harness.report import (
 )
 from packproof.harness.report.wording import failure_texts
 from packproof.interpreter import repair_if_used
-from packproof.models.apart import fault_text, is_interpreted
+from packproof.models.apart.module_process import fault_text, is_interpreted
 from packproof.models.laws.catalogue import JUDGES
 from packproof.models.laws.judges import CRASHED, REFUSED, Judgement, Trial, verdict_of
 from packproof.models.outcomes import holding_conventions, outcome_lines, outcomes_of
@@ -34,7 +34,7 @@ from packproof.models.request import ModuleRequest, ModuleSetting, module_reques
 from packproof.models.running.local_module import PickOutput
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.modes import CannotRun, Mode
-from packproof.models.subjects.pack import Lengths
+from packproof.models.subjects.pack import FIRST_LENGTHS, Lengths
 from packproof.models.subjects.refusals import ModuleCrashed, ModuleEnded, ModuleRefused, NoGradient, NoOutput
 from packproof.models.subjects.subject import MakeInput
 
@@ -235,9 +235,8 @@ def _judge_cell(
             judgement = Judgement(verdict_of(cell, refused_status, 0, f"{REFUSED}{refusal}"))
     except ModuleEnded as end:
         lines = tuple(f"the module did not return: its process {fault_text(end)}".splitlines())
-        judgement = Judgement(
-            verdict_of(cell, "failed", 1, failure=Failure(end.lengths, "", lines, 1, 1, fault="crashed"))
-        )
+        failure = Failure(end.lengths or FIRST_LENGTHS, "", lines, 1, 1, fault="crashed")
+        judgement = Judgement(verdict_of(cell, "failed", 1, failure=failure))
     except ModuleCrashed as crash:
         failure = Failure(crash.lengths, "", (f"{CRASHED}{crash}",), 1, 1, fault="crashed")
         judgement = Judgement(verdict_of(cell, "failed", 1, failure=failure))

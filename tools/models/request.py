@@ -204,8 +204,7 @@ def module_request(
 ) -> ModuleRequest:
     """The request for these arguments: those of `check_module`, and a few more. Raises ArgumentError and UsageError.
 
-    module: a ModuleProcess for a module in another process, with the conventions, output, redraw and seed that it was
-        made with.
+    module: a ModuleProcess for a module in another process; conventions, output, redraw and seed are as in its source.
     name: the module in reports; its class by default.
     target: the address from which a replay makes the module again.
     records: whether failures leave replay files.

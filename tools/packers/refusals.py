@@ -28,13 +28,15 @@ def is_refusal(error: Exception) -> bool:
 def refusal_law(
     call: Callable[[Callable[..., Any], DocumentCase], object],
 ) -> Callable[[Callable[..., Any], DocumentCase, Declared], Iterator[str]]:
-    """A document longer than a pack is taken, left out or refused by a statement: no operation fails at it.
+    """A longer document among those that fit is taken, left out or refused by a statement: no operation fails at it.
+
+    Where none fits, there may be nothing to pack, as without documents.
 
     call: calls the function and reads all its packs.
     """
 
     def judge(function: Callable[..., Any], documents: DocumentCase, _: Declared) -> Iterator[str]:
-        if not documents.has_longer:
+        if min(documents.lengths, default=0) > documents.capacity or not documents.has_longer:
             return
         try:
             call(function, documents)

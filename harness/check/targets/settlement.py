@@ -53,12 +53,12 @@ def settle(request: CheckRequest, op: Op, declared: Declaration, *, brings_op: b
 
 
 def _asked(request: CheckRequest, op: Op) -> Contract:
-    """The options of a caller without a contract, as one."""
+    """The options of a caller without a contract, as one. Dtypes that are asked for are judged in any case."""
     return Contract(
         op.name,
         request.domain,
         gradients=not request.forward_only,
-        dtypes=tuple(map(short_dtype, request.dtypes or DEFAULT_DTYPES)),  # type: ignore[arg-type]
+        dtypes=() if request.dtypes else ("fp32", "bf16", "fp16"),
         promises=request.promises or Promises(),
     )
 

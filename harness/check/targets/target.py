@@ -165,6 +165,7 @@ def open_target(
     kernel = builtin.target if builtin else request.target
     assert kernel is not None
     name = printable(kernel_address(kernel))
+    contract_op = _op_of_contract(request)  # before the kernel runs, which could write its file
     with worker or worker_for(request, kernel) as process:
         description, misfit, walls = process.describe(), printable(process.misfit), process.walls
     declared = builtin.declaration(request.device) if builtin else parse_declaration(description, name)
@@ -174,7 +175,7 @@ def open_target(
     brings_op = requested_op is None and declared.op == ""
     if brings_op:  # imported here
         requested_op = kernel if isinstance(kernel, str) else custom_op(kernel)
-    op = resolve_op(requested_op, declared if request.contract is None else replace(declared, conventions=()), name)
+    op = contract_op or resolve_op(requested_op, declared, name)
     if op not in OPS.values():
         differentiate_apart(partial(_try_op, op, request))
     check_signature(op, declared, name, pasted_lines(name, requested_op, declared))
@@ -234,6 +235,11 @@ def _ops_text(declared: Declaration) -> str:
     if len(fitting_ops) == 1:
         return f"Its arguments fit one: --op {fitting_ops[0]}"
     return f"Its arguments fit {', '.join(fitting_ops)}: name one" if fitting_ops else f"Name one: {', '.join(OPS)}"
+
+
+def _op_of_contract(request: CheckRequest) -> Op | None:
+    """The op of a contract, whatever a kernel brings or declares; None without a contract."""
+    return resolve_op(request.contract.contract.op, Declaration(), request.contract.path) if request.contract else None
 
 
 def _import_op(name: str) -> Op:

@@ -3,6 +3,7 @@
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from errno import EROFS
 from pathlib import Path
 
 import torch
@@ -48,6 +49,7 @@ _LATE_REFUSAL_HINT = (
     "checking its arguments first"
 )
 _CONTRADICTION_HINT = "\n    the kernel's own code made this call, of arguments that contradict each other"
+_READ_ONLY_HINT = "\n    a kernel writes to its temporary directory or its home only, unless --no-isolate is given"
 # a larger request is the kernel's fault, not the machine's
 _MAX_MEMORY_FACTOR = 64  # times the bytes of a call
 _BYTES_PER_PAIR = 128  # of tokens: attention as written in the paper has scores and probabilities of each head
@@ -98,14 +100,16 @@ def _compiler_fault(text: str, invocation: Invocation) -> KernelFault | FailedCo
 def _kernel_fault(error: Exception, causes: Iterable[BaseException], text: str) -> KernelFault:
     if any(_LAUNCH_ERROR.search(str(cause)) for cause in causes):
         return KernelFault("launch", f"the device refused a launch: {text}")
-    hint = (
-        _LATE_REFUSAL_HINT
-        if isinstance(error, NotImplementedError)
-        else _CONTRADICTION_HINT
-        if is_contradiction(error)
-        else ""
-    )
-    return KernelFault("raised", text + hint)
+    return KernelFault("raised", text + _hint(error))
+
+
+def _hint(error: Exception) -> str:
+    """A further line of the fault, which tells what the author can do."""
+    if isinstance(error, NotImplementedError):
+        return _LATE_REFUSAL_HINT
+    if isinstance(error, OSError) and error.errno == EROFS:
+        return _READ_ONLY_HINT
+    return _CONTRADICTION_HINT if is_contradiction(error) else ""
 
 
 def _is_refusal(error: Exception, invocation: Invocation, repeat: Callable[[ComputationWatch], None]) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from packproof.adapters.binding import Binding
-from packproof.base.errors import KernelFault, UsageError
+from packproof.base.errors import KernelFault, UnwrittenReadError, UsageError
 from packproof.harness.process.execution.device import free_bytes
 from packproof.harness.process.execution.error_classification import classify_error, lacks_memory
 from packproof.harness.process.execution.invocation import BACKWARD, Invocation
@@ -23,6 +23,7 @@ from packproof.harness.process.execution.modes import MODES
 from packproof.harness.process.execution.refusals import ComputationWatch
 from packproof.harness.process.execution.snapshot import copy_to_host, outliers, reported_rows, require_size
 from packproof.harness.process.execution.torch_state import TorchState, preserve_settings
+from packproof.harness.process.execution.unwritten import require_unused
 from packproof.interpreter import FENCE_BYTES, POISON, Guard, GuardedTensor, distinct_elements, use_configuration
 from packproof.properties.calling import Call, MachineLimit, Placement, Refusal, Result
 
@@ -102,7 +103,17 @@ class InProcess:
                 torch.cuda.empty_cache()
 
     def _run(self, call: Call) -> Result:
-        guard = Guard(call.guard, self._fence_bytes)
+        try:
+            return self._run_once(call)
+        except UnwrittenReadError as fault:
+            return require_unused(fault, partial(self._run_once, call))
+
+    def _run_once(self, call: Call, unwritten: float | None = None) -> Result:
+        """Make the call.
+
+        unwritten: the value of fresh memory, which may then be loaded; None if a load of it is a fault.
+        """
+        guard = Guard(call.guard, self._fence_bytes, math.nan if unwritten is None else unwritten)
         interpreting = self._interpreting and call.mode not in ("compiled", "opcheck")  # both inspect allocations
         guarded = call.guard or interpreting
         try:
@@ -123,7 +134,9 @@ class InProcess:
             read_only = [*inputs.values(), *incoming.values()]
             sanitizer = None
             if interpreting:
-                sanitizer = watchers.enter_context(self._sanitizer(read_only, guarded=call.guard))
+                sanitizer = watchers.enter_context(
+                    self._sanitizer(read_only, guarded=call.guard, loads_unwritten_floats=unwritten is not None)
+                )
             snapshot, gradients = MODES[call.mode](invocation)
             invocation.synchronise()
         self._check_patches()
@@ -248,12 +261,14 @@ class InProcess:
                 if sanitizer is not None and sanitizer.launches:
                     watch.record_launch()
 
-    def _sanitizer(self, read_only: list[Tensor], *, guarded: bool) -> AbstractContextManager[Any]:
+    def _sanitizer(
+        self, read_only: list[Tensor], *, guarded: bool, loads_unwritten_floats: bool = False
+    ) -> AbstractContextManager[Any]:
         from packproof.interpreter import BatchingSanitizer, Sanitizer  # noqa: PLC0415  (needs triton)
 
         # a kernel may not depend on the order of its programs: guarded calls run them in reverse, others in batches
         kind = BatchingSanitizer if self.batches_programs else Sanitizer
-        return kind(read_only, order="reverse" if guarded else "forward")
+        return kind(read_only, "reverse" if guarded else "forward", loads_unwritten_floats=loads_unwritten_floats)
 
     def _require_memory(self, call: Call) -> None:
         """Raises MachineLimit if the device has too little free memory, with torch's cache of earlier calls emptied."""

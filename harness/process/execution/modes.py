@@ -23,9 +23,9 @@ from packproof.base.light_torch import scalar_with_gradients
 from packproof.base.provenance.computed import Computed, Pass
 from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors, differentiable_outputs
 from packproof.harness.process.execution.operators import Operators
-from packproof.harness.process.execution.provenance.device_kernels import other_kernels
+from packproof.harness.process.execution.provenance.device_kernels import is_of_library, other_kernels
 from packproof.harness.process.execution.provenance.ownership import Ownership
-from packproof.harness.process.execution.provenance.trace import Trace, idle_launches
+from packproof.harness.process.execution.provenance.trace import Trace, idle_launches, unseen_passes
 from packproof.harness.process.execution.snapshot import Snapshot
 from packproof.properties.calling import Mode
 
@@ -200,13 +200,16 @@ def traced(invocation: Invocation) -> SnapshotAndGradients:
     invocation.stage = BACKWARD
     with trace.watch("backward"):
         gradients = invocation.backward(outputs)
-    invocation.computed = (*trace.computed, *_kernels_of_extensions(invocation, trace.computed))
+    passes: list[Pass] = ["forward", "backward"] if invocation.call.wrt else ["forward"]
+    computed = (*trace.computed, *_kernels_of_extensions(invocation, trace.computed, passes))
+    invocation.computed = (*computed, *unseen_passes(computed, passes))
     return snapshot, gradients
 
 
-def _kernels_of_extensions(invocation: Invocation, computed: tuple[Computed, ...]) -> Iterator[Computed]:
+def _kernels_of_extensions(
+    invocation: Invocation, computed: tuple[Computed, ...], passes: list[Pass]
+) -> Iterator[Computed]:
     """The kernels on a GPU of a pass in which nothing was seen, from another call."""
-    passes: list[Pass] = ["forward", "backward"] if invocation.call.wrt else ["forward"]
     if invocation.device.type != "cuda" or {item.during for item in computed}.issuperset(passes):
         return
     triton_names = frozenset(item.name.rpartition(".")[2] for item in computed if item.kind == "triton")
@@ -214,14 +217,16 @@ def _kernels_of_extensions(invocation: Invocation, computed: tuple[Computed, ...
         outputs = invocation.forward()
     with other_kernels(triton_names) as of_backward:
         invocation.backward(outputs)
-    yield from (Computed("cuda", name, "forward", own=True) for name in of_forward())
-    yield from (Computed("cuda", name, "backward", own=True) for name in of_backward())
+    for name in of_forward():
+        yield Computed("extension", name, "forward", is_own=not is_of_library(name))
+    for name in of_backward():
+        yield Computed("extension", name, "backward", is_own=not is_of_library(name))
 
 
 def idle(invocation: Invocation) -> SnapshotAndGradients:
     """As `eager`, but the kernel's own launches do nothing.
 
-    A call with half of each value comes first: what is left of earlier calls in the kernel's buffers is not the answer.
+    A call with half of each value comes first: the kernel's buffers then hold another answer.
     """
     other_call = _with_halves(invocation)
     other_call.backward(other_call.forward())

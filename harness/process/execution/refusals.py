@@ -52,7 +52,8 @@ _FUNCTION_FOLDERS = tuple(
     f"{_PACKPROOF / folder}{os.sep}" for folder in ("base", "refs", "kernels", "layers", "packs", "parallel")
 )
 _RANKS_MODULE = f"{__name__.partition('.')[0]}.parallel.ranks"
-_RANKS = str(_PACKPROOF / "parallel/ranks.py")  # its errors are about how ranks talk to each other
+# their errors are about how ranks talk to each other
+_RANKS = tuple(str(_PACKPROOF / "parallel" / f"{name}.py") for name in ("ranks", "rank_apart", "simulated_group"))
 _COLLECTIVES = ("c10d", "_c10d_functional")
 
 
@@ -178,7 +179,7 @@ class ComputationWatch(_ThreadWatch):
 def is_foreign_file(filename: str) -> bool:
     """Whether a file belongs to a library or to packproof rather than to the kernel."""
     is_stdlib = filename.startswith(_STDLIB) and "site-packages" not in filename
-    return is_stdlib or filename.startswith((*_HARNESS, _RANKS, "<", *_libraries()))
+    return is_stdlib or filename.startswith((*_HARNESS, *_RANKS, "<", *_libraries()))
 
 
 def _libraries() -> Iterator[str]:

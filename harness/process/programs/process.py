@@ -14,7 +14,6 @@ from packproof.harness.process.privilege import concealment
 from packproof.harness.process.wire import MAX_TENSORS, Frame, WireError
 from packproof.harness.process.zygote_client import (
     ZygoteClient,
-    are_zygotes_isolated,
     import_path,
     keep_private,
     working_directory,
@@ -28,7 +27,7 @@ class ProgramProcess:
 
     zygote: the process to fork it from.
     program: the module of packproof with its `run(order, state, channel)`; see `worker_main.run_worker`.
-    order: what the program is told: JSON values.
+    order: for the program: JSON values.
 
     Every method raises KernelFault if the process ended, gave no answer in time or wrote something else into the
     channel; it has then been ended.
@@ -44,8 +43,7 @@ class ProgramProcess:
     def start(self, seconds: float) -> Frame:
         """The first frame of the program, after it has had this long at most."""
         try:
-            begun = self._child.receive(Patience(_START_SECONDS, 0), _START_SECONDS)
-            self._child.pid = 0 if are_zygotes_isolated() else begun.body["pid"]
+            self._child.receive(Patience(_START_SECONDS, 0), _START_SECONDS)
             return self._child.receive(Patience(seconds, self._child.pid), seconds)
         except BaseException as error:
             raise self._as_fault(error) from error

@@ -21,7 +21,7 @@ def serve(
     """
     magic = bytes.fromhex(order["magic"])
     try:
-        channel.sendall(encode(Frame("begun", body={"pid": os.getpid()}), magic))
+        channel.sendall(encode(Frame("begun"), magic))
         try:
             os.chdir(order["cwd"])
         except OSError as error:

@@ -7,14 +7,13 @@ from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.harness.process.start.command_line import hand_over, read_in_fork, resumable
-    from packproof.harness.process.start.early_zygote import close_early_zygote, fork_early_zygote, settle_early_zygote
+    from packproof.harness.process.start.early_zygote import fork_early_zygote, settle_early_zygote
     from packproof.harness.process.start.environment import is_fresh, missing_resource, restart_with_environment
     from packproof.harness.process.start.exit import exit_at_once
     from packproof.harness.process.start.imports import fast_imports
     from packproof.harness.process.start.signals import restore_child_signal, treat_sigterm_as_interrupt
 
 __all__ = [
-    "close_early_zygote",
     "exit_at_once",
     "fast_imports",
     "fork_early_zygote",
@@ -34,7 +33,6 @@ export(
     {
         "packproof.harness.process.start.command_line": ("hand_over", "read_in_fork", "resumable"),
         "packproof.harness.process.start.early_zygote": (
-            "close_early_zygote",
             "fork_early_zygote",
             "settle_early_zygote",
         ),

@@ -14,7 +14,7 @@ _early_zygote: ZygoteClient | None = None
 
 
 def fork_early_zygote() -> None:
-    """Import torch and fork the shared zygote. It then waits for `settle_early_zygote` or `close_early_zygote`.
+    """Import torch and fork the shared zygote. It then waits for `settle_early_zygote`.
 
     For a process that `is_fresh`: it has one thread and has not used CUDA.
     """
@@ -44,12 +44,6 @@ def settle_early_zygote(*, interpreted: bool, preload_compiler: bool) -> None:
     if _early_zygote is not None:
         share_zygote(_early_zygote, interpreted=interpreted)
         _early_zygote.start_serving(interpreted=interpreted, preload_compiler=preload_compiler)
-
-
-def close_early_zygote() -> None:
-    """End the early zygote, if there is one: the run needs another."""
-    if _early_zygote is not None:
-        _early_zygote.close()
 
 
 def _close_all_but(control: socket.socket) -> None:

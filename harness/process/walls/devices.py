@@ -9,13 +9,18 @@ _GPUS = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dri/*", "/dev/kfd")
 
 
 def device_files() -> list[str]:
-    """Devices that keep nothing, and GPUs."""
-    return [*_PLAIN, *_gpu_devices(_GPUS)]
+    """Devices that keep nothing, and GPUs, as far as there are any."""
+    return [*filter(os.path.exists, _PLAIN), *_gpu_devices(_GPUS)]
 
 
 def gpus_are_for_all() -> bool:
     """Whether every user may compute on the GPUs."""
     return all(os.stat(device).st_mode & 0o006 == 0o006 for device in _gpu_devices(("/dev/nvidia*", "/dev/kfd")))
+
+
+def has_gpus() -> bool:
+    """Whether this machine has GPUs that kernels may use."""
+    return bool(_gpu_devices(("/dev/nvidia[0-9]*", "/dev/kfd")))
 
 
 def _gpu_devices(patterns: tuple[str, ...]) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from packproof.harness.process.execution.fork import Fork, start_fork
-from packproof.harness.process.privilege import OTHER_USER, adopt_orphans, confine, give_up_rights
+from packproof.harness.process.privilege import OTHER_USER, confine, give_up_rights, gives_up_user
 from packproof.harness.process.walls.devices import device_files
 from packproof.harness.process.walls.isolation import Isolation
 from packproof.harness.process.walls.landlock import restrict_writing
@@ -23,6 +23,7 @@ from packproof.harness.process.walls.namespaces import (
 )
 
 _CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME")
+_DOWNLOADS = {"HF_HOME": "huggingface", "TORCH_HOME": "torch"}  # weights and configurations: these may be read
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Enclosure:
         else:
             folder = os.path.join(self.folder, folder_name)
             os.makedirs(folder, exist_ok=True)
-            if os.geteuid() == 0:
+            if gives_up_user():
                 os.chmod(self.folder, 0o711)
                 os.chown(folder, OTHER_USER, OTHER_USER)
         give_up_rights()
@@ -79,37 +80,42 @@ class Enclosure:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
+NO_MORE_WALLS = Enclosure("none", has_namespaces=False, folder="")
+"""For processes within the walls of the process that they are forked from."""
+
+
 def _write_below(folder: str) -> None:
     """Let libraries write their files there: temporary ones, caches of compilers, and those of the user's home."""
+    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    for name, place in _DOWNLOADS.items():
+        os.environ.setdefault(name, f"{user_cache}/{place}")
     os.environ.update({"TMPDIR": folder, "HOME": folder, **{name: f"{folder}/{name.lower()}" for name in _CACHES}})
     tempfile.tempdir = None
 
 
 def start_enclosed_fork(function: Callable[[], int | None], isolation: Isolation, name: str = "") -> Fork:
-    """Run a function behind the walls, in a fork of this process; whatever it leaves running ends with it.
+    """Run a function within the walls, in a fork of this process; whatever it leaves running ends with it.
 
     name: see `Enclosure.enter`.
 
     The fork returned is the keeper's. It has the exit code of the function; to kill it ends all.
     """
 
-    def enter() -> int:
-        enclosure.enter(name)
-        return function() or 0
-
-    def build() -> int:
-        enclosure.build()
-        adopt_orphans()
-        return _exit_code(start_fork(enter))
-
     def keep() -> int:
-        nonlocal enclosure
         enclosure = Enclosure.begin(isolation)
+
+        def build() -> int:
+            enclosure.build()
+            return _exit_code(start_fork(enter))
+
+        def enter() -> int:
+            enclosure.enter(name)
+            return function() or 0
+
         code = _exit_code(start_fork(build))
         enclosure.end()
         return code
 
-    enclosure = Enclosure(isolation, has_namespaces=False, folder="")
     return start_fork(keep)
 
 

@@ -1,6 +1,6 @@
 """Landlock: a process gives up rights for itself and all that it starts. It needs no privilege, also in containers.
 
-It is the second wall around files, behind read-only mounts, and the only one where the system allows no namespaces.
+It is the second wall around files, after read-only mounts, and the only one where the system allows no namespaces.
 """
 
 import os

@@ -31,4 +31,5 @@ def limit_resources() -> None:
 def _lower(kind: int, value: int) -> None:
     _, hard = resource.getrlimit(kind)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (value, value))
+    with suppress(OSError, ValueError):  # the probes report it
+        resource.setrlimit(kind, (value, value))

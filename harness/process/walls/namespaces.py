@@ -83,7 +83,7 @@ def build_view() -> None:
     make_mounts_private()
     make_read_only("/", recursive=True)
     _build_devices()
-    mount_new("tmpfs", PRIVATE, "mode=1777")
+    mount_new("tmpfs", PRIVATE, "mode=1777,size=25%")
     mount_new("proc", "/proc")
     if os.path.isdir(_HIDDEN) and not _needed_below(_HIDDEN):
         mount_new("tmpfs", _HIDDEN, "mode=755,size=0")

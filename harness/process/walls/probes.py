@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import packproof
 from packproof.harness.process.walls.landlock import covers_files
 from packproof.harness.process.walls.limits import max_memory, max_processes
 
@@ -27,7 +26,11 @@ def judge_identity() -> dict[str, str | int]:
 
 
 def _namespace(name: str) -> str:
-    return os.readlink(f"/proc/self/ns/{name}")
+    """Its identity; "" where the system has no such namespaces."""
+    try:
+        return os.readlink(f"/proc/self/ns/{name}")
+    except FileNotFoundError:
+        return ""
 
 
 Judge = Mapping[str, str | int]
@@ -35,7 +38,7 @@ Judge = Mapping[str, str | int]
 
 def cannot_write_files(_: Judge) -> bool:
     """No file of packproof, of installed packages or of the working directory can be made, written or truncated."""
-    sources = (Path(packproof.__file__), Path(os.__file__))
+    sources = (Path(__file__), Path(os.__file__))
     if not covers_files() and not _is_mounted_read_only(os.getcwd()):
         return False
     return not any(map(_can_write, sources)) and not any(map(_can_make_folder, _folders()))
@@ -43,7 +46,7 @@ def cannot_write_files(_: Judge) -> bool:
 
 def cannot_change_modes(_: Judge) -> bool:
     """The permissions of these files cannot be changed."""
-    return not any(_can_change_mode(path) for path in (packproof.__file__, os.__file__, os.getcwd()))
+    return not any(_can_change_mode(path) for path in (__file__, os.__file__, os.getcwd()))
 
 
 def cannot_reach_devices(_: Judge) -> bool:
@@ -98,7 +101,7 @@ def cannot_start_many_processes(_: Judge) -> bool:
 
 def cannot_take_all_memory(_: Judge) -> bool:
     """One process cannot have more memory than there is."""
-    _, limit = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
     if not 0 <= limit <= max_memory():
         return False
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -106,7 +109,7 @@ def cannot_take_all_memory(_: Judge) -> bool:
 
 
 def _folders() -> Iterator[str]:
-    yield str(Path(packproof.__file__).resolve().parent)
+    yield str(Path(__file__).resolve().parent)
     yield sysconfig.get_path("purelib")
     yield os.getcwd()
 

@@ -1,4 +1,4 @@
-"""The system calls of Linux behind the walls that Python's `os` lacks. Each raises OSError."""
+"""The system calls of Linux for the walls, as far as Python's `os` lacks them. Each raises OSError."""
 
 import ctypes
 import os

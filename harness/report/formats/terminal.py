@@ -142,8 +142,11 @@ class TerminalReport:
                 self._print("", f"{cell_title(self._shown[id(fault)].cell)}, shown above", *(f"    {x}" for x in lines))
         for line in regime_lines(verdict for verdict in event.verdicts if verdict.cell.counts):
             self._print(line)
-        for board in boards(event.verdicts) if not self._quiet else ():
+        tables = [] if self._quiet else boards(event.verdicts)
+        for board in tables:
             self._table(board)
+            if len(tables) > 1 and (text := own_terms_text(board.verdicts)):  # of one kernel, the last line says it
+                self._print(f"  on its own terms: {text}")
         if self._timings:
             self._print("", *timings_lines(event.timings))
         failed = event.error or any(verdict.failed or verdict.status == "error" for verdict in event.verdicts)
@@ -173,15 +176,13 @@ class TerminalReport:
 
 def _remarks(board: Board) -> Iterator[str]:
     """The lines below the table of a kernel."""
-    if text := own_terms_text(board.verdicts):
-        yield f"on its own terms: {text}"
     yield from filter(None, [board.skipped_text])
     for names, reason in board.reasons_of_judged:
         yield f"{names}: {reason}"
     if any(v.classes for v in board.verdicts):
         yield layout_classes_text(board.verdicts)
-    yield from (str(v.thresholds) for v in board.verdicts if v.thresholds)
     yield from computed_lines(board.verdicts)
+    yield from (str(v.thresholds) for v in board.verdicts if v.thresholds)
     yield from tuned_lines(board.verdicts)
     yield from limits_lines(board.verdicts)
     if board.answers:

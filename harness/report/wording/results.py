@@ -132,8 +132,8 @@ def summary(run: RunFinished, planned: int) -> str:
 def conclusion(run: RunFinished) -> str:
     """The verdict on the whole run, with the terms on which it was reached."""
     verdicts = [verdict for verdict in run.verdicts if verdict.cell.counts]
-    clause = "" if run.error or run.interrupted else terms_clause(verdicts)
-    return f"{_outcome(run, verdicts)}{clause}"
+    is_verdict = not (run.error or run.interrupted or any(verdict.status == "error" for verdict in verdicts))
+    return f"{_outcome(run, verdicts)}{terms_clause(verdicts) if is_verdict else ''}"
 
 
 def counts_text(run: RunFinished, planned: int) -> str:

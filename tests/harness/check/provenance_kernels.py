@@ -48,7 +48,7 @@ _tuned_kernel = triton.autotune([triton.Config({"BLOCK": block}) for block in (1
 
 
 def _launched_product(x, weight, y=None):
-    x, y = x.detach().contiguous(), torch.empty(x.shape) if y is None else y
+    x, y = x.detach().contiguous(), torch.empty(x.shape, device=x.device) if y is None else y
     if x.numel():
         _product_kernel[(triton.cdiv(x.numel(), _BLOCK),)](
             x, weight.detach().contiguous(), y, x.numel(), x.shape[1], BLOCK=_BLOCK
@@ -65,7 +65,7 @@ class _OwnKernels(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
-        dy, dweight = dy.contiguous(), torch.empty(weight.shape)
+        dy, dweight = dy.contiguous(), torch.empty(weight.shape, device=dy.device)
         _sum_kernel[(len(weight),)](x.contiguous(), dy, dweight, *x.shape)
         return _launched_product(dy, weight), dweight
 
@@ -90,7 +90,7 @@ class _Tuned(_TorchBackward):
     @staticmethod
     def forward(ctx, x, weight):
         ctx.save_for_backward(x, weight)
-        x, y = x.contiguous(), torch.empty(x.shape)
+        x, y = x.contiguous(), torch.empty(x.shape, device=x.device)
         if x.numel():
             _tuned_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](
                 x, weight.contiguous(), y, x.numel(), x.shape[1]
@@ -106,7 +106,7 @@ class _Workspace(_TorchBackward):
     @staticmethod
     def forward(ctx, x, weight):
         ctx.save_for_backward(x, weight)
-        workspace = _workspaces.setdefault(x.numel(), torch.empty(x.shape))
+        workspace = _workspaces.setdefault(x.numel(), torch.empty(x.shape, device=x.device))
         return _launched_product(x, weight, workspace.view(x.shape)).clone()
 
 
@@ -164,6 +164,12 @@ def _registered(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return x * weight
 
 
+def _registered_launch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return _launched_product(x, weight)
+
+
+_LIBRARY.define("launched_product(Tensor x, Tensor weight) -> Tensor")
+_LIBRARY.impl("launched_product", _registered_launch, "CompositeExplicitAutograd")
 _LIBRARY.define("product(Tensor x, Tensor weight) -> Tensor")
 _LIBRARY.impl("product", _registered, "CompositeExplicitAutograd")
 
@@ -177,6 +183,19 @@ class _Registered(_TorchBackward):
 
 def in_a_registered_operator(x, weight, *, cu_seqlens):
     return _Registered.apply(x, weight)
+
+
+class _RegisteredLaunches(_OwnKernels):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        torch.ops.packproof_tests.launched_product(x, weight)
+        return torch.ops.packproof_tests.launched_product(x, weight)
+
+
+def registered_launches(x, weight, *, cu_seqlens):
+    """The same operator twice."""
+    return _RegisteredLaunches.apply(x, weight)
 
 
 def calls_a_library(x, weight, *, cu_seqlens):

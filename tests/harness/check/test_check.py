@@ -107,7 +107,7 @@ def test_on_a_cpu_the_dtypes_share_the_layouts_that_none_of_them_decides(tmp_pat
     assert all(examples["strides"])
 
 
-@pytest.mark.usefixtures("all_cores")
+@pytest.mark.usefixtures("all_cores", "no_walls")
 @pytest.mark.parametrize(("one_cell_each", "processes"), [(False, 2), (True, 3)])
 def test_cells_that_share_something_run_in_one_process(tmp_path: Path, one_cell_each: bool, processes: int) -> None:
     (tmp_path / "tells.py").write_text(

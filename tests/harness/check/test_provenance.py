@@ -1,13 +1,15 @@
 """Who computed: traced, repeated with the kernel's own launches idle, and restricted to them."""
 
+import os
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from packproof.base.names import PROVENANCE
-from packproof.base.provenance.computed import Computed
+from packproof.base.provenance.computed import Computed, computed_text
 from packproof.harness.check.check import run_check
+from packproof.harness.check.replay import replay
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import RunFinished, Verdict
 
@@ -26,7 +28,7 @@ def verdicts(kernel: str, *, only_own_kernels: bool = False) -> tuple[Verdict, .
         profile="quick",
         questions=False,
         only_own_kernels=only_own_kernels,
-        replay_dir="",
+        replay_dir=os.devnull,
     )
     [end] = [event for event in run_check(request) if isinstance(event, RunFinished)]
     return end.verdicts
@@ -41,7 +43,7 @@ def finding(kernel: str, *, only_own_kernels: bool = False) -> str:
 
 
 def computed(kernel: str) -> set[tuple[str, str, str, bool]]:
-    return {(c.kind, c.name.rpartition(".")[2], c.during, c.own) for c in verdicts(kernel)[-1].computed}
+    return {(c.kind, c.name.rpartition(".")[2], c.during, c.is_own) for c in verdicts(kernel)[-1].computed}
 
 
 @pytest.mark.parametrize(
@@ -108,8 +110,20 @@ def test_what_a_registered_operator_calls_is_seen() -> None:
     assert ("torch", "aten::mul", "forward", False) in computed("in_a_registered_operator")
 
 
+def test_an_operator_that_launches_kernels_is_those() -> None:
+    assert computed("registered_launches") == computed("own_kernels")
+
+
 def test_launches_of_a_library_are_not_the_kernels_own() -> None:
     assert ("triton", "_causal_conv1d_fwd_kernel", "forward", False) in computed("calls_a_library")
+
+
+def test_a_pass_in_which_nothing_is_seen_says_so() -> None:
+    assert {(c.kind, c.during) for c in verdicts("in_numpy")[-1].computed} == {
+        ("nothing", "forward"),
+        ("nothing", "backward"),
+    }
+    assert computed_text(verdicts("in_numpy")[-1].computed) == "nothing that packproof sees (forward and backward)"
 
 
 def test_own_kernels_alone_pass() -> None:
@@ -131,3 +145,22 @@ def test_own_kernels_alone_pass() -> None:
 )
 def test_with_only_own_kernels_all_else_fails(kernel: str, text: str) -> None:
     assert text in finding(kernel, only_own_kernels=True)
+
+
+@pytest.mark.parametrize("only_own_kernels", [False, True])
+def test_a_finding_is_replayed(tmp_path: Path, *, only_own_kernels: bool) -> None:
+    request = CheckRequest(
+        f"{_KERNELS}:idle_launch",
+        op=f"{_KERNELS}:PRODUCT",
+        dtypes=("float32",),
+        properties=("reference",),
+        profile="quick",
+        only_own_kernels=only_own_kernels,
+        replay_dir=str(tmp_path),
+    )
+    end = [event for event in run_check(request) if isinstance(event, RunFinished)][-1]
+    [failure] = [v.failure for v in end.verdicts if v.failure]
+    outcome = replay(failure.replay)
+    assert outcome.status == "failing", outcome.text
+    assert failure.lines[1] in outcome.text
+    assert outcome.verdict.tier == "eager"

@@ -1,4 +1,4 @@
-"""`packproof check --isolate`: what a kernel reaches behind the walls, and the error where one of them is missing."""
+"""`packproof check --isolate`: what a kernel reaches within the walls, and the error where one of them is missing."""
 
 import json
 import os
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from packproof.base.errors import MissingWallError
+from packproof.base.errors import KernelFault, MissingWallError
 from packproof.harness.process import set_isolation, zygote_client
-from packproof.harness.process.walls import WALLS
 from packproof.harness.process.walls import enclosure as enclosure_module
+from packproof.harness.process.walls.catalogue import WALLS
 from packproof.harness.process.walls.namespaces import namespaces_work
 from packproof.harness.process.worker import Worker
 from packproof.harness.report.formats.json_file import digest
@@ -67,9 +67,7 @@ def check(folder: Path, kernel: str, *arguments: str, prefix: tuple[str, ...] = 
 
 @needs_namespaces
 @pytest.mark.parametrize("isolate", [(), ("--isolate",)])
-def test_a_correct_kernel_passes_and_the_report_says_behind_which_walls(
-    tmp_path: Path, isolate: tuple[str, ...]
-) -> None:
+def test_a_correct_kernel_passes_and_the_report_has_the_walls(tmp_path: Path, isolate: tuple[str, ...]) -> None:
     done = check(tmp_path, "honest", "--device", "cpu", "--json", "report.json", *isolate)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
@@ -103,7 +101,7 @@ def test_the_parent_of_workers_cannot_be_ended(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="it takes a right away from root")
 def test_where_the_system_allows_no_namespaces_the_check_ends_and_names_the_walls(tmp_path: Path) -> None:
-    prefix = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
+    prefix = ("setpriv", "--bounding-set=-sys_admin")
     done = check(tmp_path, "honest", "--device", "cpu", "--isolate", prefix=prefix)
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("packproof: --isolate: this system does not put up: ")
@@ -128,4 +126,13 @@ def test_a_kernel_is_not_imported_where_a_wall_is_missing(
         raise AssertionError("it has run")
 
     with Worker(closure) as worker, pytest.raises(MissingWallError, match=r"processes \(a namespace of processes\)"):
+        worker.run(make_call(2))
+
+
+@needs_namespaces
+def test_a_kernel_that_writes_elsewhere_hears_where_it_may(make_call: Callable[..., Call], tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text("def logs(x, weight, *, cu_seqlens):\n    open('log', 'w')\n    return x * weight\n")
+    words = r"^OSError: \[Errno 30\] Read-only file system: 'log' \(kernel.py:2\)\n    a kernel writes to its temporary"
+    with Worker(f"{kernel}:logs") as worker, pytest.raises(KernelFault, match=words):
         worker.run(make_call(2))

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -69,3 +70,12 @@ def test_others_of_the_same_user_see_nothing(hidden: bool) -> None:
         os.waitpid(child, 0)
         for end in (report, ready, wait):
             os.close(end)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "is_mapped"),
+    [("0 0 4294967295\n", True), ("0 0 1\n", False), ("0 1000 1\n1 100000 65536\n", True), ("", False)],
+)
+def test_root_becomes_another_user_only_where_there_is_one(tmp_path: Path, ranges: str, is_mapped: bool) -> None:
+    (tmp_path / "uid_map").write_text(ranges)
+    assert privilege._is_mapped(str(tmp_path / "uid_map")) is is_mapped

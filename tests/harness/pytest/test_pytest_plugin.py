@@ -89,6 +89,19 @@ def test_a_failure_shows_the_report_and_no_trace(suite: pytest.Pytester) -> None
     assert "Traceback" not in shown
 
 
+def test_a_contract_has_the_op_and_the_dtypes(suite: pytest.Pytester) -> None:
+    """Named on the command line, in the ini file or by the marker. An option with another value is a wrong marker."""
+    suite.makefile(".json", contract='{"op": "causal_conv1d", "dtypes": ["fp32", "fp16"]}')
+    source = "import pytest\n@pytest.mark.packproof('m:conv', properties=['packing']{})\ndef test(proof): proof()"
+    result = run(suite, source.format(""), "--packproof-contract=contract.json", "-v")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*?packing-fp32? PASSED*", "*?packing-fp16? PASSED*"])
+    run(suite, source.format(", contract='contract.json', dtypes=['fp16']")).assert_outcomes(passed=1)
+    result = run(suite, source.format(", op='rope', contract='contract.json'"))
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*op: the contract contract.json fixes causal_conv1d; leave op out"])
+
+
 def test_an_expected_failure_is_an_xfail_with_its_layout(suite: pytest.Pytester) -> None:
     """And its report is in the output of the test. The option and the marker name the file; here the engine knows."""
     suite.makefile(".toml", known="")

@@ -12,8 +12,9 @@ from packproof.cli.main import run
 from packproof.cli.model_table import TableReport, print_conclusion
 from packproof.cli.tried_conventions import TriedConventions
 from packproof.harness.report.events import Cell, CellFinished, Event, Failure, RunFinished, Verdict
-from packproof.models import load_module, module_request, run_module_check
+from packproof.models import module_request, run_module_check
 from packproof.models.subjects.conventions import CONVENTIONS
+from packproof.models.target import load_module
 from tests.sweeps import sweep
 
 LAYERS = """
@@ -157,7 +158,7 @@ def test_all_conventions_of_a_llama_are_one_table(llama_events: list[Event], cap
     "name, code, words",
     sample=[
         ("Shifted", 1, "no convention holds; differs: 1, refused: 18"),
-        ("Crashes", 4, "no convention holds; refused: 17, not judged: 2"),
+        ("Crashes", 1, "no convention holds; crashes: 2, refused: 17"),
     ],
     rest=[
         ("Leaky", 1, "no convention holds; ignored: 1, refused: 17, not judged: 1"),
@@ -175,7 +176,7 @@ def test_the_last_line_and_the_exit_code_agree_if_none_holds(
     if name == "Shifted":
         assert "\ncu_seqlens                       differs     at the model itself\n" in out
     if name == "Crashes":
-        assert "\ncu_seqlens                       not judged  isolation: the module did not ret" in out
+        assert "\ncu_seqlens                       crashes     the module did not return: its pro" in out
 
 
 def junit_counts(path: str) -> tuple[int, int]:
@@ -256,8 +257,6 @@ def test_the_last_line_and_the_exit_code_agree_if_the_run_was_cut_short(
         ),
         ("Named --output lgits", "output: forward returned dict of hidden, loss, without lgits; name the tensor"),
         ("Named --output loss", "output: it has shape (), expected (21, ...) or (1, 21, ...): one row for each token"),
-        ("Crashes", "the module did not return: its process was ended by SIGSEGV"),
-        ("Hangs --timeout 1", "the module did not return: its process gave nothing for 1 s"),
         ("Exits", "the module refused: SystemExit: no GPU"),
     ],
 )
@@ -269,6 +268,26 @@ def test_what_cannot_be_judged_is_no_fault_of_packproof(
     out, err = capfd.readouterr()
     assert words in out
     assert (err, "packproof itself failed" in out) == ("", False)
+
+
+@pytest.mark.usefixtures("layers")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Crashes", "the module did not return: its process was killed by SIGSEGV (Segmentation fault)"),
+        ("Hangs --timeout 1", "the module did not return: its process gave no answer within 1 s"),
+    ],
+)
+def test_a_call_that_does_not_return_fails_and_its_line_is_named(
+    capfd: pytest.CaptureFixture[str], name: str, words: str
+) -> None:
+    line = f"model layers.py:{name} --convention cu_seqlens"
+    assert run([*line.split(), *WIDE]) == 1
+    out, err = capfd.readouterr()
+    assert words in out
+    assert re.search(r"layers\.py\", line \d+ in forward", out)
+    assert "packing, padding: the module crashed in the property before" in out
+    assert err == ""
 
 
 @pytest.mark.usefixtures("layers")

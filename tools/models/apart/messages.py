@@ -1,12 +1,13 @@
-"""What the judge and the process of a module send each other: records with tensors, as the frames of `wire` carry them.
+"""Messages between the judge and the process of a module: records with tensors, in frames of `wire`.
 
-A tensor is a placeholder in the JSON value and travels beside it. A Convention is its name, a dtype its name. What
-arrives is checked against the annotations of what is expected; nothing is imported or executed for it.
+A tensor is a placeholder in the JSON value and travels beside it. A Convention is its name, a dtype its name. Every
+message is checked against the annotations of its record; nothing is imported or executed for it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -14,8 +15,8 @@ from torch import Tensor
 from packproof.base.names import SHORT_DTYPES
 from packproof.base.records import RecordError, RecordForm
 from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.tested_module import TestedModule
 
-T = TypeVar("T")
 _TENSOR = "Tensor"
 
 
@@ -79,6 +80,12 @@ class ModuleSource:
     """Whether the modes are listed in which it can run."""
 
 
+@cache
+def method_kinds(name: str) -> Mapping[str, Any]:
+    """The annotations of a method of TestedModule, of its result as "return"."""
+    return get_type_hints(getattr(TestedModule, name))
+
+
 def encode_record(value: Any) -> tuple[Any, dict[str, Tensor]]:
     """The JSON value of a record, and its tensors by their keys."""
     message = _Message()
@@ -96,6 +103,6 @@ def decode_record(
     """The record of this kind. Raises RecordError if the value does not fit.
 
     device: where its tensors are to be.
-    conventions: those that it may name.
+    conventions: by name, for the records with one.
     """
     return _Message(tensors=dict(tensors), device=device, conventions=conventions or {}).decode(kind, data)

@@ -1,4 +1,4 @@
-"""The process in which a module is built, and from which the processes of its settings are forked."""
+"""The process of a module: it builds the module, and is forked for each setting."""
 
 import os
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _PROGRAM = "packproof.models.apart.program"
 
 @dataclass(frozen=True)
 class ConventionFacts:
-    """A user's convention without its function, which only the process of the module imports."""
+    """A user's convention without its function: only the process of the module imports that."""
 
     address: str
     name: str
@@ -35,10 +35,10 @@ class ConventionFacts:
 
 
 class ModuleProcess:
-    """The process of a module. As a context it ends the process, and all that was forked from it.
+    """The process of a module. As a context it ends the process and all its forks.
 
-    source: what it builds.
-    device: where it will run.
+    source: the module.
+    device: of its calls.
     seconds: how long the import and the construction may take.
 
     Raises UsageError or ArgumentError with the reason if no module can be built.
@@ -83,6 +83,10 @@ class ModuleProcess:
 
     def _decode(self, source: ModuleSource, body: Mapping[str, Any]) -> None:
         facts: ModuleFacts = decode_record(ModuleFacts, body.get("facts"), {})
+        sizes = facts.sizes
+        least = min(*sizes.blocks, *sizes.widths, *sizes.config_lengths, facts.embedding_rows or 1, 1)
+        if least < 1 or not sizes.blocks or facts.embedding_rows == 0:
+            raise RecordError("has sizes below 1")
         self.facts = replace(facts, device="cpu")  # of what arrives here
         own: tuple[ConventionFacts, ...] = decode_record(tuple[ConventionFacts, ...], body.get("conventions"), {})
         by_address = {entry.address: _convention(entry) for entry in own}
@@ -115,7 +119,7 @@ def is_interpreted(device: str) -> bool:
 
 
 def fault_text(fault: BaseException) -> str:
-    """How a process ended, in the words after its name; what it printed is in the lines below."""
+    """How a process ended, in the words after its name; its last output is in the lines below."""
     text = str(fault)
     return f"was {text}" if text.startswith("killed") else text
 

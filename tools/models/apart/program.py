@@ -1,6 +1,6 @@
-"""The process of a module: it builds the module, and each of its forks answers what the laws ask of it.
+"""The program of a module's process: it builds the module, and its forks answer the questions of the laws.
 
-Every word that it sends may be that of the module: it runs in the same process.
+Every word from here may be the module's own.
 """
 
 import socket
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, get_type_hints
+from typing import Any, Self
 
 import torch
 
@@ -18,14 +18,16 @@ from packproof.base.machine import limited_to_free_memory
 from packproof.base.records import from_json
 from packproof.harness.process.naming import Location
 from packproof.harness.process.programs import Frame, become_zygote, serve
-from packproof.models.apart.messages import ModuleSource, decode_record, encode_record
+from packproof.models.apart.messages import ModuleSource, decode_record, encode_record, method_kinds
 from packproof.models.running.construction import local_module
 from packproof.models.running.local_module import LocalModule, PickOutput
 from packproof.models.subjects.conventions import Convention, find_convention
 from packproof.models.subjects.fast_kernels import hide_packages
 from packproof.models.subjects.modes import supported_modes
-from packproof.models.subjects.tested_module import TestedModule
+from packproof.models.subjects.tested_module import ModuleCall
 from packproof.models.target import load_module
+
+_SHORT = 600  # tokens; a longer call may need more memory than there is
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,7 @@ def _answer(request: Frame, modules: dict[int, LocalModule], conventions: Mappin
         for number in request.body["dropped"]:
             modules.pop(number, None)
         module = modules[request.body["module"]]
-        with limited_to_free_memory() if module.facts.device == "cpu" else nullcontext():
-            result = _call(module, request, modules, conventions)
+        result = _call(module, request, modules, conventions)
         body, tensors = encode_record(result)
         return Frame("result", request.number, {"result": body}, tensors)
     except PackproofError as error:
@@ -99,14 +100,17 @@ def _call(
     module: LocalModule, request: Frame, modules: dict[int, LocalModule], conventions: Mapping[str, Convention]
 ) -> Any:
     method, device = request.kind, module.facts.device
-    kinds = get_type_hints(getattr(TestedModule, method))
+    kinds = method_kinds(method)
     arguments = {
         name: modules[value]
         if kinds[name] is Self
         else decode_record(kinds[name], value, request.tensors, device=device, conventions=conventions)
         for name, value in request.body["arguments"].items()
     }
-    result = getattr(module, method)(**arguments)
+    call = arguments.get("call")
+    is_long = isinstance(call, ModuleCall) and call.pack.tokens > _SHORT
+    with limited_to_free_memory() if is_long and device == "cpu" else nullcontext():
+        result = getattr(module, method)(**arguments)
     if kinds["return"] is Self:
         modules[request.body["target"]] = result
         return None

@@ -4,7 +4,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Self, get_type_hints
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,13 +12,13 @@ from torch import Tensor
 from packproof.base.errors import ArgumentError, KernelFault, PackproofError, UsageError
 from packproof.base.records import RecordError
 from packproof.harness.process.programs import Frame, InternalWorkerError, ProgramProcess
-from packproof.models.apart.messages import decode_record, encode_record
+from packproof.models.apart.messages import decode_record, encode_record, method_kinds
 from packproof.models.subjects.choices import Choice
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.modes import CannotRun, Mode
 from packproof.models.subjects.pack import Pack
 from packproof.models.subjects.refusals import ModuleCrashed, ModuleEnded, ModuleRefused, NoGradient, NoOutput
-from packproof.models.subjects.tested_module import CallResult, ModuleCall, ModuleFacts, Step, StepPart, TestedModule
+from packproof.models.subjects.tested_module import CallResult, ModuleCall, ModuleFacts, Step, StepPart
 
 _ERRORS: Mapping[str, type[PackproofError]] = {
     error.__name__: error
@@ -51,8 +51,8 @@ class ModuleSession:
         self._dropped.append(number)
 
     def ask(self, method: str, module: int, arguments: Mapping[str, Any], target: int = 0) -> Any:
-        """What the method of a module returned. Raises what it raised, or ModuleEnded."""
-        kinds = get_type_hints(getattr(TestedModule, method))
+        """The result of a module's method. Raises the error of the method, or ModuleEnded."""
+        kinds = method_kinds(method)
         encoded, tensors = encode_record(arguments)
         dropped, self._dropped = self._dropped, []
         body = {"module": module, "arguments": encoded, "target": target, "dropped": dropped}
@@ -81,7 +81,7 @@ class ModuleSession:
         return max(self._end - time.monotonic(), 0.001)
 
     def _with_whole_limit(self, fault: KernelFault) -> KernelFault:
-        """The fault, with the time that all calls had together."""
+        """The fault, with the time of all calls together."""
         _, _, output = str(fault).partition("\n")
         if fault.kind != "hung":
             return fault
@@ -126,6 +126,16 @@ class RemoteModule:
 
     def backward(self, cotangent: Tensor) -> Mapping[str, Tensor]:
         gradients: Mapping[str, Tensor] = self._ask("backward", cotangent=cotangent)
+        return gradients
+
+    def start_sum(self) -> None:
+        self._ask("start_sum")
+
+    def add_gradients(self, cotangent: Tensor) -> None:
+        self._ask("add_gradients", cotangent=cotangent)
+
+    def summed_gradients(self) -> Mapping[str, Tensor]:
+        gradients: Mapping[str, Tensor] = self._ask("summed_gradients")
         return gradients
 
     def step(self, parts: tuple[StepPart, ...], *, repeats: tuple[Choice | None, ...] | None = None) -> Step:
@@ -174,7 +184,7 @@ class RemoteModule:
 
 
 def error_in(frame: Frame) -> PackproofError:
-    """The exception that a frame reports."""
+    """The exception in a frame."""
     kind = _ERRORS.get(str(frame.body.get("error")), ModuleRefused)
     error = kind(str(frame.body.get("text", "")))
     if isinstance(error, ModuleRefused):

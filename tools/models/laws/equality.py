@@ -91,6 +91,7 @@ class PackedAndAlone:
 class _RandomSum:
     """The outputs, and a random sum of those of documents."""
 
+    has_shares = False
     subject: Subject
     convention: Convention
     seed: int

@@ -78,7 +78,7 @@ def measure_leakage(
 
     If outputs move but have no gradient, a second look fixes near ties of choices to the first result.
 
-    boundaries: the layout that the module is told; None for that of the pack.
+    boundaries: the layout of the arguments; None for the pack itself.
     sources: documents, or PADDING; None for all. With many documents, None takes the first two and the last.
     """
     if sources is None:

@@ -151,6 +151,7 @@ class PackedLoss:
 class _WeightedLoss:
     """The loss; of a loss of each token, a random sum."""
 
+    has_shares = True
     question: LossOfPack
     pack: Pack
     labels: Tensor

@@ -32,6 +32,9 @@ class ModelPass:
 class Objective(Protocol):
     """What a pass computes: a call, and the weights of the sum of its output that is differentiated."""
 
+    has_shares: bool
+    """Whether each document's gradients have a share of their own; else their sum is enough, in that of the last."""
+
     def call(self, subject: Subject, called_pack: Pack, rows: slice) -> ModuleCall:
         """The call of a subject.
 
@@ -63,14 +66,27 @@ class PackedRuns:
 
 
 def run_pass(
-    subject: Subject, objective: Objective, called_pack: Pack, rows: slice, ties: TieOrder | None
+    subject: Subject,
+    objective: Objective,
+    called_pack: Pack,
+    rows: slice,
+    ties: TieOrder | None,
+    *,
+    adds_gradients: bool = False,
 ) -> ModelPass:
-    """One pass: its output, and the gradients of the parameters that need one. Raises ModuleRefused."""
+    """One pass: its output, and the gradients of the parameters that need one. Raises ModuleRefused.
+
+    adds_gradients: whether they are only added to the sum of the module, and not returned.
+    """
     call = replace(objective.call(subject, called_pack, rows), leaf="parameters", ties=ties)
     result = subject.result(call)
     gradients: Mapping[str, Tensor] = {}
     if subject.facts.trains and result.requires_grad:
-        gradients = subject.backward(result, objective.cotangent(result.output, called_pack, rows))
+        cotangent = objective.cotangent(result.output, called_pack, rows).to(result.output)
+        if adds_gradients:
+            subject.module.add_gradients(cotangent)
+        else:
+            gradients = subject.module.backward(cotangent)
     return ModelPass(result.output, gradients, result.choices, result.ties)
 
 
@@ -84,12 +100,17 @@ def run_packed_and_alone(
     units = torch.finfo(high_precision.dtype).eps, torch.finfo(low_precision.dtype).eps
 
     def run_documents(subject: Subject, reference_choices: Choices) -> list[ModelPass]:
-        runs, start = list[ModelPass](), 0
+        runs, start, sums = list[ModelPass](), 0, not objective.has_shares
+        if sums:
+            subject.module.start_sum()
         for j, length in enumerate(pack.lengths):
             document_rows = slice(start, start := start + length)
             own_choices = tuple(choice and choice.at_rows(document_rows) for choice in reference_choices)
             ties = TieOrder(own_choices, (float("inf"),) * len(own_choices)) if align_ties else None
-            runs.append(run_pass(subject, objective, subject.pack((length,)), pack.rows(j), ties))
+            own_pack = subject.pack((length,))
+            runs.append(run_pass(subject, objective, own_pack, pack.rows(j), ties, adds_gradients=sums))
+        if sums and runs:
+            runs[-1] = replace(runs[-1], gradients=subject.module.summed_gradients())
         return runs
 
     high = run_documents(high_precision, ())

@@ -1,1 +1,1 @@
-"""What runs beside a module: its calls and gradients, and the hooks that name a culprit."""
+"""The process of a module, from inside: calls, gradients, and hooks to name a culprit."""

@@ -1,4 +1,4 @@
-"""What steps and culprits need of a module in their process."""
+"""A module for steps and culprits in its own process."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -18,9 +18,9 @@ class CalledModule(Protocol):
         ...
 
     def return_value(self, call: ModuleCall, x: Tensor, arguments: Mapping[str, Any] | None = None) -> Any:
-        """What forward returns for this input. Raises ModuleRefused or ModuleCrashed.
+        """The return value of forward. Raises ModuleRefused or ModuleCrashed.
 
-        arguments: None for those of the call.
+        arguments: None for the call's own.
         """
         ...
 

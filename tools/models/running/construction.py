@@ -1,4 +1,4 @@
-"""From a module, or a function that makes one, to what the laws ask: copied, in eval mode, with redrawn matrices."""
+"""From a module or its factory to the subject of the laws: copied, in eval mode, with redrawn matrices."""
 
 import copy
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""A module in this process: calls it as its laws ask, with what each call needs around it."""
+"""A module in this process: makes the calls of the laws, with the modes and hooks around each."""
 
 import copy
 import inspect
@@ -48,6 +48,7 @@ class LocalModule:
         self.module, self.pick_output, self.mode = module, pick_output, mode or Mode()
         self.facts = facts or facts_of(module)
         self._open_call: _OpenCall | None = None
+        self._sum: dict[str, Tensor] = {}
 
     def copy(
         self, dtype: torch.dtype | None = None, mode: Mode | None = None, *, dropout: bool = False
@@ -149,6 +150,17 @@ class LocalModule:
         gradients = self._differentiate(call, list(parameters.values()), cotangent)
         return {name: grad for name, grad in zip(parameters, gradients, strict=True) if grad is not None}
 
+    def start_sum(self) -> None:
+        self._sum = {}
+
+    def add_gradients(self, cotangent: Tensor) -> None:
+        for name, gradient in self.backward(cotangent).items():
+            self._sum[name] = self._sum[name] + gradient if name in self._sum else gradient
+
+    def summed_gradients(self) -> Mapping[str, Tensor]:
+        gradients, self._sum = self._sum, {}
+        return gradients
+
     def _differentiate(
         self, call: "_OpenCall", leaves: Sequence[Tensor], cotangent: Tensor
     ) -> tuple[Tensor | None, ...]:
@@ -228,7 +240,7 @@ def _tie_breaker(tokens: int, order: TieOrder) -> TieBreaker:
 
 
 def facts_of(module: nn.Module) -> ModuleFacts:
-    """What is known of a module without calling it."""
+    """The properties of a module, read without a call."""
     parameters = list(module.named_parameters())
     floats = [p for _, p in parameters if p.is_floating_point()]
     forward = inspect.signature(module.forward).parameters

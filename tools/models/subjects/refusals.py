@@ -28,7 +28,7 @@ class ModuleCrashed(PackproofError):
 
 
 class ModuleEnded(ModuleCrashed):
-    """The process of the module ended in a call, or gave no answer in time. The text has what it printed."""
+    """The process of the module ended in a call, or gave no answer in time. The text has its output."""
 
     def __init__(self, fault: KernelFault) -> None:
         super().__init__(str(fault))

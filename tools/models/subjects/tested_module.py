@@ -1,7 +1,6 @@
 """A module as the laws see it: they ask for calls and gradients by data, and get tensors.
 
-The module itself may live in this process (`LocalModule`) or in another one (`RemoteModule`). Where it is another one,
-nothing that a law decides by was computed beside the module.
+The module itself may live in this process (`LocalModule`) or in another one (`RemoteModule`).
 """
 
 from collections.abc import Mapping
@@ -28,7 +27,7 @@ class ParameterFacts:
 
 @dataclass(frozen=True)
 class ModuleFacts:
-    """What is known of a module without calling it."""
+    """The properties of a module, read without a call."""
 
     kind: str
     """Its class."""
@@ -91,7 +90,7 @@ class ModuleCall:
 
 @dataclass(frozen=True)
 class CallResult:
-    """What a call returned."""
+    """The result of a call."""
 
     output: Tensor
     """The picked output, detached."""
@@ -120,7 +119,7 @@ class StepPart:
 
 @dataclass(frozen=True)
 class Step:
-    """What a training step leaves."""
+    """The results of a training step."""
 
     values: tuple[Tensor, ...]
     """The loss, or the outputs, of each part."""
@@ -162,6 +161,18 @@ class TestedModule(Protocol):
 
     def backward(self, cotangent: Tensor) -> Mapping[str, Tensor]:
         """The gradients of the last call by its leaf: of "tokens" (t, d), or by parameter; none where there is none."""
+        ...
+
+    def start_sum(self) -> None:
+        """Let the sum of gradients start from nothing, whatever an earlier run has left."""
+        ...
+
+    def add_gradients(self, cotangent: Tensor) -> None:
+        """As `backward` by parameters, but add the gradients to a sum: of a large module they take long to send."""
+        ...
+
+    def summed_gradients(self) -> Mapping[str, Tensor]:
+        """The sum by parameter."""
         ...
 
     def step(self, parts: tuple[StepPart, ...], *, repeats: tuple[Choice | None, ...] | None = None) -> Step:

@@ -1,11 +1,11 @@
 """The check of one commit, and its failing cases again at another."""
 
 import re
+import shlex
 import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from packproof.base.files import read_json
 from packproof.proof.backtest.commit_process import ExportedCommit, exported_commit
@@ -16,10 +16,9 @@ _REPLAY_FOLDER = ".packproof"
 _TAIL = 4000  # characters of the output that are kept
 _MESSAGE = 400  # characters of a failure that are kept
 _IMPORT_ERROR = re.compile(r"\b(ImportError|ModuleNotFoundError)\b")
-_CRASH = "it crashed"  # in the failure of a packer: what fails is called after its documents then, not a tensor
+_PACKS_CHECK = "packproof packs check"
+_NO_CASE = -1
 _PLACE = re.compile(r"^\(\S+:\d+\)")
-_LAST_PLACE = re.compile(r"\s*\(\S+:\d+\)$")
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,8 @@ class FailedCell:
     """The exception or the memory fault that ended the call, without numbers; "" if it returned."""
     replay: str = ""
     """The name of its replay file, "" if it has none."""
+    again: tuple[str, ...] = ()
+    """The options by which `packproof packs check` is asked about its documents alone; () if it has a replay file."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,15 @@ def check_commit(asked: Asked, commit: str, replay_files: Path) -> CommitCheck:
     return check if check.was_asked else replace(check, text=failed[0].message)
 
 
-def replay_case(asked: Asked, commit: str, replay_file: Path) -> int:
-    """The exit code of `packproof replay` at a commit."""
+def replay_case(asked: Asked, replay_files: Path, commit: str, cell: FailedCell) -> int:
+    """The exit code of packproof at a commit, at the case of a failure alone; `_NO_CASE` if none was kept."""
     with exported_commit(asked.git_directory, commit, asked.checkout) as files:
-        return asked.run(files, "replay", str(replay_file))[0]
+        if cell.replay:
+            return asked.run(files, "replay", str(replay_files / cell.replay))[0]
+        if not cell.again:
+            return _NO_CASE
+        question = _arguments(asked, files.scratch / "report.json")
+        return asked.run(files, *question, *cell.again, "--property", cell.law)[0]
 
 
 def _arguments(asked: Asked, report: Path) -> list[str]:
@@ -143,8 +149,9 @@ def read_report(report: Path) -> tuple[tuple[FailedCell, ...], tuple[str, ...]]:
             r.get("tensor") or "",
             tuple(r.get("lengths") or ()),
             _without_title(str(r.get("message", ""))),
-            _fault(r),
+            "" if r.get("tensor") else _PLACE.sub("", str(r.get("cause", ""))).strip(),
             Path(r.get("replay") or "").name,
+            _documents_again(str(r.get("message", ""))),
         )
         for r in results
         if r["status"] == "failed"
@@ -152,12 +159,10 @@ def read_report(report: Path) -> tuple[tuple[FailedCell, ...], tuple[str, ...]]:
     return failed, tuple(r["property"] for r in results if r["status"] == "passed")
 
 
-def _fault(row: dict[str, Any]) -> str:
-    """The exception or memory fault of a failed row; "" for values that differ and packs that break a law."""
-    cause = str(row.get("cause", ""))
-    if not row.get("tensor"):
-        return _PLACE.sub("", cause).strip()
-    return _NUMBER.sub("#", _LAST_PLACE.sub("", cause)) if _CRASH in cause else ""
+def _documents_again(message: str) -> tuple[str, ...]:
+    """The options of the report's last line, that of a packer's documents; () if it has none."""
+    line = next((line.strip() for line in message.splitlines() if line.strip().startswith(_PACKS_CHECK)), "")
+    return tuple(shlex.split(line)[len(_PACKS_CHECK.split()) + 1 :])  # its target stands in the question
 
 
 def _without_title(message: str) -> str:

@@ -81,6 +81,7 @@ class CheckCall:
     device: str = "cuda"
     profile: str = "standard"
     domain: tuple[str, ...] = ()
+    """Where a fix is asked about once more, if both commits fail alike without it: one fault may hide another."""
     options: tuple[str, ...] = ()
     """Further options of the command."""
     packages: tuple[str, ...] = ()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal, get_args
 
 from packproof.proof.backtest.commit_check import CommitCheck, FailedCell
@@ -91,21 +90,19 @@ def compare_commits(name: str, parent: CommitCheck, fix: CommitCheck) -> FixOutc
     return replace(outcome, fate="another reason", reason=reason)
 
 
-Replay = Callable[[str, Path], int]
+Replay = Callable[[str, FailedCell], int]
 
 
-def with_mended_cases(outcome: FixOutcome, folder: Path, replay: Replay) -> FixOutcome:
+def with_mended_cases(outcome: FixOutcome, replay: Replay) -> FixOutcome:
     """The same outcome; "detected" if a failing case of the parent holds at the fix, and fails at the parent again.
 
-    folder: has the replay files of the parent.
-    replay: the exit code of a file at a commit.
+    replay: the exit code at a commit, for the case of a failure.
     """
     assert outcome.parent is not None
     assert outcome.fix is not None
     parent, fix = outcome.parent.commit, outcome.fix.commit
     for cell in outcome.parent.failed:
-        file = folder / cell.replay
-        if cell.replay and replay(fix, file) == _FIXED and replay(parent, file) == _STILL_FAILING:
+        if replay(fix, cell) == _FIXED and replay(parent, cell) == _STILL_FAILING:
             return replace(outcome, fate="detected", reason="", mended=(cell,))
     return outcome
 

@@ -15,7 +15,9 @@ _MEANING = {
     "another reason": "What failed at the parent fails at the fix, too, at the same smallest cases.",
     "cannot be asked": "No op, convention or language of packproof's fits, or the commit could not be imported.",
     "not run": "",
-    "detected": "A property fails at the parent that holds at the fix, or at a smallest case that holds there.",
+    "detected": "A property fails at the parent that holds at the fix, or at a smallest case that holds there. Where "
+    "what fails at both commits hides the rest, as empty sequences may, a question is asked again inside a domain. "
+    "What still fails at a fix is explained by a script.",
 }
 _REFACTORINGS = (
     "Commits that change kernels or packers and mend no fault, by reading: what fails at one of the two commits has to "
@@ -134,9 +136,10 @@ def _swapped(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> 
 
 def _swapped_lines(cases: Sequence[Candidate], outcomes: Mapping[str, FixOutcome]) -> list[str]:
     rows = [
-        f"| {_commit(case)} | {outcome.fate} | {_cell('. '.join(filter(None, (_differences(outcome), reading))))} |"
+        f"| {_commit(case)} | {fate} | {_cell('. '.join(filter(None, (_differences(outcome), reading))))} |"
         for case in _swapped(cases, outcomes)
         for outcome in [outcomes[case.entry.id]]
+        for fate in ["not detected" if outcome.fate in ("missed", "another reason") else outcome.fate]
         for reading in [_reading(case)]
     ]
     header = [f"## Swapped: {len(rows)}", "", _SWAPPED, "", "| commit | outcome | what fails |", "| --- | --- | --- |"]

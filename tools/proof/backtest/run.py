@@ -18,12 +18,7 @@ Compare = Callable[[str, CommitCheck, CommitCheck], FixOutcome]
 
 
 def run_cases(
-    cases: Iterable[Candidate],
-    clones: Clones,
-    device: str,
-    *,
-    seconds: float,
-    properties: tuple[str, ...] = (),
+    cases: Iterable[Candidate], clones: Clones, device: str, *, seconds: float, properties: tuple[str, ...] = ()
 ) -> Iterator[FixOutcome]:
     """The outcome of each case.
 
@@ -36,12 +31,7 @@ def run_cases(
 
 
 def run_case(
-    case: Candidate,
-    clones: Clones,
-    device: str,
-    *,
-    seconds: float,
-    properties: tuple[str, ...] = (),
+    case: Candidate, clones: Clones, device: str, *, seconds: float, properties: tuple[str, ...] = ()
 ) -> FixOutcome:
     """Check the parent and the fix of one entry, or the parent and the commit of a refactoring."""
     entry, question, checkout = case.entry, case.question, case.checkout
@@ -53,12 +43,27 @@ def run_case(
         return FixOutcome(entry.id, "not run", "it needs a GPU")
     commits = entry.parent, entry.fix
     asked = Asked(clones.git_directory(case.project), checkout, question, device, seconds, properties)
-    outcome = _compared(entry.id, asked, commits, compare_refactored if case.is_refactoring else compare_commits)
+    if case.is_refactoring:
+        outcome = _compared(entry.id, asked, commits, compare_refactored)
+    else:
+        outcome = _first_everywhere(entry.id, asked, commits)
     outcome = replace(outcome, properties=properties)
     packages = ", ".join(question.packages or checkout.packages)
     if outcome.fate == "cannot be asked" and packages:
         return replace(outcome, reason=f"{outcome.reason}; it needs {packages}")
     return outcome
+
+
+def _first_everywhere(name: str, asked: Asked, commits: tuple[str, str]) -> FixOutcome:
+    """The outcome without the question's domain; with it, where faults that both commits have hide all others."""
+    domain = asked.question.domain
+    everywhere = replace(asked, question=replace(asked.question, domain=()))
+    outcome = _compared(name, everywhere, commits, compare_commits)
+    if outcome.fate != "another reason" or not domain:
+        return outcome
+    inside = _compared(name, asked, commits, compare_commits)
+    condition = "; ".join(domain)
+    return replace(inside, reason=" ".join([f"asked again for {condition}: both commits fail outside.", inside.reason]))
 
 
 def _compared(name: str, asked: Asked, commits: tuple[str, str], compare: Compare) -> FixOutcome:
@@ -68,7 +73,7 @@ def _compared(name: str, asked: Asked, commits: tuple[str, str], compare: Compar
         before, after = (check_commit(asked, commit, files) for commit, files in zip(commits, folders, strict=True))
         outcome = compare(name, before, after)
         if outcome.fate == "another reason":
-            return with_mended_cases(outcome, folders[0], partial(replay_case, asked))
+            return with_mended_cases(outcome, partial(replay_case, asked, folders[0]))
         return outcome
 
 

@@ -25,8 +25,9 @@ _MORE_MOVEMENT = frozenset(
         "zero fill pad masked_fill_ masked_select masked_scatter masked_scatter_ flip roll repeat_interleave take "
         "nonzero scatter scatter_ index_fill index_fill_ index_copy index_copy_ diagonal_scatter as_strided_scatter "
         "unbind_copy expand_copy view_copy tril tril_ triu triu_ _local_scalar_dense is_same_size record_stream "
-        "pin_memory _pin_memory resize_as_ rand_like randn_like equal alias_copy split_copy embedding "
-        "_index_put_impl_ copy detach_copy slice_copy select_copy squeeze_copy unsqueeze_copy"
+        "pin_memory _pin_memory resize_as_ rand_like randn_like equal alias_copy split_copy "
+        "embedding _unsafe_view _reshape_copy lift _index_put_impl_ copy detach_copy slice_copy select_copy "
+        "squeeze_copy unsqueeze_copy"
     ).split()
 )
 _REDUCTIONS = ("accumulate", "reduce")  # arguments by which a scatter adds what it moves

@@ -3,13 +3,19 @@
 They belong to a compiled extension, or to a library that launches through the driver.
 """
 
+# mypy: allow-untyped-calls
+
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+# of torch.compile, and of the libraries that a kernel can call past torch
+_OF_LIBRARIES = re.compile(
+    r"triton_\w+_fused|(void )?(at::|cutlass|cublas|cudnn|cub::|thrust::)|ampere_|hopper_|sm\d+_|nvjet|volta_"
+)
 _TRANSFERS = ("Memcpy", "Memset")
 
 
@@ -25,13 +31,18 @@ def other_kernels(triton_names: frozenset[str]) -> Iterator[Callable[[], list[st
         torch.cuda.synchronize()
 
 
+def is_of_library(name: str) -> bool:
+    """Whether a kernel has the name of one of torch.compile, cuBLAS, cuDNN, CUTLASS, CUB or Thrust."""
+    return _OF_LIBRARIES.match(name) is not None
+
+
 def _others(profiler: profile, triton_names: frozenset[str]) -> list[str]:
     events = profiler.events() or ()
     of_torch = {
         kernel.name
         for event in events
-        if event.device_type == DeviceType.CPU and event.name.startswith("aten::")
+        if event.device_type.name == "CPU" and event.name.startswith("aten::")
         for kernel in event.kernels
     }
-    on_device = dict.fromkeys(event.name for event in events if event.device_type == DeviceType.CUDA)
+    on_device = dict.fromkeys(event.name for event in events if event.device_type.name == "CUDA")
     return [name for name in on_device if name not in of_torch | triton_names and not name.startswith(_TRANSFERS)]

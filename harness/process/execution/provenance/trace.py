@@ -7,7 +7,7 @@ two.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,6 +35,7 @@ class Trace(DispatchMode):
         self._ownership = ownership
         self._items: dict[Computed, None] = {}
         self._integers = Integers()
+        self._n_records = 0  # with repetitions
         self.during: Pass = "forward"
 
     @classmethod
@@ -68,23 +69,23 @@ class Trace(DispatchMode):
 
     def _run_registered(self, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator that is registered with torch: what it calls is recorded, else the operator itself."""
-        n_items = len(self._items)
+        n_records = self._n_records
         with self:  # off while this runs: on again for what the operator calls
             result = op.redispatch(_backend(args, kwargs), *args, **kwargs)
-        if len(self._items) == n_items and has_floats(args, kwargs):
+        if self._n_records == n_records and has_floats(args, kwargs):
             self._record_operator("operator", op.name())
         return result
 
     def _record_launch(self, kind: Computer, name: str, file: str) -> bool:
         caller = self._ownership.caller(sys._getframe(1))
-        kind = "reference" if caller.reference else kind
-        own = not caller.reference and self._ownership.owns(file)
-        self._items.setdefault(Computed(kind, name, self.during, own, caller.line))
+        kind = "reference" if caller.reference else kind if file else "extension"
+        is_own = not caller.reference and self._ownership.owns(file)
+        self._record(Computed(kind, name, self.during, is_own, caller.line))
         return True
 
     def _record_operator(self, kind: Computer, name: str) -> None:
         caller = self._ownership.caller(sys._getframe(1))
-        line, node = caller.line, torch._C._current_autograd_node()  # type: ignore[attr-defined]
+        line, node = caller.line, torch._C._current_autograd_node()
         if caller.reference:
             kind, name = "reference", caller.reference
         elif caller.converts:
@@ -93,7 +94,11 @@ class Trace(DispatchMode):
             if node is None or name == _SUM:
                 return  # autograd's own sums and packproof's incoming gradients
             line = f"autograd's {node.name()}"
-        self._items.setdefault(Computed(kind, name, self.during, kind == "operator", line))
+        self._record(Computed(kind, name, self.during, kind == "operator", line))
+
+    def _record(self, item: Computed) -> None:
+        self._items.setdefault(item)
+        self._n_records += 1
 
 
 def _backend(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -101,6 +106,12 @@ def _backend(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     keys, leaves = torch._C.DispatchKey, arg_tree_leaves(*args, **kwargs)
     is_cuda = any(isinstance(x, torch.Tensor) and x.is_cuda for x in leaves)
     return torch._C.DispatchKeySet(keys.CUDA if is_cuda else keys.CPU)
+
+
+def unseen_passes(computed: Iterable[Computed], passes: Iterable[Pass]) -> Iterator[Computed]:
+    """A record for each pass in which nothing was seen that computes."""
+    seen = {item.during for item in computed}
+    yield from (Computed("nothing", "that packproof sees", during) for during in passes if during not in seen)
 
 
 @contextmanager

@@ -11,12 +11,14 @@ import pytest
 
 from packproof.base.errors import MissingWallError
 from packproof.harness.process.privilege import concealment
-from packproof.harness.process.walls import WALLS, Isolation, judge_identity, require_walls, start_enclosed_fork
 from packproof.harness.process.walls import enclosure as enclosure_module
 from packproof.harness.process.walls import probes as probes_module
-from packproof.harness.process.walls.catalogue import probe_walls
+from packproof.harness.process.walls.catalogue import WALLS, probe_walls, require_walls
+from packproof.harness.process.walls.enclosure import start_enclosed_fork
+from packproof.harness.process.walls.isolation import Isolation
 from packproof.harness.process.walls.landlock import covers_files
 from packproof.harness.process.walls.namespaces import namespaces_work
+from packproof.harness.process.walls.probes import judge_identity
 
 NAMES = {wall.name for wall in WALLS}
 AS_ROOT = os.geteuid() == 0
@@ -51,7 +53,7 @@ def test_all_hold() -> None:
 
 
 TAKEN_AWAY: dict[str, tuple[Iterable[str], set[str], set[str]]] = {
-    # what is taken away: its functions, the walls that fall with it, and those that fall unless root became another user
+    # what is taken away: its functions, the walls that fall, and those that fall too where no other user takes over
     "limits": (["limit_resources"], {"process limit", "memory limit"}, set()),
     "rights": (["give_up_rights"], {"privileges"}, set()),
     "namespaces": (["namespaces_work"], BY_NAMESPACES, {"modes"}),
@@ -61,6 +63,7 @@ TAKEN_AWAY: dict[str, tuple[Iterable[str], set[str], set[str]]] = {
 
 @needs_namespaces
 @pytest.mark.skipif(not covers_files(), reason="this system has no landlock, or an early one")
+@pytest.mark.usefixtures("working_folder")  # which belongs to this user
 @pytest.mark.parametrize("name", TAKEN_AWAY)
 def test_without_what_it_is_made_of_a_wall_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     functions, always, as_user = TAKEN_AWAY[name]
@@ -108,6 +111,12 @@ def test_what_is_missing_is_named() -> None:
 
 
 @needs_namespaces
-def test_a_fork_behind_walls_hands_on_its_exit_code() -> None:
+def test_a_fork_within_walls_hands_on_its_exit_code() -> None:
     assert start_enclosed_fork(lambda: 7, "usual").wait() == 7
     assert start_enclosed_fork(lambda: os.kill(os.getpid(), signal.SIGTERM), "usual").wait() == 128 + 15
+
+
+def test_the_documentation_has_each_wall() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "security.md").read_text()
+    for wall in WALLS:
+        assert f"\n| `{wall.name}` | {wall.prevents} | {wall.means} |\n" in page

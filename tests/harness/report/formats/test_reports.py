@@ -21,7 +21,7 @@ from packproof.harness.report.events import (
     RunStarted,
     Verdict,
 )
-from packproof.harness.report.formats.json_file import JsonReport
+from packproof.harness.report.formats.json_file import JsonReport, digest
 from packproof.harness.report.formats.junit import JunitReport
 from packproof.harness.report.formats.terminal import TerminalReport
 from packproof.harness.report.wording.results import failure_text
@@ -276,7 +276,8 @@ def test_json(tmp_path: Path) -> None:
     *events, end = stream(PASSED, FAILED, SKIPPED)
     assert isinstance(end, RunFinished)
     last = documents(tmp_path / "r.json", [*events, replace(end, timings={"kernel": 1.23456})])[-1]
-    results = last.pop("results")
+    results, written_digest = last.pop("results"), last.pop("digest")
+    assert written_digest == digest({**last, "results": results})
     assert last == {
         "version": 1,
         "packproof": "0.1.0",
@@ -286,12 +287,16 @@ def test_json(tmp_path: Path) -> None:
         "profile": "standard",
         "seed": 7,
         "verdict": "failed",
+        "terms_text": "",
+        "terms": [],
+        "contract": None,
         "finished": True,
         "error": "",
         "notes": [],
         "planned": 3,
         "seconds": 4.0,
         "promises": [],
+        "walls": {},
         "timings": {"kernel": 1.235},
     }
     assert isinstance(results, list)

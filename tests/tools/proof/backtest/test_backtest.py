@@ -131,6 +131,36 @@ def test_a_fix_is_detected_beside_a_fault_that_remains(
     assert bool(outcome.mended) is not swapped
 
 
+SHORT_PACKS_FAIL = """
+
+def running_sum_of_many(x, weight, *, cu_seqlens):
+    y = running_sum(x, weight, cu_seqlens=cu_seqlens)
+    return y * 2 if len(x) < 100 else y
+"""
+
+
+@pytest.mark.proof
+def test_a_domain_is_asked_about_only_where_a_fault_of_both_commits_hides_the_other(
+    history: tuple[Path, str, str],
+) -> None:
+    folder, parent, fix = history
+    domain, options = ("tokens >= 100",), ("--property", "reference")
+    asked_once = run_case(case_of(parent, fix, replace(QUESTION, domain=domain)), Clones(folder), "cpu", seconds=60)
+    assert (asked_once.fate, asked_once.reason) == ("detected", "")
+    clone, commits = folder / "someone+toy", []
+    for text in (INCORRECT, CORRECT):
+        (clone / "toy/kernel.py").write_text(text + SHORT_PACKS_FAIL)
+        git(clone, "commit", "-q", "-am", "fix boundaries")
+        commits.append(git(clone, "rev-parse", "HEAD"))
+    question = replace(QUESTION, target="toy.kernel:running_sum_of_many", options=options)
+    hidden = run_case(case_of(commits[0], commits[1], question), Clones(folder), "cpu", seconds=60)
+    assert hidden.fate == "another reason"
+    case = case_of(commits[0], commits[1], replace(question, domain=domain))
+    outcome = run_case(case, Clones(folder), "cpu", seconds=60)
+    assert outcome.fate == "detected"
+    assert outcome.reason.startswith("asked again for tokens >= 100: both commits fail outside.")
+
+
 def test_what_cannot_be_asked_or_run_says_why(history: tuple[Path, str, str]) -> None:
     folder, parent, fix = history
     for question, fate, reason in (
@@ -193,14 +223,45 @@ def test_a_fault_has_words_without_place_and_numbers(tmp_path: Path) -> None:
     rows = [
         {**cell, "tensor": "", "cause": "(chunk.py:89)TypeError: object of type 'NoneType' has no len() "},
         {**cell, "tensor": "y", "cause": "values"},
-        {**cell, "tensor": "long document", "cause": "long document: it crashed at 11 tokens: IndexError: 5 (p.py:7)"},
     ]
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"results": rows}))
     failed, held = read_report(report)
-    crashed = "long document: it crashed at # tokens: IndexError: #"
-    assert [f.fault for f in failed] == ["TypeError: object of type 'NoneType' has no len()", "", crashed]
+    assert [f.fault for f in failed] == ["TypeError: object of type 'NoneType' has no len()", ""]
     assert held == ()
+
+
+def test_a_failure_of_a_packer_has_the_options_that_run_it_again(tmp_path: Path) -> None:
+    line = "packproof packs check a.b:pack --kind packer --lengths '8,1' --capacity 8"
+    row = {"property": "complete", "dtype": "all", "status": "failed", "lengths": [8, 1], "cause": ""}
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"results": [{**row, "message": f"title\n\n\n    lost\n    {line}\n"}]}))
+    [cell], _ = read_report(report)
+    assert cell.again == ("--kind", "packer", "--lengths", "8,1", "--capacity", "8")
+
+
+PACKERS = """
+
+def pack(lengths, capacity):
+    return [[(j, 0, min(n, capacity - LOST))] for j, n in enumerate(lengths)]
+"""
+
+
+@pytest.mark.proof
+def test_a_packers_fault_is_detected_beside_one_that_remains(history: tuple[Path, str, str]) -> None:
+    """complete fails at both commits: at the parent for documents of a full pack, at the fix for longer ones."""
+    folder, _, _ = history
+    clone, commits = folder / "someone+toy", []
+    for lost in (1, 0):
+        (clone / "toy/kernel.py").write_text(PACKERS.replace("LOST", str(lost)))
+        git(clone, "commit", "-q", "-am", "fix the last token")
+        commits.append(git(clone, "rev-parse", "HEAD"))
+    question = CheckCall(
+        "toy.kernel:pack", "packs check", device="cpu", profile="quick", options=("--property", "complete")
+    )
+    case = case_of(commits[0], commits[1], question)
+    assert run_case(case, Clones(folder), "cpu", seconds=60).fate == "detected"
+    assert run_case(case.swapped, Clones(folder), "cpu", seconds=60).fate == "another reason"
 
 
 def test_runs_go_on_and_are_merged(tmp_path: Path) -> None:
@@ -250,7 +311,7 @@ def test_swapped_outcomes_stand_beside_those_of_the_fixes() -> None:
     assert summary([case], outcomes) == "in scope: 1 of 1 detected\nswapped: 0 of 1 detected"
     page = as_markdown([case], outcomes)
     assert "## Swapped: 1" in page
-    assert "commit/1111111111111111111111111111111111111111) | missed | only after: packing y |" in page
+    assert "commit/1111111111111111111111111111111111111111) | not detected | only after: packing y |" in page
     assert "Swapped" not in as_markdown([case], {case.entry.id: outcomes[case.entry.id]})
 
 

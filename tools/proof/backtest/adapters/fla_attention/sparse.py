@@ -70,7 +70,8 @@ def _means_of_blocks(x: Tensor, cu_seqlens: Tensor, block_size: int) -> Tensor:
     )
 
 
-@kernel(op=COMPRESSED_ATTENTION, promises=Promises(compute="operand"), slack=False)
+# its products round operands of fp32 to tf32
+@kernel(op=COMPRESSED_ATTENTION, dtypes=("float32",), promises=Promises(compute="tf32"), slack=False)
 def compressed_attention(
     q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, block_size: int = 16, scale: float | None = None
 ) -> Tensor:

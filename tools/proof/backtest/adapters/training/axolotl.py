@@ -111,7 +111,7 @@ class Pretraining:
 
 
 class ShuffledDataset:
-    """Packs of a data set as axolotl prepares it: shuffled, and without documents that are too long."""
+    """Packs of a shuffled data set. Documents longer than a pack never come here: axolotl leaves them out before."""
 
     def __init__(self) -> None:
         _without_numba()
@@ -120,8 +120,11 @@ class ShuffledDataset:
         self._samplers, self._dataset = samplers, _datasets()
 
     def __call__(self, documents: Documents, capacity: int) -> Iterator[list[dict[str, list[int]]]]:
+        longest = max((len(d["input_ids"]) for d in documents), default=0)
+        if longest > capacity:
+            raise ValueError(f"a document of {longest} tokens; a pack has {capacity}")
         dataset = self._dataset.from_dict(by_column([{"input_ids": d["input_ids"]} for d in documents]))
-        dataset = dataset.shuffle(seed=42).filter(lambda row: len(row["input_ids"]) <= capacity)
+        dataset = dataset.shuffle(seed=42)
         sampler = self._samplers.MultipackBatchSampler(
             range(len(dataset)),
             batch_size=1,

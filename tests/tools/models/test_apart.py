@@ -1,0 +1,99 @@
+"""`packproof model` judges apart from the module: whatever that does to its own process, no pass comes of it."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from packproof.cli.main import run
+from packproof.models import module_request, run_module_check
+from packproof.models.apart import ModuleProcess, ModuleSource
+from tests.tools.models.models import WIDTH
+
+DOORS = "tests.tools.models.doors"
+OPTIONS = ("--inputs", str(WIDTH), "--profile", "quick", "--convention", "cu_seqlens", "--timeout", "20")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ExitsInConstruction", "no module can be made: its process exited with code 0 instead of returning"),
+        ("HangsInConstruction --timeout 1", "no module can be made: its process gave no answer within 1 s"),
+        ("CrashesInConstruction", "no module can be made: its process was killed by SIGSEGV (Segmentation fault)"),
+    ],
+)
+def test_a_construction_that_does_not_return_is_a_wrong_call(name: str, words: str) -> None:
+    target, *more = name.split()
+    command = [sys.executable, "-m", "packproof", "model", f"{DOORS}:{target}", *OPTIONS, *more]
+    end = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert (end.returncode, end.stdout) == (2, "")
+    assert end.stderr == f"packproof: {DOORS}:{target}: {words}\n"
+
+
+def test_an_import_that_ends_its_process_is_a_wrong_call(working_folder: Path) -> None:
+    (working_folder / "ends.py").write_text("import os\nos._exit(0)\n")
+    command = [sys.executable, "-m", "packproof", "model", "ends.py:Model"]
+    end = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert end.returncode == 2
+    assert "no module can be made: its process exited with code 0 instead of returning" in end.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ExitsInForward", "the module did not return: its process exited with code 0 instead of returning"),
+        ("ExitsInBackward", "the module did not return: its process exited with code 0 instead of returning"),
+        ("KilledInForward", "the module did not return: its process was killed by SIGKILL (Killed)"),
+        ("SendsGarbage", "the module did not return: its process wrote into packproof's channel"),
+        ("patches_verdicts", "FAILED  isolation"),
+        ("patches_laws", "FAILED  isolation"),
+        ("patches_torch", "FAILED  isolation"),
+        ("exits_at_the_end", "FAILED  isolation"),
+    ],
+)
+def test_a_module_that_ends_or_patches_its_process_fails(
+    capfd: pytest.CaptureFixture[str], name: str, words: str
+) -> None:
+    assert run(["model", f"{DOORS}:{name}", *OPTIONS]) == 1
+    assert words in capfd.readouterr().out
+
+
+def test_the_judge_imports_nothing_of_the_module(working_folder: Path) -> None:
+    (working_folder / "its_own.py").write_text(
+        f"from {DOORS} import Right\nimport packproof\n"
+        "ENDS = packproof.Convention('ends', 'all ends', lambda pack: {'cu_seqlens': pack.offsets.int()})\n"
+    )
+    sys.modules.pop("its_own", None)
+    command = ["model", "its_own.py:Right", "--inputs", str(WIDTH), "--profile", "quick"]
+    assert run([*command, "--convention", "its_own.py:ENDS"]) == 0
+    assert not any("its_own" in name for name in sys.modules)
+
+
+@pytest.mark.usefixtures("no_walls")
+def test_the_processes_of_a_setting_are_forked_from_one_that_has_built_the_module(working_folder: Path) -> None:
+    (working_folder / "slow.py").write_text(
+        f"import time\nfrom {DOORS} import Right\n"
+        "def slow():\n    time.sleep(2)\n    open('built', 'a').write('.')\n    return Right()\n"
+    )
+    start = time.monotonic()
+    run(["model", "slow.py:slow", "--inputs", str(WIDTH), "--profile", "quick", "--mode", "eval,train"])
+    assert Path("built").read_text() == "."
+    assert time.monotonic() - start > 2
+
+
+def test_verdicts_are_those_of_a_module_in_this_process() -> None:
+    settings = {"convention": ["cu_seqlens"], "inputs": WIDTH, "profile": "quick", "records": False}
+    source = ModuleSource(f"{DOORS}:Leaky", ("cu_seqlens",))
+    with ModuleProcess(source, device="cpu", seconds=60) as process:
+        *_, apart = run_module_check(module_request(process, **settings))  # type: ignore[arg-type]
+    import torch  # noqa: PLC0415
+
+    from tests.tools.models.doors import Leaky  # noqa: PLC0415
+
+    torch.manual_seed(0)
+    *_, here = run_module_check(module_request(Leaky(), **settings))  # type: ignore[arg-type]
+    failures = [[verdict.failure for verdict in end.verdicts] for end in (apart, here)]  # type: ignore[union-attr]
+    assert failures[0] == failures[1]
+    assert any(failures[0])

@@ -1,0 +1,43 @@
+"""What still fails at a fix of the backtest is explained by a script that needs no packproof."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from packproof.proof.backtest.entries import Candidate, cases
+from packproof.proof.backtest.run import read_outcomes
+
+ROOT = Path(__file__).parents[4]
+SCRIPTS = sorted(ROOT.glob("docs/backtest/*.py"))
+
+
+def reading(case: Candidate) -> str:
+    return case.checkout.readings.get(case.entry.id, "") if case.checkout else ""
+
+
+def linked(text: str) -> list[Path]:
+    return [ROOT / "docs" / path for path in re.findall(r"\]\(((?:backtest|peers)/[^)]+)\)", text)]
+
+
+def test_each_report_at_a_fix_has_a_script() -> None:
+    """Of those that a CPU can run; what a GPU says is read on a GPU."""
+    outcomes = read_outcomes(ROOT / "data/backtest.jsonl")
+    on_cpu = [case for case in cases().values() if case.question and case.question.device == "cpu"]
+    failing = [case for case in on_cpu if case.entry.id in outcomes and outcomes[case.entry.id].at_fix]
+    assert failing
+    assert [case.entry.id for case in failing if not linked(reading(case))] == []
+
+
+def test_the_scripts_of_readings_are_there() -> None:
+    paths = {path for case in cases().values() for path in linked(reading(case))}
+    assert [path for path in paths if not path.exists()] == []
+    assert {*SCRIPTS} <= paths
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_script_needs_no_packproof_and_names_its_commit(script: Path) -> None:
+    text = script.read_text()
+    assert "packproof" not in text
+    commits = {case.entry.fix[:8] for case in cases().values()}
+    assert commits & set(re.findall(r"\b[0-9a-f]{8}\b", text.split('"""')[1]))
