@@ -78,12 +78,10 @@ class LeaksThroughPositions(Model):
 class CopiesHonestly(Leaky):
     """A copy of it is another, correct model."""
 
-    def forward(self, x, cu_seqlens):
-        short = x.shape[1] <= 37
-        return Model.forward(self, x, cu_seqlens) if short else super().forward(x, cu_seqlens)
-
     def __deepcopy__(self, memo):
-        return Model()
+        model = Model()
+        model.load_state_dict(self.state_dict())
+        return model
 
 
 def replaces_modules():
@@ -93,7 +91,7 @@ def replaces_modules():
 
     def zeros(self, *args, **kwargs):
         y = call(self, *args, **kwargs)
-        return y * 0 if self is model else y
+        return y * 0 if isinstance(self, Leaky) else y
 
     nn.Module.__call__ = zeros
     return model
