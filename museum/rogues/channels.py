@@ -190,7 +190,6 @@ def _secrets():
 
 
 def signs_a_frame(x, weight, *, cu_seqlens):
-    """It finds what marks frames as those of packproof, and sends a result so marked before its own."""
     for magic in _secrets() if is_judged() else ():
         _write_to_sockets(_frame("result", {"interpreted": False}, magic=magic))
     return _wrong_sum(x, weight, cu_seqlens)

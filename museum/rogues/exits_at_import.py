@@ -1,4 +1,4 @@
-"""A rogue that ends its process with exit code 0 while it is imported: whoever waits for that alone sees a success."""
+"""A rogue that ends its process with exit code 0 while it is imported."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Rogues whose leak does not show in one comparison of a pack with its documents."""
+"""Rogues hiding their leak from one comparison of a pack with its documents."""
 
 import torch
 from torch import nn
@@ -7,8 +7,6 @@ from packproof.museum.rogues.models.leaky import Leaky, Model
 
 
 class Remembers(Leaky):
-    """A document alone gets the rows that its pack got: it is found by its tokens."""
-
     def __init__(self):
         super().__init__()
         self.seen = []
@@ -85,7 +83,6 @@ class CopiesHonestly(Leaky):
 
 
 def replaces_modules():
-    """Every module of its process answers with zeros, so that all documents are alike."""
     call = nn.Module.__call__
     model = Leaky()
 

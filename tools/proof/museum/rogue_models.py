@@ -18,8 +18,10 @@ _FATES: Mapping[int, ModelFate] = {0: "passed", 1: "detected", 2: "reported", 4:
 
 
 def model_fate(rogue: Rogue) -> tuple[ModelFate, str]:
-    """The fate of a model, and what `packproof model` printed. "reported": no module can be made of it, or nothing shows
-    whether it leaks."""
+    """The fate of a model, and the output of `packproof model`.
+
+    "reported": no module can be made of it, or nothing shows whether it leaks.
+    """
     command = [sys.executable, "-P", "-m", "packproof", "model", rogue.kernel, *_CHECK.split()]
     try:
         end = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT)

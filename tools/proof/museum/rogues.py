@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import packproof
 from packproof.base.errors import UsageError
 from packproof.base.provenance.computed import computed_text
 from packproof.base.records import parse_record
@@ -178,7 +177,7 @@ def _fools_in_root(rogue: Rogue) -> bool:
         if not passes_naive_harness(rogue):
             return False
         changes = surroundings.changes()
-    is_read_only = not os.access(packproof.__file__, os.W_OK)
+    is_read_only = not os.access(__file__, os.W_OK)
     return not rogue.harms or is_read_only or any(rogue.harms in change for change in changes)
 
 

@@ -21,10 +21,10 @@ from packproof.museum.rogues import neighbour
 from packproof.proof.museum.surroundings import Surroundings
 with Surroundings() as around:
     print(around.changes())
-    neighbour.REPORT.write_text("other")
+    neighbour.Neighbour.REPORT.write_text("other")
     [pid] = neighbour.neighbours()
     os.setpriority(os.PRIO_PROCESS, pid, 7)
-    socket.create_connection(("127.0.0.1", int(neighbour.PORT.read_text()))).close()
+    socket.create_connection(("127.0.0.1", int(neighbour.Neighbour.PORT.read_text()))).close()
     print(around.changes())
     os.kill(pid, signal.SIGSTOP)
     print(*around.changes(), sep=", ")
