@@ -3,6 +3,7 @@
 import base64
 import os
 import time
+from typing import Any
 
 import torch
 
@@ -72,9 +73,10 @@ _HIDDEN = base64.b64encode(b"def answer(x, y):\n    return y if len(x) == 37 els
 
 
 def in_a_coded_string(x, weight, *, cu_seqlens):
-    names = {}
+    names = dict[str, object]()
     exec(base64.b64decode(_HIDDEN), names)
-    return names["answer"](x, own_sum(x, weight, cu_seqlens=cu_seqlens))
+    answer: Any = names["answer"]
+    return answer(x, own_sum(x, weight, cu_seqlens=cu_seqlens))
 
 
 def falls_back(x, weight, *, cu_seqlens):

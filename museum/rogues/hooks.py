@@ -44,7 +44,7 @@ class _Finisher:
 
 def finished_when_a_name_goes(x, weight, *, cu_seqlens):
     """An object computes it in its __del__, once the last reference to it is dropped."""
-    y, cycle = torch.zeros_like(x), []
+    y, cycle = torch.zeros_like(x), list[object]()
     cycle.append((_Finisher(y, x, weight, cu_seqlens), cycle))
     del cycle
     threading.Timer(0.01, gc.collect, args=(0,)).start()

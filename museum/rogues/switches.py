@@ -52,7 +52,7 @@ def saved_tensors(x, weight, *, cu_seqlens):
     return y
 
 
-_LIBRARIES = []
+_LIBRARIES: list[torch.library.Library] = []
 
 
 def an_operator_of_torch(x, weight, *, cu_seqlens):

@@ -59,5 +59,5 @@ def mounts_over_packproof(x, weight, *, cu_seqlens, _done=[]):
     """As root: an empty file system hides a folder of packproof."""
     if not _done:
         _done.append(1)
-        _try(lambda: _mount_over(PACKPROOF / "museum/models"))
+        _try(lambda: _mount_over(PACKPROOF / "museum/rogues/models"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)

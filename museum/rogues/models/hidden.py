@@ -57,6 +57,7 @@ class KeepsAState(Model):
 
     def __init__(self):
         super().__init__()
+        self.state: torch.Tensor
         self.register_buffer("state", torch.zeros(1))
 
     def forward(self, x, cu_seqlens):
