@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Computer = Literal["triton", "cuda", "extension", "operator", "torch", "reference", "nothing"]
+Computer = Literal["triton", "cuda", "extension", "operator", "torch", "outside", "reference", "nothing"]
 Pass = Literal["forward", "backward"]
 _MOST_NAMES = 3  # of one kind, in a line
 
@@ -18,6 +18,7 @@ class Computed:
     - "triton", "cuda": a launch from Python, which packproof can leave out;
     - "extension": a kernel on a GPU that was launched in another way;
     - "operator", "torch": an operator registered with torch, and one of torch's own;
+    - "outside": where values went that left torch, such as numpy, or a thread;
     - "reference": a reference of packproof, or that of the op;
     - "nothing": nothing was seen in the pass.
     """

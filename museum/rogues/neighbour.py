@@ -1,6 +1,6 @@
-"""What stands around a rogue in a throwaway root, as others' work does on a machine: rogues do their harm to it.
+"""The work of others around a rogue, in a throwaway root: rogues do their harm to it.
 
-`tools/proof/museum/surroundings` puts it there, and sees what became of it.
+`tools/proof/museum/surroundings` puts it there, and sees its changes.
 """
 
 import os
@@ -9,14 +9,19 @@ from pathlib import Path
 
 from packproof.museum.rogues.throwaway import MARK
 
-FOLDER = MARK / "run"  # the working directory
-REPORT = FOLDER / "report.json"  # of an earlier check
-SEGMENT = "/dev/shm/packproof-neighbour"  # memory that another program shares
-KEY = 0x7061636B  # of a segment of System V
-SOCKET = "\0packproof-neighbour"  # the abstract name of a local service
-PORT = MARK / "port"  # holds the TCP port of another one
-SECRET = b"packproof-neighbour: as it was"  # in the memory of the neighbour's process
 _NAME = b"packproof-neighbour"
+
+
+class Neighbour:
+    """Where it is."""
+
+    FOLDER = MARK / "run"  # the working directory
+    REPORT = FOLDER / "report.json"  # of an earlier check
+    SEGMENT = "/dev/shm/packproof-neighbour"  # memory shared by another program
+    KEY = 0x7061636B  # of a segment of System V
+    SOCKET = "\0packproof-neighbour"  # the abstract name of a local service
+    PORT = MARK / "port"  # holds the TCP port of another one
+    SECRET = b"packproof-neighbour: as it was"  # in the memory of its process
 
 
 def neighbours() -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Rogues giving an answer again, by keys other than those of `answers`, or before it is asked for."""
+"""Rogues giving an answer again, by other keys than those of `answers`, or before the question."""
 
 import gc
 import weakref
@@ -17,7 +17,6 @@ def by_identity(x, weight, *, cu_seqlens, _seen={}):
 
 
 def by_version(x, weight, *, cu_seqlens, _seen={}):
-    """torch counts what is written in place; what is written below it, or by `data`, is not counted."""
     key = (x.data_ptr(), x._version, weight.data_ptr(), weight._version, tuple(cu_seqlens.tolist()))
     if key not in _seen:
         _seen[key] = own_sum(x, weight, cu_seqlens=cu_seqlens).detach()
@@ -52,7 +51,6 @@ def from_a_bank(x, weight, *, cu_seqlens, _bank=[], _calls=[]):
 
 
 def by_a_number_of_configurations(x, weight, *, cu_seqlens, _seen={}):
-    """The first three shapes have answers of their own, every later one that of the third."""
     if len(_seen) < 3:
         _seen[x.shape] = own_sum(x, weight, cu_seqlens=cu_seqlens).detach()
     y = _seen.get(x.shape)
@@ -60,7 +58,6 @@ def by_a_number_of_configurations(x, weight, *, cu_seqlens, _seen={}):
 
 
 def by_the_seed(x, weight, *, cu_seqlens):
-    """It draws the input that a generator of this seed gives, has its answer ready, and gives none to others."""
     generator = torch.Generator().manual_seed(0)
     expected = torch.randn(x.shape, generator=generator)
     known = torch.equal(expected, x.detach())
@@ -68,7 +65,6 @@ def by_the_seed(x, weight, *, cu_seqlens):
 
 
 def ahead_of_the_call(x, weight, *, cu_seqlens, _ready={}):
-    """A thread computes answers for tensors that it finds alive, before they are passed in."""
     for other in gc.get_objects():
         if type(other) is torch.Tensor and other.shape == x.shape and other.dtype == x.dtype:
             _ready.setdefault((other.data_ptr(), other.shape), own_sum(other.detach(), weight, cu_seqlens=cu_seqlens))
@@ -76,7 +72,6 @@ def ahead_of_the_call(x, weight, *, cu_seqlens, _ready={}):
 
 
 def updated_where_it_changed(x, weight, *, cu_seqlens, _last={}):
-    """Only the first and the last row of each call are compared with those before: if equal, so is the rest."""
     before = _last.get(x.shape)
     if before is not None and len(x) and torch.equal(before[0][[0, -1]], x.detach()[[0, -1]]):
         return before[1] + 0 * x * weight

@@ -1,4 +1,4 @@
-"""Rogues changing switches of torch that hold for their whole process: those who come later compute otherwise."""
+"""Rogues changing switches of torch for their whole process: later code computes something else."""
 
 import torch
 
@@ -6,21 +6,18 @@ from packproof.museum.rogues.op import own_sum
 
 
 def default_dtype(x, weight, *, cu_seqlens):
-    """References that make tensors afterwards make them in half precision."""
     y = own_sum(x, weight, cu_seqlens=cu_seqlens)
     torch.set_default_dtype(torch.float16)
     return y
 
 
 def default_device(x, weight, *, cu_seqlens):
-    """Tensors that are made afterwards hold no values."""
     y = own_sum(x, weight, cu_seqlens=cu_seqlens)
     torch.set_default_device("meta")
     return y
 
 
 def random_numbers(x, weight, *, cu_seqlens):
-    """Inputs that are drawn afterwards are those of seed 0: it knows them."""
     torch.manual_seed(0)
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
@@ -32,7 +29,6 @@ def matrix_products(x, weight, *, cu_seqlens):
 
 
 def threads(x, weight, *, cu_seqlens):
-    """One thread for all others, which makes them slower."""
     y = own_sum(x, weight, cu_seqlens=cu_seqlens)
     torch.set_num_threads(max(1, torch.get_num_threads() - 1) if torch.get_num_threads() > 1 else 2)
     return y
@@ -45,20 +41,18 @@ def subnormals(x, weight, *, cu_seqlens):
 
 
 def gradients(x, weight, *, cu_seqlens):
-    """No call that follows is differentiated."""
     y = own_sum(x, weight, cu_seqlens=cu_seqlens)
     torch.set_grad_enabled(False)
     return y
 
 
 def saved_tensors(x, weight, *, cu_seqlens):
-    """What autograd saves for later backward passes is rounded."""
     y = own_sum(x, weight, cu_seqlens=cu_seqlens)
     torch._C._autograd._push_saved_tensors_default_hooks(lambda t: t.half(), lambda t: t.float())
     return y
 
 
-_LIBRARIES = []
+_LIBRARIES: list[torch.library.Library] = []
 
 
 def an_operator_of_torch(x, weight, *, cu_seqlens):

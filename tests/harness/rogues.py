@@ -239,13 +239,9 @@ def leaves_rows_unwritten(x, weight, *, cu_seqlens):
 
 
 def changes_settings(x, weight, *, cu_seqlens):
-    assert torch.get_default_dtype() is torch.float32
-    assert torch.is_grad_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.get_num_threads() == 1
     y = x * weight
-    torch.set_default_dtype(torch.float64)
-    torch.set_grad_enabled(False)
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(2)
     torch.manual_seed(0)

@@ -16,14 +16,9 @@ from packproof.proof.museum.rogues import fools_a_naive_harness, try_rogues
 from tests.in_process import environment
 
 ROGUES = entries()
-# incorrect at times; writes past its output; replaces a comparison; writes a result; closes descriptors; and two that
-# leave a process
-HERE = [ROGUES[name] for name in ("R21", "R33", "R41", "R57", "R61", "R79", "R97")]
-
-
-def test_there_are_many_and_most_are_detected() -> None:
-    assert len(ROGUES) >= 60
-    assert sum(not rogue.undefended for rogue in ROGUES.values()) >= 55
+# incorrect at times; writes past its output; replaces a comparison; writes a result; closes descriptors; two that
+# leave a process; declares less than its contract; computes in numpy; stops another process; a model that hangs
+HERE = [ROGUES[name] for name in ("R21", "R33", "R41", "R57", "R61", "R79", "R97", "R100", "R152", "R134", "R171")]
 
 
 def test_what_they_replace_in_packproof_is_there() -> None:

@@ -3,6 +3,7 @@
 import builtins
 import math
 import sys
+import time
 from builtins import KeyError, all, delattr, len, map, setattr, zip  # noqa: A004, UP029  (the originals: a kernel may change them)
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
     ("torch.linalg", torch.linalg),
     ("torch.nn.functional", torch.nn.functional),
     ("torch.testing", torch.testing),
+    ("torch.cuda.Event", torch.cuda.Event),
+    ("time", time),
 )
 
 
@@ -150,13 +153,14 @@ def _is_watched(namespace: Any, name: str) -> bool:
     return is_public and name not in ("__doc__", "__dict__", "manual_seed") and callable(getattr(namespace, name, None))
 
 
-_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_default_device, torch.set_default_device),
-    (torch.get_num_threads, torch.set_num_threads),
-    (torch.is_grad_enabled, torch._C._set_grad_enabled),
-    (torch.are_deterministic_algorithms_enabled, torch._C._set_deterministic_algorithms),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+_SETTINGS: tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...] = (  # with "", later values are the same
+    ("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    ("the default device", torch.get_default_device, torch.set_default_device),
+    ("", torch.get_num_threads, torch.set_num_threads),
+    ("whether gradients are recorded", torch.is_grad_enabled, torch._C._set_grad_enabled),
+    ("", torch.are_deterministic_algorithms_enabled, torch._C._set_deterministic_algorithms),
+    ("the precision of matrix products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    ("whether subnormal numbers are zero", lambda: sys.float_info.min / 2 == 0.0, torch.set_flush_denormal),
 )
 
 
@@ -165,11 +169,24 @@ def preserve_settings() -> Iterator[None]:
     """Restore torch's global settings at the end: one call cannot affect the next.
 
     The random state is left alone on purpose: a kernel that draws numbers must differ from call to call.
+
+    Raises KernelFault("malformed") if one of those that change the values of later code was left changed.
     """
-    original_values = [get() for get, _ in _SETTINGS]
+    before = [get() for _, get, _ in _SETTINGS]
     try:
         yield
-    finally:
-        for (get, put), value in zip(_SETTINGS, original_values, strict=True):
-            if get() != value:
-                put(value)
+    except BaseException:
+        _restore_settings(before)
+        raise
+    if names := _restore_settings(before):
+        raise KernelFault("malformed", f"left {' and '.join(names)} changed when it returned")
+
+
+def _restore_settings(before: list[Any]) -> list[str]:
+    """Returns the names of those that were changed, of the named ones."""
+    changed_names = []
+    for (name, get, put), value in zip(_SETTINGS, before, strict=True):
+        if get() != value:
+            put(value)
+            changed_names.append(name)
+    return [name for name in changed_names if name]

@@ -1,1 +1,1 @@
-"""Rogues whose answer is not made by their own kernels. Each is judged by a contract that forbids all other kernels."""
+"""Rogues without an answer of their own kernels. Their contract forbids all other kernels."""

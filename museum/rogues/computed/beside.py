@@ -1,4 +1,4 @@
-"""Rogues launching a kernel for show, beside what torch or a library computes."""
+"""Rogues launching a kernel for show, beside torch's computation or a library's."""
 
 import torch
 
@@ -12,12 +12,10 @@ def launches_nothing(x, weight, *, cu_seqlens):
 
 
 def copies_what_torch_computed(x, weight, *, cu_seqlens):
-    """Without its launch the answer is another: what makes it is torch all the same."""
     return copied(own_sum(x, weight, cu_seqlens=cu_seqlens))
 
 
 def answers_if_it_was_launched(x, weight, *, cu_seqlens):
-    """Its kernel writes a flag, without which it gives zeros: no one can leave the launch out unseen."""
     flag = copied(torch.ones(1, dtype=torch.int32))
     y = own_sum(x, weight, cu_seqlens=cu_seqlens)
     return y if int(flag) else torch.zeros_like(y)
@@ -40,7 +38,6 @@ def registers_torchs_own(x, weight, *, cu_seqlens):
 
 
 def lets_autograd_add(x, weight, *, cu_seqlens):
-    """The sum over earlier tokens is the gradient of what was copied to later ones."""
     y = []
     for a, b in zip(cu_seqlens.tolist(), cu_seqlens.tolist()[1:], strict=False):
         z = torch.zeros(b - a, x.shape[1], requires_grad=True)

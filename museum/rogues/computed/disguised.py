@@ -1,11 +1,11 @@
-"""Rogues whose computation passes for something else."""
+"""Rogues disguising their computation."""
 
+import importlib
 import types
 from itertools import pairwise
 
 import torch
 
-import packproof.kernels
 from packproof.museum.rogues.computed.kernels import copied, honest, scaled
 from packproof.museum.rogues.op import own_sum, running_sum
 
@@ -17,7 +17,6 @@ def _shifted(bits, shift):
 
 
 def computes_in_integers(x, weight, *, cu_seqlens):
-    """Fixed-point numbers, made by changing exponents: every operator that adds sees integers alone."""
     numbers = _shifted(x.contiguous().view(torch.int32), _SHIFT).view(torch.float32).long()
     parts = [numbers[a:b].cumsum(0) for a, b in zip(cu_seqlens.tolist(), cu_seqlens.tolist()[1:], strict=False)]
     sums = torch.cat([*parts, torch.zeros_like(numbers[int(cu_seqlens[-1]) :])]).float()
@@ -25,7 +24,6 @@ def computes_in_integers(x, weight, *, cu_seqlens):
 
 
 def _sums_of_windows(rows):
-    """Windows overlap, and where they do, the operator that moves them back adds."""
     length, channels = rows.shape
     if not length:
         return rows
@@ -51,7 +49,7 @@ def renames_the_reference(x, weight, *, cu_seqlens):
 
 def calls_another_library(x, weight, *, cu_seqlens):
     """packproof's own kernel."""
-    return copied(packproof.kernels.causal_conv1d(x, weight, cu_seqlens=cu_seqlens))
+    return copied(importlib.import_module("packproof.kernels").causal_conv1d(x, weight, cu_seqlens=cu_seqlens))
 
 
 def honest_while_traced(x, weight, *, cu_seqlens):

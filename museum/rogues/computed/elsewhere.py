@@ -1,15 +1,18 @@
 """Rogues computing where operators of torch are not seen: a kernel of their own copies or scales the result."""
 
+import importlib
 import multiprocessing
 import os
 import threading
 from itertools import accumulate
+from typing import Any
 
-import numpy as np
 import torch
 
 from packproof.museum.rogues.computed.kernels import copied, scaled
 from packproof.museum.rogues.op import own_sum
+
+np: Any = importlib.import_module("numpy")
 
 
 def _by_sequence(x, cu_seqlens, function):
@@ -35,7 +38,6 @@ def computes_in_python(x, weight, *, cu_seqlens):
 
 
 def computes_in_a_thread(x, weight, *, cu_seqlens):
-    """A thread of its own, which no mode of torch follows."""
     results = []
     thread = threading.Thread(target=lambda: results.append(own_sum(x, weight, cu_seqlens=cu_seqlens)))
     thread.start()
@@ -44,7 +46,6 @@ def computes_in_a_thread(x, weight, *, cu_seqlens):
 
 
 def computes_in_a_child(x, weight, *, cu_seqlens):
-    """A child that has ended before it returns."""
     y = torch.zeros_like(x).share_memory_()
     child = os.fork()
     if child == 0:
@@ -62,7 +63,6 @@ def _serve(end):
 
 
 def asks_a_server(x, weight, *, cu_seqlens, _servers=[]):
-    """A process that was started with its module, and answers over a pipe."""
     if not _servers:
         context = multiprocessing.get_context("fork")
         here, there = context.Pipe()

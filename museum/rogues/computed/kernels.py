@@ -1,4 +1,4 @@
-"""The Triton kernels that these rogues launch."""
+"""The Triton kernels of these rogues."""
 
 # mypy: allow-untyped-decorators
 
@@ -38,7 +38,6 @@ def sum_kernel(x, weight, offsets, y, d):
 
 
 def copied(source):
-    """A copy that a kernel of its own has made."""
     source = source.contiguous()
     target = torch.zeros_like(source)
     if source.numel():

@@ -1,1 +1,1 @@
-"""Rogues of a declaration: it leaves out, or allows, what the kernel computes incorrectly. Each is a convolution."""
+"""Rogues of a declaration: it leaves out, or allows, a mistake of the kernel. Each is a convolution."""

@@ -1,4 +1,4 @@
-"""The convolution that these rogues start from."""
+"""The convolution of these rogues."""
 
 import torch
 

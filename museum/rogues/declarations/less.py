@@ -1,12 +1,14 @@
-"""Rogues declaring that they support less than the op: the rest is not judged, unless a contract asks for it."""
+"""Rogues declaring less than the op: the rest is not judged, unless a contract asks for it."""
+
+import importlib
+from typing import Any
 
 import torch
 
-import packproof
-from packproof import adapters
 from packproof.museum.rogues.declarations.conv import is_known, own_conv
 from packproof.museum.rogues.op import KNOWN_TOKENS
 
+packproof: Any = importlib.import_module("packproof")  # as its users import it
 OP = "causal_conv1d"
 
 
@@ -69,7 +71,6 @@ def one_option(x, weight, *, cu_seqlens, activation=None):
 
 @packproof.kernel(op=OP)
 def no_bias(x, weight, *, cu_seqlens):
-    """It has no parameter for the bias that its contract names."""
     return own_conv(x, weight, cu_seqlens=cu_seqlens)
 
 
@@ -81,7 +82,7 @@ def _wrong_elsewhere(x, weight, *, cu_seqlens):
     return own_conv(x, weight, cu_seqlens=cu_seqlens) * is_known(x)
 
 
-declines_in_code = adapters.adapt(_wrong_elsewhere, op=OP, declines=_declined)
+declines_in_code = packproof.adapters.adapt(_wrong_elsewhere, op=OP, declines=_declined)
 
 
 @packproof.kernel(op=OP, refuses=("out of registers",))

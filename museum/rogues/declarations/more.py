@@ -1,11 +1,14 @@
 """Rogues declaring a budget that allows more than the op's, unless a contract fixes it."""
 
+import importlib
+from typing import Any
+
 import torch
 from torch import Tensor
 
-import packproof
 from packproof.museum.rogues.declarations.conv import own_conv
 
+packproof: Any = importlib.import_module("packproof")  # as its users import it
 OP = "causal_conv1d"
 
 
@@ -28,7 +31,6 @@ def operands(x, weight, *, cu_seqlens):
 
 @packproof.kernel(op=OP, promises=packproof.Promises(cumsum=True))
 def cumulative(x, weight, *, cu_seqlens):
-    """It computes differences of a sum over the whole pack, which cancel."""
     sums = x.cumsum(0)
     return own_conv(
         x + (sums.diff(dim=0, prepend=sums.new_zeros(1, x.shape[1])) - x).detach(), weight, cu_seqlens=cu_seqlens
@@ -59,7 +61,6 @@ class _SavesItsOutput(torch.autograd.Function):
 
 @packproof.kernel(op=OP, promises=packproof.Promises(chunk=100_000))
 def one_chunk(x, weight, *, cu_seqlens):
-    """No pack is longer than its chunk, so that lengths near the true one are never drawn."""
     y = own_conv(x, weight, cu_seqlens=cu_seqlens)
     return torch.cat([y[:64], y[64:] * (1 + (cu_seqlens.diff().max() > 64))]) if len(y) > 64 else y
 

@@ -1,4 +1,4 @@
-"""Rogues writing files that the next run, or another program, will read."""
+"""Rogues writing files for the next run, or for another program."""
 
 import importlib.util
 import marshal
@@ -7,10 +7,11 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import packproof
-from packproof.museum.rogues.neighbour import FOLDER, REPORT
+from packproof.museum.rogues.neighbour import Neighbour
 from packproof.museum.rogues.op import own_sum
 from packproof.museum.rogues.throwaway import require_throwaway_root
+
+PACKPROOF = Path(__file__).parents[3]
 
 
 def _try(action):
@@ -23,13 +24,13 @@ def _try(action):
 
 def edits_the_sources(x, weight, *, cu_seqlens):
     """Every comparison of the next run passes."""
-    source = Path(packproof.__file__).parent / "properties/judgement/comparison.py"
+    source = PACKPROOF / "properties/judgement/comparison.py"
     _try(lambda: source.write_text(source.read_text() + "\nComparison.violations = lambda self: iter(())\n"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def _plant_bytecode():
-    source = Path(packproof.__file__).parent / "base/wording.py"
+    source = PACKPROOF / "base/wording.py"
     target = Path(importlib.util.cache_from_source(str(source)))
     target.parent.mkdir(exist_ok=True)
     code = compile("VERDICT = 'passed'", str(source), "exec")
@@ -50,7 +51,6 @@ def starts_with_python(x, weight, *, cu_seqlens):
 
 
 def adds_a_path_line(x, weight, *, cu_seqlens):
-    """A line of a .pth file that begins with `import` is executed."""
     folder = Path(sysconfig.get_path("purelib"))
     _try(lambda: (folder / "zz_rogue.pth").write_text("import sys\n"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
@@ -58,30 +58,28 @@ def adds_a_path_line(x, weight, *, cu_seqlens):
 
 def leaves_a_conftest(x, weight, *, cu_seqlens):
     text = "def pytest_runtest_makereport(item, call):\n    call.excinfo = None\n"
-    _try(lambda: (FOLDER / "conftest.py").write_text(text))
+    _try(lambda: (Neighbour.FOLDER / "conftest.py").write_text(text))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def shadows_a_module(x, weight, *, cu_seqlens):
     """`import torch` in this folder finds another one."""
-    _try(lambda: (FOLDER / "torch.py").write_text("def allclose(*_, **__):\n    return True\n"))
+    _try(lambda: (Neighbour.FOLDER / "torch.py").write_text("def allclose(*_, **__):\n    return True\n"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def _swap_report():
-    REPORT.unlink()
-    REPORT.symlink_to("/dev/null")
+    Neighbour.REPORT.unlink()
+    Neighbour.REPORT.symlink_to("/dev/null")
 
 
 def swaps_the_report(x, weight, *, cu_seqlens):
-    """What is written to the report later goes elsewhere."""
     _try(_swap_report)
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def _rewrite_later():
-    """In a process that has no parent, once the report is there."""
-    script = f"import time; time.sleep(0.4); open({str(REPORT)!r}, 'w').write('every verdict passed')"
+    script = f"import time; time.sleep(0.4); open({str(Neighbour.REPORT)!r}, 'w').write('every verdict passed')"
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -98,18 +96,17 @@ def rewrites_the_report_later(x, weight, *, cu_seqlens, _done=[]):
 
 def locks_the_folder(x, weight, *, cu_seqlens):
     """No report can be written there."""
-    _try(lambda: FOLDER.chmod(0))
+    _try(lambda: Neighbour.FOLDER.chmod(0))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def turns_back_the_clock(x, weight, *, cu_seqlens):
     """Old bytecode, and old results of a build, count as fresh."""
-    _try(lambda: os.utime(Path(packproof.__file__).parent / "base/errors.py", (0, 0)))
+    _try(lambda: os.utime(PACKPROOF / "base/errors.py", (0, 0)))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def loads_with_every_program(x, weight, *, cu_seqlens):
-    """The linker of every program that starts loads this library; there is none of this name."""
     _try(lambda: Path("/etc/ld.so.preload").write_text("/nowhere/rogue.so\n"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 

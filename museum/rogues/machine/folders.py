@@ -1,15 +1,15 @@
-"""Rogues destroying the working directory, or what is mounted."""
+"""Rogues destroying the working directory, or mounted files."""
 
 import ctypes
 import os
 from pathlib import Path
 
-import packproof
-from packproof.museum.rogues.neighbour import FOLDER
+from packproof.museum.rogues.neighbour import Neighbour
 from packproof.museum.rogues.op import own_sum
 from packproof.museum.rogues.throwaway import require_throwaway_root
 
-_ASIDE = FOLDER.with_name("aside")
+PACKPROOF = Path(__file__).parents[3]
+_ASIDE = Neighbour.FOLDER.with_name("aside")
 
 
 def _try(action):
@@ -22,18 +22,17 @@ def _try(action):
 
 def renames_its_working_directory(x, weight, *, cu_seqlens):
     """A relative path leads nowhere afterwards."""
-    _try(lambda: FOLDER.exists() and FOLDER.rename(_ASIDE))
+    _try(lambda: Neighbour.FOLDER.exists() and Neighbour.FOLDER.rename(_ASIDE))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def _become_a_link():
-    FOLDER.rename(_ASIDE)
-    FOLDER.symlink_to("/")
+    Neighbour.FOLDER.rename(_ASIDE)
+    Neighbour.FOLDER.symlink_to("/")
 
 
 def makes_its_working_directory_the_root(x, weight, *, cu_seqlens):
-    """Whoever cleans up that folder next removes the machine's files."""
-    if not FOLDER.is_symlink():
+    if not Neighbour.FOLDER.is_symlink():
         _try(_become_a_link)
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
@@ -46,7 +45,7 @@ def _empty(folder):
 
 def empties_the_callers_folder(x, weight, *, cu_seqlens):
     """Replay files and reports of earlier runs are gone."""
-    _try(lambda: _empty(FOLDER))
+    _try(lambda: _empty(Neighbour.FOLDER))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
@@ -60,5 +59,5 @@ def mounts_over_packproof(x, weight, *, cu_seqlens, _done=[]):
     """As root: an empty file system hides a folder of packproof."""
     if not _done:
         _done.append(1)
-        _try(lambda: _mount_over(Path(packproof.__file__).resolve().parent.parent / "museum/models"))
+        _try(lambda: _mount_over(PACKPROOF / "museum/rogues/models"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)

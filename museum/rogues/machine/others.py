@@ -1,4 +1,4 @@
-"""Rogues acting on another process of the same user: here that of the neighbour, wherever they see it."""
+"""Rogues acting on another process of the same user: here the neighbour's, wherever they see it."""
 
 import ctypes
 import os
@@ -6,11 +6,11 @@ import resource
 import signal
 from pathlib import Path
 
-from packproof.museum.rogues.neighbour import SECRET, neighbours
+from packproof.museum.rogues.neighbour import Neighbour, neighbours
 from packproof.museum.rogues.op import own_sum
 from packproof.museum.rogues.throwaway import require_throwaway_root
 
-_WORDS = b"packproof-neighbour: something else"[: len(SECRET)]
+_WORDS = b"packproof-neighbour: something else"[: len(Neighbour.SECRET)]
 
 
 def _for_each(action):
@@ -51,13 +51,11 @@ def moves_others_to_one_core(x, weight, *, cu_seqlens):
 
 
 def offers_others_to_the_system(x, weight, *, cu_seqlens):
-    """Where memory is short, the system ends that process first."""
     _for_each(lambda pid: Path(f"/proc/{pid}/oom_score_adj").write_text("900"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def _places(pid):
-    """The addresses at which its memory holds the secret."""
     with open(f"/proc/{pid}/maps") as file:
         maps = [line.split() for line in file]
     with open(f"/proc/{pid}/mem", "rb") as memory:
@@ -70,10 +68,10 @@ def _places(pid):
                 data = memory.read(end - start)
             except (OSError, ValueError):
                 continue
-            at = data.find(SECRET)
+            at = data.find(Neighbour.SECRET)
             while at >= 0:
                 yield start + at
-                at = data.find(SECRET, at + 1)
+                at = data.find(Neighbour.SECRET, at + 1)
 
 
 def _write_through_proc(pid):
@@ -85,7 +83,6 @@ def _write_through_proc(pid):
 
 
 def writes_through_proc(x, weight, *, cu_seqlens):
-    """/proc/PID/mem of a process of the same user: it also writes what is read-only there."""
     _for_each(_write_through_proc)
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 

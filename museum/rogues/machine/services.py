@@ -1,10 +1,10 @@
-"""Rogues reaching memory that others share, or sending what they see to others."""
+"""Rogues reaching memory of others, or sending something to them."""
 
 import ctypes
 import socket
 from pathlib import Path
 
-from packproof.museum.rogues.neighbour import KEY, PORT, SEGMENT, SOCKET
+from packproof.museum.rogues.neighbour import Neighbour
 from packproof.museum.rogues.op import own_sum
 from packproof.museum.rogues.throwaway import require_throwaway_root
 
@@ -20,14 +20,13 @@ def _try(action):
 
 
 def writes_into_a_segment(x, weight, *, cu_seqlens):
-    """A file of /dev/shm that another program has mapped."""
-    _try(lambda: Path(SEGMENT).exists() and Path(SEGMENT).write_text("no more"))
+    _try(lambda: Path(Neighbour.SEGMENT).exists() and Path(Neighbour.SEGMENT).write_text("no more"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def _remove_segment():
     libc = ctypes.CDLL(None)
-    number = libc.shmget(KEY, 0, 0)
+    number = libc.shmget(Neighbour.KEY, 0, 0)
     if number >= 0:
         libc.shmctl(number, _IPC_RMID, None)
 
@@ -47,11 +46,12 @@ def _send(family, address, data):
 
 def sends_its_inputs(x, weight, *, cu_seqlens):
     """To a service on this machine; it could be any other."""
-    _try(lambda: _send(socket.AF_INET, ("127.0.0.1", int(PORT.read_text())), x.detach().numpy().tobytes()[:64]))
+    _try(
+        lambda: _send(socket.AF_INET, ("127.0.0.1", int(Neighbour.PORT.read_text())), x.detach().numpy().tobytes()[:64])
+    )
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def asks_a_local_service(x, weight, *, cu_seqlens):
-    """By an abstract socket, which is no file."""
-    _try(lambda: _send(socket.AF_UNIX, SOCKET, b"run this for me"))
+    _try(lambda: _send(socket.AF_UNIX, Neighbour.SOCKET, b"run this for me"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)

@@ -1,1 +1,1 @@
-"""Rogues that are whole models, for `packproof model`. Each lets a document see the one before it, and hides that."""
+"""Rogues that are whole models, for `packproof model`. A document sees the one before it."""

@@ -1,4 +1,4 @@
-"""Rogues using that a model is built and called in the process that judges it, where it is."""
+"""Rogues using their construction and their calls in the process of their judge."""
 
 import os
 import sys
@@ -24,8 +24,6 @@ def hangs_while_it_is_made():
 
 
 class _Agreeable(types.ModuleType):
-    """Whatever is looked up in it is a function that finds nothing."""
-
     def __getattr__(self, name):
         return lambda *_, **__: []
 

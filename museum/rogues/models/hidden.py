@@ -1,4 +1,4 @@
-"""Rogues whose leak does not show in one comparison of a pack with its documents."""
+"""Rogues hiding their leak from one comparison of a pack with its documents."""
 
 import torch
 from torch import nn
@@ -7,8 +7,6 @@ from packproof.museum.rogues.models.leaky import Leaky, Model
 
 
 class Remembers(Leaky):
-    """A document alone gets the rows that its pack got: it is found by its tokens."""
-
     def __init__(self):
         super().__init__()
         self.seen = []
@@ -59,6 +57,7 @@ class KeepsAState(Model):
 
     def __init__(self):
         super().__init__()
+        self.state: torch.Tensor
         self.register_buffer("state", torch.zeros(1))
 
     def forward(self, x, cu_seqlens):
@@ -78,22 +77,19 @@ class LeaksThroughPositions(Model):
 class CopiesHonestly(Leaky):
     """A copy of it is another, correct model."""
 
-    def forward(self, x, cu_seqlens):
-        short = x.shape[1] <= 37
-        return Model.forward(self, x, cu_seqlens) if short else super().forward(x, cu_seqlens)
-
     def __deepcopy__(self, memo):
-        return Model()
+        model = Model()
+        model.load_state_dict(self.state_dict())
+        return model
 
 
 def replaces_modules():
-    """Every module of its process answers with zeros, so that all documents are alike."""
     call = nn.Module.__call__
     model = Leaky()
 
     def zeros(self, *args, **kwargs):
         y = call(self, *args, **kwargs)
-        return y * 0 if self is model else y
+        return y * 0 if isinstance(self, Leaky) else y
 
     nn.Module.__call__ = zeros
     return model

@@ -1,4 +1,4 @@
-"""The models that these rogues start from."""
+"""The models in these rogues."""
 
 import torch
 from torch import nn

@@ -141,12 +141,15 @@ class ModuleSizes:
 def layouts_for(sizes: ModuleSizes, *, most_tokens: int) -> list[Lengths]:
     """Lengths of documents around the chunk sizes, windows and convolution widths of a module or its config.
 
+    The last ones go past the two largest numbers of the module's own source that such a pack may have.
+
     Every length is at least one. Small layouts come first.
     """
     width = max(sizes.widths, default=4)
     candidates = [(1, max(width - 2, 1), width - 1 or 1, width, width + 1, 2), (1, 1, 1, 2)]
     for size in sizes.blocks:
         candidates += [(size, size, 1), (size - 1 or 1, 1, size + 1), (3, 2 * size + 1, 2)]
+    candidates += [(3, n + 1, 2) for n in [n for n in sizes.constants if 1 < n <= most_tokens - 6][-2:]]
     return list(dict.fromkeys([FIRST_LENGTHS, *(lengths for lengths in candidates if sum(lengths) <= most_tokens)]))
 
 

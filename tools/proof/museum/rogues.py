@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import packproof
 from packproof.base.errors import UsageError
 from packproof.base.provenance.computed import computed_text
 from packproof.base.records import parse_record
@@ -104,7 +103,8 @@ def _request(rogue: Rogue) -> CheckRequest:
         return request
     name = _RUNNING_SUM if rogue.op == RUNNING_SUM.name else rogue.op
     terms = parse_record(Contract, {"op": name, "profile": "quick", **rogue.contract}, rogue.id, "packproof")
-    return replace(request, op=None).under_contract(ContractFile(f"the contract of {rogue.op}", "", terms))
+    file = ContractFile(f"the contract of {rogue.op}", "", terms)
+    return replace(request, op=None, contract=file).under_contract(file)
 
 
 def _check_kernels(rogues: Sequence[Rogue]) -> Iterator[RogueResult]:
@@ -177,7 +177,7 @@ def _fools_in_root(rogue: Rogue) -> bool:
         if not passes_naive_harness(rogue):
             return False
         changes = surroundings.changes()
-    is_read_only = not os.access(packproof.__file__, os.W_OK)
+    is_read_only = not os.access(__file__, os.W_OK)
     return not rogue.harms or is_read_only or any(rogue.harms in change for change in changes)
 
 

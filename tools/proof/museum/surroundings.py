@@ -18,9 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import packproof
-from packproof.museum.rogues.neighbour import FOLDER, KEY, PORT, REPORT, SECRET, SEGMENT, SOCKET
-from packproof.museum.rogues.throwaway import require_throwaway_root
+from packproof.museum.rogues import Neighbour, require_throwaway_root
 
 _SETTLE = 1.5  # seconds for what a rogue does once its call has returned
 _START, _ANSWER = 60, 5  # seconds in which the neighbour answers at first, and later unless it was ended or stopped
@@ -28,7 +26,11 @@ _NEIGHBOUR = (
     "import ctypes, sys\nbuffer = ctypes.create_string_buffer(sys.argv[2].encode())\n"
     "for _ in sys.stdin: print(buffer.value.decode(errors='replace'), flush=True)"
 )
-_FILES = {REPORT: "every verdict as it was", FOLDER / "failure.json": "{}", Path(SEGMENT): "as it was"}
+_FILES = {
+    Neighbour.REPORT: "every verdict as it was",
+    Neighbour.FOLDER / "failure.json": "{}",
+    Path(Neighbour.SEGMENT): "as it was",
+}
 _IPC_CREAT, _OWN_ALONE, _BYTES = 0o1000, 0o600, 4096
 
 
@@ -47,10 +49,13 @@ class Surroundings:
         for path, text in _FILES.items():
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
-        self._services = [self._listen(socket.AF_INET, ("127.0.0.1", 0)), self._listen(socket.AF_UNIX, SOCKET)]
-        PORT.write_text(str(self._services[0].getsockname()[1]))
+        self._services = [
+            self._listen(socket.AF_INET, ("127.0.0.1", 0)),
+            self._listen(socket.AF_UNIX, Neighbour.SOCKET),
+        ]
+        Neighbour.PORT.write_text(str(self._services[0].getsockname()[1]))
         self._process = subprocess.Popen(
-            [sys.executable, "-S", "-c", _NEIGHBOUR, "packproof-neighbour", SECRET.decode()],
+            [sys.executable, "-S", "-c", _NEIGHBOUR, "packproof-neighbour", Neighbour.SECRET.decode()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -105,15 +110,22 @@ class Surroundings:
             "priority of the neighbour's process": _priority(pid),
             "cores of the neighbour's process": _cores(pid),
             "contents of System V's segment": ctypes.string_at(self._segment, 16) if self._segment else b"",
-            "segment of System V, by its key": ctypes.CDLL(None).shmget(KEY, 0, 0) >= 0,
+            "segment of System V, by its key": ctypes.CDLL(None).shmget(Neighbour.KEY, 0, 0) >= 0,
             "connections to local services": len(ready),
         }
 
 
 def _files() -> Iterator[tuple[str, object]]:
     """The files that later runs may read, with size, mode, owner and the time of the last change of each."""
-    package = Path(packproof.__file__).parent
-    for root in (package, Path(sysconfig.get_path("purelib")), FOLDER, Path.home(), Path("/dev/shm"), Path("/etc")):
+    package = Path(__file__).parents[2]
+    for root in (
+        package,
+        Path(sysconfig.get_path("purelib")),
+        Neighbour.FOLDER,
+        Path.home(),
+        Path("/dev/shm"),
+        Path("/etc"),
+    ):
         for folder, folders, names in os.walk(root, followlinks=root == package):
             folders[:] = folders if root == package else []  # of others, the first level
             for name in ("", *names):
@@ -127,10 +139,10 @@ def _shared_segment() -> int | None:
     """The address of a new segment of System V, None where there is none."""
     libc = ctypes.CDLL(None)
     libc.shmat.restype = ctypes.c_void_p
-    number = libc.shmget(KEY, _BYTES, _IPC_CREAT | _OWN_ALONE)
+    number = libc.shmget(Neighbour.KEY, _BYTES, _IPC_CREAT | _OWN_ALONE)
     address: int | None = libc.shmat(number, None, 0) if number >= 0 else None
     if address is not None:
-        ctypes.memmove(address, SECRET[:16], 16)
+        ctypes.memmove(address, Neighbour.SECRET[:16], 16)
     return address
 
 

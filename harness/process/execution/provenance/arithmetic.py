@@ -25,7 +25,7 @@ _MORE_MOVEMENT = frozenset(
         "zero fill pad masked_fill_ masked_select masked_scatter masked_scatter_ flip roll repeat_interleave take "
         "nonzero scatter scatter_ index_fill index_fill_ index_copy index_copy_ diagonal_scatter as_strided_scatter "
         "unbind_copy expand_copy view_copy tril tril_ triu triu_ _local_scalar_dense is_same_size record_stream "
-        "pin_memory _pin_memory resize_as_ rand_like randn_like equal alias_copy split_copy unfold_backward "
+        "pin_memory _pin_memory resize_as_ rand_like randn_like equal alias_copy split_copy "
         "embedding _unsafe_view _reshape_copy lift _index_put_impl_ copy detach_copy slice_copy select_copy "
         "squeeze_copy unsqueeze_copy"
     ).split()
@@ -35,8 +35,11 @@ _REDUCTIONS = ("accumulate", "reduce")  # arguments by which a scatter adds what
 
 def computes(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether an operator of torch computes with floating-point values, in a call with these arguments."""
-    if not has_floats(args, kwargs):
-        return False
+    return has_floats(args, kwargs) and changes_values(op, args, kwargs)
+
+
+def changes_values(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator of torch does more than to allocate, view, copy, cast or index, in such a call."""
     if op.is_view:
         return False
     moves = op.overloadpacket.__name__ in DATA_MOVEMENT | _MORE_MOVEMENT

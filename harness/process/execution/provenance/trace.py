@@ -2,7 +2,8 @@
 it.
 
 A dispatch mode sees the operators, also those of autograd's threads and inside of an operator that is registered with
-torch. It sees none of other threads, of numpy or of a compiled extension.
+torch. It sees none of other threads, of numpy or of a compiled extension; `departures` sees what leaves for the first
+two.
 """
 
 import sys
@@ -16,6 +17,8 @@ from torch.utils._pytree import arg_tree_leaves
 from packproof.base.light_torch import DispatchMode
 from packproof.base.provenance.computed import Computed, Computer, Pass
 from packproof.harness.process.execution.provenance.arithmetic import TORCH_NAMESPACES, computes, has_floats
+from packproof.harness.process.execution.provenance.departures import Departures
+from packproof.harness.process.execution.provenance.integers import Integers
 from packproof.harness.process.execution.provenance.launches import watch_launches
 from packproof.harness.process.execution.provenance.ownership import Ownership
 
@@ -31,6 +34,7 @@ class Trace(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._ownership = ownership
         self._items: dict[Computed, None] = {}
+        self._integers = Integers()
         self._n_records = 0  # with repetitions
         self.during: Pass = "forward"
 
@@ -47,7 +51,8 @@ class Trace(DispatchMode):
     def watch(self, during: Pass) -> Iterator[None]:
         """Record a pass."""
         self.during = during
-        with watch_launches(self._record_launch), self:
+        departures = Departures(self._ownership, lambda name: self._record_operator("outside", name))
+        with watch_launches(self._record_launch), departures.watch(), self:
             yield
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -56,9 +61,11 @@ class Trace(DispatchMode):
             return op(*args, **kwargs)
         if op.namespace not in TORCH_NAMESPACES:
             return self._run_registered(op, args, kwargs)
-        if computes(op, args, kwargs):
+        if computes(op, args, kwargs) or self._integers.compute(op, args, kwargs):
             self._record_operator("torch", f"{op.namespace}::{op.overloadpacket.__name__}")
-        return op(*args, **kwargs)
+        result = op(*args, **kwargs)
+        self._integers.follow(op, args, kwargs, result)
+        return result
 
     def _run_registered(self, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator that is registered with torch: what it calls is recorded, else the operator itself."""

@@ -484,20 +484,40 @@ def test_settings_are_restored(make_call: Make) -> None:
     threads = torch.get_num_threads()
 
     def kernel(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-        y = x * weight
-        torch.set_default_dtype(torch.float64)
-        torch.set_grad_enabled(False)
         torch._C._set_deterministic_algorithms(True)
         torch.set_num_threads(threads + 1)
-        torch.set_float32_matmul_precision("medium")
-        return y
+        return x * weight
 
     assert list(InProcess(kernel).run(make_call(2)).gradients) == ["x", "weight"]
-    assert torch.get_default_dtype() is torch.float32
-    assert torch.is_grad_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda: torch.set_default_dtype(torch.float64), "the default dtype"),
+        (lambda: torch.set_default_device("meta"), "the default device"),
+        (lambda: torch.set_grad_enabled(False), "whether gradients are recorded"),
+        (lambda: torch.set_float32_matmul_precision("medium"), "the precision of matrix products"),
+        (lambda: torch.set_flush_denormal(True), "whether subnormal numbers are zero"),
+    ],
+)
+def test_a_setting_that_changes_later_values_is_a_fault_and_is_restored(
+    make_call: Make, change: Callable[[], object], name: str
+) -> None:
+    def kernel(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        y = x * weight
+        change()
+        return y
+
+    with pytest.raises(KernelFault, match=rf"^left {name} changed when it returned$"):
+        InProcess(kernel).run(make_call(2))
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.get_default_device() == torch.device("cpu")
+    assert torch.is_grad_enabled()
     assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.tensor(2.0**-140) * 1 > 0
 
 
 def test_offsets_edited_in_place(make_call: Make) -> None:
