@@ -2,6 +2,8 @@
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
+import ctypes
+
 import numpy as np
 import torch
 import triton
@@ -150,6 +152,37 @@ class _Numpy(_OwnKernels):
 
 def in_numpy(x, weight, *, cu_seqlens):
     return _Numpy.apply(x, weight)
+
+
+def _memory(x):
+    """The values of a tensor, read where they lie: no function of torch hands them out."""
+    if not x.numel():
+        return np.zeros(x.shape, np.float32)
+    return np.ctypeslib.as_array((ctypes.c_float * x.numel()).from_address(x.data_ptr())).reshape(x.shape)
+
+
+class _Memory(_OwnKernels):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return torch.from_numpy(np.multiply(*map(_memory, (x.contiguous(), weight.contiguous()))))
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight, dy = map(_memory, (*(tensor.contiguous() for tensor in ctx.saved_tensors), dy.contiguous()))
+        return torch.from_numpy(dy * weight), torch.from_numpy((dy * x).sum(0))
+
+
+def in_memory(x, weight, *, cu_seqlens):
+    return _Memory.apply(x, weight)
+
+
+class _MemoryBackward(_OwnKernels):
+    backward = staticmethod(_Memory.backward)
+
+
+def memory_backward(x, weight, *, cu_seqlens):
+    return _MemoryBackward.apply(x, weight)
 
 
 class _NumpyBackward(_OwnKernels):

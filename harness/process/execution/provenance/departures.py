@@ -7,7 +7,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from packproof.harness.process.execution.provenance.ownership import Ownership
 
-_EXITS = frozenset({Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__})
+_EXITS = ("numpy", "tolist", "__array__", "__dlpack__")  # methods; a mode of functions is off in a backward pass
 _STARTS = ("os.fork", "os.posix_spawn", "subprocess.Popen")
 _PASSED_OVER = (sysconfig.get_paths()["stdlib"], str(Path(torch.__file__).parent), "<")
 _INSTALLED = ("site-packages", "dist-packages")
@@ -28,37 +27,46 @@ _NUMPY = "/numpy/"
 Record = Callable[[str], None]
 
 
-class Departures(TorchFunctionMode):
-    """Reports what leaves torch from code of the kernel's own while it is entered."""
+class Departures:
+    """Reports what leaves torch from code of the kernel's own.
+
+    record: called with the name of each, such as "Tensor.numpy".
+    """
 
     def __init__(self, ownership: Ownership, record: Record) -> None:
-        super().__init__()
         self._ownership, self._record = ownership, record
 
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Report values that leave torch, and threads and processes that start."""
         _listen()
-        _LISTENERS.append(self)
-        start = threading._start_new_thread  # type: ignore[attr-defined]
+        with ExitStack() as replacements:
+            for name in _EXITS:
+                replacements.enter_context(_replaced(Tensor, name, self._reporting_exit(name)))
+            # Python 3.11 has no audit event of it
+            replacements.enter_context(_replaced(threading, "_start_new_thread", self._reporting_start()))
+            _LISTENERS.append(self)
+            replacements.callback(_LISTENERS.remove, self)
+            yield
 
-        def start_reported(*args: Any) -> Any:
+    def _reporting_exit(self, name: str) -> Callable[..., Any]:
+        original = getattr(Tensor, name)
+
+        def leave(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if x.is_floating_point() and x.numel():
+                self.report(f"Tensor.{name}", sys._getframe(1))
+            return original(x, *args, **kwargs)
+
+        return leave
+
+    def _reporting_start(self) -> Callable[..., Any]:
+        original = threading._start_new_thread  # type: ignore[attr-defined]
+
+        def start(*args: Any) -> Any:
             self.report("a new thread", sys._getframe(1))
-            return start(*args)
+            return original(*args)
 
-        # Python 3.11 has no audit event of it
-        threading._start_new_thread = start_reported  # type: ignore[attr-defined]
-        try:
-            with self:
-                yield
-        finally:
-            threading._start_new_thread = start  # type: ignore[attr-defined]
-            _LISTENERS.remove(self)
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in _EXITS and args[0].is_floating_point() and args[0].numel():
-            self.report(f"Tensor.{function.__name__}", sys._getframe(1))
-        return function(*args, **(kwargs or {}))
+        return start
 
     def report(self, name: str, frame: FrameType | None) -> None:
         """Record it, if code of the kernel's own has called it through nothing but torch, numpy or Python's library."""
@@ -66,6 +74,19 @@ class Departures(TorchFunctionMode):
             frame = frame.f_back
         if frame is not None and self._ownership.owns(frame.f_code.co_filename):
             self._record(name)
+
+
+@contextmanager
+def _replaced(namespace: Any, name: str, value: Any) -> Iterator[None]:
+    original = vars(namespace).get(name)  # None for a method of a base class
+    setattr(namespace, name, value)
+    try:
+        yield
+    finally:
+        if original is None:
+            delattr(namespace, name)
+        else:
+            setattr(namespace, name, original)
 
 
 def _is_passed_over(file: str) -> bool:
