@@ -15,6 +15,7 @@ from packproof.base.errors import UsageError
 from packproof.cli.ending import Report, exit_code, follow
 from packproof.harness.check.check import run_check
 from packproof.harness.check.request import CheckRequest, checked
+from packproof.harness.process import zygote_client
 from packproof.harness.report.formats import HtmlReport, JsonReport, JunitReport, TerminalReport
 from packproof.harness.report.formats.github import summary
 from tests.in_process import packproof_in
@@ -147,8 +148,9 @@ def test_the_contracts_op_is_not_replaced(tmp_path: Path) -> None:
     assert "reference (y)" in texts["terminal"]
 
 
-def test_an_op_of_a_file_is_imported_before_the_kernel(tmp_path: Path) -> None:
-    """A kernel that writes another op into its file, when it is imported, changes nothing."""
+def test_an_op_of_a_file_is_imported_before_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that writes another op into its file, when it is imported, changes nothing; also without walls."""
+    monkeypatch.setattr(zygote_client, "_isolation", "none")
     (tmp_path / "contest.py").write_text(OP)
     (tmp_path / "mine.py").write_text(
         "from pathlib import Path\n"
@@ -195,9 +197,8 @@ def test_an_option_with_another_value_is_a_wrong_call(option: dict[str, Any], wo
         checked({"target": f"{KERNELS}:plain", "contract": contract(tmp_path), **option})
 
 
-def test_what_this_version_cannot_check_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="own_kernels_only is true, which this version cannot check"):
-        checked({"contract": contract(tmp_path, own_kernels_only=True)})
+def test_a_contract_may_forbid_what_others_compute(tmp_path: Path) -> None:
+    assert checked({"contract": contract(tmp_path, own_kernels_only=True)}).only_own_kernels
 
 
 def test_the_profile_is_the_larger_one(tmp_path: Path) -> None:
