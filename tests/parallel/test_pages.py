@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import packproof
 from packproof.bench.ranks import model
 from tests.test_docs import FILE, OUTPUT, PYTHON, ROOT, blotted, check, failure_block, run, write_files
@@ -12,6 +14,7 @@ from tests.test_docs import FILE, OUTPUT, PYTHON, ROOT, blotted, check, failure_
 PAGE = "docs/context_parallel.md"
 
 
+@pytest.mark.proof
 def test_the_implementation_of_the_page_fails_as_it_shows(working_folder: Path) -> None:
     write_files(PAGE, working_folder)
     done = check(working_folder, "halo.py:conv", "--property", "partition", "--dtype", "fp32")

@@ -126,6 +126,7 @@ def test_a_pass_in_which_nothing_is_seen_says_so() -> None:
     assert computed_text(verdicts("in_memory")[-1].computed) == "nothing that packproof sees (forward and backward)"
 
 
+@pytest.mark.proof
 def test_own_kernels_alone_pass() -> None:
     assert finding("own_kernels", only_own_kernels=True) == ""
 

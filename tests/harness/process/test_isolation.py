@@ -66,7 +66,7 @@ def check(folder: Path, kernel: str, *arguments: str, prefix: tuple[str, ...] = 
 
 
 @needs_namespaces
-@pytest.mark.parametrize("isolate", [(), ("--isolate",)])
+@pytest.mark.parametrize("isolate", [pytest.param((), marks=pytest.mark.proof), ("--isolate",)])
 def test_a_correct_kernel_passes_and_the_report_has_the_walls(tmp_path: Path, isolate: tuple[str, ...]) -> None:
     done = check(tmp_path, "honest", "--device", "cpu", "--json", "report.json", *isolate)
     assert done.returncode == 0, done.stdout + done.stderr

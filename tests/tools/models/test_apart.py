@@ -21,7 +21,11 @@ OPTIONS = ("--inputs", str(WIDTH), "--profile", "quick", "--convention", "cu_seq
     [
         ("ExitsInConstruction", "no module can be made: its process exited with code 0 instead of returning"),
         ("HangsInConstruction --timeout 1", "no module can be made: its process gave no answer within 1 s"),
-        ("CrashesInConstruction", "no module can be made: its process was killed by SIGSEGV (Segmentation fault)"),
+        pytest.param(
+            "CrashesInConstruction",
+            "no module can be made: its process was killed by SIGSEGV (Segmentation fault)",
+            marks=pytest.mark.proof,
+        ),
     ],
 )
 def test_a_construction_that_does_not_return_is_a_wrong_call(name: str, words: str) -> None:
@@ -71,6 +75,7 @@ def test_the_judge_imports_nothing_of_the_module(working_folder: Path) -> None:
     assert not any("its_own" in name for name in sys.modules)
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("no_walls")
 def test_the_processes_of_a_setting_are_forked_from_one_that_has_built_the_module(working_folder: Path) -> None:
     (working_folder / "slow.py").write_text(

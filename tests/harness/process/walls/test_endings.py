@@ -61,9 +61,19 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
+QUICK = {("judge", "keeper"), ("zygote", "")}
+"""Those that are tried at every change."""
+
+
 @needs_namespaces
-@pytest.mark.parametrize("stopped", ["", "keeper", "zygote"])
-@pytest.mark.parametrize("killed", ["judge", "keeper", "zygote"])
+@pytest.mark.parametrize(
+    ("killed", "stopped"),
+    [
+        pytest.param(killed, stopped, marks=[] if (killed, stopped) in QUICK else [pytest.mark.proof])
+        for killed in ("judge", "keeper", "zygote")
+        for stopped in ("", "keeper", "zygote")
+    ],
+)
 def test_a_process_that_has_detached_itself_ends_with_any_of_them(tmp_path: Path, killed: str, stopped: str) -> None:
     seconds = f"9{time.monotonic_ns()}"
     (tmp_path / "kernel.py").write_text(KERNEL.replace("SECONDS", seconds))
@@ -106,6 +116,7 @@ def test_a_judge_that_is_stopped_is_replaced() -> None:
         list(run_side_by_side([stops], 1, record_type=int))
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("no_zygote")
 def test_a_zygote_that_is_stopped_is_replaced(
     make_call: Callable[..., Call], rogue: Callable[[str], str], monkeypatch: pytest.MonkeyPatch

@@ -173,6 +173,7 @@ def test_what_cannot_be_asked_or_run_says_why(history: tuple[Path, str, str]) ->
         assert reason in outcome.reason
 
 
+@pytest.mark.proof
 def test_what_cannot_be_imported_names_the_packages(history: tuple[Path, str, str]) -> None:
     folder, parent, fix = history
     case = case_of(parent, fix, replace(QUESTION, target="toy.absent:running_sum"))
