@@ -188,10 +188,9 @@ def scaled(x, weight, *, cu_seqlens):
 def test_a_failure_within_the_time_is_made_small() -> None:
     wrong = SLOW.replace("0.1", "0.02") + " * 2"
     verdicts = last(run(wrong, properties=("reference", "strides"), max_time=60.0)).verdicts
-    failure = verdicts[0].failure
-    assert failure is not None
-    assert failure.lengths == (1,)
-    assert failure.cases_tried
+    failures = [verdict.failure for verdict in verdicts if verdict.failure]
+    assert [failure.lengths for failure in failures] == [(1,), (1,)]
+    assert any(failure.cases_tried for failure in failures)  # the other one is judged at the smallest case of the first
 
 
 @pytest.mark.proof

@@ -53,7 +53,7 @@ def test_it_refuses_to_stand_in_a_real_root() -> None:
 
 
 def test_a_change_is_the_fate_of_all_that_ran() -> None:
-    answers = {STOPS.id: ("passed", "passed: ")}
+    answers: dict[str, tuple[rogues.Fate, str]] = {STOPS.id: ("passed", "passed: ")}
     assert rogues._with_harm([STOPS], answers, []) == {STOPS.id: ("prevented", "passed: ")}
     [(fate, text)] = rogues._with_harm([STOPS], answers, ["file a", "file b"]).values()
     assert (fate, text) == ("harmed", "changed around it: file a; file b")

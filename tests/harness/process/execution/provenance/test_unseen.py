@@ -73,7 +73,7 @@ def test_offsets_masks_and_copies_of_bits_are_free() -> None:
 
 def test_nothing_stays_after_the_call() -> None:
     start = threading.Thread.start
-    before = threading._start_new_thread  # type: ignore[attr-defined]
+    before = threading._start_new_thread
     recorded(in_numpy, torch.randn(4))
     assert threading.Thread.start is start
-    assert threading._start_new_thread is before  # type: ignore[attr-defined]
+    assert threading._start_new_thread is before
