@@ -40,6 +40,10 @@ OWN_TERMS = {  # by kernel: its own terms, and what its contract has instead
     "silu_alone": ("activation='silu' alone", "every activation"),
     "own_op": ("an Op of its own, with its reference and budget", "causal_conv1d"),
 }
+NAMES = [
+    name if name in ("without_gradients", "without_slack", "in_tf32") else pytest.param(name, marks=pytest.mark.proof)
+    for name in OWN_TERMS
+]
 OP = """
 import packproof
 
@@ -80,7 +84,7 @@ def reports(kernel: str, **options: Any) -> tuple[int, Mapping[str, str]]:
     }
 
 
-@pytest.mark.parametrize("kernel", [name for name in OWN_TERMS if name != "with_huge_chunks"])  # which take minutes
+@pytest.mark.parametrize("kernel", [name for name in NAMES if "with_huge_chunks" not in str(name)])  # they take minutes
 def test_what_a_kernel_declares_stands_in_the_verdict_of_every_report(kernel: str) -> None:
     text, _ = OWN_TERMS[kernel]
     narrows_dtypes = {"dtypes": None} if kernel == "in_fp32" else {}
@@ -92,7 +96,7 @@ def test_what_a_kernel_declares_stands_in_the_verdict_of_every_report(kernel: st
     assert texts["terminal"].rstrip().splitlines()[-1].startswith("every property held, on the kernel's own terms (")
 
 
-@pytest.mark.parametrize("kernel", OWN_TERMS)
+@pytest.mark.parametrize("kernel", NAMES)
 def test_under_a_contract_it_is_a_failure_in_every_report(kernel: str, tmp_path: Path) -> None:
     text, against = OWN_TERMS[kernel]
     code, texts = reports(kernel, contract=contract(tmp_path))
@@ -221,6 +225,7 @@ def test_the_contract_is_read_once(tmp_path: Path) -> None:
     assert request.contract.contract.op == "causal_conv1d"
 
 
+@pytest.mark.proof
 def test_python_takes_a_contract(tmp_path: Path) -> None:
     options: dict[str, Any] = {"device": "cpu", "dtypes": ["fp32"], "properties": ["determinism"]}
     file = contract(tmp_path)

@@ -223,6 +223,7 @@ class HastyTarget(CheckTarget):
         return worker_for(self.request, self.kernel, deadline - 19.5)
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("all_cores")
 def test_a_call_that_does_not_return_in_time_keeps_no_verdict_back() -> None:
     """Nor is it called hung: the kernel had less time than its limit."""

@@ -77,6 +77,7 @@ def test_a_correct_kernel_passes_and_the_report_has_the_walls(tmp_path: Path, is
     assert not list(tmp_path.glob("**/scratch"))
 
 
+@pytest.mark.proof
 def test_without_walls_the_report_says_so(tmp_path: Path) -> None:
     done = check(tmp_path, "curious", "--device", "cpu", "--no-isolate", "--json", "report.json")
     assert done.returncode == 1
@@ -99,6 +100,7 @@ def test_the_parent_of_workers_cannot_be_ended(tmp_path: Path) -> None:
     assert "exited with code 3 instead of returning" in done.stdout
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="it takes a right away from root")
 def test_where_the_system_allows_no_namespaces_the_check_ends_and_names_the_walls(tmp_path: Path) -> None:
     prefix = ("setpriv", "--bounding-set=-sys_admin")

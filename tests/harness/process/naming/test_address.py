@@ -135,6 +135,7 @@ def test_so_does_that_of_a_function_with_an_op_of_its_own(kernels: Any, kernel: 
     assert packproof.replay(verdict.failure.replay).status == "failing"
 
 
+@pytest.mark.proof
 def test_the_replay_of_a_nested_function_says_why_not_and_takes_the_function(kernels: Any) -> None:
     verdict = failure_of(kernels.make())
     assert verdict.failure is not None

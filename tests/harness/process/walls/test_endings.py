@@ -61,7 +61,7 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-QUICK = {("judge", "keeper"), ("zygote", "")}
+QUICK = {("judge", "keeper")}
 """Those that are tried at every change."""
 
 
