@@ -228,6 +228,7 @@ def test_the_restricted_kernel_of_the_page_on_checking(tmp_path: Path) -> None:
     assert calls.sub("", shown) in calls.sub("", done.stdout)
 
 
+@pytest.mark.proof
 def test_a_new_op_in_thirty_lines(tmp_path: Path) -> None:
     """The declared op's kernel passes every property, and a leak is reported as on the page."""
     files = write_files("docs/new_op.md", tmp_path)

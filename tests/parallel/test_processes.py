@@ -15,6 +15,9 @@ from tests.test_docs import ROOT
 GROUPS = ("judged on 4=4", "dies watched=3", "hangs watched=3", "dies=3")
 
 
+pytestmark = pytest.mark.proof  # the groups of processes take a quarter of a minute
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """What each rank of each group found, None of a rank that was lost."""
@@ -41,13 +44,11 @@ def run_groups(folder: Path, group_lines: Sequence[str]) -> dict[str, list[Any]]
     return {name: [of(name, rank) for rank in range(int(ranks))] for name, ranks in groups.items()}
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("op", JUDGED_OPS["judged on 4"])
 def test_an_op_on_processes_has_the_values_and_gradients_of_one(found: dict[str, list[Any]], op: str) -> None:
     require_equal(found["judged on 4"], op)
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(
     ("op", "group"), [(op, group) for group in ("judged on 2", "others on 4") for op in JUDGED_OPS[group]]
 )
@@ -70,7 +71,6 @@ def test_a_block_split_over_processes_is_the_whole_one(found: dict[str, list[Any
     assert [each["tensor parallel"] for each in found["judged on 4"]] == [[]] * 4
 
 
-@pytest.mark.proof
 def test_a_block_split_over_two_processes_is_the_whole_one(found_of_others: dict[str, list[Any]]) -> None:
     assert [each["tensor parallel"] for each in found_of_others["judged on 2"]] == [[]] * 2
 

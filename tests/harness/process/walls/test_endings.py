@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,7 @@ def test_a_process_that_has_detached_itself_ends_with_any_of_them(tmp_path: Path
     (tmp_path / "kernel.py").write_text(KERNEL.replace("SECONDS", seconds))
     command = [sys.executable, "-c", JUDGE, f"{tmp_path / 'kernel.py'}:leaves"]
     judge = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    keeper = zygote = judge.pid
     try:
         assert wait_until(lambda: running(seconds), 60)
         (keeper,) = children(judge.pid)
@@ -90,6 +92,9 @@ def test_a_process_that_has_detached_itself_ends_with_any_of_them(tmp_path: Path
         assert wait_until(lambda: not running(seconds), 10)
     finally:
         judge.kill()
+        for pid in (keeper, zygote):  # one that was stopped stays so
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         judge.wait()
 
 
