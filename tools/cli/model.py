@@ -19,6 +19,7 @@ from packproof.base.names import (
 from packproof.cli.ending import SUCCESS, exit_code, file_reports, follow
 from packproof.cli.printing import section
 from packproof.cli.usage import seed_option
+from packproof.harness.process import set_isolation
 from packproof.harness.process.start import fast_imports, hand_over, resumable, settle_early_zygote
 
 
@@ -85,6 +86,10 @@ def model(
         ),
     ] = "auto",
     profile: Annotated[str, typer.Option(help="how long the documents are: quick, standard or thorough")] = "standard",
+    no_isolate: Annotated[
+        bool,
+        typer.Option("--no-isolate", help="run the module behind no walls: it may write files and use the network"),
+    ] = False,
     timeout: Annotated[
         float, typer.Option(help="seconds for the construction, and for each property", min=0.001, max=86_400)
     ] = 600,
@@ -130,6 +135,8 @@ def model(
         from packproof.models.apart import ModuleProcess, ModuleSource, is_interpreted  # noqa: PLC0415
 
     files = file_reports(json=json, junit=junit, html=html)
+    if no_isolate:
+        set_isolation("none")
     settle_early_zygote(interpreted=is_interpreted(device), preload_compiler=compile or matrix)
     source = ModuleSource(
         target,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from packproof.cli.main import run
+from packproof.harness.process import zygote_client
 from packproof.models import module_request, run_module_check
 from packproof.models.apart import ModuleProcess, ModuleSource
 from tests.tools.models.models import WIDTH
@@ -110,3 +111,16 @@ def test_verdicts_are_those_of_a_module_in_this_process() -> None:
     failures = [[verdict.failure for verdict in end.verdicts] for end in (apart, here)]  # type: ignore[union-attr]
     assert failures[0] == failures[1]
     assert any(failures[0])
+
+
+@pytest.mark.parametrize(("options", "code"), [((), 2), (("--no-isolate",), 0)])
+def test_without_walls_a_module_may_write_files(
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], code: int
+) -> None:
+    monkeypatch.setattr(zygote_client, "_isolation", "usual")
+    (working_folder / "writes.py").write_text(
+        f"from {DOORS} import Right\ndef writes():\n    open('made', 'w').write('.')\n    return Right()\n"
+    )
+    command = ["model", "writes.py:writes", "--inputs", str(WIDTH), "--convention", "cu_seqlens", "--profile", "quick"]
+    assert run([*command, *options]) == code
+    assert Path("made").exists() is (code == 0)
