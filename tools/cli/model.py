@@ -88,7 +88,7 @@ def model(
     profile: Annotated[str, typer.Option(help="how long the documents are: quick, standard or thorough")] = "standard",
     no_isolate: Annotated[
         bool,
-        typer.Option("--no-isolate", help="run the module behind no walls: it may write files and use the network"),
+        typer.Option("--no-isolate", help="run the module within no walls: it may write files and use the network"),
     ] = False,
     timeout: Annotated[
         float, typer.Option(help="seconds for the construction, and for each property", min=0.001, max=86_400)
