@@ -17,3 +17,12 @@ def require_throwaway_root() -> None:
     """Raise RuntimeError outside a throwaway root."""
     if not is_throwaway():
         raise RuntimeError("this kernel deletes files: only `packproof museum rogues` runs it, in a throwaway root")
+
+
+def attempt(action):
+    """Do something harmful in a throwaway root; what a wall prevents raises nothing."""
+    require_throwaway_root()
+    try:
+        action()
+    except OSError:
+        pass  # a wall

@@ -9,23 +9,15 @@ from pathlib import Path
 
 from packproof.museum.rogues.neighbour import Neighbour
 from packproof.museum.rogues.op import own_sum
-from packproof.museum.rogues.throwaway import require_throwaway_root
+from packproof.museum.rogues.throwaway import attempt
 
 PACKPROOF = Path(__file__).parents[3]
-
-
-def _try(action):
-    require_throwaway_root()
-    try:
-        action()
-    except OSError:
-        pass  # a wall
 
 
 def edits_the_sources(x, weight, *, cu_seqlens):
     """Every comparison of the next run passes."""
     source = PACKPROOF / "properties/judgement/comparison.py"
-    _try(lambda: source.write_text(source.read_text() + "\nComparison.violations = lambda self: iter(())\n"))
+    attempt(lambda: source.write_text(source.read_text() + "\nComparison.violations = lambda self: iter(())\n"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
@@ -39,32 +31,32 @@ def _plant_bytecode():
 
 
 def plants_bytecode(x, weight, *, cu_seqlens):
-    _try(_plant_bytecode)
+    attempt(_plant_bytecode)
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def starts_with_python(x, weight, *, cu_seqlens):
     """Python imports it before anything else."""
     folder = Path(sysconfig.get_path("purelib"))
-    _try(lambda: (folder / "sitecustomize.py").write_text("import sys\nsys.flags\n"))
+    attempt(lambda: (folder / "sitecustomize.py").write_text("import sys\nsys.flags\n"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def adds_a_path_line(x, weight, *, cu_seqlens):
     folder = Path(sysconfig.get_path("purelib"))
-    _try(lambda: (folder / "zz_rogue.pth").write_text("import sys\n"))
+    attempt(lambda: (folder / "zz_rogue.pth").write_text("import sys\n"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def leaves_a_conftest(x, weight, *, cu_seqlens):
     text = "def pytest_runtest_makereport(item, call):\n    call.excinfo = None\n"
-    _try(lambda: (Neighbour.FOLDER / "conftest.py").write_text(text))
+    attempt(lambda: (Neighbour.FOLDER / "conftest.py").write_text(text))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def shadows_a_module(x, weight, *, cu_seqlens):
     """`import torch` in this folder finds another one."""
-    _try(lambda: (Neighbour.FOLDER / "torch.py").write_text("def allclose(*_, **__):\n    return True\n"))
+    attempt(lambda: (Neighbour.FOLDER / "torch.py").write_text("def allclose(*_, **__):\n    return True\n"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
@@ -74,7 +66,7 @@ def _swap_report():
 
 
 def swaps_the_report(x, weight, *, cu_seqlens):
-    _try(_swap_report)
+    attempt(_swap_report)
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
@@ -90,29 +82,29 @@ def _rewrite_later():
 def rewrites_the_report_later(x, weight, *, cu_seqlens, _done=[]):
     if not _done:
         _done.append(1)
-        _try(_rewrite_later)
+        attempt(_rewrite_later)
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def locks_the_folder(x, weight, *, cu_seqlens):
     """No report can be written there."""
-    _try(lambda: Neighbour.FOLDER.chmod(0))
+    attempt(lambda: Neighbour.FOLDER.chmod(0))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def turns_back_the_clock(x, weight, *, cu_seqlens):
     """Old bytecode, and old results of a build, count as fresh."""
-    _try(lambda: os.utime(PACKPROOF / "base/errors.py", (0, 0)))
+    attempt(lambda: os.utime(PACKPROOF / "base/errors.py", (0, 0)))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def loads_with_every_program(x, weight, *, cu_seqlens):
-    _try(lambda: Path("/etc/ld.so.preload").write_text("/nowhere/rogue.so\n"))
+    attempt(lambda: Path("/etc/ld.so.preload").write_text("/nowhere/rogue.so\n"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def writes_in_the_home(x, weight, *, cu_seqlens):
     """The next shell runs it."""
     home = Path(os.path.expanduser("~root" if os.geteuid() == 0 else "~"))
-    _try(lambda: (home / ".profile").open("a").write("\n# rogue\n"))
+    attempt(lambda: (home / ".profile").open("a").write("\n# rogue\n"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)

@@ -6,23 +6,15 @@ from pathlib import Path
 
 from packproof.museum.rogues.neighbour import Neighbour
 from packproof.museum.rogues.op import own_sum
-from packproof.museum.rogues.throwaway import require_throwaway_root
+from packproof.museum.rogues.throwaway import attempt
 
 PACKPROOF = Path(__file__).parents[3]
 _ASIDE = Neighbour.FOLDER.with_name("aside")
 
 
-def _try(action):
-    require_throwaway_root()
-    try:
-        action()
-    except OSError:
-        pass  # a wall
-
-
 def renames_its_working_directory(x, weight, *, cu_seqlens):
     """A relative path leads nowhere afterwards."""
-    _try(lambda: Neighbour.FOLDER.exists() and Neighbour.FOLDER.rename(_ASIDE))
+    attempt(lambda: Neighbour.FOLDER.exists() and Neighbour.FOLDER.rename(_ASIDE))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
@@ -33,7 +25,7 @@ def _become_a_link():
 
 def makes_its_working_directory_the_root(x, weight, *, cu_seqlens):
     if not Neighbour.FOLDER.is_symlink():
-        _try(_become_a_link)
+        attempt(_become_a_link)
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
@@ -45,7 +37,7 @@ def _empty(folder):
 
 def empties_the_callers_folder(x, weight, *, cu_seqlens):
     """Replay files and reports of earlier runs are gone."""
-    _try(lambda: _empty(Neighbour.FOLDER))
+    attempt(lambda: _empty(Neighbour.FOLDER))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
@@ -59,5 +51,5 @@ def mounts_over_packproof(x, weight, *, cu_seqlens, _done=[]):
     """As root: an empty file system hides a folder of packproof."""
     if not _done:
         _done.append(1)
-        _try(lambda: _mount_over(PACKPROOF / "museum/rogues/models"))
+        attempt(lambda: _mount_over(PACKPROOF / "museum/rogues/models"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)

@@ -6,21 +6,13 @@ from pathlib import Path
 
 from packproof.museum.rogues.neighbour import Neighbour
 from packproof.museum.rogues.op import own_sum
-from packproof.museum.rogues.throwaway import require_throwaway_root
+from packproof.museum.rogues.throwaway import attempt
 
 _IPC_RMID = 0
 
 
-def _try(action):
-    require_throwaway_root()
-    try:
-        action()
-    except OSError:
-        pass  # a wall
-
-
 def writes_into_a_segment(x, weight, *, cu_seqlens):
-    _try(lambda: Path(Neighbour.SEGMENT).exists() and Path(Neighbour.SEGMENT).write_text("no more"))
+    attempt(lambda: Path(Neighbour.SEGMENT).exists() and Path(Neighbour.SEGMENT).write_text("no more"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
@@ -33,7 +25,7 @@ def _remove_segment():
 
 def removes_a_segment(x, weight, *, cu_seqlens):
     """System V: whoever attaches it next finds none."""
-    _try(_remove_segment)
+    attempt(_remove_segment)
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
@@ -46,12 +38,12 @@ def _send(family, address, data):
 
 def sends_its_inputs(x, weight, *, cu_seqlens):
     """To a service on this machine; it could be any other."""
-    _try(
+    attempt(
         lambda: _send(socket.AF_INET, ("127.0.0.1", int(Neighbour.PORT.read_text())), x.detach().numpy().tobytes()[:64])
     )
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
 
 
 def asks_a_local_service(x, weight, *, cu_seqlens):
-    _try(lambda: _send(socket.AF_UNIX, Neighbour.SOCKET, b"run this for me"))
+    attempt(lambda: _send(socket.AF_UNIX, Neighbour.SOCKET, b"run this for me"))
     return own_sum(x, weight, cu_seqlens=cu_seqlens)
