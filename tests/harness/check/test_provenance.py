@@ -1,7 +1,5 @@
 """Who computed: traced, repeated with the kernel's own launches idle, and restricted to them."""
 
-import os
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,26 +10,13 @@ from packproof.harness.check.check import run_check
 from packproof.harness.check.replay import replay
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import RunFinished, Verdict
+from tests.harness.check.traced_checks import KERNELS, computed_of, traced
 
 pytest.importorskip("triton")
 
-_KERNELS = "tests.harness.check.provenance_kernels"
 
-
-@cache
 def verdicts(kernel: str, *, only_own_kernels: bool = False) -> tuple[Verdict, ...]:
-    request = CheckRequest(
-        f"{_KERNELS}:{kernel}",
-        op=f"{_KERNELS}:PRODUCT",
-        dtypes=("float32",),
-        properties=("reference",),
-        profile="quick",
-        questions=False,
-        only_own_kernels=only_own_kernels,
-        replay_dir=os.devnull,
-    )
-    [end] = [event for event in run_check(request) if isinstance(event, RunFinished)]
-    return end.verdicts
+    return traced(f"{KERNELS}:{kernel}", only_own_kernels=only_own_kernels)
 
 
 def finding(kernel: str, *, only_own_kernels: bool = False) -> str:
@@ -43,7 +28,7 @@ def finding(kernel: str, *, only_own_kernels: bool = False) -> str:
 
 
 def computed(kernel: str) -> set[tuple[str, str, str, bool]]:
-    return {(c.kind, c.name.rpartition(".")[2], c.during, c.is_own) for c in verdicts(kernel)[-1].computed}
+    return computed_of(verdicts(kernel))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +52,7 @@ def test_what_computes_is_no_failure_by_itself(kernel: str) -> None:
 
 def test_a_launch_that_does_nothing_is_a_failure() -> None:
     text = finding("idle_launch")
-    assert f"its own launches do not make its output: without {_KERNELS}._idle_kernel it is the same" in text
+    assert f"its own launches do not make its output: without {KERNELS}._idle_kernel it is the same" in text
     assert "computed by torch aten::mul" in text
     assert {v.tier for v in verdicts("idle_launch")} == {"eager"}
 
@@ -153,8 +138,8 @@ def test_with_only_own_kernels_all_else_fails(kernel: str, text: str) -> None:
 @pytest.mark.parametrize("only_own_kernels", [False, True])
 def test_a_finding_is_replayed(tmp_path: Path, *, only_own_kernels: bool) -> None:
     request = CheckRequest(
-        f"{_KERNELS}:idle_launch",
-        op=f"{_KERNELS}:PRODUCT",
+        f"{KERNELS}:idle_launch",
+        op=f"{KERNELS}:PRODUCT",
         dtypes=("float32",),
         properties=("reference",),
         profile="quick",

@@ -3,49 +3,31 @@
 python -m pytest -q tests/harness/check/test_provenance_on_gpu.py
 """
 
-import os
-from functools import cache
-
 import pytest
 import torch
 
-from packproof.harness.check.check import run_check
-from packproof.harness.check.request import CheckRequest
-from packproof.harness.report.events import RunFinished, Verdict
+from packproof.harness.report.events import Verdict
+from tests.harness.check.traced_checks import KERNELS, computed_of, traced
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-_KERNELS = "tests.harness.check.provenance_kernels"
 _DRIVER = "tests.harness.check.cuda_kernels"
 
 
-@cache
-def verdicts(target: str, op: str | None = None, *, only_own_kernels: bool = False) -> tuple[Verdict, ...]:
-    request = CheckRequest(
-        target,
-        op=op or f"{_KERNELS}:PRODUCT",
-        device="cuda",
-        dtypes=("float32",),
-        properties=("reference",),
-        profile="quick",
-        questions=False,
-        only_own_kernels=only_own_kernels,
-        replay_dir=os.devnull,
-    )
-    [end] = [event for event in run_check(request) if isinstance(event, RunFinished)]
-    return end.verdicts
+def verdicts(target: str, op: str = f"{KERNELS}:PRODUCT", *, only_own_kernels: bool = False) -> tuple[Verdict, ...]:
+    return traced(target, op, device="cuda", only_own_kernels=only_own_kernels)
 
 
-def computed(target: str, op: str | None = None) -> set[tuple[str, str, str, bool]]:
-    return {(c.kind, c.name.rpartition(".")[2], c.during, c.is_own) for c in verdicts(target, op)[-1].computed}
+def computed(target: str, op: str = f"{KERNELS}:PRODUCT") -> set[tuple[str, str, str, bool]]:
+    return computed_of(verdicts(target, op))
 
 
-def statuses(target: str, op: str | None = None, *, only_own_kernels: bool = False) -> dict[str, str]:
+def statuses(target: str, op: str = f"{KERNELS}:PRODUCT", *, only_own_kernels: bool = False) -> dict[str, str]:
     return {v.cell.property: v.status for v in verdicts(target, op, only_own_kernels=only_own_kernels)}
 
 
 def test_triton_launches_and_operators_are_named() -> None:
-    assert computed(f"{_KERNELS}:torch_backward") == {
+    assert computed(f"{KERNELS}:torch_backward") == {
         ("triton", "_product_kernel", "forward", True),
         ("torch", "aten::mul", "backward", False),
         ("torch", "aten::sum", "backward", False),
@@ -53,17 +35,17 @@ def test_triton_launches_and_operators_are_named() -> None:
 
 
 def test_a_launch_that_does_nothing_is_a_failure() -> None:
-    assert statuses(f"{_KERNELS}:idle_launch") == {"provenance": "failed", "reference": "passed"}
+    assert statuses(f"{KERNELS}:idle_launch") == {"provenance": "failed", "reference": "passed"}
 
 
 @pytest.mark.parametrize("kernel", ["own_kernels", "torch_backward", "tuned", "reused_workspace", "in_torch"])
 def test_correct_kernels_pass(kernel: str) -> None:
-    assert statuses(f"{_KERNELS}:{kernel}") == {"reference": "passed"}
+    assert statuses(f"{KERNELS}:{kernel}") == {"reference": "passed"}
 
 
 def test_only_own_kernels() -> None:
-    assert statuses(f"{_KERNELS}:own_kernels", only_own_kernels=True) == {"reference": "passed"}
-    assert statuses(f"{_KERNELS}:torch_backward", only_own_kernels=True)["provenance"] == "failed"
+    assert statuses(f"{KERNELS}:own_kernels", only_own_kernels=True) == {"reference": "passed"}
+    assert statuses(f"{KERNELS}:torch_backward", only_own_kernels=True)["provenance"] == "failed"
 
 
 def test_kernels_of_cuda_core_are_named_and_make_the_output() -> None:
