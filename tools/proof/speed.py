@@ -126,7 +126,12 @@ def first_call(folder: Path, *options: str) -> float:
         [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=_LIMIT, check=False
     )
     # the kernel can write no file, but its exception is reported
-    return min(map(float, re.findall(r"called at ([\d.]+) s", process.stdout))) - start
+    calls = [float(second) for second in re.findall(r"called at ([\d.]+) s", process.stdout)]
+    if not calls:
+        raise RuntimeError(
+            f"{' '.join(command)} never called the kernel, exit code {process.returncode}:\n{process.stdout[-2000:]}"
+        )
+    return min(calls) - start
 
 
 def _first_failures(folder: Path, wall: float) -> Iterator[Speed]:

@@ -17,7 +17,7 @@ _MEANING = {
     "not run": "",
     "detected": "A property fails at the parent that holds at the fix, or at a smallest case that holds there. Where "
     "what fails at both commits hides the rest, as empty sequences may, a question is asked again inside a domain. "
-    "What still fails at a fix is explained by a script.",
+    "What still fails at a fix on a CPU is explained by a script.",
 }
 _REFACTORINGS = (
     "Commits that change kernels or packers and mend no fault, by reading: what fails at one of the two commits has to "
