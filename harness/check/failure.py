@@ -128,7 +128,7 @@ def shrunk_failure(
     if smallest.configuration or replay.draw_configs:
         lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merge_tuned(*kernel.tuned.values())]
     lines += output_lines
-    file, write_error = _write_replay(kernel, finding, smallest, lines, replay)
+    file, write_error = _write_replay(kernel, finding, smallest, violation, lines, replay)
     lines += [write_error] if write_error else []
     return Failure(
         smallest.lengths,
@@ -205,7 +205,12 @@ def describe_setting(op: Op, case: Case) -> str:
 
 
 def _write_replay(
-    kernel: KernelUnderTest, finding: CellViolation, case: Case, lines: list[str], replay: ReplayInfo
+    kernel: KernelUnderTest,
+    finding: CellViolation,
+    case: Case,
+    violation: Violation,
+    lines: list[str],
+    replay: ReplayInfo,
 ) -> tuple[str, str]:
     """The path of the file and "", or "" and the reason: the verdict stands without it."""
     cell, law = finding.cell, finding.law
@@ -223,6 +228,7 @@ def _write_replay(
         "dtype": cell.dtype,
         "device": cell.device,
         "case": case.to_json(),
+        "change": violation.note,
         "message": lines,
     } | ({"contract": to_row(replay.contract)} if replay.contract else {})
     return write_replay(replay.folder, f"{cell.op}-{cell.property.rpartition(':')[2]}", data)

@@ -139,6 +139,7 @@ def _outcome(data: dict[str, Any], path: str, target: _Target, device: str, maps
             page_sizes=declared.page_sizes,
             takes_cuts=declared.takes_cuts,
             may_refuse=request.contract is None,
+            change=data["change"],
         )
         check_fits(case, op, path)
         violation, refusal = judge_case(kernel, law, case)

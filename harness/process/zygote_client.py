@@ -19,7 +19,6 @@ from packproof.base.errors import UsageError
 from packproof.harness.process.execution.fork import print_error, start_fork
 from packproof.harness.process.start.environment import ENVIRONMENT, missing_resource
 from packproof.harness.process.start.imports import fast_imports
-from packproof.harness.process.walls.devices import has_gpus
 from packproof.harness.process.walls.isolation import Isolation
 
 _FIXED_VARIABLES = {
@@ -77,8 +76,7 @@ class ZygoteClient:
     def start_serving(self, *, interpreted: bool, preload_compiler: bool) -> None:
         """Tell a zygote forked by `fork_early_zygote` to start serving."""
         with suppress(ConnectionError):
-            isolation = isolation_of(interpreted=interpreted)
-            order = {"interpreted": interpreted, "preload_compiler": preload_compiler, "isolation": isolation}
+            order = {"interpreted": interpreted, "preload_compiler": preload_compiler, "isolation": _isolation}
             self._control.send(json.dumps(order).encode())
 
     def _environment_changes(self) -> dict[str, str | None]:
@@ -112,7 +110,7 @@ _shared_zygotes: dict[tuple[bool, Isolation], ZygoteClient] = {}
 
 def shared_zygote(interpreted: bool) -> ZygoteClient:
     """The zygote with or without Triton's interpreter, of this process or its parent. It ends with its starter."""
-    key = interpreted, isolation_of(interpreted=interpreted)
+    key = interpreted, _isolation
     if key not in _shared_zygotes:
         share_zygote(spawn_zygote(interpreted), interpreted=interpreted)
     return _shared_zygotes[key]
@@ -120,7 +118,7 @@ def shared_zygote(interpreted: bool) -> ZygoteClient:
 
 def share_zygote(client: ZygoteClient, *, interpreted: bool) -> None:
     """Make this the shared zygote of that kind, until this process ends."""
-    _shared_zygotes[interpreted, isolation_of(interpreted=interpreted)] = client
+    _shared_zygotes[interpreted, _isolation] = client
     atexit.register(client.close)
 
 
@@ -137,18 +135,9 @@ def set_isolation(isolation: Isolation) -> None:
     _isolation = isolation
 
 
-def isolation_of(*, interpreted: bool) -> Isolation:
-    """The walls around a zygote that this process starts.
-
-    CUDA finds no device within them (error 304): where kernels run on a GPU there are none.
-    """
-    return "none" if not interpreted and has_gpus() else _isolation
-
-
 def spawn_zygote(interpreted: bool) -> ZygoteClient:
     """A new zygote, with or without Triton's interpreter. The caller closes it."""
     _require_resources()
-    isolation = isolation_of(interpreted=interpreted)
     environment = os.environ | fixed_environment(interpreted=interpreted)
     control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
@@ -161,7 +150,7 @@ def spawn_zygote(interpreted: bool) -> ZygoteClient:
                 "-c",
                 _SPAWN_PROGRAM,
                 str(child_end.fileno()),
-                isolation,
+                _isolation,
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,

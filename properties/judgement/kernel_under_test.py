@@ -83,6 +83,9 @@ class KernelUnderTest:
     """Whether a call ran Triton programs in the interpreter."""
     refusals: list[Refusal] = field(default_factory=list)
     """Declined calls of optional parts of a property."""
+    change: str = ""
+    """The change of the pack that a replay asks for, as the violation's note has it; "" for all of a property. `size`
+    then runs this part alone."""
     slow_calls_until: float = math.inf
     """The time until which properties that fill the memory may make calls of many seconds, by time.monotonic."""
     tuned: dict[int, tuple[Tuned, ...]] = field(default_factory=dict)

@@ -1,8 +1,9 @@
 """Sizes for a GPU only: memory past 2^32 elements, 131,072 sequences, 65,536 chunks of 256 tokens."""
 
 import dataclasses
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from packproof.base.axes import role
@@ -28,6 +29,15 @@ WIDE_TOKEN = 64  # elements of a token: at this width 2^32 elements are a realis
 SHORT_HISTORY = 16
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A part of the property: one way to make a pack large."""
+
+    change: str
+    """In the notes of its violations."""
+    check: Callable[[], Iterator[Violation]]
+
+
 def _size(kernel: KernelUnderTest, case: Case, limits: Limits) -> Iterator[Violation]:
     """Each case goes past some limits.
 
@@ -39,19 +49,29 @@ def _size(kernel: KernelUnderTest, case: Case, limits: Limits) -> Iterator[Viola
     compute the same as the pack alone. Where the memory of the GPU is too small for the backward pass, the values are
     judged alone. Calls beyond the memory or the time are not judged, and the verdict says which.
     """
-    sample = kernel.sample(case)
     if not sum(case.lengths):
         return
+    parts = [part for part in _parts(kernel, case, limits) if not kernel.change or part.change in kernel.change]
+    if not parts:
+        raise OutsideDomain(f"size has no such part at this case: {kernel.change}")
+    for part in parts:
+        yield from part.check()
+
+
+def _parts(kernel: KernelUnderTest, case: Case, limits: Limits) -> Iterator[_Part]:
+    sample = kernel.sample(case)
     state = kernel.op.carry[0] if kernel.op.carry else ""
     if _max_elements_per_token(sample) < WIDE_TOKEN:
-        yield from _check_small_pack(kernel, sample, limits)
-        yield from _check_long_sequence(kernel, kernel.sample(case.without(state)), limits)
-    elif state in sample.inputs:
-        yield from _check_past_elements(kernel, sample, limits, sample.inputs[state].numel(), f"of {state}")
-    else:
-        yield from _check_past_elements(
-            kernel, sample, limits, _max_elements_per_token(sample) * sample.offsets[-1], "of a token's tensor"
-        )
+        yield from _parts_of_small_pack(kernel, sample, limits)
+        if kernel.op.carry and not kernel.promises.cumsum:
+            note = f"after {limits.history:,} tokens of zeros"
+            without_state = kernel.sample(case.without(state))
+            yield _Part(note, partial(_check_long_sequence, kernel, without_state, limits, note))
+        return
+    elements, owner = _max_elements_per_token(sample) * sample.offsets[-1], "of a token's tensor"
+    if state in sample.inputs:
+        elements, owner = sample.inputs[state].numel(), f"of {state}"
+    yield _Part(f"elements {owner}", partial(_check_past_elements, kernel, sample, limits, elements, owner))
 
 
 def _max_elements_per_token(sample: Sample) -> int:
@@ -59,13 +79,17 @@ def _max_elements_per_token(sample: Sample) -> int:
     return max(sample.inputs[n][:1].numel() for n in sample.inputs if role(sample.axes[n]) == "token")
 
 
-def _check_small_pack(kernel: KernelUnderTest, sample: Sample, limits: Limits) -> Iterator[Violation]:
+def _parts_of_small_pack(kernel: KernelUnderTest, sample: Sample, limits: Limits) -> Iterator[_Part]:
     for name in _movable_tensors(kernel, sample) if kernel.domain.allows_strides else ():
         for placement in FAR_PLACEMENTS:
-            with _as_far_as_possible(kernel, _far_rows_note(name, placement)):
-                yield from _check_far_rows(kernel, sample, name, placement)
-    copies = max(limits.sequences // len(sample.lengths), limits.tokens // sample.offsets[-1]) + 1
+            note = f"with rows of {name.replace('cotangent:', 'the incoming gradient of ')} {placement} elements"
+            yield _Part(note, partial(_check_far_rows, kernel, sample, name, placement, note))
     passed = f"{limits.sequences:,} sequences and 65,535 chunks of 256 tokens"
+    yield _Part(passed, partial(_check_many_copies, kernel, sample, limits, passed))
+
+
+def _check_many_copies(kernel: KernelUnderTest, sample: Sample, limits: Limits, passed: str) -> Iterator[Violation]:
+    copies = max(limits.sequences // len(sample.lengths), limits.tokens // sample.offsets[-1]) + 1
     with kernel.optional(), _as_far_as_possible(kernel, f"past {passed}"):
         try:
             yield from _check_copies(kernel, sample, limits, copies, passed)
@@ -133,14 +157,11 @@ def _check_values_alone(
     return True
 
 
-def _far_rows_note(name: str, placement: Placement) -> str:
-    return f"with rows of {name.replace('cotangent:', 'the incoming gradient of ')} {placement} elements"
-
-
-def _check_far_rows(kernel: KernelUnderTest, sample: Sample, name: str, placement: Placement) -> Iterator[Violation]:
+def _check_far_rows(
+    kernel: KernelUnderTest, sample: Sample, name: str, placement: Placement, note: str
+) -> Iterator[Violation]:
     """Run with the rows of one tensor far apart."""
-    note = _far_rows_note(name, placement)
-    with kernel.optional(note, words=STRIDES_REFUSED):
+    with _as_far_as_possible(kernel, note), kernel.optional(note, words=STRIDES_REFUSED):
         actual = kernel.run(sample, placement={name: placement}, note=note)
         expected = kernel.cached_run(sample)
         for key, x in actual.items():
@@ -184,20 +205,17 @@ def _with_shares(sample: Sample, copies: int) -> Sample:
     return dataclasses.replace(sample, cotangents={**sample.cotangents, **scaled}) if scaled else sample
 
 
-def _check_long_sequence(kernel: KernelUnderTest, sample: Sample, limits: Limits) -> Iterator[Violation]:
+def _check_long_sequence(kernel: KernelUnderTest, sample: Sample, limits: Limits, note: str) -> Iterator[Violation]:
     """Run with zeros before the first sequence: if a few change nothing, more than 65,535 chunks must not either.
 
     Zeros leave the state of most ops at zero. An op whose state they change, or a kernel with `cumsum`, is not judged.
     """
-    if kernel.promises.cumsum or not kernel.op.carry:
-        return
     expected = kernel.cached_run(sample)
 
     def compare_with_plain(actual: Tensors, note: str) -> Iterator[Violation]:
         for key, x in actual.items():
             yield from kernel.agree(key, x, expected[key], Origin(sample), exact=False, other="alone", note=note)
 
-    note = f"after {limits.history:,} tokens of zeros"
     with kernel.optional(), _as_far_as_possible(kernel, note):
         short_run = kernel.run(sample, history=SHORT_HISTORY)
         if next(compare_with_plain(short_run, ""), None) is not None:

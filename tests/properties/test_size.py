@@ -1,6 +1,7 @@
 """The property size on a CPU, with limits so small that packs go past them. Its real ones: test_vacuity_on_gpu.py."""
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -89,6 +90,33 @@ def off(where: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., object]:
 )
 def test_each_limit_is_found(where: Callable[[Tensor, Tensor], Tensor], note: str) -> None:
     assert any(note in violation.note for violation in judged(off(where), "causal_conv1d"))
+
+
+_COPIES = "the last, repeated 2 times, past 9 sequences and 65,535 chunks of 256 tokens"
+
+
+@pytest.mark.parametrize(
+    ("change", "notes"),
+    [
+        ("", [f"with rows of x beyond 2^{n} elements" for n in (31, 32)] + [_COPIES, "after 800 tokens of zeros"]),
+        (_COPIES, [_COPIES]),
+        ("with rows of x beyond 2^31 elements", ["with rows of x beyond 2^31 elements"]),
+        ("with rows of weight beyond 2^31 elements", None),
+        ("with rows of the incoming gradient of y beyond 2^31 elements", []),
+    ],
+    ids=["all", "copies", "rows far apart", "a part that it has not", "a part that holds"],
+)
+def test_a_replay_asks_for_the_part_that_failed_alone(change: str, notes: list[str] | None) -> None:
+    """Of a kernel that two parts fail."""
+    op, wrong = OPS["causal_conv1d"], off(lambda x, _: torch.full((len(x),), len(x) > MOST_TOKENS or x.stride(0) > 8))
+    space = Space(op, "float32", PROMISES, on_gpu=True)
+    case = SIZE.suited(space, list(golden_cases(space)))[0]
+    kernel = KernelUnderTest(op, Small(wrong), PROMISES, change=change)
+    if notes is None:
+        with pytest.raises(OutsideDomain, match=f"no such part at this case: {re.escape(change)}"):
+            list(SIZE.check(kernel, case))
+    else:
+        assert [violation.note for violation in SIZE.check(kernel, case)] == notes
 
 
 def test_a_mean_whose_count_wraps_is_detected() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from packproof.base.errors import MissingWallError, UsageError
+from packproof.base.errors import UsageError
 from packproof.base.names import require_known
 from packproof.base.signatures import SIGNATURES
 from packproof.base.stopwatch import add_seconds
@@ -224,11 +224,6 @@ def _start_torch(device: str | None, *, isolate: bool | None = None, several_ker
         import torch  # noqa: PLC0415
 
     selected_device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if isolate and selected_device != "cpu":
-        raise MissingWallError(
-            f"--isolate: CUDA finds no device within the walls, and device is {selected_device}; use --device cpu, or "
-            "a virtual machine without --isolate"
-        )
     if isolate is not None:
         set_isolation("required" if isolate else "none")
     # late: several workers use torch.compile; one kernel on a CPU is compiled in one dtype only

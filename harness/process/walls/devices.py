@@ -18,11 +18,6 @@ def gpus_are_for_all() -> bool:
     return all(os.stat(device).st_mode & 0o006 == 0o006 for device in _gpu_devices(("/dev/nvidia*", "/dev/kfd")))
 
 
-def has_gpus() -> bool:
-    """Whether this machine has GPUs that kernels may use."""
-    return bool(_gpu_devices(("/dev/nvidia[0-9]*", "/dev/kfd")))
-
-
 def _gpu_devices(patterns: tuple[str, ...]) -> list[str]:
     paths = [path for pattern in patterns for path in glob.glob(pattern)]
     return [path for path in paths if stat.S_ISCHR(os.stat(path).st_mode)]

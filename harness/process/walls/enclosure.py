@@ -49,6 +49,7 @@ class Enclosure:
         """In the first fork of the keeper, from which workers are forked."""
         if self.has_namespaces:
             build_view()
+            _write_below(PRIVATE)  # Inductor makes its cache when it is imported
 
     def enter(self, name: str) -> None:
         """In a worker. What it starts cannot leave.
@@ -71,8 +72,13 @@ class Enclosure:
                 os.chown(folder, OTHER_USER, OTHER_USER)
         give_up_rights()
         with suppress(OSError):  # the system has none, which the probes report
-            restrict_writing(folder, device_files())
+            restrict_writing(folder, [*device_files(), self._process_files])
         _write_below(folder)
+
+    @property
+    def _process_files(self) -> str:
+        """Where CUDA's driver names the threads of a process. In a namespace all processes are the kernel's own."""
+        return "/proc" if self.has_namespaces else "/proc/self/task"
 
     def end(self) -> None:
         """In the keeper, once all processes have ended."""

@@ -27,10 +27,10 @@ def covers_files() -> bool:
     return landlock_version() >= _FIRST_VERSION[14]
 
 
-def restrict_writing(folder: str, devices: Sequence[str]) -> None:
+def restrict_writing(folder: str, others: Sequence[str]) -> None:
     """Write, remove and make files below this folder only, open no TCP connection, and signal only own descendants.
 
-    devices: files that can be written, too.
+    others: files, and folders of files, that can be written, too.
 
     What this version of the system does not know is left out. `PR_SET_NO_NEW_PRIVS` has to be set. Raises OSError.
     """
@@ -45,8 +45,8 @@ def restrict_writing(folder: str, devices: Sequence[str]) -> None:
     ruleset = landlock_ruleset(attributes)
     try:
         landlock_allow(ruleset, folder, rights)
-        for device in devices:
-            landlock_allow(ruleset, device, rights & (_WRITE_FILE | _TRUNCATE))
+        for path in others:
+            landlock_allow(ruleset, path, rights & (_WRITE_FILE | _TRUNCATE))
         landlock_restrict(ruleset)
     finally:
         os.close(ruleset)

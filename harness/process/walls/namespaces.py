@@ -84,7 +84,7 @@ def build_view() -> None:
     make_read_only("/", recursive=True)
     _build_devices()
     mount_new("tmpfs", PRIVATE, "mode=1777,size=25%")
-    mount_new("proc", "/proc")
+    _build_process_files()
     if os.path.isdir(_HIDDEN) and not _needed_below(_HIDDEN):
         mount_new("tmpfs", _HIDDEN, "mode=755,size=0")
         make_read_only(_HIDDEN)
@@ -95,7 +95,7 @@ def build_view() -> None:
 def take_private_folder(name: str) -> None:
     """In a worker: a folder of this name, which workers of other names do not see, becomes its `PRIVATE`.
 
-    From now on it changes nothing in /proc. Raises OSError.
+    Raises OSError.
     """
     folder = f"{PRIVATE}/{name}"
     with suppress(FileExistsError):
@@ -103,7 +103,18 @@ def take_private_folder(name: str) -> None:
         os.chmod(folder, 0o1777)
     unshare(CLONE_NEWNS)
     bind(folder, PRIVATE)
-    make_read_only("/proc")
+
+
+def _build_process_files() -> None:
+    """A /proc of the namespace, whose entries of the whole system are read-only.
+
+    Those of a process stay as they are: CUDA's driver names its threads there, and finds no device where it cannot.
+    """
+    mount_new("proc", "/proc")
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdecimal() and not entry.is_symlink():
+            bind(entry.path, entry.path)
+            make_read_only(entry.path)
 
 
 def _build_devices() -> None:

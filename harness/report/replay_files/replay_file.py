@@ -62,7 +62,8 @@ def read_replay(path: Path) -> dict[str, Any]:
         ):
             require_known(field, name, names)
         contract = from_row(ContractFile, data["contract"]) if "contract" in data else None
-        return {**data, "case": case, "promises": _promises(data["promises"]), "contract": contract}
+        change = str(data.get("change", ""))  # earlier files have none: all of the property is run
+        return {**data, "case": case, "promises": _promises(data["promises"]), "contract": contract, "change": change}
     except (UsageError, RecordError) as error:
         raise damaged_error(path, f"{error}") from None
 
@@ -87,6 +88,7 @@ def describe_replay(data: Mapping[str, Any]) -> dict[str, str]:
         "offsets": case.index_dtype,
         "values": f"{case.regime}: {REGIME_DESCRIPTIONS[case.regime]}",
         "seed": str(case.seed),
+        "change": data["change"],
         "configuration": str(case.configuration or ""),
         "gradients": "judged" if data["gradients"] else "not judged",
         "promises": _pairs_text(promises.items()),

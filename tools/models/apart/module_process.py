@@ -1,4 +1,4 @@
-"""The process of a module: it builds the module, and is forked for each setting."""
+"""The process of a module: it builds the module, and is forked for each setting; or another builds it for each."""
 
 import os
 from collections.abc import Mapping
@@ -56,8 +56,8 @@ class ModuleProcess:
 
     def __init__(self, source: ModuleSource, *, device: str, seconds: float) -> None:
         self._resources = ExitStack()
-        order = {"source": to_json(source)}
-        self._process = ProgramProcess(shared_zygote(interpreted=is_interpreted(device)), _PROGRAM, order)
+        self._order, self._interpreted = {"source": to_json(source)}, is_interpreted(device)
+        self._process = ProgramProcess(shared_zygote(self._interpreted), _PROGRAM, self._order)
         self._resources.callback(self._process.end)
         try:
             self._read_facts(source, seconds)
@@ -94,12 +94,18 @@ class ModuleProcess:
             raise RecordError(f"lacks the convention {missing[0]}")
         self.conventions = tuple(CONVENTIONS.get(name) or by_address[name] for name in source.conventions)
         self.addresses = {convention.name: address for address, convention in by_address.items()}
+        self._forks = body.get("forks") is True
         self.modes = decode_record(tuple[Mode, ...], body.get("modes"), {})
         self.notes = decode_record(tuple[str, ...], body.get("notes"), {})
 
     def module(self) -> RemoteModule:
-        """The module, in a process of its own that is forked at the first call: another one for each setting."""
-        return RemoteModule(ModuleSession(lambda: ProgramProcess(self._zygote, _PROGRAM, {})), self.facts)
+        """The module, in a process of its own that is started at the first call: another one for each setting."""
+        return RemoteModule(ModuleSession(self._start), self.facts)
+
+    def _start(self) -> ProgramProcess:
+        if self._forks:
+            return ProgramProcess(self._zygote, _PROGRAM, {})
+        return ProgramProcess(shared_zygote(self._interpreted), _PROGRAM, {**self._order, "answers": True})
 
     def close(self) -> None:
         self._resources.close()

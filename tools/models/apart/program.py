@@ -1,5 +1,7 @@
 """The program of a module's process: it builds the module, and its forks answer the questions of the laws.
 
+Where the import has initialised CUDA, which no fork can use, each of these processes builds the module itself.
+
 Every word from here may be the module's own.
 """
 
@@ -43,8 +45,11 @@ def run(order: Mapping[str, Any], state: Any, channel: socket.socket) -> int:
     return serve(order, channel, partial(_answer_all, state()))
 
 
-def _build(order: Mapping[str, Any], channel: socket.socket, _requests: Iterator[Frame]) -> Iterator[Frame]:
-    """Yields one frame, the facts of the module or why there is none, and then forks its processes."""
+def _build(order: Mapping[str, Any], channel: socket.socket, requests: Iterator[Frame]) -> Iterator[Frame]:
+    """Yields one frame, the facts of the module or why there is none, and then forks its processes.
+
+    With `answers` in its order, this process answers the requests itself.
+    """
     source: ModuleSource = from_json(ModuleSource, order["source"])
     if source.without_kernels:
         hide_packages()
@@ -57,11 +62,16 @@ def _build(order: Mapping[str, Any], channel: socket.socket, _requests: Iterator
     except PackproofError as error:
         yield _error_frame(error, 0)
         return
+    built = _BuiltModule(local, {c.name: c for c in conventions.values()})
+    if order.get("answers"):
+        yield from _answer_all(built, requests)
+        return
     user_conventions = [_facts_of_convention(c, address) for address, c in conventions.items() if ":" in address]
     facts, _ = encode_record(local.facts)
     body = {"facts": facts, "conventions": user_conventions, "modes": encode_record(modes)[0], "notes": notes}
+    body["forks"] = not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     yield Frame("built", body=body)
-    become_zygote(channel, _BuiltModule(local, {c.name: c for c in conventions.values()}))
+    become_zygote(channel, built)
 
 
 def _output(name: str | None) -> str | PickOutput | None:

@@ -4,6 +4,7 @@ Between a key and its query each token reflects: H = I - β w wᵀ. The logit of
 scale · k_jᵀ H_{j+1} ... H_i q_i + Σ_{j<s≤i} g_s.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from packproof import refs
+from packproof.proof.backtest.adapters.fla_attention.constexpr_parameters import let_specialize
 from packproof.proof.backtest.adapters.fla_attention.drawn_softmax import DrawnSoftmax
 from packproof.properties.bounds import Roundings
 from packproof.properties.declarations import Promises, kernel
@@ -106,8 +108,10 @@ def path_attention(
     cu_seqlens: Tensor,
     scale: float | None = None,
 ) -> Tensor:
+    from fla.ops import path_attn  # noqa: PLC0415
     from fla.ops.path_attn import parallel  # noqa: PLC0415
 
+    let_specialize(path_attn)
     attend = getattr(parallel, "parallel_path_attn", None) or parallel.parallel_path_attention
     tokens = (x.unsqueeze(0) for x in (q, k, v, w, beta))
     y, _ = attend(*tokens, g=None if g is None else g.unsqueeze(0), scale=scale, cu_seqlens=cu_seqlens)
@@ -124,7 +128,7 @@ def path_attention_without_gate(
 
 
 @kernel(**_DECLARATION)
-def path_attention_of_fp32_directions(
+def path_attention_of_its_layer(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -135,5 +139,9 @@ def path_attention_of_fp32_directions(
     cu_seqlens: Tensor,
     scale: float | None = None,
 ) -> Tensor:
-    """The directions and β in fp32, as its layer passes them where the op demands it."""
-    return path_attention(q, k, v, w.float(), beta.float(), g, cu_seqlens=cu_seqlens, scale=scale)
+    """The directions and β as the layer passes them: in fp32 where the op demands it."""
+    from fla.ops.path_attn import parallel  # noqa: PLC0415
+
+    if "w, beta should be float32" in inspect.getsource(parallel):
+        w, beta = w.float(), beta.float()
+    return path_attention(q, k, v, w, beta, g, cu_seqlens=cu_seqlens, scale=scale)
