@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from packproof.base.errors import KernelFault, MissingWallError
 from packproof.harness.process import set_isolation, zygote_client
@@ -75,6 +76,14 @@ def test_a_correct_kernel_passes_and_the_report_has_the_walls(tmp_path: Path, is
     assert report["digest"] == digest(report)
     assert report["digest"] != digest({**report, "verdict": "failed"})
     assert not list(tmp_path.glob("**/scratch"))
+
+
+@needs_namespaces
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_correct_kernel_passes_within_the_walls_on_a_gpu(tmp_path: Path) -> None:
+    done = check(tmp_path, "honest", "--device", "cuda", "--isolate", "--json", "report.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "report.json").read_text())["walls"] == dict.fromkeys(NAMES, True)
 
 
 @pytest.mark.proof

@@ -97,6 +97,19 @@ def test_the_processes_of_a_setting_are_forked_from_one_that_has_built_the_modul
     assert time.monotonic() - start > 2
 
 
+@pytest.mark.usefixtures("no_walls")
+def test_where_the_import_starts_cuda_each_process_builds_the_module(working_folder: Path) -> None:
+    """No fork of a process in which CUDA was started can use it."""
+    (working_folder / "starts_cuda.py").write_text(
+        f"import torch\nfrom {DOORS} import Leaky\n"
+        "torch.cuda.is_initialized = lambda: True\n"
+        "def leaky():\n    open('built', 'a').write('.')\n    return Leaky()\n"
+    )
+    command = ["model", "starts_cuda.py:leaky", "--inputs", str(WIDTH), "--profile", "quick"]
+    assert run([*command, "--convention", "cu_seqlens"]) == 1
+    assert len(Path("built").read_text()) > 1
+
+
 def test_verdicts_are_those_of_a_module_in_this_process() -> None:
     settings = {"convention": ["cu_seqlens"], "inputs": WIDTH, "profile": "quick", "records": False}
     source = ModuleSource(f"{DOORS}:Leaky", ("cu_seqlens",))

@@ -19,7 +19,7 @@ def let_specialize(package: ModuleType) -> None:
 
 
 def _parameters(kernel: object) -> list[Any]:
-    """The KernelParams of the function within autotuners and heuristics; [] for what is no kernel, or is interpreted."""
+    """The KernelParams of the function within autotuners and heuristics; [] for no kernel, or an interpreted one."""
     while kernel is not None and not hasattr(kernel, "params"):
         kernel = getattr(kernel, "fn", None)
     parameters = getattr(kernel, "params", None)
