@@ -123,6 +123,9 @@ def alarms(
     dtype: Annotated[
         list[str] | None, typer.Option(help="only this dtype's seeds, for parts of a run; may be repeated")
     ] = None,
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="within all walls; exit code 3 where the system lacks one")
+    ] = False,
     json: _Json = None,
 ) -> int:
     """Check correct kernels by every property, in all dtypes; exit code 1 at a false alarm.
@@ -133,6 +136,7 @@ def alarms(
     """
     from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
     from packproof.base.names import require_known  # noqa: PLC0415
+    from packproof.harness.process import set_isolation  # noqa: PLC0415
     from packproof.museum import controls  # noqa: PLC0415
     from packproof.proof.museum import (  # noqa: PLC0415
         ALARM_DTYPES,
@@ -142,6 +146,8 @@ def alarms(
         judge_controls,
     )
 
+    if isolate:
+        set_isolation("required")
     all_kernels = controls()
     dtypes = [require_known("dtype", name, ALARM_DTYPES) for name in dtype or ALARM_DTYPES]
     selected_kernels = (
