@@ -1,8 +1,8 @@
 """flash-linear-attention in 2025: an empty sequence in a pack moves chunks into the sequences before their own.
 
 The chunks of a pack are numbered by counting first chunks, and an empty sequence has none. Kernels then compute tokens
-of one sequence twice and leave those of another unwritten. At the commits e2a67879, 7046e319, 3d70f7de, 6a501c8e and
-c7421244; a2fc2e91 numbers chunks in the same way.
+of one sequence twice and leave those of another unwritten. At the commits e2a67879, 7046e319, 3d70f7de, 6a501c8e,
+c7421244, b690b349, b1d76699, ca3905f0 and 769035e9; a2fc2e91 numbers chunks in the same way.
 """
 
 import torch

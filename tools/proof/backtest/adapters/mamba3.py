@@ -80,7 +80,7 @@ MAMBA3 = Op(
     op=MAMBA3,
     dtypes=("bfloat16",),
     domain="gate > -1e4",
-    promises=Promises(grid="sequence", chunk=64, compute="operand"),
+    promises=Promises(grid="sequence", chunk=64, compute="operand", cumsum=True),
     slack=False,
 )
 def mamba3(
