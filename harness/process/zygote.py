@@ -186,7 +186,7 @@ def serve(
 
     def run() -> None:
         with fast_imports():
-            prepare_imports()
+            prepare_imports(launches=function is None)  # a function runs on the CPU, where nothing compiled is launched
         enclosure.build()
         Zygote(control, function, enclosure=enclosure, preload_compiler=preload_compiler).serve()
 
@@ -206,13 +206,16 @@ def end_children(spared_pids: Collection[int] = ()) -> None:
             os.waitpid(pid, 0)
 
 
-def prepare_imports() -> None:
-    """Import the modules needed by workers; repair Triton's interpreter if it is on."""
+def prepare_imports(*, launches: bool = True) -> None:
+    """Import the modules needed by workers; repair Triton's interpreter if it is on.
+
+    launches: whether workers may launch compiled Triton kernels.
+    """
     if find_spec("triton") is None:
         return
     if os.environ.get("TRITON_INTERPRET") == "1":
         repair_or_refuse()
-    else:
+    elif launches:
         _hash_triton()
 
 

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from packproof.properties.cases.case import STRONG_GATES, Case
@@ -171,6 +172,7 @@ def _fit_tokens(
     """
     length_rules = _of_one_sequence(rules)
 
+    @cache
     def length_fits(n: int) -> bool:
         return length_rules.holds(values, [n])
 
@@ -231,12 +233,16 @@ def _fill_layout(
     lengths: Sequence[int], slack: int, is_allowed: LayoutTest, length_fits: Callable[[int], bool], *, allow_slack: bool
 ) -> tuple[Lengths, int] | None:
     """The layout of these lengths followed by the first allowed filler: slack rows or sequences; None without one."""
-    candidates = [(lengths, slack + k) for k in range(_MAX_ADDED_TOKENS if allow_slack else 1)]
-    candidates += [(lengths, k) for k in range(slack)]
-    shortest = next((k for k in range(1, _MAX_ADDED_TOKENS) if length_fits(k)), 1)
-    candidates += [([*lengths, k], 0) for k in range(1, _MAX_ADDED_TOKENS) if length_fits(k)]
-    candidates += [([*lengths, *[shortest] * k], 0) for k in range(2, 64)]
-    return next(((tuple(ns), rows) for ns, rows in candidates if is_allowed(ns, rows)), None)
+
+    def candidates() -> Iterator[tuple[Sequence[int], int]]:
+        yield from ((lengths, slack + k) for k in range(_MAX_ADDED_TOKENS if allow_slack else 1))
+        yield from ((lengths, k) for k in range(slack))
+        allowed_lengths = list(filter(length_fits, range(1, _MAX_ADDED_TOKENS)))  # only now: it takes the longest
+        yield from (([*lengths, k], 0) for k in allowed_lengths)
+        shortest = next(iter(allowed_lengths), 1)
+        yield from (([*lengths, *[shortest] * k], 0) for k in range(2, 64))
+
+    return next(((tuple(ns), rows) for ns, rows in candidates() if is_allowed(ns, rows)), None)
 
 
 def _shorten_layout(lengths: list[int], length_fits: Callable[[int], bool]) -> bool:

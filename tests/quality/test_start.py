@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from packproof.proof.speed import first_call, import_seconds
 from tests.in_process import environment
 
@@ -10,6 +12,7 @@ TRIES = 3  # other tests run beside this one
 FEW = ("--dtype", "fp32", "--property", "packing", "--device", "cpu")
 
 
+@pytest.mark.proof  # its figure is one of a machine that does nothing else
 def test_the_first_case_comes_soon(tmp_path: Path) -> None:
     found: list[float] = []
     with environment(TRITON_INTERPRET=None):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.testing
+from torch.utils import _device
 
 from packproof.base.errors import KernelFault
 
@@ -156,6 +157,8 @@ def _is_watched(namespace: Any, name: str) -> bool:
 _SETTINGS: tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...] = (  # with "", later values are the same
     ("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
     ("the default device", torch.get_default_device, torch.set_default_device),
+    # one that is set, if only to the CPU, is a mode through which every call of torch goes from then on
+    ("", lambda: _device.CURRENT_DEVICE, torch.set_default_device),
     ("", torch.get_num_threads, torch.set_num_threads),
     ("whether gradients are recorded", torch.is_grad_enabled, torch._C._set_grad_enabled),
     ("", torch.are_deterministic_algorithms_enabled, torch._C._set_deterministic_algorithms),

@@ -16,7 +16,7 @@ from packproof.cli import main
 from packproof.harness.check import unit as engine_unit
 from packproof.harness.check.check import run_check
 from packproof.harness.check.partition import Unit
-from packproof.harness.check.plan import plan
+from packproof.harness.check.plan import Plan, plan
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.schedule import run_plan
 from packproof.harness.check.targets.target import INSTANCE_PROPERTIES, open_target, open_targets
@@ -48,17 +48,24 @@ SMALLEST = {"segfault_on_empty_sequence": (0,), "hang_on_one_token": (1,)}
 pytestmark = pytest.mark.usefixtures("working_folder")
 
 
-def test_variants_of_a_module_are_compiled_once() -> None:
-    started = next(run_check(CheckRequest(properties=("compile",))))
-    assert isinstance(started, RunStarted)
+@pytest.fixture(scope="module")
+def compilation() -> Plan:
+    """Of all kernels of packproof."""
+    request = CheckRequest(properties=("compile",))
+    return plan(request, list(open_targets(request)))
+
+
+def test_variants_of_a_module_are_compiled_once(compilation: Plan) -> None:
     ops = ["ssd", "attention", "selective_scan", "causal_conv1d", "rope", "hadamard", "rope_hadamard", "round_fp8"]
-    assert [cell.op for cell in started.cells] == ops
+    assert [cell.op for cell in compilation.cells] == ops
     alone = next(run_check(CheckRequest(op="rope_qk", properties=("compile",))))
     assert isinstance(alone, RunStarted)
     assert [cell.target for cell in alone.cells] == ["packproof.kernels.rope:rope_qk"]
 
 
-def test_one_process_compiles_for_all_and_after_a_loss_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_compiles_for_all_and_after_a_loss_for_the_rest(
+    compilation: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[Mapping[Cell, str]] = []
 
     def compile_cells(cells: Mapping[Cell, str], record: str | None) -> list[tuple[Cell, Iterator[Event]]]:
@@ -66,8 +73,7 @@ def test_one_process_compiles_for_all_and_after_a_loss_for_the_rest(monkeypatch:
         return []
 
     monkeypatch.setattr(engine_unit, "compile_cells", compile_cells)
-    request = CheckRequest(properties=("compile",))
-    (unit,) = plan(request, list(open_targets(request))).units
+    (unit,) = compilation.units
     for cells in (unit.cells, unit.cells[-2:]):
         assert list(engine_unit.run_unit(replace(unit, cells=cells), CoreTime())) == []
     first, second = given

@@ -515,6 +515,7 @@ def test_a_setting_that_changes_later_values_is_a_fault_and_is_restored(
         InProcess(kernel).run(make_call(2))
     assert torch.get_default_dtype() is torch.float32
     assert torch.get_default_device() == torch.device("cpu")
+    assert not torch._C._len_torch_function_stack()  # a default device is a mode, also where it is the CPU
     assert torch.is_grad_enabled()
     assert torch.get_float32_matmul_precision() == "highest"
     assert torch.tensor(2.0**-140) * 1 > 0

@@ -86,6 +86,7 @@ def test_a_default_device_is_a_setting_and_put_back(make_call: Make) -> None:
         return x * weight
 
     InProcess(kernel).run(make_call(2))
+    assert not torch._C._len_torch_function_stack()
 
 
 def test_a_tensor_that_escaped_vmap_is_the_failure_of_the_kernel(make_call: Make) -> None:
