@@ -145,6 +145,16 @@ def test_a_kernel_that_excuses_itself_like_an_adapter_fails(under_contract: bool
     assert "only packproof's adapters may raise this" in texts["terminal"]
 
 
+def test_calls_without_memory_are_no_pass_under_a_contract(tmp_path: Path) -> None:
+    code, texts = reports("short_of_memory", properties=["reference"], op="causal_conv1d")
+    assert code == 0
+    assert "1 passed in part" in texts["terminal"]
+    code, texts = reports("short_of_memory", properties=["reference"], contract=contract(tmp_path, dtypes=["fp32"]))
+    assert code == 4
+    assert "examples are too large to be judged here: RuntimeError" in texts["terminal"]
+    assert "inconclusive: no property failed, but not everything could be judged, under" in texts["terminal"]
+
+
 def test_a_refusal_stands_in_the_verdict_without_one() -> None:
     code, texts = reports("refusing", op="causal_conv1d")
     assert code == 0, texts["terminal"]
