@@ -28,7 +28,8 @@ from packproof.proof.museum.surroundings import Surroundings
 from packproof.proof.museum.throwaway_root import environment, throwaway_root
 
 _MEMORY, _PROCESSES = 4 << 30, 4096  # of the whole soak
-_CALL_SECONDS, _CHECK_SECONDS = 5, 180  # for one call of a kernel; for its check
+_CALL_SECONDS, _CHECK_SECONDS = 5, 300  # for one call of a kernel; for its check
+_END_SECONDS = 20
 _MOST_CHANGES = 20  # in lines
 _FOLDER = f"{MARK}/tmp"  # of the run
 
@@ -76,8 +77,10 @@ def run_soak(seconds: float, n_least: int, seed: int) -> SoakResult:
             changed_outside = {*changed_folders(before, folder_digests())}
             changes = json.loads(process.communicate("\n")[0] or "[]")
         processes, kills = (*answer["processes"], *group.members()), group.kills()
-    # others have changed what is also changed on the machine itself, or made and removed it in a folder that is
-    changes = tuple(name for name in changes if not {name, os.path.dirname(name)} & changed_outside)
+    # others have changed what is also changed on the machine itself, or what is gone again in a folder that is
+    changes = tuple(
+        name for name in changes if changed_outside.isdisjoint({name, *map(str, Path(name).parents)} - {"/"})
+    )
     wrong = tuple(answer["wrong_codes"])
     return SoakResult(answer["counts"], wrong, changes, processes, kills, time.monotonic() - start)
 
@@ -88,11 +91,10 @@ def soak_lines(result: SoakResult) -> Iterator[str]:
     yield from (f"changed: {name}" for name in result.changes[:_MOST_CHANGES])
     yield from (f"left running: process {pid}" for pid in result.processes)
     counts = ", ".join(f"{n} {kind}" for kind, n in sorted(result.counts.items()))
-    total, kills = plural(sum(result.counts.values()), "submission"), plural(result.kills, "process")
     yield (
-        f"{total} ({counts}): {plural(len(result.wrong_codes), 'verdict')} changed, "
-        f"{plural(len(result.changes), 'place')} changed, {plural(len(result.processes), 'process')} left; "
-        f"{kills} ended for want of memory; {result.seconds:.0f} s"
+        f"{plural(sum(result.counts.values()), 'submission')} ({counts}) in {result.seconds:.0f} s, "
+        f"{plural(result.kills, 'time')} out of memory: {plural(len(result.wrong_codes), 'verdict')} changed, "
+        f"{plural(len(result.changes), 'place')} changed, processes left: {len(result.processes)}"
     )
 
 
@@ -136,6 +138,7 @@ def _exit_code(number: int, submission: Submission) -> int:
     """The exit code of its check; -1 where that does not end in time."""
     folder = Path(_FOLDER) / f"{number:05}"
     folder.mkdir()
+    start = time.monotonic()
     options = ["--device", "cpu", "--isolate", "--timeout", str(_CALL_SECONDS), "--json", "report.json"]
     command = [sys.executable, "-P", "-m", "packproof", "check", *submission.options(), *options]
     try:
@@ -145,16 +148,22 @@ def _exit_code(number: int, submission: Submission) -> int:
             ).returncode
     except subprocess.TimeoutExpired:
         code = -1
+    print(f"{submission.name:<24} exit code {code}, {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
     if code not in submission.exit_codes:
         text = (folder / "output").read_text(errors="replace")[-2000:]
-        print(f"{submission.name}: exit code {code}\n{text}", file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
     return code
 
 
 def _other_processes(neighbour: int) -> list[int]:
-    """The processes in this namespace beside this one, what started it, and the neighbour."""
-    known = {1, os.getpid(), os.getppid(), neighbour}
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid not in known]
+    """The processes in this namespace beside this one, what started it, and the neighbour; those of the last check have
+    some seconds to end."""
+    known, end = {1, os.getpid(), os.getppid(), neighbour}, time.monotonic() + _END_SECONDS
+    while pids := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid not in known]:
+        if time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    return pids
 
 
 if __name__ == "__main__":
