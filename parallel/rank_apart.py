@@ -5,23 +5,36 @@ and real ranks would compute something else. So each rank runs twice. Beside the
 alone, in a fork taken before any of them has run, it gets what was recorded, and these are the values that count.
 """
 
-import io
+import json
 import os
+import select
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from packproof.base.errors import PackproofError
 from packproof.parallel.simulated_group import SimulatedGroup
 
-_LENGTH = struct.Struct("<Q")
+_SIZES = struct.Struct("<QQ")  # bytes of JSON and of safetensors
+_LOOK_SECONDS = 0.5  # between two looks at a process that has not answered
+_NO_MESSAGE = (struct.error, ValueError, KeyError, MemoryError, SafetensorError)
 Program = Callable[[SimulatedGroup], Any]
+
+
+class _RankMessage(NamedTuple):
+    """What a rank and its fork send each other."""
+
+    words: Any
+    """A JSON value: the exchanges with the number of tensors of each, or an error."""
+    tensors: Sequence[Tensor]
 
 
 class RankProcess(Protocol):
@@ -29,6 +42,10 @@ class RankProcess(Protocol):
 
     def kill(self) -> int | None:
         """End it, and wait for its end."""
+        ...
+
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it: it waits for another one."""
         ...
 
 
@@ -63,9 +80,11 @@ class RankApart:
 
         Raises PackproofError if it raised something.
         """
-        _send(self._end, self._group.exchanges)
-        answer = _receive(self._end) or {"error": "its process ended", "values": []}
-        tensors, values, error = list(_tensors(result)), answer["values"], answer["error"]
+        exchanges = self._group.exchanges or []
+        operations = [(operation, len(values)) for operation, values in exchanges]
+        _send(self._end, operations, [x for _, values in exchanges for x in values])
+        error, values = self._answer() or _RankMessage("its process was ended or stopped", [])
+        tensors = list(_tensors(result))
         if error or [x.shape for x in tensors] != [x.shape for x in values]:
             reason = error or "it returns tensors of other shapes"
             raise PackproofError(
@@ -77,6 +96,12 @@ class RankApart:
             if not bool(((x == value) | (x.isnan() & value.isnan())).all()):
                 x.data.copy_(value)
 
+    def _answer(self) -> _RankMessage | None:
+        while not select.select([self._end], [], [], _LOOK_SECONDS)[0]:
+            if self._fork.is_stopped():
+                return None
+        return _receive(self._end)
+
     def end(self) -> None:
         self._group.exchanges = None
         self._end.close()
@@ -85,9 +110,11 @@ class RankApart:
 
 def _repeat(group: SimulatedGroup, program: Program, end: socket.socket, has_gradients: bool) -> None:
     """Run a rank alone, and send its values."""
-    exchanges = _receive(end)
-    if exchanges is None:
+    message = _receive(end)
+    if message is None:
         return
+    received = iter(message.tensors)
+    exchanges = [(operation, [next(received) for _ in range(n)]) for operation, n in message.words]
     error, values = "", list[Tensor]()
     try:
         with torch.set_grad_enabled(has_gradients), torch.autograd.set_multithreading_enabled(False):
@@ -96,21 +123,25 @@ def _repeat(group: SimulatedGroup, program: Program, end: socket.socket, has_gra
         values = [x.detach().clone() for x in _tensors(result)]
     except Exception as exception:
         error = f"{type(exception).__name__}: {str(exception).partition(chr(10))[0]}"
-    _send(end, {"error": error, "values": values})
+    _send(end, error, values)
 
 
-def _send(end: socket.socket, value: Any) -> None:
-    data = io.BytesIO()
-    torch.save(value, data)
+def _send(end: socket.socket, words: Any, tensors: Sequence[Tensor]) -> None:
+    text = json.dumps(words).encode()
+    # safetensors rejects views and tensors that share memory
+    copies = {str(i): x.detach().clone(memory_format=torch.contiguous_format) for i, x in enumerate(tensors)}
+    payload = safetensors.torch.save(copies)
     with suppress(ConnectionError):  # the other process has ended
-        end.sendall(_LENGTH.pack(data.tell()) + data.getvalue())
+        end.sendall(_SIZES.pack(len(text), len(payload)) + text + payload)
 
 
-def _receive(end: socket.socket) -> Any:
-    """What the other process sent; None if it has ended."""
-    with end.makefile("rb") as stream:
-        size = stream.read(_LENGTH.size)
-        return torch.load(io.BytesIO(stream.read(*_LENGTH.unpack(size))), weights_only=True) if size else None
+def _receive(end: socket.socket) -> _RankMessage | None:
+    """What the other process sent; None if it has ended, or has sent something else than a message."""
+    with end.makefile("rb") as stream, suppress(ConnectionError, *_NO_MESSAGE):
+        text, payload = [stream.read(size) for size in _SIZES.unpack(stream.read(_SIZES.size))]
+        by_number = safetensors.torch.load(payload)
+        return _RankMessage(json.loads(text), [by_number[str(i)] for i in range(len(by_number))])
+    return None
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

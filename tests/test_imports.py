@@ -50,7 +50,7 @@ BELOW = {
     "layers": {"base", "refs", "kernels"},
     "packs": {"base", "refs"},
     "parallel": {"base", "refs", "kernels", "layers"},
-    "museum": {"base", "refs"},
+    "museum": {"base", "refs", "parallel"},
     "properties": {"base", "refs"},
     "adapters": {"base", "refs", "properties"},
 }
@@ -63,7 +63,7 @@ OUTSIDE = {
     "kernels": {"torch", "triton", "cuda"},  # cuda.core compiles CUDA C++, where it is installed
     "layers": {"torch"},
     "packs": {"torch"},
-    "parallel": {"torch"},
+    "parallel": {"torch", "safetensors"},
     "museum": {"torch", "triton"},
     "properties": {"torch", "einops", "hypothesis"},
 }

@@ -36,6 +36,7 @@ from packproof.harness.report import (
     Failure,
     FailureFound,
     Progress,
+    Status,
     Tier,
     Verdict,
 )
@@ -321,7 +322,7 @@ class CellRun:
 
     def _verdict(self, failure: Failure | None) -> Verdict:
         coverage, inferred = self._coverage, self._evaluator.inferred
-        status, reasons = coverage.status, list(coverage.reasons())
+        status, reasons = self._status_if_nothing_failed, list(coverage.reasons())
         if failure:
             status, reasons = "failed", []
         elif inferred and inferred.accepted_dtypes and not coverage.judged_examples:
@@ -352,6 +353,12 @@ class CellRun:
             tuned=coverage.tuned,
             computed=observed(self._kernel.computed),
         )
+
+    @property
+    def _status_if_nothing_failed(self) -> Status:
+        """That of its coverage. Who may decline no call passes with none: lack of memory can be a kernel's excuse."""
+        may_pass = self._kernel.may_refuse or not self._coverage.unasked
+        return self._coverage.status if may_pass else "inconclusive"
 
     def _thresholds(self) -> Crossed | None:
         """The constants of the kernel's source and how far beyond them it was judged, in a cell with such cases."""

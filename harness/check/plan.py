@@ -1,5 +1,6 @@
 """From kernels to the plan of a check: its cells (each kernel by property, dtype and tier), units and notes."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.targets.target import CheckTarget
 from packproof.harness.report import Cell
 from packproof.properties.declarations import open_questions
+
+_QUICK_SECONDS = 300.0  # for each kernel, where `max_time` says nothing; most take less than thirty
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,14 @@ class Plan:
     """Untested releases, and features that the kernels do not offer."""
     targets: tuple[CheckTarget, ...] = ()
     """The kernels."""
+
+    @property
+    def seconds(self) -> float:
+        """How long the run may take. A quick one is bounded on a CPU, where chunks of thousands of tokens take long."""
+        if self.request.max_time is not None:
+            return self.request.max_time
+        is_bounded = self.request.profile == "quick" and self.request.device == "cpu"
+        return _QUICK_SECONDS * max(len(self.targets), 1) if is_bounded else math.inf
 
     @property
     def walls(self) -> dict[str, bool]:

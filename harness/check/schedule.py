@@ -1,6 +1,5 @@
 """Runs the units of a plan side by side and merges their events. A lost unit runs once more."""
 
-import math
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
@@ -38,8 +37,7 @@ def run_plan(plan: Plan, grace: float = _GRACE) -> Iterator[Event]:
     RunFinished(interrupted=True) and all results so far.
     """
     start, interrupted = time.monotonic(), False
-    limit = math.inf if plan.request.max_time is None else plan.request.max_time
-    run, reason = _PlanRun(plan, start + limit, grace), "out of time before it had a result"
+    run, reason = _PlanRun(plan, start + plan.seconds, grace), "out of time before it had a result"
     yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes, plan.request.contract, plan.walls)
     try:
         with closing(run.events()) as events:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 _MAX_CLOCK_FACTOR = 10.0  # times the limit, by the clock, however long the process has waited for a core
+_MOST_THREADS = 512  # of a process and its compilers; one that starts more keeps itself waiting
 _LOOK_INTERVAL = 0.5  # seconds between two looks at /proc
 _FIRST_LOOK = 0.05  # seconds until the first look: most calls of a kernel are shorter
 
@@ -70,7 +71,8 @@ class Patience:
         waits = dict(self._read_waits(self._pid))
         if self._last_waits is not None:
             new_waits = sum(seconds - self._last_waits.get(thread, 0.0) for thread, seconds in waits.items())
-            self._seconds_waited += min(new_waits, now - self._last_look)
+            if len(waits) <= _MOST_THREADS:
+                self._seconds_waited += min(new_waits, now - self._last_look)
         self._last_waits, self._last_look = waits, now
 
 

@@ -1,6 +1,11 @@
 """Ranks that talk past their group: simulated in one process they can, and so each runs in a process of its own too."""
 
+import os
+import signal
+import stat
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,6 +19,7 @@ from packproof.base.errors import PackproofError
 from packproof.harness.process.execution.fork import start_fork
 from packproof.parallel import ContiguousShares, run_ranks, simulated
 from packproof.parallel.ranks import Ranks
+from packproof.parallel.simulated_group import SimulatedGroup
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.laws.partition import PARTITION
 from tests.parallel.own import own
@@ -137,5 +143,35 @@ def empty_variable() -> Iterator[None]:
 
 @pytest.mark.usefixtures("in_own_processes", "empty_variable")
 def test_a_rank_that_ends_its_own_process_is_no_result() -> None:
-    with pytest.raises(PackproofError, match=r"rank 1 of 2, alone .* its process ended"):
+    with pytest.raises(PackproofError, match=r"rank 1 of 2, alone .* its process was ended or stopped"):
         run_ranks(2, _exits)
+
+
+def _stops(group: ProcessGroup) -> Tensor:
+    assert isinstance(group, SimulatedGroup)
+    if group.recorded is not None and group.rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(60)  # the signal may come to another thread first
+    return torch.ones(2)
+
+
+@pytest.mark.usefixtures("in_own_processes")
+def test_a_rank_that_is_stopped_is_not_waited_for() -> None:
+    with pytest.raises(PackproofError, match=r"rank 1 of 2, alone .* its process was ended or stopped"):
+        run_ranks(2, _stops)
+
+
+def _speaks(group: ProcessGroup) -> Tensor:
+    assert isinstance(group, SimulatedGroup)
+    if group.recorded is not None:
+        for number in range(3, 64):
+            with suppress(OSError):
+                if stat.S_ISSOCK(os.fstat(number).st_mode):
+                    os.write(number, b"what is no message of packproof's own")
+    return torch.ones(2)
+
+
+@pytest.mark.usefixtures("in_own_processes")
+def test_what_is_no_message_is_no_answer() -> None:
+    with pytest.raises(PackproofError, match=r"rank 0 of 2, alone .* its process was ended or stopped"):
+        run_ranks(2, _speaks)

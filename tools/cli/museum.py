@@ -1,4 +1,4 @@
-"""The command line of the museum: `packproof museum` and its `show`, `run`, `rogues`, `alarms` and `compare`."""
+"""The command line of the museum: `packproof museum` and its `show`, `run`, `rogues`, `soak`, `alarms`, `compare`."""
 
 import time
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from packproof.cli.ending import FAILED, INCONCLUSIVE, SUCCESS
+from packproof.cli.ending import FAILED, INCONCLUSIVE, SUCCESS, say
 from packproof.cli.usage import default_device, seed_option
 
 app = typer.Typer(add_completion=False)
@@ -113,6 +113,33 @@ def rogues(ids: _Ids = None) -> int:
     if not all(trial.is_as_expected for trial in executed):
         return FAILED
     return SUCCESS if executed else INCONCLUSIVE
+
+
+@app.command()
+def soak(
+    *,
+    minutes: Annotated[float, typer.Option(help="how long to play submissions", min=0.0)] = 10.0,
+    submissions: Annotated[int, typer.Option(help="how many at least", min=1)] = 200,
+    seed: Annotated[int, seed_option("another seed draws other submissions")] = 0,
+) -> int:
+    """Check correct, wrong and hostile kernels side by side, with little memory; exit code 1 if something has changed.
+
+    Each is a `packproof check --isolate` of its own, as many at a time as there are cores, in a throwaway root and a
+    control group of 4 GiB. No verdict may be another one than alone, no process be left, and no file outside of the
+    folder of the run be changed. Where there is no such root or group: exit code 4, with the reason.
+
+    \b
+    packproof museum soak
+    packproof museum soak --minutes 2 --submissions 20
+    """
+    from packproof.proof.museum import NoControlGroupError, ThrowawayRootError, run_soak, soak_lines  # noqa: PLC0415
+
+    try:
+        result = run_soak(60 * minutes, submissions, seed)
+    except (NoControlGroupError, ThrowawayRootError) as error:
+        return say(str(error), INCONCLUSIVE)
+    _print(soak_lines(result))
+    return SUCCESS if result.holds else FAILED
 
 
 @app.command()

@@ -17,6 +17,8 @@ from packproof.harness.process.execution.refusals import (
     holds_packproof_functions,
     is_contradiction,
     is_foreign_file,
+    is_raised_by_adapter,
+    passed_kernel,
     raising_statement,
     refuses,
 )
@@ -49,6 +51,7 @@ _LATE_REFUSAL_HINT = (
     "checking its arguments first"
 )
 _CONTRADICTION_HINT = "\n    the kernel's own code made this call, of arguments that contradict each other"
+_CONVENTION_HINT = "\n    only packproof's adapters may raise this: a kernel declines a call by a NotImplementedError"
 _READ_ONLY_HINT = "\n    a kernel writes to its temporary directory or its home only, unless --no-isolate is given"
 # a larger request is the kernel's fault, not the machine's
 _MAX_MEMORY_FACTOR = 64  # times the bytes of a call
@@ -159,17 +162,21 @@ def _device_error(causes: Iterable[BaseException], device: Device) -> str:
 def _immediate_fault(stage: str, causes: Iterable[BaseException]) -> KernelFault | OutsideDomain | None:
     """The verdict for causes that need no further test.
 
-    These are a fault raised earlier, a pack outside the adapter's convention, or an exception with an unreadable text.
+    These are a fault raised earlier, a pack outside the adapter's convention, a kernel that claims one, or an exception
+    with an unreadable text.
     """
     for cause in causes:
         if isinstance(cause, UnfitInterpreterError):
             raise cause  # packproof cannot judge it
         if isinstance(cause, KernelFault):
             return cause
-        if isinstance(cause, OutsideConvention):
-            return OutsideDomain(f"{stage}{cause}")
         if not _has_readable_text(cause):
             return KernelFault("raised", f"{stage}{type(cause).__name__} whose message cannot be read")
+        if isinstance(cause, OutsideConvention):
+            if not is_raised_by_adapter(cause):
+                return KernelFault("raised", f"{stage}{_full_text(cause)}{_CONVENTION_HINT}")
+            if not passed_kernel(cause):  # else the kernel chose what it gave the adapter: it declines like any other
+                return OutsideDomain(f"{stage}{cause}")
     return None
 
 

@@ -47,6 +47,13 @@ class Fork(NamedTuple):
             os.kill(self.pid, signal.SIGKILL)
         return self.wait()
 
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it: it waits for another one."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return False
+
 
 def start_fork(function: Callable[[], int | None], *, ends_with_parent: bool = True, error_code: int = 1) -> Fork:
     """Run the function in a fork of this process. The fork ignores Ctrl-C: its parent decides when it ends.

@@ -51,6 +51,7 @@ _HARNESS = tuple(
 _FUNCTION_FOLDERS = tuple(
     f"{_PACKPROOF / folder}{os.sep}" for folder in ("base", "refs", "kernels", "layers", "packs", "parallel")
 )
+_ADAPTERS = f"{_PACKPROOF / 'adapters'}{os.sep}"
 _RANKS_MODULE = f"{__name__.partition('.')[0]}.parallel.ranks"
 # their errors are about how ranks talk to each other
 _RANKS = tuple(str(_PACKPROOF / "parallel" / f"{name}.py") for name in ("ranks", "rank_apart", "simulated_group"))
@@ -92,6 +93,21 @@ def is_contradiction(error: BaseException) -> bool:
 def holds_packproof_functions(filename: str) -> bool:
     """Whether a file defines functions of packproof for kernels to call."""
     return filename.startswith(_FUNCTION_FOLDERS)
+
+
+def is_raised_by_adapter(error: BaseException) -> bool:
+    """Whether the code of packproof's adapters raised it."""
+    files = _files_passed(error)
+    return bool(files) and files[-1].startswith(_ADAPTERS)
+
+
+def passed_kernel(error: BaseException) -> bool:
+    """Whether the exception came through other code than that of packproof's adapters and of its harness."""
+    return not all(file.startswith((_ADAPTERS, *_HARNESS)) for file in _files_passed(error))
+
+
+def _files_passed(error: BaseException) -> list[str]:
+    return [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
 def _names_argument(text: str, call: Call) -> bool:

@@ -1,7 +1,11 @@
 """Kernels that narrow or loosen by their declaration what they are judged by; each is incorrect outside of it."""
 
+import resource
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import torch
 
 import packproof
 from packproof import Promises
@@ -102,6 +106,15 @@ def excusing(x: Any, weight: Any, bias: Any = None, *, cu_seqlens: Any, **option
     """The same by an exception with which packproof excuses an adapter."""
     if x.shape[1] != 1:
         raise packproof.base.errors.OutsideConvention("a batch of this size")
+    return plain(x, weight, bias, cu_seqlens=cu_seqlens, **options)
+
+
+def short_of_memory(x: Any, weight: Any, bias: Any = None, *, cu_seqlens: Any, **options: Any) -> Any:
+    """Allows its process half a gigabyte more, and at one size asks for four."""
+    if x.shape[1] == 5:
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 29), resource.getrlimit(resource.RLIMIT_AS)[1]))
+        torch.empty(1 << 30)
     return plain(x, weight, bias, cu_seqlens=cu_seqlens, **options)
 
 

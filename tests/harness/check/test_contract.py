@@ -126,7 +126,7 @@ def test_an_input_that_the_contract_asks_for_has_to_be_taken(tmp_path: Path) -> 
     assert "on the kernel's own terms (no initial_states, return_final_states)" in texts["terminal"]
 
 
-@pytest.mark.parametrize("kernel", ["refusing", "excusing", "without_backward"])
+@pytest.mark.parametrize("kernel", ["refusing", "without_backward"])
 def test_a_refusal_is_a_failure_under_a_contract(kernel: str, tmp_path: Path) -> None:
     """Also in the case that its replay file runs again."""
     code, texts = reports(kernel, contract=contract(tmp_path), properties=["reference"])
@@ -135,6 +135,24 @@ def test_a_refusal_is_a_failure_under_a_contract(kernel: str, tmp_path: Path) ->
     [file] = Path(".packproof").iterdir()
     again = packproof.replay(file)
     assert again.status == "failing", again.text
+
+
+@pytest.mark.parametrize("under_contract", [True, False])
+def test_a_kernel_that_excuses_itself_like_an_adapter_fails(under_contract: bool, tmp_path: Path) -> None:
+    fixed = {"contract": contract(tmp_path)} if under_contract else {"op": "causal_conv1d"}
+    code, texts = reports("excusing", properties=["reference"], **fixed)
+    assert code == 1
+    assert "only packproof's adapters may raise this" in texts["terminal"]
+
+
+def test_calls_without_memory_are_no_pass_under_a_contract(tmp_path: Path) -> None:
+    code, texts = reports("short_of_memory", properties=["reference"], op="causal_conv1d")
+    assert code == 0
+    assert "1 passed in part" in texts["terminal"]
+    code, texts = reports("short_of_memory", properties=["reference"], contract=contract(tmp_path, dtypes=["fp32"]))
+    assert code == 4
+    assert "examples are too large to be judged here: RuntimeError" in texts["terminal"]
+    assert "inconclusive: no property failed, but not everything could be judged, under" in texts["terminal"]
 
 
 def test_a_refusal_stands_in_the_verdict_without_one() -> None:

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -118,6 +119,16 @@ def test_without_time_for_one_example_every_class_is_missing() -> None:
         planned = 21 if verdict.cell.property == "reference" else 15  # layouts
         assert verdict.reason == f"out of time: 0 examples of {planned} reached"
         assert set(verdict.missing) >= set(BOUNDARY_CLASSES)
+
+
+def test_a_quick_check_on_a_cpu_is_bounded_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 4,096 tokens made it take nine minutes."""
+    assert planned(SLOW).seconds == 300
+    assert planned(SLOW, max_time=1000.0).seconds == 1000
+    assert planned(SLOW, profile="standard").seconds == math.inf
+    monkeypatch.setattr(sys.modules[Plan.__module__], "_QUICK_SECONDS", 1e-9)
+    [verdict] = last(run(SLOW, properties=("reference",))).verdicts
+    assert (verdict.status, verdict.reason) == ("inconclusive", "out of time: 0 examples of 21 reached")
 
 
 class CrowdedWorker(Worker):

@@ -77,6 +77,18 @@ def wait_for_waits(pid: int, seconds: float) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.parametrize(("threads", "is_overdue"), [(32, False), (600, True)])
+def test_a_process_that_starts_others_without_end_keeps_itself_waiting(
+    threads: int, is_overdue: bool, clock: Clock
+) -> None:
+    """Compilers that wait for a core count as its waits. Some of many always wait: it had ten times the limit."""
+    patience = Patience(5.0, 1, clock=clock, read_waits=lambda _: [(k, clock.now) for k in range(threads)])
+    for _ in range(12):
+        patience.seconds_left()
+        clock.now += 0.5
+    assert (patience.seconds_left() <= 0) == is_overdue
+
+
 def test_a_process_that_does_not_run_has_its_limit_and_no_more(clock: Clock) -> None:
     with idle() as pid:
         patience = Patience(0.6, pid, clock=clock)

@@ -168,13 +168,50 @@ def test_too_little_memory_is_not_a_fault_of_the_kernel(make_call: Make, rogue: 
         worker.run(make_call(4))
 
 
-def test_a_pack_that_its_adapter_cannot_express_is_outside_of_its_domain(make_call: Make, tmp_path: Path) -> None:
-    kernel = tmp_path / "padded.py"
-    kernel.write_text(
-        "from packproof.base.errors import OutsideConvention\n"
-        "def padded(x, weight, *, cu_seqlens):\n    raise OutsideConvention('2^31 elements or more')\n"
-    )
-    with Worker(f"{kernel}:padded") as worker, pytest.raises(OutsideDomain, match=r"^2\^31 elements or more$"):
+PADDED = """
+from packproof.adapters import Padded, adapt
+from packproof.base.errors import OutsideConvention
+
+def takes_batches(x, weight, *, cu_seqlens):
+    raise AssertionError("its batch fits no memory")
+
+adapted = adapt(takes_batches, op="causal_conv1d", tokens=Padded())
+
+def asks_an_adapter(x, weight, *, cu_seqlens):
+    return adapted(x, weight, cu_seqlens=cu_seqlens)
+
+def claims_to_be_one(x, weight, *, cu_seqlens):
+    raise OutsideConvention("2^31 elements or more")
+
+def claims_it_in_between(x, weight, *, cu_seqlens):
+    try:
+        claims_to_be_one(x, weight, cu_seqlens=cu_seqlens)
+    finally:
+        raise ValueError("any number of tokens")
+"""
+TOO_WIDE = (40000, *[0] * 20000)
+
+
+@pytest.fixture
+def padded(tmp_path: Path) -> Path:
+    (tmp_path / "padded.py").write_text(PADDED)
+    return tmp_path / "padded.py"
+
+
+def test_a_pack_that_its_adapter_cannot_express_is_outside_of_its_domain(make_call: Make, padded: Path) -> None:
+    with Worker(f"{padded}:adapted") as worker, pytest.raises(OutsideDomain, match=r"2\^31 elements or more$"):
+        worker.run(make_call(*TOO_WIDE))
+
+
+def test_a_kernel_that_asks_an_adapter_for_it_declines_the_call(make_call: Make, padded: Path) -> None:
+    with Worker(f"{padded}:asks_an_adapter") as worker, pytest.raises(Refusal, match=r"2\^31 elements") as refusal:
+        worker.run(make_call(*TOO_WIDE))
+    assert type(refusal.value) is Refusal
+
+
+@pytest.mark.parametrize("name", ["claims_to_be_one", "claims_it_in_between"])
+def test_a_kernel_that_claims_it_fails(name: str, make_call: Make, padded: Path) -> None:
+    with Worker(f"{padded}:{name}") as worker, pytest.raises(KernelFault, match="only packproof's adapters may"):
         worker.run(make_call(5))
 
 

@@ -1,6 +1,5 @@
 """From a module or its factory to the subject of the laws: copied, in eval mode, with redrawn matrices."""
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 
 from packproof.base.errors import ArgumentError
 from packproof.models.running.local_module import LocalModule, PickOutput
+from packproof.models.subjects.copies import copy_module
 from packproof.models.subjects.refusals import NoOutput
 from packproof.models.subjects.subject import MakeInput, Subject
 from packproof.models.subjects.tested_module import ModuleFacts
@@ -39,7 +39,7 @@ def local_module(module: nn.Module, output: "str | PickOutput | None", *, redraw
 
     redraw: whether to redraw its matrices, because freshly initialised ones let little through.
     """
-    module = copy.deepcopy(module).eval()
+    module = copy_module(module).eval()
     if redraw:
         generator = torch.Generator().manual_seed(seed)
         for parameter in module.parameters():

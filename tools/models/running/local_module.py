@@ -1,6 +1,5 @@
 """A module in this process: makes the calls of the laws, with the modes and hooks around each."""
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,6 +16,7 @@ from packproof.models.running import culprits, mode_culprits
 from packproof.models.running.steps import run_step
 from packproof.models.subjects.choices import Choice, TieBreaker
 from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.copies import copy_module
 from packproof.models.subjects.modes import Mode, compile_module, compiler_settings, module_in_mode
 from packproof.models.subjects.pack import ModuleSizes, Pack
 from packproof.models.subjects.refusals import ModuleRefused, NoGradient, failed_call
@@ -53,7 +53,7 @@ class LocalModule:
     def copy(
         self, dtype: torch.dtype | None = None, mode: Mode | None = None, *, dropout: bool = False
     ) -> "LocalModule":
-        module = module_in_mode(self.module, mode, dropout=dropout) if mode else copy.deepcopy(self.module)
+        module = module_in_mode(self.module, mode, dropout=dropout) if mode else copy_module(self.module)
         facts = replace(self.facts, dtype=dtype) if dtype else self.facts
         return LocalModule(module.to(dtype) if dtype else module, self.pick_output, mode or self.mode, facts)
 

@@ -1,6 +1,5 @@
 """The modes in which a module runs: its attention, training and recomputation, torch.compile."""
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
@@ -14,6 +13,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from packproof.base.errors import PackproofError
 from packproof.base.names import ATTENTION, MODES, STEP_MODES, require_known
 from packproof.models.subjects import fast_kernels
+from packproof.models.subjects.copies import copy_module
 
 _MOST_RECOMPILES = 256
 _RECOMPUTING = ("checkpointing", "selective", "reentrant")
@@ -88,7 +88,7 @@ def module_in_mode(module: nn.Module, mode: Mode, *, dropout: bool = False) -> n
 
     dropout: whether to leave dropout on in train mode.
     """
-    module = copy.deepcopy(module)
+    module = copy_module(module)
     if mode.attention:
         _set_attention(module, mode.attention)
     if mode.train and not dropout:

@@ -8,8 +8,10 @@ from packproof.base.lazy import export
 if TYPE_CHECKING:
     from packproof.proof.museum.alarms import ALARM_DTYPES, judge_controls
     from packproof.proof.museum.detect import run_entries
+    from packproof.proof.museum.memory_group import NoControlGroupError
     from packproof.proof.museum.recipes import compare
     from packproof.proof.museum.rogues import DEFENDED, try_rogues
+    from packproof.proof.museum.soak import run_soak, soak_lines
     from packproof.proof.museum.table import (
         as_json,
         compared,
@@ -22,10 +24,13 @@ if TYPE_CHECKING:
         shown,
         summary,
     )
+    from packproof.proof.museum.throwaway_root import ThrowawayRootError
 
 __all__ = [
     "ALARM_DTYPES",
     "DEFENDED",
+    "NoControlGroupError",
+    "ThrowawayRootError",
     "as_json",
     "compare",
     "compared",
@@ -37,7 +42,9 @@ __all__ = [
     "listed",
     "outcome",
     "run_entries",
+    "run_soak",
     "shown",
+    "soak_lines",
     "summary",
     "try_rogues",
 ]
@@ -48,7 +55,9 @@ export(
         "packproof.proof.museum.alarms": ("ALARM_DTYPES", "judge_controls"),
         "packproof.proof.museum.detect": ("run_entries",),
         "packproof.proof.museum.recipes": ("compare",),
+        "packproof.proof.museum.memory_group": ("NoControlGroupError",),
         "packproof.proof.museum.rogues": ("DEFENDED", "try_rogues"),
+        "packproof.proof.museum.soak": ("run_soak", "soak_lines"),
         "packproof.proof.museum.table": (
             "as_json",
             "compared",
@@ -61,5 +70,6 @@ export(
             "shown",
             "summary",
         ),
+        "packproof.proof.museum.throwaway_root": ("ThrowawayRootError",),
     },
 )

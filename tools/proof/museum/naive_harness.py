@@ -1,6 +1,7 @@
 """A harness as many are: one call in its own process, compared with a reference by allclose. Rogues pass it."""
 
 import copy
+import inspect
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ from packproof.harness.process.naming import Location
 from packproof.museum.rogues import Rogue, running_sum
 
 _LENGTHS = (20, 17)
+_CUTS = (9,)  # of a kernel that cuts the pack: its ranks share this process
 _SECONDS = 30
 WIDTH = 8  # of a token of a model
 _REFERENCES: Mapping[str, Callable[..., Any]] = {"running_sum": running_sum, "causal_conv1d": refs.causal_conv1d}
@@ -50,7 +52,8 @@ def _passes(kernel: Callable[..., Any], reference: Callable[..., Any], weight: t
         "cu_seqlens": torch.tensor([0, _LENGTHS[0], sum(_LENGTHS)], dtype=torch.int32),
     }
     expected = reference(**arguments) if first else None
-    actual = kernel(**arguments)
+    cuts = {"cuts": _CUTS} if "cuts" in inspect.signature(kernel).parameters else {}
+    actual = kernel(**arguments, **cuts)
     time.sleep(0.06)  # stands for printing and timing in between
     if expected is None:
         expected = reference(**arguments)

@@ -71,6 +71,11 @@ class Surroundings:
     ) -> None:
         self._resources.close()
 
+    @property
+    def process_id(self) -> int:
+        """Of the neighbour's process."""
+        return self._process.pid
+
     def changes(self) -> list[str]:
         """What is not as it was, each in a few words. It waits a moment for what comes late."""
         time.sleep(_SETTLE)
