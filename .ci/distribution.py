@@ -29,7 +29,7 @@ FOLDERS = [
     "tools",
 ]
 NOT_IN_A_WHEEL = {".md"}  # pages for readers of the sources, but for those that a command prints
-PRINTED = {"packproof/proof/backtest/RULE.md"}
+PRINTED = {"packproof/proof/backtest/RULE.md", "packproof/cli/SKILL.md"}
 LARGEST = 4 << 20
 REQUIRED = ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Description-Content-Type")
 VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
