@@ -52,7 +52,7 @@ class FailingCall:
 
 
 def call_script(target: str, call: FailingCall, device: str, title: str) -> str:
-    """The script. Raises UsageError for a kernel behind an adapter, whose conversions are packproof's own.
+    """The script. Raises UsageError for an adapter, whose conversions are packproof's own.
 
     target: the name of the kernel.
     title: the op and the property.
