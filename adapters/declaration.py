@@ -57,8 +57,9 @@ def adapt(
             without=("initial_states", "return_final_states"),
         )
 
-    target: the kernel, or its name: "package.module:function" or "path/file.py:function". A file is searched in the
-    current folder, then in the folder of the calling file. A name is imported at the first call.
+    target: the kernel, or its name: "package.module:function", "path/file.py:function" or "hub:owner/kernel:function".
+    A file is searched in the current folder, then in the folder of the calling file. A name is imported at the first
+    call.
     op: the op of the kernel. None takes it from the kernel's own declaration, and imports the kernel at once.
     tokens: the layout of the tokens, in inputs along `t` and in outputs.
     keys: the layout of inputs along the op's second packing, such as `Pages(size=16)` of a cache. None: as `tokens`.

@@ -28,7 +28,7 @@ class FunctionName:
     text: str
     """The name as the user wrote it."""
     module: str
-    """The name of its module, or the absolute path of its file."""
+    """The name of its module, "hub:owner/kernel", or the absolute path of its file."""
     qualname: str
     """The dotted path of the function inside the module."""
 

@@ -87,6 +87,15 @@ class MissingWallError(PackproofError):
     """
 
 
+class InaccurateError(PackproofError, AssertionError):
+    """A result is outside its error budget. It is an AssertionError too, as autotuners expect of an accuracy check.
+
+    >>> from packproof.base.errors import InaccurateError
+    >>> issubclass(InaccurateError, AssertionError)
+    True
+    """
+
+
 class OutsideConvention(PackproofError, NotImplementedError):
     """The convention of an adapter cannot express a pack. Its kernel is not judged on it.
 

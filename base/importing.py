@@ -12,6 +12,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from packproof.base.hub.loading import import_kernel
+from packproof.base.hub.repositories import is_hub
+
 _MAX_MESSAGE = 500
 _INTERNAL_PREFIXES = (str(Path(__file__).parents[1]) + os.sep, sysconfig.get_paths()["stdlib"] + os.sep, "<")
 
@@ -43,8 +46,10 @@ def import_by_name(name: str) -> ModuleType:
     """Import a module as `python -m` would: one of the current folder comes before an installed one.
 
     The folder is put on the path only if it has the module. Beside any other, its files would shadow modules of
-    packproof and torch.
+    packproof and torch. "hub:owner/kernel" is a kernel of the hub.
     """
+    if is_hub(name):
+        return import_kernel(name)
     package = name.partition(".")[0]
     for folder in map(str, working_directory()):
         is_on_path = bool({folder, ""} & set(sys.path))

@@ -50,7 +50,7 @@ def check(
 ) -> tuple[Verdict, ...]:
     """Check a kernel; returns the verdicts if every property held, or failed as expected.
 
-    target: a function, or its name as "package.module:function" or "path/file.py:function".
+    target: a function, or its name: "package.module:function", "path/file.py:function", "hub:owner/kernel:function".
     op: an op of packproof, "module:NAME", or an Op.
     device: "cpu" or "cuda"; the GPU if there is one.
     dtypes: as on the command line, or torch's own; all dtypes of the kernel if None.

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from packproof.adapters.peers import PEERS
+from packproof.base.hub.repositories import PREFIX, is_hub
 from packproof.base.importing import shadowed_file
 from packproof.harness.check.targets.target import CheckTarget
+from packproof.harness.process.naming import Location
 from packproof.properties.declarations import needed_inputs
 from packproof.properties.snippets import dict_text, suggested_adapter
 from packproof.version import untried
@@ -30,6 +32,8 @@ def feature_notes(target: CheckTarget) -> Iterator[str]:
     if target.unpromised:
         return
     declared = target.declared
+    if isinstance(target.kernel, str) and is_hub(target.kernel):
+        yield f"{target.name} is that of {Location.parse(target.kernel).module.removeprefix(PREFIX)}"
     module = target.kernel.rpartition(":")[0] if isinstance(target.kernel, str) else ""
     if not module.endswith(".py") and target.kernel not in PEERS and (installed := shadowed_file(module)):
         yield f"{target.name}: {module} of the current folder, which comes before the installed {installed}"

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -18,13 +19,14 @@ from packproof.base.wording import printable
 from packproof.harness.check.diagnosis.measure import measure
 from packproof.harness.check.provenance import launches_are_idle
 from packproof.harness.check.request import CheckRequest, resolve_property
-from packproof.harness.check.targets.target import open_target
+from packproof.harness.check.targets.target import CheckTarget, open_target
 from packproof.harness.process import run_on_every_core
 from packproof.harness.process.naming import kernel_address
 from packproof.harness.report import Cell, Failure, Status, Tier, Verdict
 from packproof.harness.report.replay_files import read_replay
 from packproof.properties.cases import Case, Domain
 from packproof.properties.judgement import KernelUnderTest, judge_case
+from packproof.properties.laws import Property
 from packproof.properties.ops import Op
 
 _MAX_ELEMENTS = 1 << 27
@@ -113,35 +115,12 @@ def _outcome(data: dict[str, Any], path: str, target: _Target, device: str, maps
     if device == "cuda" and not _has_cuda():
         return outcome("not applicable", "not applicable: the failure was on cuda, which is not available here")
     try:
-        request = CheckRequest(
-            target=target,
-            op=cell.op
-            if cell.op in SIGNATURES or ":" in cell.op
-            else None,  # else only the kernel's declaration has it
-            device=device,
-            promises=data["promises"],
-            domain=_conditions(data.get("domain", [])),
-            contract=data.get("contract"),
-            draw_configs=data.get("draw_configs") is True,
-        )
-        check_target, law = open_target(request), resolve_property(cell.property)
+        check_target, law = open_replayed(data, target, device)
     except UsageError as error:
         way_out = "; for a kernel of another name, --target or target=" if target == data["target"] else ""
         return outcome("not applicable", f"not applicable: {error}{way_out}")
-    op, declared = check_target.op, check_target.declared
-    with check_target.worker() as worker:
-        kernel = KernelUnderTest(
-            op,
-            worker,
-            declared.promises,
-            gradients=data["gradients"],
-            domain=declared.domain,
-            page_sizes=declared.page_sizes,
-            takes_cuts=declared.takes_cuts,
-            may_refuse=request.contract is None,
-            change=data["change"],
-        )
-        check_fits(case, op, path)
+    check_fits(case, check_target.op, path)
+    with replayed_kernel(data, check_target) as kernel:
         violation, refusal = judge_case(kernel, law, case)
         if refusal and not (violation or refusal.backward):
             return outcome("not applicable", f"not applicable: the kernel declines this case: {refusal}")
@@ -153,6 +132,39 @@ def _outcome(data: dict[str, Any], path: str, target: _Target, device: str, maps
     lines = violation.lines()
     failure = Failure(case.lengths, str(violation.tensor or ""), (case.setting, *lines), 0, 0, str(path), evidence)
     return outcome("failing", "\n    ".join(["still failing", *lines]), tier, failure)
+
+
+def open_replayed(data: Mapping[str, Any], target: _Target, device: str) -> tuple[CheckTarget, Property]:
+    """The kernel and the property of a replay file's content. Raises UsageError if one of them is not here."""
+    op = data["op"]
+    request = CheckRequest(
+        target=target,
+        op=op if op in SIGNATURES or ":" in op else None,  # else only the kernel's declaration has it
+        device=device,
+        promises=data["promises"],
+        domain=_conditions(data.get("domain", [])),
+        contract=data.get("contract"),
+        draw_configs=data.get("draw_configs") is True,
+    )
+    return open_target(request), resolve_property(data["property"])
+
+
+@contextmanager
+def replayed_kernel(data: Mapping[str, Any], target: CheckTarget) -> Iterator[KernelUnderTest]:
+    """The kernel of a replay file's content, in a process of its own."""
+    declared = target.declared
+    with target.worker() as worker:
+        yield KernelUnderTest(
+            target.op,
+            worker,
+            declared.promises,
+            gradients=data["gradients"],
+            domain=declared.domain,
+            page_sizes=declared.page_sizes,
+            takes_cuts=declared.takes_cuts,
+            may_refuse=target.request.contract is None,
+            change=data["change"],
+        )
 
 
 def _conditions(data: Any) -> tuple[str, ...]:

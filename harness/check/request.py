@@ -148,11 +148,12 @@ class CheckRequest:
         None,
         _TARGET,
         "target",
-        "package.module:function, path/file.py:function, or a peer as `packproof list` names it; without it, "
+        "package.module:function, path/file.py:function, hub:owner/kernel:function for one in the cache of the Hugging "
+        "Face kernel hub, or a peer as `packproof list` names it; without it, "
         "packproof's own kernels",
         user_default=MISSING,
     )
-    """Named "package.module:function" or "path/file.py:function", or a function; None for packproof's own kernels."""
+    """A function, or its name as `Location.parse` reads it; None for packproof's own kernels."""
     op: str | Op | None = option(None, _OP, "--op", "the op that the target computes; see `packproof list`")
     """An op, its name, or "module:NAME" of a declared Op; None for the op declared by the target."""
     device: str = option(

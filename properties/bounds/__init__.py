@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         score,
     )
     from packproof.properties.bounds.magnitude_ops import magnitude
-    from packproof.properties.bounds.oracle import oracle_answer, vjp
+    from packproof.properties.bounds.oracle import OracleAnswer, oracle_answer, vjp
     from packproof.properties.bounds.roundings import Roundings
     from packproof.properties.bounds.running_error import run_with_error_bounds
 
@@ -25,6 +25,7 @@ __all__ = [
     "K_OP",
     "UNDERFLOW_UNIT",
     "UNIT_ROUNDOFF",
+    "OracleAnswer",
     "Roundings",
     "accumulator_roundoff",
     "magnitude",
@@ -48,7 +49,7 @@ export(
             "score",
         ),
         "packproof.properties.bounds.magnitude_ops": ("magnitude",),
-        "packproof.properties.bounds.oracle": ("oracle_answer", "vjp"),
+        "packproof.properties.bounds.oracle": ("OracleAnswer", "oracle_answer", "vjp"),
         "packproof.properties.bounds.roundings": ("Roundings",),
         "packproof.properties.bounds.running_error": ("run_with_error_bounds",),
     },

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from packproof.base.hub.repositories import is_hub
+
 PLACEHOLDER = "..."
 """Stands for a value known to the author alone."""
 
@@ -38,7 +40,9 @@ class PastedLines:
         return (f"from packproof.adapters import {imported}", *self._op_import, f"{self._variable} = {call}")
 
     def declaration(self, arguments: Mapping[str, str]) -> tuple[str, ...]:
-        """The lines of its declaration. arguments: of `packproof.kernel`, as source text."""
+        """The lines of its declaration. arguments: of `packproof.kernel` and of `adapt`, as source text."""
+        if is_hub(self.target):  # no statement imports it
+            return self.adapter(arguments)
         module, _, name = self.target.rpartition(":")
         kernel_import = [f"from {module} import {name.partition('.')[0]}"] if self._is_module else []
         call = self._call("packproof.kernel", {**self._op_argument, **arguments})

@@ -13,7 +13,7 @@ from packproof.version import __version__
 
 if TYPE_CHECKING:
     from packproof.base.errors import ArgumentError, LayoutError, PackproofError, UsageError
-    from packproof.debug import Diff, diff, dot_product_test, gradcheck
+    from packproof.debug import Accuracy, Diff, accuracy, diff, dot_product_test, gradcheck
     from packproof.harness.check import ReplayOutcome, check
     from packproof.harness.report import CheckFailed, Verdict
     from packproof.models import Convention, check_module, guard, replay
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from packproof.refs.packing import PackLayout, pack, unpack
 
 __all__ = [
+    "Accuracy",
     "ArgumentError",
     "Case",
     "CheckFailed",
@@ -42,6 +43,7 @@ __all__ = [
     "UsageError",
     "Verdict",
     "__version__",
+    "accuracy",
     "adapters",
     "check",
     "check_module",
@@ -64,7 +66,7 @@ __all__ = [
 
 _HOMES = {
     "packproof.harness.check": ("ReplayOutcome", "check"),
-    "packproof.debug": ("Diff", "diff", "dot_product_test", "gradcheck"),
+    "packproof.debug": ("Accuracy", "Diff", "accuracy", "diff", "dot_product_test", "gradcheck"),
     "packproof.models": ("Convention", "check_module", "guard", "replay"),
     "packproof.packers": ("check_packs",),
     "packproof.harness.report": ("CheckFailed", "Verdict"),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from packproof.base.errors import BrokenInstallation, MissingWallError, PackproofError
-from packproof.cli import backtest, check, diff, listing, model, museum, mutate, packs, proof, table
+from packproof.cli import backtest, check, diff, explain, model, museum, mutate, packs, proof, table
 from packproof.cli.bench import group as bench
 from packproof.cli.completion import complete_values, joined_words
 from packproof.cli.ending import INTERNAL_ERROR, INTERRUPTED, WRONG_CALL, error_summary, say
@@ -23,11 +23,11 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(museum.app, name="museum")
 app.add_typer(packs.app, name="packs")
 for command in (
-    *(check.check, check.contract, check.peers, check.replay, diff.diff, model.model, model.models),
+    *(check.check, check.contract, check.peers, check.replay, explain.explain, diff.diff, model.model, model.models),
     *(table.table, mutate.mutate, backtest.backtest, proof.proof),
 ):
     app.command()(command)
-app.command(name="list")(listing.list_everything)
+app.command(name="list")(explain.list_everything)
 complete_values(app)
 
 

@@ -66,6 +66,12 @@ class Tool:
         check_signature(resolved_op, declared, f"{name}: {kernel_name}")
         return cls(name, kernel, kernel_name, resolved_op, declared)
 
+    @classmethod
+    def of_op(cls, name: str, op: str | Op, promises: Promises | None) -> "Tool":
+        """The op alone, whose reference stands for a kernel. Raises as `create` does."""
+        resolved_op = resolve_op(op, Declaration(), name)
+        return cls.create(name, resolved_op.reference, resolved_op, resolved_op.name, promises)
+
     def fail(self, text: str) -> ArgumentError:
         """An ArgumentError, to be raised, with the name of the tool."""
         return ArgumentError(f"{self.name}: {text}")
@@ -247,7 +253,7 @@ def _check_finite(tool: Tool, sample: Sample, tensors: Mapping[str, Tensor]) -> 
     anything."""
     for name, x in tensors.items():
         tokens = role(sample.axes[name.removeprefix("cotangent ")]) == "token"
-        bad = (~x[: sample.offsets[-1] if tokens else None].isfinite()).nonzero()
+        bad = (~(x[: sample.offsets[-1]] if tokens else x).isfinite()).nonzero()
         if len(bad):
             index = bad[0].tolist()
             raise tool.fail(f"{name} is {float(x[tuple(index)])} at {index} but finite values were expected")

@@ -13,6 +13,7 @@ from packproof.harness.check.diagnosis.missing_declaration import missing_declar
 from packproof.harness.check.diagnosis.reduction import NO_REDUCTION, reduction_line
 from packproof.harness.check.diagnosis.rows import UnwrittenRows, unwritten_rows, unwritten_rows_line, wrong_rows_lines
 from packproof.harness.check.diagnosis.ties import tie_hint
+from packproof.harness.check.diagnosis.without_effect import without_effect
 from packproof.harness.check.own_faults import report_internal_error
 from packproof.harness.report.maps import Evidence
 from packproof.properties.calling import PagePlacement, TensorKey
@@ -88,6 +89,7 @@ def explain(failure: SmallestFailure, spaces: Sequence[Space], explained: dict[s
     is_named = bool(reduction) and NO_REDUCTION not in reduction[0]  # then other sequences count by their shares alone
     lines += [origin] if origin and not is_named else []
     lines += reduction
+    lines += without_effect(kernel, case, violation)
     lines += detached_advice(kernel, case, violation, failure.space)
     lines += suggestions(kernel, failure.law, case, failure.space)
     lines += missing_declaration(kernel, failure.law, case, violation, failure.space, failure.pasted)

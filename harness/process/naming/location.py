@@ -11,6 +11,8 @@ from typing import Any
 
 from packproof.adapters.peers import PEERS, distribution_of, peers_of
 from packproof.base.errors import UsageError
+from packproof.base.hub.build_variants import variant_file
+from packproof.base.hub.repositories import PREFIX, is_hub
 from packproof.base.importing import (
     import_by_name,
     load_module,
@@ -49,7 +51,7 @@ class Location:
     """
 
     module: str
-    """Dotted name, or ""."""
+    """Dotted name, the folder of a kernel of the hub after "hub:", or ""."""
     file: str
     """Path of the source, or ""."""
     qualname: str
@@ -57,19 +59,24 @@ class Location:
 
     @classmethod
     def parse(cls, target: str) -> "Location":
-        """Read "package.module:function", "path/file.py:function", or a peer's name; dots may follow."""
+        """Read "package.module:function", "path/file.py:function", "hub:owner/kernel:function", or a peer's name.
+
+        Dots may follow.
+        """
         target = canonical_target(target)
         if target in PEERS:
             PEERS[target].require()
             return cls(PEERS[target].module, "", PEERS[target].function)
         source, _, qualname = target.rpartition(":")
-        if not source or not qualname:
+        if not source or not qualname or (is_hub(target) and target.count(":") == 1):
             raise incomplete_target_error(target)
         if source == "__main__" or {"<", "("} & set(qualname):
             raise UsageError(
                 f"target {target!r} {_origin(qualname)}, where no other process finds it; put it at the top level of a "
                 "module or a file"
             )
+        if is_hub(source):  # by its folder: the environment of the kernel's process may lead to another cache
+            return cls(f"{PREFIX}{variant_file(source).parent}", "", qualname)
         if not source.endswith(".py"):
             return cls(source, "", qualname)
         file, cwd = Path(source), working_directory()

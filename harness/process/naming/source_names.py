@@ -8,11 +8,13 @@ from pathlib import Path
 
 from packproof.adapters.peers import PEERS, peers_of
 from packproof.base.errors import UsageError
+from packproof.base.hub.build_variants import variant_file
+from packproof.base.hub.repositories import is_hub
 from packproof.base.importing import working_directory, working_directory_text
 from packproof.base.names import alternatives_text
 from packproof.base.signatures import SIGNATURES
 
-EXPECTED_FORM = "package.module:function or path/file.py:function"
+EXPECTED_FORM = "package.module:function, path/file.py:function or hub:owner/kernel:function"
 
 
 def canonical_target(text: str) -> str:
@@ -29,7 +31,10 @@ def missing_target_reason(target: str) -> str:
     source, _, qualname = target.rpartition(":")
     if source == "__main__":  # the name of a function of a notebook
         return ""
-    file = _source_file(source)
+    try:
+        file = _source_file(source)
+    except UsageError as error:
+        return str(error)
     if file is None:
         return f"target {target!r}: there is no {'file' if source.endswith('.py') else 'module'} {source}"
     tree = _parse(file)
@@ -59,9 +64,14 @@ def _candidates_text(name: str) -> str:
 
 
 def _source_file(source: str) -> Path | None:
-    """The file of "path/file.py" or "package.module", "." for one without a file; None if it does not exist."""
+    """The file of a target without its function, "." for a module without a file; None if it does not exist.
+
+    Raises UsageError for a kernel of the hub that is not here.
+    """
     if source.endswith(".py"):
         return Path(source) if Path(source).is_file() else None
+    if is_hub(source):
+        return variant_file(source)
     spec = _module_spec(source)
     return Path(spec.origin or "") if spec else None
 
@@ -101,9 +111,12 @@ def _bound_names(tree: ast.Module) -> set[str] | None:
 
 
 def _function_names(file: Path) -> Iterator[str]:
-    """The public functions and adapters at the top level of a source file, without kernels of Triton."""
-    tree = _parse(file)
-    for node in tree.body if tree else ():
+    """The public functions and adapters at the top level of a source file, without kernels of Triton.
+
+    Also what its `__all__` has from other modules: a kernel of the hub defines little in its own file.
+    """
+    tree = _parse(file) or ast.Module([], [])
+    for node in tree.body:
         match node:
             case ast.FunctionDef(name=name, decorator_list=decorators):
                 is_kernel = any("jit" in ast.unparse(decorator) for decorator in decorators)
@@ -112,3 +125,13 @@ def _function_names(file: Path) -> Iterator[str]:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function)):
                 if ast.unparse(function).rpartition(".")[2] == "adapt":
                     yield name
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=elements) | ast.Tuple(elts=elements)):
+                exported = {element.value for element in elements if isinstance(element, ast.Constant)}
+                yield from (name for name in _imported_names(tree) if name in exported)
+
+
+def _imported_names(tree: ast.Module) -> Iterator[str]:
+    """The names that a source file imports from other modules, and no modules."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (alias.asname or alias.name for alias in node.names)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from packproof.cli import main
+from tests.base.hub_kernels import write_cached
 
 KERNELS = """
 import torch
@@ -46,6 +47,23 @@ def test_a_module_of_the_current_folder_is_found(capsys: pytest.CaptureFixture[s
     assert err == ""
     assert "causal_conv1d · my_kernels:conv · cpu" in out
     assert "comes before" not in out
+
+
+def test_a_kernel_of_the_hub_is_checked_from_its_cache_and_replayed(
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(working_folder / "cache"))
+    snapshot = write_cached(working_folder / "cache")
+    assert main.run(["check", "hub:owner/conv-kernel:conv", *FEW]) == 1
+    out = capsys.readouterr().out
+    assert f"hub:owner/conv-kernel:conv is that of {snapshot}/build/torch-universal" in out
+    assert "causal_conv1d · hub:owner/conv-kernel:conv · FAILED  packing (y)" in out
+    assert "y in sequence 1 contains sequence 0" in out
+    replay = next((working_folder / ".packproof").iterdir())
+    assert main.run(["replay", str(replay)]) == 1
+    write_cached(working_folder / "cache", commit="f" * 40, reference="v2")
+    assert main.run(["check", "hub:owner/conv-kernel@v3:conv", *FEW]) == 2
+    assert "revision v3 of it is not in" in capsys.readouterr().err
 
 
 @pytest.mark.proof
