@@ -17,6 +17,13 @@ from packproof.kernels import cuda
 _HERE = Path(__file__).parent
 # without _FORTIFY_SOURCE, which takes a jump to the stack of another fiber for an error
 _FLAGS = ("-Og", "-w", "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+_ON_CPU = {
+    "hardware.cuh": '#include "gpu.h"\n#include "hardware.h"',
+    "hopper.cuh": '#include "hopper.h"',
+    "wgmma.cuh": "",
+}
+_HARDWARE = re.compile(f'#include "({"|".join(map(re.escape, _ON_CPU))})"')
+_DYNAMIC_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+) (\w+)\[\];")
 _BUILD = tempfile.TemporaryDirectory()
 
 LAUNCHED_MACROS: list[dict[str, str]] = []
@@ -26,6 +33,7 @@ LAUNCHED_MACROS: list[dict[str, str]] = []
 def install() -> None:
     """In this process, kernels in CUDA C++ run on the CPU from now on."""
     cuda.kernels = _emulated
+    cuda.tensor_map = tensor_map
     cuda.missing_requirement = lambda device: ""
 
 
@@ -38,14 +46,15 @@ def _emulated(name: str, device: torch.device, macros: cuda.Macros) -> "Emulated
 def _library(name: str, macros: cuda.Macros) -> ctypes.CDLL:
     """A source of packproof's kernels for this CPU."""
     folder = Path(_BUILD.name)
-    text = cuda.source(name).replace('#include "hardware.cuh"', '#include "gpu.h"\n#include "hardware.h"')
-    text = re.sub(r"extern __shared__ float4 (\w+)\[\];", r"float4* \1 = dynamic_shared;", text)
+    text = _HARDWARE.sub(lambda part: _ON_CPU[part[1]], cuda.source(name))
+    text = _DYNAMIC_SHARED.sub(r"\1* \2 = (\1*)dynamic_shared;", text)
     text += "\nstatic const long long* values;\n" + "".join(
         map(_entry, *zip(*cuda.signatures(name).items(), strict=True))
     )
     stem = folder / "-".join([Path(name).stem, *(f"{key}{value}" for key, value in macros)])
     stem.with_suffix(".cpp").write_text(text)
-    defines = [f"-D{key}={value}" for key, value in macros]
+    tracked = "hopper.cuh" in _HARDWARE.findall(cuda.source(name))
+    defines = [f"-DTRACKED={tracked:d}", *(f"-D{key}={value}" for key, value in macros)]
     command = [
         "g++",
         *_FLAGS,
@@ -60,12 +69,51 @@ def _library(name: str, macros: cuda.Macros) -> ctypes.CDLL:
 
 
 def _entry(name: str, types: Mapping[str, str]) -> str:
-    arguments = ", ".join(f"({kind})values[{i}]" for i, kind in enumerate(types.values()))
+    arguments = ", ".join(_argument(kind, f"values[{i}]") for i, kind in enumerate(types.values()))
     return (
         f"static void body_{name}() {{ {name}({arguments}); }}\n"
-        f'extern "C" void run_{name}(int programs, int threads, const long long* given) '
-        f"{{ values = given; run(body_{name}, programs, threads); }}\n"
+        f'extern "C" const char* run_{name}(int programs, int threads, int shared, const long long* given) '
+        f"{{ values = given; run(body_{name}, programs, threads, shared); return violation_text; }}\n"
     )
+
+
+def _argument(kind: str, word: str) -> str:
+    return f"*(const tensor_map*){word}" if kind.endswith("tensor_map") else f"({kind}){word}"
+
+
+class TensorMap(ctypes.Structure):
+    """The tensor_map of bulk.h: axes from the one whose elements are next to each other."""
+
+    _fields_ = (
+        ("base", ctypes.c_void_p),
+        ("element", ctypes.c_int),
+        ("rank", ctypes.c_int),
+        ("swizzle", ctypes.c_int),
+        ("box", ctypes.c_int * 3),
+        ("shape", ctypes.c_longlong * 3),
+        ("strides", ctypes.c_longlong * 3),
+    )
+
+
+def tensor_map(tensor: Tensor, box: tuple[int, ...], swizzle: int) -> TensorMap:
+    """What cuda.tensor_map is on a GPU, and as strict."""
+    size, ones = tensor.element_size(), [1] * (3 - tensor.ndim)
+    strides = [size * stride for stride in reversed(tensor.stride())]
+    if tensor.ndim not in {2, 3} or strides[0] != size or any(stride % 16 for stride in strides[1:]):
+        raise ValueError(f"strides of {strides} bytes; all but the first, {size}, are multiples of 16")
+    if tensor.data_ptr() % 16 or min(tensor.shape) < 1 or not all(1 <= edge <= 256 for edge in box):
+        raise ValueError(f"a tensor of {tuple(tensor.shape)} at {tensor.data_ptr()} in boxes of {box}")
+    shape = [*reversed(tensor.shape), *ones]
+    return TensorMap(
+        *(tensor.data_ptr(), size, tensor.ndim, swizzle),
+        (ctypes.c_int * 3)(*reversed(box), *ones),
+        (ctypes.c_longlong * 3)(*shape),
+        (ctypes.c_longlong * 3)(*strides, *ones),
+    )
+
+
+class Violation(Exception):
+    """A kernel did what a GPU leaves undefined."""
 
 
 class Emulated:
@@ -79,6 +127,17 @@ class Emulated:
         return kernel in self._signatures
 
     def launch(self, kernel: str, programs: int, threads: int, shared: int, arguments: Mapping[str, Any]) -> None:
+        """As on a GPU. Raises Violation."""
         values = [arguments[name] for name in self._signatures[kernel]]
-        words = [value.data_ptr() if isinstance(value, Tensor) else int(value) for value in values]
-        getattr(self._library, f"run_{kernel}")(programs, threads, (ctypes.c_longlong * len(words))(*words))
+        words = [_word(value) for value in values]
+        run = getattr(self._library, f"run_{kernel}")
+        run.restype = ctypes.c_char_p
+        violation = run(programs, threads, shared, (ctypes.c_longlong * len(words))(*words)).decode()
+        if violation:
+            raise Violation(f"{kernel}: {violation}")
+
+
+def _word(value: Any) -> int:
+    if isinstance(value, TensorMap):
+        return ctypes.addressof(value)
+    return value.data_ptr() if isinstance(value, Tensor) else int(value)
