@@ -15,8 +15,18 @@ from torch import Tensor
 from packproof.kernels import cuda
 
 _HERE = Path(__file__).parent
-# without _FORTIFY_SOURCE, which takes a jump to the stack of another fiber for an error
-_FLAGS = ("-Og", "-w", "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+# without _FORTIFY_SOURCE, which takes a jump to the stack of another fiber for an error; operands of a product in flight
+# keep their place on the stack
+_FLAGS = (
+    "-Og",
+    "-w",
+    "-std=c++17",
+    "-fPIC",
+    "-shared",
+    "-fno-strict-aliasing",
+    "-fstack-reuse=none",
+    "-U_FORTIFY_SOURCE",
+)
 _ON_CPU = {
     "hardware.cuh": '#include "gpu.h"\n#include "hardware.h"',
     "hopper.cuh": '#include "hopper.h"',
@@ -47,7 +57,7 @@ def _library(name: str, macros: cuda.Macros) -> ctypes.CDLL:
     """A source of packproof's kernels for this CPU."""
     folder = Path(_BUILD.name)
     text = _HARDWARE.sub(lambda part: _ON_CPU[part[1]], cuda.source(name))
-    text = _DYNAMIC_SHARED.sub(r"\1* \2 = (\1*)dynamic_shared;", text)
+    text = _DYNAMIC_SHARED.sub(r"\1* \2 = (\1*)emulated::dynamic_shared;", text)
     text += "\nstatic const long long* values;\n" + "".join(
         map(_entry, *zip(*cuda.signatures(name).items(), strict=True))
     )
@@ -55,17 +65,12 @@ def _library(name: str, macros: cuda.Macros) -> ctypes.CDLL:
     stem.with_suffix(".cpp").write_text(text)
     tracked = "hopper.cuh" in _HARDWARE.findall(cuda.source(name))
     defines = [f"-DTRACKED={tracked:d}", *(f"-D{key}={value}" for key, value in macros)]
-    command = [
-        "g++",
-        *_FLAGS,
-        *defines,
-        f"-I{_HERE}",
-        "-o",
-        str(stem.with_suffix(".so")),
-        str(stem.with_suffix(".cpp")),
-    ]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    return ctypes.CDLL(str(stem.with_suffix(".so")))
+    library = stem.with_suffix(".so")
+    command = ["g++", *_FLAGS, *defines, f"-I{_HERE}", "-o", str(library), str(stem.with_suffix(".cpp"))]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
+    return ctypes.CDLL(str(library))
 
 
 def _entry(name: str, types: Mapping[str, str]) -> str:
@@ -73,7 +78,7 @@ def _entry(name: str, types: Mapping[str, str]) -> str:
     return (
         f"static void body_{name}() {{ {name}({arguments}); }}\n"
         f'extern "C" const char* run_{name}(int programs, int threads, int shared, const long long* given) '
-        f"{{ values = given; run(body_{name}, programs, threads, shared); return violation_text; }}\n"
+        f"{{ values = given; return emulated::run(body_{name}, programs, threads, shared); }}\n"
     )
 
 

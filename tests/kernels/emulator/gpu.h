@@ -83,9 +83,12 @@ static inline unsigned min(unsigned x, unsigned y) { return x < y ? x : y; }
 static inline unsigned max(unsigned x, unsigned y) { return x > y ? x : y; }
 
 static Index threadIdx, blockIdx, gridDim;
+extern char __start_shared_memory[], __stop_shared_memory[];
+
+namespace emulated {
+
 enum { SHARED = 227 * 1024 };  // bytes that a block can have
 __shared__ __align__(1024) char dynamic_shared[SHARED];
-extern char __start_shared_memory[], __stop_shared_memory[];
 
 #if TRACKED
 #include "view.h"
@@ -251,7 +254,8 @@ static bool run_in_order() {
 
 static void begin_block(int threads, int shared), end_block();  // what else lasts as long as a block
 
-static void run(void (*kernel)(), int programs, int threads, int shared) {
+// what the violation was, if there was one
+static const char* run(void (*kernel)(), int programs, int threads, int shared) {
     body = kernel;
     violation_text[0] = 0;
     fibers.resize(threads);
@@ -264,9 +268,15 @@ static void run(void (*kernel)(), int programs, int threads, int shared) {
         }
         if (!violation_text[0] && !_setjmp(scheduler)) end_block();
     }
+    return violation_text;
 }
 
 #if !TRACKED
 static void begin_block(int, int) {}
 static void end_block() {}
 #endif
+
+}  // namespace emulated
+
+using emulated::__syncthreads, emulated::__syncwarp, emulated::__shfl_sync, emulated::__shfl_xor_sync;
+using emulated::__shfl_up_sync, emulated::__reduce_max_sync;

@@ -40,12 +40,12 @@ inline token narrow(float x) {
 template <int BYTES>
 inline void copy_async(void* to, const void* from) {
     if (BYTES >= 4)
-        copies().push_back({to, from, BYTES});
+        emulated::copies().push_back({to, from, BYTES});
     else
         memcpy(to, from, BYTES);
 }
-inline void group_copies() { copies().push_back({nullptr, nullptr, 0}); }
+inline void group_copies() { emulated::copies().push_back({nullptr, nullptr, 0}); }
 template <int YOUNGEST>
 inline void wait_for_copies() {
-    finish_copies(YOUNGEST);
+    emulated::finish_copies(YOUNGEST);
 }

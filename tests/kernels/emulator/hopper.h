@@ -2,6 +2,8 @@
 #include <functional>
 #include <map>
 
+namespace emulated {
+
 #include "races.h"
 #include "shared.h"
 #include "mbarrier.h"
@@ -28,3 +30,17 @@ static void end_block() {
     for (auto& [at, barrier] : mbarriers)
         if (!barrier.loads.empty()) violation("the block ends before copies for the mbarrier at %u arrived", at);
 }
+
+}  // namespace emulated
+
+typedef emulated::shared_address shared_address;
+typedef emulated::descriptor descriptor;
+using emulated::address_of, emulated::load_shared, emulated::store_shared, emulated::copy_async_or_zero;
+using emulated::load_matrices_x2, emulated::load_matrices_x4, emulated::store_matrices_x4, emulated::multiply_16x8x16;
+using emulated::log2_fast, emulated::pack;
+using emulated::named_barrier, emulated::named_barrier_arrive, emulated::fence_mbarrier_init, emulated::mbarrier_init;
+using emulated::mbarrier_arrive, emulated::mbarrier_arrive_expect, emulated::mbarrier_wait, emulated::fence_async_proxy;
+using emulated::bulk_load, emulated::bulk_store, emulated::tensor_load, emulated::tensor_map, emulated::tensor_store;
+using emulated::group_bulk_stores, emulated::wait_for_bulk_reads, emulated::wait_for_bulk_stores;
+using emulated::decrease_registers, emulated::describe, emulated::hold, emulated::increase_registers, emulated::wgmma;
+using emulated::wgmma_commit, emulated::wgmma_fence, emulated::wgmma_wait;
