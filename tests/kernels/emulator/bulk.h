@@ -41,17 +41,24 @@ static void load(shared_address to, unsigned bytes, shared_address barrier, std:
     begin_filling(to, bytes);
     b.loads.push_back({to, bytes, copy});
 }
+static void check_global(const void* p, unsigned bytes) {
+    const long long at = (long long)p;
+    bool inside = false;
+    for (int i = 0; i < tensors; i++) inside |= at >= memory[2 * i] && at + bytes <= memory[2 * i + 1];
+    if (!inside) violation("a copy of %u bytes that is not in a tensor of the launch", bytes);
+    if (!bytes || bytes % 16 || at % 16) violation("a copy of %u bytes at address %lld: no multiples of 16", bytes, at);
+}
 static void bulk_load(shared_address to, const void* from, unsigned bytes, shared_address barrier) {
-    if (!bytes || bytes % 16 || (size_t)from % 16) violation("a copy of %u bytes from %p: multiples of 16", bytes, from);
+    check_global(from, bytes);
     check_place(to, bytes, 16);
     load(to, bytes, barrier, [=](char* at) { memcpy(at, from, bytes); });
 }
 static void load_box(shared_address to, const tensor_map& m, shared_address barrier, int rank, int c0, int c1, int c2) {
-    load(to, check_box(m, to, rank), barrier, [=, map = &m](char*) {
+    load(to, check_box(m, to, rank), barrier, [=, map = m](char*) {
         const int start[3] = {c0, c1, c2};
-        walk(*map, to, start, [&](char* at, const char* place) {
-            memset(at, 0, map->element);
-            if (place) memcpy(at, place, map->element);
+        walk(map, to, start, [&](char* at, const char* place) {
+            memset(at, 0, map.element);
+            if (place) memcpy(at, place, map.element);
         });
     });
 }
@@ -74,15 +81,15 @@ static void store(shared_address from, unsigned bytes, std::function<void()> cop
     stores[current].push_back({from, bytes, copy});
 }
 static void bulk_store(void* to, shared_address from, unsigned bytes) {
-    if (!bytes || bytes % 16 || (size_t)to % 16) violation("a copy of %u bytes to %p: multiples of 16", bytes, to);
+    check_global(to, bytes);
     check_place(from, bytes, 16);
     store(from, bytes, [=] { memcpy(to, pointer_to(from), bytes); });
 }
 static void store_box(const tensor_map& m, shared_address from, int rank, int c0, int c1, int c2) {
-    store(from, check_box(m, from, rank), [=, map = &m] {
+    store(from, check_box(m, from, rank), [=, map = m] {
         const int start[3] = {c0, c1, c2};
-        walk(*map, from, start, [&](const char* at, char* place) {
-            if (place) memcpy(place, at, map->element);
+        walk(map, from, start, [&](const char* at, char* place) {
+            if (place) memcpy(place, at, map.element);
         });
     });
 }

@@ -77,8 +77,10 @@ def _entry(name: str, types: Mapping[str, str]) -> str:
     arguments = ", ".join(_argument(kind, f"values[{i}]") for i, kind in enumerate(types.values()))
     return (
         f"static void body_{name}() {{ {name}({arguments}); }}\n"
-        f'extern "C" const char* run_{name}(int programs, int threads, int shared, const long long* given) '
-        f"{{ values = given; return emulated::run(body_{name}, programs, threads, shared); }}\n"
+        f'extern "C" const char* run_{name}(int programs, int threads, int shared, const long long* given, '
+        "const long long* memory, int tensors) {\n"
+        f"    values = given, emulated::memory = memory, emulated::tensors = tensors;\n"
+        f"    return emulated::run(body_{name}, programs, threads, shared);\n}}\n"
     )
 
 
@@ -135,11 +137,17 @@ class Emulated:
         """As on a GPU. Raises Violation."""
         values = [arguments[name] for name in self._signatures[kernel]]
         words = [_word(value) for value in values]
+        stores = [value.untyped_storage() for value in values if isinstance(value, Tensor)]
+        memory = [word for store in stores for word in (store.data_ptr(), store.data_ptr() + store.nbytes())]
         run = getattr(self._library, f"run_{kernel}")
         run.restype = ctypes.c_char_p
-        violation = run(programs, threads, shared, (ctypes.c_longlong * len(words))(*words)).decode()
+        violation = run(programs, threads, shared, _words(words), _words(memory), len(stores)).decode()
         if violation:
             raise Violation(f"{kernel}: {violation}")
+
+
+def _words(values: list[int]) -> Any:
+    return (ctypes.c_longlong * len(values))(*values)
 
 
 def _word(value: Any) -> int:

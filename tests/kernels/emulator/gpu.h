@@ -114,6 +114,8 @@ struct Fiber {
     std::deque<Copy> copies;  // in flight: they arrive only when they are waited for
     View view;
 };
+static const long long* memory;  // of each tensor of the launch: where it begins and ends
+static int tensors;
 static std::vector<Fiber> fibers;
 static jmp_buf scheduler;
 static int current, returns;  // the thread that runs; how often threads started, ended or had what they waited for
