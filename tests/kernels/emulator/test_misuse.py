@@ -1,20 +1,16 @@
 """What a pipeline may get wrong on Hopper: the emulator sees each such mistake, and none where there is none."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from packproof.kernels import cuda
-from tests.kernels.emulator import compile as emulator
+from tests.kernels.emulator.compile import Violation
+from tests.kernels.emulator.running import launch, on_a_cpu, on_both, tensor_map
 
-SOURCE = str(Path(__file__).parent / "pipeline.cu")
 TILES, SHARED = 5, 2 * 17 * 1024 + 8192 + 32 + 1024
-MACROS = (("TOKEN", "BF16"),)
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 MISUSES = {  # as pipeline.cu names them, in its order: the violation, or what the result then has
     "LATER_PARITY": r"writes shared memory at \d+, which warp 0 read, without a barrier",
@@ -44,54 +40,46 @@ MISUSES = {  # as pipeline.cu names them, in its order: the violation, or what t
     "ONE_WARP_SETS_REGISTERS": "not all of its warpgroup set its registers",
     "TABLE_READ_AFTER_RELEASE": r"writes shared memory at \d+, which warp 0 read, without a barrier",
 }
+NAMES = ("NONE", *MISUSES)
 
 
-def pipeline(misuse: int, device: torch.device, shared: int = SHARED) -> tuple[Tensor, Tensor]:
+def pipeline(misuse: str, device: str, shared: int = SHARED) -> tuple[Tensor, Tensor]:
     """What the kernel computes and what it should."""
     generator = torch.Generator().manual_seed(1)
     draw = lambda *shape: torch.randint(-2, 3, shape, generator=generator).to(device)  # noqa: E731
     a, x, weights = draw(64, 64 * TILES), draw(64 * TILES, 64), draw(64 * TILES)
     expected = (a.double() * weights) @ x.double()
-    on_cpu = device.type == "cpu"
-    kernels = emulator.Emulated(SOURCE, MACROS) if on_cpu else cuda.kernels(SOURCE, device, MACROS)
-    make = emulator.tensor_map if on_cpu else cuda.tensor_map
     y = torch.full((64, 64), torch.nan, device=device, dtype=torch.bfloat16)
     tensors = {"a": a.bfloat16(), "x": x.bfloat16(), "y": y}
-    arguments = {name: make(tensor, (64, 64), 128) for name, tensor in tensors.items()}
-    arguments |= {"weights": weights.float(), "tiles": TILES, "misuse": misuse}
-    kernels.launch("pipeline", 1, 256, shared, arguments)
+    maps = {name: tensor_map(tensor, (64, 64), 128) for name, tensor in tensors.items()}
+    options = {"weights": weights.float(), "tiles": TILES, "misuse": NAMES.index(misuse)}
+    launch("pipeline.cu", "pipeline", 256, shared, device, **maps, **options)
     return y, expected.bfloat16()
 
 
 def test_each_misuse_of_the_kernel_is_here() -> None:
-    text = Path(SOURCE).read_text()
-    assert re.findall(r"\b[A-Z_]+\b", text[text.index("NONE,") : text.index("};")]) == ["NONE", *MISUSES]
+    text = (Path(__file__).parent / "pipeline.cu").read_text()
+    assert tuple(re.findall(r"\b[A-Z_]+\b", text[text.index("NONE,") : text.index("};")])) == NAMES
 
 
-def test_without_misuse_it_is_exact() -> None:
-    y, expected = pipeline(0, torch.device("cpu"))
+@on_both
+def test_without_misuse_it_is_exact(device: str) -> None:
+    y, expected = pipeline("NONE", device)
     assert torch.equal(y, expected)
 
 
+@on_a_cpu
 @pytest.mark.parametrize("misuse", MISUSES)
 def test_a_misuse_is_seen(misuse: str) -> None:
-    number = 1 + list(MISUSES).index(misuse)
     if MISUSES[misuse] == "another result":
-        y, expected = pipeline(number, torch.device("cpu"))
+        y, expected = pipeline(misuse, "cpu")
         assert not torch.equal(y, expected)
     else:
-        with pytest.raises(emulator.Violation, match=MISUSES[misuse]):
-            pipeline(number, torch.device("cpu"))
+        with pytest.raises(Violation, match=MISUSES[misuse]):
+            pipeline(misuse, "cpu")
 
 
+@on_a_cpu
 def test_shared_memory_ends_where_the_launch_says() -> None:
-    with pytest.raises(emulator.Violation, match=r"shared memory at \d+ to \d+, past its end"):
-        pipeline(0, torch.device("cpu"), shared=SHARED - 2048)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_without_misuse_it_is_exact_on_a_gpu() -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs compute capability 9.0")
-    y, expected = pipeline(0, torch.device("cuda", 0))
-    assert torch.equal(y, expected)
+    with pytest.raises(Violation, match=r"shared memory at \d+ to \d+, past its end"):
+        pipeline("NONE", "cpu", shared=SHARED - 2048)
