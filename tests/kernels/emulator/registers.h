@@ -15,7 +15,7 @@ static std::vector<Registers> registers;  // of each thread
 
 static char* end_of_stack() { return fibers[current].stack.data() + fibers[current].stack.size(); }
 
-static void wgmma_fence() {
+void wgmma_fence() {
     Registers& r = registers[current];
     r.first = (char*)__builtin_frame_address(0);
     r.at_fence.assign(r.first, end_of_stack());
@@ -27,7 +27,8 @@ static void check_fenced(const void* p, int bytes, const char* name) {
     if (!was) violation("a product without a wgmma_fence() before it");
     if (memcmp(was, p, bytes)) violation("%s was written after the last wgmma_fence()", name);
 }
-static void set_register(void* p, unsigned value) {
+template <class T>
+static void set_register(void* p, T value) {
     memcpy(p, &value, 4);
     if (char* was = registers[current].fenced(p)) memcpy(was, &value, 4);
 }
@@ -43,7 +44,7 @@ static unsigned begin_read(const unsigned* p) {
     if (!reads.count(p)) {
         check_fenced(p, 4, "A");
         reads[p] = {*p, 0};
-        set_register((void*)p, IN_FLIGHT);
+        set_register((void*)p, (int)IN_FLIGHT);
     }
     reads[p].second++;
     return reads[p].first;
@@ -69,7 +70,7 @@ static int begin_sum(float* d, int count, int product, float* to) {
     } else {
         check_fenced(d, 4 * count, "D");
         memcpy(to, d, 4 * count);
-        for (int i = 0; i < count; i++) set_register(d + i, IN_FLIGHT);
+        for (int i = 0; i < count; i++) set_register(d + i, (int)IN_FLIGHT);
     }
     sums[d] = {product, count};
     return previous;
@@ -78,6 +79,6 @@ static void end_sum(float* d, int count, int product, const float* from) {
     auto& sums = registers[current].sums;
     for (int i = 0; i < count; i++) check_in_flight(d + i, "D");
     if (sums[d].first != product) return;  // a younger product adds to it
-    for (int i = 0; i < count; i++) set_register(d + i, __float_as_uint(from[i]));
+    for (int i = 0; i < count; i++) set_register(d + i, from[i]);
     sums.erase(d);
 }

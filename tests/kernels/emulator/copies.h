@@ -1,11 +1,36 @@
-// Copies in bulk, those of kernels/hopper.cuh for a CPU: loads arrive and stores are read as late as they may.
+// Copies that no register waits for: of a thread, in groups, and in bulk by the copy engine. Loads arrive and stores are
+// read as late as they may.
 
-struct tensor_map {  // the first axis is the one whose elements are next to each other
-    char* base;
-    int element, rank, swizzle;  // bytes of an element and of a row in shared memory that is swizzled, or 0
-    int box[3];
-    long long shape[3], strides[3];  // elements, bytes
+struct Copy {
+    void* to;  // null: the end of a group
+    const void* from;
+    int bytes;
 };
+static std::vector<std::deque<Copy>> copies;  // of each thread
+
+void start_copy(void* to, const void* from, int bytes) {
+    check_place(address_of(to), bytes, bytes);
+    begin_filling(address_of(to), bytes);
+    copies[current].push_back({to, from, bytes});
+}
+void copy_async_or_zero(shared_address to, const void* from, bool wanted) {
+    static const char zeros[16] = {};
+    if (wanted) check_global(from, 16, "copies");
+    start_copy(pointer_to(to), wanted ? from : zeros, 16);
+}
+void group_copies() { copies[current].push_back({nullptr, nullptr, 0}); }
+void finish_copies(int youngest) {
+    int groups = -youngest;
+    for (const Copy& copy : copies[current]) groups += !copy.to;
+    while (groups > 0) {
+        Copy copy = copies[current].front();
+        copies[current].pop_front();
+        groups -= !copy.to;
+        if (!copy.to) continue;
+        memcpy(copy.to, copy.from, copy.bytes);
+        end_filling(address_of(copy.to), copy.bytes, current, now[current / 32]);
+    }
+}
 
 static shared_address swizzled(shared_address at, int swizzle) {
     return swizzle ? at ^ (at >> 7 & (swizzle / 16 - 1)) << 4 : at;
@@ -37,19 +62,16 @@ static unsigned check_box(const tensor_map& m, shared_address box, int rank) {
 
 static void load(shared_address to, unsigned bytes, shared_address barrier, std::function<void(char*)> copy) {
     Mbarrier& b = mbarrier_at(barrier);
-    if (words[barrier / 4].unfenced) violation("a copy for the mbarrier at %u, without fence_mbarrier_init()", barrier);
+    if (grain_at(barrier).unfenced) violation("a copy for the mbarrier at %u, without fence_mbarrier_init()", barrier);
     begin_filling(to, bytes);
     b.loads.push_back({to, bytes, copy});
 }
-static void check_global(const void* p, unsigned bytes) {
-    const long long at = (long long)p;
-    bool inside = false;
-    for (int i = 0; i < tensors; i++) inside |= at >= memory[2 * i] && at + bytes <= memory[2 * i + 1];
-    if (!inside) violation("a copy of %u bytes that is not in a tensor of the launch", bytes);
-    if (!bytes || bytes % 16 || at % 16) violation("a copy of %u bytes at address %lld: no multiples of 16", bytes, at);
+static void check_bulk(const void* p, unsigned bytes) {
+    check_global(p, bytes, "copies");
+    if (!bytes || bytes % 16 || (long long)p % 16) violation("a copy of %u bytes, or its place: no multiples of 16", bytes);
 }
-static void bulk_load(shared_address to, const void* from, unsigned bytes, shared_address barrier) {
-    check_global(from, bytes);
+void bulk_load(shared_address to, const void* from, unsigned bytes, shared_address barrier) {
+    check_bulk(from, bytes);
     check_place(to, bytes, 16);
     load(to, bytes, barrier, [=](char* at) { memcpy(at, from, bytes); });
 }
@@ -62,10 +84,10 @@ static void load_box(shared_address to, const tensor_map& m, shared_address barr
         });
     });
 }
-static void tensor_load(shared_address to, const tensor_map& map, shared_address barrier, int c0, int c1) {
+void tensor_load(shared_address to, const tensor_map& map, shared_address barrier, int c0, int c1) {
     load_box(to, map, barrier, 2, c0, c1, 0);
 }
-static void tensor_load(shared_address to, const tensor_map& map, shared_address barrier, int c0, int c1, int c2) {
+void tensor_load(shared_address to, const tensor_map& map, shared_address barrier, int c0, int c1, int c2) {
     load_box(to, map, barrier, 3, c0, c1, c2);
 }
 
@@ -77,11 +99,11 @@ struct Store {
 static std::vector<std::deque<Store>> stores;  // of each thread
 
 static void store(shared_address from, unsigned bytes, std::function<void()> copy) {
-    for (unsigned i = 0; i < bytes; i += 4) begin_reading(from + i);
+    begin_reading(from, bytes);
     stores[current].push_back({from, bytes, copy});
 }
-static void bulk_store(void* to, shared_address from, unsigned bytes) {
-    check_global(to, bytes);
+void bulk_store(void* to, shared_address from, unsigned bytes) {
+    check_bulk(to, bytes);
     check_place(from, bytes, 16);
     store(from, bytes, [=] { memcpy(to, pointer_to(from), bytes); });
 }
@@ -93,26 +115,28 @@ static void store_box(const tensor_map& m, shared_address from, int rank, int c0
         });
     });
 }
-static void tensor_store(const tensor_map& map, shared_address from, int c0, int c1) {
+void tensor_store(const tensor_map& map, shared_address from, int c0, int c1) {
     store_box(map, from, 2, c0, c1, 0);
 }
-static void tensor_store(const tensor_map& map, shared_address from, int c0, int c1, int c2) {
+void tensor_store(const tensor_map& map, shared_address from, int c0, int c1, int c2) {
     store_box(map, from, 3, c0, c1, c2);
 }
-static void group_bulk_stores() { stores[current].push_back({0, 0, nullptr}); }
-template <int YOUNGEST>
-static void wait_for_bulk_reads() {
-    int groups = -YOUNGEST;
+void group_bulk_stores() { stores[current].push_back({0, 0, nullptr}); }
+void finish_bulk_stores(int youngest) {
+    int groups = -youngest;
     for (const Store& store : stores[current]) groups += !store.bytes;
     while (groups > 0) {
         const Store store = stores[current].front();
         stores[current].pop_front();
         groups -= !store.bytes;
-        if (store.bytes) store.copy();
-        for (unsigned i = 0; i < store.bytes; i += 4) end_reading(store.from + i);
+        if (store.bytes) store.copy(), end_reading(store.from, store.bytes);
     }
 }
-template <int YOUNGEST>
-static void wait_for_bulk_stores() {
-    wait_for_bulk_reads<YOUNGEST>();
+
+static void begin_copies(int threads) {
+    copies.assign(threads, {});
+    stores.assign(threads, {});
+}
+static void end_stores() {
+    if (!stores[current].empty()) violation("ends before its stores from shared memory were waited for");
 }

@@ -18,8 +18,8 @@ static bool arrive_at(int name, int threads) {
     barrier.released = barrier.known;
     return true;
 }
-static void named_barrier_arrive(int name, int threads) { arrive_at(name, threads); }
-static void named_barrier(int name, int threads) {
+void named_barrier_arrive(int name, int threads) { arrive_at(name, threads); }
+void named_barrier(int name, int threads) {
     int phase = named[name & 15].phase;
     if (!arrive_at(name, threads))
         wait_until([&] { return named[name].phase != phase; }, "barrier %d of %d threads", name, threads);
@@ -40,21 +40,21 @@ struct Mbarrier {
 };
 static std::map<shared_address, Mbarrier> mbarriers;
 
-static void mbarrier_init(shared_address barrier, int arrivals) {
+void mbarrier_init(shared_address barrier, int arrivals) {
     check_place(barrier, 8, 8);
     track_write(barrier, 8);
     int clock = mbarriers.count(barrier) ? mbarriers[barrier].clock : WARPS + mbarriers.size();
     if (clock >= CLOCKS) violation("more than %d mbarriers", CLOCKS - WARPS);
     mbarriers[barrier] = {arrivals, arrivals, clock};
 }
-static void fence_mbarrier_init() {
+void fence_mbarrier_init() {
     for (auto& [at, barrier] : mbarriers)
-        for (int i = 0; i < 2; i++)
-            if (words[at / 4 + i].unfenced == current + 1) words[at / 4 + i].unfenced = 0;
+        for (int i = 0; i < 8; i += GRAIN)
+            if (grain_at(at + i).unfenced == current + 1) grain_at(at + i).unfenced = 0;
 }
 static Mbarrier& mbarrier_at(shared_address at) {
     if (!mbarriers.count(at)) violation("no mbarrier at %u", at);
-    check_written(at, words[at / 4]);
+    check_written(at, grain_at(at));
     return mbarriers[at];
 }
 
@@ -81,9 +81,9 @@ static void arrive(shared_address at, unsigned bytes) {
     b.bytes += bytes, b.lacking--;
     if (!b.lacking && !b.bytes) settle(at, b);
 }
-static void mbarrier_arrive(shared_address barrier) { arrive(barrier, 0); }
-static void mbarrier_arrive_expect(shared_address barrier, unsigned bytes) { arrive(barrier, bytes); }
-static void mbarrier_wait(shared_address barrier, unsigned parity) {
+void mbarrier_arrive(shared_address barrier) { arrive(barrier, 0); }
+void mbarrier_arrive_expect(shared_address barrier, unsigned bytes) { arrive(barrier, bytes); }
+void mbarrier_wait(shared_address barrier, unsigned parity) {
     Mbarrier& b = mbarrier_at(barrier);
     auto ended = [&] {
         if (b.phase % 2 == parity && !b.lacking) settle(barrier, b);
@@ -91,4 +91,13 @@ static void mbarrier_wait(shared_address barrier, unsigned parity) {
     };
     wait_until(ended, "the phase of parity %2$d of the mbarrier at %1$d", barrier, parity);
     acquire(b.released);
+}
+
+static void begin_barriers() {
+    for (Named& barrier : named) barrier = {};
+    mbarriers.clear();
+}
+static void end_barriers() {
+    for (auto& [at, barrier] : mbarriers)
+        if (!barrier.loads.empty()) violation("the block ends before copies for the mbarrier at %u arrived", at);
 }

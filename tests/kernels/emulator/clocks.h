@@ -12,6 +12,5 @@ struct View {
     }
 };
 static unsigned now[CLOCKS];
-static void release(View& meeting);        // whoever acquires it knows what this thread knows and did
+static void release(View& meeting);  // whoever acquires it knows what this thread knows and did
 static void acquire(const View& meeting);
-static void arrived(void* to, int bytes);  // a copy of this thread
