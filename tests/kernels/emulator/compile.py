@@ -15,7 +15,7 @@ from torch import Tensor
 from packproof.kernels import cuda
 
 _HERE = Path(__file__).parent
-_COMPILER = ("g++", "-Og", "-w", "-std=c++17", "-fPIC", f"-I{_HERE}", "-fno-strict-aliasing", "-fno-gnu-unique")
+_COMPILER = ("g++", "-w", "-std=c++17", "-fPIC", f"-I{_HERE}", "-fno-strict-aliasing", "-fno-gnu-unique")
 _COMPILER += ("-U_FORTIFY_SOURCE",)  # it takes a jump to the stack of another fiber for an error
 _CHECKED = (
     *("-fsanitize=kernel-address", "--param=asan-instrumentation-with-call-threshold=0"),  # calls, see instrumented.h
@@ -52,14 +52,14 @@ def _library(name: str, macros: cuda.Macros) -> ctypes.CDLL:
     source, library = stem.with_suffix(".cpp"), stem.with_suffix(".so")
     source.write_text(_on_cpu(name))
     defines = [f"-D{key}={value}" for key, value in macros]
-    _compile(*_CHECKED, *defines, "-shared", "-o", library, source, _core())
+    _compile("-Og", *_CHECKED, *defines, "-shared", "-o", library, source, _core())
     return ctypes.CDLL(str(library))
 
 
 @cache
 def _core() -> Path:
     core = Path(_BUILD.name) / "core.o"
-    _compile("-c", "-o", core, _HERE / "core" / "core.cpp")
+    _compile("-O1", "-ftree-vectorize", "-c", "-o", core, _HERE / "core" / "core.cpp")
     return core
 
 

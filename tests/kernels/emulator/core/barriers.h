@@ -44,18 +44,18 @@ static std::map<shared_address, Mbarrier> mbarriers;
 void mbarrier_init(shared_address barrier, int arrivals) {
     check_place(barrier, 8, 8);
     track_write(barrier, 8);
-    int clock = mbarriers.count(barrier) ? mbarriers[barrier].clock : WARPS + mbarriers.size();
-    if (clock >= CLOCKS) violation("more than %d mbarriers", CLOCKS - WARPS);
+    int clock = mbarriers.count(barrier) ? mbarriers[barrier].clock : THREADS + mbarriers.size();
+    if (clock >= CLOCKS) violation("more than %d mbarriers", MBARRIERS);
     mbarriers[barrier] = {arrivals, arrivals, clock};
 }
 void fence_mbarrier_init() {
     for (auto& [at, barrier] : mbarriers)
-        for (int i = 0; i < 8; i += GRAIN)
-            if (grain_at(at + i).unfenced == current + 1) grain_at(at + i).unfenced = 0;
+        for (int i = 0; i < 8; i++)
+            if (record_at(at + i).unfenced == current + 1) record_at(at + i).unfenced = 0;
 }
 static Mbarrier& mbarrier_at(shared_address at) {
     if (!mbarriers.count(at)) violation("no mbarrier at %u", at);
-    check_written(at, grain_at(at));
+    check_written(at, record_at(at));
     return mbarriers[at];
 }
 
@@ -68,7 +68,7 @@ static void end_phase(Mbarrier& b) {
 static void settle(shared_address at, Mbarrier& b) {
     for (const Load& load : b.loads) {
         load.copy(pointer_to(load.to));
-        end_filling(load.to, load.bytes, COPIED + b.clock, now[b.clock]);
+        end_filling(load.to, load.bytes, b.clock, now[b.clock]);
         b.bytes -= load.bytes;
     }
     b.loads.clear();

@@ -28,7 +28,7 @@ void finish_copies(int youngest) {
         groups -= !copy.to;
         if (!copy.to) continue;
         memcpy(copy.to, copy.from, copy.bytes);
-        end_filling(address_of(copy.to), copy.bytes, current, now[current / 32]);
+        end_filling(address_of(copy.to), copy.bytes, current, now[current]);
     }
 }
 
@@ -62,7 +62,7 @@ static unsigned check_box(const tensor_map& m, shared_address box, int rank) {
 
 static void load(shared_address to, unsigned bytes, shared_address barrier, std::function<void(char*)> copy) {
     Mbarrier& b = mbarrier_at(barrier);
-    if (grain_at(barrier).unfenced) violation("a copy for the mbarrier at %u, without fence_mbarrier_init()", barrier);
+    if (record_at(barrier).unfenced) violation("a copy for the mbarrier at %u, without fence_mbarrier_init()", barrier);
     begin_filling(to, bytes);
     b.loads.push_back({to, bytes, copy});
 }

@@ -17,12 +17,9 @@ extern __attribute__((visibility("hidden"))) char __ehdr_start[], _end[];  // of
 
 namespace emulated {
 
-// of a block: what the launch asks for from its start on, variables from its end on
-enum { SHARED = 227 * 1024 };
-__attribute__((aligned(1024))) static char shared_memory[SHARED];
-
 #include "clocks.h"
 #include "fibers.h"
+#include "memory.h"
 #include "races.h"
 #include "accesses.h"
 #include "matrices.h"
@@ -32,12 +29,14 @@ __attribute__((aligned(1024))) static char shared_memory[SHARED];
 #include "products.h"
 
 static void begin_block(int threads, int shared) {
-    begin_races(threads, shared);
+    begin_memory(shared);
+    begin_races(threads);
     begin_barriers();
     begin_copies(threads);
     begin_products(threads);
 }
 static void end_block() {
+    settle_doubts();
     for (current = 0; current < (int)fibers.size(); current++) {
         end_stores();
         end_products();

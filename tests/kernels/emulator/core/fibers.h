@@ -41,6 +41,7 @@ static void resume(Fiber& f) {
 template <class Condition>
 static void wait_until(Condition condition, const char* format, int x = 0, int y = 0) {
     snprintf(fibers[current].waits_for, sizeof(fibers[current].waits_for), format, x, y);
+    settle_doubts();
     while (!condition()) yield_to_scheduler();
     returns++;
 }
@@ -58,7 +59,7 @@ static void wait_for_warp(int Fiber::*count = &Fiber::exchanges) {
     int first = current / 32 * 32, last = first + 32;
     wait_for(count, first, last < (int)fibers.size() ? last : (int)fibers.size(), "all lanes of its warp");
 }
-static View met[2], met_in_warp[WARPS][2];  // what threads knew at a barrier, of the block and of each warp
+static View met[2], met_in_warp[THREADS / 32][2];  // what threads knew at a barrier, of the block and of each warp
 
 void synchronize_block() {
     View& known = met[fibers[current].barriers & 1];
@@ -74,7 +75,7 @@ void synchronize_warp() {
 }
 
 void* exchange(const void* value, int bytes) {
-    static __attribute__((aligned(16))) char slots[2][WARPS][32 * 64];
+    static __attribute__((aligned(16))) char slots[2][THREADS / 32][32 * 64];
     char* lanes = slots[fibers[current].exchanges & 1][current / 32];
     memcpy(lanes + current % 32 * bytes, value, bytes);
     wait_for_warp();
@@ -84,6 +85,7 @@ void* exchange(const void* value, int bytes) {
 static void (*body)();
 static void fiber() {
     body();
+    settle_doubts();
     fibers[current].ended = true;
     returns++;
     yield_to_scheduler();

@@ -43,7 +43,7 @@ void store_matrices(shared_address row, bool transposed, const unsigned* from) {
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 2; k++) {
             shared_address at = element(rows, i, transposed, k);
-            track_write(at, 2);
+            if (transposed || k == 0) track_write(at, transposed ? 2 : 4);
             memcpy(pointer_to(at), (char*)(from + i) + 2 * k, 2);
         }
 }

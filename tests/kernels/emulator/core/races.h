@@ -1,137 +1,172 @@
-// Each 2 bytes of shared memory: who wrote and read them last, and what is in flight. An access that no barrier orders
-// after another one is a violation, in whatever order the threads happened to run.
+// Each word of shared memory, or each byte of those that are written in parts: who wrote and read it last, and what is in
+// flight. An access that no barrier orders after another one is a violation, in whatever order the threads ran.
 
-enum { GRAIN = 2, COPIED = 1024 };
-
-struct Grain {
-    int block;                  // of which all is; of another one it means nothing
-    unsigned written;           // when, in the time of the writer
-    unsigned read[WARPS];       // when, last, by each warp
-    short readers;              // products and stores of warps that read it until they were waited for
-    short writer;               // a thread, or COPIED + clock of an mbarrier
-    short unfenced, filled_by;  // 1 + the thread whose store no fence_async_proxy() followed; whose copy is in flight
+struct Read {
+    int thread;
+    unsigned time;
 };
-static Grain grains[(1 << 18) / GRAIN];
+struct Record {
+    unsigned written = 0;              // when, in the time of the writer
+    short writer = 0;                  // a thread, or THREADS + an mbarrier whose copies wrote it
+    short readers = 0;                 // products and stores that read it until they were waited for
+    short unfenced = 0, filled_by = 0; // 1 + the thread whose store no fence followed; whose copy is in flight
+    std::vector<Read> reads;           // since the last write, the last of each thread
+};
+struct Word {
+    int block;  // of which the rest is
+    Record whole;
+    std::vector<Record> bytes;  // once it was written in parts
+};
+static Word words[SHARED / 4];
 static int block;
-static unsigned launched_shared, variables_begin;
-static std::map<const void*, shared_address> variables;  // by a place of their own in the program
 static std::vector<std::vector<shared_address>> unfenced;  // of each thread
 
-static Grain& grain_at(shared_address at) {
-    Grain& grain = grains[at / GRAIN];
-    if (grain.block != block) grain = {block};
-    return grain;
+static Word& word_at(shared_address at) {
+    Word& word = words[at / 4];
+    if (word.block != block) word.block = block, word.whole = {}, word.bytes.clear();
+    return word;
+}
+static Record& record_at(shared_address at) {
+    Word& word = word_at(at);
+    return word.bytes.empty() ? word.whole : word.bytes[at % 4];
+}
+static void split(Word& word) {
+    if (word.bytes.empty()) word.bytes.assign(4, word.whole);
+}
+// calls with each record, and where it begins
+template <class Each>
+static void each_record(shared_address at, unsigned size, Each each) {
+    for (shared_address end = at + size; at < end;) {
+        unsigned step = word_at(at).bytes.empty() ? 4 - at % 4 : 1;
+        each(record_at(at), at);
+        at += step;
+    }
+}
+// the same, of these bytes alone
+template <class Each>
+static void each_record_of(shared_address at, unsigned size, Each each) {
+    if (at % 4) split(word_at(at));
+    if ((at + size) % 4) split(word_at(at + size));
+    each_record(at, size, each);
 }
 
 static void release(View& meeting) {
-    View known = fibers[current].view;
-    known.time[current / 32] = now[current / 32]++;
-    meeting.join(known);
+    settle_doubts();
+    meeting.join(fibers[current].view);
+    meeting.time[current] = now[current]++;
 }
 static void acquire(const View& meeting) { fibers[current].view.join(meeting); }
-
-static bool is_shared(const void* p) { return p >= shared_memory && p < shared_memory + SHARED; }
-shared_address address_of(const void* p) {
-    if (!is_shared(p)) violation("an address that is not of shared memory");
-    return (const char*)p - shared_memory;
-}
-static char* pointer_to(shared_address at) { return shared_memory + at; }
-
-void* dynamic_shared() { return shared_memory; }
-void* static_shared(const void* key, int bytes, int alignment) {
-    if (!variables.count(key)) {
-        variables_begin = (variables_begin - bytes) / alignment * alignment;
-        if (variables_begin < launched_shared) violation("more than %d bytes of shared memory", SHARED);
-        variables[key] = variables_begin;
-    }
-    return pointer_to(variables[key]);
+static bool is_known(int clock, unsigned time) {  // to this thread
+    return clock == current || fibers[current].view.time[clock] >= time;
 }
 
-static void check_place(shared_address at, unsigned bytes, unsigned alignment) {
-    if (at % alignment) violation("shared memory at %u, which is no multiple of %u", at, alignment);
-    if (at < variables_begin ? at + bytes > launched_shared : at + bytes > SHARED)
-        violation("shared memory at %u to %u, past its end", at, at + bytes);
+static void check_not_filled(shared_address at, const Record& record) {
+    if (record.filled_by)
+        violation("uses shared memory at %u, which a copy of thread %d still fills", at, record.filled_by - 1);
 }
-
-static bool is_known(const Grain& grain) {  // to this thread: the last write
-    int clock = grain.writer < COPIED ? grain.writer / 32 : grain.writer - COPIED;
-    return grain.writer == current || fibers[current].view.time[clock] >= grain.written;
-}
-static void check_written(shared_address at, const Grain& grain) {
-    if (grain.filled_by)
-        violation("uses shared memory at %u, which a copy of thread %d still fills", at, grain.filled_by - 1);
-    if (is_known(grain)) return;
-    if (grain.writer >= COPIED)
+static void check_written(shared_address at, const Record& record) {
+    check_not_filled(at, record);
+    if (is_known(record.writer, record.written)) return;
+    if (record.writer >= THREADS)
         violation("uses shared memory at %u, which was copied, without a wait for its mbarrier", at);
-    violation("uses shared memory at %u, which thread %d wrote, without a barrier", at, grain.writer);
+    violation("uses shared memory at %u, which thread %d wrote, without a barrier", at, record.writer);
 }
-static void check_overwritten(shared_address at, const Grain& grain) {
-    if (grain.writer / 32 != current / 32 || grain.filled_by) check_written(at, grain);
-    if (grain.readers) violation("writes shared memory at %u, which a product or a store in flight reads", at);
-    for (int i = 0; i < WARPS; i++)
-        if (i != current / 32 && grain.read[i] > fibers[current].view.time[i])
-            violation("writes shared memory at %u, which warp %d read, without a barrier", at, i);
+static void check_read(shared_address at, const Record& record) {
+    if (record.readers) violation("writes shared memory at %u, which a product or a store in flight reads", at);
+    for (const Read& read : record.reads)
+        if (!is_known(read.thread, read.time))
+            violation("writes shared memory at %u, which thread %d read, without a barrier", at, read.thread);
 }
 
-static void track_read(shared_address at, unsigned bytes) {
-    for (unsigned i = at / GRAIN * GRAIN; i < at + bytes; i += GRAIN) {
-        Grain& grain = grain_at(i);
-        check_written(i, grain);
-        grain.read[current / 32] = now[current / 32];
-    }
+// Bytes that a thread is about to write after another one, without a barrier: allowed where they stay what they are
+struct Doubt {
+    shared_address at;
+    char was;
+    int writer;
+};
+static std::vector<Doubt> doubts;
+static void settle_doubts() {
+    for (const Doubt& doubt : doubts)
+        if (*pointer_to(doubt.at) != doubt.was)
+            violation("writes shared memory at %u, which thread %d wrote, without a barrier", doubt.at, doubt.writer);
+    doubts.clear();
 }
-static void track_write(shared_address at, unsigned bytes) {
-    for (unsigned i = at / GRAIN * GRAIN; i < at + bytes; i += GRAIN) {
-        Grain& grain = grain_at(i);
-        check_overwritten(i, grain);
-        if (grain.unfenced != current + 1) unfenced[current].push_back(i);
-        grain.writer = current, grain.written = now[current / 32], grain.unfenced = current + 1;
+
+static void add_read(Record& record) {
+    bool all_known = true;
+    for (Read& read : record.reads) {
+        if (read.thread == current) return void(read.time = now[current]);
+        all_known = all_known && is_known(read.thread, read.time);
     }
+    if (all_known) record.reads.clear();  // who overwrites it after this read does so after those
+    record.reads.push_back({current, now[current]});
+}
+static void track_read(shared_address at, unsigned size) {
+    settle_doubts();
+    each_record(at, size, [](Record& record, shared_address at) {
+        check_written(at, record);
+        add_read(record);
+    });
+}
+static void track_write(shared_address at, unsigned size) {
+    settle_doubts();
+    each_record_of(at, size, [&](Record& record, shared_address place) {
+        check_not_filled(place, record);
+        check_read(place, record);
+        if (!is_known(record.writer, record.written))
+            for (unsigned i = place; i < at + size && i / 4 == place / 4; i++)
+                doubts.push_back({i, *pointer_to(i), record.writer});
+        if (record.unfenced != current + 1) unfenced[current].push_back(place);
+        record.writer = current, record.written = now[current], record.unfenced = current + 1;
+        record.reads.clear();
+    });
 }
 void fence_async_proxy() {
-    for (shared_address i : unfenced[current])
-        if (grain_at(i).unfenced == current + 1) grain_at(i).unfenced = 0;
+    for (shared_address at : unfenced[current])
+        each_record(at / 4 * 4, 4, [](Record& record, shared_address) {
+            if (record.unfenced == current + 1) record.unfenced = 0;
+        });
     unfenced[current].clear();
 }
 
 // a copy of this thread to shared memory, until it arrives: from then on a thread or an mbarrier's engine wrote it
-static void begin_filling(shared_address at, unsigned bytes) {
-    for (unsigned i = at; i < at + bytes; i += GRAIN) {
-        check_overwritten(i, grain_at(i));
-        grain_at(i).filled_by = current + 1;
-    }
-    memset(pointer_to(at), 0xff, bytes);
+static void begin_filling(shared_address at, unsigned size) {
+    settle_doubts();
+    each_record_of(at, size, [](Record& record, shared_address at) {
+        check_written(at, record);
+        check_read(at, record);
+        record.filled_by = current + 1;
+        record.reads.clear();
+    });
+    memset(pointer_to(at), 0xff, size);
 }
-static void end_filling(shared_address at, unsigned bytes, int writer, unsigned time) {
-    for (unsigned i = at; i < at + bytes; i += GRAIN) {
-        Grain& grain = grain_at(i);
-        grain.filled_by = grain.unfenced = 0, grain.writer = writer, grain.written = time;
-    }
+static void end_filling(shared_address at, unsigned size, int writer, unsigned time) {
+    each_record_of(at, size, [=](Record& record, shared_address) {
+        record.filled_by = record.unfenced = 0, record.writer = writer, record.written = time;
+    });
 }
 
 // memory that a product or a store of this thread reads at any time until it was waited for
-static void begin_reading(shared_address at, unsigned bytes) {
-    for (unsigned i = at; i < at + bytes; i += GRAIN) {
-        Grain& grain = grain_at(i);
-        check_written(i, grain);
-        if (grain.unfenced)
-            violation("reads shared memory at %u, which thread %d wrote, without a fence_async_proxy()", i,
-                      grain.unfenced - 1);
-        grain.readers++;
-    }
+static void begin_reading(shared_address at, unsigned size) {
+    settle_doubts();
+    each_record(at, size, [](Record& record, shared_address at) {
+        check_written(at, record);
+        if (record.unfenced)
+            violation("reads shared memory at %u, which thread %d wrote, without a fence_async_proxy()", at,
+                      record.unfenced - 1);
+        record.readers++;
+    });
 }
-static void end_reading(shared_address at, unsigned bytes) {
-    for (unsigned i = at; i < at + bytes; i += GRAIN) {
-        grain_at(i).readers--;
-        grain_at(i).read[current / 32] = now[current / 32];
-    }
+static void end_reading(shared_address at, unsigned size) {
+    each_record(at, size, [](Record& record, shared_address) {
+        record.readers--;
+        add_read(record);
+    });
 }
 
-static void begin_races(int threads, int shared) {
-    memset(shared_memory, 0xff, SHARED);
+static void begin_races(int threads) {
     block++;
-    launched_shared = shared, variables_begin = SHARED;
-    variables.clear();
+    doubts.clear();
     for (unsigned& time : now) time = 1;
     unfenced.assign(threads, {});
 }

@@ -13,8 +13,8 @@ from tests.kernels.emulator.trials.running import launch, on_a_cpu, on_both, ten
 TILES, SHARED = 5, 2 * 17 * 1024 + 8192 + 32 + 1024
 
 MISUSES = {  # as pipeline.cu names them, in its order: the violation, or what the result then has
-    "LATER_PARITY": r"writes shared memory at \d+, which warp 0 read, without a barrier",
-    "NO_WAIT_FOR_COPIES": r"writes shared memory at \d+, which warp 0 read, without a barrier",
+    "LATER_PARITY": r"writes shared memory at \d+, which thread \d+ read, without a barrier",
+    "NO_WAIT_FOR_COPIES": r"writes shared memory at \d+, which thread \d+ read, without a barrier",
     "NO_WAIT_FOR_CONSUMERS": r"the mbarrier at \d+ has all the arrivals of its phase, and lacks bytes",
     "STAGE_OFF_BY_ONE": r"uses shared memory at \d+, which a copy of thread 128 still fills",
     "OTHER_SWIZZLE": r"uses shared memory at \d+, which a copy of thread 128 still fills",
@@ -27,7 +27,7 @@ MISUSES = {  # as pipeline.cu names them, in its order: the violation, or what t
     "SUM_READ_BEFORE_WAIT": "another result",
     "SUM_WRITTEN_BEFORE_WAIT": "D was written before its product was waited for",
     "OPERAND_WRITTEN_BEFORE_WAIT": "A was written before its product was waited for",
-    "RELEASED_BEFORE_WAIT": r"writes shared memory at \d+, which warp \d read, without a barrier",
+    "RELEASED_BEFORE_WAIT": r"writes shared memory at \d+, which thread \d+ read, without a barrier",
     "NO_ASYNC_FENCE": r"which thread \d+ wrote, without a fence_async_proxy\(\)",
     "NO_BARRIER": r"uses shared memory at \d+, which thread \d+ wrote, without a barrier",
     "NO_WAIT_FOR_STORES": "ends before its stores from shared memory were waited for",
@@ -38,7 +38,7 @@ MISUSES = {  # as pipeline.cu names them, in its order: the violation, or what t
     "OTHER_ARRIVALS": "all threads wait, thread 128 for the phase of parity 0 of the mbarrier",
     "BARRIER_OF_FEWER": r"uses shared memory at \d+, which thread \d+ wrote, without a barrier",
     "ONE_WARP_SETS_REGISTERS": "not all of its warpgroup set its registers",
-    "TABLE_READ_AFTER_RELEASE": r"writes shared memory at \d+, which warp 0 read, without a barrier",
+    "TABLE_READ_AFTER_RELEASE": r"writes shared memory at \d+, which thread \d+ read, without a barrier",
 }
 NAMES = ("NONE", *MISUSES)
 
