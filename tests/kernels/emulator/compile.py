@@ -1,4 +1,9 @@
-"""CUDA C++ kernels on a CPU: compiled with g++, their threads run as fibers. For tests of their logic without a GPU."""
+"""CUDA C++ kernels on a CPU: compiled with g++, their threads run as fibers. For tests of their logic without a GPU.
+
+What a GPU leaves undefined is a Violation: accesses outside of the launch's tensors or of shared memory, unaligned, or
+to shared memory without a barrier between them; registers and memory of a product or a copy in flight; phases of
+barriers that never end. Not seen: races in global memory, and order that shuffles alone would give.
+"""
 
 import ctypes
 import re
@@ -96,7 +101,7 @@ def _argument(kind: str, word: str) -> str:
 
 
 class TensorMap(ctypes.Structure):
-    """The tensor_map of bulk.h: axes from the one whose elements are next to each other."""
+    """The tensor_map of core.h: axes from the one whose elements are next to each other."""
 
     _fields_ = (
         ("base", ctypes.c_void_p),

@@ -12,8 +12,8 @@ struct Index {
 };
 extern Index threadIdx, blockIdx, gridDim;
 
-// Runs a kernel, block after block, and says which violation ended it, if one did. ranges: where each of `count` tensors
-// begins and ends.
+// Runs a kernel, block after block, and says which violation ended it, if one did. ranges: where each of `count`
+// tensors begins and ends.
 const char* run(void (*kernel)(), int programs, int threads, int shared, const long long* ranges, int count);
 
 void* dynamic_shared();

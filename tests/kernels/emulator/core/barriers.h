@@ -1,5 +1,5 @@
-// Named barriers, and barriers that count bytes. Copies arrive as late as they may: when a thread waits for a phase that
-// lacks nothing else.
+// Named barriers, and barriers that count bytes. Copies arrive as late as they may: when a thread waits for a phase
+// that lacks nothing else.
 
 struct Named {
     int arrived, phase;

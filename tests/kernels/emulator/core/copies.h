@@ -1,5 +1,5 @@
-// Copies that no register waits for: of a thread, in groups, and in bulk by the copy engine. Loads arrive as late as they
-// may, and so are stores read.
+// Copies that no register waits for: of a thread, in groups, and in bulk by the copy engine. Loads arrive as late as
+// they may, and so are stores read.
 
 struct Copy {
     void* to;  // null: the end of a group
@@ -8,15 +8,22 @@ struct Copy {
 };
 static std::vector<std::deque<Copy>> copies;  // of each thread
 
-void start_copy(void* to, const void* from, int bytes) {
+static void add_copy(void* to, const void* from, int bytes) {
     check_place(address_of(to), bytes, bytes);
     begin_filling(address_of(to), bytes);
     copies[current].push_back({to, from, bytes});
 }
+void start_copy(void* to, const void* from, int bytes) {
+    check_global(from, bytes, "copies");
+    if ((long long)from % bytes) violation("a copy of %d bytes from a place that is no multiple of them", bytes);
+    add_copy(to, from, bytes);
+}
 void copy_async_or_zero(shared_address to, const void* from, bool wanted) {
     static const char zeros[16] = {};
-    if (wanted) check_global(from, 16, "copies");
-    start_copy(pointer_to(to), wanted ? from : zeros, 16);
+    if (wanted)
+        start_copy(pointer_to(to), from, 16);
+    else
+        add_copy(pointer_to(to), zeros, 16);
 }
 void group_copies() { copies[current].push_back({nullptr, nullptr, 0}); }
 void finish_copies(int youngest) {

@@ -1,4 +1,5 @@
-// A block's shared memory: what the launch asks for from its start on, variables from its end on. NaN until it is written.
+// A block's shared memory: what the launch asks for from its start on, variables from its end on. NaN until it is
+// written.
 
 enum { SHARED = 227 * 1024 };  // bytes
 __attribute__((aligned(1024))) static char shared_memory[SHARED];

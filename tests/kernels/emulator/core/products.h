@@ -1,5 +1,4 @@
-// Products by a warpgroup, computed once a thread waits for them, each sum of 16 in
-// fp64 and rounded once.
+// Products by a warpgroup, computed once a thread waits for them, each sum of 16 in fp64 and rounded once.
 
 enum { WARPGROUP = 128, ROWS = 64, DEPTH = 16 };
 

@@ -1,5 +1,5 @@
-// Each word of shared memory, or each byte of those that are written in parts: who wrote and read it last, and what is in
-// flight. An access that no barrier orders after another one is a violation, in whatever order the threads ran.
+// Each word of shared memory, or each byte of those that are written in parts: who wrote and read it last, and what is
+// in flight. An access that no barrier orders after another one is a violation, in whatever order the threads ran.
 
 struct Read {
     int thread;
@@ -9,7 +9,7 @@ struct Record {
     unsigned written = 0;              // when, in the time of the writer
     short writer = 0;                  // a thread, or THREADS + an mbarrier whose copies wrote it
     short readers = 0;                 // products and stores that read it until they were waited for
-    short unfenced = 0, filled_by = 0; // 1 + the thread whose store no fence followed; whose copy is in flight
+    short unfenced = 0, filled_by = 0;  // 1 + the thread whose store no fence followed; whose copy is in flight
     std::vector<Read> reads;           // since the last write, the last of each thread
 };
 struct Word {

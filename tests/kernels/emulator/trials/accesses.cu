@@ -13,6 +13,7 @@ enum {  // as in test_accesses.py
     NO_WAIT_FOR_COPIES,
     SHARED_PAST_THE_END,
     BARRIER_IN_A_BRANCH,
+    COPIED_FROM_PAST_THE_END,
 };
 
 extern "C" __global__ void __launch_bounds__(64) reverse(const float* from, float* to, int rows, int misuse) {
@@ -24,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(64) reverse(const float* from, floa
         row[i] = own[misuse == READ_PAST_THE_END && r == last ? i + 1 : i];
         const float4 four = *(const float4*)(own + (misuse == UNALIGNED ? i % 4 : i / 4 * 4));
         if (i % 4 == 0) row[i] = four.x;
-        copy_async<4>(copied + i, own + i);
+        copy_async<4>(copied + i, own + i + (misuse == COPIED_FROM_PAST_THE_END ? 192 : 0));
         group_copies();
         if (misuse != NO_WAIT_FOR_COPIES) wait_for_copies<0>();
         if (misuse == BARRIER_OF_A_WARP)

@@ -21,6 +21,7 @@ MISUSES = {  # as accesses.cu names them, in its order
     "NO_WAIT_FOR_COPIES": r"uses shared memory at \d+, which a copy of thread \d+ still fills",
     "SHARED_PAST_THE_END": r"shared memory at 504 to 508, past its end",
     "BARRIER_IN_A_BRANCH": A_RACE,
+    "COPIED_FROM_PAST_THE_END": "copies 4 bytes of global memory that are in no tensor of the launch",
 }
 NAMES = ("NONE", *MISUSES)
 pytestmark = on_a_cpu
