@@ -23,8 +23,7 @@ _HERE = Path(__file__).parent
 _COMPILER = ("g++", "-w", "-std=c++17", "-fPIC", f"-I{_HERE}", "-fno-strict-aliasing", "-fno-gnu-unique")
 _COMPILER += ("-U_FORTIFY_SOURCE",)  # it takes a jump to the stack of another fiber for an error
 _CHECKED = (
-    *("-fsanitize=kernel-address", "--param=asan-instrumentation-with-call-threshold=0"),  # calls, see instrumented.h
-    *("--param=asan-stack=0", "--param=asan-globals=0"),
+    *("-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"),  # see instrumented.h
     "-fstack-reuse=none",  # operands of a product in flight keep their place on the stack
 )
 _ON_CPU = {f"{name}.cuh": f'#include "{name}.h"' for name in ("hardware", "hopper", "wgmma")}
@@ -57,7 +56,8 @@ def _library(name: str, macros: cuda.Macros) -> ctypes.CDLL:
     source, library = stem.with_suffix(".cpp"), stem.with_suffix(".so")
     source.write_text(_on_cpu(name))
     defines = [f"-D{key}={value}" for key, value in macros]
-    _compile("-Og", *_CHECKED, *defines, "-shared", "-o", library, source, _core())
+    _compile("-Og", *_CHECKED, *defines, "-c", "-o", stem.with_suffix(".o"), source)
+    _compile("-shared", "-o", library, stem.with_suffix(".o"), _core())
     return ctypes.CDLL(str(library))
 
 

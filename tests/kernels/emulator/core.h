@@ -27,6 +27,8 @@ void synchronize_block();
 void synchronize_warp();
 void* exchange(const void* value, int bytes);  // what all lanes of the warp gave, 64 bytes at most
 
+void check_atomic(void* at, int bytes);
+
 float half_of(int type, unsigned pair, int high);
 unsigned pack(int type, float low, float high);
 

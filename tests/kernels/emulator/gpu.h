@@ -55,23 +55,25 @@ static inline unsigned __vmaxu2(unsigned x, unsigned y) {
     unsigned low = (x & 0xffff) > (y & 0xffff) ? x & 0xffff : y & 0xffff;
     return low | (x >> 16 > y >> 16 ? x >> 16 : y >> 16) << 16;
 }
-template <class T>
-static inline T atomicAdd(T* at, T x) {
-    T was = *at;
-    *at += x;
-    return was;
-}
-template <class T>
-static inline T atomicMax(T* at, T x) {
-    T was = *at;
-    if (x > was) *at = x;
-    return was;
-}
-
 static inline int min(int x, int y) { return x < y ? x : y; }
 static inline int max(int x, int y) { return x > y ? x : y; }
 static inline unsigned min(unsigned x, unsigned y) { return x < y ? x : y; }
 static inline unsigned max(unsigned x, unsigned y) { return x > y ? x : y; }
+
+// the compiler adds no checks of its own
+#define ATOMIC template <class T> __attribute__((no_sanitize("thread"), noinline)) static T
+ATOMIC atomicAdd(T* at, T x) {
+    emulated::check_atomic(at, sizeof(T));
+    T was = *at;
+    *at += x;
+    return was;
+}
+ATOMIC atomicMax(T* at, T x) {
+    emulated::check_atomic(at, sizeof(T));
+    T was = *at;
+    if (x > was) *at = x;
+    return was;
+}
 
 using emulated::blockIdx, emulated::gridDim, emulated::threadIdx;
 

@@ -9,16 +9,21 @@ static void check_global(const void* p, unsigned bytes, const char* access) {
 
 // an ordinary load or store
 static void check_access(char* p, unsigned bytes, bool is_store) {
-    const std::vector<char>& stack = fibers[current].stack;
-    if (p >= stack.data() && p < stack.data() + stack.size()) return;
     if (is_shared(p)) {
         check_place(address_of(p), bytes, 1);
         return is_store ? track_write(address_of(p), bytes) : track_read(address_of(p), bytes);
     }
-    if (p >= __ehdr_start && p < _end) return;  // constants of the program
+    if (p >= __ehdr_start && p < _end) return;  // constants of the program, threadIdx
+    const std::vector<char>& stack = fibers[current].stack;
+    if (p >= stack.data() && p < stack.data() + stack.size()) return;
     check_global(p, bytes, is_store ? "writes" : "reads");
 }
 
+void check_atomic(void* at, int bytes) {
+    if (!is_shared(at)) return check_global(at, bytes, "updates");
+    check_place(address_of(at), bytes, bytes);
+    track_update(address_of(at), bytes);
+}
 void read_shared(void* to, shared_address from, int bytes) {
     check_place(from, bytes, bytes);
     track_read(from, bytes);

@@ -1,7 +1,7 @@
 // Each word of shared memory, or each byte of those that are written in parts: who wrote and read it last, and what is
 // in flight. An access that no barrier orders after another one is a violation, in whatever order the threads ran.
 
-struct Read {
+struct Time {
     int thread;
     unsigned time;
 };
@@ -10,7 +10,7 @@ struct Record {
     short writer = 0;                  // a thread, or THREADS + an mbarrier whose copies wrote it
     short readers = 0;                 // products and stores that read it until they were waited for
     short unfenced = 0, filled_by = 0;  // 1 + the thread whose store no fence followed; whose copy is in flight
-    std::vector<Read> reads;           // since the last write, the last of each thread
+    std::vector<Time> reads, updates;   // since the last write, the last of each thread; atomic ones
 };
 struct Word {
     int block;  // of which the rest is
@@ -64,8 +64,14 @@ static void check_not_filled(shared_address at, const Record& record) {
     if (record.filled_by)
         violation("uses shared memory at %u, which a copy of thread %d still fills", at, record.filled_by - 1);
 }
+static void check_updated(shared_address at, const Record& record) {
+    for (const Time& update : record.updates)
+        if (!is_known(update.thread, update.time))
+            violation("uses shared memory at %u, which thread %d updates, without a barrier", at, update.thread);
+}
 static void check_written(shared_address at, const Record& record) {
     check_not_filled(at, record);
+    check_updated(at, record);
     if (is_known(record.writer, record.written)) return;
     if (record.writer >= THREADS)
         violation("uses shared memory at %u, which was copied, without a wait for its mbarrier", at);
@@ -73,7 +79,7 @@ static void check_written(shared_address at, const Record& record) {
 }
 static void check_read(shared_address at, const Record& record) {
     if (record.readers) violation("writes shared memory at %u, which a product or a store in flight reads", at);
-    for (const Read& read : record.reads)
+    for (const Time& read : record.reads)
         if (!is_known(read.thread, read.time))
             violation("writes shared memory at %u, which thread %d read, without a barrier", at, read.thread);
 }
@@ -92,20 +98,20 @@ static void settle_doubts() {
     doubts.clear();
 }
 
-static void add_read(Record& record) {
+static void add_time(std::vector<Time>& times) {
     bool all_known = true;
-    for (Read& read : record.reads) {
-        if (read.thread == current) return void(read.time = now[current]);
-        all_known = all_known && is_known(read.thread, read.time);
+    for (Time& time : times) {
+        if (time.thread == current) return void(time.time = now[current]);
+        all_known = all_known && is_known(time.thread, time.time);
     }
-    if (all_known) record.reads.clear();  // who overwrites it after this read does so after those
-    record.reads.push_back({current, now[current]});
+    if (all_known) times.clear();  // who knows of this one knows of those
+    times.push_back({current, now[current]});
 }
 static void track_read(shared_address at, unsigned size) {
     settle_doubts();
     each_record(at, size, [](Record& record, shared_address at) {
         check_written(at, record);
-        add_read(record);
+        add_time(record.reads);
     });
 }
 static void track_write(shared_address at, unsigned size) {
@@ -113,12 +119,25 @@ static void track_write(shared_address at, unsigned size) {
     each_record_of(at, size, [&](Record& record, shared_address place) {
         check_not_filled(place, record);
         check_read(place, record);
+        check_updated(place, record);
         if (!is_known(record.writer, record.written))
             for (unsigned i = place; i < at + size && i / 4 == place / 4; i++)
                 doubts.push_back({i, *pointer_to(i), record.writer});
         if (record.unfenced != current + 1) unfenced[current].push_back(place);
         record.writer = current, record.written = now[current], record.unfenced = current + 1;
-        record.reads.clear();
+        record.reads.clear(), record.updates.clear();
+    });
+}
+// a read and a write that no other update comes between
+static void track_update(shared_address at, unsigned size) {
+    settle_doubts();
+    each_record_of(at, size, [&](Record& record, shared_address at) {
+        std::vector<Time> updates;
+        updates.swap(record.updates);
+        check_written(at, record);
+        check_read(at, record);
+        updates.swap(record.updates);
+        add_time(record.updates);
     });
 }
 void fence_async_proxy() {
@@ -136,7 +155,7 @@ static void begin_filling(shared_address at, unsigned size) {
         check_written(at, record);
         check_read(at, record);
         record.filled_by = current + 1;
-        record.reads.clear();
+        record.reads.clear(), record.updates.clear();
     });
     memset(pointer_to(at), 0xff, size);
 }
@@ -160,7 +179,7 @@ static void begin_reading(shared_address at, unsigned size) {
 static void end_reading(shared_address at, unsigned size) {
     each_record(at, size, [](Record& record, shared_address) {
         record.readers--;
-        add_read(record);
+        add_time(record.reads);
     });
 }
 

@@ -14,12 +14,23 @@ enum {  // as in test_accesses.py
     SHARED_PAST_THE_END,
     BARRIER_IN_A_BRANCH,
     COPIED_FROM_PAST_THE_END,
+    SUM_NOT_ATOMIC,
+    NO_BARRIER_AFTER_ATOMICS,
 };
 
 extern "C" __global__ void __launch_bounds__(64) reverse(const float* from, float* to, int rows, int misuse) {
     __shared__ float row[64];
+    __shared__ int count;
     extern __shared__ float copied[];
     const int i = threadIdx.x, last = rows - 1;
+    if (i == 0) count = 0;
+    __syncthreads();
+    if (misuse == SUM_NOT_ATOMIC)
+        count += 1;
+    else
+        atomicAdd(&count, 1);
+    if (misuse != NO_BARRIER_AFTER_ATOMICS) __syncthreads();
+    if (count != 64) return;
     for (int r = 0; r < rows; r++) {
         const float* own = from + r * 64;
         row[i] = own[misuse == READ_PAST_THE_END && r == last ? i + 1 : i];
