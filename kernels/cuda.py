@@ -75,7 +75,7 @@ def compile_source(name: str, target: str, macros: Macros) -> Any:
     from cuda.core.utils import FileStreamProgramCache  # noqa: PLC0415
 
     text = _INSTRUCTIONS.sub(lambda part: source(part[1]), source(name))
-    options = ProgramOptions(arch=target, define_macro=list(macros), name=name)
+    options = ProgramOptions(arch=target, define_macro=list(macros), name=Path(name).name)
     with FileStreamProgramCache() as program_cache:
         return Program(text, "c++", options).compile("cubin", cache=program_cache)
 
