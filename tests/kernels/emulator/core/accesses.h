@@ -15,8 +15,9 @@ static void check_access(char* p, unsigned bytes, bool is_store) {
     }
     if (p >= __ehdr_start && p < _end) return;  // constants of the program, threadIdx
     const std::vector<char>& stack = fibers[current].stack;
-    if (p >= stack.data() && p < stack.data() + stack.size()) return;
-    check_global(p, bytes, is_store ? "writes" : "reads");
+    const char* access = is_store ? "writes" : "reads";
+    if (p >= stack.data() && p < stack.data() + stack.size()) return check_local(p, bytes, access);
+    check_global(p, bytes, access);
 }
 
 void check_atomic(void* at, int bytes) {

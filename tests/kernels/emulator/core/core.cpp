@@ -21,11 +21,11 @@ namespace emulated {
 #include "fibers.h"
 #include "memory.h"
 #include "races.h"
+#include "registers.h"
 #include "accesses.h"
 #include "matrices.h"
 #include "barriers.h"
 #include "copies.h"
-#include "registers.h"
 #include "products.h"
 
 static void begin_block(int threads, int shared) {

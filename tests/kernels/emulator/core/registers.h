@@ -1,5 +1,5 @@
-// Local arrays that a product in flight reads or writes: registers of kernels/wgmma.cuh. They hold NaN until the
-// product was waited for, so that whoever reads them sees it, and whoever writes them is seen.
+// Local arrays that a product in flight reads or writes: registers of kernels/wgmma.cuh. Until the product was waited
+// for they hold NaN, and may be neither read nor written.
 
 enum { IN_FLIGHT = 0x7fc0dead };
 
@@ -36,6 +36,16 @@ static void check_in_flight(const void* p, const char* name) {
     unsigned value;
     memcpy(&value, p, 4);
     if (value != IN_FLIGHT) violation("%s was written before its product was waited for", name);
+}
+
+// an ordinary load or store of the thread's stack
+static void check_local(const char* p, unsigned bytes, const char* access) {
+    const Registers& r = registers[current];
+    for (auto& [d, sum] : r.sums)
+        if (p + bytes > (char*)d && p < (char*)(d + sum.second))
+            violation("%s D before its product was waited for", access);
+    auto next = r.reads.lower_bound(p - 3);
+    if (next != r.reads.end() && p + bytes > next->first) violation("%s A before its product was waited for", access);
 }
 
 // the value of a register of A, which from now on is in flight

@@ -18,7 +18,9 @@ enum {  // as in test_misuse.py
     NO_WGMMA_WAIT,
     WAIT_FOR_ALL_BUT_ONE,
     SUM_READ_BEFORE_WAIT,
+    SUM_SCALED_BEFORE_WAIT,
     SUM_WRITTEN_BEFORE_WAIT,
+    OPERAND_READ_BEFORE_WAIT,
     OPERAND_WRITTEN_BEFORE_WAIT,
     RELEASED_BEFORE_WAIT,
     NO_ASYNC_FENCE,
@@ -79,7 +81,9 @@ __device__ void consume(float (&y)[32], int tiles, int misuse, shared_address sh
         }
         if (misuse != NO_COMMIT) wgmma_commit();
         const int lane = threadIdx.x % 32;
-        const float read = y[5];
+        const float read = misuse == SUM_READ_BEFORE_WAIT ? y[5] : 0;
+        if (misuse == SUM_SCALED_BEFORE_WAIT) y[5] *= 2;
+        if (misuse == OPERAND_READ_BEFORE_WAIT && a[3][1] == 1) return;
         if (misuse == SUM_WRITTEN_BEFORE_WAIT) y[5] = 1;
         if (misuse == OPERAND_WRITTEN_BEFORE_WAIT) a[3][1] = 0;
         if (misuse == RELEASED_BEFORE_WAIT && lane == 0) mbarrier_arrive(shared + EMPTY + 8 * (i % STAGES));
