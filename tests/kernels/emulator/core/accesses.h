@@ -1,0 +1,37 @@
+// Accesses of a kernel: whether memory is there, and, if it is shared, whether they race.
+
+static void check_global(const void* p, unsigned bytes, const char* access) {
+    const long long at = (long long)p;
+    for (int i = 0; i < tensors; i++)
+        if (at >= memory[2 * i] && at + bytes <= memory[2 * i + 1]) return;
+    violation("%s %u bytes of global memory that are in no tensor of the launch", access, bytes);
+}
+
+// an ordinary load or store
+static void check_access(char* p, unsigned bytes, bool is_store) {
+    if (is_shared(p)) {
+        check_place(address_of(p), bytes, 1);
+        return is_store ? track_write(address_of(p), bytes) : track_read(address_of(p), bytes);
+    }
+    if (p >= __ehdr_start && p < _end) return;  // constants of the program, threadIdx
+    const std::vector<char>& stack = fibers[current].stack;
+    const char* access = is_store ? "writes" : "reads";
+    if (p >= stack.data() && p < stack.data() + stack.size()) return check_local(p, bytes, access);
+    check_global(p, bytes, access);
+}
+
+void check_atomic(void* at, int bytes) {
+    if (!is_shared(at)) return check_global(at, bytes, "updates");
+    check_place(address_of(at), bytes, bytes);
+    track_update(address_of(at), bytes);
+}
+void read_shared(void* to, shared_address from, int bytes) {
+    check_place(from, bytes, bytes);
+    track_read(from, bytes);
+    memcpy(to, pointer_to(from), bytes);
+}
+void write_shared(shared_address to, const void* from, int bytes) {
+    check_place(to, bytes, bytes);
+    track_write(to, bytes);
+    memcpy(pointer_to(to), from, bytes);
+}
