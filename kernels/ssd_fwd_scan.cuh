@@ -1,0 +1,335 @@
+// y of segments, chunk after chunk, with the states of two heads in registers.
+//
+// All is transposed, so that the state, an accumulator [channels, states], is the operand of its own product: y is
+// [channels, tokens], scores are [token i, token j] in shared memory. A chunk of a head:
+//   y = state Ct, in parts of bf16                    scores = C Bt * decays * steps on and below the diagonal
+//   y = y * decays + xt scorest                       weighted rows of x
+//   state = decay * state + (weights x)t B            y, through shared memory and the copy engine
+
+constexpr int SCAN_STAGES = 3;
+constexpr unsigned SCAN_C = KEYS_BYTES, SCAN_X = SCAN_C + KEYS_BYTES;  // in a stage, after B
+constexpr unsigned SCAN_SIMILARITIES = SCAN_X + HEADS * TILE_BYTES;
+constexpr unsigned SCAN_DECAYS = SCAN_SIMILARITIES + TRIANGLE_BYTES;
+constexpr unsigned SCAN_STAGE_BYTES = SCAN_DECAYS + HEADS * DECAYS_BYTES;
+constexpr unsigned SCAN_SCORES = SCAN_STAGES * SCAN_STAGE_BYTES;           // of each head: large parts, small parts
+constexpr unsigned SCAN_Y = SCAN_SCORES + HEADS * 2 * TILE_BYTES;          // of each head; before it the gate
+constexpr unsigned SCAN_FACTORS = SCAN_Y + HEADS * TILE_BYTES;             // of each head: weights, shares
+constexpr unsigned SCAN_HEADERS = SCAN_FACTORS + HEADS * 2 * CHUNK * 4;
+constexpr unsigned SCAN_BARRIERS = SCAN_HEADERS + SCAN_STAGES * 16;
+constexpr unsigned GATE_BARRIERS = SCAN_BARRIERS + SCAN_STAGES * 16;       // of each head
+
+typedef Ring<SCAN_STAGES, SCAN_STAGE_BYTES> ScanRing;
+static_assert(SCAN_STAGE_BYTES % SWIZZLE_PERIOD == 0 && SCAN_SIMILARITIES % 16 == 0, "aligned tiles");
+
+__device__ __forceinline__ void produce_scan_chunk(ScanRing ring, const tensor_map& x, const tensor_map& B,
+                                                   const tensor_map& C, const float* similarities, const float* decays,
+                                                   Piece segment, int token, Pair pair, int H, int G, bool has_initial) {
+    int length = min(CHUNK, segment.end(SEGMENT) - token);
+    int place = segment.begins() ? -1 - segment.sequence : segment.start / SEGMENT;
+    int entered = segment.begins() && !has_initial ? 0 : ENTERED;
+    int flags = token == segment.start ? BEGINS | entered : 0;
+    shared_address tile = ring.tile(), full = ring.full();
+    i64 row = chunk_row(segment.sequence, token);
+    ring.wait_until_empty();
+    Header{token, pair.head, place, length, flags}.store(ring.header());
+    mbarrier_arrive_expect(full, 2 * KEYS_BYTES + TRIANGLE_BYTES + pair.count * (TILE_BYTES + DECAYS_BYTES));
+    for (int n = 0; n < STATES / 64; n++) {
+        tensor_load(tile + n * TILE_BYTES, B, full, 64 * n, pair.group, token);
+        tensor_load(tile + SCAN_C + n * TILE_BYTES, C, full, 64 * n, pair.group, token);
+    }
+    bulk_load(tile + SCAN_SIMILARITIES, similarities + (row * G + pair.group) * (TRIANGLE * 2), TRIANGLE_BYTES, full);
+    bulk_load(tile + SCAN_DECAYS, decays + (row * H + pair.head) * (CHUNK * 2), pair.count * DECAYS_BYTES, full);
+    for (int i = 0; i < pair.count; i++)
+        tensor_load(tile + SCAN_X + i * TILE_BYTES, x, full, 0, pair.head + i, token);
+}
+
+__device__ __forceinline__ void load_state(float (&state)[STATE / 128], const float* from, bool entered, Thread t) {
+    from += (16 * t.warp + t.row) * STATES + 2 * t.column;
+#pragma unroll
+    for (int n = 0; n < STATES / 8; n++) {
+        float2 upper = make_float2(0, 0), lower = make_float2(0, 0);
+        if (entered) upper = *(const float2*)(from + 8 * n), lower = *(const float2*)(from + 8 * n + 8 * STATES);
+        state[4 * n] = upper.x, state[4 * n + 1] = upper.y, state[4 * n + 2] = lower.x, state[4 * n + 3] = lower.y;
+    }
+}
+
+// y = state Ct, not waited for
+__device__ __forceinline__ void multiply_by_queries(float (&y)[32], const unsigned (&large)[OPERAND],
+                                                    const unsigned (&small)[OPERAND], shared_address C) {
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < STATES / 16; k++) {
+        descriptor queries = describe<128>(C + k / 4 * TILE_BYTES + k % 4 * 32, 16, SWIZZLE_PERIOD);
+        wgmma<64, BF16, false>(y, small + 4 * k, queries, k > 0);
+        wgmma<64, BF16, false>(y, large + 4 * k, queries, true);
+    }
+    wgmma_commit();
+}
+
+// y += xt scorest, not waited for
+__device__ __forceinline__ void multiply_by_scores(float (&y)[32], const unsigned (&x)[16], shared_address scores) {
+    wgmma_fence();
+#pragma unroll
+    for (int part = 1; part >= 0; part--)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            wgmma<64, BF16, false>(y, x + 4 * k,
+                                   describe<128>(scores + part * TILE_BYTES + k * 32, 16, SWIZZLE_PERIOD), true);
+    wgmma_commit();
+}
+
+// Where a warp has its 9 of the 36 blocks of 8 x 8 scores, without a branch: of rows 7 - warp and `warp` of blocks the
+// ones on the diagonal, 7 and 8, and the 7 others, 7 - warp of them in the former row
+struct Blocks {
+    int last_row, first_row, in_last;
+
+    __device__ __forceinline__ explicit Blocks(int warp) : last_row(7 - warp), first_row(warp), in_last(7 - warp) {}
+    __device__ __forceinline__ bool is_in_last(int k) const { return k < 7 ? k < in_last : k == 7; }
+    __device__ __forceinline__ int row(int k) const { return is_in_last(k) ? last_row : first_row; }
+    __device__ __forceinline__ int column(int k) const {
+        return k >= 7 ? row(k) : is_in_last(k) ? k : k - in_last;
+    }
+};
+
+constexpr int BATCH = 5;  // blocks whose loads come before their first store
+
+// Scores to shared memory, D on the diagonal. Above the diagonal there are zeros from the start
+__device__ __forceinline__ void find_scores(shared_address scores, shared_address similarities, Decays decays, float D,
+                                            Thread t) {
+    Blocks blocks(t.warp);
+    float last = decays.of(8 * blocks.last_row + t.row), first = decays.of(8 * blocks.first_row + t.row);
+    shared_address row = scores + t.row * ROW_BYTES + t.column * 4;
+    similarities += t.lane * 8;
+#pragma unroll
+    for (int start = 0; start < 9; start += BATCH) {
+        float2 similarity[BATCH];
+        float4 pair[BATCH];
+        unsigned large[BATCH], small[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH && start + i < 9; i++) {
+            int k = start + i, r = blocks.row(k), c = blocks.column(k);
+            similarity[i] = load_shared<float2>(similarities + (r * (r + 1) / 2 + c) * 256);
+            pair[i] = decays.pair(4 * c + t.column);
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH && start + i < 9; i++) {
+            int k = start + i;
+            float a = blocks.is_in_last(k) ? last : first;
+            float u = similarity[i].x * (exp2_fast(a - pair[i].x) * pair[i].z);
+            float v = similarity[i].y * (exp2_fast(a - pair[i].y) * pair[i].w);
+            if (k >= 7) {  // selected, not multiplied: a score against time may overflow
+                u = (2 * t.column <= t.row ? u : 0.0f) + (2 * t.column == t.row ? D : 0.0f);
+                v = (2 * t.column + 1 <= t.row ? v : 0.0f) + (2 * t.column + 1 == t.row ? D : 0.0f);
+            }
+            split(u, v, large[i], small[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH && start + i < 9; i++) {
+            int k = start + i;
+            shared_address to = row + blocks.row(k) * (8 * ROW_BYTES) + ((blocks.column(k) ^ t.row) * 16);
+            store_shared(to, large[i]);
+            store_shared(to + TILE_BYTES, small[i]);
+        }
+    }
+}
+
+// Factors of a thread's token: of its row of x for the state at the end of the chunk, and of the state for its output
+__device__ __forceinline__ void find_factors(shared_address factors, Decays decays, float last, Thread t) {
+    int token = t.index % CHUNK;
+    bool is_weight = t.index < CHUNK;
+    float a = decays.of(token), step = decays.step(token);
+    float factor = exp2_fast(is_weight ? last - a : a) * (is_weight ? step : 1.0f);
+    store_shared(factors + (t.index & CHUNK) * 4 + place_of_token(token) * 4, factor);
+}
+
+// y times silu(z), z from a tile
+__device__ __forceinline__ void apply_gate(float (&y)[32], shared_address z, Thread t) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        unsigned gate[4];
+        load_transposed(gate, z, k, t);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            y[8 * k + 2 * i] *= silu(low_half(gate[i]));
+            y[8 * k + 2 * i + 1] *= silu(high_half(gate[i]));
+        }
+    }
+}
+
+// y as [tokens, channels] in a tile
+__device__ __forceinline__ void store_transposed(shared_address tile, const float (&y)[32], Thread t) {
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+        int matrix = t.lane / 8, row = t.lane % 8;
+        const float* v = y + 4 * n;
+        store_matrices_x4<true>(swizzled(tile, 8 * (n + matrix / 2) + row, 2 * t.warp + matrix % 2),
+                                pack<BF16>(v[0], v[1]), pack<BF16>(v[2], v[3]), pack<BF16>(v[4], v[5]),
+                                pack<BF16>(v[6], v[7]));
+    }
+}
+
+// A tile to y (t, h, p): the whole one by the copy engine, of a shorter chunk its own rows
+__device__ __forceinline__ void store_y(const tensor_map& map, token* y, shared_address tile, int start, int length,
+                                        int head, int H, Thread t) {
+    if (length == CHUNK) {
+        if (t.index == 0) {
+            tensor_store(map, tile, 0, head, start);
+            group_bulk_stores();
+        }
+        return;
+    }
+    int piece = t.index % 8;
+    for (int row = t.index / 8; row < length; row += 16)
+        *(uint4*)(y + ((i64)(start + row) * H + head) * CHANNELS + 8 * piece) = load_shared<uint4>(swizzled(tile, row, piece));
+}
+
+// A head's part of shared memory
+struct Places {
+    shared_address scores, y, factors, gate_barrier;
+
+    __device__ __forceinline__ Places(shared_address base, int which)
+        : scores(base + SCAN_SCORES + which * 2 * TILE_BYTES), y(base + SCAN_Y + which * TILE_BYTES),
+          factors(base + SCAN_FACTORS + which * 2 * CHUNK * 4), gate_barrier(base + GATE_BARRIERS + 8 * which) {}
+};
+
+struct Outputs {
+    const tensor_map &z_map, &y_map;
+    const float* D;
+    token* y;
+    int H, G;
+};
+
+// One chunk of a head. D: of the head; of two channels if D_OF_CHANNELS
+__device__ __forceinline__ void scan_chunk(float (&state)[STATE / 128], shared_address tile, Header header, int which,
+                                           int head, bool valid, float2 D, unsigned gate_phase, const Places& places,
+                                           const Outputs& out, Thread t) {
+    Decays decays = {tile + SCAN_DECAYS + which * DECAYS_BYTES};
+    float last = decays.last(), y[32];
+    unsigned large[OPERAND], small[OPERAND];
+#pragma unroll
+    for (int i = 0; i < OPERAND; i++) split(state[2 * i], state[2 * i + 1], large[i], small[i]);
+    hold(large), hold(small);
+    multiply_by_queries(y, large, small, tile + SCAN_C);
+    find_factors(places.factors, decays, last, t);
+    find_scores(places.scores, tile + SCAN_SIMILARITIES, decays, D_OF_CHANNELS ? 0.0f : D.x, t);
+    if (t.index == 0) wait_for_bulk_reads<0>();  // y of the chunk before has left its tile
+    fence_async_proxy();
+    named_barrier(1 + which, 128);
+    if (GATED && t.index == 0) {
+        mbarrier_arrive_expect(places.gate_barrier, TILE_BYTES);
+        tensor_load(places.y, out.z_map, places.gate_barrier, 0, head, header.token);
+    }
+
+    unsigned x[16];
+    float values[32];
+    float4 shares[4], weights[4];
+    load_x(x, tile + SCAN_X + which * TILE_BYTES, header.length, t);
+#pragma unroll
+    for (int k = 0; k < 4; k++) shares[k] = factors(places.factors + CHUNK * 4, k, t);
+    wgmma_wait<0>();
+    hold(y), hold(large), hold(small);
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        float4 share = shares[i / 8];
+        y[i] *= i % 8 / 4 == 0 ? (i % 2 ? share.y : share.x) : i % 2 ? share.w : share.z;
+    }
+    widen_x(values, x);  // before the product: until it ends, its operands may not be read
+    if (D_OF_CHANNELS) {
+#pragma unroll
+        for (int i = 0; i < 32; i++) y[i] = fmaf(i % 4 / 2 ? D.y : D.x, values[i], y[i]);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++) weights[k] = factors(places.factors, k, t);
+    hold(values), hold(y), hold(x);
+    multiply_by_scores(y, x, places.scores);
+
+    unsigned heavy[16], light[16];
+#pragma unroll
+    for (int k = 0; k < 4; k++) weigh(heavy + 4 * k, light + 4 * k, values + 8 * k, weights[k]);
+    float decay = exp2_fast(last);
+#pragma unroll
+    for (int i = 0; i < STATE / 128; i++) state[i] *= decay;
+    hold(state), hold(heavy), hold(light);
+    add_to_state(state, heavy, light, tile);
+
+    wgmma_wait<1>();
+    hold(y), hold(x);
+    if (GATED) {
+        mbarrier_wait(places.gate_barrier, gate_phase);
+        apply_gate(y, places.y, t);
+        __syncwarp();
+    }
+    store_transposed(places.y, y, t);
+    fence_async_proxy();
+    named_barrier(1 + which, 128);
+    if (valid) store_y(out.y_map, out.y, places.y, header.token, header.length, head, out.H, t);
+    wgmma_wait<0>();
+    hold(state), hold(heavy), hold(light);
+}
+
+__device__ __forceinline__ void scan_chunks(ScanRing ring, shared_address base, const float* initial,
+                                            const float* ends, const Outputs& out, int which) {
+    Thread t;
+    Places places(base, which);
+    float state[STATE / 128];
+    float2 D = make_float2(0, 0);
+    unsigned gate_phase = 0;
+    for (;; ring.advance(), gate_phase ^= 1) {
+        ring.wait_until_full();
+        Header header = load_header(ring.header());
+        if (header.flags & STOPS) break;
+        int head = header.head + which;
+        bool valid = head / (out.H / out.G) == header.head / (out.H / out.G);
+        if (!valid) head = header.head;  // there is no second head: the first one again, for nothing
+        if (header.flags & BEGINS) {
+            load_state(state, state_at(ends, initial, header.place, head, out.H), header.flags & ENTERED, t);
+            if (D_OF_CHANNELS) {
+                const float* of_head = out.D + head * CHANNELS + 16 * t.warp + t.row;
+                D = make_float2(of_head[0], of_head[8]);
+            } else {
+                D.x = out.D[head];
+            }
+        }
+        scan_chunk(state, ring.tile(), header, which, head, valid, D, gate_phase, places, out, t);
+        ring.release(t.lane);
+    }
+    if (t.index == 0) wait_for_bulk_stores<0>();
+}
+
+// D: (h,), (h, p) if D_OF_CHANNELS. y: (t, h, p). initial and ends: states at the starts of sequences and between segments
+extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_fwd_scan_kernel(
+    const __grid_constant__ tensor_map x_map, const __grid_constant__ tensor_map B_map,
+    const __grid_constant__ tensor_map C_map, const __grid_constant__ tensor_map z_map,
+    const __grid_constant__ tensor_map y_map, const float* similarities, const float* decays, const float* D,
+    const float* initial, const float* ends, token* y, const int* segments, int* counters, i64 H, i64 G,
+    i64 has_initial) {
+    extern __shared__ float4 shared[];
+    shared_address base = (address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1);
+    ScanRing ring = {base, base + SCAN_HEADERS, base + SCAN_BARRIERS, 0, 0};
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < HEADS; i++) mbarrier_init(base + GATE_BARRIERS + 8 * i, 1);
+        ring.init(CONSUMERS / 32);
+    }
+    for (unsigned i = threadIdx.x * 16; i < HEADS * 2 * TILE_BYTES; i += THREADS * 16)
+        store_shared(base + SCAN_SCORES + i, make_uint4(0, 0, 0, 0));
+    fence_async_proxy();
+    __syncthreads();
+    int which = threadIdx.x / 128;
+    if (which < HEADS) {
+        increase_registers<232>();
+        scan_chunks(ring, base, initial, ends, Outputs{z_map, y_map, D, y, (int)H, (int)G}, which);
+        return;
+    }
+    decrease_registers<40>();
+    if (threadIdx.x != CONSUMERS) return;
+    int pairs = G * pairs_of_group(H, G);
+    i64 items = (i64)segments[0] * pairs;
+    for (Queue queue(counters + 1); queue.index < items; queue.advance()) {
+        Piece segment = piece_of(segments, queue.index / pairs);
+        Pair pair = pair_of(queue.index % pairs, H, G);
+        for (int token = segment.start; token < segment.end(SEGMENT); token += CHUNK, ring.advance())
+            produce_scan_chunk(ring, x_map, B_map, C_map, similarities, decays, segment, token, pair, H, G,
+                               has_initial != 0);
+    }
+    ring.stop();
+}

@@ -1,0 +1,169 @@
+// The states between segments, from those at the ends of segments from a zero state, and the final states.
+
+constexpr int STATE_STAGES = 6;
+constexpr unsigned STATE_X = KEYS_BYTES, STATE_DECAYS = STATE_X + HEADS * TILE_BYTES;  // in a stage, after B
+constexpr unsigned STATE_STAGE_BYTES = STATE_DECAYS + SWIZZLE_PERIOD;
+constexpr unsigned STATE_WEIGHTS = STATE_STAGES * STATE_STAGE_BYTES;  // twice for each head
+constexpr unsigned STATE_HEADERS = STATE_WEIGHTS + HEADS * 2 * CHUNK * 4;
+constexpr unsigned STATE_BARRIERS = STATE_HEADERS + STATE_STAGES * 16;
+
+typedef Ring<STATE_STAGES, STATE_STAGE_BYTES> StateRing;
+
+// Whether the state at the end of a segment is needed: between segments, and as final state
+__device__ __forceinline__ bool is_needed(const Piece& segment, bool keep_final) {
+    return keep_final || segment.end(SEGMENT) < segment.sequence_end;
+}
+
+__device__ __forceinline__ void produce_state_chunk(StateRing ring, const tensor_map& x, const tensor_map& B,
+                                                    const float* decays, Piece segment, int token, Pair pair, int H) {
+    int length = min(CHUNK, segment.end(SEGMENT) - token), end = segment.end(SEGMENT);
+    int place = end < segment.sequence_end ? end / SEGMENT : -1 - segment.sequence;
+    int flags = (token == segment.start ? BEGINS : 0) | (token + length == end ? ENDS : 0);
+    shared_address tile = ring.tile(), full = ring.full();
+    ring.wait_until_empty();
+    Header{token, pair.head, place, length, flags}.store(ring.header());
+    mbarrier_arrive_expect(full, KEYS_BYTES + pair.count * (TILE_BYTES + DECAYS_BYTES));
+    for (int n = 0; n < STATES / 64; n++) tensor_load(tile + n * TILE_BYTES, B, full, 64 * n, pair.group, token);
+    const float* of_chunk = decays + (chunk_row(segment.sequence, token) * H + pair.head) * (CHUNK * 2);
+    bulk_load(tile + STATE_DECAYS, of_chunk, pair.count * DECAYS_BYTES, full);
+    for (int i = 0; i < pair.count; i++)
+        tensor_load(tile + STATE_X + i * TILE_BYTES, x, full, 0, pair.head + i, token);
+}
+
+// Rows of B past the last token may hold anything, NaN too: zero for products. By all consumers
+__device__ __forceinline__ void clear_rows(shared_address B, int length) {
+    for (int i = threadIdx.x; i < (CHUNK - length) * (STATES / 8); i += CONSUMERS) {
+        int row = length + i / (STATES / 8), piece = i % (STATES / 8);
+        store_shared(B + piece / 8 * TILE_BYTES + row * ROW_BYTES + piece % 8 * 16, make_uint4(0, 0, 0, 0));
+    }
+    fence_async_proxy();
+    named_barrier(1 + HEADS, CONSUMERS);
+}
+
+__device__ __forceinline__ void store_state(float* to, const float (&state)[STATE / 128], Thread t) {
+    to += (16 * t.warp + t.row) * STATES + 2 * t.column;
+#pragma unroll
+    for (int n = 0; n < STATES / 8; n++) {
+        *(float2*)(to + 8 * n) = make_float2(state[4 * n], state[4 * n + 1]);
+        *(float2*)(to + 8 * n + 8 * STATES) = make_float2(state[4 * n + 2], state[4 * n + 3]);
+    }
+}
+
+__device__ __forceinline__ void consume_state_chunks(StateRing ring, shared_address weights, float* ends, float* finals,
+                                                     int H, int G, int which) {
+    Thread t;
+    float state[STATE / 128];
+    weights += which * 2 * CHUNK * 4;
+    for (;; ring.advance()) {
+        ring.wait_until_full();
+        Header header = load_header(ring.header());
+        if (header.flags & STOPS) break;
+        shared_address tile = ring.tile();
+        Decays decays = {tile + STATE_DECAYS + which * DECAYS_BYTES};
+        float last = decays.last();
+        if (t.index < CHUNK) {
+            float weight = exp2_fast(last - decays.of(t.index)) * decays.step(t.index);
+            store_shared(weights + place_of_token(t.index) * 4, weight);
+        }
+        if (header.flags & BEGINS) {
+#pragma unroll
+            for (int i = 0; i < STATE / 128; i++) state[i] = 0;
+        }
+        if (header.length < CHUNK) clear_rows(tile, header.length);
+        named_barrier(1 + which, 128);
+        unsigned x[16], large[16], small[16];
+        float values[32];
+        load_x(x, tile + STATE_X + which * TILE_BYTES, header.length, t);
+        widen_x(values, x);
+#pragma unroll
+        for (int k = 0; k < 4; k++) weigh(large + 4 * k, small + 4 * k, values + 8 * k, factors(weights, k, t));
+        float decay = exp2_fast(last);
+#pragma unroll
+        for (int i = 0; i < STATE / 128; i++) state[i] *= decay;
+        hold(state), hold(large), hold(small);
+        add_to_state(state, large, small, tile);
+        wgmma_wait<0>();
+        hold(state), hold(large), hold(small);
+        ring.release(t.lane);
+        weights ^= CHUNK * 4;
+        int head = header.head + which;
+        bool valid = head / (H / G) == header.head / (H / G);
+        if (header.flags & ENDS && valid) store_state(state_at(ends, finals, header.place, head, H), state, t);
+    }
+}
+
+// The state at the end of each segment, starting from zero: in row b / SEGMENT of `ends` (rows, h, p, n) for a boundary at
+// token b, in `finals` (s, h, p, n) at the end of a sequence if keep_final
+extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_fwd_segment_state_kernel(
+    const __grid_constant__ tensor_map x_map, const __grid_constant__ tensor_map B_map, const float* decays,
+    const int* segments, float* ends, float* finals, int* counters, i64 H, i64 G, i64 keep_final) {
+    extern __shared__ float4 shared[];
+    shared_address base = (address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1);
+    StateRing ring = {base, base + STATE_HEADERS, base + STATE_BARRIERS, 0, 0};
+    if (threadIdx.x == 0) ring.init(CONSUMERS / 32);
+    __syncthreads();
+    int which = threadIdx.x / 128;
+    if (which < HEADS) {
+        increase_registers<232>();
+        consume_state_chunks(ring, base + STATE_WEIGHTS, ends, finals, H, G, which);
+        return;
+    }
+    decrease_registers<40>();
+    if (threadIdx.x != CONSUMERS) return;
+    int pairs = G * pairs_of_group(H, G);
+    i64 items = (i64)segments[0] * pairs;
+    for (Queue queue(counters); queue.index < items; queue.advance()) {
+        Piece segment = piece_of(segments, queue.index / pairs);
+        if (!is_needed(segment, keep_final != 0)) continue;
+        Pair pair = pair_of(queue.index % pairs, H, G);
+        for (int token = segment.start; token < segment.end(SEGMENT); token += CHUNK, ring.advance())
+            produce_state_chunk(ring, x_map, B_map, decays, segment, token, pair, H);
+    }
+    ring.stop();
+}
+
+// ------------------------------------------------------------------------------------------------------------ passing
+
+constexpr int PASSING_THREADS = 256, PASSING_BLOCKS = STATE / 4 / PASSING_THREADS;  // of a state
+constexpr int CHUNKS = SEGMENT / CHUNK;
+
+// The decay over a segment. By a warp, each lane of which has a chunk
+__device__ __forceinline__ float segment_decay(const float* decays, int sequence, int start, int end, int head, int H) {
+    int token = start + threadIdx.x % 32 * CHUNK;
+    static_assert(CHUNKS <= 32, "a warp has a lane for each chunk of a segment");
+    float sum = 0;
+    if (threadIdx.x % 32 < CHUNKS && token < end)
+        sum = decays[(chunk_row(sequence, token) * H + head) * (CHUNK * 2) + (CHUNK / 2 - 1) * 4 + 1];
+    for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+    return exp2_fast(sum);
+}
+
+__device__ __forceinline__ float4 decay_and_add(float decay, float4 state, float4 added) {
+    return make_float4(fmaf(decay, state.x, added.x), fmaf(decay, state.y, added.y), fmaf(decay, state.z, added.z),
+                       fmaf(decay, state.w, added.w));
+}
+
+// Turns the states at the ends of segments from zero into the states between segments, and completes the final states.
+// A block takes a part of one head's state through the sequences, those with several segments or all if keep_final
+extern "C" __global__ void __launch_bounds__(PASSING_THREADS) _ssd_fwd_state_passing_kernel(
+    const float* decays, const int* segments, const float* initial, float* ends, float* finals, i64 H, i64 has_initial,
+    i64 keep_final) {
+    int part = blockIdx.x % PASSING_BLOCKS, head = blockIdx.x / PASSING_BLOCKS % H, count = segments[0];
+    int element = (part * PASSING_THREADS + threadIdx.x) * 4, stride = gridDim.x / (PASSING_BLOCKS * H);
+    for (int index = blockIdx.x / (PASSING_BLOCKS * H); index < count; index += stride) {
+        Piece s = piece_of(segments, index);
+        if (!s.begins() || !is_needed(s, keep_final != 0)) continue;
+        float4 state = make_float4(0, 0, 0, 0);
+        if (has_initial) state = *(const float4*)(state_at(initial, initial, s.sequence, head, (int)H) + element);
+        for (int start = s.start; start < s.sequence_end; start += SEGMENT) {
+            int end = min(start + SEGMENT, s.sequence_end);
+            if (end == s.sequence_end && !keep_final) break;
+            int place = end < s.sequence_end ? end / SEGMENT : -1 - s.sequence;
+            float4* at = (float4*)(state_at(ends, finals, place, head, (int)H) + element);
+            state = decay_and_add(segment_decay(decays, s.sequence, start, end, head, H), state, *at);
+            *at = state;
+        }
+        if (s.start == s.sequence_end)
+            *(float4*)(state_at(ends, finals, -1 - s.sequence, head, (int)H) + element) = state;
+    }
+}
