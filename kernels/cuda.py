@@ -16,12 +16,14 @@ from packproof.base.errors import ArgumentError
 
 _FOLDER = Path(__file__).parent
 _KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^)]*)\)')
-_PART = re.compile(r'#include "(?!hardware)(\w+\.cuh)"')
+_PART = re.compile(r'#include "(?!(?:hardware|hopper|wgmma)\.cuh)(\w+\.cuh)"')
+_INSTRUCTIONS = re.compile(r'#include "((?:hardware|hopper|wgmma)\.cuh)"')
 _PARAMETER = re.compile(r"([^,]*?)(\w+)\s*(?:,|$)")
 _STATIC_SHARED = 48 * 1024  # bytes of shared memory that need no opt-in
 
 Macros = tuple[tuple[str, str], ...]
 IMPLEMENTATIONS = ("auto", "triton", "cuda")
+_SAME_SIZE = {2: torch.uint16, 4: torch.uint32}  # dtypes by bytes, for copies
 TOKENS = {torch.float32: "FP32", torch.bfloat16: "BF16", torch.float16: "FP16"}  # their names in hardware.cuh
 
 
@@ -52,7 +54,9 @@ def missing_requirement(device: torch.device) -> str:
 
 @cache
 def source(name: str) -> str:
-    """A source with its includes expanded, except hardware.cuh: its instructions run on a GPU only."""
+    """A source with its includes expanded, except hardware.cuh, hopper.cuh and wgmma.cuh: their instructions run on a
+    GPU only.
+    """
     return _PART.sub(lambda part: source(part[1]), (_FOLDER / name).read_text())
 
 
@@ -70,7 +74,7 @@ def compile_source(name: str, target: str, macros: Macros) -> Any:
     from cuda.core import Program, ProgramOptions  # noqa: PLC0415
     from cuda.core.utils import FileStreamProgramCache  # noqa: PLC0415
 
-    text = source(name).replace('#include "hardware.cuh"', source("hardware.cuh"))
+    text = _INSTRUCTIONS.sub(lambda part: source(part[1]), source(name))
     options = ProgramOptions(arch=target, define_macro=list(macros), name=name)
     with FileStreamProgramCache() as program_cache:
         return Program(text, "c++", options).compile("cubin", cache=program_cache)
@@ -80,8 +84,7 @@ class Kernels:
     """The kernels of a source for one GPU and one set of macros."""
 
     def __init__(self, name: str, device: torch.device, macros: Macros) -> None:
-        major, minor = torch.cuda.get_device_capability(device)
-        self._object_code = compile_source(name, f"sm_{major}{minor}", macros)
+        self._object_code = compile_source(name, _target(name, device), macros)
         self._signatures = signatures(name)
         self._device = device
         self._loaded_kernels: dict[str, Any] = {}
@@ -93,7 +96,7 @@ class Kernels:
         """Run `programs` blocks of `threads` threads.
 
         shared: dynamic shared memory in bytes.
-        arguments: tensors and integers by name.
+        arguments: tensors, tensor maps and integers by name.
         """
         from cuda.core import Device, LaunchConfig, launch  # noqa: PLC0415
 
@@ -104,7 +107,7 @@ class Kernels:
             _stream(self._device, torch._C._cuda_getCurrentRawStream(self._device.index)),
             LaunchConfig(grid=programs, block=threads, shmem_size=shared),
             self._kernel(kernel, shared),
-            *[value.data_ptr() if isinstance(value, Tensor) else int(value) for value in values],
+            *map(_argument, values),
         )
 
     def _kernel(self, name: str, shared: int) -> Any:
@@ -114,6 +117,19 @@ class Kernels:
                 _allow_shared_memory(kernel, shared, self._device.index)
             self._loaded_kernels[name] = kernel
         return self._loaded_kernels[name]
+
+
+def _target(name: str, device: torch.device) -> str:
+    """What a source is compiled for: instructions of wgmma.cuh exist on one generation only, with an "a"."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}" + "a" * ("wgmma.cuh" in _INSTRUCTIONS.findall(source(name)))
+
+
+def _argument(value: Any) -> Any:
+    """As cuda.core takes it: an address, an integer or a tensor map."""
+    if isinstance(value, Tensor):
+        return value.data_ptr()
+    return int(value) if isinstance(value, int) else value
 
 
 @cache
@@ -133,6 +149,25 @@ def _allow_shared_memory(kernel: Any, shared: int, device: int) -> None:
     (error,) = driver.cuKernelSetAttribute(attribute, shared, kernel.handle, driver.CUdevice(device))
     if error != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"{shared} bytes of shared memory: {error}")
+
+
+def tensor_map(tensor: Tensor, box: tuple[int, ...], swizzle: int) -> Any:
+    """A tensor of 2 or 3 axes as hopper.cuh's tensor_map, an argument of a kernel; it keeps no reference to the tensor.
+
+    tensor: its last axis is contiguous, its address and the strides of the others are multiples of 16 bytes, and no
+        axis is empty.
+    box: elements along each axis that one copy moves, at most 256, of the last axis at most `swizzle` bytes.
+    swizzle: 32, 64 or 128 bytes, or 0 for rows one after another.
+    """
+    from cuda.core import _tensor_map as driver  # noqa: PLC0415  (the names of its options are nowhere else)
+    from cuda.core.utils import StridedMemoryView  # noqa: PLC0415
+
+    words = tensor.detach().view(_SAME_SIZE[tensor.element_size()])  # numpy, which names the dtype, has no bfloat16
+    return StridedMemoryView.from_dlpack(words, stream_ptr=-1).as_tensor_map(
+        box,
+        swizzle=driver.TensorMapSwizzle[f"SWIZZLE_{swizzle}B" if swizzle else "NONE"],
+        l2_promotion=driver.TensorMapL2Promotion.L2_128B,
+    )
 
 
 @cache
