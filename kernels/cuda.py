@@ -52,6 +52,14 @@ def missing_requirement(device: torch.device) -> str:
     return ""
 
 
+def missing_hopper(device: torch.device) -> str:
+    """Why kernels for Hopper cannot be compiled for a device, "" if they can."""
+    missing = missing_requirement(device)
+    if not missing and torch.cuda.get_device_capability(device) != (9, 0):
+        return "it needs compute capability 9.0"
+    return missing
+
+
 @cache
 def source(name: str) -> str:
     """A source with its includes expanded, except hardware.cuh, hopper.cuh and wgmma.cuh: their instructions run on a

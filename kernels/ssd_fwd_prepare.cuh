@@ -53,8 +53,8 @@ __device__ __forceinline__ double limited(double log_decay) {
 // past the last one have steps of zero
 __device__ __forceinline__ void find_decays(uint4* memory, const token* dt, const float* A, const float* bias,
                                             float* decays, i64 dt_stride, int length, int heads, bool has_bias) {
-    __shared__ double sums[PREPARED_HEADS][4];
     token* rows = (token*)memory;
+    double* sums = (double*)(rows + CHUNK * DT_STRIDE);  // of each thread's tokens
     for (int i = threadIdx.x; i < CHUNK * PREPARED_HEADS; i += PREPARE_THREADS) {
         int row = i / PREPARED_HEADS, head = i % PREPARED_HEADS;
         if (row < length && head < heads) rows[row * DT_STRIDE + head] = dt[row * dt_stride + head];
@@ -73,11 +73,11 @@ __device__ __forceinline__ void find_decays(uint4* memory, const token* dt, cons
             sum += limited((double)step[k] * rate);
         }
     }
-    sums[head][quarter] = sum;
+    sums[threadIdx.x] = sum;
     __syncthreads();
     if (!valid) return;
     double total = 0;
-    for (int k = 0; k < quarter; k++) total += sums[head][k];
+    for (int k = 0; k < quarter; k++) total += sums[4 * head + k];
     float4* pairs = (float4*)(decays + head * (CHUNK * 2)) + 8 * quarter;
 #pragma unroll
     for (int k = 0; k < 16; k += 2) {

@@ -197,6 +197,7 @@ struct Outputs {
     const float* D;
     token* y;
     int H, G;
+    bool has_D;
 };
 
 // One chunk of a head. D: of the head; of two channels if D_OF_CHANNELS
@@ -287,7 +288,7 @@ __device__ __forceinline__ void scan_chunks(ScanRing ring, shared_address base, 
                 const float* of_head = out.D + head * CHANNELS + 16 * t.warp + t.row;
                 D = make_float2(of_head[0], of_head[8]);
             } else {
-                D.x = out.D[head];
+                D.x = out.has_D ? out.D[head] : 0.0f;
             }
         }
         scan_chunk(state, ring.tile(), header, which, head, valid, D, gate_phase, places, out, t);
@@ -302,7 +303,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_fwd_scan_kernel(
     const __grid_constant__ tensor_map C_map, const __grid_constant__ tensor_map z_map,
     const __grid_constant__ tensor_map y_map, const float* similarities, const float* decays, const float* D,
     const float* initial, const float* ends, token* y, const int* segments, int* counters, i64 H, i64 G,
-    i64 has_initial) {
+    i64 has_initial, i64 has_D) {
     extern __shared__ float4 shared[];
     shared_address base = (address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1);
     ScanRing ring = {base, base + SCAN_HEADERS, base + SCAN_BARRIERS, 0, 0};
@@ -317,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_fwd_scan_kernel(
     int which = threadIdx.x / 128;
     if (which < HEADS) {
         increase_registers<232>();
-        scan_chunks(ring, base, initial, ends, Outputs{z_map, y_map, D, y, (int)H, (int)G}, which);
+        scan_chunks(ring, base, initial, ends, Outputs{z_map, y_map, D, y, (int)H, (int)G, has_D != 0}, which);
         return;
     }
     decrease_registers<40>();

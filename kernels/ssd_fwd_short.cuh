@@ -37,6 +37,7 @@ struct ShortHead {
     const token* z;
     i64 z_stride;
     int length;
+    bool has_D;
 };
 
 // y of a thread in rows 16 I + row + {0, 8}, channels 8 n + 2 column + {0, 1}
@@ -63,7 +64,7 @@ template <int I>
 __device__ __forceinline__ void find_short_rows(const ShortHead& head, Thread t) {
     if (16 * I >= head.length) return;
     unsigned large[I + 1][4], small[I + 1][4], packed[16];
-    find_short_scores<I>(large, small, head.similarities, head.pairs, D_OF_CHANNELS ? 0.0f : head.D[0], t);
+    find_short_scores<I>(large, small, head.similarities, head.pairs, D_OF_CHANNELS || !head.has_D ? 0.0f : head.D[0], t);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         unsigned x[4 * (I / 2 + 1)];
@@ -100,7 +101,7 @@ __device__ __forceinline__ void copy_short_x(shared_address to, const token* x, 
 // The lists are of segments: one of a longer sequence is for _ssd_fwd_scan_kernel
 extern "C" __global__ void __launch_bounds__(32 * SHORT_WARPS, 2) _ssd_fwd_short_kernel(
     const token* x, const token* z, const float* similarities, const float* decays, const float* D, token* y,
-    const int* segments, i64 H, i64 G, i64 x_stride, i64 x_head, i64 z_stride, i64 z_head) {
+    const int* segments, i64 H, i64 G, i64 x_stride, i64 x_head, i64 z_stride, i64 z_head, i64 has_D) {
     extern __shared__ float4 shared[];
     Thread t;
     int warp = threadIdx.x / 32, blocks = (H + SHORT_WARPS - 1) / SHORT_WARPS;
@@ -114,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(32 * SHORT_WARPS, 2) _ssd_fwd_short
         ShortHead own = {
             tile, (const float2*)similarities + (row * G + head / (H / G)) * TRIANGLE + t.lane,
             (const float4*)decays + (row * H + head) * (CHUNK / 2), D + head * (D_OF_CHANNELS ? CHANNELS : 1),
-            z + s.start * z_stride + head * z_head, z_stride, length,
+            z + s.start * z_stride + head * z_head, z_stride, length, has_D != 0,
         };
         find_short_rows<3>(own, t);
         find_short_rows<2>(own, t);
