@@ -15,7 +15,7 @@ from torch import Tensor
 from packproof.base.errors import ArgumentError
 
 _FOLDER = Path(__file__).parent
-_KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^)]*)\)')
+_KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\([^)]*\)\s+(\w+)\(([^)]*)\)')
 _PART = re.compile(r'#include "(?!(?:hardware|hopper|wgmma)\.cuh)(\w+\.cuh)"')
 _INSTRUCTIONS = re.compile(r'#include "((?:hardware|hopper|wgmma)\.cuh)"')
 _PARAMETER = re.compile(r"([^,]*?)(\w+)\s*(?:,|$)")

@@ -15,8 +15,18 @@ from torch import Tensor
 from packproof.kernels import cuda
 
 _HERE = Path(__file__).parent
-# without _FORTIFY_SOURCE, which takes a jump to the stack of another fiber for an error
-_FLAGS = ("-Og", "-w", "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+_COMPILER = ("g++", "-Og", "-w", "-std=c++17", "-fPIC", f"-I{_HERE}", "-fno-strict-aliasing", "-fno-gnu-unique")
+_COMPILER += ("-U_FORTIFY_SOURCE",)  # it takes a jump to the stack of another fiber for an error
+_CHECKED = (
+    *("-fsanitize=kernel-address", "--param=asan-instrumentation-with-call-threshold=0"),  # calls, see instrumented.h
+    *("--param=asan-stack=0", "--param=asan-globals=0"),
+    "-fstack-reuse=none",  # operands of a product in flight keep their place on the stack
+)
+_ON_CPU = {f"{name}.cuh": f'#include "{name}.h"' for name in ("hardware", "hopper", "wgmma")}
+_ON_CPU["hardware.cuh"] = '#include "gpu.h"\n#include "hardware.h"'
+_HARDWARE = re.compile(f'#include "({"|".join(map(re.escape, _ON_CPU))})"')
+_DYNAMIC_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+) (\w+)\[\];")
+_STATIC_SHARED = re.compile(r"(?<!extern )__shared__ ([^;]+?) (\w+)((?:\[[^\]]*\])*);")
 _BUILD = tempfile.TemporaryDirectory()
 
 LAUNCHED_MACROS: list[dict[str, str]] = []
@@ -26,6 +36,7 @@ LAUNCHED_MACROS: list[dict[str, str]] = []
 def install() -> None:
     """In this process, kernels in CUDA C++ run on the CPU from now on."""
     cuda.kernels = _emulated
+    cuda.tensor_map = tensor_map
     cuda.missing_requirement = lambda device: ""
 
 
@@ -37,35 +48,86 @@ def _emulated(name: str, device: torch.device, macros: cuda.Macros) -> "Emulated
 @cache
 def _library(name: str, macros: cuda.Macros) -> ctypes.CDLL:
     """A source of packproof's kernels for this CPU."""
-    folder = Path(_BUILD.name)
-    text = cuda.source(name).replace('#include "hardware.cuh"', '#include "gpu.h"\n#include "hardware.h"')
-    text = re.sub(r"extern __shared__ float4 (\w+)\[\];", r"float4* \1 = dynamic_shared;", text)
-    text += "\nstatic const long long* values;\n" + "".join(
-        map(_entry, *zip(*cuda.signatures(name).items(), strict=True))
-    )
-    stem = folder / "-".join([Path(name).stem, *(f"{key}{value}" for key, value in macros)])
-    stem.with_suffix(".cpp").write_text(text)
+    stem = Path(_BUILD.name) / "-".join([Path(name).stem, *(f"{key}{value}" for key, value in macros)])
+    source, library = stem.with_suffix(".cpp"), stem.with_suffix(".so")
+    source.write_text(_on_cpu(name))
     defines = [f"-D{key}={value}" for key, value in macros]
-    command = [
-        "g++",
-        *_FLAGS,
-        *defines,
-        f"-I{_HERE}",
-        "-o",
-        str(stem.with_suffix(".so")),
-        str(stem.with_suffix(".cpp")),
-    ]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    return ctypes.CDLL(str(stem.with_suffix(".so")))
+    _compile(*_CHECKED, *defines, "-shared", "-o", library, source, _core())
+    return ctypes.CDLL(str(library))
+
+
+@cache
+def _core() -> Path:
+    core = Path(_BUILD.name) / "core.o"
+    _compile("-c", "-o", core, _HERE / "core.cpp")
+    return core
+
+
+def _compile(*arguments: str | Path) -> None:
+    command = [*_COMPILER, *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
+
+
+def _on_cpu(name: str) -> str:
+    """The text of a source as a CPU compiler reads it, with a function run_KERNEL for each kernel."""
+    text = _HARDWARE.sub(lambda part: _ON_CPU[part[1]], cuda.source(name))
+    text = _DYNAMIC_SHARED.sub(r"\1* \2 = (\1*)emulated::dynamic_shared();", text)
+    text = _STATIC_SHARED.sub(
+        r"typedef \1 \2_type\3; static char \2_key; \2_type& \2 = emulated::shared_variable<\2_type>(&\2_key);", text
+    )
+    kernels = cuda.signatures(name)
+    return text + "\nstatic const long long* values;\n" + "".join(_entry(*kernel) for kernel in kernels.items())
 
 
 def _entry(name: str, types: Mapping[str, str]) -> str:
-    arguments = ", ".join(f"({kind})values[{i}]" for i, kind in enumerate(types.values()))
+    arguments = ", ".join(_argument(kind, f"values[{i}]") for i, kind in enumerate(types.values()))
     return (
         f"static void body_{name}() {{ {name}({arguments}); }}\n"
-        f'extern "C" void run_{name}(int programs, int threads, const long long* given) '
-        f"{{ values = given; run(body_{name}, programs, threads); }}\n"
+        f'extern "C" const char* run_{name}(int programs, int threads, int shared, const long long* given, '
+        "const long long* ranges, int tensors) {\n"
+        f"    values = given;\n    return emulated::run(body_{name}, programs, threads, shared, ranges, tensors);\n}}\n"
     )
+
+
+def _argument(kind: str, word: str) -> str:
+    return f"*(const tensor_map*){word}" if kind.endswith("tensor_map") else f"({kind}){word}"
+
+
+class TensorMap(ctypes.Structure):
+    """The tensor_map of bulk.h: axes from the one whose elements are next to each other."""
+
+    _fields_ = (
+        ("base", ctypes.c_void_p),
+        ("element", ctypes.c_int),
+        ("rank", ctypes.c_int),
+        ("swizzle", ctypes.c_int),
+        ("box", ctypes.c_int * 3),
+        ("shape", ctypes.c_longlong * 3),
+        ("strides", ctypes.c_longlong * 3),
+    )
+
+
+def tensor_map(tensor: Tensor, box: tuple[int, ...], swizzle: int) -> TensorMap:
+    """What cuda.tensor_map is on a GPU, and as strict."""
+    size, ones = tensor.element_size(), [1] * (3 - tensor.ndim)
+    strides = [size * stride for stride in reversed(tensor.stride())]
+    if tensor.ndim not in {2, 3} or strides[0] != size or any(stride % 16 for stride in strides[1:]):
+        raise ValueError(f"strides of {strides} bytes; all but the first, {size}, are multiples of 16")
+    if tensor.data_ptr() % 16 or min(tensor.shape) < 1 or not all(1 <= edge <= 256 for edge in box):
+        raise ValueError(f"a tensor of {tuple(tensor.shape)} at {tensor.data_ptr()} in boxes of {box}")
+    shape = [*reversed(tensor.shape), *ones]
+    return TensorMap(
+        *(tensor.data_ptr(), size, tensor.ndim, swizzle),
+        (ctypes.c_int * 3)(*reversed(box), *ones),
+        (ctypes.c_longlong * 3)(*shape),
+        (ctypes.c_longlong * 3)(*strides, *ones),
+    )
+
+
+class Violation(Exception):
+    """A kernel did what a GPU leaves undefined."""
 
 
 class Emulated:
@@ -79,6 +141,32 @@ class Emulated:
         return kernel in self._signatures
 
     def launch(self, kernel: str, programs: int, threads: int, shared: int, arguments: Mapping[str, Any]) -> None:
+        """As on a GPU. Raises Violation."""
         values = [arguments[name] for name in self._signatures[kernel]]
-        words = [value.data_ptr() if isinstance(value, Tensor) else int(value) for value in values]
-        getattr(self._library, f"run_{kernel}")(programs, threads, (ctypes.c_longlong * len(words))(*words))
+        words = _words([_word(value) for value in values])
+        ranges = [word for value in (words, *values) for word in _range(value)]
+        run = getattr(self._library, f"run_{kernel}")
+        run.restype = ctypes.c_char_p
+        violation = run(programs, threads, shared, words, _words(ranges), len(ranges) // 2).decode()
+        if violation:
+            raise Violation(f"{kernel}: {violation}")
+
+
+def _words(values: list[int]) -> Any:
+    return (ctypes.c_longlong * len(values))(*values)
+
+
+def _range(value: Any) -> tuple[int, ...]:
+    """Where the memory of an argument begins and ends, if it has some."""
+    if isinstance(value, Tensor):
+        memory = value.untyped_storage()
+        return memory.data_ptr(), memory.data_ptr() + memory.nbytes()
+    if isinstance(value, ctypes.Array | TensorMap):
+        return ctypes.addressof(value), ctypes.addressof(value) + ctypes.sizeof(value)
+    return ()
+
+
+def _word(value: Any) -> int:
+    if isinstance(value, TensorMap):
+        return ctypes.addressof(value)
+    return value.data_ptr() if isinstance(value, Tensor) else int(value)

@@ -1,31 +1,35 @@
-// CUDA C++ as a CPU compiler reads it: a block's threads are fibers that switch at barriers and exchanges. Shared
-// memory holds NaN until it is written.
-#include <setjmp.h>
-#include <ucontext.h>
-
+// CUDA C++ as a CPU compiler reads it. The source is compiled so that each access to memory is a call of the core's, which
+// says whether a GPU allows it.
 #include <cmath>
 #include <cstring>
-#include <deque>
-#include <vector>
+
+#include "core.h"
 
 #define __global__
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-#define __shared__ static __attribute__((section("shared_memory")))
+#define __grid_constant__
+#define __align__(bytes) __attribute__((aligned(bytes)))
 
-struct float4 {
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
     float x, y, z, w;
 };
-struct int4 {
+struct alignas(16) int4 {
     int x, y, z, w;
 };
-struct uint4 {
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
-struct Index {
-    int x;
-};
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static inline float __uint_as_float(unsigned x) {
@@ -39,113 +43,60 @@ static inline unsigned __float_as_uint(float x) {
     return y;
 }
 static inline int __float_as_int(float x) { return (int)__float_as_uint(x); }
+static inline float __int_as_float(int x) { return __uint_as_float((unsigned)x); }
+#define __expf expf
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+    unsigned long long bytes = (unsigned long long)y << 32 | x;
+    unsigned z = 0;
+    for (int i = 0; i < 4; i++) z |= (unsigned)(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+    return z;
+}
+static inline unsigned __vmaxu2(unsigned x, unsigned y) {
+    unsigned low = (x & 0xffff) > (y & 0xffff) ? x & 0xffff : y & 0xffff;
+    return low | (x >> 16 > y >> 16 ? x >> 16 : y >> 16) << 16;
+}
+template <class T>
+static inline T atomicAdd(T* at, T x) {
+    T was = *at;
+    *at += x;
+    return was;
+}
+template <class T>
+static inline T atomicMax(T* at, T x) {
+    T was = *at;
+    if (x > was) *at = x;
+    return was;
+}
 
 static inline int min(int x, int y) { return x < y ? x : y; }
 static inline int max(int x, int y) { return x > y ? x : y; }
 static inline unsigned min(unsigned x, unsigned y) { return x < y ? x : y; }
 static inline unsigned max(unsigned x, unsigned y) { return x > y ? x : y; }
 
-static Index threadIdx, blockIdx, gridDim;
-float4 dynamic_shared[1 << 14];
-extern char __start_shared_memory[] __attribute__((weak)), __stop_shared_memory[] __attribute__((weak));
+using emulated::blockIdx, emulated::gridDim, emulated::threadIdx;
 
-struct Copy {
-    void* to;  // null: the end of a group
-    const void* from;
-    int bytes;
-};
-struct Fiber {
-    ucontext_t context;  // where it starts
-    jmp_buf place;       // where it goes on: swapcontext would ask the system for signal masks at each barrier
-    std::vector<char> stack;
-    int barriers, exchanges;
-    bool started, ended;
-    std::deque<Copy> copies;  // in flight: they arrive only when they are waited for
-};
-static std::vector<Fiber> fibers;
-static jmp_buf scheduler;
-static int current;
+inline void __syncthreads() { emulated::synchronize_block(); }
+inline void __syncwarp() { emulated::synchronize_warp(); }
 
-static void yield_to_scheduler() {
-    if (!_setjmp(fibers[current].place)) _longjmp(scheduler, 1);
+// what each lane of the warp gives
+template <class T>
+static T* exchange(T x) {
+    return (T*)emulated::exchange(&x, sizeof(T));
 }
-static void resume(Fiber& f) {
-    if (_setjmp(scheduler)) return;
-    if (f.started) _longjmp(f.place, 1);
-    f.started = true;
-    setcontext(&f.context);
+template <class T>
+static T __shfl_sync(unsigned, T x, int lane, int width = 32) {
+    return exchange(x)[threadIdx.x % 32 / width * width + lane % width];
 }
-
-static void wait_for(int Fiber::*count, int first, int last) {
-    int mine = ++(fibers[current].*count);
-    for (;;) {
-        bool all = true;
-        for (int i = first; i < last; i++) all = all && (fibers[i].ended || fibers[i].*count >= mine);
-        if (all) return;
-        yield_to_scheduler();
-    }
+template <class T>
+static T __shfl_xor_sync(unsigned, T x, int lanes) {
+    return exchange(x)[threadIdx.x % 32 ^ lanes];
 }
-static void wait_for_warp() {
-    int first = current / 32 * 32, last = first + 32;
-    wait_for(&Fiber::exchanges, first, last < (int)fibers.size() ? last : (int)fibers.size());
+template <class T>
+static T __shfl_up_sync(unsigned, T x, int lanes) {
+    return exchange(x)[threadIdx.x % 32 >= lanes ? threadIdx.x % 32 - lanes : threadIdx.x % 32];
 }
-static void __syncthreads() { wait_for(&Fiber::barriers, 0, fibers.size()); }
-static void __syncwarp() { wait_for_warp(); }
-static float __shfl_xor_sync(unsigned, float x, int lanes) {
-    static float slots[2][1024];
-    int parity = fibers[current].exchanges & 1;
-    slots[parity][current] = x;
-    wait_for_warp();
-    return slots[parity][current ^ lanes];
-}
-
-static std::deque<Copy>& copies() { return fibers[current].copies; }
-static void finish_copies(int youngest) {
-    int groups = -youngest;
-    for (const Copy& copy : copies()) groups += !copy.to;
-    while (groups > 0) {
-        Copy copy = copies().front();
-        copies().pop_front();
-        if (copy.to)
-            memcpy(copy.to, copy.from, copy.bytes);
-        else
-            groups--;
-    }
-}
-
-static void (*body)();
-static void fiber() {
-    body();
-    fibers[current].ended = true;
-    yield_to_scheduler();
-}
-
-static void run(void (*kernel)(), int programs, int threads) {
-    body = kernel;
-    fibers.resize(threads);
-    gridDim.x = programs;
-    for (int program = 0; program < programs; program++) {
-        memset(dynamic_shared, 0xff, sizeof(dynamic_shared));
-        if (__start_shared_memory) memset(__start_shared_memory, 0xff, __stop_shared_memory - __start_shared_memory);
-        for (Fiber& f : fibers) {
-            f.stack.resize(1 << 16);
-            getcontext(&f.context);
-            f.context.uc_stack.ss_sp = f.stack.data();
-            f.context.uc_stack.ss_size = f.stack.size();
-            makecontext(&f.context, fiber, 0);
-            f.barriers = f.exchanges = 0;
-            f.started = f.ended = false;
-            f.copies.clear();
-        }
-        for (bool some = true; some;) {
-            some = false;
-            for (int i = 0; i < threads; i++) {
-                if (fibers[i].ended) continue;
-                some = true;
-                current = threadIdx.x = i;
-                blockIdx.x = program;
-                resume(fibers[i]);
-            }
-        }
-    }
+static unsigned __reduce_max_sync(unsigned, unsigned x) {
+    unsigned* lanes = exchange(x);
+    for (int i = 0; i < 32; i++) x = max(x, lanes[i]);
+    return x;
 }

@@ -1,9 +1,5 @@
 // What kernels/hardware.cuh offers, for a CPU.
 
-#define FP32 0
-#define FP16 1
-#define BF16 2
-
 inline float exp2_fast(float x) {
     float y = exp2f(x);
     return y < 0x1p-126f ? 0.0f : y;
@@ -40,12 +36,12 @@ inline token narrow(float x) {
 template <int BYTES>
 inline void copy_async(void* to, const void* from) {
     if (BYTES >= 4)
-        copies().push_back({to, from, BYTES});
+        emulated::start_copy(to, from, BYTES);
     else
-        memcpy(to, from, BYTES);
+        *(unsigned short*)to = *(const unsigned short*)from;
 }
-inline void group_copies() { copies().push_back({nullptr, nullptr, 0}); }
+inline void group_copies() { emulated::group_copies(); }
 template <int YOUNGEST>
 inline void wait_for_copies() {
-    finish_copies(YOUNGEST);
+    emulated::finish_copies(YOUNGEST);
 }
