@@ -27,7 +27,7 @@ from packproof.base.signatures import SSD
 from packproof.kernels import cuda
 from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
-from packproof.kernels.ssd_cuda_launch import HopperForward, refusal
+from packproof.kernels.ssd_cuda_launch import HopperForward, hopper_over_ranks, refusal
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
 from packproof.kernels.ssd_launch import CarriedStates, SsdProblem, ends_shape
 from packproof.kernels.ssd_launch_bwd import Gradients, begin_backward, finish_backward, ssd_gradients
@@ -167,8 +167,9 @@ def _ssd(
     """y; the final states, empty unless requested; the states between segments, an input of backward."""
     if _uses_cuda(impl, x, B):
         y, final_states, ends = HopperForward(
-            x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, softplus, return_final_states
-        ).run()
+            x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, softplus, return_final_states,
+            scans_all=initial_states is not None,
+        ).run()  # fmt: skip
         return y, final_states if return_final_states else A.new_empty(0), ends
     problem = SsdProblem(
         x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every_sequence=return_final_states
@@ -249,6 +250,9 @@ def forward_over_ranks(
     (h,); None if the sequence ends on this rank. Is sent the state before the rank's tokens, or None. Returns y and the
     states for backward.
     """
+    if _uses_cuda("auto", x, B):
+        call = HopperForward(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, softplus, leaves, scans_all=True)
+        return (yield from hopper_over_ranks(call, leaves=leaves))
     problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, None, softplus, every_sequence=True)
     # before the exchange: no rank waits for it
     segment_states = problem.find_segment_states(problem.x, problem.B, reverse=False)

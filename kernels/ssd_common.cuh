@@ -20,23 +20,67 @@ constexpr unsigned SWIZZLE_PERIOD = 1024;                    // 8 rows: tiles ar
 
 // ---------------------------------------------------------------------------------------------- pieces of a pack
 
-// Of kernels/worklists.py: a chunk, or a segment
+// A pack as the host gives it: a GPU does not check offsets
+struct Pack {
+    const int* offsets;
+    int T, S;
+
+    __device__ __forceinline__ int start(int sequence) const { return min(max(offsets[sequence], 0), T); }
+    __device__ __forceinline__ int end(int sequence) const {
+        return max(min(offsets[sequence + 1], T), start(sequence));
+    }
+};
+
+// A piece of a sequence, from `start` on: a chunk, a segment, all of it
 struct Piece {
     int sequence, sequence_start, sequence_end, start;
 
     __device__ __forceinline__ bool begins() const { return start == sequence_start; }
+    __device__ __forceinline__ int length() const { return sequence_end - sequence_start; }
     // of up to `size` tokens
     __device__ __forceinline__ int end(int size) const { return min(start + size, sequence_end); }
 };
 
-__device__ __forceinline__ Piece piece_of(const int* list, i64 index) {
-    int4 row = ((const int4*)list)[index + 1];
-    return {row.x, row.y, row.z, row.w};
+__device__ __forceinline__ Piece sequence_of(const Pack& pack, int sequence) {
+    int start = pack.start(sequence);
+    return {sequence, start, pack.end(sequence), start};
 }
 
 // Where a chunk has its results of _ssd_fwd_prepare_kernel. A row more for each sequence before it, since the chunks of
 // two sequences may start in one window of CHUNK tokens
 __device__ __forceinline__ i64 chunk_row(int sequence, int start) { return (i64)(start / CHUNK) + sequence; }
+
+// The chunk of a row. A row that has none begins at the end of a sequence or after it
+__device__ __forceinline__ Piece chunk_at(const Pack& pack, i64 row) {
+    int sequence = 0;
+    for (int span = pack.S - 1; span > 0; span /= 2) {  // the last sequence whose first row is at or before this one
+        int next = sequence + (span + 1) / 2;
+        if (chunk_row(next, pack.start(next)) <= row) sequence = next;
+    }
+    Piece chunk = sequence_of(pack, sequence);
+    i64 number = row - chunk_row(sequence, chunk.start);
+    chunk.start += number > 0 ? (int)number * CHUNK : 0;
+    return chunk;
+}
+
+// A list of pieces: their number, and a row of 16 bytes for each
+__device__ __forceinline__ Piece piece_of(const int* list, i64 index) {
+    int4 row = ((const int4*)list)[index + 1];
+    return {row.x, row.y, row.z, row.w};
+}
+
+// What _ssd_fwd_prepare_kernel makes of a pack, one part of memory after another. The host knows bounds: `rows` of
+// chunks, `pieces` of a list
+struct Prepared {
+    float *similarities, *decays;  // (rows, g, 36, 32, 2), (rows, h, 32, 4)
+    int *scanned, *summed, *passed;  // segments to scan, those whose state is needed, sequences of passed states
+    int* counters;                   // of items that were taken from the first two lists
+
+    __device__ __forceinline__ Prepared(float* memory, i64 rows, i64 pieces, i64 H, i64 G)
+        : similarities(memory), decays(similarities + rows * G * (TRIANGLE * 2)),
+          scanned((int*)(decays + rows * H * (CHUNK * 2))), summed(scanned + 4 * (1 + pieces)),
+          passed(summed + 4 * (1 + pieces)), counters(passed + 4 * (1 + pieces)) {}
+};
 
 // The state of a head at a place: a row of `ends` if it is not negative, otherwise row -1 - place of `others`
 template <class T>

@@ -2,6 +2,7 @@
 
 # mypy: allow-untyped-calls
 
+from collections.abc import Generator
 from functools import cache
 from typing import Any
 
@@ -11,10 +12,9 @@ from torch import Tensor
 from packproof.kernels import cuda
 from packproof.kernels.launch import align_rows, architecture, cdiv
 from packproof.kernels.sequences import offsets
-from packproof.kernels.slack import zero_slack
 from packproof.kernels.ssd_launch import ends_shape
 from packproof.kernels.ssd_tiles import CHUNK, MULTIPLE, tiles
-from packproof.kernels.worklists import n_programs, worklists
+from packproof.kernels.worklists import n_programs
 
 _SOURCE = "ssd.cu"
 _CHANNELS = 64  # of a head
@@ -24,6 +24,8 @@ _BOX = (CHUNK, 1, 64)  # tokens, a head or group, channels or states, of one cop
 _THREADS = {"prepare": 256, "segment_state": 384, "state_passing": 256, "scan": 384, "short": 256}
 _PREPARED_HEADS = 64  # of a program
 _SHORT_HEADS = 8  # of a program
+_PASSING_SEQUENCES = 16  # at a time, where all have a final state
+_TRIANGLE = 36 * 64  # elements of C Bt on and below the diagonal, in blocks of 8 x 8
 
 
 def refusal(x: Tensor, B: Tensor) -> str:
@@ -55,7 +57,7 @@ def shared_bytes(kernel: str, states: int) -> int:
             stages = 6 * (keys + _HEADS * tile + heads)
             return stages + _HEADS * 2 * CHUNK * 4 + 6 * 32 + align
         case "scan":
-            stages = 3 * (2 * keys + _HEADS * tile + 36 * 256 + heads)
+            stages = 3 * (2 * keys + _HEADS * tile + 4 * _TRIANGLE + heads)
             return stages + _HEADS * 3 * tile + heads + 3 * 32 + _HEADS * 8 + align
         case "short":
             return _SHORT_HEADS * tile + align
@@ -74,21 +76,18 @@ def _mapped(tensor: Tensor) -> Tensor:
 
 
 class HopperForward:
-    """One call: the tensors as the kernels read them, and its launches. An absent tensor is another one, unread."""
+    """One call: the tensors as the kernels read them, and its launches. An absent tensor is another one, unread.
+
+    scans_all: sequences of one chunk too are for the kernel that carries states, since states may enter them.
+    """
 
     def __init__(
         self, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
-        bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool, keep_final: bool,
+        bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool, keep_final: bool, *, scans_all: bool,
     ) -> None:  # fmt: skip
         (self.T, self.H, _), (_, self.G, self.N), self.S = x.shape, B.shape, len(cu_seqlens) - 1
-        self.keep_final, self.cu_seqlens = keep_final, offsets("ssd", cu_seqlens, self.T)
         self.segment = tiles(torch.bfloat16, architecture(x.device)).segment
-        self.every_sequence = keep_final or initial_states is not None
-        self.work = worklists(
-            self.cu_seqlens, self.T, chunk=CHUNK, half=CHUNK, short=0, segment=self.segment,
-            every_sequence=self.every_sequence,
-        )  # fmt: skip
-        self.slots = self.T // CHUNK + self.S
+        self.rows, pieces = self.T // CHUNK + self.S, self.T // self.segment + self.S
         self.y = x.new_empty(x.shape)
         self.ends = A.new_empty(ends_shape(x, B))
         self.finals = A.new_empty(self.S * keep_final, self.H, _CHANNELS, self.N)
@@ -97,22 +96,26 @@ class HopperForward:
         forms = macros(self.N, self.segment, softplus, z is not None, D is not None and D.ndim == 2)
         self.kernels = cuda.kernels(_SOURCE, x.device, forms)
         self.arguments: dict[str, Any] = {
-            **{"x": x, "dt": dt, "A": A, "B": B, "C": C, "z": gate, "y": self.y},
+            **{"x": x, "dt": dt, "A": A, "B": B, "C": C, "z": gate, "y": self.y, "ends": self.ends},
             **{"D": A if D is None else D.contiguous(), "bias": A if bias is None else bias.contiguous()},
             **{"has_D": int(D is not None), "has_bias": int(bias is not None)},
-            **{"initial": A if initial_states is None else initial_states.contiguous()},
-            **{"has_initial": int(initial_states is not None), "keep_final": int(keep_final)},
-            **{"ends": self.ends, "finals": self.finals, "chunks": self.work.chunks[0], "slots": self.slots},
-            **{"H": self.H, "G": self.G, "dt_stride": dt.stride(0)},
+            **{"initial": A, "has_initial": 0, "finals": self.finals, "keep_final": int(keep_final)},
+            "scans_all": int(scans_all),
+            **{"T": self.T, "S": self.S, "H": self.H, "G": self.G, "rows": self.rows, "pieces": pieces},
+            **{"cu_seqlens": offsets("ssd", cu_seqlens, self.T), "dt_stride": dt.stride(0)},
             **{"x_stride": x.stride(0), "x_head": x.stride(1), "z_stride": gate.stride(0), "z_head": gate.stride(1)},
             **{"B_stride": B.stride(0), "B_group": B.stride(1), "C_stride": C.stride(0), "C_group": C.stride(1)},
-            "similarities": A.new_empty(self.slots, self.G, 36 * 64),
-            "decays": A.new_empty(self.slots, self.H, CHUNK * 2),
-            "counters": self.cu_seqlens.new_empty(2),
+            "memory": A.new_empty(self.rows * (self.G * _TRIANGLE + self.H * 2 * CHUNK) + 12 * (1 + pieces) + 4),
         }
+        self.enter(initial_states)
+
+    def enter(self, initial_states: Tensor | None) -> None:
+        """Start sequences from these states instead of zero."""
+        if initial_states is not None:
+            self.arguments |= {"initial": initial_states.contiguous(), "has_initial": 1}
 
     def launch(self, kernel: str, programs: int, **arguments: Any) -> None:
-        """Launch a kernel. arguments: those missing in `self.arguments`."""
+        """Launch a kernel. arguments: those that differ from `self.arguments`."""
         self.kernels.launch(
             f"_ssd_fwd_{kernel}_kernel", programs, _THREADS[kernel], shared_bytes(kernel, self.N),
             self.arguments | arguments,
@@ -126,26 +129,58 @@ class HopperForward:
                 self.arguments["x_map"] if is_other else cuda.tensor_map(self.arguments[name], _BOX, 128)
             )
 
-    def carry(self) -> None:
-        """Find the states between segments, and the final states if they are kept."""
-        segments, multiprocessors = self.work.all_segments, _multiprocessors(self.y.device)
-        self.launch("segment_state", multiprocessors, segments=segments)
-        blocks = self.H * (_CHANNELS * self.N // (4 * _THREADS["state_passing"]))
-        self.launch("state_passing", 2 * blocks, segments=segments)
+    def find_segment_states(self) -> None:
+        """The states at the ends of segments from zero, and what all kernels share. Zeros in slack."""
+        self.map_tensors()
+        self.launch("prepare", n_programs(self.rows * (self.G + cdiv(self.H, _PREPARED_HEADS))))
+        if self.T > self.segment or self.arguments["keep_final"]:
+            self.launch("segment_state", _multiprocessors(self.y.device))
+
+    def pass_states(self, **arguments: Any) -> None:
+        """From them the states between segments, and final states if they are kept."""
+        if self.T > self.segment or self.arguments["keep_final"]:
+            sequences = min(self.S, _PASSING_SEQUENCES) if self.arguments["keep_final"] else 2
+            parts = self.H * (_CHANNELS * self.N // (4 * _THREADS["state_passing"]))
+            self.launch("state_passing", sequences * parts, **arguments)
+
+    def decay(self) -> Tensor:
+        """The product of the decays of all tokens, (h,), for a pack of one sequence without slack."""
+        start = self.rows * self.G * _TRIANGLE
+        chunks = self.arguments["memory"][start : start + self.rows * self.H * 2 * CHUNK].view(self.rows, self.H, -1, 4)
+        return chunks[: cdiv(self.T, CHUNK), :, -1, 1].sum(0).exp2()
+
+    def scan(self) -> Tensor:
+        """y, from the states between segments."""
+        self.launch("scan", _multiprocessors(self.y.device))
+        if not self.arguments["scans_all"]:
+            self.launch("short", n_programs(self.S * cdiv(self.H, _SHORT_HEADS)))
+        return self.y
 
     def run(self) -> tuple[Tensor, Tensor, Tensor]:
         """y, zero in slack; the final states if kept; the states between segments, for backward."""
         if self.T and self.S:
-            self.map_tensors()
-            parts = self.G + cdiv(self.H, _PREPARED_HEADS)
-            self.launch("prepare", n_programs(self.slots * parts))
-            if self.T > self.segment or self.keep_final:
-                self.carry()
-            self.launch("scan", _multiprocessors(self.y.device), segments=self.work.all_segments)
-            if not self.every_sequence:
-                programs = n_programs(self.S * cdiv(self.H, _SHORT_HEADS))
-                self.launch("short", programs, segments=self.work.segments[1])
-        elif self.keep_final and self.S:
+            self.find_segment_states()
+            self.pass_states()
+            self.scan()
+        else:
+            self.y.zero_()
             self.finals.copy_(self.arguments["initial"]) if self.arguments["has_initial"] else self.finals.zero_()
-        zero_slack(self.cu_seqlens, self.y)
         return self.y, self.finals, self.ends
+
+
+def hopper_over_ranks(
+    call: HopperForward, *, leaves: bool
+) -> Generator[tuple[Tensor, Tensor] | None, Tensor | None, tuple[Tensor, Tensor]]:
+    """The forward pass of one sequence of a pack cut over ranks: see `ssd.forward_over_ranks`.
+
+    call: keeps final states if the sequence leaves the rank.
+    """
+    call.find_segment_states()
+    leaving_state = None
+    if leaves:
+        own = {"ends": call.ends.clone(), "finals": call.finals.clone()}
+        call.pass_states(**own)
+        leaving_state = own["finals"], call.decay()
+    call.enter((yield leaving_state))
+    call.pass_states()
+    return call.scan(), call.ends

@@ -90,38 +90,76 @@ __device__ __forceinline__ void find_decays(uint4* memory, const token* dt, cons
     }
 }
 
-// The chunk of a number in the three lists of chunks, `slots` rows each. A number too large has none
-__device__ __forceinline__ bool find_chunk(Piece& chunk, const int* chunks, i64 slots, i64 number) {
-    for (int kind = 0; kind < 3; kind++) {
-        const int* list = chunks + kind * (slots + 1) * 4;
-        if (number < list[0]) {
-            chunk = piece_of(list, number);
-            return true;
-        }
-        number -= list[0];
-    }
-    return false;
+// Whether the state at the end of a segment is needed: between segments, and as final state
+__device__ __forceinline__ bool is_needed(const Piece& segment, bool keep_final) {
+    return keep_final || segment.end(SEGMENT) < segment.sequence_end;
 }
 
-// similarities: (chunks, g, 36, 32, 2). decays: (chunks, h, 32, 4). counters: set to zero for the kernels that follow
+// A row of a list for each of `count` segments of a sequence. Offsets that overlap have more than `pieces`
+__device__ __forceinline__ void list_segments(int* list, int* total, int pieces, Piece sequence, int count) {
+    int first = count ? atomicAdd(total, count) : 0;
+    for (int i = 0; i < count && first + i < pieces; i++)
+        ((int4*)list)[1 + first + i] = make_int4(sequence.sequence, sequence.sequence_start, sequence.sequence_end,
+                                                 sequence.start + i * SEGMENT);
+}
+
+// The lists, by one block. In what order is left to chance: no bit of a result depends on it
+__device__ __forceinline__ void list_pieces(const Pack& pack, const Prepared& prepared, int pieces,
+                                            bool has_initial, bool scans_all, bool keep_final) {
+    __shared__ int totals[3];
+    if (threadIdx.x < 3) totals[threadIdx.x] = 0;
+    if (threadIdx.x < 2) prepared.counters[threadIdx.x] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < pack.S; i += PREPARE_THREADS) {
+        Piece sequence = sequence_of(pack, i);
+        int length = sequence.length(), segments = (length + SEGMENT - 1) / SEGMENT;
+        bool is_short = length <= CHUNK && !scans_all;  // for _ssd_fwd_short_kernel
+        bool is_passed = segments > 1 || (keep_final && (has_initial || segments == 0));
+        list_segments(prepared.scanned, totals, pieces, sequence, is_short ? 0 : segments);
+        list_segments(prepared.summed, totals + 1, pieces, sequence, keep_final ? segments : max(segments - 1, 0));
+        list_segments(prepared.passed, totals + 2, pieces, sequence, is_passed);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        prepared.scanned[0] = min(totals[0], pieces);
+        prepared.summed[0] = min(totals[1], pieces);
+        prepared.passed[0] = min(totals[2], pieces);
+    }
+}
+
+// Zeros in the rows of y past the last sequence
+__device__ __forceinline__ void clear_slack(token* y, const Pack& pack, i64 H) {
+    const i64 per_token = H * CHANNELS / 8;
+    i64 first = min(max(pack.offsets[pack.S], 0), pack.T) * per_token, index = (i64)blockIdx.x * PREPARE_THREADS + threadIdx.x;
+    for (i64 i = first + index; i < pack.T * per_token; i += (i64)gridDim.x * PREPARE_THREADS)
+        ((uint4*)y)[i] = make_uint4(0, 0, 0, 0);
+}
+
+// Fills `memory` for the kernels that follow: see Prepared
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) _ssd_fwd_prepare_kernel(
-    const token* B, const token* C, const token* dt, const float* A, const float* bias, const int* chunks,
-    float* similarities, float* decays, int* counters, i64 slots, i64 H, i64 G, i64 B_stride, i64 B_group, i64 C_stride,
-    i64 C_group, i64 dt_stride, i64 has_bias) {
-    __shared__ uint4 memory[2 * CHUNK * ROW_PIECES];
-    if (blockIdx.x == 0 && threadIdx.x < 2) counters[threadIdx.x] = 0;
-    int blocks = (H + PREPARED_HEADS - 1) / PREPARED_HEADS;
-    Piece chunk;
-    for (i64 index = blockIdx.x; find_chunk(chunk, chunks, slots, index / (G + blocks)); index += gridDim.x) {
-        int part = index % (G + blocks), length = chunk.end(CHUNK) - chunk.start;
-        i64 row = chunk_row(chunk.sequence, chunk.start), start = chunk.start;
+    const token* B, const token* C, const token* dt, const float* A, const float* bias, const int* cu_seqlens,
+    float* memory, token* y, i64 T, i64 S, i64 rows, i64 pieces, i64 H, i64 G, i64 B_stride, i64 B_group, i64 C_stride,
+    i64 C_group, i64 dt_stride, i64 has_bias, i64 has_initial, i64 scans_all,
+    i64 keep_final) {
+    __shared__ uint4 tiles[2 * CHUNK * ROW_PIECES];
+    Pack pack = {cu_seqlens, (int)T, (int)S};
+    Prepared prepared(memory, rows, pieces, H, G);
+    if (blockIdx.x == 0) list_pieces(pack, prepared, (int)pieces, has_initial != 0, scans_all != 0, keep_final != 0);
+    clear_slack(y, pack, H);
+    int parts = G + (H + PREPARED_HEADS - 1) / PREPARED_HEADS;
+    for (i64 index = blockIdx.x; index < rows * parts; index += gridDim.x) {
+        i64 row = index / parts;
+        Piece chunk = chunk_at(pack, row);
+        int part = index % parts, length = chunk.end(CHUNK) - chunk.start;
+        if (length <= 0) continue;
+        i64 start = chunk.start;
         if (part < G) {
-            find_similarities(memory, B + start * B_stride + part * B_group, C + start * C_stride + part * C_group,
-                              similarities + (row * G + part) * (TRIANGLE * 2), B_stride, C_stride, length);
+            find_similarities(tiles, B + start * B_stride + part * B_group, C + start * C_stride + part * C_group,
+                              prepared.similarities + (row * G + part) * (TRIANGLE * 2), B_stride, C_stride, length);
         } else {
             int head = (part - G) * PREPARED_HEADS;
-            find_decays(memory, dt + start * dt_stride + head, A + head, bias + head,
-                        decays + (row * H + head) * (CHUNK * 2), dt_stride, length, (int)H - head, has_bias != 0);
+            find_decays(tiles, dt + start * dt_stride + head, A + head, bias + head,
+                        prepared.decays + (row * H + head) * (CHUNK * 2), dt_stride, length, (int)H - head, has_bias != 0);
         }
         __syncthreads();
     }

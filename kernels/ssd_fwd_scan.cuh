@@ -22,8 +22,7 @@ typedef Ring<SCAN_STAGES, SCAN_STAGE_BYTES> ScanRing;
 static_assert(SCAN_STAGE_BYTES % SWIZZLE_PERIOD == 0 && SCAN_SIMILARITIES % 16 == 0, "aligned tiles");
 
 __device__ __forceinline__ void produce_scan_chunk(ScanRing ring, const tensor_map& x, const tensor_map& B,
-                                                   const tensor_map& C, const float* similarities, const float* decays,
-                                                   Piece segment, int token, Pair pair, int H, int G, bool has_initial) {
+                                                   const tensor_map& C, const Prepared& prepared, Piece segment, int token, Pair pair, int H, int G, bool has_initial) {
     int length = min(CHUNK, segment.end(SEGMENT) - token);
     int place = segment.begins() ? -1 - segment.sequence : segment.start / SEGMENT;
     int entered = segment.begins() && !has_initial ? 0 : ENTERED;
@@ -37,8 +36,8 @@ __device__ __forceinline__ void produce_scan_chunk(ScanRing ring, const tensor_m
         tensor_load(tile + n * TILE_BYTES, B, full, 64 * n, pair.group, token);
         tensor_load(tile + SCAN_C + n * TILE_BYTES, C, full, 64 * n, pair.group, token);
     }
-    bulk_load(tile + SCAN_SIMILARITIES, similarities + (row * G + pair.group) * (TRIANGLE * 2), TRIANGLE_BYTES, full);
-    bulk_load(tile + SCAN_DECAYS, decays + (row * H + pair.head) * (CHUNK * 2), pair.count * DECAYS_BYTES, full);
+    bulk_load(tile + SCAN_SIMILARITIES, prepared.similarities + (row * G + pair.group) * (TRIANGLE * 2), TRIANGLE_BYTES, full);
+    bulk_load(tile + SCAN_DECAYS, prepared.decays + (row * H + pair.head) * (CHUNK * 2), pair.count * DECAYS_BYTES, full);
     for (int i = 0; i < pair.count; i++)
         tensor_load(tile + SCAN_X + i * TILE_BYTES, x, full, 0, pair.head + i, token);
 }
@@ -301,10 +300,10 @@ __device__ __forceinline__ void scan_chunks(ScanRing ring, shared_address base, 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_fwd_scan_kernel(
     const __grid_constant__ tensor_map x_map, const __grid_constant__ tensor_map B_map,
     const __grid_constant__ tensor_map C_map, const __grid_constant__ tensor_map z_map,
-    const __grid_constant__ tensor_map y_map, const float* similarities, const float* decays, const float* D,
-    const float* initial, const float* ends, token* y, const int* segments, int* counters, i64 H, i64 G,
-    i64 has_initial, i64 has_D) {
+    const __grid_constant__ tensor_map y_map, float* memory, const float* D, const float* initial, const float* ends,
+    token* y, i64 rows, i64 pieces, i64 H, i64 G, i64 has_initial, i64 has_D) {
     extern __shared__ float4 shared[];
+    Prepared prepared(memory, rows, pieces, H, G);
     shared_address base = (address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1);
     ScanRing ring = {base, base + SCAN_HEADERS, base + SCAN_BARRIERS, 0, 0};
     if (threadIdx.x == 0) {
@@ -324,13 +323,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_fwd_scan_kernel(
     decrease_registers<40>();
     if (threadIdx.x != CONSUMERS) return;
     int pairs = G * pairs_of_group(H, G);
-    i64 items = (i64)segments[0] * pairs;
-    for (Queue queue(counters + 1); queue.index < items; queue.advance()) {
-        Piece segment = piece_of(segments, queue.index / pairs);
+    i64 items = (i64)prepared.scanned[0] * pairs;
+    for (Queue queue(prepared.counters + 1); queue.index < items; queue.advance()) {
+        Piece segment = piece_of(prepared.scanned, queue.index / pairs);
         Pair pair = pair_of(queue.index % pairs, H, G);
         for (int token = segment.start; token < segment.end(SEGMENT); token += CHUNK, ring.advance())
-            produce_scan_chunk(ring, x_map, B_map, C_map, similarities, decays, segment, token, pair, H, G,
-                               has_initial != 0);
+            produce_scan_chunk(ring, x_map, B_map, C_map, prepared, segment, token, pair, H, G, has_initial != 0);
     }
     ring.stop();
 }

@@ -98,23 +98,24 @@ __device__ __forceinline__ void copy_short_x(shared_address to, const token* x, 
     __syncwarp();
 }
 
-// The lists are of segments: one of a longer sequence is for _ssd_fwd_scan_kernel
 extern "C" __global__ void __launch_bounds__(32 * SHORT_WARPS, 2) _ssd_fwd_short_kernel(
-    const token* x, const token* z, const float* similarities, const float* decays, const float* D, token* y,
-    const int* segments, i64 H, i64 G, i64 x_stride, i64 x_head, i64 z_stride, i64 z_head, i64 has_D) {
+    const token* x, const token* z, float* memory, const float* D, token* y, const int* cu_seqlens, i64 T, i64 S,
+    i64 rows, i64 pieces, i64 H, i64 G, i64 x_stride, i64 x_head, i64 z_stride, i64 z_head, i64 has_D) {
     extern __shared__ float4 shared[];
     Thread t;
+    Pack pack = {cu_seqlens, (int)T, (int)S};
+    Prepared prepared(memory, rows, pieces, H, G);
     int warp = threadIdx.x / 32, blocks = (H + SHORT_WARPS - 1) / SHORT_WARPS;
     shared_address tile = ((address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1)) + warp * TILE_BYTES;
-    for (i64 index = blockIdx.x; index < (i64)segments[0] * blocks; index += gridDim.x) {
-        Piece s = piece_of(segments, index / blocks);
-        int head = index % blocks * SHORT_WARPS + warp, length = s.sequence_end - s.start;
-        if (!s.begins() || head >= H) continue;
+    for (i64 index = blockIdx.x; index < S * blocks; index += gridDim.x) {
+        Piece s = sequence_of(pack, index / blocks);
+        int head = index % blocks * SHORT_WARPS + warp, length = s.length();
+        if (length == 0 || length > CHUNK || head >= H) continue;
         i64 row = chunk_row(s.sequence, s.start);
         copy_short_x(tile, x + s.start * x_stride + head * x_head, x_stride, length, t);
         ShortHead own = {
-            tile, (const float2*)similarities + (row * G + head / (H / G)) * TRIANGLE + t.lane,
-            (const float4*)decays + (row * H + head) * (CHUNK / 2), D + head * (D_OF_CHANNELS ? CHANNELS : 1),
+            tile, (const float2*)prepared.similarities + (row * G + head / (H / G)) * TRIANGLE + t.lane,
+            (const float4*)prepared.decays + (row * H + head) * (CHUNK / 2), D + head * (D_OF_CHANNELS ? CHANNELS : 1),
             z + s.start * z_stride + head * z_head, z_stride, length, has_D != 0,
         };
         find_short_rows<3>(own, t);

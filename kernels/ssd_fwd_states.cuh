@@ -9,11 +9,6 @@ constexpr unsigned STATE_BARRIERS = STATE_HEADERS + STATE_STAGES * 16;
 
 typedef Ring<STATE_STAGES, STATE_STAGE_BYTES> StateRing;
 
-// Whether the state at the end of a segment is needed: between segments, and as final state
-__device__ __forceinline__ bool is_needed(const Piece& segment, bool keep_final) {
-    return keep_final || segment.end(SEGMENT) < segment.sequence_end;
-}
-
 __device__ __forceinline__ void produce_state_chunk(StateRing ring, const tensor_map& x, const tensor_map& B,
                                                     const float* decays, Piece segment, int token, Pair pair, int H) {
     int length = min(CHUNK, segment.end(SEGMENT) - token), end = segment.end(SEGMENT);
@@ -95,9 +90,10 @@ __device__ __forceinline__ void consume_state_chunks(StateRing ring, shared_addr
 // The state at the end of each segment, starting from zero: in row b / SEGMENT of `ends` (rows, h, p, n) for a boundary at
 // token b, in `finals` (s, h, p, n) at the end of a sequence if keep_final
 extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_fwd_segment_state_kernel(
-    const __grid_constant__ tensor_map x_map, const __grid_constant__ tensor_map B_map, const float* decays,
-    const int* segments, float* ends, float* finals, int* counters, i64 H, i64 G, i64 keep_final) {
+    const __grid_constant__ tensor_map x_map, const __grid_constant__ tensor_map B_map, float* memory, float* ends,
+    float* finals, i64 rows, i64 pieces, i64 H, i64 G) {
     extern __shared__ float4 shared[];
+    Prepared prepared(memory, rows, pieces, H, G);
     shared_address base = (address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1);
     StateRing ring = {base, base + STATE_HEADERS, base + STATE_BARRIERS, 0, 0};
     if (threadIdx.x == 0) ring.init(CONSUMERS / 32);
@@ -111,13 +107,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_fwd_segment_state_
     decrease_registers<40>();
     if (threadIdx.x != CONSUMERS) return;
     int pairs = G * pairs_of_group(H, G);
-    i64 items = (i64)segments[0] * pairs;
-    for (Queue queue(counters); queue.index < items; queue.advance()) {
-        Piece segment = piece_of(segments, queue.index / pairs);
-        if (!is_needed(segment, keep_final != 0)) continue;
+    i64 items = (i64)prepared.summed[0] * pairs;
+    for (Queue queue(prepared.counters); queue.index < items; queue.advance()) {
+        Piece segment = piece_of(prepared.summed, queue.index / pairs);
         Pair pair = pair_of(queue.index % pairs, H, G);
         for (int token = segment.start; token < segment.end(SEGMENT); token += CHUNK, ring.advance())
-            produce_state_chunk(ring, x_map, B_map, decays, segment, token, pair, H);
+            produce_state_chunk(ring, x_map, B_map, prepared.decays, segment, token, pair, H);
     }
     ring.stop();
 }
@@ -144,26 +139,24 @@ __device__ __forceinline__ float4 decay_and_add(float decay, float4 state, float
 }
 
 // Turns the states at the ends of segments from zero into the states between segments, and completes the final states.
-// A block takes a part of one head's state through the sequences, those with several segments or all if keep_final
+// A block takes a part of one head's state through sequences. The final state of a sequence of one segment that no state
+// enters is the one from zero
 extern "C" __global__ void __launch_bounds__(PASSING_THREADS) _ssd_fwd_state_passing_kernel(
-    const float* decays, const int* segments, const float* initial, float* ends, float* finals, i64 H, i64 has_initial,
-    i64 keep_final) {
-    int part = blockIdx.x % PASSING_BLOCKS, head = blockIdx.x / PASSING_BLOCKS % H, count = segments[0];
+    float* memory, const float* initial, float* ends, float* finals, i64 rows, i64 pieces, i64 H, i64 G,
+    i64 has_initial, i64 keep_final) {
+    Prepared prepared(memory, rows, pieces, H, G);
+    int part = blockIdx.x % PASSING_BLOCKS, head = blockIdx.x / PASSING_BLOCKS % H, count = prepared.passed[0];
     int element = (part * PASSING_THREADS + threadIdx.x) * 4, stride = gridDim.x / (PASSING_BLOCKS * H);
     for (int index = blockIdx.x / (PASSING_BLOCKS * H); index < count; index += stride) {
-        Piece s = piece_of(segments, index);
-        if (!s.begins() || !is_needed(s, keep_final != 0)) continue;
+        Piece s = piece_of(prepared.passed, index);
         float4 state = make_float4(0, 0, 0, 0);
         if (has_initial) state = *(const float4*)(state_at(initial, initial, s.sequence, head, (int)H) + element);
-        for (int start = s.start; start < s.sequence_end; start += SEGMENT) {
-            int end = min(start + SEGMENT, s.sequence_end);
-            if (end == s.sequence_end && !keep_final) break;
-            int place = end < s.sequence_end ? end / SEGMENT : -1 - s.sequence;
+        for (; s.start < s.sequence_end && is_needed(s, keep_final != 0); s.start += SEGMENT) {
+            int end = s.end(SEGMENT), place = end < s.sequence_end ? end / SEGMENT : -1 - s.sequence;
             float4* at = (float4*)(state_at(ends, finals, place, head, (int)H) + element);
-            state = decay_and_add(segment_decay(decays, s.sequence, start, end, head, H), state, *at);
+            state = decay_and_add(segment_decay(prepared.decays, s.sequence, s.start, end, head, H), state, *at);
             *at = state;
         }
-        if (s.start == s.sequence_end)
-            *(float4*)(state_at(ends, finals, -1 - s.sequence, head, (int)H) + element) = state;
+        if (s.length() == 0) *(float4*)(state_at(ends, finals, -1 - s.sequence, head, (int)H) + element) = state;
     }
 }
