@@ -83,7 +83,8 @@ class HopperForward:
 
     def __init__(
         self, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
-        bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool, keep_final: bool, *, scans_all: bool,
+        bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool, keep_final: bool,
+        *, scans_all: bool,
     ) -> None:  # fmt: skip
         (self.T, self.H, _), (_, self.G, self.N), self.S = x.shape, B.shape, len(cu_seqlens) - 1
         self.segment = tiles(torch.bfloat16, architecture(x.device)).segment

@@ -183,7 +183,8 @@ def test_ranks_have_the_bits_of_one_where_a_segment_ends() -> None:
         for part, leaves in ((pieces(inputs, 0, 0, cut), True), (pieces(inputs, 0, cut, length), False))
     ]
     leaving, nothing = map(next, halves)
-    assert leaving is not None and nothing is None
+    assert leaving is not None
+    assert nothing is None
     assert error(leaving[0], exact[1].double()) <= 2e-5
     steps = torch.nn.functional.softplus(inputs["dt"][:cut].double() + inputs["dt_bias"])
     torch.testing.assert_close(leaving[1].double(), (steps.sum(0) * inputs["A"]).exp(), rtol=1e-4, atol=1e-37)

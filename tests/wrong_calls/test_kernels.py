@@ -50,9 +50,6 @@ MORE: dict[str, Wrong] = {
         ("ssd: B has 257 states", "at most 256", "packproof.refs.ssd has no limit"),
     ),
     "ssd in another language": Wrong(SSD.but(impl="cutlass"), ("ssd: impl is 'cutlass'", IMPL)),
-    "ssd in fp32 on tensor cores": Wrong(
-        SSD.but(impl="cuda"), ("ssd: impl is 'cuda' but x is float32", "impl='triton' computes the same")
-    ),
     "ssd in chunks": Wrong(SSD.but(chunk=64), ("ssd: chunk is no argument", "It takes x, dt")),
     "gla in double": Wrong(GLA.but(**in_double(GLA)), ("simple_gla: q is float64", "packproof.refs.simple_gla")),
     "gla of too many channels": Wrong(
