@@ -59,7 +59,7 @@ def _library(name: str, macros: cuda.Macros) -> ctypes.CDLL:
 @cache
 def _core() -> Path:
     core = Path(_BUILD.name) / "core.o"
-    _compile("-c", "-o", core, _HERE / "core.cpp")
+    _compile("-c", "-o", core, _HERE / "core" / "core.cpp")
     return core
 
 

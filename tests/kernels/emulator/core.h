@@ -1,4 +1,4 @@
-// What a kernel compiled for the CPU calls: the twin of the hardware, core.cpp.
+// What a kernel compiled for the CPU calls: the hardware, as core.cpp has it.
 #pragma once
 
 #define FP32 0
@@ -12,12 +12,12 @@ struct Index {
 };
 extern Index threadIdx, blockIdx, gridDim;
 
-// Runs a kernel, block after block, and says which violation ended it, if one did. ranges: of `count` tensors, where each
+// Runs a kernel, block after block, and says which violation ended it, if one did. ranges: where each of `count` tensors
 // begins and ends.
 const char* run(void (*kernel)(), int programs, int threads, int shared, const long long* ranges, int count);
 
 void* dynamic_shared();
-void* static_shared(const void* key, int bytes, int alignment);  // the same for each thread of a block that has this key
+void* static_shared(const void* key, int bytes, int alignment);  // the same for each thread that has this key
 template <class T>
 T& shared_variable(const void* key) {
     return *(T*)static_shared(key, sizeof(T), alignof(T));

@@ -1,5 +1,5 @@
-// CUDA C++ as a CPU compiler reads it. The source is compiled so that each access to memory is a call of the core's, which
-// says whether a GPU allows it.
+// CUDA C++ as a CPU compiler reads it. It is compiled so that each access to memory is a call of the core, which says
+// whether a GPU allows it.
 #include <cmath>
 #include <cstring>
 

@@ -4,6 +4,9 @@
 enum { WARPGROUP = 128, ROWS = 64, DEPTH = 16 };
 
 struct SharedMatrix : Matrix {
+    bool is(const Matrix& other) const {
+        return described == other.described && count == other.count && mn_major == other.mn_major;
+    }
     int swizzle() const { return described >> 62 ? 256 >> (described >> 62) : 0; }
     unsigned field(int bit) const { return (described >> bit & 0x3fff) << 4; }
     shared_address place(int i, int k) const {
@@ -39,8 +42,7 @@ struct Product {
     int registers() const { return b.count / 2; }
 
     bool same(const Product& p) const {
-        return b.count == p.b.count && type == p.type && keep == p.keep && a_in_shared == p.a_in_shared && a.described == p.a.described &&
-               b.described == p.b.described && a.mn_major == p.a.mn_major && b.mn_major == p.b.mn_major;
+        return type == p.type && keep == p.keep && a_in_shared == p.a_in_shared && a.is(p.a) && b.is(p.b);
     }
     float of_shared(const SharedMatrix& matrix, int i, int k) const {
         unsigned short bits;
@@ -129,7 +131,8 @@ void finish_products(int youngest) {
 static std::vector<std::pair<int, int>> granted;
 void set_registers(int count) {
     auto& [registers, threads] = granted[current / WARPGROUP];
-    if (threads % WARPGROUP && registers != count) violation("threads of a warpgroup ask for %d and %d registers", registers, count);
+    if (threads % WARPGROUP && registers != count)
+        violation("threads of a warpgroup ask for %d and %d registers", registers, count);
     registers = count, threads++;
     int sum = 0;
     for (auto& [of_group, _] : granted) sum += of_group;

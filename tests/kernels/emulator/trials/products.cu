@@ -69,8 +69,8 @@ __device__ void product(const tensor_map& a_map, const tensor_map& b_map, float*
 }
 
 // form: the place in test_products.FORMS
-extern "C" __global__ void __launch_bounds__(128) products(const __grid_constant__ tensor_map a,
-                                                            const __grid_constant__ tensor_map b, float* out, int form) {
+extern "C" __global__ void __launch_bounds__(128)
+    products(const __grid_constant__ tensor_map a, const __grid_constant__ tensor_map b, float* out, int form) {
     extern __shared__ float4 dynamic[];
     const shared_address shared = (address_of(dynamic) + TILE - 1) / TILE * TILE;
     if (form == 0) product<16, BF16, false, false, 128, true>(a, b, out, shared);

@@ -1,5 +1,5 @@
-// Local arrays that a product in flight reads or writes, as kernels/wgmma.cuh has them in registers. They hold NaN until
-// the product was waited for, so that whoever reads them sees it, and whoever writes them is seen.
+// Local arrays that a product in flight reads or writes: registers of kernels/wgmma.cuh. They hold NaN until the product
+// was waited for, so that whoever reads them sees it, and whoever writes them is seen.
 
 enum { IN_FLIGHT = 0x7fc0dead };
 

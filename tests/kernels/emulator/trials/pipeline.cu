@@ -1,5 +1,5 @@
-// y = sum of tiles (a scaled by weights) x: a producer warp, four consumer warps, a pipeline of two stages; and what one
-// may get wrong in it.
+// y = sum of tiles (a scaled by weights) x: a producer warp, four consumer warps, two stages; and what one may get wrong
+// in it.
 #include "hardware.cuh"
 #include "hopper.cuh"
 #include "wgmma.cuh"

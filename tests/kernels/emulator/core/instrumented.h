@@ -1,4 +1,4 @@
-// What a compiler calls before each access to memory if it is told to check for errors: -fsanitize=kernel-address.
+// What a compiler calls before each access to memory with -fsanitize=kernel-address.
 
 static void check(unsigned long at, unsigned bytes, bool is_store) {
     if (at % bytes && (bytes & (bytes - 1)) == 0)

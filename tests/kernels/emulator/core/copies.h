@@ -1,5 +1,5 @@
-// Copies that no register waits for: of a thread, in groups, and in bulk by the copy engine. Loads arrive and stores are
-// read as late as they may.
+// Copies that no register waits for: of a thread, in groups, and in bulk by the copy engine. Loads arrive as late as they
+// may, and so are stores read.
 
 struct Copy {
     void* to;  // null: the end of a group
@@ -68,7 +68,8 @@ static void load(shared_address to, unsigned bytes, shared_address barrier, std:
 }
 static void check_bulk(const void* p, unsigned bytes) {
     check_global(p, bytes, "copies");
-    if (!bytes || bytes % 16 || (long long)p % 16) violation("a copy of %u bytes, or its place: no multiples of 16", bytes);
+    if (!bytes || bytes % 16 || (long long)p % 16)
+        violation("a copy of %u bytes, or its place: no multiples of 16", bytes);
 }
 void bulk_load(shared_address to, const void* from, unsigned bytes, shared_address barrier) {
     check_bulk(from, bytes);

@@ -58,16 +58,16 @@ static void wait_for_warp(int Fiber::*count = &Fiber::exchanges) {
     int first = current / 32 * 32, last = first + 32;
     wait_for(count, first, last < (int)fibers.size() ? last : (int)fibers.size(), "all lanes of its warp");
 }
+static View met[2], met_in_warp[WARPS][2];  // what threads knew at a barrier, of the block and of each warp
+
 void synchronize_block() {
-    static View views[2];
-    View& known = views[fibers[current].barriers & 1];
+    View& known = met[fibers[current].barriers & 1];
     release(known);
     wait_for(&Fiber::barriers, 0, fibers.size(), "__syncthreads()");
     acquire(known);
 }
 void synchronize_warp() {
-    static View views[WARPS][2];
-    View& known = views[current / 32][fibers[current].warps & 1];
+    View& known = met_in_warp[current / 32][fibers[current].warps & 1];
     release(known);
     wait_for_warp(&Fiber::warps);
     acquire(known);
@@ -125,6 +125,8 @@ const char* run(void (*kernel)(), int programs, int threads, int shared, const l
     gridDim.x = programs;
     for (blockIdx.x = 0; blockIdx.x < programs && !violation_text[0]; blockIdx.x++) {
         for (Fiber& f : fibers) start(f);
+        for (View& view : met) view = {};
+        for (auto& warp : met_in_warp) warp[0] = warp[1] = {};
         begin_block(threads, shared);
         while (run_in_order()) {
         }

@@ -1,5 +1,5 @@
-// Named barriers and barriers that count bytes: those of kernels/hopper.cuh for a CPU. Copies arrive as late as they may:
-// when a thread waits for a phase that lacks nothing else.
+// Named barriers, and barriers that count bytes. Copies arrive as late as they may: when a thread waits for a phase that
+// lacks nothing else.
 
 struct Named {
     int arrived, phase;
@@ -9,7 +9,8 @@ static Named named[16];
 
 // whether this thread completed the barrier
 static bool arrive_at(int name, int threads) {
-    if (name < 0 || name > 15 || threads % 32) violation("barrier %d of %d threads: 0 to 15, of whole warps", name, threads);
+    if (name < 0 || name > 15 || threads % 32)
+        violation("barrier %d of %d threads: 0 to 15, of whole warps", name, threads);
     Named& barrier = named[name];
     release(barrier.known);
     if (++barrier.arrived < threads) return false;

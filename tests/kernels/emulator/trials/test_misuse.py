@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.kernels.emulator.compile import Violation
-from tests.kernels.emulator.running import launch, on_a_cpu, on_both, tensor_map
+from tests.kernels.emulator.trials.running import launch, on_a_cpu, on_both, tensor_map
 
 TILES, SHARED = 5, 2 * 17 * 1024 + 8192 + 32 + 1024
 

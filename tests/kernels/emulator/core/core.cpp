@@ -1,4 +1,4 @@
-// The twin of the hardware, apart from the kernels: these functions may touch any memory.
+// The hardware, apart from the kernels: these functions may touch any memory.
 #include "core.h"
 
 #include <setjmp.h>

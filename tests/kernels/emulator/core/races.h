@@ -61,7 +61,8 @@ static void check_written(shared_address at, const Grain& grain) {
     if (grain.filled_by)
         violation("uses shared memory at %u, which a copy of thread %d still fills", at, grain.filled_by - 1);
     if (is_known(grain)) return;
-    if (grain.writer >= COPIED) violation("uses shared memory at %u, which was copied, without a wait for its mbarrier", at);
+    if (grain.writer >= COPIED)
+        violation("uses shared memory at %u, which was copied, without a wait for its mbarrier", at);
     violation("uses shared memory at %u, which thread %d wrote, without a barrier", at, grain.writer);
 }
 static void check_overwritten(shared_address at, const Grain& grain) {

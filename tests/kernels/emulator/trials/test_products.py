@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.emulator.running import launch, on_both, tensor_map
+from tests.kernels.emulator.trials.running import launch, on_both, tensor_map
 
 M = K = 64
 SHARED = 2 * 64 * 128 * 2 + 2048

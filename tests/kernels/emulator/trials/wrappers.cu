@@ -4,7 +4,7 @@
 
 constexpr int ROW = 32;  // bytes: 16 elements of 16 bits
 
-// d = a b, by a warp: a [16, 16] and b [8, 16], or if `transposed` [k, 16] and [k, 8]; rows from `rows` on count as zeros
+// d = a b, by a warp: a [16, 16] and b [8, 16], or if `transposed` [k, 16] and [k, 8]; rows past `rows` are zeros
 template <int TYPE>
 __device__ void multiply(const unsigned short* a, const unsigned short* b, float* d, int rows, bool transposed,
                          shared_address a_tile) {
@@ -61,8 +61,8 @@ extern "C" __global__ void __launch_bounds__(32)
 
 // A box of `from` at (c0, c1, c2) to shared memory; from there as it lies to `bytes`, and as a box to `to`
 extern "C" __global__ void __launch_bounds__(32)
-    boxes(const __grid_constant__ tensor_map from, const __grid_constant__ tensor_map to, unsigned char* bytes, int size,
-          int axes, int c0, int c1, int c2) {
+    boxes(const __grid_constant__ tensor_map from, const __grid_constant__ tensor_map to, unsigned char* bytes,
+          int size, int axes, int c0, int c1, int c2) {
     extern __shared__ float4 dynamic[];
     const shared_address shared = (address_of(dynamic) + 1023) & ~1023u, barrier = shared + 8192;
     if (threadIdx.x) return;
