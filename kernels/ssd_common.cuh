@@ -89,6 +89,14 @@ __device__ __forceinline__ T* state_at(T* ends, T* others, int place, int head, 
     return states + ((i64)(place < 0 ? -1 - place : place) * H + head) * STATE;
 }
 
+// Where a block of 8 x 8 of C Bt lies among the 36: warp w of _ssd_fwd_scan_kernel has rows 7 - w and w of blocks, the
+// first of these but for its last block, the second, then the last blocks of both, which are on the diagonal
+__device__ __forceinline__ int block_place(int row, int column) {
+    bool is_first = row < 4;
+    int warp = is_first ? row : 7 - row;
+    return 9 * warp + (column == row ? 7 + is_first : column + (is_first ? 7 - row : 0));
+}
+
 // Pairs of heads of one group, group after group; the second head may be missing
 struct Pair {
     int group, head, count;
@@ -103,7 +111,8 @@ __device__ __forceinline__ Pair pair_of(int index, int H, int G) {
 
 // ------------------------------------------------------------------------------------------------ the ring of tiles
 
-enum { BEGINS = 1, ENTERED = 2, ENDS = 4, STOPS = 8 };  // the first chunk of a piece; a state enters it; its last; no more
+// the first chunk of a piece; a state enters it; its last; the second head is missing; no more chunks
+enum { BEGINS = 1, ENTERED = 2, ENDS = 4, ALONE = 8, STOPS = 16 };
 
 // What a stage of the ring holds, for the consumers
 struct Header {
@@ -111,13 +120,13 @@ struct Header {
     int length, flags;
 
     __device__ __forceinline__ void store(shared_address to) const {
-        store_shared(to, make_int4(token, head, place, length << 4 | flags));
+        store_shared(to, make_int4(token, head, place, length << 5 | flags));
     }
 };
 
 __device__ __forceinline__ Header load_header(shared_address from) {
     int4 words = load_shared<int4>(from);
-    return {words.x, words.y, words.z, words.w >> 4, words.w & 15};
+    return {words.x, words.y, words.z, words.w >> 5, words.w & 31};
 }
 
 // Stages in shared memory with a barrier for "full" and one for "empty" each
@@ -222,16 +231,39 @@ __device__ __forceinline__ void widen_x(float (&values)[32], const unsigned (&x)
     for (int i = 0; i < 16; i++) values[2 * i] = low_half(x[i]), values[2 * i + 1] = high_half(x[i]);
 }
 
-// Log-decays and steps of a head in a chunk: {a, a', step, step'} for each pair of tokens
+// A token for later ones: its log-decay, summed from the start of the chunk, and its step. Steps of softplus are not
+// negative, so that their logarithm is subtracted from the log-decay: `step` is the difference, which needs no product
+struct Source {
+    float decay, step;
+
+    // its part of what a token of log-decay `a` has of it
+    __device__ __forceinline__ float share(float a) const {
+        return SOFTPLUS ? exp2_fast(a - step) : exp2_fast(a - decay) * step;
+    }
+};
+
+struct Sources {  // two tokens
+    float4 numbers;
+
+    __device__ __forceinline__ Source first() const { return {numbers.x, numbers.z}; }
+    __device__ __forceinline__ Source second() const { return {numbers.y, numbers.w}; }
+};
+
+// Those of a head in a chunk: {decay, decay', step, step'} for each pair of tokens
 struct Decays {
     shared_address pairs;
 
-    __device__ __forceinline__ float4 pair(int index) const { return load_shared<float4>(pairs + 16 * index); }
+    __device__ __forceinline__ Sources pair(int offset) const {
+        if (!SOFTPLUS) return {load_shared<float4>(pairs + offset)};
+        float2 steps = load_shared<float2>(pairs + offset + 8);
+        return {make_float4(0, 0, steps.x, steps.y)};
+    }
     __device__ __forceinline__ float of(int token) const {
         return load_shared<float>(pairs + token / 2 * 16 + token % 2 * 4);
     }
-    __device__ __forceinline__ float step(int token) const {
-        return load_shared<float>(pairs + token / 2 * 16 + token % 2 * 4 + 8);
+    __device__ __forceinline__ Source source(int token) const {
+        shared_address at = pairs + token / 2 * 16 + token % 2 * 4;
+        return {SOFTPLUS ? 0.0f : load_shared<float>(at), load_shared<float>(at + 8)};
     }
     __device__ __forceinline__ float last() const { return of(CHUNK - 1); }
 };
@@ -255,13 +287,19 @@ __device__ __forceinline__ void weigh(unsigned* large, unsigned* small, const fl
     }
 }
 
+// The descriptor of what is `bytes` further in shared memory: one addition
+__device__ __forceinline__ descriptor further(descriptor matrix, unsigned bytes) {
+    return (matrix & 0xffffffff00000000ull) | (unsigned)((unsigned)matrix + bytes / 16);
+}
+
 // state += (weights x)t B, not waited for
 __device__ __forceinline__ void add_to_state(float (&state)[STATE / 128], const unsigned (&large)[16],
                                              const unsigned (&small)[16], shared_address B) {
+    descriptor first = describe<128>(B, TILE_BYTES, SWIZZLE_PERIOD);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        descriptor keys = describe<128>(B + k * 16 * ROW_BYTES, TILE_BYTES, SWIZZLE_PERIOD);
+        descriptor keys = further(first, k * 16 * ROW_BYTES);
         wgmma<STATES, BF16, true>(state, small + 4 * k, keys, true);
         wgmma<STATES, BF16, true>(state, large + 4 * k, keys, true);
     }

@@ -39,8 +39,8 @@ __device__ __forceinline__ void find_similarities(uint4* rows, const token* B, c
         }
         float2* blocks = (float2*)similarities + lane;
         int upper = 2 * i, lower = 2 * i + 1;
-        if (j <= upper) blocks[(upper * (upper + 1) / 2 + j) * 32] = make_float2(sum[0], sum[1]);
-        blocks[(lower * (lower + 1) / 2 + j) * 32] = make_float2(sum[2], sum[3]);
+        if (j <= upper) blocks[block_place(upper, j) * 32] = make_float2(sum[0], sum[1]);
+        blocks[block_place(lower, j) * 32] = make_float2(sum[2], sum[3]);
     }
 }
 
@@ -86,6 +86,7 @@ __device__ __forceinline__ void find_decays(uint4* memory, const token* dt, cons
         pair.x = (float)total;
         if (16 * quarter + k + 1 < length) total += limited((double)step[k + 1] * rate);
         pair.y = (float)total;
+        if (SOFTPLUS) pair.z = pair.x - log2_fast(pair.z), pair.w = pair.y - log2_fast(pair.w);  // see Source
         pairs[k / 2] = pair;
     }
 }

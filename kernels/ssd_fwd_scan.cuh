@@ -26,7 +26,7 @@ __device__ __forceinline__ void produce_scan_chunk(ScanRing ring, const tensor_m
     int length = min(CHUNK, segment.end(SEGMENT) - token);
     int place = segment.begins() ? -1 - segment.sequence : segment.start / SEGMENT;
     int entered = segment.begins() && !has_initial ? 0 : ENTERED;
-    int flags = token == segment.start ? BEGINS | entered : 0;
+    int flags = (token == segment.start ? BEGINS | entered : 0) | (pair.count < HEADS ? ALONE : 0);
     shared_address tile = ring.tile(), full = ring.full();
     i64 row = chunk_row(segment.sequence, token);
     ring.wait_until_empty();
@@ -55,10 +55,11 @@ __device__ __forceinline__ void load_state(float (&state)[STATE / 128], const fl
 // y = state Ct, not waited for
 __device__ __forceinline__ void multiply_by_queries(float (&y)[32], const unsigned (&large)[OPERAND],
                                                     const unsigned (&small)[OPERAND], shared_address C) {
+    descriptor first = describe<128>(C, 16, SWIZZLE_PERIOD);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < STATES / 16; k++) {
-        descriptor queries = describe<128>(C + k / 4 * TILE_BYTES + k % 4 * 32, 16, SWIZZLE_PERIOD);
+        descriptor queries = further(first, k / 4 * TILE_BYTES + k % 4 * 32);
         wgmma<64, BF16, false>(y, small + 4 * k, queries, k > 0);
         wgmma<64, BF16, false>(y, large + 4 * k, queries, true);
     }
@@ -67,55 +68,44 @@ __device__ __forceinline__ void multiply_by_queries(float (&y)[32], const unsign
 
 // y += xt scorest, not waited for
 __device__ __forceinline__ void multiply_by_scores(float (&y)[32], const unsigned (&x)[16], shared_address scores) {
+    descriptor first = describe<128>(scores, 16, SWIZZLE_PERIOD);
     wgmma_fence();
 #pragma unroll
     for (int part = 1; part >= 0; part--)
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            wgmma<64, BF16, false>(y, x + 4 * k,
-                                   describe<128>(scores + part * TILE_BYTES + k * 32, 16, SWIZZLE_PERIOD), true);
+            wgmma<64, BF16, false>(y, x + 4 * k, further(first, part * TILE_BYTES + k * 32), true);
     wgmma_commit();
 }
 
-// Where a warp has its 9 of the 36 blocks of 8 x 8 scores, without a branch: of rows 7 - warp and `warp` of blocks the
-// ones on the diagonal, 7 and 8, and the 7 others, 7 - warp of them in the former row
-struct Blocks {
-    int last_row, first_row, in_last;
-
-    __device__ __forceinline__ explicit Blocks(int warp) : last_row(7 - warp), first_row(warp), in_last(7 - warp) {}
-    __device__ __forceinline__ bool is_in_last(int k) const { return k < 7 ? k < in_last : k == 7; }
-    __device__ __forceinline__ int row(int k) const { return is_in_last(k) ? last_row : first_row; }
-    __device__ __forceinline__ int column(int k) const {
-        return k >= 7 ? row(k) : is_in_last(k) ? k : k - in_last;
-    }
-};
-
 constexpr int BATCH = 5;  // blocks whose loads come before their first store
 
-// Scores to shared memory, D on the diagonal. Above the diagonal there are zeros from the start
+// Scores of a warp's 9 blocks of 8 x 8, in the order of block_place, to shared memory, without a branch; D on the
+// diagonal. Above the diagonal there are zeros from the start
 __device__ __forceinline__ void find_scores(shared_address scores, shared_address similarities, Decays decays, float D,
                                             Thread t) {
-    Blocks blocks(t.warp);
-    float last = decays.of(8 * blocks.last_row + t.row), first = decays.of(8 * blocks.first_row + t.row);
+    int in_last = 7 - t.warp;  // blocks of row 7 - warp but for the one on the diagonal
+    float last = decays.of(8 * in_last + t.row), first = decays.of(8 * t.warp + t.row);
     shared_address row = scores + t.row * ROW_BYTES + t.column * 4;
-    similarities += t.lane * 8;
+    shared_address last_row = row + in_last * 8 * ROW_BYTES, first_row = row + t.warp * 8 * ROW_BYTES;
+    similarities += t.warp * (9 * 256) + t.lane * 8;
 #pragma unroll
     for (int start = 0; start < 9; start += BATCH) {
         float2 similarity[BATCH];
-        float4 pair[BATCH];
+        Sources sources[BATCH];
         unsigned large[BATCH], small[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH && start + i < 9; i++) {
-            int k = start + i, r = blocks.row(k), c = blocks.column(k);
-            similarity[i] = load_shared<float2>(similarities + (r * (r + 1) / 2 + c) * 256);
-            pair[i] = decays.pair(4 * c + t.column);
+            int k = start + i, column = k == 7 ? in_last : k == 8 ? t.warp : k < in_last ? k : k - in_last;
+            similarity[i] = load_shared<float2>(similarities + k * 256);
+            sources[i] = decays.pair(column * 64 + t.column * 16);
         }
 #pragma unroll
         for (int i = 0; i < BATCH && start + i < 9; i++) {
             int k = start + i;
-            float a = blocks.is_in_last(k) ? last : first;
-            float u = similarity[i].x * (exp2_fast(a - pair[i].x) * pair[i].z);
-            float v = similarity[i].y * (exp2_fast(a - pair[i].y) * pair[i].w);
+            float a = (k < 7 ? k < in_last : k == 7) ? last : first;
+            float u = similarity[i].x * sources[i].first().share(a);
+            float v = similarity[i].y * sources[i].second().share(a);
             if (k >= 7) {  // selected, not multiplied: a score against time may overflow
                 u = (2 * t.column <= t.row ? u : 0.0f) + (2 * t.column == t.row ? D : 0.0f);
                 v = (2 * t.column + 1 <= t.row ? v : 0.0f) + (2 * t.column + 1 == t.row ? D : 0.0f);
@@ -124,8 +114,8 @@ __device__ __forceinline__ void find_scores(shared_address scores, shared_addres
         }
 #pragma unroll
         for (int i = 0; i < BATCH && start + i < 9; i++) {
-            int k = start + i;
-            shared_address to = row + blocks.row(k) * (8 * ROW_BYTES) + ((blocks.column(k) ^ t.row) * 16);
+            int k = start + i, column = k == 7 ? in_last : k == 8 ? t.warp : k < in_last ? k : k - in_last;
+            shared_address to = ((k < 7 ? k < in_last : k == 7) ? last_row : first_row) + ((column ^ t.row) * 16);
             store_shared(to, large[i]);
             store_shared(to + TILE_BYTES, small[i]);
         }
@@ -135,9 +125,7 @@ __device__ __forceinline__ void find_scores(shared_address scores, shared_addres
 // Factors of a thread's token: of its row of x for the state at the end of the chunk, and of the state for its output
 __device__ __forceinline__ void find_factors(shared_address factors, Decays decays, float last, Thread t) {
     int token = t.index % CHUNK;
-    bool is_weight = t.index < CHUNK;
-    float a = decays.of(token), step = decays.step(token);
-    float factor = exp2_fast(is_weight ? last - a : a) * (is_weight ? step : 1.0f);
+    float factor = t.index < CHUNK ? decays.source(token).share(last) : exp2_fast(decays.of(token));
     store_shared(factors + (t.index & CHUNK) * 4 + place_of_token(token) * 4, factor);
 }
 
@@ -279,7 +267,7 @@ __device__ __forceinline__ void scan_chunks(ScanRing ring, shared_address base, 
         Header header = load_header(ring.header());
         if (header.flags & STOPS) break;
         int head = header.head + which;
-        bool valid = head / (out.H / out.G) == header.head / (out.H / out.G);
+        bool valid = which == 0 || !(header.flags & ALONE);
         if (!valid) head = header.head;  // there is no second head: the first one again, for nothing
         if (header.flags & BEGINS) {
             load_state(state, state_at(ends, initial, header.place, head, out.H), header.flags & ENTERED, t);

@@ -15,10 +15,10 @@ __device__ __forceinline__ void find_short_scores(unsigned (&large)[I + 1][4], u
         for (int column = 0; column < 2 * I + 2; column++) {
             float u = 0, v = 0;
             if (column <= row) {
-                float2 similarity = similarities[(row * (row + 1) / 2 + column) * 32];
-                float4 pair = pairs[4 * column + t.column];
-                u = similarity.x * (exp2_fast(a - pair.x) * pair.z);
-                v = similarity.y * (exp2_fast(a - pair.y) * pair.w);
+                float2 similarity = similarities[block_place(row, column) * 32];
+                Sources sources = {pairs[4 * column + t.column]};
+                u = similarity.x * sources.first().share(a);
+                v = similarity.y * sources.second().share(a);
             }
             if (column == row) {
                 u = (2 * t.column <= t.row ? u : 0.0f) + (2 * t.column == t.row ? D : 0.0f);

@@ -13,7 +13,7 @@ __device__ __forceinline__ void produce_state_chunk(StateRing ring, const tensor
                                                     const float* decays, Piece segment, int token, Pair pair, int H) {
     int length = min(CHUNK, segment.end(SEGMENT) - token), end = segment.end(SEGMENT);
     int place = end < segment.sequence_end ? end / SEGMENT : -1 - segment.sequence;
-    int flags = (token == segment.start ? BEGINS : 0) | (token + length == end ? ENDS : 0);
+    int flags = (token == segment.start ? BEGINS : 0) | (token + length == end ? ENDS : 0) | (pair.count < HEADS ? ALONE : 0);
     shared_address tile = ring.tile(), full = ring.full();
     ring.wait_until_empty();
     Header{token, pair.head, place, length, flags}.store(ring.header());
@@ -45,7 +45,7 @@ __device__ __forceinline__ void store_state(float* to, const float (&state)[STAT
 }
 
 __device__ __forceinline__ void consume_state_chunks(StateRing ring, shared_address weights, float* ends, float* finals,
-                                                     int H, int G, int which) {
+                                                     int H, int which) {
     Thread t;
     float state[STATE / 128];
     weights += which * 2 * CHUNK * 4;
@@ -57,8 +57,7 @@ __device__ __forceinline__ void consume_state_chunks(StateRing ring, shared_addr
         Decays decays = {tile + STATE_DECAYS + which * DECAYS_BYTES};
         float last = decays.last();
         if (t.index < CHUNK) {
-            float weight = exp2_fast(last - decays.of(t.index)) * decays.step(t.index);
-            store_shared(weights + place_of_token(t.index) * 4, weight);
+            store_shared(weights + place_of_token(t.index) * 4, decays.source(t.index).share(last));
         }
         if (header.flags & BEGINS) {
 #pragma unroll
@@ -81,9 +80,8 @@ __device__ __forceinline__ void consume_state_chunks(StateRing ring, shared_addr
         hold(state), hold(large), hold(small);
         ring.release(t.lane);
         weights ^= CHUNK * 4;
-        int head = header.head + which;
-        bool valid = head / (H / G) == header.head / (H / G);
-        if (header.flags & ENDS && valid) store_state(state_at(ends, finals, header.place, head, H), state, t);
+        if (header.flags & ENDS && (which == 0 || !(header.flags & ALONE)))
+            store_state(state_at(ends, finals, header.place, header.head + which, H), state, t);
     }
 }
 
@@ -101,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_fwd_segment_state_
     int which = threadIdx.x / 128;
     if (which < HEADS) {
         increase_registers<232>();
-        consume_state_chunks(ring, base + STATE_WEIGHTS, ends, finals, H, G, which);
+        consume_state_chunks(ring, base + STATE_WEIGHTS, ends, finals, H, which);
         return;
     }
     decrease_registers<40>();
