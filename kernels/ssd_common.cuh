@@ -192,7 +192,7 @@ struct Thread {
         : index(threadIdx.x % 128), warp(index / 32), lane(index % 32), row(lane / 4), column(lane % 4) {}
 };
 
-// two numbers as pairs of 16 bits: cut to bf16, and what is left, rounded. The sum has 16 bits or more
+// two numbers as pairs of 16 bits: cut to bf16, and the remainder, rounded. The sum has 16 bits or more
 __device__ __forceinline__ void split(float low, float high, unsigned& large, unsigned& small) {
     unsigned a = __float_as_uint(low), b = __float_as_uint(high);
     large = __byte_perm(a, b, 0x7632);
