@@ -49,6 +49,7 @@ def macros(states: int, segment: int, softplus: bool, gated: bool, of_channels: 
     return ("TOKEN", "BF16"), *((name, str(int(value))) for name, value in values.items())
 
 
+@cache
 def shared_bytes(kernel: str, states: int) -> int:
     """Dynamic shared memory of a kernel, with what alignment to 1,024 bytes takes."""
     keys, tile, heads, align = CHUNK * states * 2, CHUNK * 128, _HEADS * CHUNK * 8, 1024
@@ -148,7 +149,8 @@ class HopperForward:
         """The product of the decays of all tokens, (h,), for a pack of one sequence without slack."""
         start = self.rows * self.G * _TRIANGLE
         chunks = self.arguments["memory"][start : start + self.rows * self.H * 2 * CHUNK].view(self.rows, self.H, -1, 4)
-        return chunks[: cdiv(self.T, CHUNK), :, -1, 1].sum(0).exp2()
+        decay: Tensor = chunks[: cdiv(self.T, CHUNK), :, -1, 1].sum(0).exp2()
+        return decay
 
     def scan(self) -> Tensor:
         """y, from the states between segments."""
