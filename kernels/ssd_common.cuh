@@ -15,6 +15,8 @@ constexpr unsigned ROW_BYTES = 128;                          // of 64 elements o
 constexpr unsigned TILE_BYTES = CHUNK * ROW_BYTES;           // 64 x 64
 constexpr unsigned KEYS_BYTES = CHUNK * STATES * 2;          // B or C of a chunk: tiles of 64 states
 constexpr unsigned TRIANGLE_BYTES = TRIANGLE * 8;
+constexpr unsigned SCALES_BYTES = CHUNK * 4 + 16;            // exponents of the rows of C; of the largest element of B
+constexpr int SIMILARITIES = TRIANGLE * 2 + SCALES_BYTES / 4, QUERIES = KEYS_BYTES / 4;  // in words, of a group in a chunk
 constexpr unsigned DECAYS_BYTES = CHUNK * 8;                 // log-decays and steps of a head
 constexpr unsigned SWIZZLE_PERIOD = 1024;                    // 8 rows: tiles are aligned to it
 
@@ -72,13 +74,14 @@ __device__ __forceinline__ Piece piece_of(const int* list, i64 index) {
 // What _ssd_fwd_prepare_kernel makes of a pack, one part of memory after another. The host knows bounds: `rows` of
 // chunks, `pieces` of a list
 struct Prepared {
-    float *similarities, *decays;  // (rows, g, 36, 32, 2), (rows, h, 32, 4)
+    float *similarities, *queries;  // (rows, g, 36, 32, 2) and scales; (rows, g, 64, n) of fp16 in tiles
+    float *decays, *weights;        // (rows, h, 32, 4); (rows, h), log2 of their sum
     int *scanned, *summed, *passed;  // segments to scan, those whose state is needed, sequences of passed states
     int* counters;                   // of items that were taken from the first two lists
 
     __device__ __forceinline__ Prepared(float* memory, i64 rows, i64 pieces, i64 H, i64 G)
-        : similarities(memory), decays(similarities + rows * G * (TRIANGLE * 2)),
-          scanned((int*)(decays + rows * H * (CHUNK * 2))), summed(scanned + 4 * (1 + pieces)),
+        : similarities(memory), queries(similarities + rows * G * SIMILARITIES), decays(queries + rows * G * QUERIES),
+          weights(decays + rows * H * (CHUNK * 2)), scanned((int*)(weights + (rows * H + 3) / 4 * 4)), summed(scanned + 4 * (1 + pieces)),
           passed(summed + 4 * (1 + pieces)), counters(passed + 4 * (1 + pieces)) {}
 };
 

@@ -26,6 +26,7 @@ _PREPARED_HEADS = 64  # of a program
 _SHORT_HEADS = 8  # of a program
 _PASSING_SEQUENCES = 16  # at a time, where all have a final state
 _TRIANGLE = 36 * 64  # elements of C Bt on and below the diagonal, in blocks of 8 x 8
+_SCALES = CHUNK + 4  # of a group in a chunk, after them
 
 
 def refusal(x: Tensor, B: Tensor) -> str:
@@ -59,7 +60,7 @@ def shared_bytes(kernel: str, states: int) -> int:
             return stages + _HEADS * 2 * CHUNK * 4 + 6 * 32 + align
         case "scan":
             stages = 3 * (2 * keys + _HEADS * tile + 4 * _TRIANGLE + heads)
-            return stages + _HEADS * 3 * tile + heads + 3 * 32 + _HEADS * 8 + align
+            return stages + _HEADS * 3 * tile + heads + 3 * (48 + 4 * _SCALES) + _HEADS * 8 + align
         case "short":
             return _SHORT_HEADS * tile + align
     return 0
@@ -90,6 +91,7 @@ class HopperForward:
         (self.T, self.H, _), (_, self.G, self.N), self.S = x.shape, B.shape, len(cu_seqlens) - 1
         self.segment = tiles(torch.bfloat16, architecture(x.device)).segment
         self.rows, pieces = self.T // CHUNK + self.S, self.T // self.segment + self.S
+        self.first_decay = self.rows * self.G * (_TRIANGLE + _SCALES + CHUNK * self.N // 2)  # in `memory`
         self.y = x.new_empty(x.shape)
         self.ends = A.new_empty(ends_shape(x, B))
         self.finals = A.new_empty(self.S * keep_final, self.H, _CHANNELS, self.N)
@@ -107,7 +109,7 @@ class HopperForward:
             **{"cu_seqlens": offsets("ssd", cu_seqlens, self.T), "dt_stride": dt.stride(0)},
             **{"x_stride": x.stride(0), "x_head": x.stride(1), "z_stride": gate.stride(0), "z_head": gate.stride(1)},
             **{"B_stride": B.stride(0), "B_group": B.stride(1), "C_stride": C.stride(0), "C_group": C.stride(1)},
-            "memory": A.new_empty(self.rows * (self.G * _TRIANGLE + self.H * 2 * CHUNK) + 12 * (1 + pieces) + 4),
+            "memory": A.new_empty(self.first_decay + self.rows * self.H * (2 * CHUNK + 1) + 12 * (1 + pieces) + 8),
         }
         self.enter(initial_states)
 
@@ -125,7 +127,7 @@ class HopperForward:
 
     def map_tensors(self) -> None:
         """Tensors as the copy engine reads and writes them."""
-        for name in ("x", "B", "C", "z", "y"):
+        for name in ("x", "B", "z", "y"):
             is_other = name == "z" and self.arguments["z"] is self.arguments["x"]
             self.arguments[f"{name}_map"] = (
                 self.arguments["x_map"] if is_other else cuda.tensor_map(self.arguments[name], _BOX, 128)
@@ -147,8 +149,8 @@ class HopperForward:
 
     def decay(self) -> Tensor:
         """The product of the decays of all tokens, (h,), for a pack of one sequence without slack."""
-        start = self.rows * self.G * _TRIANGLE
-        chunks = self.arguments["memory"][start : start + self.rows * self.H * 2 * CHUNK].view(self.rows, self.H, -1, 4)
+        end = self.first_decay + self.rows * self.H * 2 * CHUNK
+        chunks = self.arguments["memory"][self.first_decay : end].view(self.rows, self.H, -1, 4)
         decay: Tensor = chunks[: cdiv(self.T, CHUNK), :, -1, 1].sum(0).exp2()
         return decay
 

@@ -19,13 +19,53 @@ __device__ __forceinline__ void copy_rows(uint4* to, const token* from, i64 stri
     }
 }
 
+// The largest magnitude of 8 numbers of bf16, as bits
+__device__ __forceinline__ unsigned largest_of(uint4 v) {
+    unsigned largest = max_of_halves(max_of_halves(v.x & 0x7fff7fffu, v.y & 0x7fff7fffu),
+                                     max_of_halves(v.z & 0x7fff7fffu, v.w & 0x7fff7fffu));
+    return max(largest & 0xffffu, largest >> 16);
+}
+
+// log2 of the largest element of B
+__device__ __forceinline__ void find_largest(float* exponent, const uint4* keys) {
+    __shared__ unsigned of_warps[PREPARE_THREADS / 32];
+    unsigned largest = 0;
+    for (int i = threadIdx.x; i < CHUNK * ROW_PIECES; i += PREPARE_THREADS) largest = max(largest, largest_of(keys[i]));
+    largest = __reduce_max_sync(~0u, largest);
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = largest;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int i = 1; i < PREPARE_THREADS / 32; i++) largest = max(largest, of_warps[i]);
+        *exponent = log2_fast(__uint_as_float(largest << 16));
+    }
+}
+
+// C in fp16, each row by a power of two of its own, which leaves 1 to 2 to its largest element
+__device__ __forceinline__ void scale_queries(uint4* to, float* exponents, const uint4* queries) {
+    for (int i = threadIdx.x; i < CHUNK * ROW_PIECES; i += PREPARE_THREADS) {
+        int row = i / ROW_PIECES, at = key_piece(row, i % ROW_PIECES);
+        uint4 value = queries[at];
+        unsigned largest = largest_of(value);
+        for (int lanes = ROW_PIECES / 2; lanes > 0; lanes /= 2)
+            largest = max(largest, __shfl_xor_sync(~0u, largest, lanes));
+        int exponent = min(max((int)(largest >> 7), 1), 253);  // as bits: 127 more
+        float scale = __uint_as_float((unsigned)(254 - exponent) << 23);
+        unsigned words[4] = {value.x, value.y, value.z, value.w};
+        for (int k = 0; k < 4; k++) words[k] = pack<FP16>(low_half(words[k]) * scale, high_half(words[k]) * scale);
+        to[at] = make_uint4(words[0], words[1], words[2], words[3]);
+        if (i % ROW_PIECES == 0) exponents[row] = (float)(exponent - 127);
+    }
+}
+
 // C Bt, [i, j] for j <= i, in blocks of 8 x 8: a lane's two elements of each, as products of warps have them
 __device__ __forceinline__ void find_similarities(uint4* rows, const token* B, const token* C, float* similarities,
-                                                  i64 B_stride, i64 C_stride, int length) {
+                                                  float* scaled, i64 B_stride, i64 C_stride, int length) {
     uint4 *keys = rows, *queries = rows + CHUNK * ROW_PIECES;
     copy_rows(keys, B, B_stride, length);
     copy_rows(queries, C, C_stride, length);
     __syncthreads();
+    scale_queries((uint4*)scaled, similarities + TRIANGLE * 2, queries);
+    find_largest(similarities + TRIANGLE * 2 + CHUNK, keys);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int tile = warp; tile < 20; tile += PREPARE_THREADS / 32) {  // 16 x 8, those that reach the lower triangle
         int i = tile < 2 ? 0 : tile < 6 ? 1 : tile < 12 ? 2 : 3, j = tile - i * (i + 1);
@@ -50,9 +90,10 @@ __device__ __forceinline__ double limited(double log_decay) {
 }
 
 // Steps, and log-decays in base 2 summed from the start of the chunk in fp64: 4 threads a head, 16 tokens each. Tokens
-// past the last one have steps of zero
+// past the last one have steps of zero. And the sum of the weights of rows in the state at the end of the chunk
 __device__ __forceinline__ void find_decays(uint4* memory, const token* dt, const float* A, const float* bias,
-                                            float* decays, i64 dt_stride, int length, int heads, bool has_bias) {
+                                            float* decays, float* weights, i64 dt_stride, int length, int heads,
+                                            bool has_bias) {
     token* rows = (token*)memory;
     double* sums = (double*)(rows + CHUNK * DT_STRIDE);  // of each thread's tokens
     for (int i = threadIdx.x; i < CHUNK * PREPARED_HEADS; i += PREPARE_THREADS) {
@@ -75,10 +116,13 @@ __device__ __forceinline__ void find_decays(uint4* memory, const token* dt, cons
     }
     sums[threadIdx.x] = sum;
     __syncthreads();
-    if (!valid) return;
-    double total = 0;
-    for (int k = 0; k < quarter; k++) total += sums[4 * head + k];
+    double total = 0, last = 0;
+    for (int k = 0; k < 4; k++) {
+        if (k < quarter) total += sums[4 * head + k];
+        last += sums[4 * head + k];
+    }
     float4* pairs = (float4*)(decays + head * (CHUNK * 2)) + 8 * quarter;
+    float weight = 0;
 #pragma unroll
     for (int k = 0; k < 16; k += 2) {
         float4 pair = make_float4(0, 0, step[k], step[k + 1]);
@@ -87,8 +131,12 @@ __device__ __forceinline__ void find_decays(uint4* memory, const token* dt, cons
         if (16 * quarter + k + 1 < length) total += limited((double)step[k + 1] * rate);
         pair.y = (float)total;
         if (SOFTPLUS) pair.z = pair.x - log2_fast(pair.z), pair.w = pair.y - log2_fast(pair.w);  // see Source
-        pairs[k / 2] = pair;
+        Sources sources = {pair};
+        weight += fabsf(sources.first().share((float)last)) + fabsf(sources.second().share((float)last));
+        if (valid) pairs[k / 2] = pair;
     }
+    for (int lanes = 1; lanes < 4; lanes *= 2) weight += __shfl_xor_sync(~0u, weight, lanes);
+    if (valid && quarter == 0) weights[head] = log2_fast(weight);
 }
 
 // Whether the state at the end of a segment is needed: between segments, and as final state
@@ -137,7 +185,7 @@ __device__ __forceinline__ void clear_slack(token* y, const Pack& pack, i64 H) {
 }
 
 // Fills `memory` for the kernels that follow: see Prepared
-extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) _ssd_fwd_prepare_kernel(
+extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) _ssd_fwd_prepare_kernel(
     const token* B, const token* C, const token* dt, const float* A, const float* bias, const int* cu_seqlens,
     float* memory, token* y, i64 T, i64 S, i64 rows, i64 pieces, i64 H, i64 G, i64 B_stride, i64 B_group, i64 C_stride,
     i64 C_group, i64 dt_stride, i64 has_bias, i64 has_initial, i64 scans_all,
@@ -156,11 +204,13 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) _ssd_fwd_prepare_k
         i64 start = chunk.start;
         if (part < G) {
             find_similarities(tiles, B + start * B_stride + part * B_group, C + start * C_stride + part * C_group,
-                              prepared.similarities + (row * G + part) * (TRIANGLE * 2), B_stride, C_stride, length);
+                              prepared.similarities + (row * G + part) * SIMILARITIES,
+                              prepared.queries + (row * G + part) * QUERIES, B_stride, C_stride, length);
         } else {
             int head = (part - G) * PREPARED_HEADS;
             find_decays(tiles, dt + start * dt_stride + head, A + head, bias + head,
-                        prepared.decays + (row * H + head) * (CHUNK * 2), dt_stride, length, (int)H - head, has_bias != 0);
+                        prepared.decays + (row * H + head) * (CHUNK * 2), prepared.weights + row * H + head, dt_stride,
+                        length, (int)H - head, has_bias != 0);
         }
         __syncthreads();
     }

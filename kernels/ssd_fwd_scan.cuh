@@ -2,7 +2,7 @@
 //
 // All is transposed, so that the state, an accumulator [channels, states], is the operand of its own product: y is
 // [channels, tokens], scores are [token i, token j] in shared memory. A chunk of a head:
-//   y = state Ct, in parts of bf16                    scores = C Bt * decays * steps on and below the diagonal
+//   y = state Ct, in fp16                             scores = C Bt * decays * steps on and below the diagonal
 //   y = y * decays + xt scorest                       weighted rows of x
 //   state = decay * state + (weights x)t B            y, through shared memory and the copy engine
 
@@ -17,27 +17,32 @@ constexpr unsigned SCAN_FACTORS = SCAN_Y + HEADS * TILE_BYTES;             // of
 constexpr unsigned SCAN_HEADERS = SCAN_FACTORS + HEADS * 2 * CHUNK * 4;
 constexpr unsigned SCAN_BARRIERS = SCAN_HEADERS + SCAN_STAGES * 16;
 constexpr unsigned GATE_BARRIERS = SCAN_BARRIERS + SCAN_STAGES * 16;       // of each head
+constexpr unsigned SCAN_WEIGHTS = GATE_BARRIERS + HEADS * 8;               // of each stage: log2 of the sum for each head
+constexpr unsigned SCAN_SCALES = SCAN_WEIGHTS + SCAN_STAGES * 16;          // of each stage
 
 typedef Ring<SCAN_STAGES, SCAN_STAGE_BYTES> ScanRing;
 static_assert(SCAN_STAGE_BYTES % SWIZZLE_PERIOD == 0 && SCAN_SIMILARITIES % 16 == 0, "aligned tiles");
 
-__device__ __forceinline__ void produce_scan_chunk(ScanRing ring, const tensor_map& x, const tensor_map& B,
-                                                   const tensor_map& C, const Prepared& prepared, Piece segment, int token, Pair pair, int H, int G, bool has_initial) {
+__device__ __forceinline__ void produce_scan_chunk(ScanRing ring, shared_address base, const tensor_map& x,
+                                                   const tensor_map& B, const Prepared& prepared, Piece segment,
+                                                   int token, Pair pair, int H, int G, bool has_initial) {
     int length = min(CHUNK, segment.end(SEGMENT) - token);
     int place = segment.begins() ? -1 - segment.sequence : segment.start / SEGMENT;
     int entered = segment.begins() && !has_initial ? 0 : ENTERED;
     int flags = (token == segment.start ? BEGINS | entered : 0) | (pair.count < HEADS ? ALONE : 0);
-    shared_address tile = ring.tile(), full = ring.full();
-    i64 row = chunk_row(segment.sequence, token);
+    shared_address tile = ring.tile(), full = ring.full(), scales = base + SCAN_SCALES + ring.stage * SCALES_BYTES;
+    i64 row = chunk_row(segment.sequence, token), of_group = row * G + pair.group, of_head = row * H + pair.head;
+    float2 weights = make_float2(prepared.weights[of_head], prepared.weights[of_head + pair.count - 1]);
     ring.wait_until_empty();
     Header{token, pair.head, place, length, flags}.store(ring.header());
-    mbarrier_arrive_expect(full, 2 * KEYS_BYTES + TRIANGLE_BYTES + pair.count * (TILE_BYTES + DECAYS_BYTES));
-    for (int n = 0; n < STATES / 64; n++) {
-        tensor_load(tile + n * TILE_BYTES, B, full, 64 * n, pair.group, token);
-        tensor_load(tile + SCAN_C + n * TILE_BYTES, C, full, 64 * n, pair.group, token);
-    }
-    bulk_load(tile + SCAN_SIMILARITIES, prepared.similarities + (row * G + pair.group) * (TRIANGLE * 2), TRIANGLE_BYTES, full);
-    bulk_load(tile + SCAN_DECAYS, prepared.decays + (row * H + pair.head) * (CHUNK * 2), pair.count * DECAYS_BYTES, full);
+    store_shared(base + SCAN_WEIGHTS + ring.stage * 16, weights);
+    unsigned of_all = 2 * KEYS_BYTES + TRIANGLE_BYTES + SCALES_BYTES;
+    mbarrier_arrive_expect(full, of_all + pair.count * (TILE_BYTES + DECAYS_BYTES));
+    for (int n = 0; n < STATES / 64; n++) tensor_load(tile + n * TILE_BYTES, B, full, 64 * n, pair.group, token);
+    bulk_load(tile + SCAN_C, prepared.queries + of_group * QUERIES, KEYS_BYTES, full);
+    bulk_load(tile + SCAN_SIMILARITIES, prepared.similarities + of_group * SIMILARITIES, TRIANGLE_BYTES, full);
+    bulk_load(scales, prepared.similarities + of_group * SIMILARITIES + TRIANGLE * 2, SCALES_BYTES, full);
+    bulk_load(tile + SCAN_DECAYS, prepared.decays + of_head * (CHUNK * 2), pair.count * DECAYS_BYTES, full);
     for (int i = 0; i < pair.count; i++)
         tensor_load(tile + SCAN_X + i * TILE_BYTES, x, full, 0, pair.head + i, token);
 }
@@ -52,17 +57,55 @@ __device__ __forceinline__ void load_state(float (&state)[STATE / 128], const fl
     }
 }
 
-// y = state Ct, not waited for
-__device__ __forceinline__ void multiply_by_queries(float (&y)[32], const unsigned (&large)[OPERAND],
-                                                    const unsigned (&small)[OPERAND], shared_address C) {
+// The unit of a warp's part of a state, 16 channels, in which it is at most 2^14: a power of two. It follows a bound, so
+// that no chunk needs the largest element
+struct Unit {
+    float bound, exponent;  // log2
+
+    // below, the state loses its last bits, but weights divided by the unit do not overflow
+    static constexpr float LOWEST = -66.0f;
+
+    __device__ __forceinline__ void follow(float bound_now) {
+        bound = fmaxf(bound_now, LOWEST);
+        exponent = ceilf(bound) - 14.0f;
+    }
+    // of a state that was loaded, which is divided by its unit
+    __device__ __forceinline__ void find(float (&state)[STATE / 128]) {
+        float largest = 0;
+#pragma unroll
+        for (int i = 0; i < STATE / 128; i++) largest = fmaxf(largest, fabsf(state[i]));
+        follow(log2_fast(__uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest)))) + 0.01f);
+        float inverse = exp2_fast(-exponent);
+#pragma unroll
+        for (int i = 0; i < STATE / 128; i++) state[i] *= inverse;
+    }
+    // of the state after a chunk: what is left of it, and at most weights * largest x * largest B
+    __device__ __forceinline__ void advance(float last, float weights, unsigned largest_x, float largest_B) {
+        float old = bound + last, added = log2_fast(__uint_as_float(largest_x << 16)) + weights + largest_B;
+        float larger = fmaxf(old, added);
+        follow(larger + log2_fast(1.0f + exp2_fast(fminf(old, added) - larger)) + 0.01f);
+    }
+};
+
+// The largest magnitude of x in a warp, as bits of bf16
+__device__ __forceinline__ unsigned largest_of(const unsigned (&x)[16]) {
+    unsigned largest = 0;
+#pragma unroll
+    for (int i = 0; i < 16; i++) largest = max_of_halves(largest, x[i] & 0x7fff7fffu);
+    return __reduce_max_sync(~0u, max(largest & 0xffffu, largest >> 16));
+}
+
+__device__ __forceinline__ void multiply(float4& v, float factor) {
+    v.x *= factor, v.y *= factor, v.z *= factor, v.w *= factor;
+}
+
+// y = state Ct in fp16, not waited for
+__device__ __forceinline__ void multiply_by_queries(float (&y)[32], const unsigned (&state)[OPERAND], shared_address C) {
     descriptor first = describe<128>(C, 16, SWIZZLE_PERIOD);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < STATES / 16; k++) {
-        descriptor queries = further(first, k / 4 * TILE_BYTES + k % 4 * 32);
-        wgmma<64, BF16, false>(y, small + 4 * k, queries, k > 0);
-        wgmma<64, BF16, false>(y, large + 4 * k, queries, true);
-    }
+    for (int k = 0; k < STATES / 16; k++)
+        wgmma<64, FP16, false>(y, state + 4 * k, further(first, k / 4 * TILE_BYTES + k % 4 * 32), k > 0);
     wgmma_commit();
 }
 
@@ -122,10 +165,13 @@ __device__ __forceinline__ void find_scores(shared_address scores, shared_addres
     }
 }
 
-// Factors of a thread's token: of its row of x for the state at the end of the chunk, and of the state for its output
-__device__ __forceinline__ void find_factors(shared_address factors, Decays decays, float last, Thread t) {
+// Factors of a thread's token: of its row of x for the state at the end of the chunk, and of the state for its output,
+// times the power of two of its row of C
+__device__ __forceinline__ void find_factors(shared_address factors, Decays decays, shared_address scales, float last,
+                                             Thread t) {
     int token = t.index % CHUNK;
-    float factor = t.index < CHUNK ? decays.source(token).share(last) : exp2_fast(decays.of(token));
+    float factor = t.index < CHUNK ? decays.source(token).share(last)
+                                   : exp2_fast(decays.of(token) + load_shared<float>(scales + token * 4));
     store_shared(factors + (t.index & CHUNK) * 4 + place_of_token(token) * 4, factor);
 }
 
@@ -187,18 +233,18 @@ struct Outputs {
     bool has_D;
 };
 
-// One chunk of a head. D: of the head; of two channels if D_OF_CHANNELS
-__device__ __forceinline__ void scan_chunk(float (&state)[STATE / 128], shared_address tile, Header header, int which,
-                                           int head, bool valid, float2 D, unsigned gate_phase, const Places& places,
+// One chunk of a head. weights: log2 of their sum. D: of the head; of two channels if D_OF_CHANNELS
+__device__ __forceinline__ void scan_chunk(float (&state)[STATE / 128], Unit& unit, shared_address tile,
+                                           shared_address scales, float weights_sum, Header header, int which, int head, bool valid, float2 D, unsigned gate_phase, const Places& places,
                                            const Outputs& out, Thread t) {
     Decays decays = {tile + SCAN_DECAYS + which * DECAYS_BYTES};
     float last = decays.last(), y[32];
-    unsigned large[OPERAND], small[OPERAND];
+    unsigned half[OPERAND];
 #pragma unroll
-    for (int i = 0; i < OPERAND; i++) split(state[2 * i], state[2 * i + 1], large[i], small[i]);
-    hold(large), hold(small);
-    multiply_by_queries(y, large, small, tile + SCAN_C);
-    find_factors(places.factors, decays, last, t);
+    for (int i = 0; i < OPERAND; i++) half[i] = pack<FP16>(state[2 * i], state[2 * i + 1]);
+    hold(half);
+    multiply_by_queries(y, half, tile + SCAN_C);
+    find_factors(places.factors, decays, scales, last, t);
     find_scores(places.scores, tile + SCAN_SIMILARITIES, decays, D_OF_CHANNELS ? 0.0f : D.x, t);
     if (t.index == 0) wait_for_bulk_reads<0>();  // y of the chunk before has left its tile
     fence_async_proxy();
@@ -214,8 +260,12 @@ __device__ __forceinline__ void scan_chunk(float (&state)[STATE / 128], shared_a
     load_x(x, tile + SCAN_X + which * TILE_BYTES, header.length, t);
 #pragma unroll
     for (int k = 0; k < 4; k++) shares[k] = factors(places.factors + CHUNK * 4, k, t);
+    float before = unit.exponent, size = exp2_fast(before);
+    unit.advance(last, weights_sum, largest_of(x), load_shared<float>(scales + CHUNK * 4));
+#pragma unroll
+    for (int k = 0; k < 4; k++) multiply(shares[k], size);
     wgmma_wait<0>();
-    hold(y), hold(large), hold(small);
+    hold(y), hold(half);
 #pragma unroll
     for (int i = 0; i < 32; i++) {
         float4 share = shares[i / 8];
@@ -226,15 +276,16 @@ __device__ __forceinline__ void scan_chunk(float (&state)[STATE / 128], shared_a
 #pragma unroll
         for (int i = 0; i < 32; i++) y[i] = fmaf(i % 4 / 2 ? D.y : D.x, values[i], y[i]);
     }
+    float inverse = exp2_fast(-unit.exponent);
 #pragma unroll
-    for (int k = 0; k < 4; k++) weights[k] = factors(places.factors, k, t);
+    for (int k = 0; k < 4; k++) weights[k] = factors(places.factors, k, t), multiply(weights[k], inverse);
     hold(values), hold(y), hold(x);
     multiply_by_scores(y, x, places.scores);
 
     unsigned heavy[16], light[16];
 #pragma unroll
     for (int k = 0; k < 4; k++) weigh(heavy + 4 * k, light + 4 * k, values + 8 * k, weights[k]);
-    float decay = exp2_fast(last);
+    float decay = exp2_fast(last + before - unit.exponent);
 #pragma unroll
     for (int i = 0; i < STATE / 128; i++) state[i] *= decay;
     hold(state), hold(heavy), hold(light);
@@ -261,6 +312,7 @@ __device__ __forceinline__ void scan_chunks(ScanRing ring, shared_address base, 
     Places places(base, which);
     float state[STATE / 128];
     float2 D = make_float2(0, 0);
+    Unit unit = {0, 0};
     unsigned gate_phase = 0;
     for (;; ring.advance(), gate_phase ^= 1) {
         ring.wait_until_full();
@@ -271,6 +323,7 @@ __device__ __forceinline__ void scan_chunks(ScanRing ring, shared_address base, 
         if (!valid) head = header.head;  // there is no second head: the first one again, for nothing
         if (header.flags & BEGINS) {
             load_state(state, state_at(ends, initial, header.place, head, out.H), header.flags & ENTERED, t);
+            unit.find(state);
             if (D_OF_CHANNELS) {
                 const float* of_head = out.D + head * CHANNELS + 16 * t.warp + t.row;
                 D = make_float2(of_head[0], of_head[8]);
@@ -278,7 +331,9 @@ __device__ __forceinline__ void scan_chunks(ScanRing ring, shared_address base, 
                 D.x = out.has_D ? out.D[head] : 0.0f;
             }
         }
-        scan_chunk(state, ring.tile(), header, which, head, valid, D, gate_phase, places, out, t);
+        shared_address scales = base + SCAN_SCALES + ring.stage * SCALES_BYTES;
+        float weights = load_shared<float>(base + SCAN_WEIGHTS + ring.stage * 16 + (valid ? which : 0) * 4);
+        scan_chunk(state, unit, ring.tile(), scales, weights, header, which, head, valid, D, gate_phase, places, out, t);
         ring.release(t.lane);
     }
     if (t.index == 0) wait_for_bulk_stores<0>();
@@ -287,9 +342,8 @@ __device__ __forceinline__ void scan_chunks(ScanRing ring, shared_address base, 
 // D: (h,), (h, p) if D_OF_CHANNELS. y: (t, h, p). initial and ends: states at the starts of sequences and between segments
 extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_fwd_scan_kernel(
     const __grid_constant__ tensor_map x_map, const __grid_constant__ tensor_map B_map,
-    const __grid_constant__ tensor_map C_map, const __grid_constant__ tensor_map z_map,
-    const __grid_constant__ tensor_map y_map, float* memory, const float* D, const float* initial, const float* ends,
-    token* y, i64 rows, i64 pieces, i64 H, i64 G, i64 has_initial, i64 has_D) {
+    const __grid_constant__ tensor_map z_map, const __grid_constant__ tensor_map y_map, float* memory, const float* D,
+    const float* initial, const float* ends, token* y, i64 rows, i64 pieces, i64 H, i64 G, i64 has_initial, i64 has_D) {
     extern __shared__ float4 shared[];
     Prepared prepared(memory, rows, pieces, H, G);
     shared_address base = (address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1);
@@ -316,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_fwd_scan_kernel(
         Piece segment = piece_of(prepared.scanned, queue.index / pairs);
         Pair pair = pair_of(queue.index % pairs, H, G);
         for (int token = segment.start; token < segment.end(SEGMENT); token += CHUNK, ring.advance())
-            produce_scan_chunk(ring, x_map, B_map, C_map, prepared, segment, token, pair, H, G, has_initial != 0);
+            produce_scan_chunk(ring, base, x_map, B_map, prepared, segment, token, pair, H, G, has_initial != 0);
     }
     ring.stop();
 }

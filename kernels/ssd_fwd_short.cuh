@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(32 * SHORT_WARPS, 2) _ssd_fwd_short
         i64 row = chunk_row(s.sequence, s.start);
         copy_short_x(tile, x + s.start * x_stride + head * x_head, x_stride, length, t);
         ShortHead own = {
-            tile, (const float2*)prepared.similarities + (row * G + head / (H / G)) * TRIANGLE + t.lane,
+            tile, (const float2*)prepared.similarities + (row * G + head / (H / G)) * (SIMILARITIES / 2) + t.lane,
             (const float4*)prepared.decays + (row * H + head) * (CHUNK / 2), D + head * (D_OF_CHANNELS ? CHANNELS : 1),
             z + s.start * z_stride + head * z_head, z_stride, length, has_D != 0,
         };

@@ -205,3 +205,14 @@ def test_backward_reads_the_states_between_segments() -> None:
     )
     for name in inputs:
         assert error(found[name], wanted[name].double()) <= 2e-3, name
+
+
+@sweep("size", sample=[1e-6, 1e6], rest=[1e-9, 1.0, 1e9])
+def test_matches_the_reference_whatever_the_size_of_tokens(size: float) -> None:
+    """A state enters outputs in units that follow it, in fp16."""
+    lengths = [SEGMENT + CHUNK + 3, 70]
+    inputs = sample(lengths) | {"initial_states": normal(2, 2, 64, 64) * torch.tensor([1e-8, 1e8]).view(2, 1, 1, 1)}
+    for name in "xBC":
+        decades = torch.rand(len(inputs["x"]), 1, 1, dtype=torch.float64) * 6 - 3
+        inputs[name] = (inputs[name].double() * size * 10**decades).bfloat16()
+    matches(lengths, inputs, f"of size {size}", dt_softplus=True)
