@@ -56,8 +56,7 @@ def shared_bytes(kernel: str, states: int) -> int:
     keys, tile, heads, align = CHUNK * states * 2, CHUNK * 128, _HEADS * CHUNK * 8, 1024
     match kernel:
         case "segment_state":
-            stages = 6 * (keys + _HEADS * tile + heads)
-            return stages + _HEADS * 2 * CHUNK * 4 + 6 * 32 + align
+            return 4 * (keys + _HEADS * tile + heads + 32) + _HEADS * 4 * tile + align
         case "scan":
             stages = 3 * (2 * keys + _HEADS * tile + 4 * _TRIANGLE + heads)
             return stages + _HEADS * 3 * tile + heads + 3 * (48 + 4 * _SCALES) + _HEADS * 8 + align

@@ -1,10 +1,15 @@
 // The states between segments, from those at the ends of segments from a zero state, and the final states.
 
-constexpr int STATE_STAGES = 6;
+//
+// A segment is read from its last chunk to its first, so that the weight of a token is one exponential and the sum is
+// not decayed on its way. A product runs while the rows of the next chunk are weighted: in shared memory, in two parts
+// of bf16, in the buffer that the product before it is done with.
+
+constexpr int STATE_STAGES = 4;
 constexpr unsigned STATE_X = KEYS_BYTES, STATE_DECAYS = STATE_X + HEADS * TILE_BYTES;  // in a stage, after B
 constexpr unsigned STATE_STAGE_BYTES = STATE_DECAYS + SWIZZLE_PERIOD;
-constexpr unsigned STATE_WEIGHTS = STATE_STAGES * STATE_STAGE_BYTES;  // twice for each head
-constexpr unsigned STATE_HEADERS = STATE_WEIGHTS + HEADS * 2 * CHUNK * 4;
+constexpr unsigned STATE_ROWS = STATE_STAGES * STATE_STAGE_BYTES;  // of each head two buffers: large parts, small parts
+constexpr unsigned STATE_HEADERS = STATE_ROWS + HEADS * 4 * TILE_BYTES;
 constexpr unsigned STATE_BARRIERS = STATE_HEADERS + STATE_STAGES * 16;
 
 typedef Ring<STATE_STAGES, STATE_STAGE_BYTES> StateRing;
@@ -13,7 +18,7 @@ __device__ __forceinline__ void produce_state_chunk(StateRing ring, const tensor
                                                     const float* decays, Piece segment, int token, Pair pair, int H) {
     int length = min(CHUNK, segment.end(SEGMENT) - token), end = segment.end(SEGMENT);
     int place = end < segment.sequence_end ? end / SEGMENT : -1 - segment.sequence;
-    int flags = (token == segment.start ? BEGINS : 0) | (token + length == end ? ENDS : 0) | (pair.count < HEADS ? ALONE : 0);
+    int flags = (token + length == end ? BEGINS : 0) | (token == segment.start ? ENDS : 0) | (pair.count < HEADS ? ALONE : 0);
     shared_address tile = ring.tile(), full = ring.full();
     ring.wait_until_empty();
     Header{token, pair.head, place, length, flags}.store(ring.header());
@@ -44,43 +49,75 @@ __device__ __forceinline__ void store_state(float* to, const float (&state)[STAT
     }
 }
 
-__device__ __forceinline__ void consume_state_chunks(StateRing ring, shared_address weights, float* ends, float* finals,
+// Rows of x times the weights of their tokens at log-decay `last`, zero where there is no token, as two parts of bf16
+__device__ __forceinline__ void weigh_rows(shared_address to, shared_address x, Decays decays, float last, int length,
+                                           Thread t) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int row = 16 * i + t.index / 8;
+        shared_address at = swizzled(0, row, t.index % 8);
+        uint4 piece = load_shared<uint4>(x + at);
+        bool present = row < length;
+        float weight = present ? decays.source(row).share(last) : 0.0f;
+        unsigned words[4] = {piece.x, piece.y, piece.z, piece.w}, large[4], small[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            unsigned word = present ? words[k] : 0;  // not multiplied by zero: it may be NaN
+            split(low_half(word) * weight, high_half(word) * weight, large[k], small[k]);
+        }
+        store_shared(to + at, make_uint4(large[0], large[1], large[2], large[3]));
+        store_shared(to + TILE_BYTES + at, make_uint4(small[0], small[1], small[2], small[3]));
+    }
+}
+
+// state += rowst B or, if not `keep`, = ; not waited for
+__device__ __forceinline__ void add_rows(float (&state)[STATE / 128], shared_address rows, shared_address B, bool keep) {
+    descriptor first_rows = describe<128>(rows, TILE_BYTES, SWIZZLE_PERIOD);
+    descriptor first_keys = describe<128>(B, TILE_BYTES, SWIZZLE_PERIOD);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 8; k++) {  // small parts first
+        unsigned at = k % 4 * 16 * ROW_BYTES;
+        wgmma<STATES, BF16, true, true>(state, further(first_rows, (k < 4 ? TILE_BYTES : 0) + at), further(first_keys, at),
+                                        keep || k > 0);
+    }
+    wgmma_commit();
+}
+
+__device__ __forceinline__ void consume_state_chunks(StateRing ring, shared_address rows, float* ends, float* finals,
                                                      int H, int which) {
     Thread t;
-    float state[STATE / 128];
-    weights += which * 2 * CHUNK * 4;
-    for (;; ring.advance()) {
+    float state[STATE / 128], after;  // log-decay up to the end of the segment
+    unsigned buffer = 0;
+    rows += which * 4 * TILE_BYTES;
+    for (;;) {
         ring.wait_until_full();
         Header header = load_header(ring.header());
         if (header.flags & STOPS) break;
-        shared_address tile = ring.tile();
-        Decays decays = {tile + STATE_DECAYS + which * DECAYS_BYTES};
-        float last = decays.last();
-        if (t.index < CHUNK) {
-            store_shared(weights + place_of_token(t.index) * 4, decays.source(t.index).share(last));
+        StateRing previous = ring;
+        after = 0;
+        for (;;) {  // in which nothing but products has the state
+            shared_address tile = ring.tile();
+            Decays decays = {tile + STATE_DECAYS + which * DECAYS_BYTES};
+            after += decays.last();
+            weigh_rows(rows + buffer, tile + STATE_X + which * TILE_BYTES, decays, after, header.length, t);
+            if (header.length < CHUNK) clear_rows(tile, header.length);
+            fence_async_proxy();
+            wgmma_wait<0>();
+            if (!(header.flags & BEGINS)) previous.release(t.lane);
+            named_barrier(1 + which, 128);
+            add_rows(state, rows + buffer, tile, !(header.flags & BEGINS));
+            buffer ^= 2 * TILE_BYTES;
+            previous = ring;
+            ring.advance();
+            if (header.flags & ENDS) break;
+            ring.wait_until_full();
+            header = load_header(ring.header());
         }
-        if (header.flags & BEGINS) {
-#pragma unroll
-            for (int i = 0; i < STATE / 128; i++) state[i] = 0;
-        }
-        if (header.length < CHUNK) clear_rows(tile, header.length);
-        named_barrier(1 + which, 128);
-        unsigned x[16], large[16], small[16];
-        float values[32];
-        load_x(x, tile + STATE_X + which * TILE_BYTES, header.length, t);
-        widen_x(values, x);
-#pragma unroll
-        for (int k = 0; k < 4; k++) weigh(large + 4 * k, small + 4 * k, values + 8 * k, factors(weights, k, t));
-        float decay = exp2_fast(last);
-#pragma unroll
-        for (int i = 0; i < STATE / 128; i++) state[i] *= decay;
-        hold(state), hold(large), hold(small);
-        add_to_state(state, large, small, tile);
         wgmma_wait<0>();
-        hold(state), hold(large), hold(small);
-        ring.release(t.lane);
-        weights ^= CHUNK * 4;
-        if (header.flags & ENDS && (which == 0 || !(header.flags & ALONE)))
+        hold(state);
+        previous.release(t.lane);
+        if (which == 0 || !(header.flags & ALONE))
             store_state(state_at(ends, finals, header.place, header.head + which, H), state, t);
     }
 }
@@ -99,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_fwd_segment_state_
     int which = threadIdx.x / 128;
     if (which < HEADS) {
         increase_registers<232>();
-        consume_state_chunks(ring, base + STATE_WEIGHTS, ends, finals, H, which);
+        consume_state_chunks(ring, base + STATE_ROWS, ends, finals, H, which);
         return;
     }
     decrease_registers<40>();
@@ -109,7 +146,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_fwd_segment_state_
     for (Queue queue(prepared.counters); queue.index < items; queue.advance()) {
         Piece segment = piece_of(prepared.summed, queue.index / pairs);
         Pair pair = pair_of(queue.index % pairs, H, G);
-        for (int token = segment.start; token < segment.end(SEGMENT); token += CHUNK, ring.advance())
+        int last = segment.start + (segment.end(SEGMENT) - 1 - segment.start) / CHUNK * CHUNK;
+        for (int token = last; token >= segment.start; token -= CHUNK, ring.advance())
             produce_state_chunk(ring, x_map, B_map, prepared.decays, segment, token, pair, H);
     }
     ring.stop();

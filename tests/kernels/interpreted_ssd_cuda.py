@@ -85,7 +85,7 @@ def test_matches_the_reference_with_any_options(D: str | None, z: bool, softplus
     lengths = [SEGMENT + CHUNK + 3, 0, 20]
     inputs = sample(lengths)
     del inputs["D"], inputs["dt_bias"]
-    inputs |= {} if D is None else {"D": normal(2) if D == "head" else normal(2, 64), "dt_bias": normal(2) / 4}
+    inputs |= {} if D is None else {"D": normal(2) if D == "head" else normal(2, 64), "dt_bias": normal(2).abs() / 4}
     inputs |= {"z": normal(*inputs["x"].shape, dtype=torch.bfloat16)} if z else {}
     matches(lengths, inputs, f"{D} {z} {softplus}", dt_softplus=softplus)
 
