@@ -264,10 +264,11 @@ struct Decays {
     __device__ __forceinline__ float of(int token) const {
         return load_shared<float>(pairs + token / 2 * 16 + token % 2 * 4);
     }
-    __device__ __forceinline__ Source source(int token) const {
-        shared_address at = pairs + token / 2 * 16 + token % 2 * 4;
+    __device__ __forceinline__ Source source_at(int offset) const {
+        shared_address at = pairs + offset;
         return {SOFTPLUS ? 0.0f : load_shared<float>(at), load_shared<float>(at + 8)};
     }
+    __device__ __forceinline__ Source source(int token) const { return source_at(token / 2 * 16 + token % 2 * 4); }
     __device__ __forceinline__ float last() const { return of(CHUNK - 1); }
 };
 

@@ -52,21 +52,19 @@ __device__ __forceinline__ void store_state(float* to, const float (&state)[STAT
 // Rows of x times the weights of their tokens at log-decay `last`, zero where there is no token, as two parts of bf16
 __device__ __forceinline__ void weigh_rows(shared_address to, shared_address x, Decays decays, float last, int length,
                                            Thread t) {
+    int first = t.index / 8, from = first / 2 * 16 + first % 2 * 4;
+    shared_address place = swizzled(0, first, t.index % 8);
+    x += place, to += place;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        int row = 16 * i + t.index / 8;
-        shared_address at = swizzled(0, row, t.index % 8);
-        uint4 piece = load_shared<uint4>(x + at);
-        bool present = row < length;
-        float weight = present ? decays.source(row).share(last) : 0.0f;
+        uint4 piece = load_shared<uint4>(x + i * 16 * ROW_BYTES);
+        float weight = decays.source_at(from + i * 128).share(last);
+        if (first + 16 * i >= length) piece = make_uint4(0, 0, 0, 0), weight = 0;  // there may be NaN
         unsigned words[4] = {piece.x, piece.y, piece.z, piece.w}, large[4], small[4];
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            unsigned word = present ? words[k] : 0;  // not multiplied by zero: it may be NaN
-            split(low_half(word) * weight, high_half(word) * weight, large[k], small[k]);
-        }
-        store_shared(to + at, make_uint4(large[0], large[1], large[2], large[3]));
-        store_shared(to + TILE_BYTES + at, make_uint4(small[0], small[1], small[2], small[3]));
+        for (int k = 0; k < 4; k++) split(low_half(words[k]) * weight, high_half(words[k]) * weight, large[k], small[k]);
+        store_shared(to + i * 16 * ROW_BYTES, make_uint4(large[0], large[1], large[2], large[3]));
+        store_shared(to + TILE_BYTES + i * 16 * ROW_BYTES, make_uint4(small[0], small[1], small[2], small[3]));
     }
 }
 

@@ -28,7 +28,8 @@ def sample(lengths: list[int], h: int = 2, n: int = 64, g: int = 1, *, slack: in
     t = sum(lengths) + slack
     tokens = {name: normal(t, g, n, dtype=torch.bfloat16) for name in "BC"}
     tokens |= {"x": normal(t, h, 64, dtype=torch.bfloat16), "dt": (normal(t, h).abs() / 4).bfloat16()}
-    return tokens | {"A": -1 - 8 * normal(h).abs(), "D": normal(h), "dt_bias": normal(h) / 4}
+    rates = torch.tensor([0.02, 1.0]).repeat(h)[:h]  # of heads that remember several chunks, and that forget in one
+    return tokens | {"A": -(normal(h).abs() + 0.2) * rates, "D": normal(h), "dt_bias": normal(h) / 4}
 
 
 def native(**arguments: Any) -> Any:
