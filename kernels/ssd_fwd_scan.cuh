@@ -79,7 +79,7 @@ struct Unit {
 #pragma unroll
         for (int i = 0; i < STATE / 128; i++) state[i] *= inverse;
     }
-    // of the state after a chunk: what is left of it, and at most weights * largest x * largest B
+    // of the state after a chunk: it, decayed, and at most weights * largest x * largest B
     __device__ __forceinline__ void advance(float last, float weights, unsigned largest_x, float largest_B) {
         float old = bound + last, added = log2_fast(__uint_as_float(largest_x << 16)) + weights + largest_B;
         float larger = fmaxf(old, added);
