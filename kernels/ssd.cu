@@ -4,7 +4,7 @@
 //   _ssd_fwd_segment_state_kernel   states at the ends of segments from zero, and
 //   _ssd_fwd_state_passing_kernel   the states between segments from them, where a sequence has several
 //   _ssd_fwd_scan_kernel            y, segment by segment
-//   _ssd_fwd_short_kernel           y of sequences of one chunk
+//   _ssd_fwd_short_kernel           y of sequences of up to 32 tokens
 //
 // The mathematics is that of ssd_fwd.py. Products have operands of fp32 (scores, states, weighted x) as two parts of bf16.
 //

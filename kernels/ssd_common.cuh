@@ -6,6 +6,7 @@ typedef long long i64;
 
 constexpr int CHUNK = 64;            // tokens
 constexpr int CHANNELS = 64;         // of a head
+constexpr int SHORT = 32;            // tokens of a sequence for _ssd_fwd_short_kernel, at most
 constexpr int HEADS = 2;             // of a block, of one group: a warpgroup each
 constexpr int CONSUMERS = 128 * HEADS, THREADS = CONSUMERS + 128;
 constexpr int STATE = CHANNELS * STATES;                     // elements of a state

@@ -61,7 +61,7 @@ def shared_bytes(kernel: str, states: int) -> int:
             stages = 3 * (2 * keys + _HEADS * tile + 4 * _TRIANGLE + heads)
             return stages + _HEADS * 3 * tile + heads + 3 * (48 + 4 * _SCALES) + _HEADS * 8 + align
         case "short":
-            return _SHORT_HEADS * tile + align
+            return _SHORT_HEADS * tile // 2 + align
     return 0
 
 
@@ -79,7 +79,7 @@ def _mapped(tensor: Tensor) -> Tensor:
 class HopperForward:
     """One call: the tensors as the kernels read them, and its launches. An absent tensor is another one, unread.
 
-    scans_all: sequences of one chunk too are for the kernel that carries states, since states may enter them.
+    scans_all: short sequences too are for the kernel that carries states, since states may enter them.
     """
 
     def __init__(

@@ -162,7 +162,7 @@ __device__ __forceinline__ void list_pieces(const Pack& pack, const Prepared& pr
     for (int i = threadIdx.x; i < pack.S; i += PREPARE_THREADS) {
         Piece sequence = sequence_of(pack, i);
         int length = sequence.length(), segments = (length + SEGMENT - 1) / SEGMENT;
-        bool is_short = length <= CHUNK && !scans_all;  // for _ssd_fwd_short_kernel
+        bool is_short = length <= SHORT && !scans_all;  // for _ssd_fwd_short_kernel
         bool is_passed = segments > 1 || (keep_final && (has_initial || segments == 0));
         list_segments(prepared.scanned, totals, pieces, sequence, is_short ? 0 : segments);
         list_segments(prepared.summed, totals + 1, pieces, sequence, keep_final ? segments : max(segments - 1, 0));

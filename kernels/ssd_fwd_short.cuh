@@ -1,6 +1,7 @@
-// y of sequences of one chunk: no state enters or leaves. A warp for a head, in products of a warp.
+// y of sequences of up to 32 tokens that no state enters. A warp for a head, in products of a warp.
 
 constexpr int SHORT_WARPS = 8;  // of a block: heads
+constexpr unsigned SHORT_BYTES = SHORT * ROW_BYTES;
 
 // A row of tiles of scores [16, 16], as operands: tokens 16 I to 16 I + 15, and all tiles up to the diagonal
 template <int I>
@@ -98,7 +99,7 @@ __device__ __forceinline__ void copy_short_x(shared_address to, const token* x, 
     __syncwarp();
 }
 
-extern "C" __global__ void __launch_bounds__(32 * SHORT_WARPS, 2) _ssd_fwd_short_kernel(
+extern "C" __global__ void __launch_bounds__(32 * SHORT_WARPS, 3) _ssd_fwd_short_kernel(
     const token* x, const token* z, float* memory, const float* D, token* y, const int* cu_seqlens, i64 T, i64 S,
     i64 rows, i64 pieces, i64 H, i64 G, i64 x_stride, i64 x_head, i64 z_stride, i64 z_head, i64 has_D) {
     extern __shared__ float4 shared[];
@@ -106,11 +107,11 @@ extern "C" __global__ void __launch_bounds__(32 * SHORT_WARPS, 2) _ssd_fwd_short
     Pack pack = {cu_seqlens, (int)T, (int)S};
     Prepared prepared(memory, rows, pieces, H, G);
     int warp = threadIdx.x / 32, blocks = (H + SHORT_WARPS - 1) / SHORT_WARPS;
-    shared_address tile = ((address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1)) + warp * TILE_BYTES;
+    shared_address tile = ((address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1)) + warp * SHORT_BYTES;
     for (i64 index = blockIdx.x; index < S * blocks; index += gridDim.x) {
         Piece s = sequence_of(pack, index / blocks);
         int head = index % blocks * SHORT_WARPS + warp, length = s.length();
-        if (length == 0 || length > CHUNK || head >= H) continue;
+        if (length == 0 || length > SHORT || head >= H) continue;
         i64 row = chunk_row(s.sequence, s.start);
         copy_short_x(tile, x + s.start * x_stride + head * x_head, x_stride, length, t);
         ShortHead own = {
@@ -118,8 +119,6 @@ extern "C" __global__ void __launch_bounds__(32 * SHORT_WARPS, 2) _ssd_fwd_short
             (const float4*)prepared.decays + (row * H + head) * (CHUNK / 2), D + head * (D_OF_CHANNELS ? CHANNELS : 1),
             z + s.start * z_stride + head * z_head, z_stride, length, has_D != 0,
         };
-        find_short_rows<3>(own, t);
-        find_short_rows<2>(own, t);
         find_short_rows<1>(own, t);
         find_short_rows<0>(own, t);
         for (int i = t.lane / 8; i < length; i += 4)
