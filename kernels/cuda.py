@@ -4,7 +4,7 @@
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ _STATIC_SHARED = 48 * 1024  # bytes of shared memory that need no opt-in
 
 Macros = tuple[tuple[str, str], ...]
 IMPLEMENTATIONS = ("auto", "triton", "cuda")
-_SAME_SIZE = {2: torch.uint16, 4: torch.uint32}  # dtypes by bytes, for copies
 TOKENS = {torch.float32: "FP32", torch.bfloat16: "BF16", torch.float16: "FP16"}  # their names in hardware.cuh
 
 
@@ -50,6 +49,14 @@ def missing_requirement(device: torch.device) -> str:
     if torch.cuda.get_device_capability(device) < (8, 0):
         return "it needs compute capability 8.0"
     return ""
+
+
+def missing_hopper(device: torch.device) -> str:
+    """Why kernels for Hopper cannot be compiled for a device, "" if they can."""
+    missing = missing_requirement(device)
+    if not missing and torch.cuda.get_device_capability(device) != (9, 0):
+        return "it needs compute capability 9.0"
+    return missing
 
 
 @cache
@@ -102,12 +109,12 @@ class Kernels:
 
         # a thread of autograd has no context before its first call of the CUDA runtime, and the driver API needs one
         Device(self._device.index).set_current()
-        values = (arguments[name] for name in self._signatures[kernel])
+        values = [arguments[name] for name in self._signatures[kernel]]
         launch(
             _stream(self._device, torch._C._cuda_getCurrentRawStream(self._device.index)),
             LaunchConfig(grid=programs, block=threads, shmem_size=shared),
             self._kernel(kernel, shared),
-            *map(_argument, values),
+            *[value if type(value) is int else _argument(value) for value in values],
         )
 
     def _kernel(self, name: str, shared: int) -> Any:
@@ -159,11 +166,30 @@ def tensor_map(tensor: Tensor, box: tuple[int, ...], swizzle: int) -> Any:
     box: elements along each axis that one copy moves, at most 256, of the last axis at most `swizzle` bytes.
     swizzle: 32, 64 or 128 bytes, or 0 for rows one after another.
     """
+    return _encode(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.element_size(), box, swizzle)
+
+
+class _Place:
+    """Memory of a GPU that nothing refers to, for cuda.core."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> None:
+        # dtypes by size: numpy, which names them, has no bfloat16
+        self.__cuda_array_interface__ = {
+            "data": (address, False), "shape": tuple(shape), "strides": tuple(size * stride for stride in strides),
+            "typestr": f"<u{size}", "version": 3,
+        }  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _encode(
+    address: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int, box: tuple[int, ...], swizzle: int
+) -> Any:
+    """A tensor map holds numbers alone, so that it is encoded once for the tensors that come to lie at one place."""
     from cuda.core import _tensor_map as driver  # noqa: PLC0415  (the names of its options are nowhere else)
     from cuda.core.utils import StridedMemoryView  # noqa: PLC0415
 
-    words = tensor.detach().view(_SAME_SIZE[tensor.element_size()])  # numpy, which names the dtype, has no bfloat16
-    return StridedMemoryView.from_dlpack(words, stream_ptr=-1).as_tensor_map(
+    place = _Place(address, shape, strides, size)
+    return StridedMemoryView.from_cuda_array_interface(place, stream_ptr=-1).as_tensor_map(
         box,
         swizzle=driver.TensorMapSwizzle[f"SWIZZLE_{swizzle}B" if swizzle else "NONE"],
         l2_promotion=driver.TensorMapL2Promotion.L2_128B,

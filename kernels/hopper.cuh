@@ -62,6 +62,13 @@ __device__ __forceinline__ float log2_fast(float x) {
     return y;
 }
 
+// of both halves, as integers
+__device__ __forceinline__ unsigned max_of_halves(unsigned a, unsigned b) {
+    unsigned y;
+    asm("max.u16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+
 // two numbers rounded to TYPE (BF16 or FP16), the first in the low half
 template <int TYPE>
 __device__ __forceinline__ unsigned pack(float low, float high) {

@@ -8,16 +8,26 @@ ssd_bwd, the order of the kernels in ssd_launch and ssd_launch_bwd.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from packproof.base.arguments import bind, check_options, empty_gradients, empty_output, widen_narrow_inputs
-from packproof.base.errors import ArgumentError, checked_call, typed_as
+from packproof.base.arguments import (
+    bind,
+    check_option,
+    check_options,
+    empty_gradients,
+    empty_output,
+    widen_narrow_inputs,
+)
+from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.signatures import SSD
+from packproof.kernels import cuda
 from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
+from packproof.kernels.ssd_cuda_launch import HopperForward, hopper_over_ranks, refusal
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
 from packproof.kernels.ssd_launch import CarriedStates, SsdProblem, ends_shape
 from packproof.kernels.ssd_launch_bwd import Gradients, begin_backward, finish_backward, ssd_gradients
@@ -30,10 +40,7 @@ from packproof.kernels.ssd_tiles import (
     variants,
 )
 
-if TYPE_CHECKING:
-    from packproof.refs import overloads
-
-__all__ = ["INTERPRETED", "PROMISES", "ssd", "variants"]
+__all__ = ["INTERPRETED", "PROMISES", "ssd", "ssd_triton", "variants"]
 
 PROMISES = {
     "grid": "sequence",
@@ -50,7 +57,24 @@ INTERPRETED = {"chunk": CHUNK_INTERPRETED, "segment": SEGMENT_INTERPRETED}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-@typed_as(lambda: overloads.ssd)
+@overload
+def ssd(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: Literal[False] = False, impl: str = "auto",
+) -> Tensor: ...  # fmt: skip
+@overload
+def ssd(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: Literal[True], impl: str = "auto",
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def ssd(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: bool, impl: str = "auto",
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
 @checked_call
 def ssd(
     x: Tensor,
@@ -66,6 +90,7 @@ def ssd(
     cu_seqlens: Tensor,
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
+    impl: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
     """SSD of packed sequences (Mamba-2, Dao & Gu 2024): h = exp(dt A) h + dt x Bᵀ, y = (h C + D x) silu(z).
 
@@ -80,6 +105,8 @@ def ssd(
     cu_seqlens: int32 or int64 (s + 1,).
     initial_states: (s, h, p, n) in fp32.
     return_final_states: return the final states too.
+    impl: "triton", or "cuda", a faster forward pass on Hopper GPUs for bf16 tokens, p = 64, n = 64 or 128 and at least
+    two heads a group, with packproof[cuda]; "auto" chooses "cuda" where it can run. Backward is in Triton.
 
     A, D and dt_bias may also have 16 bits, beside tokens of the same dtype or of fp32. Their gradients are rounded to
     16 bits once.
@@ -100,13 +127,23 @@ def ssd(
     tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
     """
     check_options(SSD, dt_softplus=dt_softplus, return_final_states=return_final_states)
+    check_option(SSD.op, "impl", impl, cuda.IMPLEMENTATIONS)
     if not torch.compiler.is_compiling():
         _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, values=is_on_host(x))
         require_device(SSD.op, x, _ssd_fwd_chunk_scan_kernel)
+        _uses_cuda(impl, x, B)  # an impl that cannot run is an error before anything is launched
     inputs = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
     tensors = (*widen_narrow_inputs(SSD, inputs).values(), cu_seqlens, initial_states)
-    y, final_states, _ = _ssd(*tensors, dt_softplus, return_final_states)
+    y, final_states, _ = _ssd(*tensors, dt_softplus, return_final_states, impl)
     return (y, final_states) if return_final_states else y
+
+
+ssd_triton = partial(ssd, impl="triton")
+
+
+def _uses_cuda(impl: str, x: Tensor, B: Tensor) -> bool:
+    """Whether to run the kernels in CUDA C++. Raises ArgumentError if `impl` asks for them and they cannot run."""
+    return cuda.uses_cuda(SSD.op, impl, refusal(x, B))
 
 
 def _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, *, values: bool) -> dict[str, int]:
@@ -125,9 +162,15 @@ def _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, *, values: 
 def _ssd(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     dt_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
-    return_final_states: bool,
+    return_final_states: bool, impl: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y; the final states, empty unless requested; the states between segments, an input of backward."""
+    if _uses_cuda(impl, x, B):
+        y, final_states, ends = HopperForward(
+            x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, softplus, return_final_states,
+            scans_all=initial_states is not None,
+        ).run()  # fmt: skip
+        return y, final_states if return_final_states else A.new_empty(0), ends
     problem = SsdProblem(
         x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every_sequence=return_final_states
     )
@@ -168,7 +211,7 @@ def _gradients_by_argument(
 
 
 @fake(_ssd)
-def _(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, softplus, return_final_states):
+def _(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, softplus, return_final_states, impl):
     sizes = _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, values=False)
     final_states = empty_output(SSD, "final_states", x, sizes) if return_final_states else A.new_empty(0)
     return empty_output(SSD, "y", x, sizes), final_states, A.new_empty(ends_shape(x, B))
@@ -180,7 +223,7 @@ def _(dy, dfinal, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, end
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.softplus, ctx.has_final_states = inputs
+    *tensors, ctx.softplus, ctx.has_final_states, _ = inputs
     ctx.set_materialize_grads(False)  # zeros for the states between segments would be as large as they are
     ctx.save_for_backward(*tensors, output[2])
 
@@ -189,7 +232,8 @@ def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tu
     dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
     gradients = list(_ssd_backward(dy, dfinal if ctx.has_final_states else None, *ctx.saved_tensors, ctx.softplus))
     gradients.insert(8, None)  # cu_seqlens
-    return *(g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad, strict=False)), None, None
+    needed_gradients = (g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad, strict=False))
+    return *needed_gradients, *[None] * 3
 
 
 differentiable(_ssd, _backward, _save)
@@ -206,6 +250,9 @@ def forward_over_ranks(
     (h,); None if the sequence ends on this rank. Is sent the state before the rank's tokens, or None. Returns y and the
     states for backward.
     """
+    if _uses_cuda("auto", x, B):
+        call = HopperForward(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, softplus, leaves, scans_all=True)
+        return (yield from hopper_over_ranks(call, leaves=leaves))
     problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, None, softplus, every_sequence=True)
     # before the exchange: no rank waits for it
     segment_states = problem.find_segment_states(problem.x, problem.B, reverse=False)
@@ -249,7 +296,7 @@ def forward_on_one_rank(
 
     Returns y, arbitrary before the first sequence, and the states for backward.
     """
-    y, _, ends = _ssd(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, softplus, False)
+    y, _, ends = _ssd(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, softplus, False, "auto")
     return y, ends
 
 

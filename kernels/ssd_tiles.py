@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -155,6 +156,7 @@ class Rows:
     """Heads that share C Bᵀ of a chunk in the kernels of y and dx. With few rows it is most of the work."""
 
 
+@cache
 def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
     """The tiles for tokens of bf16 or fp32."""
     if runs_interpreted(_ssd_fwd_chunk_scan_kernel):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from packproof.base.errors import ArgumentError
-from packproof.kernels import cuda, selective_scan_bwd, selective_scan_fwd, selective_scan_launch
+from packproof.kernels import cuda, selective_scan_bwd, selective_scan_fwd, selective_scan_launch, ssd_cuda_launch
 
 
 def test_auto_takes_cuda_where_it_can_run_and_an_explicit_choice_is_kept() -> None:
@@ -34,6 +34,14 @@ def test_tensors_on_a_cpu_are_a_reason() -> None:
 def test_the_scan_in_cuda_takes_arguments_of_the_one_in_triton(kernel: str) -> None:
     home = selective_scan_bwd if "_bwd_" in kernel else selective_scan_fwd
     assert set(cuda.signatures("selective_scan.cu")[kernel]) <= set(getattr(home, kernel).arg_names)
+
+
+@pytest.mark.parametrize("states", [64, 128])
+def test_ssd_compiles_without_a_gpu(states: int) -> None:
+    pytest.importorskip("cuda.core")
+    for chosen in (True, False):
+        code = cuda.compile_source("ssd.cu", "sm_90a", ssd_cuda_launch.macros(states, 2048, chosen, chosen, chosen))
+        assert code.code_type == "cubin"
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])

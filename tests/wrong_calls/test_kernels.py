@@ -49,7 +49,7 @@ MORE: dict[str, Wrong] = {
         SSD.but(B=torch.ones(5, 2, 257), C=torch.ones(5, 2, 257), initial_states=None),
         ("ssd: B has 257 states", "at most 256", "packproof.refs.ssd has no limit"),
     ),
-    "ssd in another language": Wrong(SSD.but(impl="cuda"), ("ssd: impl is no argument", "It takes x, dt")),
+    "ssd in another language": Wrong(SSD.but(impl="cutlass"), ("ssd: impl is 'cutlass'", IMPL)),
     "ssd in chunks": Wrong(SSD.but(chunk=64), ("ssd: chunk is no argument", "It takes x, dt")),
     "gla in double": Wrong(GLA.but(**in_double(GLA)), ("simple_gla: q is float64", "packproof.refs.simple_gla")),
     "gla of too many channels": Wrong(

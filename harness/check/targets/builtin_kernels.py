@@ -61,6 +61,7 @@ _DTYPES_WITH_FP64 = (*DEFAULT_DTYPES, "float64")
 # the longest checks first, so that no core is left without work at the end
 BUILTIN_KERNELS: Mapping[str, BuiltinKernel] = {
     "ssd": BuiltinKernel("ssd", "packproof.kernels.ssd"),
+    "ssd_triton": BuiltinKernel("ssd", "packproof.kernels.ssd", "ssd_triton"),
     "simple_gla": BuiltinKernel("simple_gla", _LINEAR, instance_of="ssd"),
     "retention": BuiltinKernel("retention", _LINEAR, instance_of="ssd"),
     "linear_attention": BuiltinKernel("linear_attention", _LINEAR, instance_of="ssd"),

@@ -41,7 +41,7 @@ def install() -> None:
     """In this process, kernels in CUDA C++ run on the CPU from now on."""
     cuda.kernels = _emulated
     cuda.tensor_map = tensor_map
-    cuda.missing_requirement = lambda device: ""
+    cuda.missing_requirement = cuda.missing_hopper = lambda device: ""
 
 
 def _emulated(name: str, device: torch.device, macros: cuda.Macros) -> "Emulated":

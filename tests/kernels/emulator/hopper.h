@@ -18,6 +18,9 @@ void store_shared(shared_address to, T value) {
 }
 
 inline float log2_fast(float x) { return log2f(fabsf(x) < 0x1p-126f ? 0.0f : x); }
+inline unsigned max_of_halves(unsigned a, unsigned b) {
+    return max(a >> 16, b >> 16) << 16 | max(a & 0xffffu, b & 0xffffu);
+}
 template <int TYPE>
 unsigned pack(float low, float high) {
     return emulated::pack(TYPE, low, high);

@@ -1,0 +1,190 @@
+"""From a call of ssd to launches of its kernels in CUDA C++: which calls they take, and their order."""
+
+# mypy: allow-untyped-calls
+
+from collections.abc import Generator
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.kernels import cuda
+from packproof.kernels.launch import align_rows, architecture, cdiv
+from packproof.kernels.sequences import offsets
+from packproof.kernels.ssd_launch import ends_shape
+from packproof.kernels.ssd_tiles import CHUNK, MULTIPLE, tiles
+from packproof.kernels.worklists import n_programs
+
+_SOURCE = "ssd.cu"
+_CHANNELS = 64  # of a head
+_STATES = (64, 128)
+_HEADS = 2  # of a group in one program
+_BOX = (CHUNK, 1, 64)  # tokens, a head or group, channels or states, of one copy
+_THREADS = {"prepare": 256, "segment_state": 384, "state_passing": 256, "scan": 384, "short": 256}
+_PREPARED_HEADS = 64  # of a program
+_SHORT_HEADS = 8  # of a program
+_PASSING_SEQUENCES = 16  # at a time, where all have a final state
+_TRIANGLE = 36 * 64  # elements of C Bt on and below the diagonal, in blocks of 8 x 8
+_SCALES = CHUNK + 4  # of a group in a chunk, after them
+
+
+def refusal(x: Tensor, B: Tensor) -> str:
+    """Why the kernels in CUDA C++ cannot run, "" if they can."""
+    heads = x.shape[1] // max(B.shape[1], 1)
+    if x.dtype != torch.bfloat16:
+        return f"x is {str(x.dtype).removeprefix('torch.')} and it computes in bfloat16"
+    if x.shape[2] != _CHANNELS:
+        return f"x has {x.shape[2]} channels a head and it takes {_CHANNELS}"
+    if B.shape[2] not in _STATES:
+        return f"B has {B.shape[2]} states and it takes {' or '.join(map(str, _STATES))}"
+    if heads < _HEADS:
+        return f"a group has {heads} head and it takes at least {_HEADS}"
+    return cuda.missing_hopper(x.device)
+
+
+@cache
+def macros(states: int, segment: int, softplus: bool, gated: bool, of_channels: bool) -> cuda.Macros:
+    """The macros of the source."""
+    values = {"STATES": states, "SEGMENT": segment, "SOFTPLUS": softplus, "GATED": gated, "D_OF_CHANNELS": of_channels}
+    return ("TOKEN", "BF16"), *((name, str(int(value))) for name, value in values.items())
+
+
+@cache
+def shared_bytes(kernel: str, states: int) -> int:
+    """Dynamic shared memory of a kernel, with what alignment to 1,024 bytes takes."""
+    keys, tile, heads, align = CHUNK * states * 2, CHUNK * 128, _HEADS * CHUNK * 8, 1024
+    match kernel:
+        case "segment_state":
+            return 4 * (keys + _HEADS * tile + heads + 32) + _HEADS * 4 * tile + align
+        case "scan":
+            stages = 3 * (2 * keys + _HEADS * tile + 4 * _TRIANGLE + heads)
+            return stages + _HEADS * 3 * tile + heads + 3 * (48 + 4 * _SCALES) + _HEADS * 8 + align
+        case "short":
+            return _SHORT_HEADS * tile // 2 + align
+    return 0
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+def _mapped(tensor: Tensor) -> Tensor:
+    """The tensor itself if the copy engine can read it, otherwise a copy."""
+    aligned = align_rows(tensor, MULTIPLE)
+    return aligned.contiguous() if 0 in aligned.stride() else aligned
+
+
+class HopperForward:
+    """One call: the tensors as the kernels read them, and its launches. An absent tensor is another one, unread.
+
+    scans_all: short sequences too are for the kernel that carries states, since states may enter them.
+    """
+
+    def __init__(
+        self, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+        bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool, keep_final: bool,
+        *, scans_all: bool,
+    ) -> None:  # fmt: skip
+        (self.T, self.H, _), (_, self.G, self.N), self.S = x.shape, B.shape, len(cu_seqlens) - 1
+        self.segment = tiles(torch.bfloat16, architecture(x.device)).segment
+        self.rows, pieces = self.T // CHUNK + self.S, self.T // self.segment + self.S
+        self.first_decay = self.rows * self.G * (_TRIANGLE + _SCALES + CHUNK * self.N // 2)  # in `memory`
+        self.y = x.new_empty(x.shape)
+        self.ends = A.new_empty(ends_shape(x, B))
+        self.finals = A.new_empty(self.S * keep_final, self.H, _CHANNELS, self.N)
+        x, B, C, z = _mapped(x), _mapped(B), _mapped(C), None if z is None else _mapped(z)
+        dt, A, gate = dt if dt.stride(1) == 1 else dt.contiguous(), A.contiguous(), x if z is None else z
+        forms = macros(self.N, self.segment, softplus, z is not None, D is not None and D.ndim == 2)
+        self.kernels = cuda.kernels(_SOURCE, x.device, forms)
+        self.arguments: dict[str, Any] = {
+            **{"x": x, "dt": dt, "A": A, "B": B, "C": C, "z": gate, "y": self.y, "ends": self.ends},
+            **{"D": A if D is None else D.contiguous(), "bias": A if bias is None else bias.contiguous()},
+            **{"has_D": int(D is not None), "has_bias": int(bias is not None)},
+            **{"initial": A, "has_initial": 0, "finals": self.finals, "keep_final": int(keep_final)},
+            "scans_all": int(scans_all),
+            **{"T": self.T, "S": self.S, "H": self.H, "G": self.G, "rows": self.rows, "pieces": pieces},
+            **{"cu_seqlens": offsets("ssd", cu_seqlens, self.T), "dt_stride": dt.stride(0)},
+            **{"x_stride": x.stride(0), "x_head": x.stride(1), "z_stride": gate.stride(0), "z_head": gate.stride(1)},
+            **{"B_stride": B.stride(0), "B_group": B.stride(1), "C_stride": C.stride(0), "C_group": C.stride(1)},
+            "memory": A.new_empty(self.first_decay + self.rows * self.H * (2 * CHUNK + 1) + 12 * (1 + pieces) + 8),
+        }
+        self.enter(initial_states)
+
+    def enter(self, initial_states: Tensor | None) -> None:
+        """Start sequences from these states instead of zero."""
+        if initial_states is not None:
+            self.arguments |= {"initial": initial_states.contiguous(), "has_initial": 1}
+
+    def launch(self, kernel: str, programs: int, **arguments: Any) -> None:
+        """Launch a kernel. arguments: those that differ from `self.arguments`."""
+        self.kernels.launch(
+            f"_ssd_fwd_{kernel}_kernel", programs, _THREADS[kernel], shared_bytes(kernel, self.N),
+            self.arguments | arguments,
+        )  # fmt: skip
+
+    def map_tensors(self) -> None:
+        """Tensors as the copy engine reads and writes them."""
+        for name in ("x", "B", "z", "y"):
+            is_other = name == "z" and self.arguments["z"] is self.arguments["x"]
+            self.arguments[f"{name}_map"] = (
+                self.arguments["x_map"] if is_other else cuda.tensor_map(self.arguments[name], _BOX, 128)
+            )
+
+    def find_segment_states(self) -> None:
+        """The states at the ends of segments from zero, and what all kernels share. Zeros in slack."""
+        self.map_tensors()
+        self.launch("prepare", n_programs(self.rows * (self.G + cdiv(self.H, _PREPARED_HEADS))))
+        if self.T > self.segment or self.arguments["keep_final"]:
+            self.launch("segment_state", _multiprocessors(self.y.device))
+
+    def pass_states(self, **arguments: Any) -> None:
+        """From them the states between segments, and final states if they are kept."""
+        if self.T > self.segment or self.arguments["keep_final"]:
+            sequences = min(self.S, _PASSING_SEQUENCES) if self.arguments["keep_final"] else 2
+            parts = self.H * (_CHANNELS * self.N // (4 * _THREADS["state_passing"]))
+            self.launch("state_passing", sequences * parts, **arguments)
+
+    def decay(self) -> Tensor:
+        """The product of the decays of all tokens, (h,), for a pack of one sequence without slack."""
+        end = self.first_decay + self.rows * self.H * 2 * CHUNK
+        chunks = self.arguments["memory"][self.first_decay : end].view(self.rows, self.H, -1, 4)
+        decay: Tensor = chunks[: cdiv(self.T, CHUNK), :, -1, 1].sum(0).exp2()
+        return decay
+
+    def scan(self) -> Tensor:
+        """y, from the states between segments."""
+        self.launch("scan", _multiprocessors(self.y.device))
+        if not self.arguments["scans_all"]:
+            self.launch("short", n_programs(self.S * cdiv(self.H, _SHORT_HEADS)))
+        return self.y
+
+    def run(self) -> tuple[Tensor, Tensor, Tensor]:
+        """y, zero in slack; the final states if kept; the states between segments, for backward."""
+        if self.T and self.S:
+            self.find_segment_states()
+            self.pass_states()
+            self.scan()
+        else:
+            self.y.zero_()
+            self.finals.copy_(self.arguments["initial"]) if self.arguments["has_initial"] else self.finals.zero_()
+        return self.y, self.finals, self.ends
+
+
+def hopper_over_ranks(
+    call: HopperForward, *, leaves: bool
+) -> Generator[tuple[Tensor, Tensor] | None, Tensor | None, tuple[Tensor, Tensor]]:
+    """The forward pass of one sequence of a pack cut over ranks: see `ssd.forward_over_ranks`.
+
+    call: keeps final states if the sequence leaves the rank.
+    """
+    call.find_segment_states()
+    leaving_state = None
+    if leaves:
+        own = {"ends": call.ends.clone(), "finals": call.finals.clone()}
+        call.pass_states(**own)
+        leaving_state = own["finals"], call.decay()
+    call.enter((yield leaving_state))
+    call.pass_states()
+    return call.scan(), call.ends
