@@ -216,10 +216,9 @@ def _register_operator(signature: Signature) -> Any:
             op, q, k, v, decay, cu_seqlens, initial_states, scale, every_sequence=initial_states is not None
         )
         gradients = ssd_gradients(problem, dy, None if dfinal is None else dfinal.mT, None, ends)
-        empty = ends.new_empty(0)
         dq, dk, dv = (gradient.to(v.dtype).contiguous() for gradient in (gradients.C, gradients.B, gradients.x))
-        dstates = empty if initial_states is None else gradients.initial_states.mT
-        return dq, dk, dv, _decay_gradient(decay, gradients.A, empty), dstates
+        dstates = ends.new_empty(0) if initial_states is None else gradients.initial_states.mT
+        return dq, dk, dv, _decay_gradient(decay, gradients.A, ends.new_empty(0)), dstates
 
     forward.__name__, backward.__name__ = op, f"{op}_backward"
     forward_op, backward_op = operator(forward), operator(backward)
@@ -233,9 +232,9 @@ def _register_operator(signature: Signature) -> Any:
 
     @fake(backward_op)
     def _(dy, dfinal, q, k, v, decay, cu_seqlens, initial_states, ends, scale):
-        empty = ends.new_empty(0)
-        dq, dk, dv, ddecay = (empty if x is None else x.new_empty(x.shape) for x in (q, k, v, decay))
-        return dq, dk, dv, ddecay, empty if initial_states is None else ends.new_empty(initial_states.mT.shape).mT
+        dq, dk, dv, ddecay = (ends.new_empty(0) if x is None else x.new_empty(x.shape) for x in (q, k, v, decay))
+        dstates = ends.new_empty(0) if initial_states is None else ends.new_empty(initial_states.mT.shape).mT
+        return dq, dk, dv, ddecay, dstates
 
     def compute_gradients(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         v = ctx.saved_tensors[2]

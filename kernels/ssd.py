@@ -197,16 +197,15 @@ def _gradients_by_argument(
     gradients: Gradients, x: Tensor, A: Tensor, D: Tensor | None, z: Tensor | None, dt_bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients in the order of the arguments, without initial states."""
-    empty = A.new_empty(0)
-    return (
+    return (  # no tensor twice: outputs of an operator may not alias
         gradients.x.to(x.dtype).contiguous(),
         gradients.dt.to(x.dtype),
         gradients.A.sum(1),
         gradients.B.to(x.dtype).contiguous(),
         gradients.C.to(x.dtype).contiguous(),
-        empty if D is None else gradients.D.sum(1) if D.ndim == 1 else gradients.D.contiguous(),
+        A.new_empty(0) if D is None else gradients.D.sum(1) if D.ndim == 1 else gradients.D.contiguous(),
         x.new_empty(0) if z is None else gradients.z.to(x.dtype).contiguous(),
-        empty if dt_bias is None else gradients.bias.sum(1),
+        A.new_empty(0) if dt_bias is None else gradients.bias.sum(1),
     )
 
 
