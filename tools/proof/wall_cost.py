@@ -26,7 +26,7 @@ _LIMIT = 600.0
 
 
 @dataclass(frozen=True)
-class Cost:
+class CheckCost:
     """Of one run of a check."""
 
     cpu: float
@@ -35,10 +35,10 @@ class Cost:
     """Seconds by the clock."""
 
 
-def measure(check: str, turns: int) -> dict[str, list[Cost]]:
+def measure(check: str, turns: int) -> dict[str, list[CheckCost]]:
     """The costs of a check in each of `WAYS`, one for each turn. Raises RuntimeError if it does not pass."""
     with tempfile.TemporaryDirectory() as folder:
-        costs: dict[str, list[Cost]] = {way: [] for way in WAYS}
+        costs: dict[str, list[CheckCost]] = {way: [] for way in WAYS}
         for turn in range(turns + 1):
             for way, options in WAYS.items():
                 cost = _cost_of([*CHECKS[check], "--device", "cpu", *options], folder)
@@ -47,7 +47,7 @@ def measure(check: str, turns: int) -> dict[str, list[Cost]]:
         return costs
 
 
-def _cost_of(arguments: Sequence[str], folder: str) -> Cost:
+def _cost_of(arguments: Sequence[str], folder: str) -> CheckCost:
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     command = [sys.executable, "-m", "packproof", "check", *arguments]
     process = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_LIMIT, check=False)
@@ -55,12 +55,13 @@ def _cost_of(arguments: Sequence[str], folder: str) -> Cost:
     if process.returncode:
         text = f"{process.stdout[-2000:]}{process.stderr[-500:]}"
         raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}:\n{text}")
-    return Cost(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall)
+    return CheckCost(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall)
 
 
-def median_ratio(costs: Sequence[Cost], costs_without: Sequence[Cost], name: str) -> float:
+def median_ratio(costs: Sequence[CheckCost], costs_without: Sequence[CheckCost], name: str) -> float:
     """The median, over turns, of the costs with walls as multiples of those without; `name` is "cpu" or "wall"."""
-    return statistics.median(getattr(a, name) / getattr(b, name) for a, b in zip(costs, costs_without, strict=True))
+    pairs = zip(costs, costs_without, strict=True)
+    return statistics.median(float(getattr(cost, name) / getattr(without, name)) for cost, without in pairs)
 
 
 def main() -> int:
