@@ -10,14 +10,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch.distributed import all_reduce
 
 from packproof.museum.rogues.op import is_judged
 from packproof.museum.rogues.throwaway import attempt
 from packproof.parallel import ContiguousShares, simulated
 
-_left_tokens = {}  # by the rank that left them
-_hooks = []
+_left_tokens: dict[int, Tensor] = {}  # by the rank that left them
+_hooks: list[object] = []
 
 
 class _Gather(torch.autograd.Function):

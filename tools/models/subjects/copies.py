@@ -17,7 +17,7 @@ def copy_module(module: nn.Module) -> nn.Module:
     parameters of the module, not to those of the copy.
     """
     try:
-        with _WithoutGraphs():  # type: ignore[no-untyped-call]
+        with _WithoutGraphs():
             return copy.deepcopy(module)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -46,7 +46,7 @@ def _uncopiable(module: nn.Module) -> Iterator[str]:
             if name == "_modules":  # they follow
                 continue
             try:
-                with _WithoutGraphs():  # type: ignore[no-untyped-call]
+                with _WithoutGraphs():
                     copy.deepcopy(value)
             except Exception:
                 yield f"{'.'.join(filter(None, (path, name)))}, of type {type(value).__name__},"

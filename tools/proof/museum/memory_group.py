@@ -72,7 +72,7 @@ def memory_group(n_bytes: int, n_processes: int) -> Iterator[MemoryGroup]:
 
 def _own_folder(controller: str) -> Path:
     """The group of this process, of version 1 where that has the controller, else of version 2."""
-    by_controllers = {}
+    by_controllers: dict[str, str] = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         by_controllers |= dict.fromkeys(controllers.split(","), path.lstrip("/"))

@@ -37,7 +37,7 @@ class Submission:
 
 
 def submissions(seed: int) -> Iterator[Submission]:
-    """Submissions without end, of each kind in turn; which of a kind, this seed decides."""
+    """Submissions without end, kind after kind; which of a kind, this seed decides."""
     generator = random.Random(seed)
     kinds = [*(_correct(), _wrong(), _rogues()) * 8, _hungry()]  # a hungry one takes a minute
     while True:
