@@ -2,7 +2,7 @@
 
     python -m packproof.proof.drift BEFORE AFTER [--markdown FILE]
 
-`.ci/drift` writes such a folder: `versions.txt` of pip, `museum.json`, `alarms.json` and `peers.json`, if these were run.
+`.ci/drift` writes such a folder: `versions.txt` of pip, and `museum.json`, `alarms.json`, `peers.json` if these ran.
 Exit code 1 if something is worse: an undetected bug, a false alarm, a property of a peer that failed or was not judged.
 """
 
