@@ -1,5 +1,6 @@
 """Kernels of the Hugging Face kernel hub: the folder and the build that a name leads to, and their import."""
 
+import re
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
@@ -14,6 +15,7 @@ from packproof.base.errors import UsageError
 from packproof.base.hub.build_variants import Machine, preference, this_machine, variant_file
 from packproof.base.hub.loading import import_kernel
 from packproof.base.hub.repositories import cache_folder
+from packproof.base.names import TARGET_PREFIX
 from packproof.harness.process.naming import Location, missing_target_reason
 from tests.base.hub_kernels import write_build, write_cached
 
@@ -34,7 +36,7 @@ def forgotten() -> Iterator[None]:
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
-        if "hub" in name:
+        if name.startswith(TARGET_PREFIX):
             del sys.modules[name]
 
 
@@ -171,6 +173,15 @@ def test_a_kernel_is_imported_with_its_relative_imports_and_once(working_folder:
     assert Location.parse("hub:./repository:conv").load() is module.conv
     assert Location.parse("hub:./repository::conv").load() is module.conv
     assert adapt("hub:./repository:conv", op="causal_conv1d").function is module.conv
+
+
+def test_its_module_is_named_after_the_repository(cache: Path, working_folder: Path) -> None:
+    write_cached(cache)
+    write_build(working_folder / "my-kernel/build/torch-universal")
+    write_build(working_folder / "loose")
+    for source, name in (("owner/conv-kernel", "conv_kernel"), ("./my-kernel", "my_kernel"), ("./loose", "loose")):
+        module = import_kernel(f"hub:{source}")
+        assert re.fullmatch(rf"{TARGET_PREFIX}{name}_[0-9a-f]{{8}}\._ops", module.conv.__module__)
 
 
 def test_two_kernels_of_one_name_are_two(working_folder: Path) -> None:
