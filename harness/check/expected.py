@@ -13,7 +13,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -135,6 +135,11 @@ class ExpectedFailures:
             report_lines = (*verdict.failure.lines, f"{location} expects {difference}")
             return replace(verdict, failure=replace(verdict.failure, lines=report_lines))
         return replace(verdict, status="expected", reason=f"expected: {entry.reason}")
+
+    @cached_property
+    def targets(self) -> dict[str, list[str]]:
+        """The kernels of the entries, by the kind of entry, in the order of the file."""
+        return {"entry": [e.target for e in self.entries], QUARANTINE: [e.target for e in self.quarantined]}
 
     def quarantine_of(self, target: str, device: str) -> tuple[Quarantine, ...]:
         """The entries of a kernel on a device."""

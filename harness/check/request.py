@@ -260,9 +260,10 @@ class CheckRequest:
             return ExpectedFailures()
         user_properties = [p.name for p in self.properties or () if not isinstance(p, str)]
         failures = ExpectedFailures.from_file(self.expected_failures, user_properties)
-        for n, entry in enumerate((*failures.entries, *failures.quarantined), start=1):
-            if ":" in entry.target and (reason := missing_target_reason(entry.target)):
-                raise UsageError(f"expected failures: {failures.file}, entry {n}: {reason}")
+        for kind, targets in failures.targets.items():
+            for n, target in enumerate(targets, start=1):
+                if ":" in target and (reason := missing_target_reason(target)):
+                    raise UsageError(f"expected failures: {failures.file}, {kind} {n}: {reason}")
         return failures
 
     def under_contract(self, file: ContractFile) -> "CheckRequest":

@@ -213,9 +213,9 @@ def test_the_library_of_the_hub_imports_it_where_that_is_installed(
 
     library = ModuleType("kernels")
     library.__spec__ = ModuleSpec("kernels", None, origin="kernels/__init__.py")
-    library.get_local_kernel = get_local_kernel  # type: ignore[attr-defined]
+    library.get_local_kernel = get_local_kernel
     hub = ModuleType("huggingface_hub")
-    hub.constants = constants  # type: ignore[attr-defined]
+    hub.constants = constants
     monkeypatch.setitem(sys.modules, "kernels", library)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     assert import_kernel("hub:./repository").__name__ == "of_the_library"
