@@ -14,6 +14,7 @@ from typing import Any
 
 from packproof.base.hub.loading import import_kernel
 from packproof.base.hub.repositories import is_hub
+from packproof.base.names import TARGET_PREFIX
 
 _MAX_MESSAGE = 500
 _INTERNAL_PREFIXES = (str(Path(__file__).parents[1]) + os.sep, sysconfig.get_paths()["stdlib"] + os.sep, "<")
@@ -75,9 +76,6 @@ def shadowed_file(name: str) -> str:
 def resolve_attribute(module: ModuleType, qualname: str) -> Any:
     """The value of a dotted path in a module. Raises AttributeError."""
     return reduce(getattr, qualname.split("."), module)
-
-
-TARGET_PREFIX = "packproof_target_"  # of the module of a file
 
 
 def load_module(file: Path) -> ModuleType:

@@ -45,6 +45,7 @@ CONVENTIONS = (
     "packed_seq_params",
     "engine",
 )  # by which a model learns where documents begin
+TARGET_PREFIX = "packproof_target_"  # of the module of a user's file, or of a kernel of the hub
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 SEED = "a whole number from 0 to 2^32 - 1"  # the seeds of cases are derived from it, and may be larger
 _SYNONYMS = {"gpu": "cuda", "half": "fp16", "float": "fp32", "double": "fp64"}  # of other tools, for suggestions

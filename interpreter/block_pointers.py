@@ -15,8 +15,9 @@ from packproof.interpreter.patch import replace
 
 
 def repair() -> None:
-    """Make zeros the padding of a load that names none."""
-    replace(shipped.InterpreterBuilder, "create_tensor_pointer_load", _pad_with_zeros)
+    """Make zeros the padding of a load that names none. Triton 3.9 has no block pointers."""
+    if hasattr(shipped.InterpreterBuilder, "create_tensor_pointer_load"):
+        replace(shipped.InterpreterBuilder, "create_tensor_pointer_load", _pad_with_zeros)
 
 
 def _pad_with_zeros(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from packproof.base.importing import TARGET_PREFIX
+from packproof.base.names import TARGET_PREFIX
 from packproof.interpreter.in_use import is_interpreting
 
 Decide = Callable[[str, str], bool]

@@ -290,7 +290,7 @@ def test_other_actions_are_pinned_and_ours_is_given_what_it_takes() -> None:
 def test_what_failed_is_kept_whatever_happened(step: dict[str, Any]) -> None:
     assert step["if"] == "always()"
     hidden = step["with"]["path"] == ".packproof/"
-    assert hidden or step["with"]["path"] == "build/matrix/results/"
+    assert hidden or step["with"]["path"] in ("build/matrix/results/", "build/drift/now/")
     assert step["with"].get("include-hidden-files") is (hidden or None)
 
 
@@ -364,9 +364,20 @@ def test_the_nightly_run_tries_every_python_that_is_allowed() -> None:
     lowest, beyond = map(int, re.findall(r"3\.(\d+)", project["requires-python"]))
     allowed = [f"3.{minor}" for minor in range(lowest, beyond)]
     [matrix] = re.findall(r"^pythons=\((.*)\)$", (ROOT / ".ci/matrix").read_text(), re.M)
-    [named] = [s["with"]["python-version"] for s in steps(NIGHTLY) if "setup-python" in s.get("uses", "")]
+    of_matrix, of_drift = (NIGHTLY["jobs"][job]["steps"] for job in ("matrix", "drift"))
+    [named] = [s["with"]["python-version"] for s in of_matrix if "setup-python" in s.get("uses", "")]
     assert matrix.split() == named.split() == allowed
-    assert "make matrix" in [step.get("run") for step in steps(NIGHTLY)]
+    assert "make matrix" in [step.get("run") for step in of_matrix]
+    [newest] = [s["with"]["python-version"] for s in of_drift if "setup-python" in s.get("uses", "")]
+    assert newest == allowed[-1]
+
+
+def test_the_nightly_run_compares_with_the_run_before() -> None:
+    """The folder that it keeps is the one that `.ci/drift` reads and writes, beside its own."""
+    [cached] = [s["with"]["path"] for s in steps(NIGHTLY) if "cache@" in s.get("uses", "")]
+    [command] = [s["run"] for s in steps(NIGHTLY) if s.get("run", "").startswith(".ci/drift")]
+    assert Path(cached) == Path(command.split()[1]).parent / "last"
+    assert 'last=$(dirname "$out")/last' in (ROOT / ".ci/drift").read_text()
 
 
 def test_every_dependency_has_an_oldest_version_that_was_run_and_refuses_no_newer_one() -> None:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from zlib import crc32
 
 from packproof.base.hub.build_variants import variant_file
+from packproof.base.names import TARGET_PREFIX
 
 _LIBRARY = "kernels"
 
@@ -47,9 +49,19 @@ def _offline() -> Iterator[None]:
         constants.HF_HUB_OFFLINE = before
 
 
+def _label(package: Path) -> str:
+    """The name of its repository as an identifier."""
+    repository = (
+        next(path for path in package.parents if path.name == "build").parent if "build" in package.parts else package
+    )
+    if repository.parent.name == "snapshots":  # of the cache: kernels--owner--name/snapshots/commit
+        repository = repository.parent.parent
+    return re.sub(r"\W", "_", repository.name.rpartition("--")[2])
+
+
 def _import_package(file: Path) -> ModuleType:
     """A package from its `__init__.py`, with its relative imports, under a unique name."""
-    name = "packproof_hub_" + re.sub(r"\W", "_", str(file.parent))
+    name = f"{TARGET_PREFIX}{_label(file.parent)}_{crc32(bytes(file.parent)):08x}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])

@@ -11,10 +11,11 @@ The file is TOML, and no more than data:
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from packproof.base.errors import FaultKind, UsageError
 from packproof.base.files import read_bytes
@@ -31,9 +32,12 @@ from packproof.base.names import (
     short_dtype,
 )
 from packproof.base.wording import plural
+from packproof.harness.check.targets.quarantine import TABLE as QUARANTINE
+from packproof.harness.check.targets.quarantine import Quarantine, location_key
 from packproof.harness.report import Cell, Failure, Verdict
 
 TABLE = "expected_failure"
+E = TypeVar("E")
 _MOST_BYTES = 1_000_000
 _REQUIRED = ("target", "property", "dtype", "reason")
 _EXAMPLE = f'[[{TABLE}]] with target = "my_kernels:conv", property = "packing", dtype = "bf16", reason = "..."'
@@ -61,7 +65,7 @@ class ExpectedFailure:
     def matches(self, cell: Cell) -> bool:
         """Whether this entry is for the cell."""
         same_cell = (self.property, self.dtype) == (cell.law, cell.dtype) and self.device in ("", cell.device)
-        return same_cell and _location_key(self.target) == _location_key(cell.target)
+        return same_cell and location_key(self.target) == location_key(cell.target)
 
     def difference(self, failure: Failure) -> str:
         """The difference from the expected failure, in words; "" if there is none."""
@@ -86,6 +90,8 @@ class ExpectedFailures:
     """The path of the file, "" without one."""
     entries: tuple[ExpectedFailure, ...] = ()
     """The entries, in the order of the file."""
+    quarantined: tuple[Quarantine, ...] = ()
+    """What is not launched, in the order of the file."""
 
     @classmethod
     def from_file(cls, path: str, properties: Sequence[str] = ()) -> "ExpectedFailures":
@@ -102,14 +108,14 @@ class ExpectedFailures:
             raise UsageError(f"expected failures: {name}: {error.strerror}") from None
         except (ValueError, RecursionError) as error:  # the second one: thousands of brackets
             raise UsageError(f"expected failures: {name} is not TOML: {error}; expected {_EXAMPLE}") from None
-        tables = data.get(TABLE, [])
-        if (
-            data.keys() - {TABLE}
-            or not isinstance(tables, list)
-            or not all(isinstance(table, dict) for table in tables)
-        ):
-            raise UsageError(f"expected failures: {name} has {', '.join(data)}; expected only {_EXAMPLE}")
-        failures = cls(name, tuple(_read_entries(tables, name, properties)))
+        tables, quarantines = data.get(TABLE, []), data.get(QUARANTINE, [])
+        if data.keys() - {TABLE, QUARANTINE} or not (_are_tables(tables) and _are_tables(quarantines)):
+            raise UsageError(
+                f"expected failures: {name} has {', '.join(data)}; expected only {_EXAMPLE}, and [[{QUARANTINE}]]"
+            )
+        entries = _read_entries(tables, name, partial(_read_entry, properties=properties))
+        quarantined = _read_entries(quarantines, name, partial(_read_quarantine, properties=properties), QUARANTINE)
+        failures = cls(name, tuple(entries), tuple(quarantined))
         failures._require_distinct()
         return failures
 
@@ -130,9 +136,18 @@ class ExpectedFailures:
             return replace(verdict, failure=replace(verdict.failure, lines=report_lines))
         return replace(verdict, status="expected", reason=f"expected: {entry.reason}")
 
+    @cached_property
+    def targets(self) -> dict[str, list[str]]:
+        """The kernels of the entries, by the kind of entry, in the order of the file."""
+        return {"entry": [e.target for e in self.entries], QUARANTINE: [e.target for e in self.quarantined]}
+
+    def quarantine_of(self, target: str, device: str) -> tuple[Quarantine, ...]:
+        """The entries of a kernel on a device."""
+        return tuple(entry for entry in self.quarantined if entry.is_of(target, device))
+
     def notes(self, cells: Sequence[Cell]) -> tuple[str, ...]:
         """A note on the entries: the number used in a run of these cells, and the names of the others."""
-        if not self.file:
+        if not self.file or not (self.entries or not self.quarantined):
             return ()
         unused = [entry for entry in self.entries if not any(cell.counts and entry.matches(cell) for cell in cells)]
         used_text = f"{plural(len(self.entries) - len(unused), 'expected failure')} of {self.file}"
@@ -147,20 +162,31 @@ class ExpectedFailures:
                 same = (entry.property, entry.dtype) == (earlier.property, earlier.dtype)
                 if (
                     same
-                    and _location_key(entry.target) == _location_key(earlier.target)
+                    and location_key(entry.target) == location_key(earlier.target)
                     and _devices_overlap(entry.device, earlier.device)
                 ):
                     raise UsageError(f"expected failures: {self.file}: entries {k + 1} and {n + 1} are both of {entry}")
 
 
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(table, dict) for table in value)
+
+
 def _read_entries(
-    tables: Sequence[Mapping[str, Any]], file: str, properties: Sequence[str]
-) -> Iterator[ExpectedFailure]:
+    tables: Sequence[Mapping[str, Any]], file: str, read: Callable[[Mapping[str, Any]], E], kind: str = "entry"
+) -> Iterator[E]:
     for n, table in enumerate(tables, start=1):
         try:
-            yield _read_entry(table, properties)
+            yield read(table)
         except UsageError as error:
-            raise UsageError(f"expected failures: {file}, entry {n}: {error}") from None
+            raise UsageError(f"expected failures: {file}, {kind} {n}: {error}") from None
+
+
+def _read_quarantine(table: Mapping[str, Any], properties: Sequence[str]) -> Quarantine:
+    entry = Quarantine.from_table(table)
+    if entry.property and entry.property not in properties:
+        _require_property(entry.property)
+    return entry
 
 
 def _read_entry(table: Mapping[str, Any], properties: Sequence[str]) -> ExpectedFailure:
@@ -196,13 +222,6 @@ def _require_property(name: str) -> None:
         from packproof.properties.declarations import OF_KERNELS  # noqa: PLC0415  (torch)
 
         require_known("property", name, [f"{question.property} ({question.label})" for question in OF_KERNELS])
-
-
-def _location_key(target: str) -> tuple[str, str]:
-    """A key for a kernel's location: equal for two spellings of one path, and for a file and its module."""
-    source, _, function = target.rpartition(":")
-    file = source if source.endswith(".py") else f"{source.replace('.', os.sep)}.py"
-    return (os.path.realpath(file) if os.path.isfile(file) or file == source else source), function
 
 
 def _devices_overlap(device: str, other_device: str) -> bool:

@@ -1,8 +1,8 @@
 """From kernels to the plan of a check: its cells (each kernel by property, dtype and tier), units and notes."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from packproof.base.machine import available_cores
 from packproof.base.names import COMPILE
@@ -31,6 +31,8 @@ class Plan:
     """Untested releases, and features that the kernels do not offer."""
     targets: tuple[CheckTarget, ...] = ()
     """The kernels."""
+    held_back: Mapping[Cell, str] = field(default_factory=dict)
+    """The cells in no unit, which are in quarantine, each with the reason."""
 
     @property
     def seconds(self) -> float:
@@ -58,9 +60,19 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, one_cell_each
         *release_notes(targets),
         *(note for target in targets for note in feature_notes(target)),
         *request.expected.notes(cells),
+        *(
+            f"{target.name}: calls outside of {e.domain} are {e.text}"
+            for target in targets
+            for e in target.quarantine
+            if e.domain
+        ),
     )
-    units = tuple(divide(planned, available_cores(), one_cell_each=one_cell_each))
-    return Plan(request, cells, units, notes, tuple(targets))
+    held_back = {cell: entry.text for cell in cells for entry in request.expected.quarantined if entry.holds_back(cell)}
+    launched = [
+        (target, tuple(cell for cell in planned_cells if cell not in held_back)) for target, planned_cells in planned
+    ]
+    units = tuple(divide(launched, available_cores(), one_cell_each=one_cell_each))
+    return Plan(request, cells, units, notes, tuple(targets), held_back)
 
 
 def _compiled_once(targets: Sequence[CheckTarget]) -> Iterator[tuple[CheckTarget, bool]]:

@@ -237,7 +237,8 @@ class CheckRequest:
         Kind("the path of a TOML file", is_text),
         "--expected-failures",
         "TOML file of known failures, by target, property and dtype: they do not fail the run; one that no "
-        "longer occurs does, until its entry is removed",
+        "longer occurs does, until its entry is removed. Also of calls and properties in quarantine: these are not "
+        "launched",
         metavar="FILE",
     )
     promises: Promises | None = option(
@@ -259,9 +260,10 @@ class CheckRequest:
             return ExpectedFailures()
         user_properties = [p.name for p in self.properties or () if not isinstance(p, str)]
         failures = ExpectedFailures.from_file(self.expected_failures, user_properties)
-        for n, entry in enumerate(failures.entries, start=1):
-            if ":" in entry.target and (reason := missing_target_reason(entry.target)):
-                raise UsageError(f"expected failures: {failures.file}, entry {n}: {reason}")
+        for kind, targets in failures.targets.items():
+            for n, target in enumerate(targets, start=1):
+                if ":" in target and (reason := missing_target_reason(target)):
+                    raise UsageError(f"expected failures: {failures.file}, {kind} {n}: {reason}")
         return failures
 
     def under_contract(self, file: ContractFile) -> "CheckRequest":

@@ -41,7 +41,7 @@ def run_plan(plan: Plan, grace: float = _GRACE) -> Iterator[Event]:
     yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes, plan.request.contract, plan.walls)
     try:
         with closing(run.events()) as events:
-            for event in chain(run.contract_findings(), events):
+            for event in chain(run.contract_findings(), run.held_back(), events):
                 yield event
                 if plan.request.fail_fast and isinstance(event, CellFinished) and event.verdict.failed:
                     reason = "stopped after the first failure"
@@ -84,6 +84,11 @@ class _PlanRun:
     def contract_findings(self) -> Iterator[Event]:
         """The kernels that loosen their contract."""
         yield from map(self._record, contract_findings(self._plan.targets))
+
+    def held_back(self) -> Iterator[Event]:
+        """The cells in quarantine, skipped."""
+        for cell, reason in self._plan.held_back.items():
+            yield self._record(CellFinished(Verdict(cell, "eager", "skipped", 0, 0.0, reason=reason)))
 
     def events(self) -> Generator[Event, None, None]:
         """The events of all units.

@@ -1,5 +1,6 @@
 """Kernels of the Hugging Face kernel hub: the folder and the build that a name leads to, and their import."""
 
+import re
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
@@ -14,6 +15,7 @@ from packproof.base.errors import UsageError
 from packproof.base.hub.build_variants import Machine, preference, this_machine, variant_file
 from packproof.base.hub.loading import import_kernel
 from packproof.base.hub.repositories import cache_folder
+from packproof.base.names import TARGET_PREFIX
 from packproof.harness.process.naming import Location, missing_target_reason
 from tests.base.hub_kernels import write_build, write_cached
 
@@ -34,7 +36,7 @@ def forgotten() -> Iterator[None]:
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
-        if "hub" in name:
+        if name.startswith(TARGET_PREFIX):
             del sys.modules[name]
 
 
@@ -173,6 +175,15 @@ def test_a_kernel_is_imported_with_its_relative_imports_and_once(working_folder:
     assert adapt("hub:./repository:conv", op="causal_conv1d").function is module.conv
 
 
+def test_its_module_is_named_after_the_repository(cache: Path, working_folder: Path) -> None:
+    write_cached(cache)
+    write_build(working_folder / "my-kernel/build/torch-universal")
+    write_build(working_folder / "loose")
+    for source, name in (("owner/conv-kernel", "conv_kernel"), ("./my-kernel", "my_kernel"), ("./loose", "loose")):
+        module = import_kernel(f"hub:{source}")
+        assert re.fullmatch(rf"{TARGET_PREFIX}{name}_[0-9a-f]{{8}}\._ops", module.conv.__module__)
+
+
 def test_two_kernels_of_one_name_are_two(working_folder: Path) -> None:
     for folder in ("a", "b"):
         write_build(working_folder / folder / "build/torch-universal")
@@ -202,9 +213,9 @@ def test_the_library_of_the_hub_imports_it_where_that_is_installed(
 
     library = ModuleType("kernels")
     library.__spec__ = ModuleSpec("kernels", None, origin="kernels/__init__.py")
-    library.get_local_kernel = get_local_kernel  # type: ignore[attr-defined]
+    library.get_local_kernel = get_local_kernel
     hub = ModuleType("huggingface_hub")
-    hub.constants = constants  # type: ignore[attr-defined]
+    hub.constants = constants
     monkeypatch.setitem(sys.modules, "kernels", library)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     assert import_kernel("hub:./repository").__name__ == "of_the_library"

@@ -92,6 +92,17 @@ def test_a_triton_that_does_not_fit_is_refused(answers: Any) -> None:
         assert "Use triton 3.5 to 3.9, or check on a GPU." in refusal
 
 
+def test_one_without_block_pointers_fits() -> None:
+    """Triton 3.9 has none."""
+    code = (
+        "from triton.runtime.interpreter import InterpreterBuilder as builder\n"
+        "for name in [name for name in vars(builder) if 'tensor_pointer' in name]:\n    delattr(builder, name)\n"
+        "from packproof.interpreter import repair_if_used\nrepair_if_used()\nprint('repaired')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.stdout == "repaired\n", done.stderr
+
+
 def test_an_import_of_a_kernel_refuses_it(answers: Any) -> None:
     [refusal] = answers["kernel_imported"].values()
     assert refusal.startswith("packproof does not know triton ")

@@ -48,9 +48,10 @@ FILES = {
     "minus.json": "[1, -2]",
     "none.txt": "\n",
 }
+FORM = "expected package.module:function, path/file.py:function or hub:owner/kernel:function"
 LINES = {
     "": {
-        "judge": "No such command 'judge'; there are: check, contract, peers, replay, diff, model, models, table,",
+        "judge": "No such command 'judge'; there are: check, contract, peers, replay, explain, diff, model, models,",
         "checks m:f": "No such command 'checks'. Did you mean 'check'?",
         "--versions": "No such option: --versions",
     },
@@ -109,9 +110,9 @@ LINES = {
         "m:f --device cpu --op rope --json r --html ./r": "--json and --html: both are ./r; expected a file for each",
         "m:f --device cpu --op rope --junit no/r.xml": "--junit: the folder no of no/r.xml does not exist",
         "m:f --device cpu --op rope --html no/r.html": "--html: the folder no of no/r.html does not exist",
-        "'' --device cpu": "target ''; expected package.module:function or path/file.py:function",
-        "m --device cpu": "target 'm'; expected package.module:function or path/file.py:function",
-        ":f --device cpu": "target ':f'; expected package.module:function or path/file.py:function",
+        "'' --device cpu": f"target ''; {FORM}",
+        "m --device cpu": f"target 'm'; {FORM}",
+        ":f --device cpu": f"target ':f'; {FORM}",
         "no.py:f --device cpu": "target 'no.py:f': there is no file no.py",
         "mamba_ssm:ssd --device cpu": "mamba_ssm:ssd: module mamba_ssm is not installed; pip install mamba-ssm",
     },
@@ -214,7 +215,7 @@ LINES = {
         "ranks --ranks 2 --simulated 2": "--simulated: cannot be given together with --ranks; choose one",
         "stak --steps 3": "No such command 'stak'; did you mean stack? there are: kernels, packing, stack, ranks, fp8",
         "kernels --op rop": "no op is called 'rop'; did you mean rope?",
-        "m --op rope --device cpu": "target 'm'; expected package.module:function or path/file.py:function",
+        "m --op rope --device cpu": f"target 'm'; {FORM}",
         "no.py:f --op rope --device cpu": "target 'no.py:f': there is no file no.py",
     },
     "museum": {

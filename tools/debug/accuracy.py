@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from packproof.base.axes import Axes, is_shared
@@ -72,6 +73,10 @@ def accuracy(
     sample = sample_of_tensors(tool, inputs, cu_seqlens, options)
     usual = Contract.for_op(tool.op).promises
     return Accuracy(tool, sample, promises or usual, outputs or (lambda result: result), max_tokens)
+
+
+def _form(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+    return f"{str(dtype).removeprefix('torch.')} {shape}"
 
 
 @dataclass(eq=False)
@@ -158,11 +163,13 @@ class Accuracy:
         result = self.outputs(actual)
         results = (result,) if isinstance(result, Tensor) else result
         if not isinstance(results, tuple | list) or len(results) != len(names):
-            came = f"{len(results)} values" if isinstance(results, tuple | list) else describe_value(results)
-            raise InaccurateError(f"{op.name}: {came} came but {', '.join(names)} was expected; `outputs` selects them")
+            number = f"{len(results)} values" if isinstance(results, tuple | list) else describe_value(results)
+            raise InaccurateError(
+                f"{op.name}: {number} came but {', '.join(names)} was expected; `outputs` selects them"
+            )
         for name, x in zip(names, results, strict=True):
-            expected = dtype_of(op, name, self.sample.token_dtype_name), self.sample.shape(name)
-            came = (x.dtype, tuple(x.shape)) if isinstance(x, Tensor) else describe_value(x)
+            expected = _form(dtype_of(op, name, self.sample.token_dtype_name), self.sample.shape(name))
+            came = _form(x.dtype, tuple(x.shape)) if isinstance(x, Tensor) else describe_value(x)
             if came != expected:
                 raise InaccurateError(f"{op.name}: {name} is {came} but {expected} was expected")
         return dict(zip(names, results, strict=True))

@@ -12,6 +12,7 @@ from packproof.base.names import require_known
 from packproof.base.wording import printable
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
+from packproof.harness.check.targets.quarantine import Quarantine, launched_domain, quarantine_terms
 from packproof.harness.check.targets.reference_trial import try_laws, try_reference
 from packproof.harness.check.targets.settlement import settle
 from packproof.harness.process import Worker, differentiate_apart
@@ -65,6 +66,8 @@ class CheckTarget:
     """The kernel's terms that loosen its contract."""
     misfit: str = ""
     """Why no Triton kernel is interpreted here; "" if they are."""
+    quarantine: tuple[Quarantine, ...] = ()
+    """What is not launched of it."""
     walls: Mapping[str, bool] = field(default_factory=dict)
     """Whether each wall between a kernel and the machine holds around its process."""
 
@@ -180,10 +183,11 @@ def open_target(
         differentiate_apart(partial(_try_op, op, request))
     check_signature(op, declared, name, pasted_lines(name, requested_op, declared))
     settlement = settle(request, op, with_required_inputs(op, declared), brings_op=brings_op)
-    declared = settlement.declared
+    quarantine = request.expected.quarantine_of(name, request.device)
+    declared = settlement.declared.restricted_to(launched_domain(quarantine))
     _check_domain(op, declared, request.contract.path if request.contract else name)
     op_name = requested_op if isinstance(requested_op, str) else _op_address(op, kernel)
-    terms, conflicts = settlement.terms, settlement.conflicts
+    terms, conflicts = (*settlement.terms, *quarantine_terms(quarantine)), settlement.conflicts
     return CheckTarget(
         request,
         kernel,
@@ -196,6 +200,7 @@ def open_target(
         conflicts=conflicts,
         misfit=misfit,
         walls=walls,
+        quarantine=quarantine,
     )
 
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from packproof.adapters.adapter import Adapter
-from packproof.base.importing import TARGET_PREFIX
+from packproof.base.names import TARGET_PREFIX
 
 _PACKPROOF = Path(__file__).parents[4]
 _REFERENCES = f"{_PACKPROOF / 'refs'}{os.sep}"

@@ -567,7 +567,7 @@ def test_locations() -> None:
     assert Location.from_function(lambda: 0) is None
     assert Location.parse("packproof.refs:PackLayout.from_lengths").load().__name__ == "from_lengths"
     for target, words in {
-        "no_colon": "expected package.module:function or path/file.py:function",
+        "no_colon": "expected package.module:function, path/file.py:function or hub:owner/kernel:function",
         "nowhere.py:f": "there is no file nowhere.py",
         "no.such.module:f": "no.such.module cannot be imported: ModuleNotFoundError: No module named 'no'",
         "packproof.refs:nothing": "packproof.refs has no nothing",
