@@ -31,6 +31,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """No test leaves a mode of torch on: each call of all later ones would go through it."""
+    yield
+    assert not torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack(), item.nodeid
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _oracle_answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Built-in ops have their answers from files, which the workers of pytest-xdist share."""

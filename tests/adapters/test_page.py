@@ -13,7 +13,7 @@ from packproof.adapters.function_name import FunctionName
 from packproof.properties.declarations.declaration import describe_kernel
 from tests.adapters.conventions import CONVENTIONS
 from tests.adapters.test_conventions import report
-from tests.in_process import python_in
+from tests.in_process import imports_of, python_in
 from tests.sweeps import sweep
 from tests.test_docs import PYTHON, ROOT, check, write_files
 
@@ -46,7 +46,8 @@ def test_the_suggestion_on_the_page_is_what_a_wrong_declaration_prints(tmp_path:
 
 
 def adapter_of(folder: Path, name: str) -> Adapter:
-    found = FunctionName.parse(f"{folder}/{name}").load()
+    with imports_of(folder):  # else modules called as those of the page are there for later tests
+        found = FunctionName.parse(f"{folder}/{name}").load()
     assert isinstance(found, Adapter)
     return found
 

@@ -46,7 +46,7 @@ FIRST_PAGES = {
 # what one dtype finds is tried in the others, and is one block; of the rest, fp32
 BOTH = ("float32", "bfloat16")
 DTYPES = {
-    "tile_leak": ("float32", "bfloat16", "float16"),
+    "tile_leak": BOTH,
     "unwritten_row": BOTH,
     "slack_rows": BOTH,
     "tile_leak_and_wrong_gradient": BOTH,

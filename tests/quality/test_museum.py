@@ -94,6 +94,9 @@ def test_a_kernel_that_never_returns_is_detected(record_property: Record) -> Non
 
 
 @pytest.mark.usefixtures("working_folder")
-@pytest.mark.parametrize(("name", "dtype"), [("rotary.as_matrix", "float16"), ("boundaries.conv_by_ids", "bfloat16")])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("rotary.as_matrix", "float16"), pytest.param("boundaries.conv_by_ids", "bfloat16", marks=pytest.mark.proof)],
+)
 def test_a_correct_kernel_does_not_fail(name: str, dtype: str) -> None:
     assert failures(CONTROLS[name], "quick", (dtype,)) == []

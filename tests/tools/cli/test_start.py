@@ -68,7 +68,7 @@ def rope(x, cos, sin, *, cu_seqlens, interleaved=False):
 """
 
 
-WRONG_KERNEL = KERNEL.replace("return kernel(x,", "return 2 * kernel(x,")
+INCORRECT_KERNEL = KERNEL.replace("return kernel(x,", "return 2 * kernel(x,")
 
 
 def found_by(command: tuple[str, ...], folder: Path, source: str, **environment: str) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for name in ("torch", "triton", "json", "safetensors", "numpy"):
         (folder / f"{name}.py").write_text("raise RuntimeError('this file was imported')")
     start = "import sys; from packproof.__main__ import main; sys.argv[0] = 'packproof'; main()"
-    return found_by((sys.executable, "-P", "-c", start, "check"), folder, WRONG_KERNEL, **GIVEN, WAIT="0.8")
+    return found_by((sys.executable, "-P", "-c", start, "check"), folder, INCORRECT_KERNEL, **GIVEN, WAIT="0.8")
 
 
 @pytest.fixture(scope="module")
