@@ -8,7 +8,7 @@ import torch
 
 from packproof.base.law_names import LAWS
 from packproof.properties.calling.call import VacuousBound
-from packproof.properties.cases.case import Case
+from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.judgement.comparison import Origin
@@ -17,6 +17,7 @@ from packproof.properties.laws.invariance import against_reference
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.torch_integration import smallest_cases
 from packproof.properties.laws.violation import Violation
+from packproof.properties.ops.op import Op
 
 _OTHER_SEED = 5000
 
@@ -84,14 +85,24 @@ def _samples_with_one_change(kernel: KernelUnderTest, sample: Sample, case: Case
                 drawn = kernel.sample(changed_case)
                 cotangents = {**drawn.cotangents}  # the option may add outputs
                 cotangents |= {n: dy for n, dy in sample.cotangents.items() if n in cotangents}
-                labels = {n: drawn.inputs[n] for n in kernel.op.integers_drawn("label") if n in drawn.inputs}
-                inputs = {**sample.inputs, **labels}  # the option may be the label of tokens that do not count
+                redrawn = {n: drawn.inputs[n] for n in _drawn_by(kernel.op, case, name) if n in drawn.inputs}
+                inputs = {**sample.inputs, **redrawn}
                 changed_sample = replace(sample, options=options, cotangents=cotangents, inputs=inputs)
                 yield changed_sample, f"with {name}={others[0]!r}"
     other_dtype = torch.int64 if sample.index_dtype == torch.int32 else torch.int32
     yield replace(sample, index_dtype=other_dtype), f"with {str(other_dtype).removeprefix('torch.')} offsets"
     if kernel.gradients:
         yield sample, "without gradients"
+
+
+def _drawn_by(op: Op, case: Case, option: str) -> set[str]:
+    """Inputs that have to be drawn anew where the option changes.
+
+    It may be the label of tokens that do not count. Under strong gates, values before softplus are no steps: negative
+    ones would let states grow beyond every number.
+    """
+    steps = {n for n, draw in op.draws.items() if draw.partition("|")[2] == option}
+    return {*op.integers_drawn("label"), *(steps if case.regime == STRONG_GATES else ())}
 
 
 REUSE = Property(

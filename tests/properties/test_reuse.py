@@ -10,7 +10,10 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.harness.process.execution.execute import InProcess
-from packproof.properties.cases.case import Case
+from packproof.harness.process.naming import Location
+from packproof.museum import controls
+from packproof.properties.cases.case import STRONG_GATES, Case
+from packproof.properties.cases.random_cases import random_cases
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest, judge_case
@@ -110,6 +113,17 @@ def test_an_option_that_adds_an_output_has_its_incoming_gradient() -> None:
     cases = PROPERTIES["reuse"].suited(space, list(golden_cases(space)))
     [case, *_] = [case for case in cases if dict(case.options).get("return_lse") is False]
     subject = KernelUnderTest(op, InProcess(attention), space.promises)
+    assert judge_case(subject, PROPERTIES["reuse"], case)[0] is None
+
+
+def test_steps_stay_steps_where_softplus_is_left_out_under_strong_gates() -> None:
+    """A kernel by running sums: beside negative steps, gates of 1e38 would grow beyond every number."""
+    op, correct = OPS["ssd"], controls()["ssd.chunk32"]
+    function, promises = Location.parse(correct.kernel).load(), Promises(**correct.promises)
+    space = Space(op, "float16", promises, frozenset({*op.inputs, *op.options, "cu_seqlens"}), max_tokens=120)
+    case = next(case for case in random_cases(space, 13, seed=3) if case.regime == STRONG_GATES).replace(seed=9)
+    assert dict(case.options)["dt_softplus"]
+    subject = KernelUnderTest(op, InProcess(function), promises)
     assert judge_case(subject, PROPERTIES["reuse"], case)[0] is None
 
 
