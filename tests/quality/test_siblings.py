@@ -34,7 +34,12 @@ class Sibling:
     promises: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, target: str, profile: str, **options: Any) -> None:
-        terms: dict[str, Any] = {"op": self.op, "promises": Promises(**self.promises), "profile": profile, "device": "cpu"}
+        terms: dict[str, Any] = {
+            "op": self.op,
+            "promises": Promises(**self.promises),
+            "profile": profile,
+            "device": "cpu",
+        }
         packproof.check(target, **terms, **options)
 
 
