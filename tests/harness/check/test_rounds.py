@@ -93,7 +93,7 @@ def test_a_few_cases_wait_for_the_golden_ones_of_others() -> None:
 
 
 def test_a_bug_that_the_last_property_sees_is_found_before_the_first_one_is_done() -> None:
-    found = events(WRONG_IN_METADATA)
+    found = events(WRONG_IN_METADATA, properties=("packing", "reference", "isolation", "metadata"))
     assert place(found, FailureFound, "metadata") < place(found, CellFinished, "packing")
     assert place(found, CellStarted, "metadata") < place(found, CellFinished, "packing")
     # it is sent before it is made small

@@ -75,10 +75,18 @@ def test_ctrl_c_is_not_lost_in_a_fork() -> None:
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
-def test_units_run_at_the_same_time() -> None:
-    started = time.monotonic()
-    list(run_side_by_side([partial(pids, 1, 1.0)] * 4, max_processes=4, record_type=int))
-    assert time.monotonic() - started < 3.0
+def met(folder: Path, count: int) -> Iterator[int]:
+    """Ends once so many units have begun."""
+    (folder / str(os.getpid())).touch()
+    end = time.monotonic() + 60
+    while len(os.listdir(folder)) < count:
+        assert time.monotonic() < end, "the others have not begun"
+        time.sleep(0.01)
+    yield os.getpid()
+
+
+def test_units_run_at_the_same_time(tmp_path: Path) -> None:
+    assert len(set(run_side_by_side([partial(met, tmp_path, 4)] * 4, max_processes=4, record_type=int))) == 4
 
 
 def drained(stream: Iterator[int], found: list[int]) -> None:
