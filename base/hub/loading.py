@@ -25,9 +25,11 @@ def import_kernel(source: str) -> ModuleType:
 
 
 def _has_library() -> bool:
-    """Whether the hub's library can be imported. A folder of the same name on the path is not it."""
-    spec = importlib.util.find_spec(_LIBRARY)
-    return spec is not None and spec.origin is not None
+    """Whether the hub's library can be imported. Not every module of that name on the path is it: many have one."""
+    specs = [importlib.util.find_spec(name) for name in (_LIBRARY, "huggingface_hub")]
+    if any(spec is None or spec.origin is None for spec in specs):
+        return False
+    return hasattr(importlib.import_module(_LIBRARY), "get_local_kernel")
 
 
 def _import_by_library(variant: Path) -> ModuleType:

@@ -215,12 +215,24 @@ def test_the_library_of_the_hub_imports_it_where_that_is_installed(
     library.__spec__ = ModuleSpec("kernels", None, origin="kernels/__init__.py")
     library.get_local_kernel = get_local_kernel
     hub = ModuleType("huggingface_hub")
+    hub.__spec__ = ModuleSpec("huggingface_hub", None, origin="huggingface_hub/__init__.py")
     hub.constants = constants
     monkeypatch.setitem(sys.modules, "kernels", library)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     assert import_kernel("hub:./repository").__name__ == "of_the_library"
     assert calls == [(folder, True)]
     assert constants.HF_HUB_OFFLINE is False
+
+
+def test_a_module_of_the_users_with_the_name_of_the_library_is_not_it(
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_build(working_folder / "repository/build/torch-universal")
+    for name in ("kernels", "huggingface_hub"):
+        module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None, origin=f"{name}.py")
+        monkeypatch.setitem(sys.modules, name, module)
+    assert callable(import_kernel("hub:./repository").conv)
 
 
 def test_its_functions_are_named(working_folder: Path) -> None:

@@ -236,7 +236,7 @@ LINES = {
         "run --seed x": f"Invalid value for '--seed': 'x'; expected {SEED}; see `packproof museum run --help`",
         "run --seed -1": f"Invalid value for '--seed': '-1'; expected {SEED}",
         "run --json no/m.json --device cpu": "--json: the folder no of no/m.json does not exist",
-        "rogues R999": "no rogue is called 'R999'; did you mean R99? there are 228, from R1 to R228",
+        "rogues R999": "no rogue is called 'R999'; did you mean R99? there are 233, from R1 to R233",
         "alarms scan.ownn_grid": "no correct kernel is called 'scan.ownn_grid'; did you mean scan.own_grid?",
         "alarms --seeds 0": "Invalid value for '--seeds': '0'; expected a number greater than or equal to 1",
         "compare now": "Got unexpected extra argument(s) (now); see `packproof museum compare --help`",

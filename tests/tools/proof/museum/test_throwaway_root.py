@@ -136,7 +136,7 @@ def test_a_root_is_not_built_outside_of_namespaces(tmp_path: Path, capsys: pytes
 
 def test_those_that_reach_other_processes_or_files_are_marked() -> None:
     marked = {rogue.id for rogue in entries().values() if rogue.destroys and rogue.kind != "machine"}
-    assert marked == {"R219", "R222"}  # read a judge's memory, and end a group
+    assert marked == {"R219", "R222", "R231", "R232"}  # read a judge's memory, end a group, end and stop sibling ranks
     assert {"R62", "R63", "R98", *(r.id for r in entries().values() if r.kind == "machine")} == {
         rogue.id for rogue in entries().values() if rogue.destroys
     } - marked
