@@ -96,7 +96,7 @@ def _samples_with_one_change(kernel: KernelUnderTest, sample: Sample, case: Case
 
 
 def _drawn_by(op: Op, case: Case, option: str) -> set[str]:
-    """Inputs that have to be drawn anew where the option changes.
+    """Inputs that have to be drawn again where the option changes.
 
     It may be the label of tokens that do not count. Under strong gates, values before softplus are no steps: negative
     ones would let states grow beyond every number.
