@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from packproof.museum import controls, entries
+from packproof.museum.rogues import Rogue
 from packproof.museum.rogues import entries as rogue_entries
 
 _RUNNING_SUM = "packproof.proof.museum.rogues:RUNNING_SUM"
 _QUICK_OPS = ("causal_conv1d", "rope", "rope_qk")
 _FOR_ALL = ("reference", "packing")  # what every kernel is held to, whatever it promises
 _HUNGRY = "packproof.proof.museum.hungry_kernels"
-_QUICK_OPS = ("causal_conv1d", "rope", "rope_qk")
+_REPORTED = "computed by: "  # a finding in the report, which decides nothing without --only-own-kernels
 _PASS, _FAILURE, _WRONG_CALL, _INCONCLUSIVE = 0, 1, 2, 4
 
 Kind = Literal["correct", "wrong", "rogue", "hungry"]
@@ -67,15 +68,17 @@ def _wrong() -> list[Submission]:
 
 
 def _rogues() -> list[Submission]:
-    """Those whose values are correct may pass: what they do to others is seen around them."""
-    harmless = (_PASS, _FAILURE, _WRONG_CALL, _INCONCLUSIVE)
+    """Those whose values are correct may pass: what they do to others is seen around them, or the report has it."""
+    any_code = (_PASS, _FAILURE, _WRONG_CALL, _INCONCLUSIVE)
     return [
-        Submission(
-            r.id, "rogue", r.kernel, _RUNNING_SUM, r.properties, harmless if r.harms or r.undefended else harmless[1:]
-        )
+        Submission(r.id, "rogue", r.kernel, _RUNNING_SUM, r.properties, any_code if _may_pass(r) else any_code[1:])
         for r in rogue_entries().values()
         if r.op == "running_sum" and r.kind != "model" and r.contract is None
     ]
+
+
+def _may_pass(rogue: Rogue) -> bool:
+    return bool(rogue.harms or rogue.undefended or rogue.detected.startswith(_REPORTED))
 
 
 def _hungry() -> list[Submission]:
