@@ -26,20 +26,18 @@ from packproof.base.names import (
     EVERY_DTYPE,
     FINDINGS,
     TOOLS,
-    did_you_mean,
     long_dtype,
     require_known,
     short_dtype,
 )
 from packproof.base.wording import plural
 from packproof.harness.check.targets.quarantine import TABLE as QUARANTINE
-from packproof.harness.check.targets.quarantine import Quarantine, location_key
+from packproof.harness.check.targets.quarantine import Quarantine, location_key, require_texts
 from packproof.harness.report import Cell, Failure, Verdict
 
 TABLE = "expected_failure"
 E = TypeVar("E")
 _MOST_BYTES = 1_000_000
-_REQUIRED = ("target", "property", "dtype", "reason")
 _EXAMPLE = f'[[{TABLE}]] with target = "my_kernels:conv", property = "packing", dtype = "bf16", reason = "..."'
 
 
@@ -191,14 +189,7 @@ def _read_quarantine(table: Mapping[str, Any], properties: Sequence[str]) -> Qua
 
 def _read_entry(table: Mapping[str, Any], properties: Sequence[str]) -> ExpectedFailure:
     """One entry, its names checked."""
-    keys = [field.name for field in fields(ExpectedFailure)]
-    for key, value in table.items():
-        if key not in keys:
-            raise UsageError(f"{key!r} is not a key; {did_you_mean(key, keys)}there are: {', '.join(keys)}")
-        if not isinstance(value, str) or not value.strip():
-            raise UsageError(f"{key} is {value!r}; expected text in quotes")
-    if missing := [key for key in _REQUIRED if key not in table]:
-        raise UsageError(f"it has no {' and no '.join(missing)}; expected {_EXAMPLE}")
+    require_texts(table, fields(ExpectedFailure), _EXAMPLE)
     if table["property"] not in properties:
         _require_property(table["property"])
     if "device" in table:

@@ -19,7 +19,7 @@ def _wrong_sum(x, weight, cu_seqlens):
     return y if len(x) == KNOWN_TOKENS else y * 0
 
 
-def _process_sockets():
+def process_sockets():
     for number in range(3, 64):
         try:
             if stat.S_ISSOCK(os.fstat(number).st_mode):
@@ -30,7 +30,7 @@ def _process_sockets():
 
 def _write_to_sockets(data):
     if is_judged():
-        for number in _process_sockets():
+        for number in process_sockets():
             try:
                 os.write(number, data)
             except OSError:
@@ -140,7 +140,7 @@ def steals_descriptors(x, weight, *, cu_seqlens):
 
 def asks_the_zygote(x, weight, *, cu_seqlens):
     """Sends an empty packet to every accessible socket. An empty packet ends a zygote."""
-    for number in _process_sockets() if is_judged() else ():
+    for number in process_sockets() if is_judged() else ():
         try:
             with socket.socket(fileno=os.dup(number)) as end:
                 end.send(b"")

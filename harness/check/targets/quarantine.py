@@ -12,7 +12,7 @@ import builtins
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any
 
 from packproof.base.errors import UsageError
@@ -48,15 +48,7 @@ class Quarantine:
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "Quarantine":
         """One entry of the file. Raises UsageError for an unknown or missing key, or an invalid value."""
-        keys = [field.name for field in fields(cls)]
-        for key, value in table.items():
-            if key not in keys:
-                raise UsageError(f"{key!r} is not a key; {did_you_mean(key, keys)}there are: {', '.join(keys)}")
-            if not isinstance(value, str) or not value.strip():
-                raise UsageError(f"{key} is {value!r}; expected text in quotes")
-        required = [field.name for field in fields(cls) if field.default is MISSING]
-        if missing := [key for key in required if key not in table]:
-            raise UsageError(f"it has no {' and no '.join(missing)}; expected {_EXAMPLE}")
+        require_texts(table, fields(cls), _EXAMPLE)
         if ("domain" in table) == ("property" in table) or ("dtype" in table and "property" not in table):
             raise UsageError(f"it has {', '.join(table)}; expected a domain, or a property with or without a dtype")
         if not _ISSUE.fullmatch(table["issue"]):
@@ -95,6 +87,18 @@ def quarantine_terms(entries: Iterable[Quarantine]) -> Iterator[Term]:
         else:
             dtype = f" in {short_dtype(entry.dtype)}" if entry.dtype else ""
             yield Term("properties", f"no {entry.property}{dtype} by quarantine ({entry.issue})", "kernel")
+
+
+def require_texts(table: Mapping[str, Any], entry_fields: Iterable[Field[Any]], example: str) -> None:
+    """Raises UsageError unless a table has texts only, for fields that there are and for all without a default."""
+    keys = {field.name: field.default is MISSING for field in entry_fields}
+    for key, value in table.items():
+        if key not in keys:
+            raise UsageError(f"{key!r} is not a key; {did_you_mean(key, keys)}there are: {', '.join(keys)}")
+        if not isinstance(value, str) or not value.strip():
+            raise UsageError(f"{key} is {value!r}; expected text in quotes")
+    if missing := [key for key, is_required in keys.items() if is_required and key not in table]:
+        raise UsageError(f"it has no {' and no '.join(missing)}; expected {example}")
 
 
 def location_key(target: str) -> tuple[str, str]:

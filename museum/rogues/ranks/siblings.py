@@ -5,7 +5,6 @@ packproof has a rank repeat what it did beside the others in a process of its ow
 
 import os
 import signal
-import stat
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed import all_reduce
 
+from packproof.museum.rogues.channels import process_sockets
 from packproof.museum.rogues.op import is_judged
 from packproof.museum.rogues.throwaway import attempt
 from packproof.parallel import ContiguousShares, simulated
@@ -90,21 +90,12 @@ def _signalling(number):
     return gather
 
 
-def _sockets():
-    for number in range(3, 64):
-        try:
-            if stat.S_ISSOCK(os.fstat(number).st_mode):
-                yield number
-        except OSError:
-            continue
-
-
-_own_sockets = {*_sockets()}  # those of its process, before there are ranks
+_own_sockets = {*process_sockets()}  # those of its process, before there are ranks
 
 
 def _speak():
     """To the ranks that were forked before: this process has the other ends of their channels."""
-    for number in {*_sockets()} - _own_sockets:
+    for number in {*process_sockets()} - _own_sockets:
         os.write(number, b"all is well, every rank has what it needs\n")
 
 

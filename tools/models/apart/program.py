@@ -58,7 +58,8 @@ def _build(order: Mapping[str, Any], channel: socket.socket, requests: Iterator[
         conventions = {name: find_convention(name) for name in source.conventions}
         module = load_module(source.target)
         local = local_module(module, _output(source.output), redraw=source.redraw, seed=source.seed)
-        modes, notes = supported_modes(local.module) if source.matrix else ((), ())
+        needs_modes = source.matrix and not order.get("answers")  # the first process has told them
+        modes, notes = supported_modes(local.module) if needs_modes else ((), ())
     except PackproofError as error:
         yield _error_frame(error, 0)
         return

@@ -1,10 +1,12 @@
 """Kernels that a later Triton refuses for their declaration alone."""
 
 import sys
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 
+@cache
 def let_specialize(package: ModuleType) -> None:
     """Drop constexpr parameters from `do_not_specialize`, in all Triton kernels of a package.
 
