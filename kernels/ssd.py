@@ -28,6 +28,7 @@ from packproof.kernels import cuda
 from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.ssd_cuda_launch import HopperForward, hopper_over_ranks, refusal
+from packproof.kernels.ssd_cuda_launch_bwd import HopperBackward
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
 from packproof.kernels.ssd_launch import CarriedStates, SsdProblem, ends_shape
 from packproof.kernels.ssd_launch_bwd import Gradients, begin_backward, finish_backward, ssd_gradients
@@ -182,13 +183,16 @@ def _ssd(
 def _ssd_backward(
     dy: Tensor, dfinal: Tensor | None, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
     z: Tensor | None, dt_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, ends: Tensor,
-    softplus: bool,
+    softplus: bool, impl: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the inputs in order, empty for an absent input."""
     problem = SsdProblem(
         x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every_sequence=initial_states is not None
     )
-    gradients = ssd_gradients(problem, dy, dfinal, z, ends)
+    hopper = None
+    if _uses_cuda(impl, x, B) and z is None and x.numel():
+        hopper = HopperBackward(problem, dy, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, softplus)
+    gradients = ssd_gradients(problem, dy, dfinal, z, ends, hopper)
     dinitial = A.new_empty(0) if initial_states is None else gradients.initial_states
     return *_gradients_by_argument(gradients, x, A, D, z, dt_bias), dinitial
 
@@ -217,19 +221,20 @@ def _(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, softplus, retur
 
 
 @fake(_ssd_backward)
-def _(dy, dfinal, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, ends, softplus):
+def _(dy, dfinal, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, ends, softplus, impl):
     return empty_gradients(SSD, x, dt, A, B, C, D, z, dt_bias, initial_states)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.softplus, ctx.has_final_states, _ = inputs
+    *tensors, ctx.softplus, ctx.has_final_states, ctx.impl = inputs
     ctx.set_materialize_grads(False)  # zeros for the states between segments would be as large as they are
     ctx.save_for_backward(*tensors, output[2])
 
 
 def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
-    gradients = list(_ssd_backward(dy, dfinal if ctx.has_final_states else None, *ctx.saved_tensors, ctx.softplus))
+    dfinal = dfinal if ctx.has_final_states else None
+    gradients = list(_ssd_backward(dy, dfinal, *ctx.saved_tensors, ctx.softplus, ctx.impl))
     gradients.insert(8, None)  # cu_seqlens
     needed_gradients = (g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad, strict=False))
     return *needed_gradients, *[None] * 3
@@ -305,7 +310,7 @@ def backward_on_one_rank(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The gradients of the inputs of `forward_on_one_rank`, empty for an absent one."""
     gradients: tuple[Tensor, ...] = _ssd_backward(
-        dy, None, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, ends, softplus
+        dy, None, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, ends, softplus, "auto"
     )
     return gradients[:-1]
 

@@ -235,14 +235,14 @@ __device__ __forceinline__ void widen_x(float (&values)[32], const unsigned (&x)
     for (int i = 0; i < 16; i++) values[2 * i] = low_half(x[i]), values[2 * i + 1] = high_half(x[i]);
 }
 
-// A token for later ones: its log-decay, summed from the start of the chunk, and its step. Steps of softplus are not
-// negative, so that their logarithm is subtracted from the log-decay: `step` is the difference, which needs no product
+// A token for later ones: its log-decay, summed from the start of the chunk, and its step. If STEPS_IN_EXPONENT, `step` is
+// the log-decay less the logarithm of the step, which needs no product
 struct Source {
     float decay, step;
 
     // its part of what a token of log-decay `a` has of it
     __device__ __forceinline__ float share(float a) const {
-        return SOFTPLUS ? exp2_fast(a - step) : exp2_fast(a - decay) * step;
+        return STEPS_IN_EXPONENT ? exp2_fast(a - step) : exp2_fast(a - decay) * step;
     }
 };
 
@@ -258,7 +258,7 @@ struct Decays {
     shared_address pairs;
 
     __device__ __forceinline__ Sources pair(int offset) const {
-        if (!SOFTPLUS) return {load_shared<float4>(pairs + offset)};
+        if (!STEPS_IN_EXPONENT) return {load_shared<float4>(pairs + offset)};
         float2 steps = load_shared<float2>(pairs + offset + 8);
         return {make_float4(0, 0, steps.x, steps.y)};
     }
@@ -267,7 +267,7 @@ struct Decays {
     }
     __device__ __forceinline__ Source source_at(int offset) const {
         shared_address at = pairs + offset;
-        return {SOFTPLUS ? 0.0f : load_shared<float>(at), load_shared<float>(at + 8)};
+        return {STEPS_IN_EXPONENT ? 0.0f : load_shared<float>(at), load_shared<float>(at + 8)};
     }
     __device__ __forceinline__ Source source(int token) const { return source_at(token / 2 * 16 + token % 2 * 4); }
     __device__ __forceinline__ float last() const { return of(CHUNK - 1); }

@@ -22,6 +22,7 @@ _STATES = (64, 128)
 _HEADS = 2  # of a group in one program
 _BOX = (CHUNK, 1, 64)  # tokens, a head or group, channels or states, of one copy
 _THREADS = {"prepare": 256, "segment_state": 384, "state_passing": 256, "scan": 384, "short": 256}
+_THREADS |= {"bwd_scan": 384, "bwd_state": 384, "bwd_chunk": 512}
 _PREPARED_HEADS = 64  # of a program
 _SHORT_HEADS = 8  # of a program
 _PASSING_SEQUENCES = 16  # at a time, where all have a final state
@@ -60,24 +61,76 @@ def shared_bytes(kernel: str, states: int) -> int:
         case "scan":
             stages = 3 * (2 * keys + _HEADS * tile + 4 * _TRIANGLE + heads)
             return stages + _HEADS * 3 * tile + heads + 3 * (48 + 4 * _SCALES) + _HEADS * 8 + align
+        case "bwd_scan":
+            stages = (3 if states == 64 else 2) * (2 * keys + _HEADS * tile + 4 * _TRIANGLE + heads + 32)
+            return stages + _HEADS * (3 * tile + CHUNK * states * 2) + heads + align
         case "short":
             return _SHORT_HEADS * tile // 2 + align
     return 0
 
 
 @cache
-def _multiprocessors(device: torch.device) -> int:
+def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
-def _mapped(tensor: Tensor) -> Tensor:
+def mapped(tensor: Tensor) -> Tensor:
     """The tensor itself if the copy engine can read it, otherwise a copy."""
     aligned = align_rows(tensor, MULTIPLE)
     return aligned.contiguous() if 0 in aligned.stride() else aligned
 
 
-class HopperForward:
-    """One call: the tensors as the kernels read them, and its launches. An absent tensor is another one, unread.
+class HopperPass:
+    """What a pass needs of a call: the tensors as the kernels read them. An absent tensor is another one, unread."""
+
+    source = _SOURCE
+
+    def __init__(
+        self, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+        bias: Tensor | None, cu_seqlens: Tensor, softplus: bool,
+    ) -> None:  # fmt: skip
+        (self.T, self.H, _), (_, self.G, self.N), self.S = x.shape, B.shape, len(cu_seqlens) - 1
+        self.segment = tiles(torch.bfloat16, architecture(x.device)).segment
+        self.rows, pieces = self.T // CHUNK + self.S, self.T // self.segment + self.S
+        self.first_decay = self.rows * self.G * (_TRIANGLE + _SCALES + CHUNK * self.N // 2)  # in `memory`
+        x, B, C, z = mapped(x), mapped(B), mapped(C), None if z is None else mapped(z)
+        dt, A, gate = dt if dt.stride(1) == 1 else dt.contiguous(), A.contiguous(), x if z is None else z
+        forms = macros(self.N, self.segment, softplus, z is not None, D is not None and D.ndim == 2)
+        self.kernels = cuda.kernels(self.source, x.device, forms)
+        self.arguments: dict[str, Any] = {
+            **{"x": x, "dt": dt, "A": A, "B": B, "C": C, "z": gate},
+            **{"D": A if D is None else D.contiguous(), "bias": A if bias is None else bias.contiguous()},
+            **{"has_D": int(D is not None), "has_bias": int(bias is not None)},
+            **{"has_initial": 0, "keep_final": 0, "scans_all": 0},
+            **{"T": self.T, "S": self.S, "H": self.H, "G": self.G, "rows": self.rows, "pieces": pieces},
+            **{"cu_seqlens": offsets("ssd", cu_seqlens, self.T), "dt_stride": dt.stride(0)},
+            **{"x_stride": x.stride(0), "x_head": x.stride(1), "z_stride": gate.stride(0), "z_head": gate.stride(1)},
+            **{"B_stride": B.stride(0), "B_group": B.stride(1), "C_stride": C.stride(0), "C_group": C.stride(1)},
+            "memory": A.new_empty(self.first_decay + self.rows * self.H * (2 * CHUNK + 1) + 12 * (1 + pieces) + 8),
+        }
+
+    def launch(self, kernel: str, programs: int, **arguments: Any) -> None:
+        """Launch a kernel. arguments: those that differ from `self.arguments`."""
+        name = kernel if "bwd" in kernel else f"fwd_{kernel}"
+        self.kernels.launch(
+            f"_ssd_{name}_kernel", programs, _THREADS[kernel], shared_bytes(kernel, self.N), self.arguments | arguments
+        )
+
+    def prepare(self) -> None:
+        """What all kernels share. Zeros in slack of y."""
+        self.launch("prepare", n_programs(self.rows * (self.G + cdiv(self.H, _PREPARED_HEADS))))
+
+    def map_tensors(self, *names: str) -> None:
+        """Tensors as the copy engine reads and writes them."""
+        for name in names:
+            is_other = name == "z" and self.arguments["z"] is self.arguments["x"]
+            self.arguments[f"{name}_map"] = (
+                self.arguments["x_map"] if is_other else cuda.tensor_map(self.arguments[name], _BOX, 128)
+            )
+
+
+class HopperForward(HopperPass):
+    """The forward pass.
 
     scans_all: short sequences too are for the kernel that carries states, since states may enter them.
     """
@@ -87,29 +140,12 @@ class HopperForward:
         bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool, keep_final: bool,
         *, scans_all: bool,
     ) -> None:  # fmt: skip
-        (self.T, self.H, _), (_, self.G, self.N), self.S = x.shape, B.shape, len(cu_seqlens) - 1
-        self.segment = tiles(torch.bfloat16, architecture(x.device)).segment
-        self.rows, pieces = self.T // CHUNK + self.S, self.T // self.segment + self.S
-        self.first_decay = self.rows * self.G * (_TRIANGLE + _SCALES + CHUNK * self.N // 2)  # in `memory`
+        super().__init__(x, dt, A, B, C, D, z, bias, cu_seqlens, softplus)
         self.y = x.new_empty(x.shape)
         self.ends = A.new_empty(ends_shape(x, B))
         self.finals = A.new_empty(self.S * keep_final, self.H, _CHANNELS, self.N)
-        x, B, C, z = _mapped(x), _mapped(B), _mapped(C), None if z is None else _mapped(z)
-        dt, A, gate = dt if dt.stride(1) == 1 else dt.contiguous(), A.contiguous(), x if z is None else z
-        forms = macros(self.N, self.segment, softplus, z is not None, D is not None and D.ndim == 2)
-        self.kernels = cuda.kernels(_SOURCE, x.device, forms)
-        self.arguments: dict[str, Any] = {
-            **{"x": x, "dt": dt, "A": A, "B": B, "C": C, "z": gate, "y": self.y, "ends": self.ends},
-            **{"D": A if D is None else D.contiguous(), "bias": A if bias is None else bias.contiguous()},
-            **{"has_D": int(D is not None), "has_bias": int(bias is not None)},
-            **{"initial": A, "has_initial": 0, "finals": self.finals, "keep_final": int(keep_final)},
-            "scans_all": int(scans_all),
-            **{"T": self.T, "S": self.S, "H": self.H, "G": self.G, "rows": self.rows, "pieces": pieces},
-            **{"cu_seqlens": offsets("ssd", cu_seqlens, self.T), "dt_stride": dt.stride(0)},
-            **{"x_stride": x.stride(0), "x_head": x.stride(1), "z_stride": gate.stride(0), "z_head": gate.stride(1)},
-            **{"B_stride": B.stride(0), "B_group": B.stride(1), "C_stride": C.stride(0), "C_group": C.stride(1)},
-            "memory": A.new_empty(self.first_decay + self.rows * self.H * (2 * CHUNK + 1) + 12 * (1 + pieces) + 8),
-        }
+        self.arguments |= {"y": self.y, "ends": self.ends, "initial": self.arguments["A"], "finals": self.finals}
+        self.arguments |= {"keep_final": int(keep_final), "scans_all": int(scans_all)}
         self.enter(initial_states)
 
     def enter(self, initial_states: Tensor | None) -> None:
@@ -117,27 +153,12 @@ class HopperForward:
         if initial_states is not None:
             self.arguments |= {"initial": initial_states.contiguous(), "has_initial": 1}
 
-    def launch(self, kernel: str, programs: int, **arguments: Any) -> None:
-        """Launch a kernel. arguments: those that differ from `self.arguments`."""
-        self.kernels.launch(
-            f"_ssd_fwd_{kernel}_kernel", programs, _THREADS[kernel], shared_bytes(kernel, self.N),
-            self.arguments | arguments,
-        )  # fmt: skip
-
-    def map_tensors(self) -> None:
-        """Tensors as the copy engine reads and writes them."""
-        for name in ("x", "B", "z", "y"):
-            is_other = name == "z" and self.arguments["z"] is self.arguments["x"]
-            self.arguments[f"{name}_map"] = (
-                self.arguments["x_map"] if is_other else cuda.tensor_map(self.arguments[name], _BOX, 128)
-            )
-
     def find_segment_states(self) -> None:
         """The states at the ends of segments from zero, and what all kernels share. Zeros in slack."""
-        self.map_tensors()
-        self.launch("prepare", n_programs(self.rows * (self.G + cdiv(self.H, _PREPARED_HEADS))))
+        self.map_tensors("x", "B", "z", "y")
+        self.prepare()
         if self.T > self.segment or self.arguments["keep_final"]:
-            self.launch("segment_state", _multiprocessors(self.y.device))
+            self.launch("segment_state", multiprocessors(self.y.device))
 
     def pass_states(self, **arguments: Any) -> None:
         """From them the states between segments, and final states if they are kept."""
@@ -155,7 +176,7 @@ class HopperForward:
 
     def scan(self) -> Tensor:
         """y, from the states between segments."""
-        self.launch("scan", _multiprocessors(self.y.device))
+        self.launch("scan", multiprocessors(self.y.device))
         if not self.arguments["scans_all"]:
             self.launch("short", n_programs(self.S * cdiv(self.H, _SHORT_HEADS)))
         return self.y

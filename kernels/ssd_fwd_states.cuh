@@ -30,16 +30,6 @@ __device__ __forceinline__ void produce_state_chunk(StateRing ring, const tensor
         tensor_load(tile + STATE_X + i * TILE_BYTES, x, full, 0, pair.head + i, token);
 }
 
-// Rows of B past the last token may hold anything, NaN too: zero for products. By all consumers
-__device__ __forceinline__ void clear_rows(shared_address B, int length) {
-    for (int i = threadIdx.x; i < (CHUNK - length) * (STATES / 8); i += CONSUMERS) {
-        int row = length + i / (STATES / 8), piece = i % (STATES / 8);
-        store_shared(B + piece / 8 * TILE_BYTES + row * ROW_BYTES + piece % 8 * 16, make_uint4(0, 0, 0, 0));
-    }
-    fence_async_proxy();
-    named_barrier(1 + HEADS, CONSUMERS);
-}
-
 __device__ __forceinline__ void store_state(float* to, const float (&state)[STATE / 128], Thread t) {
     to += (16 * t.warp + t.row) * STATES + 2 * t.column;
 #pragma unroll

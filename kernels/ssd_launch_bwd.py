@@ -17,6 +17,7 @@ from packproof.kernels.ssd_bwd import (
     _ssd_bwd_intra_chunk_kernel,
     _ssd_bwd_x_kernel,
 )
+from packproof.kernels.ssd_cuda_launch_bwd import HopperBackward
 from packproof.kernels.ssd_launch import CarriedStates, SsdProblem, align_rows
 from packproof.kernels.ssd_tiles import inter_chunk_form, row_classes
 
@@ -43,6 +44,8 @@ class BackwardStart(NamedTuple):
     """The gradient of the outputs."""
     fused: bool
     """Whether one kernel both carries the gradients of states and finds dx."""
+    hopper: HopperBackward | None
+    """Kernels in CUDA C++ that take the place of some in Triton."""
 
 
 class Gradients(NamedTuple):
@@ -64,15 +67,21 @@ class Gradients(NamedTuple):
     initial_states: Tensor
 
 
-def ssd_gradients(problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, z: Tensor | None, ends: Tensor) -> Gradients:
+def ssd_gradients(
+    problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, z: Tensor | None, ends: Tensor,
+    hopper: HopperBackward | None = None,
+) -> Gradients:  # fmt: skip
     """The gradients of the inputs.
 
     ends: the states between segments, from forward.
+    hopper: kernels in CUDA C++ for a call without a gate.
     """
-    return finish_backward(problem, begin_backward(problem, dy, z, ends), dfinal)
+    return finish_backward(problem, begin_backward(problem, dy, z, ends, hopper), dfinal)
 
 
-def begin_backward(problem: SsdProblem, dy: Tensor, z: Tensor | None, ends: Tensor) -> BackwardStart:
+def begin_backward(
+    problem: SsdProblem, dy: Tensor, z: Tensor | None, ends: Tensor, hopper: HopperBackward | None = None
+) -> BackwardStart:
     """The first part of the backward pass. It needs no gradient of states."""
     values, keys, entering = problem.x, problem.B, problem.initial
     carried = problem.carry(values, keys, entering, ends=ends, keep_final=False, store=True, reverse=False)
@@ -81,7 +90,8 @@ def begin_backward(problem: SsdProblem, dy: Tensor, z: Tensor | None, ends: Tens
     if z is not None:
         y = problem.outputs(carried, None, torch.float32, fused=False)
         dz, incoming = ungate(problem, y, align_rows(z.to(problem.dtype)), dy)
-    return BackwardStart(carried.states, dz, incoming, problem.fused and z is None)
+    fused = hopper is not None or (problem.fused and z is None)
+    return BackwardStart(carried.states, dz, incoming, fused, hopper)
 
 
 def finish_backward(
@@ -95,12 +105,12 @@ def finish_backward(
     segment_gradients: from `find_segment_states` of the gradient of the outputs and C. With them there is no gradient
     of initial states.
     """
-    (states, dz, incoming, fused), dfinal = backward_start, problem.pad_states(dfinal)
+    (states, dz, incoming, fused, hopper), dfinal = backward_start, problem.pad_states(dfinal)
     dy, keep_final = incoming.full, problem.initial is not None and segment_gradients is None
     back = problem.carry(
         dy, problem.C, dfinal, keep_final=keep_final, store=not fused, reverse=True, segment_states=segment_gradients
     )
-    dx = x_gradient(problem, dy, dfinal, back, fused=fused)
+    dx = x_gradient(problem, dy, dfinal, back, fused=fused, hopper=hopper)
     between = inter_chunk(problem, dy, states, dfinal, back)
     ddt, dA, dbias, dB, dC, dD = intra_chunk(problem, incoming, between, has_final=dfinal is not None)
     zero_slack(problem.cu_seqlens, dx, ddt, dB, dC)
@@ -123,17 +133,22 @@ def ungate(problem: SsdProblem, y: Tensor, z: Tensor, dy: Tensor) -> tuple[Tenso
 
 
 def x_gradient(
-    problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, carried: CarriedStates, *, fused: bool
-) -> Tensor:
+    problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, carried: CarriedStates,
+    *, fused: bool, hopper: HopperBackward | None,
+) -> Tensor:  # fmt: skip
     """dx.
 
     carried: gradients of states.
     fused: the gradients of states between chunks are still missing; the fused kernel finds and stores them.
     """
     t, H, P = problem.tiles, problem.H, problem.P
-    dx, blocks = problem.new(problem.T, H, P, dtype=problem.dtype), cdiv(P, t.dx_p)
+    blocks = cdiv(P, t.dx_p)
+    if hopper is None:
+        dx = problem.new(problem.T, H, P, dtype=problem.dtype)
+    else:
+        dx = hopper.x_gradient(dfinal, carried.ends, carried.states)
     arguments = {**_dy_arguments(dy), "dstates": carried.states, "dx": dx, "has_final": int(dfinal is not None)}
-    if fused:
+    if fused and hopper is None:
         problem.launch(
             _ssd_bwd_fused_x_kernel, "fused_x", problem.items(H * cdiv(P, t.output_p)), **arguments,
             dfinal=problem.steps.high if dfinal is None else dfinal, dends=carried.ends,
