@@ -21,4 +21,6 @@ constexpr bool STEPS_IN_EXPONENT = false;
 #include "ssd_chunk.cuh"
 #include "ssd_fwd_prepare.cuh"
 #include "ssd_bwd_common.cuh"
+#include "ssd_bwd_states.cuh"
 #include "ssd_bwd_scan.cuh"
+#include "ssd_bwd_chunk.cuh"

@@ -3,6 +3,12 @@
 constexpr unsigned STATE_BYTES = STATE * 2;           // in bf16: tiles of 64 channels x 64 states
 enum { SCANNED, SUMMED, CHUNKED };                    // counters of Prepared
 
+__device__ __forceinline__ void pack_state(unsigned (&packed)[OPERAND], const float (&state)[STATE / 128]) {
+#pragma unroll
+    for (int i = 0; i < OPERAND; i++) packed[i] = pack<BF16>(state[2 * i], state[2 * i + 1]);
+    hold(packed);
+}
+
 // A state in bf16, two numbers a word as an accumulator has them, to tiles in shared memory
 __device__ __forceinline__ void store_state_tiles(shared_address tiles, const unsigned (&state)[OPERAND], Thread t) {
     int matrix = t.lane / 8, row = 16 * t.warp + matrix % 2 * 8 + t.lane % 8;

@@ -75,12 +75,6 @@ __device__ __forceinline__ void find_back_factors(shared_address factors, Decays
     store_shared(factors + (t.index & CHUNK) * 4 + place_of_token(token) * 4, factor);
 }
 
-__device__ __forceinline__ void pack_state(unsigned (&packed)[OPERAND], const float (&state)[STATE / 128]) {
-#pragma unroll
-    for (int i = 0; i < OPERAND; i++) packed[i] = pack<BF16>(state[2 * i], state[2 * i + 1]);
-    hold(packed);
-}
-
 // A head's part of shared memory
 struct BackPlaces {
     shared_address scores, dx, states, factors;

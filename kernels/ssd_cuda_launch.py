@@ -61,9 +61,16 @@ def shared_bytes(kernel: str, states: int) -> int:
         case "scan":
             stages = 3 * (2 * keys + _HEADS * tile + 4 * _TRIANGLE + heads)
             return stages + _HEADS * 3 * tile + heads + 3 * (48 + 4 * _SCALES) + _HEADS * 8 + align
+        case "bwd_state":
+            stages = 4 * (keys + _HEADS * tile + 1024 + 32)
+            return stages + _HEADS * 2 * (CHUNK * states * 2 + CHUNK * 4) + align
         case "bwd_scan":
             stages = (3 if states == 64 else 2) * (2 * keys + _HEADS * tile + 4 * _TRIANGLE + heads + 32)
             return stages + _HEADS * (3 * tile + CHUNK * states * 2) + heads + align
+        case "bwd_chunk":
+            states_bytes, stages = _CHANNELS * states * 2, 4 if states == 64 else 3
+            sums = 2 * (CHUNK * 4 * 7 + 32)
+            return stages * (2 * tile + 2 * states_bytes + 1024 + 32) + 2 * keys + 3 * tile + sums + 48 + align
         case "short":
             return _SHORT_HEADS * tile // 2 + align
     return 0

@@ -7,7 +7,6 @@ Lists of pieces, gradients of states at the ends of segments and what is short s
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from packproof.kernels import cuda
@@ -31,6 +30,18 @@ class HopperBackward(HopperPass):
         self.map_tensors("x", "B", "C", "dy", "dx")
         self.prepare()
 
+    def states(self, ends: Tensor) -> Tensor:
+        """The states between chunks in bf16, the one at token b in row b // CHUNK. ends: those between segments."""
+        count, initial = self.T // CHUNK + 1 if self.T > CHUNK else 0, self.problem.initial
+        states = self.dx.new_empty(count, self.H, self.dx.shape[2], self.N)
+        if count:
+            self.launch(
+                "bwd_state", multiprocessors(self.dx.device), segments=self.problem.work.all_segments, ends=ends,
+                initial=self.arguments["A"] if initial is None else initial, has_initial=int(initial is not None),
+                states_map=self._state_map(states),
+            )  # fmt: skip
+        return states
+
     def x_gradient(self, dfinal: Tensor | None, dends: Tensor, dstates: Tensor) -> Tensor:
         """dx of segments that are not short, zero in slack; fills `dstates`, in bf16.
 
@@ -42,6 +53,19 @@ class HopperBackward(HopperPass):
             dstates_map=self._state_map(dstates),
         )  # fmt: skip
         return self.dx
+
+    def chunk_gradients(self, states: Tensor, dstates: Tensor, initial: Tensor, **outputs: Tensor) -> None:
+        """Fills `outputs` for chunks that are not short: the parameters of the kernel.
+
+        states, dstates: between chunks, in bf16.
+        initial: at the starts of sequences, in bf16; not read without initial states.
+        """
+        maps = {"states": states, "dstates": dstates, "initial": initial}
+        self.launch(
+            "bwd_chunk", multiprocessors(self.dx.device), chunks=self.problem.work.chunks[0],
+            has_initial=int(self.problem.initial is not None), **outputs,
+            **{f"{name}_map": self._state_map(tensor) for name, tensor in maps.items()},
+        )  # fmt: skip
 
     def _state_map(self, states: Tensor) -> Any:
         """States between chunks as the copy engine reads and writes them. Without any, a tensor that is not used."""

@@ -19,7 +19,7 @@ from packproof.kernels.ssd_bwd import (
 )
 from packproof.kernels.ssd_cuda_launch_bwd import HopperBackward
 from packproof.kernels.ssd_launch import CarriedStates, SsdProblem, align_rows
-from packproof.kernels.ssd_tiles import inter_chunk_form, row_classes
+from packproof.kernels.ssd_tiles import Rows, inter_chunk_form, row_classes
 
 
 class IncomingGradient(NamedTuple):
@@ -83,8 +83,11 @@ def begin_backward(
     problem: SsdProblem, dy: Tensor, z: Tensor | None, ends: Tensor, hopper: HopperBackward | None = None
 ) -> BackwardStart:
     """The first part of the backward pass. It needs no gradient of states."""
-    values, keys, entering = problem.x, problem.B, problem.initial
-    carried = problem.carry(values, keys, entering, ends=ends, keep_final=False, store=True, reverse=False)
+    if hopper is not None:
+        carried = CarriedStates(ends, problem.new(0), hopper.states(ends))
+    else:
+        values, keys, entering = problem.x, problem.B, problem.initial
+        carried = problem.carry(values, keys, entering, ends=ends, keep_final=False, store=True, reverse=False)
     dy, dz = align_rows(dy.to(problem.dtype)), problem.new(0)
     incoming = IncomingGradient(dy, dy, dy)
     if z is not None:
@@ -111,8 +114,11 @@ def finish_backward(
         dy, problem.C, dfinal, keep_final=keep_final, store=not fused, reverse=True, segment_states=segment_gradients
     )
     dx = x_gradient(problem, dy, dfinal, back, fused=fused, hopper=hopper)
-    between = inter_chunk(problem, dy, states, dfinal, back)
-    ddt, dA, dbias, dB, dC, dD = intra_chunk(problem, incoming, between, has_final=dfinal is not None)
+    chunks = hopper if dfinal is None else None  # Triton's read gradients of states at ends of segments in fp32
+    between = inter_chunk(problem, dy, states, dfinal, back, row_classes(problem.tiles)[int(chunks is not None) :])
+    ddt, dA, dbias, dB, dC, dD = intra_chunk(
+        problem, incoming, between, states, back, has_final=dfinal is not None, hopper=chunks
+    )
     zero_slack(problem.cu_seqlens, dx, ddt, dB, dC)
     dD = dD.sum((0, 1))[..., : problem.p]  # all zeros without a D
     dx, dB, dC = dx[..., : problem.p], dB[..., : problem.n], dC[..., : problem.n]
@@ -158,7 +164,7 @@ def x_gradient(
         heads, n_blocks = problem.head_blocks(rows)
         problem.launch(
             _ssd_bwd_x_kernel, problem.option_name("x" + rows.label, dy), problem.items(n_blocks * blocks), **arguments,
-            dfinal=_round_states(dfinal, carried.states), n_blocks=n_blocks,
+            dfinal=round_states(dfinal, carried.states), n_blocks=n_blocks,
             chunks=problem.work.segments[rows.kind] if fused else problem.chunks(rows),
             ROWS=rows.rows, HEADS=heads, BLOCK_P=t.dx_p, BLOCK_K=rows.block_k,
         )  # fmt: skip
@@ -166,7 +172,7 @@ def x_gradient(
 
 
 def inter_chunk(
-    problem: SsdProblem, dy: Tensor, states: Tensor, dfinal: Tensor | None, back: CarriedStates
+    problem: SsdProblem, dy: Tensor, states: Tensor, dfinal: Tensor | None, back: CarriedStates, kinds: list[Rows]
 ) -> dict[str, Tensor]:
     """The contributions of the states at the edges of chunks, and of their gradients, to other gradients, in fp32.
 
@@ -182,11 +188,11 @@ def inter_chunk(
     if dfinal is not None or T > t.segment:
         at_ends = {"dfinal": back.ends if dfinal is None else dfinal, "dstates": back.ends}
         forms["_ends"] = at_ends | inter_chunk_form(t, ends=True)
-    for rows, (label, form) in product(row_classes(t), forms.items()):
+    for rows, (label, form) in product(kinds, forms.items()):
         problem.launch(
             _ssd_bwd_inter_chunk_kernel, problem.option_name("inter_chunk" + rows.label + label, dy),
             problem.items(problem.G * n_parts), **_dy_arguments(dy), **form, chunks=problem.chunks(rows),
-            entering=_round_states(problem.initial, states), states=states,
+            entering=round_states(problem.initial, states), states=states,
             has_entering=int(problem.initial is not None), has_final=int(dfinal is not None),
             entered=entered_parts, left=left_parts, dB=of_B, dC=of_C, ROWS=rows.rows,
         )  # fmt: skip
@@ -194,21 +200,25 @@ def inter_chunk(
 
 
 def intra_chunk(
-    problem: SsdProblem, dy: IncomingGradient, between: dict[str, Tensor], *, has_final: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    problem: SsdProblem, dy: IncomingGradient, between: dict[str, Tensor], states: Tensor, back: CarriedStates,
+    *, has_final: bool, hopper: HopperBackward | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """ddt, the parts of dA and of the bias's gradient by token (h, t), dB, dC, and the parts of dD (h, p).
 
-    between: the result of `inter_chunk`.
+    between: the result of `inter_chunk`, without long chunks if `hopper` takes them from the states between chunks.
     """
     t, gated, whole_heads = problem.tiles, dy.full.dtype != problem.dtype, _has_whole_heads(problem, dy.full)
     T, H, kinds = problem.T, problem.H, row_classes(t)
     ddt = problem.new(T, H, dtype=problem.dtype)
     dA, dbias = problem.x.new_zeros(2, H, T, dtype=torch.float32)
     dB, dC = (problem.new(T, problem.G, problem.N, dtype=problem.dtype) for _ in range(2))
-    of_chunks = (H, problem.P) if problem.has_D else (0,)
+    of_chunk = (H, problem.P) if problem.has_D else (0,)
     # a chunk of another kind stays zero
-    dD = problem.x.new_zeros(len(kinds), problem.slots, *of_chunks, dtype=torch.float32)
-    for kind, rows in enumerate(kinds):
+    dD = problem.x.new_zeros(len(kinds), problem.slots, *of_chunk, dtype=torch.float32)
+    if hopper is not None:
+        of_chunks = {"ddt": ddt, "dA": dA, "dbias": dbias, "dB": dB, "dC": dC, "dD": dD[0]}
+        hopper.chunk_gradients(states, back.states, round_states(problem.initial, states), **of_chunks)
+    for kind, rows in list(enumerate(kinds))[int(hopper is not None) :]:
         problem.launch(
             _ssd_bwd_intra_chunk_kernel, "intra_chunk" + rows.label + "_whole" * whole_heads + "_gated" * gated,
             problem.items(problem.G), **_dy_arguments(dy.high), dy_low=dy.low, **between, dt=problem.softplus_of,
@@ -228,6 +238,6 @@ def _dy_arguments(dy: Tensor) -> dict[str, Any]:
     return {"dy": dy, "dy_stride": dy.stride(0), "dy_head": dy.stride(1)}
 
 
-def _round_states(states: Tensor | None, boundary_states: Tensor) -> Tensor:
+def round_states(states: Tensor | None, boundary_states: Tensor) -> Tensor:
     """`states` in the dtype of `boundary_states`, or `boundary_states` if it is None."""
     return boundary_states if states is None else states.to(boundary_states.dtype)
