@@ -15,7 +15,8 @@ constexpr unsigned OF_DECAYS = OF_G + STATE_BYTES, CHUNK_STAGE_BYTES = OF_DECAYS
 constexpr unsigned OF_B = CHUNK_STAGES * CHUNK_STAGE_BYTES, OF_C = OF_B + KEYS_BYTES;  // of the item
 constexpr unsigned OF_LATER = OF_C + KEYS_BYTES;           // [t, i]: 1 where i >= t
 constexpr unsigned OF_TOTAL = OF_LATER + TILE_BYTES;       // large parts, small parts
-constexpr unsigned OF_SUMS = OF_TOTAL + 2 * TILE_BYTES;    // two buffers
+constexpr unsigned OF_REMAINDER = OF_TOTAL + 2 * TILE_BYTES;  // of G, where a segment ends: what rounding took from it
+constexpr unsigned OF_SUMS = OF_REMAINDER + STATE_BYTES;   // two buffers
 constexpr unsigned ENTERED_SUMS = 0, LEFT_SUMS = CHUNK * 4, THROUGH = 2 * CHUNK * 4;  // in a buffer; of 8 warps
 constexpr unsigned PAIR_SUMS = THROUGH + 32, LATER_SUMS = PAIR_SUMS + CHUNK * 4;      // of 4 warps
 constexpr unsigned SUMS_BYTES = LATER_SUMS + 4 * CHUNK * 4;
@@ -23,15 +24,16 @@ constexpr unsigned CHUNK_HEADERS = OF_SUMS + 2 * SUMS_BYTES;
 constexpr unsigned CHUNK_BARRIERS = CHUNK_HEADERS + CHUNK_STAGES * 16;
 constexpr unsigned KEY_BARRIERS = CHUNK_BARRIERS + CHUNK_STAGES * 16;  // of B and C: full, empty
 constexpr unsigned SUM_BARRIERS = KEY_BARRIERS + 16;                   // of buffers of sums: full, full, empty, empty
+constexpr unsigned REMAINDER_BARRIERS = SUM_BARRIERS + 32;             // full, empty
 
 typedef Ring<CHUNK_STAGES, CHUNK_STAGE_BYTES> ChunkRing;
 static_assert(CHUNK_STAGE_BYTES % SWIZZLE_PERIOD == 0, "aligned tiles");
 
-enum { LEFT = ALONE };             // a gradient of the state after the chunk
+enum { LEFT = ALONE, SEGMENT_ENDS = 32 };  // a gradient of the state after the chunk; it has a remainder
 enum { OF_ALL = 1, OF_PAIRS = 2 };  // named barriers
 
 struct ChunkMaps {
-    const tensor_map &x, &dy, &B, &C, &states, &dstates, &initial;
+    const tensor_map &x, &dy, &states, &dstates, &initial, &dfinal, &remainders;
 };
 
 // Where gradients go: dB and dC (t, g, n), ddt (t, h) in bf16, the parts of dA and of the bias's (h, t) and of dD
@@ -49,26 +51,49 @@ __device__ __forceinline__ void load_state_tiles(shared_address to, const tensor
     for (int n = 0; n < STATES / 64; n++) tensor_load(to + n * TILE_BYTES, map, full, 64 * n, row);
 }
 
-__device__ __forceinline__ void produce_heads(ChunkRing& ring, const ChunkMaps& maps, const Prepared& prepared,
-                                              Piece chunk, int item, int group, int H, int G, bool has_initial) {
-    int length = chunk.end(CHUNK) - chunk.start, per_group = H / G, after = chunk.start + length;
+// The states at the edges of a chunk: rows of what maps name, times heads
+struct Edges {
+    int flags, before, after, remainder;
+
+    __device__ __forceinline__ Edges(Piece chunk, i64 T, bool has_initial, bool has_final) {
+        int end = chunk.end(CHUNK);
+        bool is_last = end == chunk.sequence_end, has_left = !is_last || has_final;
+        bool segment_ends = has_left && (is_last || (end - chunk.sequence_start) % SEGMENT == 0);
+        flags = (chunk.begins() && !has_initial ? 0 : ENTERED) | (has_left ? LEFT : 0) | (segment_ends ? SEGMENT_ENDS : 0);
+        before = chunk.begins() ? chunk.sequence : chunk.start / CHUNK;
+        after = is_last ? chunk.sequence : end / CHUNK;
+        remainder = (int)remainder_row(is_last ? -1 - chunk.sequence : end / SEGMENT, T);
+    }
+    __device__ __forceinline__ unsigned bytes() const {
+        return (flags & ENTERED ? STATE_BYTES : 0) + (flags & LEFT ? STATE_BYTES : 0);
+    }
+};
+
+__device__ __forceinline__ void produce_heads(ChunkRing& ring, shared_address base, unsigned& remainder_phase,
+                                              const ChunkMaps& maps, const Prepared& prepared, Piece chunk, Edges edges,
+                                              int item, int group, int H, int G) {
+    int length = chunk.end(CHUNK) - chunk.start, per_group = H / G;
     i64 row = chunk_row(chunk.sequence, chunk.start);
-    int entered = chunk.begins() && !has_initial ? 0 : ENTERED, left = after < chunk.sequence_end ? LEFT : 0;
-    unsigned bytes = 2 * TILE_BYTES + DECAYS_BYTES + (entered ? STATE_BYTES : 0) + (left ? STATE_BYTES : 0);
     const tensor_map& before = chunk.begins() ? maps.initial : maps.states;
-    int row_before = chunk.begins() ? chunk.sequence : chunk.start / CHUNK;
+    const tensor_map& after = chunk.end(CHUNK) == chunk.sequence_end ? maps.dfinal : maps.dstates;
     for (int i = 0; i < per_group; i++, ring.advance()) {
         int head = group * per_group + i;
-        int flags = (i == 0 ? BEGINS : 0) | (i == per_group - 1 ? ENDS : 0) | entered | left;
+        int flags = (i == 0 ? BEGINS : 0) | (i == per_group - 1 ? ENDS : 0) | edges.flags;
         shared_address tile = ring.tile(), full = ring.full();
         ring.wait_until_empty();
         Header{chunk.start, head, item, length, flags}.store(ring.header());
-        mbarrier_arrive_expect(full, bytes);
+        mbarrier_arrive_expect(full, 2 * TILE_BYTES + DECAYS_BYTES + edges.bytes());
         tensor_load(tile + OF_X, maps.x, full, 0, head, chunk.start);
         tensor_load(tile + OF_DY, maps.dy, full, 0, head, chunk.start);
-        if (entered) load_state_tiles(tile + OF_S, before, full, (row_before * H + head) * CHANNELS);
-        if (left) load_state_tiles(tile + OF_G, maps.dstates, full, (after / CHUNK * H + head) * CHANNELS);
+        if (edges.flags & ENTERED) load_state_tiles(tile + OF_S, before, full, (edges.before * H + head) * CHANNELS);
+        if (edges.flags & LEFT) load_state_tiles(tile + OF_G, after, full, (edges.after * H + head) * CHANNELS);
         bulk_load(tile + OF_DECAYS, prepared.decays + (row * H + head) * (CHUNK * 2), DECAYS_BYTES, full);
+        if (!(edges.flags & SEGMENT_ENDS)) continue;
+        full = base + REMAINDER_BARRIERS;
+        mbarrier_wait(full + 8, remainder_phase ^ 1);
+        remainder_phase ^= 1;
+        mbarrier_arrive_expect(full, STATE_BYTES);
+        load_state_tiles(base + OF_REMAINDER, maps.remainders, full, (edges.remainder * H + head) * CHANNELS);
     }
 }
 
@@ -121,13 +146,13 @@ __device__ __forceinline__ float sum_of_row(float x) {  // over the lanes that s
 
 // -------------------------------------------------------------------------------------------------- queries and keys
 
-// A thread's part of S . G; `thread` of 256
-__device__ __forceinline__ float multiply_states(shared_address tile, int thread) {
+// A thread's part of the product of two states; `thread` of 256
+__device__ __forceinline__ float multiply_states(shared_address S, shared_address G, int thread) {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < (int)STATE_BYTES / 16 / 256; i++) {
-        uint4 s = load_shared<uint4>(tile + OF_S + (256 * i + thread) * 16);
-        uint4 g = load_shared<uint4>(tile + OF_G + (256 * i + thread) * 16);
+        uint4 s = load_shared<uint4>(S + (256 * i + thread) * 16);
+        uint4 g = load_shared<uint4>(G + (256 * i + thread) * 16);
         unsigned a[4] = {s.x, s.y, s.z, s.w}, b[4] = {g.x, g.y, g.z, g.w};
 #pragma unroll
         for (int k = 0; k < 4; k++)
@@ -136,13 +161,14 @@ __device__ __forceinline__ float multiply_states(shared_address tile, int thread
     return sum;
 }
 
-// part = tokens states, not waited for
-__device__ __forceinline__ void multiply_by_states(float (&part)[STATE / 128], shared_address tokens, shared_address states) {
+// part = tokens states or, if `keep`, += ; not waited for
+__device__ __forceinline__ void multiply_by_states(float (&part)[STATE / 128], shared_address tokens, shared_address states,
+                                                   bool keep) {
     descriptor rows = describe<128>(tokens, 16, SWIZZLE_PERIOD), columns = describe<128>(states, TILE_BYTES, SWIZZLE_PERIOD);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        wgmma<STATES, BF16, false, true>(part, further(rows, k * 32), further(columns, k * 16 * ROW_BYTES), k > 0);
+        wgmma<STATES, BF16, false, true>(part, further(rows, k * 32), further(columns, k * 16 * ROW_BYTES), keep || k > 0);
     wgmma_commit();
 }
 
@@ -207,7 +233,7 @@ __device__ __forceinline__ void gather_states(ChunkRing ring, shared_address bas
     Thread t;
     Sums sums(base);
     float sum[STATE / 128];
-    unsigned key_phase = 0;
+    unsigned key_phase = 0, remainder_phase = 0;
     for (;; ring.advance()) {
         ring.wait_until_full();
         Header header = load_header(ring.header());
@@ -219,15 +245,29 @@ __device__ __forceinline__ void gather_states(ChunkRing ring, shared_address bas
             for (int i = 0; i < STATE / 128; i++) sum[i] = 0;
         }
         float part[STATE / 128];
-        multiply_by_states(part, tile + (QUERIES ? OF_DY : OF_X), tile + (QUERIES ? OF_S : OF_G));
+        multiply_by_states(part, tile + (QUERIES ? OF_DY : OF_X), tile + (QUERIES ? OF_S : OF_G), false);
         Decays decays = {tile + OF_DECAYS};
         float last = decays.last(), through = 0;
-        if ((header.flags & ENTERED) && (header.flags & LEFT))
-            through = sum_of_warp(multiply_states(tile, t.index + (QUERIES ? 0 : 128)));
+        bool both = (header.flags & ENTERED) && (header.flags & LEFT);
+        int thread = t.index + (QUERIES ? 0 : 128);
+        if (both) through = multiply_states(tile + OF_S, tile + OF_G, thread);
         int row = 16 * t.warp + t.row;
         float2 upper = row_factors<QUERIES>(decays, last, row), lower = row_factors<QUERIES>(decays, last, row + 8);
         wgmma_wait<0>();
         hold(part);
+        if (header.flags & SEGMENT_ENDS) {
+            mbarrier_wait(base + REMAINDER_BARRIERS, remainder_phase);
+            remainder_phase ^= 1;
+            if (both) through += multiply_states(tile + OF_S, base + OF_REMAINDER, thread);
+            if (!QUERIES) {
+                multiply_by_states(part, tile + OF_X, base + OF_REMAINDER, true);
+                wgmma_wait<0>();
+                hold(part);
+            }
+            __syncwarp();
+            if (t.lane == 0) mbarrier_arrive(base + REMAINDER_BARRIERS + 8);
+        }
+        through = sum_of_warp(through);
         ring.release(t.lane);
         float2 of_rows = make_float2(0, 0);
         if (header.flags & (QUERIES ? ENTERED : LEFT)) {
@@ -509,14 +549,15 @@ __device__ __forceinline__ void write_later(shared_address tile) {
 }
 
 // states, dstates: between chunks, the one at token b in row b / CHUNK, of rows (h, p). initial: at the starts of
-// sequences, if has_initial. chunks: a list
+// sequences, dfinal at their ends, if there are any. remainders: of _ssd_bwd_scan_kernel. chunks: a list
 extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, 1) _ssd_bwd_chunk_kernel(
     const __grid_constant__ tensor_map x_map, const __grid_constant__ tensor_map dy_map,
     const __grid_constant__ tensor_map B_map, const __grid_constant__ tensor_map C_map,
     const __grid_constant__ tensor_map states_map, const __grid_constant__ tensor_map dstates_map,
-    const __grid_constant__ tensor_map initial_map, float* memory, const int* chunks, const float* A, token* dB, token* dC,
+    const __grid_constant__ tensor_map initial_map, const __grid_constant__ tensor_map dfinal_map,
+    const __grid_constant__ tensor_map remainders_map, float* memory, const int* chunks, const float* A, token* dB, token* dC,
     token* ddt, float* dA, float* dbias, float* dD, i64 T, i64 rows, i64 pieces, i64 H, i64 G, i64 has_initial,
-    i64 has_D) {
+    i64 has_final, i64 has_D) {
     extern __shared__ float4 shared[];
     Prepared prepared(memory, rows, pieces, H, G);
     shared_address base = (address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1);
@@ -524,6 +565,8 @@ extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, 1) _ssd_bwd_chunk_ke
     if (threadIdx.x == 0) {
         mbarrier_init(base + KEY_BARRIERS, 1);
         mbarrier_init(base + KEY_BARRIERS + 8, 8);
+        mbarrier_init(base + REMAINDER_BARRIERS, 1);
+        mbarrier_init(base + REMAINDER_BARRIERS + 8, 8);
         for (int i = 0; i < 2; i++) {
             mbarrier_init(base + SUM_BARRIERS + 8 * i, 8);
             mbarrier_init(base + SUM_BARRIERS + 16 + 8 * i, 1);
@@ -552,9 +595,9 @@ extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, 1) _ssd_bwd_chunk_ke
     }
     decrease_registers<24>();
     if (threadIdx.x != CHUNK_CONSUMERS) return;
-    ChunkMaps maps = {x_map, dy_map, B_map, C_map, states_map, dstates_map, initial_map};
+    ChunkMaps maps = {x_map, dy_map, states_map, dstates_map, initial_map, dfinal_map, remainders_map};
     i64 items = chunks[0] * G;
-    unsigned key_phase = 0;
+    unsigned key_phase = 0, remainder_phase = 0;
     for (Queue queue(prepared.counters + CHUNKED); queue.index < items; queue.advance(), key_phase ^= 1) {
         Piece chunk = piece_of(chunks, queue.index / G);
         int group = queue.index % G;
@@ -565,7 +608,8 @@ extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, 1) _ssd_bwd_chunk_ke
             tensor_load(base + OF_B + n * TILE_BYTES, B_map, full, 64 * n, group, chunk.start);
             tensor_load(base + OF_C + n * TILE_BYTES, C_map, full, 64 * n, group, chunk.start);
         }
-        produce_heads(ring, maps, prepared, chunk, queue.index / (int)G, group, H, G, has_initial != 0);
+        produce_heads(ring, base, remainder_phase, maps, prepared, chunk,
+                      Edges(chunk, T, has_initial != 0, has_final != 0), queue.index / (int)G, group, H, G);
     }
     ring.stop();
 }

@@ -26,3 +26,9 @@ __device__ __forceinline__ void store_state_rows(const tensor_map& map, shared_a
     int row = ((boundary / CHUNK) * H + head) * CHANNELS;
     for (int n = 0; n < STATES / 64; n++) tensor_store(map, tiles + n * TILE_BYTES, 64 * n, row);
 }
+
+// Where the remainder of a gradient of a state lies, a place as for state_at
+__device__ __forceinline__ i64 remainder_row(int place, i64 T) {
+    i64 segments = T > SEGMENT ? T / SEGMENT + 1 : 0;
+    return place < 0 ? segments + (-1 - place) : place;
+}

@@ -87,8 +87,23 @@ struct BackPlaces {
 struct BackOutputs {
     const tensor_map &dx_map, &dstates_map;
     token* dx;
+    i64 T;
     int H;
 };
+
+// What rounding to bf16 takes from the gradient of a state between segments or at the end of a sequence: for the chunk
+// before it
+__device__ __forceinline__ void store_remainder(token* to, const float (&state)[STATE / 128], Thread t) {
+    to += (16 * t.warp + t.row) * STATES + 2 * t.column;
+#pragma unroll
+    for (int n = 0; n < STATES / 8; n++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float low = state[4 * n + 2 * r], high = state[4 * n + 2 * r + 1];
+            unsigned rounded = pack<BF16>(low, high);
+            *(unsigned*)(to + 8 * n + 8 * r * STATES) = pack<BF16>(low - low_half(rounded), high - high_half(rounded));
+        }
+}
 
 // One chunk of a head. D: of the head; of two channels if D_OF_CHANNELS
 __device__ __forceinline__ void scan_chunk_back(float (&state)[STATE / 128], shared_address tile, Header header,
@@ -154,7 +169,7 @@ __device__ __forceinline__ void scan_chunk_back(float (&state)[STATE / 128], sha
 }
 
 __device__ __forceinline__ void scan_chunks_back(BackRing ring, shared_address base, const float* dfinal,
-                                                 const float* dends, const float* of_D, bool has_D,
+                                                 const float* dends, token* remainders, const float* of_D, bool has_D,
                                                  const BackOutputs& out, int which) {
     Thread t;
     BackPlaces places(base, which);
@@ -169,6 +184,8 @@ __device__ __forceinline__ void scan_chunks_back(BackRing ring, shared_address b
         if (!valid) head = header.head;  // there is no second head: the first one again, for nothing
         if (header.flags & BEGINS) {
             load_state(state, state_at(dends, dfinal, header.place, head, out.H), header.flags & ENTERED, t);
+            if (header.flags & ENTERED && valid)
+                store_remainder(remainders + (remainder_row(header.place, out.T) * out.H + head) * STATE, state, t);
             if (D_OF_CHANNELS) {
                 const float* of_head = of_D + head * CHANNELS + 16 * t.warp + t.row;
                 D = make_float2(of_head[0], of_head[8]);
@@ -183,12 +200,13 @@ __device__ __forceinline__ void scan_chunks_back(BackRing ring, shared_address b
 }
 
 // D: (h,), (h, p) if D_OF_CHANNELS. dx: (t, h, p). dfinal and dends: gradients of states at the ends of sequences and
-// between segments. dstates: of those between chunks, the one at token b in row b / CHUNK. segments: a list
+// between segments. dstates: of those between chunks, the one at token b in row b / CHUNK. remainders: see
+// store_remainder; rows of those between segments, then of sequences. segments: a list
 extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_bwd_scan_kernel(
     const __grid_constant__ tensor_map dy_map, const __grid_constant__ tensor_map B_map,
     const __grid_constant__ tensor_map C_map, const __grid_constant__ tensor_map dx_map,
     const __grid_constant__ tensor_map dstates_map, float* memory, const int* segments, const float* D,
-    const float* dfinal, const float* dends, token* dx, i64 rows, i64 pieces, i64 H, i64 G, i64 has_final, i64 has_D) {
+    const float* dfinal, const float* dends, token* remainders, token* dx, i64 T, i64 rows, i64 pieces, i64 H, i64 G, i64 has_final, i64 has_D) {
     extern __shared__ float4 shared[];
     Prepared prepared(memory, rows, pieces, H, G);
     shared_address base = (address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1);
@@ -201,7 +219,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_bwd_scan_kernel(
     int which = threadIdx.x / 128;
     if (which < HEADS) {
         increase_registers<232>();
-        scan_chunks_back(ring, base, dfinal, dends, D, has_D != 0, BackOutputs{dx_map, dstates_map, dx, (int)H}, which);
+        scan_chunks_back(ring, base, dfinal, dends, remainders, D, has_D != 0,
+                         BackOutputs{dx_map, dstates_map, dx, T, (int)H}, which);
         return;
     }
     decrease_registers<40>();

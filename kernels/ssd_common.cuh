@@ -124,13 +124,13 @@ struct Header {
     int length, flags;
 
     __device__ __forceinline__ void store(shared_address to) const {
-        store_shared(to, make_int4(token, head, place, length << 5 | flags));
+        store_shared(to, make_int4(token, head, place, length << 6 | flags));
     }
 };
 
 __device__ __forceinline__ Header load_header(shared_address from) {
     int4 words = load_shared<int4>(from);
-    return {words.x, words.y, words.z, words.w >> 5, words.w & 31};
+    return {words.x, words.y, words.z, words.w >> 6, words.w & 63};
 }
 
 // Stages in shared memory with a barrier for "full" and one for "empty" each

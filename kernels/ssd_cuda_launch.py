@@ -70,7 +70,7 @@ def shared_bytes(kernel: str, states: int) -> int:
         case "bwd_chunk":
             states_bytes, stages = _CHANNELS * states * 2, 4 if states == 64 else 3
             sums = 2 * (CHUNK * 4 * 7 + 32)
-            return stages * (2 * tile + 2 * states_bytes + 1024 + 32) + 2 * keys + 3 * tile + sums + 48 + align
+            return stages * (2 * tile + 2 * states_bytes + 1024 + 32) + 2 * keys + 3 * tile + states_bytes + sums + 64 + align
         case "short":
             return _SHORT_HEADS * tile // 2 + align
     return 0

@@ -47,23 +47,28 @@ class HopperBackward(HopperPass):
 
         dfinal, dends: the gradients of states at the ends of sequences and between segments.
         """
+        n_finals = 0 if dfinal is None else self.S
+        self.remainders = dstates.new_empty(len(dends) + n_finals, self.H, self.dx.shape[2], self.N)
         self.launch(
             "bwd_scan", multiprocessors(self.dx.device), segments=self.problem.work.segments[0], dends=dends,
             dfinal=self.arguments["A"] if dfinal is None else dfinal, has_final=int(dfinal is not None),
-            dstates_map=self._state_map(dstates),
+            dstates_map=self._state_map(dstates), remainders=self.remainders,
         )  # fmt: skip
         return self.dx
 
-    def chunk_gradients(self, states: Tensor, dstates: Tensor, initial: Tensor, **outputs: Tensor) -> None:
-        """Fills `outputs` for chunks that are not short: the parameters of the kernel.
+    def chunk_gradients(
+        self, states: Tensor, dstates: Tensor, initial: Tensor, dfinal: Tensor, *, has_final: bool, **outputs: Tensor
+    ) -> None:
+        """Fills `outputs` for chunks that are not short: the parameters of the kernel. After `x_gradient`.
 
         states, dstates: between chunks, in bf16.
-        initial: at the starts of sequences, in bf16; not read without initial states.
+        initial, dfinal: at the starts and ends of sequences, in bf16; not read if there are none.
         """
-        maps = {"states": states, "dstates": dstates, "initial": initial}
+        maps = {"states": states, "dstates": dstates, "initial": initial, "dfinal": dfinal}
+        maps["remainders"] = self.remainders
         self.launch(
             "bwd_chunk", multiprocessors(self.dx.device), chunks=self.problem.work.chunks[0],
-            has_initial=int(self.problem.initial is not None), **outputs,
+            has_initial=int(self.problem.initial is not None), has_final=int(has_final), **outputs,
             **{f"{name}_map": self._state_map(tensor) for name, tensor in maps.items()},
         )  # fmt: skip
 

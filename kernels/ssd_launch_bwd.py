@@ -114,11 +114,8 @@ def finish_backward(
         dy, problem.C, dfinal, keep_final=keep_final, store=not fused, reverse=True, segment_states=segment_gradients
     )
     dx = x_gradient(problem, dy, dfinal, back, fused=fused, hopper=hopper)
-    chunks = hopper if dfinal is None else None  # Triton's read gradients of states at ends of segments in fp32
-    between = inter_chunk(problem, dy, states, dfinal, back, row_classes(problem.tiles)[int(chunks is not None) :])
-    ddt, dA, dbias, dB, dC, dD = intra_chunk(
-        problem, incoming, between, states, back, has_final=dfinal is not None, hopper=chunks
-    )
+    between = inter_chunk(problem, dy, states, dfinal, back, row_classes(problem.tiles)[int(hopper is not None) :])
+    ddt, dA, dbias, dB, dC, dD = intra_chunk(problem, incoming, between, states, dfinal, back, hopper)
     zero_slack(problem.cu_seqlens, dx, ddt, dB, dC)
     dD = dD.sum((0, 1))[..., : problem.p]  # all zeros without a D
     dx, dB, dC = dx[..., : problem.p], dB[..., : problem.n], dC[..., : problem.n]
@@ -200,8 +197,8 @@ def inter_chunk(
 
 
 def intra_chunk(
-    problem: SsdProblem, dy: IncomingGradient, between: dict[str, Tensor], states: Tensor, back: CarriedStates,
-    *, has_final: bool, hopper: HopperBackward | None,
+    problem: SsdProblem, dy: IncomingGradient, between: dict[str, Tensor], states: Tensor, dfinal: Tensor | None,
+    back: CarriedStates, hopper: HopperBackward | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """ddt, the parts of dA and of the bias's gradient by token (h, t), dB, dC, and the parts of dD (h, p).
 
@@ -217,13 +214,14 @@ def intra_chunk(
     dD = problem.x.new_zeros(len(kinds), problem.slots, *of_chunk, dtype=torch.float32)
     if hopper is not None:
         of_chunks = {"ddt": ddt, "dA": dA, "dbias": dbias, "dB": dB, "dC": dC, "dD": dD[0]}
-        hopper.chunk_gradients(states, back.states, round_states(problem.initial, states), **of_chunks)
+        edges = (round_states(edge_states, states) for edge_states in (problem.initial, dfinal))
+        hopper.chunk_gradients(states, back.states, *edges, has_final=dfinal is not None, **of_chunks)
     for kind, rows in list(enumerate(kinds))[int(hopper is not None) :]:
         problem.launch(
             _ssd_bwd_intra_chunk_kernel, "intra_chunk" + rows.label + "_whole" * whole_heads + "_gated" * gated,
             problem.items(problem.G), **_dy_arguments(dy.high), dy_low=dy.low, **between, dt=problem.softplus_of,
             chunks=problem.chunks(rows), ddt=ddt, dA=dA, dbias=dbias, dB=dB, dC=dC, dD=dD[kind],
-            has_entering=int(problem.initial is not None), has_final=int(has_final),
+            has_entering=int(problem.initial is not None), has_final=int(dfinal is not None),
             GATED=gated, WHOLE=whole_heads, ROWS=rows.rows, BLOCK_P=t.intra_p, BLOCK_K=rows.block_k, COLUMNS=t.columns,
         )  # fmt: skip
     return ddt, dA, dbias, dB, dC, dD
