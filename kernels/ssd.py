@@ -106,8 +106,8 @@ def ssd(
     cu_seqlens: int32 or int64 (s + 1,).
     initial_states: (s, h, p, n) in fp32.
     return_final_states: return the final states too.
-    impl: "triton", or "cuda", a faster forward pass on Hopper GPUs for bf16 tokens, p = 64, n = 64 or 128 and at least
-    two heads a group, with packproof[cuda]; "auto" chooses "cuda" where it can run. Backward is in Triton.
+    impl: "triton", or "cuda", faster on Hopper GPUs for bf16 tokens, p = 64, n = 64 or 128 and at least two heads a
+    group, with packproof[cuda]; "auto" chooses "cuda" where it can run. With a gate z, backward is in Triton.
 
     A, D and dt_bias may also have 16 bits, beside tokens of the same dtype or of fp32. Their gradients are rounded to
     16 bits once.
@@ -189,12 +189,20 @@ def _ssd_backward(
     problem = SsdProblem(
         x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every_sequence=initial_states is not None
     )
-    hopper = None
-    if _uses_cuda(impl, x, B) and z is None and x.numel():
-        hopper = HopperBackward(problem, dy, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, softplus)
+    hopper = _hopper_backward(impl, problem, dy, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, softplus)
     gradients = ssd_gradients(problem, dy, dfinal, z, ends, hopper)
     dinitial = A.new_empty(0) if initial_states is None else gradients.initial_states
     return *_gradients_by_argument(gradients, x, A, D, z, dt_bias), dinitial
+
+
+def _hopper_backward(
+    impl: str, problem: SsdProblem, dy: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
+    D: Tensor | None, z: Tensor | None, dt_bias: Tensor | None, cu_seqlens: Tensor, softplus: bool,
+) -> HopperBackward | None:  # fmt: skip
+    """The kernels in CUDA C++ of a backward pass, where they run: not after a gate."""
+    if z is not None or not problem.T or not problem.S or not _uses_cuda(impl, x, B):
+        return None
+    return HopperBackward(problem, dy, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, softplus)
 
 
 def _gradients_by_argument(
@@ -280,7 +288,8 @@ def backward_over_ranks(
     gradient of the state at the end, or None. Returns the gradients of the inputs, empty for an absent one.
     """
     problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every_sequence=True)
-    backward_start = begin_backward(problem, dy, z, ends)
+    hopper = _hopper_backward("auto", problem, dy, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, softplus)
+    backward_start = begin_backward(problem, dy, z, ends, hopper)
     dy_before_gate = backward_start.incoming.full
     segment_gradients = problem.find_segment_states(dy_before_gate, problem.C, reverse=True)
     enters = initial_states is not None

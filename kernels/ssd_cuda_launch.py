@@ -21,8 +21,8 @@ _CHANNELS = 64  # of a head
 _STATES = (64, 128)
 _HEADS = 2  # of a group in one program
 _BOX = (CHUNK, 1, 64)  # tokens, a head or group, channels or states, of one copy
-_THREADS = {"prepare": 256, "segment_state": 384, "state_passing": 256, "scan": 384, "short": 256}
-_THREADS |= {"bwd_scan": 384, "bwd_state": 384, "bwd_chunk": 512}
+_THREADS = {"fwd_prepare": 256, "fwd_segment_state": 384, "fwd_state_passing": 256, "fwd_scan": 384, "fwd_short": 256}
+_THREADS |= {"bwd_state": 384, "bwd_scan": 384, "bwd_chunk": 512}
 _PREPARED_HEADS = 64  # of a program
 _SHORT_HEADS = 8  # of a program
 _PASSING_SEQUENCES = 16  # at a time, where all have a final state
@@ -54,26 +54,23 @@ def macros(states: int, segment: int, softplus: bool, gated: bool, of_channels: 
 @cache
 def shared_bytes(kernel: str, states: int) -> int:
     """Dynamic shared memory of a kernel, with what alignment to 1,024 bytes takes."""
-    keys, tile, heads, align = CHUNK * states * 2, CHUNK * 128, _HEADS * CHUNK * 8, 1024
-    match kernel:
-        case "segment_state":
-            return 4 * (keys + _HEADS * tile + heads + 32) + _HEADS * 4 * tile + align
-        case "scan":
-            stages = 3 * (2 * keys + _HEADS * tile + 4 * _TRIANGLE + heads)
-            return stages + _HEADS * 3 * tile + heads + 3 * (48 + 4 * _SCALES) + _HEADS * 8 + align
-        case "bwd_state":
-            stages = 4 * (keys + _HEADS * tile + 1024 + 32)
-            return stages + _HEADS * 2 * (CHUNK * states * 2 + CHUNK * 4) + align
-        case "bwd_scan":
-            stages = (3 if states == 64 else 2) * (2 * keys + _HEADS * tile + 4 * _TRIANGLE + heads + 32)
-            return stages + _HEADS * (3 * tile + CHUNK * states * 2) + heads + align
-        case "bwd_chunk":
-            states_bytes, stages = _CHANNELS * states * 2, 4 if states == 64 else 3
-            sums = 2 * (CHUNK * 4 * 7 + 32)
-            return stages * (2 * tile + 2 * states_bytes + 1024 + 32) + 2 * keys + 3 * tile + states_bytes + sums + 64 + align
-        case "short":
-            return _SHORT_HEADS * tile // 2 + align
-    return 0
+    keys, tile, state, heads = CHUNK * states * 2, CHUNK * 128, _CHANNELS * states * 2, _HEADS * CHUNK * 8
+    of_head, deep = tile * _HEADS, states == _STATES[0]  # a smaller state leaves room for another stage
+    sizes = {
+        "fwd_segment_state": 4 * (keys + of_head + heads + 32) + 4 * of_head,
+        "fwd_scan": 3 * (2 * keys + of_head + 4 * _TRIANGLE + heads + 48 + 4 * _SCALES)
+        + 3 * of_head
+        + heads
+        + _HEADS * 8,
+        "fwd_short": _SHORT_HEADS * tile // 2,
+        "bwd_state": 4 * (keys + of_head + heads + 32) + _HEADS * 2 * (state + CHUNK * 4),
+        "bwd_scan": (2 + deep) * (2 * keys + of_head + 4 * _TRIANGLE + heads + 32)
+        + 3 * of_head
+        + _HEADS * state
+        + heads,
+        "bwd_chunk": (3 + deep) * (2 * tile + 2 * state + 1056) + 2 * keys + 3 * tile + state + 56 * CHUNK + 128,
+    }
+    return sizes[kernel] + 1024 if kernel in sizes else 0
 
 
 @cache
@@ -118,14 +115,17 @@ class HopperPass:
 
     def launch(self, kernel: str, programs: int, **arguments: Any) -> None:
         """Launch a kernel. arguments: those that differ from `self.arguments`."""
-        name = kernel if "bwd" in kernel else f"fwd_{kernel}"
         self.kernels.launch(
-            f"_ssd_{name}_kernel", programs, _THREADS[kernel], shared_bytes(kernel, self.N), self.arguments | arguments
+            f"_ssd_{kernel}_kernel",
+            programs,
+            _THREADS[kernel],
+            shared_bytes(kernel, self.N),
+            self.arguments | arguments,
         )
 
     def prepare(self) -> None:
         """What all kernels share. Zeros in slack of y."""
-        self.launch("prepare", n_programs(self.rows * (self.G + cdiv(self.H, _PREPARED_HEADS))))
+        self.launch("fwd_prepare", n_programs(self.rows * (self.G + cdiv(self.H, _PREPARED_HEADS))))
 
     def map_tensors(self, *names: str) -> None:
         """Tensors as the copy engine reads and writes them."""
@@ -165,14 +165,14 @@ class HopperForward(HopperPass):
         self.map_tensors("x", "B", "z", "y")
         self.prepare()
         if self.T > self.segment or self.arguments["keep_final"]:
-            self.launch("segment_state", multiprocessors(self.y.device))
+            self.launch("fwd_segment_state", multiprocessors(self.y.device))
 
     def pass_states(self, **arguments: Any) -> None:
         """From them the states between segments, and final states if they are kept."""
         if self.T > self.segment or self.arguments["keep_final"]:
             sequences = min(self.S, _PASSING_SEQUENCES) if self.arguments["keep_final"] else 2
-            parts = self.H * (_CHANNELS * self.N // (4 * _THREADS["state_passing"]))
-            self.launch("state_passing", sequences * parts, **arguments)
+            parts = self.H * (_CHANNELS * self.N // (4 * _THREADS["fwd_state_passing"]))
+            self.launch("fwd_state_passing", sequences * parts, **arguments)
 
     def decay(self) -> Tensor:
         """The product of the decays of all tokens, (h,), for a pack of one sequence without slack."""
@@ -183,9 +183,9 @@ class HopperForward(HopperPass):
 
     def scan(self) -> Tensor:
         """y, from the states between segments."""
-        self.launch("scan", multiprocessors(self.y.device))
+        self.launch("fwd_scan", multiprocessors(self.y.device))
         if not self.arguments["scans_all"]:
-            self.launch("short", n_programs(self.S * cdiv(self.H, _SHORT_HEADS)))
+            self.launch("fwd_short", n_programs(self.S * cdiv(self.H, _SHORT_HEADS)))
         return self.y
 
     def run(self) -> tuple[Tensor, Tensor, Tensor]:

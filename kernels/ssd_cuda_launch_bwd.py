@@ -7,6 +7,7 @@ Lists of pieces, gradients of states at the ends of segments and what is short s
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from packproof.kernels import cuda
@@ -57,20 +58,27 @@ class HopperBackward(HopperPass):
         return self.dx
 
     def chunk_gradients(
-        self, states: Tensor, dstates: Tensor, initial: Tensor, dfinal: Tensor, *, has_final: bool, **outputs: Tensor
-    ) -> None:
-        """Fills `outputs` for chunks that are not short: the parameters of the kernel. After `x_gradient`.
+        self, states: Tensor, dstates: Tensor, initial: Tensor, dfinal: Tensor, *, has_final: bool, **gradients: Tensor
+    ) -> Tensor:
+        """Fills `gradients`, parameters of the kernel, for chunks that are not short. The last step.
 
         states, dstates: between chunks, in bf16.
         initial, dfinal: at the starts and ends of sequences, in bf16; not read if there are none.
+
+        Returns their part of dD (h, p), empty without a D.
         """
         maps = {"states": states, "dstates": dstates, "initial": initial, "dfinal": dfinal}
         maps["remainders"] = self.remainders
+        of_chunk = (self.H, self.dx.shape[2]) if self.arguments["has_D"] else (0,)
+        dD = self.dx.new_zeros(self.problem.slots, *of_chunk, dtype=torch.float32)
         self.launch(
             "bwd_chunk", multiprocessors(self.dx.device), chunks=self.problem.work.chunks[0],
-            has_initial=int(self.problem.initial is not None), has_final=int(has_final), **outputs,
+            has_initial=int(self.problem.initial is not None), has_final=int(has_final), dD=dD, **gradients,
             **{f"{name}_map": self._state_map(tensor) for name, tensor in maps.items()},
         )  # fmt: skip
+        self.arguments.clear()  # and so the memory that the kernels shared
+        del self.remainders
+        return dD.sum(0)
 
     def _state_map(self, states: Tensor) -> Any:
         """States between chunks as the copy engine reads and writes them. Without any, a tensor that is not used."""

@@ -48,6 +48,21 @@ class BackwardStart(NamedTuple):
     """Kernels in CUDA C++ that take the place of some in Triton."""
 
 
+class ChunkGradients(NamedTuple):
+    """The gradients that kernels find chunk by chunk, without dD."""
+
+    dt: Tensor
+    A: Tensor
+    """By token, (h, t), as that of the bias."""
+    bias: Tensor
+    B: Tensor
+    C: Tensor
+
+    def arguments(self) -> dict[str, Tensor]:
+        """The parameters of kernels."""
+        return {f"d{name}": gradient for name, gradient in self._asdict().items()}
+
+
 class Gradients(NamedTuple):
     """The gradients of the inputs. Absent inputs have an empty or zero one.
 
@@ -114,10 +129,19 @@ def finish_backward(
         dy, problem.C, dfinal, keep_final=keep_final, store=not fused, reverse=True, segment_states=segment_gradients
     )
     dx = x_gradient(problem, dy, dfinal, back, fused=fused, hopper=hopper)
-    between = inter_chunk(problem, dy, states, dfinal, back, row_classes(problem.tiles)[int(hopper is not None) :])
-    ddt, dA, dbias, dB, dC, dD = intra_chunk(problem, incoming, between, states, dfinal, back, hopper)
+    kinds, of_long_chunks, dD = row_classes(problem.tiles), None, None
+    if hopper is not None:  # first, so that its memory is free for what follows
+        kinds, of_long_chunks = kinds[1:], new_chunk_gradients(problem)
+        edges = (round_states(edge_states, states) for edge_states in (problem.initial, dfinal))
+        dD = hopper.chunk_gradients(
+            states, back.states, *edges, has_final=dfinal is not None, **of_long_chunks.arguments()
+        )
+    between = inter_chunk(problem, dy, states, dfinal, back, kinds)
+    chunks = of_long_chunks or new_chunk_gradients(problem)
+    of_D = intra_chunk(problem, incoming, between, chunks, kinds, has_final=dfinal is not None)
+    (ddt, dA, dbias, dB, dC), dD = chunks, of_D if dD is None else of_D + dD
     zero_slack(problem.cu_seqlens, dx, ddt, dB, dC)
-    dD = dD.sum((0, 1))[..., : problem.p]  # all zeros without a D
+    dD = dD[..., : problem.p]
     dx, dB, dC = dx[..., : problem.p], dB[..., : problem.n], dC[..., : problem.n]
     dinitial = problem.trim_states(back.finals) if keep_final else problem.new(0)
     return Gradients(dx, ddt, dA, dB, dC, dD, dz[..., : problem.p], dbias, dinitial)
@@ -173,6 +197,8 @@ def inter_chunk(
 ) -> dict[str, Tensor]:
     """The contributions of the states at the edges of chunks, and of their gradients, to other gradients, in fp32.
 
+    For chunks of some kinds.
+
     entered, left: to the gradients of decays, (h, t).
     of_B, of_C: to dB and dC, (t, g, n).
     """
@@ -196,35 +222,35 @@ def inter_chunk(
     return {"entered": entered_parts.sum(0), "left": left_parts.sum(0), "of_B": of_B, "of_C": of_C}
 
 
-def intra_chunk(
-    problem: SsdProblem, dy: IncomingGradient, between: dict[str, Tensor], states: Tensor, dfinal: Tensor | None,
-    back: CarriedStates, hopper: HopperBackward | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """ddt, the parts of dA and of the bias's gradient by token (h, t), dB, dC, and the parts of dD (h, p).
+def new_chunk_gradients(problem: SsdProblem) -> ChunkGradients:
+    """Memory for them, with zeros in what is summed over all tokens."""
+    T, H, G, N = problem.T, problem.H, problem.G, problem.N
+    dA, dbias = problem.x.new_zeros(2, H, T, dtype=torch.float32)
+    ddt = problem.new(T, H, dtype=problem.dtype)
+    return ChunkGradients(ddt, dA, dbias, *(problem.new(T, G, N, dtype=problem.dtype) for _ in range(2)))
 
-    between: the result of `inter_chunk`, without long chunks if `hopper` takes them from the states between chunks.
+
+def intra_chunk(
+    problem: SsdProblem, dy: IncomingGradient, between: dict[str, Tensor], gradients: ChunkGradients,
+    kinds: list[Rows], *, has_final: bool,
+) -> Tensor:  # fmt: skip
+    """Fills `gradients` for chunks of some kinds. Returns their part of dD (h, p), empty without a D.
+
+    between: the result of `inter_chunk`.
     """
     t, gated, whole_heads = problem.tiles, dy.full.dtype != problem.dtype, _has_whole_heads(problem, dy.full)
-    T, H, kinds = problem.T, problem.H, row_classes(t)
-    ddt = problem.new(T, H, dtype=problem.dtype)
-    dA, dbias = problem.x.new_zeros(2, H, T, dtype=torch.float32)
-    dB, dC = (problem.new(T, problem.G, problem.N, dtype=problem.dtype) for _ in range(2))
-    of_chunk = (H, problem.P) if problem.has_D else (0,)
+    of_chunk = (problem.H, problem.P) if problem.has_D else (0,)
     # a chunk of another kind stays zero
     dD = problem.x.new_zeros(len(kinds), problem.slots, *of_chunk, dtype=torch.float32)
-    if hopper is not None:
-        of_chunks = {"ddt": ddt, "dA": dA, "dbias": dbias, "dB": dB, "dC": dC, "dD": dD[0]}
-        edges = (round_states(edge_states, states) for edge_states in (problem.initial, dfinal))
-        hopper.chunk_gradients(states, back.states, *edges, has_final=dfinal is not None, **of_chunks)
-    for kind, rows in list(enumerate(kinds))[int(hopper is not None) :]:
+    for rows, of_kind in zip(kinds, dD, strict=True):
         problem.launch(
             _ssd_bwd_intra_chunk_kernel, "intra_chunk" + rows.label + "_whole" * whole_heads + "_gated" * gated,
             problem.items(problem.G), **_dy_arguments(dy.high), dy_low=dy.low, **between, dt=problem.softplus_of,
-            chunks=problem.chunks(rows), ddt=ddt, dA=dA, dbias=dbias, dB=dB, dC=dC, dD=dD[kind],
-            has_entering=int(problem.initial is not None), has_final=int(dfinal is not None),
+            chunks=problem.chunks(rows), **gradients.arguments(), dD=of_kind,
+            has_entering=int(problem.initial is not None), has_final=int(has_final),
             GATED=gated, WHOLE=whole_heads, ROWS=rows.rows, BLOCK_P=t.intra_p, BLOCK_K=rows.block_k, COLUMNS=t.columns,
         )  # fmt: skip
-    return ddt, dA, dbias, dB, dC, dD
+    return dD.sum((0, 1))
 
 
 def _has_whole_heads(problem: SsdProblem, dy: Tensor) -> bool:

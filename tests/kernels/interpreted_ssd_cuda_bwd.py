@@ -17,6 +17,7 @@ from tests.sweeps import sweep
 CHUNK, SEGMENT = 64, 128
 TOKENS = ("x", "dt", "B", "C")
 OF_D = (None, "head", "channel")
+Inputs = dict[str, Tensor]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 ssd_tiles.SEGMENT_INTERPRETED = SEGMENT
@@ -26,7 +27,7 @@ emulator.install()
 from packproof.kernels.ssd import ssd  # noqa: E402  (its chunks and segments have the sizes above)
 
 
-def sample(lengths: list[int], h: int = 2, n: int = 64, g: int = 1, *, slack: int = 0) -> dict[str, Tensor]:
+def sample(lengths: list[int], h: int = 2, n: int = 64, g: int = 1, *, slack: int = 0) -> Inputs:
     t = sum(lengths) + slack
     tokens = {name: normal(t, g, n, dtype=torch.bfloat16) for name in "BC"}
     tokens |= {"x": normal(t, h, 64, dtype=torch.bfloat16), "dt": (normal(t, h).abs() / 4).bfloat16()}
@@ -39,12 +40,16 @@ def error(got: Tensor, exact: Tensor) -> float:
     return ((got.double() - exact).norm() / exact.norm().clamp(min=1e-30)).item()
 
 
-def gradients(inputs: dict[str, Tensor], cotangents: list[Tensor], impl: str = "cuda", **call: Any) -> dict[str, Tensor]:
+def gradients(
+    inputs: dict[str, Tensor], cotangents: list[Tensor], impl: str = "cuda", **call: Any
+) -> dict[str, Tensor]:
     """By name; `cotangents` of y and, if there are two, of the final states."""
     return vjp(ssd, inputs, cotangents, return_final_states=len(cotangents) > 1, impl=impl, **call)
 
 
-def matches(lengths: list[int], inputs: dict[str, Tensor], where: str = "", *, final: bool = False, **call: Any) -> None:
+def matches(
+    lengths: list[int], inputs: dict[str, Tensor], where: str = "", *, final: bool = False, **call: Any
+) -> None:
     """Gradients have at most the errors of Triton's, and are zero in slack."""
     (_, h, _), n, slack = inputs["x"].shape, inputs["B"].shape[2], sum(lengths)
     dy = [normal(*inputs["x"].shape, dtype=torch.bfloat16), *[normal(len(lengths), h, 64, n)] * final]
