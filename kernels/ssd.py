@@ -27,7 +27,7 @@ from packproof.base.signatures import SSD
 from packproof.kernels import cuda
 from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
-from packproof.kernels.ssd_cuda_launch import HopperForward, hopper_over_ranks, refusal
+from packproof.kernels.ssd_cuda_launch import SHORT, HopperForward, hopper_over_ranks, refusal
 from packproof.kernels.ssd_cuda_launch_bwd import HopperBackward
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
 from packproof.kernels.ssd_launch import CarriedStates, SsdProblem, ends_shape
@@ -186,9 +186,11 @@ def _ssd_backward(
     softplus: bool, impl: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the inputs in order, empty for an absent input."""
+    has_states, is_hopper = initial_states is not None, z is None and _uses_cuda(impl, x, B)
     problem = SsdProblem(
-        x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every_sequence=initial_states is not None
-    )
+        x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every_sequence=has_states,
+        skipped=SHORT if is_hopper and not has_states and dfinal is None else 0,
+    )  # fmt: skip
     hopper = _hopper_backward(impl, problem, dy, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, softplus)
     gradients = ssd_gradients(problem, dy, dfinal, z, ends, hopper)
     dinitial = A.new_empty(0) if initial_states is None else gradients.initial_states

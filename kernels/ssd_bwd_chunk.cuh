@@ -333,11 +333,11 @@ __device__ __forceinline__ void store_diagonal(float* to, const float (&d)[32], 
     if (t.column == t.row / 2) to[16 * t.warp + t.row] = upper, to[16 * t.warp + t.row + 8] = lower;
 }
 
-// From dM [j, i] to the gradients of scores in total, and to products of scores and their gradients: rows' sums, and the
-// products times steps as operands
+// From dM [j, i], zero past the last token, to the gradients of scores in total, and to products of scores and their
+// gradients: rows' sums, and the products times steps as operands
 __device__ __forceinline__ float2 weigh_pairs(float (&total)[32], unsigned (&large)[16], unsigned (&small)[16],
                                               const float (&dM)[32], const float (&similarity)[32], Decays decays,
-                                              int length, Thread t) {
+                                              Thread t) {
     int row = 16 * t.warp + t.row;
     Source upper = decays.source(row), lower = decays.source(row + 8);
     float2 sums = make_float2(0, 0);
@@ -350,8 +350,8 @@ __device__ __forceinline__ float2 weigh_pairs(float (&total)[32], unsigned (&lar
             Source own = r ? lower : upper;
             int j = row + 8 * r, k = 4 * b + 2 * r;
             float u = dM[k] * exp2_fast(a.x - own.decay), v = dM[k + 1] * exp2_fast(a.y - own.decay);
-            u = j <= i && i < length ? u : 0.0f;  // selected, not multiplied: a decay against time may overflow
-            v = j <= i + 1 && i + 1 < length ? v : 0.0f;
+            u = j <= i ? u : 0.0f;  // selected, not multiplied: a decay against time may overflow
+            v = j <= i + 1 ? v : 0.0f;
             total[k] = fmaf(u, own.step, total[k]);
             total[k + 1] = fmaf(v, own.step, total[k + 1]);
             u *= similarity[k], v *= similarity[k + 1];
@@ -506,7 +506,7 @@ __device__ __forceinline__ void gather_pairs(ChunkRing ring, shared_address base
         hold(dM), hold(products);
         if (out.has_D) store_diagonal(out.dD + ((i64)header.place * out.H + header.head) * CHANNELS, products, t);
         unsigned large[16], small[16];
-        float2 of_rows = weigh_pairs(total, large, small, dM, similarity, decays, header.length, t);
+        float2 of_rows = weigh_pairs(total, large, small, dM, similarity, decays, t);
         ring.release(t.lane);
         hold(large), hold(small);
         sum_later(products, large, small, base + OF_LATER);

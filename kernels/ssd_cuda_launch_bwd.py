@@ -27,7 +27,8 @@ class HopperBackward(HopperPass):
         """inputs: those of `HopperPass`."""
         super().__init__(*inputs)
         self.problem, self.dx = problem, dy.new_empty(dy.shape)
-        self.arguments |= {"dy": mapped(dy), "dx": self.dx, "y": self.dx}
+        dy = mapped(dy)
+        self.arguments |= {"dy": dy, "dx": self.dx, "y": self.dx, "dy_stride": dy.stride(0), "dy_head": dy.stride(1)}
         self.map_tensors("x", "B", "C", "dy", "dx")
         self.prepare()
 
@@ -76,9 +77,19 @@ class HopperBackward(HopperPass):
             has_initial=int(self.problem.initial is not None), has_final=int(has_final), dD=dD, **gradients,
             **{f"{name}_map": self._state_map(tensor) for name, tensor in maps.items()},
         )  # fmt: skip
+        dD = dD.sum(0)
+        if self.problem.skipped:
+            dD += self._short_gradients(**gradients)
         self.arguments.clear()  # and so the memory that the kernels shared
         del self.remainders
-        return dD.sum(0)
+        return dD
+
+    def _short_gradients(self, **gradients: Tensor) -> Tensor:
+        """dx and `gradients` of sequences that the lists skip. Returns their part of dD."""
+        programs = min(2 * multiprocessors(self.dx.device), self.S * self.G)
+        dD = self.dx.new_zeros(programs * self.arguments["has_D"], self.H, self.dx.shape[2], dtype=torch.float32)
+        self.launch("bwd_short", programs, dD=dD, **gradients)
+        return dD.sum(0) if self.arguments["has_D"] else dD.new_zeros(0)
 
     def _state_map(self, states: Tensor) -> Any:
         """States between chunks as the copy engine reads and writes them. Without any, a tensor that is not used."""

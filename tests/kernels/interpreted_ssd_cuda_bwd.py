@@ -24,7 +24,7 @@ ssd_tiles.SEGMENT_INTERPRETED = SEGMENT
 ssd_tiles.CHUNK_INTERPRETED = CHUNK  # of both languages
 emulator.install()
 
-from packproof.kernels.ssd import ssd  # noqa: E402  (its chunks and segments have the sizes above)
+from packproof.kernels.ssd import backward_over_ranks, forward_over_ranks, ssd  # noqa: E402  (of the sizes above)
 
 
 def sample(lengths: list[int], h: int = 2, n: int = 64, g: int = 1, *, slack: int = 0) -> Inputs:
@@ -155,3 +155,34 @@ def test_has_the_bits_of_each_sequence_alone_whatever_the_others_hold(states: bo
         packed = gradients(others, [others.pop("dy"), *of_states], cu_seqlens=offsets(lengths), dt_softplus=True)
         for name in rows.keys() & inputs.keys():
             same_bits(packed[name][rows[name]], alone[name], f"{name} of sequence {j}")
+
+
+def test_ranks_have_the_bits_of_one_where_a_segment_ends() -> None:
+    length, cut = 2 * SEGMENT + 70, 2 * SEGMENT
+    inputs, dy = sample([length]), normal(length, 2, 64, dtype=torch.bfloat16)
+    whole = gradients(inputs, [dy], cu_seqlens=offsets([length]), dt_softplus=True)
+    pieces = [
+        {name: value[rows] if name in TOKENS else value for name, value in inputs.items()} | {"z": None}
+        for rows in (slice(cut), slice(cut, length))
+    ]
+    calls = [{**piece, "cu_seqlens": offsets([len(piece["x"])]), "softplus": True} for piece in pieces]
+    forward = [forward_over_ranks(**call, leaves=leaves) for call, leaves in zip(calls, (True, False), strict=True)]
+    leaving, _ = (next(half) for half in forward)
+    assert leaving is not None
+    entering, ends = (None, leaving[0]), []
+    for half, state in zip(forward, entering, strict=True):
+        with pytest.raises(StopIteration) as end:
+            half.send(state)
+        ends.append(end.value.value[1])
+    backward = [
+        backward_over_ranks(dy[rows], **call, initial_states=state, ends=saved)
+        for rows, call, state, saved in zip((slice(cut), slice(cut, length)), calls, entering, ends, strict=True)
+    ]
+    _, of_entering = (next(half) for half in backward)
+    found = []
+    for half, of_leaving in zip(backward, (of_entering, None), strict=True):
+        with pytest.raises(StopIteration) as end:
+            half.send(of_leaving)
+        found.append(dict(zip(("x", "dt", "A", "B", "C"), end.value.value, strict=False)))
+    for name in TOKENS:
+        same_bits(torch.cat([half[name] for half in found]), whole[name], f"{name} on two ranks")
