@@ -136,6 +136,17 @@ def test_takes_any_strides_and_ignores_slack() -> None:
         same_bits(found[name], wanted[name], name)
 
 
+def test_reads_no_memory_that_nothing_wrote() -> None:
+    lengths = [CHUNK + 10, 5, 0, 40]
+    inputs = sample(lengths)
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    try:
+        found = gradients(inputs, [normal(sum(lengths), 2, 64, dtype=torch.bfloat16)], cu_seqlens=offsets(lengths))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(value.isfinite().all() for value in found.values())
+
+
 @sweep("states", sample=[True], rest=[False])
 def test_has_the_bits_of_each_sequence_alone_whatever_the_others_hold(states: bool) -> None:
     lengths = [3, 0, 2 * SEGMENT + 1, CHUNK, CHUNK + 41]
