@@ -119,7 +119,7 @@ __device__ __forceinline__ void begin_head(shared_address base, shared_address t
     }
 }
 
-// A buffer of sums that heads take in turn
+// The buffer of sums of a head: one head has the first, the next one the second
 struct Sums {
     shared_address base;
     unsigned number, phase;
