@@ -6,8 +6,8 @@
 //   _ssd_bwd_chunk_kernel     all other gradients from both, chunk by chunk, summed over the heads of a group
 //   _ssd_bwd_short_kernel     all gradients of sequences of up to 32 tokens
 //
-// The mathematics is that of ssd_bwd.py, whose kernels take last chunks of up to 32 tokens. Products have operands of fp32 (scores,
-// weighted rows, gradients of scores) as two parts of bf16; states and their gradients enter as bf16.
+// The mathematics is that of ssd_bwd.py, whose kernels take last chunks of up to 32 tokens. Products have operands of fp32
+// (scores, weighted rows, gradients of scores) as two parts of bf16; states and their gradients enter as bf16.
 //
 // Compile-time macros, as of ssd.cu; GATED is 0.
 

@@ -5,18 +5,18 @@
 //   queries  P = dy S     dC += exp(a) P        entered = exp(a) rows of P . C
 //   keys     P = x G      dB += weights P       left = exp(a_last - a) rows of P . B     both: half of S . G each
 //   pairs    dM = x dyt   total += L dM steps   gradients of decays and of steps, dD
-// At the end dC += totalt B and dB += total C, where total is [j, i], summed over the heads: one product each. A warp of
-// the pairs adds up what a token gets of all three; each waits for the others by barriers of two buffers.
+// At the end dC += totalt B and dB += total C, where total is [j, i], summed over the heads: one product each. A
+// warp of the pairs adds up what a token gets of all three; each waits for the others by barriers of two buffers.
 
 constexpr int CHUNK_STAGES = STATES == 64 ? 4 : 3;
 constexpr int WARPGROUPS = 3, CHUNK_CONSUMERS = 128 * WARPGROUPS, CHUNK_THREADS = CHUNK_CONSUMERS + 128;
 constexpr unsigned OF_X = 0, OF_DY = TILE_BYTES, OF_S = 2 * TILE_BYTES, OF_G = OF_S + STATE_BYTES;  // in a stage
 constexpr unsigned OF_DECAYS = OF_G + STATE_BYTES, CHUNK_STAGE_BYTES = OF_DECAYS + SWIZZLE_PERIOD;
 constexpr unsigned OF_B = CHUNK_STAGES * CHUNK_STAGE_BYTES, OF_C = OF_B + KEYS_BYTES;  // of the item
-constexpr unsigned OF_LATER = OF_C + KEYS_BYTES;           // [t, i]: 1 where i >= t
-constexpr unsigned OF_TOTAL = OF_LATER + TILE_BYTES;       // large parts, small parts
+constexpr unsigned OF_LATER = OF_C + KEYS_BYTES;                                       // [t, i]: 1 where i >= t
+constexpr unsigned OF_TOTAL = OF_LATER + TILE_BYTES;                                   // large parts, small parts
 constexpr unsigned OF_REMAINDER = OF_TOTAL + 2 * TILE_BYTES;  // of G, where a segment ends: what rounding took from it
-constexpr unsigned OF_SUMS = OF_REMAINDER + STATE_BYTES;   // two buffers
+constexpr unsigned OF_SUMS = OF_REMAINDER + STATE_BYTES;      // two buffers
 constexpr unsigned ENTERED_SUMS = 0, LEFT_SUMS = CHUNK * 4, THROUGH = 2 * CHUNK * 4;  // in a buffer; of 8 warps
 constexpr unsigned PAIR_SUMS = THROUGH + 32, LATER_SUMS = PAIR_SUMS + CHUNK * 4;      // of 4 warps
 constexpr unsigned SUMS_BYTES = LATER_SUMS + 4 * CHUNK * 4;
@@ -30,7 +30,7 @@ typedef Ring<CHUNK_STAGES, CHUNK_STAGE_BYTES> ChunkRing;
 static_assert(CHUNK_STAGE_BYTES % SWIZZLE_PERIOD == 0, "aligned tiles");
 
 enum { LEFT = ALONE, SEGMENT_ENDS = 32 };  // a gradient of the state after the chunk; it has a remainder
-enum { OF_ALL = 1, OF_PAIRS = 2 };  // named barriers
+enum { OF_ALL = 1, OF_PAIRS = 2 };         // named barriers
 
 struct ChunkMaps {
     const tensor_map &x, &dy, &states, &dstates, &initial, &dfinal, &remainders;
@@ -47,7 +47,8 @@ struct ChunkOutputs {
     bool has_D;
 };
 
-__device__ __forceinline__ void load_state_tiles(shared_address to, const tensor_map& map, shared_address full, int row) {
+__device__ __forceinline__ void load_state_tiles(shared_address to, const tensor_map& map, shared_address full,
+                                                 int row) {
     for (int n = 0; n < STATES / 64; n++) tensor_load(to + n * TILE_BYTES, map, full, 64 * n, row);
 }
 
@@ -59,7 +60,8 @@ struct Edges {
         int end = chunk.end(CHUNK);
         bool is_last = end == chunk.sequence_end, has_left = !is_last || has_final;
         bool segment_ends = has_left && (is_last || (end - chunk.sequence_start) % SEGMENT == 0);
-        flags = (chunk.begins() && !has_initial ? 0 : ENTERED) | (has_left ? LEFT : 0) | (segment_ends ? SEGMENT_ENDS : 0);
+        flags =
+            (chunk.begins() && !has_initial ? 0 : ENTERED) | (has_left ? LEFT : 0) | (segment_ends ? SEGMENT_ENDS : 0);
         before = chunk.begins() ? chunk.sequence : chunk.start / CHUNK;
         after = is_last ? chunk.sequence : end / CHUNK;
         remainder = (int)remainder_row(is_last ? -1 - chunk.sequence : end / SEGMENT, T);
@@ -106,7 +108,8 @@ __device__ __forceinline__ void clear_tile_rows(shared_address tile, int length,
 }
 
 // What a warpgroup starts a head with: its tiles are there, and B and C at the first one
-__device__ __forceinline__ void begin_head(shared_address base, shared_address tile, Header header, unsigned& key_phase) {
+__device__ __forceinline__ void begin_head(shared_address base, shared_address tile, Header header,
+                                           unsigned& key_phase) {
     if (header.flags & BEGINS) {
         mbarrier_wait(base + KEY_BARRIERS, key_phase);
         key_phase ^= 1;
@@ -162,13 +165,15 @@ __device__ __forceinline__ float multiply_states(shared_address S, shared_addres
 }
 
 // part = tokens states or, if `keep`, += ; not waited for
-__device__ __forceinline__ void multiply_by_states(float (&part)[STATE / 128], shared_address tokens, shared_address states,
-                                                   bool keep) {
-    descriptor rows = describe<128>(tokens, 16, SWIZZLE_PERIOD), columns = describe<128>(states, TILE_BYTES, SWIZZLE_PERIOD);
+__device__ __forceinline__ void multiply_by_states(float (&part)[STATE / 128], shared_address tokens,
+                                                   shared_address states, bool keep) {
+    descriptor rows = describe<128>(tokens, 16, SWIZZLE_PERIOD),
+               columns = describe<128>(states, TILE_BYTES, SWIZZLE_PERIOD);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        wgmma<STATES, BF16, false, true>(part, further(rows, k * 32), further(columns, k * 16 * ROW_BYTES), keep || k > 0);
+        wgmma<STATES, BF16, false, true>(part, further(rows, k * 32), further(columns, k * 16 * ROW_BYTES),
+                                         keep || k > 0);
     wgmma_commit();
 }
 
@@ -208,14 +213,16 @@ __device__ __forceinline__ void add_pairs(float (&sum)[STATE / 128], shared_addr
     hold(sum);
 }
 
-__device__ __forceinline__ void store_rows(token* to, const float (&sum)[STATE / 128], i64 stride, int length, Thread t) {
+__device__ __forceinline__ void store_rows(token* to, const float (&sum)[STATE / 128], i64 stride, int length,
+                                           Thread t) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int row = 16 * t.warp + t.row + 8 * r;
         if (row >= length) continue;
 #pragma unroll
         for (int n = 0; n < STATES / 8; n++)
-            *(unsigned*)(to + row * stride + 8 * n + 2 * t.column) = pack<BF16>(sum[4 * n + 2 * r], sum[4 * n + 2 * r + 1]);
+            *(unsigned*)(to + row * stride + 8 * n + 2 * t.column) =
+                pack<BF16>(sum[4 * n + 2 * r], sum[4 * n + 2 * r + 1]);
     }
 }
 
@@ -292,7 +299,8 @@ __device__ __forceinline__ void gather_states(ChunkRing ring, shared_address bas
             if (t.lane == 0) mbarrier_arrive(base + KEY_BARRIERS + 8);
             int group = header.head / (out.H / out.G);
             i64 stride = (i64)out.G * STATES;
-            store_rows((QUERIES ? out.dC : out.dB) + header.token * stride + group * STATES, sum, stride, header.length, t);
+            store_rows((QUERIES ? out.dC : out.dB) + header.token * stride + group * STATES, sum, stride, header.length,
+                       t);
         }
     }
 }
@@ -313,7 +321,8 @@ __device__ __forceinline__ void multiply_rows(float (&d)[32], shared_address a, 
 
 // [64, 64] = columns of a tile . columns of another, not waited for
 __device__ __forceinline__ void multiply_columns(float (&d)[32], shared_address a, shared_address b) {
-    descriptor rows = describe<128>(a, TILE_BYTES, SWIZZLE_PERIOD), columns = describe<128>(b, TILE_BYTES, SWIZZLE_PERIOD);
+    descriptor rows = describe<128>(a, TILE_BYTES, SWIZZLE_PERIOD),
+               columns = describe<128>(b, TILE_BYTES, SWIZZLE_PERIOD);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++)
@@ -555,10 +564,10 @@ extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, 1) _ssd_bwd_chunk_ke
     const __grid_constant__ tensor_map B_map, const __grid_constant__ tensor_map C_map,
     const __grid_constant__ tensor_map states_map, const __grid_constant__ tensor_map dstates_map,
     const __grid_constant__ tensor_map initial_map, const __grid_constant__ tensor_map dfinal_map,
-    const __grid_constant__ tensor_map remainders_map, float* memory, const int* chunks, const float* A, token* dB, token* dC,
-    token* ddt, float* dA, float* dbias, float* dD, i64 T, i64 rows, i64 pieces, i64 H, i64 G, i64 has_initial,
-    i64 has_final, i64 has_D) {
-    extern __shared__ float4 shared[];
+    const __grid_constant__ tensor_map remainders_map, float* memory, const int* chunks, const float* A, token* dB,
+    token* dC, token* ddt, float* dA, float* dbias, float* dD, i64 T, i64 rows, i64 pieces, i64 H, i64 G,
+    i64 has_initial, i64 has_final, i64 has_D) {
+        extern __shared__ float4 shared[];
     Prepared prepared(memory, rows, pieces, H, G);
     shared_address base = (address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1);
     ChunkRing ring = {base, base + CHUNK_HEADERS, base + CHUNK_BARRIERS, 0, 0};

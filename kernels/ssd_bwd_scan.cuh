@@ -1,6 +1,7 @@
 // dx of segments, from their last chunk to the first, with the gradients of states of two heads in registers.
 //
-// As _ssd_fwd_scan_kernel in reverse: with G the gradient of the state after a chunk, all transposed, a chunk of a head is
+// As _ssd_fwd_scan_kernel in reverse: with G the gradient of the state after a chunk, all transposed, a chunk of a
+// head is
 //   dx = G Bt                                         scores = C Bt * decays * steps on and below the diagonal
 //   dx = dx * weights + dyt scores                    G goes to memory in bf16, unless the sequence ends there
 //   G = decay * G + (decays dy)t C                    dx, through shared memory and the copy engine
@@ -10,10 +11,10 @@ constexpr unsigned BACK_B = KEYS_BYTES, BACK_DY = BACK_B + KEYS_BYTES;  // in a 
 constexpr unsigned BACK_SIMILARITIES = BACK_DY + HEADS * TILE_BYTES;
 constexpr unsigned BACK_DECAYS = BACK_SIMILARITIES + TRIANGLE_BYTES;
 constexpr unsigned BACK_STAGE_BYTES = BACK_DECAYS + HEADS * DECAYS_BYTES;
-constexpr unsigned BACK_SCORES = BACK_STAGES * BACK_STAGE_BYTES;            // of each head: large parts, small parts
-constexpr unsigned BACK_DX = BACK_SCORES + HEADS * 2 * TILE_BYTES;          // of each head
-constexpr unsigned BACK_STATES = BACK_DX + HEADS * TILE_BYTES;              // of each head: G in bf16
-constexpr unsigned BACK_FACTORS = BACK_STATES + HEADS * STATE_BYTES;        // of each head: weights, decays
+constexpr unsigned BACK_SCORES = BACK_STAGES * BACK_STAGE_BYTES;      // of each head: large parts, small parts
+constexpr unsigned BACK_DX = BACK_SCORES + HEADS * 2 * TILE_BYTES;    // of each head
+constexpr unsigned BACK_STATES = BACK_DX + HEADS * TILE_BYTES;        // of each head: G in bf16
+constexpr unsigned BACK_FACTORS = BACK_STATES + HEADS * STATE_BYTES;  // of each head: weights, decays
 constexpr unsigned BACK_HEADERS = BACK_FACTORS + HEADS * 2 * CHUNK * 4;
 constexpr unsigned BACK_BARRIERS = BACK_HEADERS + BACK_STAGES * 16;
 constexpr unsigned BACK_BYTES = BACK_BARRIERS + BACK_STAGES * 16;
@@ -40,7 +41,8 @@ __device__ __forceinline__ void produce_back_chunk(BackRing ring, const tensor_m
     }
     bulk_load(tile + BACK_SIMILARITIES, prepared.similarities + (row * G + pair.group) * SIMILARITIES, TRIANGLE_BYTES,
               full);
-    bulk_load(tile + BACK_DECAYS, prepared.decays + (row * H + pair.head) * (CHUNK * 2), pair.count * DECAYS_BYTES, full);
+    bulk_load(tile + BACK_DECAYS, prepared.decays + (row * H + pair.head) * (CHUNK * 2), pair.count * DECAYS_BYTES,
+              full);
     for (int i = 0; i < pair.count; i++)
         tensor_load(tile + BACK_DY + i * TILE_BYTES, dy, full, 0, pair.head + i, token);
 }
@@ -206,8 +208,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_bwd_scan_kernel(
     const __grid_constant__ tensor_map dy_map, const __grid_constant__ tensor_map B_map,
     const __grid_constant__ tensor_map C_map, const __grid_constant__ tensor_map dx_map,
     const __grid_constant__ tensor_map dstates_map, float* memory, const int* segments, const float* D,
-    const float* dfinal, const float* dends, token* remainders, token* dx, i64 T, i64 rows, i64 pieces, i64 H, i64 G, i64 has_final, i64 has_D) {
-    extern __shared__ float4 shared[];
+    const float* dfinal, const float* dends, token* remainders, token* dx, i64 T, i64 rows, i64 pieces, i64 H, i64 G,
+    i64 has_final, i64 has_D) {
+        extern __shared__ float4 shared[];
     Prepared prepared(memory, rows, pieces, H, G);
     shared_address base = (address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1);
     BackRing ring = {base, base + BACK_HEADERS, base + BACK_BARRIERS, 0, 0};

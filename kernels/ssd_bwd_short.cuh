@@ -1,13 +1,13 @@
 // All gradients of sequences of up to 32 tokens that no state enters or leaves, by products of a warp.
 //
-// A block takes a sequence and a group, a warp every eighth head. Scores, their gradients dM = x dyt and products of both
-// are [j, i] in three tiles of 16 x 16: rows 0 to 15 of j with both halves of i, rows 16 to 31 with the second. At the end
-// of a sequence the warps' sums over heads are added up in order, for dB and dC.
+// A block takes a sequence and a group, a warp every eighth head. Scores, their gradients dM = x dyt and products of
+// both are [j, i] in three tiles of 16 x 16: rows 0 to 15 of j with both halves of i, rows 16 to 31 with the second.
+// At the end of a sequence the warps' sums over heads are added up in order, for dB and dC.
 
 constexpr int SHORT_WARPS = 8;
-constexpr unsigned SHORT_BYTES = SHORT * ROW_BYTES;                        // 32 rows of 64 elements
-constexpr unsigned SHORT_KEYS = SHORT_WARPS * 2 * SHORT_BYTES;             // after x and dy of each warp: B, C
-constexpr unsigned SHORT_TOTAL = SHORT_WARPS * 24 * 32 * 4;                // sums of each warp are there before, then this
+constexpr unsigned SHORT_BYTES = SHORT * ROW_BYTES;             // 32 rows of 64 elements
+constexpr unsigned SHORT_KEYS = SHORT_WARPS * 2 * SHORT_BYTES;  // after x and dy of each warp: B, C
+constexpr unsigned SHORT_TOTAL = SHORT_WARPS * 24 * 32 * 4;     // sums of each warp are there before, then this
 constexpr int SHORT_TILES = STATES / 64;
 static_assert(SHORT_TOTAL + 2 * SHORT_BYTES <= SHORT_KEYS, "x and dy leave their place to sums");
 
@@ -21,7 +21,8 @@ __device__ __forceinline__ constexpr ShortTile short_tile(int f) { return {f == 
 __device__ __forceinline__ void copy_short_rows(shared_address to, const token* from, i64 stride, int length, int lane,
                                                 int lanes) {
     for (int row = lane / 8; row < SHORT; row += lanes / 8)
-        copy_async_or_zero(swizzled(to, row, lane % 8), from + min(row, length - 1) * stride + lane % 8 * 8, row < length);
+        copy_async_or_zero(swizzled(to, row, lane % 8), from + min(row, length - 1) * stride + lane % 8 * 8,
+                           row < length);
 }
 
 // An operand [16 rows, 16 columns] of a tile, rows from 16 m, columns from 16 k; of the transposed tile if TRANSPOSED
@@ -36,7 +37,8 @@ __device__ __forceinline__ void load_operand(unsigned* operand, shared_address t
 }
 
 // C Bt of the sequence as tiles of [j, i], zero for i < j
-__device__ __forceinline__ void load_short_similarities(float (&similarity)[3][8], const float* similarities, Thread t) {
+__device__ __forceinline__ void load_short_similarities(float (&similarity)[3][8], const float* similarities,
+                                                        Thread t) {
 #pragma unroll
     for (int f = 0; f < 3; f++)
 #pragma unroll
@@ -60,7 +62,8 @@ __device__ __forceinline__ void find_short_pairs(float (&dM)[3][8], shared_addre
 #pragma unroll
         for (int m = 0; m < 2; m++) {
             load_operand<false>(values[m], x, m, k, t);
-            load_matrices_x4<false>(incoming[m], swizzled(dy, 16 * m + t.lane / 16 * 8 + t.lane % 8, 2 * k + t.lane / 8 % 2));
+            load_matrices_x4<false>(incoming[m],
+                                    swizzled(dy, 16 * m + t.lane / 16 * 8 + t.lane % 8, 2 * k + t.lane / 8 % 2));
         }
 #pragma unroll
         for (int f = 0; f < 3; f++)
@@ -76,11 +79,12 @@ struct ShortOperands {
     unsigned large[3][4], small[3][4];
 };
 
-// From dM to the gradients of scores in total, and to operands: scores with D on the diagonal, and products of scores and
-// their gradients times steps. Returns rows' sums of these products without steps
-__device__ __forceinline__ float4 weigh_short_pairs(float (&total)[3][8], ShortOperands& scores, ShortOperands& products,
-                                                    const float (&dM)[3][8], const float (&similarity)[3][8],
-                                                    const float4* pairs, float D, Thread t) {
+// From dM to the gradients of scores in total, and to operands: scores with D on the diagonal, and products of
+// scores and their gradients times steps. Returns rows' sums of these products without steps
+__device__ __forceinline__ float4 weigh_short_pairs(float (&total)[3][8], ShortOperands& scores,
+                                                    ShortOperands& products, const float (&dM)[3][8],
+                                                    const float (&similarity)[3][8], const float4* pairs, float D,
+                                                    Thread t) {
     float decays[4], steps[4], sums[4] = {0, 0, 0, 0};  // of rows
 #pragma unroll
     for (int r = 0; r < 4; r++) {
@@ -234,12 +238,14 @@ __device__ __forceinline__ void add_short_dD(float* sums, shared_address x, shar
 }
 
 // The warps' sums over heads, in order, as two tiles of bf16: large parts, small parts. By the block
-__device__ __forceinline__ void gather_short_total(shared_address base, const float (&total)[3][8], int warp, Thread t) {
+__device__ __forceinline__ void gather_short_total(shared_address base, const float (&total)[3][8], int warp,
+                                                   Thread t) {
 #pragma unroll
     for (int f = 0; f < 3; f++)
 #pragma unroll
         for (int k = 0; k < 8; k += 2)
-            store_shared(base + ((warp * 12 + 4 * f + k / 2) * 32 + t.lane) * 8, make_float2(total[f][k], total[f][k + 1]));
+            store_shared(base + ((warp * 12 + 4 * f + k / 2) * 32 + t.lane) * 8,
+                         make_float2(total[f][k], total[f][k + 1]));
     __syncthreads();
     for (int index = threadIdx.x; index < 12 * 32; index += 32 * SHORT_WARPS) {
         float2 sum = make_float2(0, 0);
@@ -294,13 +300,15 @@ struct ShortTokens {
 };
 
 // All of one head but dB and dC
-__device__ __forceinline__ void find_short_head(float (&total)[3][8], const float (&similarity)[3][8],
-                                                shared_address x, const ShortTokens& tokens, const float4* pairs,
-                                                const float* D, Piece s, int head, const ChunkOutputs& out, Thread t) {
+__device__ __forceinline__ void find_short_head(float (&total)[3][8], const float (&similarity)[3][8], shared_address x,
+                                                const ShortTokens& tokens, const float4* pairs, const float* D, Piece s,
+                                                int head, const ChunkOutputs& out, Thread t) {
     shared_address dy = x + SHORT_BYTES;
     int length = s.length();
-    copy_short_rows(x, tokens.x + s.start * tokens.x_stride + head * tokens.x_head, tokens.x_stride, length, t.lane, 32);
-    copy_short_rows(dy, tokens.dy + s.start * tokens.dy_stride + head * tokens.dy_head, tokens.dy_stride, length, t.lane, 32);
+    copy_short_rows(x, tokens.x + s.start * tokens.x_stride + head * tokens.x_head, tokens.x_stride, length, t.lane,
+                    32);
+    copy_short_rows(dy, tokens.dy + s.start * tokens.dy_stride + head * tokens.dy_head, tokens.dy_stride, length,
+                    t.lane, 32);
     group_copies();
     wait_for_copies<0>();
     __syncwarp();
@@ -321,10 +329,10 @@ __device__ __forceinline__ void find_short_head(float (&total)[3][8], const floa
 // dD: (programs, h, p), zeros before. The others as of _ssd_bwd_chunk_kernel
 extern "C" __global__ void __launch_bounds__(32 * SHORT_WARPS, 2) _ssd_bwd_short_kernel(
     const token* x, const token* dy, const token* B, const token* C, float* memory, const float* A, const float* D,
-    token* dx, token* dB, token* dC, token* ddt, float* dA, float* dbias, float* dD, const int* cu_seqlens, i64 T, i64 S,
-    i64 rows, i64 pieces, i64 H, i64 G, i64 x_stride, i64 x_head, i64 dy_stride, i64 dy_head, i64 B_stride, i64 B_group,
-    i64 C_stride, i64 C_group, i64 has_D) {
-    extern __shared__ float4 shared[];
+    token* dx, token* dB, token* dC, token* ddt, float* dA, float* dbias, float* dD, const int* cu_seqlens, i64 T,
+    i64 S, i64 rows, i64 pieces, i64 H, i64 G, i64 x_stride, i64 x_head, i64 dy_stride, i64 dy_head, i64 B_stride,
+    i64 B_group, i64 C_stride, i64 C_group, i64 has_D) {
+        extern __shared__ float4 shared[];
     Thread t;
     Pack pack = {cu_seqlens, (int)T, (int)S};
     Prepared prepared(memory, rows, pieces, H, G);
@@ -339,9 +347,10 @@ extern "C" __global__ void __launch_bounds__(32 * SHORT_WARPS, 2) _ssd_bwd_short
         i64 row = chunk_row(s.sequence, s.start);
         for (int tile = 0; tile < SHORT_TILES; tile++) {
             shared_address to = base + SHORT_KEYS + tile * SHORT_BYTES;
-            copy_short_rows(to, B + s.start * B_stride + group * B_group + 64 * tile, B_stride, length, threadIdx.x, 256);
-            copy_short_rows(to + SHORT_TILES * SHORT_BYTES, C + s.start * C_stride + group * C_group + 64 * tile, C_stride,
-                            length, threadIdx.x, 256);
+            copy_short_rows(to, B + s.start * B_stride + group * B_group + 64 * tile, B_stride, length, threadIdx.x,
+                            256);
+            copy_short_rows(to + SHORT_TILES * SHORT_BYTES, C + s.start * C_stride + group * C_group + 64 * tile,
+                            C_stride, length, threadIdx.x, 256);
         }
         float similarity[3][8], total[3][8];
         load_short_similarities(similarity, prepared.similarities + (row * G + group) * SIMILARITIES, t);

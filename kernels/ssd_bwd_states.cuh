@@ -1,5 +1,5 @@
-// The states between chunks again, in bf16, from those between segments: segment by segment, with the states of two heads
-// in registers, as _ssd_fwd_scan_kernel carries them.
+// The states between chunks again, in bf16, from those between segments: segment by segment, with the states of two
+// heads in registers, as _ssd_fwd_scan_kernel carries them.
 
 constexpr int AGAIN_STAGES = 4;
 constexpr unsigned AGAIN_X = KEYS_BYTES, AGAIN_DECAYS = AGAIN_X + HEADS * TILE_BYTES;  // in a stage, after B
@@ -19,7 +19,8 @@ __device__ __forceinline__ void produce_again_chunk(AgainRing ring, const tensor
     bool is_last = token + CHUNK >= segment.end(SEGMENT);
     int place = segment.begins() ? -1 - segment.sequence : segment.start / SEGMENT;
     int entered = segment.begins() && !has_initial ? 0 : ENTERED;
-    int flags = (token == segment.start ? BEGINS | entered : 0) | (is_last ? ENDS : 0) | (pair.count < HEADS ? ALONE : 0);
+    int flags =
+        (token == segment.start ? BEGINS | entered : 0) | (is_last ? ENDS : 0) | (pair.count < HEADS ? ALONE : 0);
     shared_address tile = ring.tile(), full = ring.full();
     ring.wait_until_empty();
     Header{token, pair.head, place, CHUNK, flags}.store(ring.header());
@@ -31,8 +32,7 @@ __device__ __forceinline__ void produce_again_chunk(AgainRing ring, const tensor
     for (int n = 0; n < STATES / 64; n++) tensor_load(tile + n * TILE_BYTES, B, full, 64 * n, pair.group, token);
     const float* of_chunk = decays + (chunk_row(segment.sequence, token) * H + pair.head) * (CHUNK * 2);
     bulk_load(tile + AGAIN_DECAYS, of_chunk, pair.count * DECAYS_BYTES, full);
-    for (int i = 0; i < pair.count; i++)
-        tensor_load(tile + AGAIN_X + i * TILE_BYTES, x, full, 0, pair.head + i, token);
+    for (int i = 0; i < pair.count; i++) tensor_load(tile + AGAIN_X + i * TILE_BYTES, x, full, 0, pair.head + i, token);
 }
 
 // state = decay * state + (weights x)t B
@@ -91,13 +91,13 @@ __device__ __forceinline__ void find_states_again(AgainRing ring, shared_address
     if (t.index == 0) wait_for_bulk_stores<0>();
 }
 
-// initial and ends: states at the starts of sequences, if has_initial, and between segments. states: between chunks, the
-// one at token b in row b / CHUNK of rows (h, p). segments: a list
+// initial and ends: states at the starts of sequences, if has_initial, and between segments. states: between chunks,
+// the one at token b in row b / CHUNK of rows (h, p). segments: a list
 extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_bwd_state_kernel(
     const __grid_constant__ tensor_map x_map, const __grid_constant__ tensor_map B_map,
     const __grid_constant__ tensor_map states_map, float* memory, const int* segments, const float* initial,
     const float* ends, i64 rows, i64 pieces, i64 H, i64 G, i64 has_initial) {
-    extern __shared__ float4 shared[];
+        extern __shared__ float4 shared[];
     Prepared prepared(memory, rows, pieces, H, G);
     shared_address base = (address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1);
     AgainRing ring = {base, base + AGAIN_HEADERS, base + AGAIN_BARRIERS, 0, 0};

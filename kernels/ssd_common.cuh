@@ -235,8 +235,8 @@ __device__ __forceinline__ void widen_x(float (&values)[32], const unsigned (&x)
     for (int i = 0; i < 16; i++) values[2 * i] = low_half(x[i]), values[2 * i + 1] = high_half(x[i]);
 }
 
-// A token for later ones: its log-decay, summed from the start of the chunk, and its step. If STEPS_IN_EXPONENT, `step` is
-// the log-decay less the logarithm of the step, which needs no product
+// A token for later ones: its log-decay, summed from the start of the chunk, and its step. If STEPS_IN_EXPONENT, `step`
+// is the log-decay less the logarithm of the step, which needs no product
 struct Source {
     float decay, step;
 
