@@ -293,7 +293,10 @@ def backward_over_ranks(
     hopper = _hopper_backward("auto", problem, dy, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, softplus)
     backward_start = begin_backward(problem, dy, z, ends, hopper)
     dy_before_gate = backward_start.incoming.full
-    segment_gradients = problem.find_segment_states(dy_before_gate, problem.C, reverse=True)
+    if hopper is None:
+        segment_gradients = problem.find_segment_states(dy_before_gate, problem.C, reverse=True)
+    else:
+        segment_gradients = hopper.segment_gradients(keep_initial=True)
     enters = initial_states is not None
     dfinal = (
         yield _state_at_end(problem, dy_before_gate, problem.C, segment_gradients, reverse=True) if enters else None

@@ -1,7 +1,7 @@
 // Shared by the kernels of the backward pass: states between chunks, to and from memory.
 
 constexpr unsigned STATE_BYTES = STATE * 2;  // in bf16: tiles of 64 channels x 64 states
-enum { SCANNED, SUMMED, CHUNKED };           // counters of Prepared
+enum { SCANNED, SUMMED, CHUNKED, SEGMENTS };           // counters of Prepared
 
 __device__ __forceinline__ void pack_state(unsigned (&packed)[OPERAND], const float (&state)[STATE / 128]) {
 #pragma unroll

@@ -78,7 +78,7 @@ struct Prepared {
     float *similarities, *queries;  // (rows, g, 36, 32, 2) and scales; (rows, g, 64, n) of fp16 in tiles
     float *decays, *weights;        // (rows, h, 32, 4); (rows, h), log2 of their sum
     int *scanned, *summed, *passed;  // segments to scan, those whose state is needed, sequences of passed states
-    int* counters;                   // three, of items that kernels took from lists
+    int* counters;                   // four, of items that kernels took from lists
 
     __device__ __forceinline__ Prepared(float* memory, i64 rows, i64 pieces, i64 H, i64 G)
         : similarities(memory), queries(similarities + rows * G * SIMILARITIES), decays(queries + rows * G * QUERIES),

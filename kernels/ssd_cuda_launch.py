@@ -23,7 +23,7 @@ SHORT = 32  # tokens of a sequence that one program takes whole, at most
 _HEADS = 2  # of a group in one program
 _BOX = (CHUNK, 1, 64)  # tokens, a head or group, channels or states, of one copy
 _THREADS = {"fwd_prepare": 256, "fwd_segment_state": 384, "fwd_state_passing": 256, "fwd_scan": 384, "fwd_short": 256}
-_THREADS |= {"bwd_state": 384, "bwd_scan": 384, "bwd_chunk": 512, "bwd_short": 256}
+_THREADS |= {"bwd_state": 384, "bwd_segment": 384, "bwd_scan": 384, "bwd_chunk": 512, "bwd_short": 256}
 _PREPARED_HEADS = 64  # of a program
 _SHORT_HEADS = 8  # of a program
 _PASSING_SEQUENCES = 16  # at a time, where all have a final state
@@ -57,14 +57,16 @@ def shared_bytes(kernel: str, states: int) -> int:
     """Dynamic shared memory of a kernel, with what alignment to 1,024 bytes takes."""
     keys, tile, state, heads = CHUNK * states * 2, CHUNK * 128, _CHANNELS * states * 2, _HEADS * CHUNK * 8
     of_head, deep = tile * _HEADS, states == _STATES[0]  # a smaller state leaves room for another stage
+    segments = 4 * (keys + of_head + heads + 32) + 4 * of_head
     sizes = {
-        "fwd_segment_state": 4 * (keys + of_head + heads + 32) + 4 * of_head,
+        "fwd_segment_state": segments,
         "fwd_scan": 3 * (2 * keys + of_head + 4 * _TRIANGLE + heads + 48 + 4 * _SCALES)
         + 3 * of_head
         + heads
         + _HEADS * 8,
         "fwd_short": _SHORT_HEADS * tile // 2,
         "bwd_short": _SHORT_HEADS * tile + keys,
+        "bwd_segment": segments,
         "bwd_state": 4 * (keys + of_head + heads + 32) + _HEADS * 2 * (state + CHUNK * 4),
         "bwd_scan": (2 + deep) * (2 * keys + of_head + 4 * _TRIANGLE + heads + 32)
         + 3 * of_head

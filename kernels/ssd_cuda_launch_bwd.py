@@ -12,7 +12,7 @@ from torch import Tensor
 
 from packproof.kernels import cuda
 from packproof.kernels.ssd_cuda_launch import HopperPass, mapped, multiprocessors
-from packproof.kernels.ssd_launch import SsdProblem
+from packproof.kernels.ssd_launch import CarriedStates, SsdProblem, ends_shape
 from packproof.kernels.ssd_tiles import CHUNK
 
 _TILE = (64, 64)  # channels, states
@@ -43,6 +43,20 @@ class HopperBackward(HopperPass):
                 states_map=self._state_map(states),
             )  # fmt: skip
         return states
+
+    def segment_gradients(self, *, keep_initial: bool) -> CarriedStates:
+        """The gradients of states at the starts of segments from zero: what `SsdProblem.find_segment_states` returns.
+
+        keep_initial: also where a sequence starts.
+        """
+        shape = (self.H, self.dx.shape[2], self.N)
+        new = self.arguments["A"].new_empty
+        ends, finals = new(ends_shape(self.dx, self.problem.B)), new(self.S if keep_initial else 0, *shape)
+        self.launch(
+            "bwd_segment", multiprocessors(self.dx.device), segments=self.problem.work.all_segments, dends=ends,
+            dinitial=finals, keep_initial=int(keep_initial),
+        )  # fmt: skip
+        return CarriedStates(ends, finals, new(0, *shape))
 
     def x_gradient(self, dfinal: Tensor | None, dends: Tensor, dstates: Tensor) -> Tensor:
         """dx of segments that are not short, zero in slack; fills `dstates`, in bf16.

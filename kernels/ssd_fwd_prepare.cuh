@@ -156,7 +156,7 @@ __device__ __forceinline__ void list_pieces(const Pack& pack, const Prepared& pr
                                             bool has_initial, bool scans_all, bool keep_final) {
     __shared__ int totals[3];
     if (threadIdx.x < 3) totals[threadIdx.x] = 0;
-    if (threadIdx.x < 3) prepared.counters[threadIdx.x] = 0;
+    if (threadIdx.x < 4) prepared.counters[threadIdx.x] = 0;
     __syncthreads();
     for (int i = threadIdx.x; i < pack.S; i += PREPARE_THREADS) {
         Piece sequence = sequence_of(pack, i);

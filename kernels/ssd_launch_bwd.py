@@ -125,6 +125,8 @@ def finish_backward(
     """
     (states, dz, incoming, fused, hopper), dfinal = backward_start, problem.pad_states(dfinal)
     dy, keep_final = incoming.full, problem.initial is not None and segment_gradients is None
+    if hopper is not None and segment_gradients is None and not keep_final and problem.T > problem.tiles.segment:
+        segment_gradients = hopper.segment_gradients(keep_initial=False)
     back = problem.carry(
         dy, problem.C, dfinal, keep_final=keep_final, store=not fused, reverse=True, segment_states=segment_gradients
     )
