@@ -1,7 +1,7 @@
 """flash-linear-attention's PaTH attention (Yang et al. 2025, arXiv:2505.16381, eq. 4), with a forget gate.
 
 Between a key and its query each token reflects: H = I - β w wᵀ. The logit of query i and key j is
-scale · k_jᵀ H_{j+1} ... H_i q_i + Σ_{j<s≤i} g_s.
+scale · (k_jᵀ H_{j+1} ... H_i q_i + Σ_{j<s≤i} g_s): the project scales gates, too, in kernels and in its reference.
 """
 
 import inspect
@@ -55,8 +55,8 @@ def _attend(
         w_i = rounded(w[i])[..., None]  # [h, k, 1]
         removed = rounded(beta[i, :, None] * rounded((keys @ w_i)[..., 0]))  # [h, j]
         keys = torch.cat([rounded(keys - removed[..., None] * w_i.mT), k[i][:, None]], 1)
-        logits = scale * rounded((rounded(keys) @ rounded(q[i])[..., None])[..., 0])  # [h, j]
-        weights = softmax(rounded(logits + (sums[:, i, None] - sums[:, : i + 1])))
+        products = rounded((rounded(keys) @ rounded(q[i])[..., None])[..., 0])  # [h, j]
+        weights = softmax(scale * rounded(products + (sums[:, i, None] - sums[:, : i + 1])))
         ys.append(rounded((weights[:, None] @ rounded(v[: i + 1].transpose(0, 1)))[:, 0]))
     return torch.stack(ys) if ys else v
 
@@ -139,9 +139,9 @@ def path_attention_of_its_layer(
     cu_seqlens: Tensor,
     scale: float | None = None,
 ) -> Tensor:
-    """The directions and β as the layer passes them: in fp32 where the op demands it."""
+    """Directions, β and gates as the layer passes them: in fp32 where the op demands it."""
     from fla.ops.path_attn import parallel  # noqa: PLC0415
 
     if "w, beta should be float32" in inspect.getsource(parallel):
-        w, beta = w.float(), beta.float()
+        w, beta, g = w.float(), beta.float(), None if g is None else g.float()
     return path_attention(q, k, v, w, beta, g, cu_seqlens=cu_seqlens, scale=scale)
