@@ -1,11 +1,12 @@
 """flash-linear-attention's grids count what CUDA limits to 65535: it refuses the launch of a pack of more.
 
-Sequences, or chunks, times heads lie on a grid's second axis: in the causal convolution at 46c5f6be and 31d15f75, and in
-log-linear attention and the running sums of wall attention at f0394d2e. It needs a GPU. Arguments: which of
+Sequences, or chunks, times heads lie on a grid's second axis: in the causal convolution at 46c5f6be and 31d15f75, and
+in log-linear attention and the running sums of wall attention at f0394d2e. It needs a GPU. Arguments: which of
 convolution, log_linear and sums to call.
 """
 
 import sys
+from importlib import import_module
 
 import torch
 from torch import Tensor
@@ -14,25 +15,20 @@ SEQUENCES = 65_536  # of one token each
 
 
 def convolution(offsets: Tensor) -> None:
-    from fla.modules.convolution import causal_conv1d
-
-    n = int(offsets[-1])
-    causal_conv1d(torch.randn(1, n, 16).to(offsets.device), torch.randn(16, 4).to(offsets.device), cu_seqlens=offsets)
+    x, weight = (torch.randn(*shape).to(offsets.device) for shape in ((1, int(offsets[-1]), 16), (16, 4)))
+    import_module("fla.modules.convolution").causal_conv1d(x, weight, cu_seqlens=offsets)
 
 
 def log_linear(offsets: Tensor) -> None:
-    from fla.ops.log_linear_attn import chunk_log_linear_attn
-
     n = int(offsets[-1])
     shapes = {"q": (1, 64), "k": (1, 64), "v": (1, 16), "g": (1,), "level_scales": (1, 18)}
     tokens = (torch.rand(1, n, *shape).neg().to(offsets.device, torch.bfloat16) for shape in shapes.values())
-    chunk_log_linear_attn(*tokens, cu_seqlens=offsets)
+    import_module("fla.ops.log_linear_attn").chunk_log_linear_attn(*tokens, cu_seqlens=offsets)
 
 
 def sums(offsets: Tensor) -> None:
-    from fla.ops.utils.cumsum import chunk_global_cumsum
-
-    chunk_global_cumsum(torch.randn(1, int(offsets[-1]), 1, 16).to(offsets.device), cu_seqlens=offsets)
+    x = torch.randn(1, int(offsets[-1]), 1, 16).to(offsets.device)
+    import_module("fla.ops.utils.cumsum").chunk_global_cumsum(x, cu_seqlens=offsets)
 
 
 def refused(name: str, sequences: int) -> bool:

@@ -29,11 +29,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, w: Tensor, beta: Tensor, g: Tensor) 
 
 
 def let_specialize() -> None:
-    """Drop constexpr parameters from do_not_specialize: Triton ignored them up to 3.2, and then began to refuse them."""
+    """Drop constexpr parameters from do_not_specialize: Triton ignored them up to 3.2, and refuses them since."""
     for name in [name for name in sys.modules if name.startswith(path_attn.__name__)]:
-        for kernel in vars(sys.modules[name]).values():
-            while hasattr(kernel, "fn") and not hasattr(kernel, "params"):
-                kernel = kernel.fn
+        for value in vars(sys.modules[name]).values():
+            kernel = value.fn if hasattr(value, "fn") and not hasattr(value, "params") else value
             for parameter in getattr(kernel, "params", []):
                 if parameter.is_constexpr:
                     parameter.do_not_specialize = parameter.do_not_specialize_on_alignment = False
@@ -52,7 +51,8 @@ drawn = {name: torch.randn(total, 1, 16, dtype=torch.float64) for name in NAMES[
 drawn |= {"w": torch.nn.functional.normalize(drawn["w"], dim=-1), "beta": torch.rand(total, 1, dtype=torch.float64)}
 drawn |= {"g": -torch.rand(total, 1, dtype=torch.float64)}
 exact = {name: t.bfloat16().double().requires_grad_() for name, t in drawn.items()}
-expected = torch.cat([attend(*(p[:, 0] for p in piece)) for piece in zip(*(t.split(LENGTHS) for t in exact.values()))])
+pieces = zip(*(t[:, 0].split(LENGTHS) for t in exact.values()), strict=True)
+expected = torch.cat([attend(*piece) for piece in pieces])
 dy = torch.randn(total, 16).bfloat16()
 expected_gradients = torch.autograd.grad(expected, list(exact.values()), dy.double())
 
