@@ -6,6 +6,7 @@ scale · (k_jᵀ H_{j+1} ... H_i q_i + Σ_{j<s≤i} g_s): the project scales gat
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -86,11 +87,12 @@ PATH_ATTENTION = Op(
 )
 
 
-# Its products are rounded to the dtype of the tokens; sums of gates are differences of a running sum.
+# Its products are rounded to the dtype of the tokens; sums of gates are differences of a running sum. The backward pass
+# has Σ P dP from y as it was returned.
 _DECLARATION: dict[str, Any] = {
     "op": PATH_ATTENTION,
     "dtypes": ("bfloat16", "float16"),
-    "promises": Promises(chunk=64, compute="operand"),
+    "promises": Promises(chunk=64, compute="operand", saved_outputs=True),
     "domain": "gate > -1e4",
     "slack": False,
 }
@@ -119,7 +121,7 @@ def path_attention(
     return result
 
 
-@kernel(**{**_DECLARATION, "promises": Promises(chunk=64, segment=512, compute="operand")})
+@kernel(**{**_DECLARATION, "promises": replace(_DECLARATION["promises"], segment=512)})
 def path_attention_without_gate(
     q: Tensor, k: Tensor, v: Tensor, w: Tensor, beta: Tensor, *, cu_seqlens: Tensor, scale: float | None = None
 ) -> Tensor:
