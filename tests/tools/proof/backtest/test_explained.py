@@ -21,10 +21,8 @@ def linked(text: str) -> list[Path]:
 
 
 def test_each_report_at_a_fix_has_a_script() -> None:
-    """Of those that a CPU can run; what a GPU says is read on a GPU."""
     outcomes = read_outcomes(ROOT / "data/backtest.jsonl")
-    on_cpu = [case for case in cases().values() if case.question and case.question.device == "cpu"]
-    failing = [case for case in on_cpu if case.entry.id in outcomes and outcomes[case.entry.id].at_fix]
+    failing = [case for case in cases().values() if case.entry.id in outcomes and outcomes[case.entry.id].at_fix]
     assert failing
     assert [case.entry.id for case in failing if not linked(reading(case))] == []
 
