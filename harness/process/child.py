@@ -15,6 +15,7 @@ from typing import Any
 
 from packproof.base.errors import KernelFault, PackproofError
 from packproof.harness.process.patience import Patience
+from packproof.harness.process.process_tree import has_started_too_many, max_started
 from packproof.harness.process.walls.probes import judge_identity
 from packproof.harness.process.wire import READ_BYTES, Decoder, Frame, WireError, encode
 from packproof.harness.process.worker_main import CHANNEL_LOST
@@ -140,7 +141,9 @@ class Child:
                 self._end(ABORT)  # faulthandler then prints its stack
                 kind = CompilationTimeout if _COMPILER_FRAME.search(self._tail) else KernelFault
                 raise kind("hung", f"gave no answer within {limit:g} s{self._quoted_output()}")
-            self._listen(remaining)
+            if not self._listen(remaining) and has_started_too_many(self.pid):
+                self._end(KILL)
+                raise KernelFault("malformed", f"started more than {max_started()} processes{self._quoted_output()}")
 
     def printed(self) -> list[str]:
         """Return the last lines printed by the process, and forget them."""
@@ -166,8 +169,8 @@ class Child:
             self._await_death(_GRACE_SECONDS)
         shutil.rmtree(self._private_directory, ignore_errors=True)
 
-    def _listen(self, seconds: float) -> None:
-        """Receive whatever arrives first: a frame, printed text, or the report of its end."""
+    def _listen(self, seconds: float) -> bool:
+        """Receive whatever arrives first: a frame, printed text, or the report of its end. False if nothing does."""
         ready = {number for number, _ in self._poll.poll(max(seconds, 0) * 1000)}
         if self._output in ready:
             self._read_output()
@@ -175,6 +178,7 @@ class Child:
             self._read_channel()
         if self._leash.fileno() in ready:
             self._read_leash()
+        return bool(ready)
 
     def _read_output(self) -> bool:
         with suppress(BlockingIOError):

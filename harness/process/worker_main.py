@@ -87,7 +87,7 @@ def _isolate(output: int) -> None:
 
     It adopts the orphans of its children.
     """
-    os.setpgid(0, 0)
+    os.setsid()
     adopt_orphans()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     redirect_output(output)

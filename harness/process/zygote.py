@@ -23,14 +23,15 @@ import select
 import signal
 import socket
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
 from packproof.harness.process.execution.fork import reset_signals, start_fork
 from packproof.harness.process.execution.torch_state import TorchState
-from packproof.harness.process.privilege import adopt_orphans, child_pids, conceal, set_process_name
+from packproof.harness.process.privilege import adopt_orphans, conceal, set_process_name
+from packproof.harness.process.process_tree import end_children
 from packproof.harness.process.start.imports import fast_imports
 from packproof.harness.process.walls.enclosure import NO_MORE_WALLS, Enclosure
 from packproof.harness.process.walls.isolation import Isolation
@@ -196,14 +197,6 @@ def serve(
     poll.poll()
     end_children()
     enclosure.end()
-
-
-def end_children(spared_pids: Collection[int] = ()) -> None:
-    """End this process's children, and their orphans, which it adopts."""
-    while pids := set(child_pids()).difference(spared_pids):
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
 
 def prepare_imports(*, launches: bool = True) -> None:
