@@ -1,4 +1,4 @@
-"""The process of a simulated rank. Light: who runs kernels says how to start one before a kernel imports this package."""
+"""The process of a simulated rank. Light: who runs kernels says how to start one, before any imports this package."""
 
 from collections.abc import Callable
 from typing import ClassVar, Protocol
