@@ -17,6 +17,7 @@ from packproof.base.machine import available_cores
 from packproof.base.records import to_json
 from packproof.museum.rogues import MARK, require_throwaway_root
 from packproof.proof.museum.file_digest import changed_folders, folder_digests
+from packproof.proof.museum.memory_group import is_zombie
 from packproof.proof.museum.submissions import INCONCLUSIVE, Submission, submissions
 from packproof.proof.museum.surroundings import Surroundings
 
@@ -116,14 +117,21 @@ def _command(submission: Submission) -> list[str]:
 
 
 def _other_processes(neighbour: int) -> list[int]:
-    """The processes in this namespace beside this one, what started it, and the neighbour; those of the last checks
-    have some seconds to end."""
+    """The processes in this namespace beside this one, what started it, and the neighbour.
+
+    Those of the last checks have some seconds to end.
+    """
     known, end = {1, os.getpid(), os.getppid(), neighbour}, time.monotonic() + _END_SECONDS
-    while pids := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid not in known]:
+    while pids := set(_running_processes()) - known:
         if time.monotonic() > end:
             break
         time.sleep(0.1)
-    return pids
+    return sorted(pids)
+
+
+def _running_processes() -> Iterator[int]:
+    """Those of this namespace, whose first process leaves zombies."""
+    return (int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and not is_zombie(pid))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from packproof.proof.museum.file_digest import changed_folders, folder_digests, 
 from packproof.proof.museum.hungry_kernels import starts_all_processes, starts_all_sessions, takes_all_memory
 from packproof.proof.museum.memory_group import NoControlGroupError, memory_group
 from packproof.proof.museum.soak import _SPARE_SECONDS, SoakResult, _read_lines, run_soak, soak_lines
-from packproof.proof.museum.soak_play import Play, Remains
+from packproof.proof.museum.soak_play import Play, Remains, _running_processes
 from packproof.proof.museum.submissions import Submission, submissions
 from packproof.proof.museum.throwaway_root import ThrowawayRootError
 
@@ -135,6 +135,16 @@ def test_four_submissions_are_played_until_the_time_is_up(tmp_path: Path, monkey
         "0.2": (4, False, True),
         "0.3": (1, False, False),
     }
+
+
+def test_a_zombie_is_not_running() -> None:
+    zombie, running = os.posix_spawn("/bin/true", ["true"], {}), start_fork(lambda: time.sleep(60))
+    os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
+    processes = set(_running_processes())
+    os.waitpid(zombie, 0)
+    running.kill()
+    assert running.pid in processes
+    assert zombie not in processes
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
