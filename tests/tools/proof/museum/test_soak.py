@@ -114,9 +114,7 @@ def test_a_soak_holds_if_nothing_changed_and_tells_if_all_was_judged(
 
 def fake_command(submission: Submission) -> list[str]:
     """A check that takes as many seconds as its name says, and ends with the code that its op says."""
-    program = (
-        "import sys, time; time.sleep(float(sys.argv[1])); print('this machine lacks memory'); sys.exit(sys.argv[2])"
-    )
+    program = "import sys, time; time.sleep(float(sys.argv[1])); print(sys.argv[3]); sys.exit(int(sys.argv[2]))"
     return [sys.executable, "-c", program, submission.name, submission.op, "this machine lacks memory"]
 
 
