@@ -165,10 +165,6 @@ class FailedCompilation(Refusal):
     """torch.compile itself failed on a kernel without the promise `compilable`: it is not judged there."""
 
 
-class OutOfTime(PackproofError):
-    """The run reached its time limit before the kernel answered. Neither kernel nor call is at fault."""
-
-
 class VacuousBound(Refusal):
     """The error bound, derived or declared, is as large as the values: it cannot judge the kernel."""
 
