@@ -1,0 +1,52 @@
+"""The ways a kernel is called inside transformations of torch.func: `vjp`, and `vmap` over a batch of packs.
+
+Each function is as those of `modes`. A kernel may raise here: torch's transformations need more than autograd does.
+"""
+
+# mypy: allow-untyped-calls
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from packproof.harness.process.execution.invocation import Invocation, Tensors, vjp
+from packproof.harness.process.execution.snapshot import Snapshot
+
+
+def functional(invocation: Invocation) -> tuple[Snapshot, Tensors]:
+    """The outputs and gradients of torch.func.vjp. An input that autograd does not reach has a gradient of zeros."""
+    invocation.stage = "under torch.func.vjp: "
+    names = invocation.call.wrt or tuple(_floats(invocation))
+    tensors = {name: invocation.inputs[name].detach() for name in names}
+    outputs, pull_back = torch.func.vjp(_outputs_of(invocation), tensors)
+    snapshot = Snapshot.take(invocation, outputs)
+    if not invocation.call.wrt:
+        return snapshot, {}
+    invocation.stage = "in the backward pass of torch.func.vjp: "
+    given = invocation.cotangents
+    incoming = {n: given[n].to(y.dtype) if n in given else torch.zeros_like(y) for n, y in outputs.items()}
+    return snapshot, pull_back(incoming)[0]
+
+
+def vectorised(invocation: Invocation) -> tuple[Snapshot, Tensors]:
+    """Under torch.vmap over a batch of three packs: those of the second. The others have parts of its values."""
+    invocation.stage = "under torch.vmap: "
+    wrt = invocation.call.wrt
+    batch = {
+        name: torch.stack([x / 2, x, x / 4]).requires_grad_(name in wrt) for name, x in _floats(invocation).items()
+    }
+    outputs = {name: y[1] for name, y in torch.vmap(_outputs_of(invocation))(batch).items()}
+    snapshot = Snapshot.take(invocation, outputs)
+    invocation.stage = "in the backward pass of torch.vmap: "
+    gradients = vjp(outputs, invocation.cotangents, {name: batch[name] for name in wrt})
+    return snapshot, {name: g[1] for name, g in gradients.items()}
+
+
+def _floats(invocation: Invocation) -> Tensors:
+    return {name: x.detach() for name, x in invocation.inputs.items() if x.is_floating_point()}
+
+
+def _outputs_of(invocation: Invocation) -> Callable[[Tensors], Tensors]:
+    """The call as a function of some of its tensors, by name."""
+    return lambda tensors: replace(invocation, inputs={**invocation.inputs, **tensors}).forward()
