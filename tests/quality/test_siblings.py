@@ -14,7 +14,7 @@ import pytest
 import packproof
 from packproof.harness.report.failed import CheckFailed
 from packproof.museum import entries
-from packproof.proof.pairs import Pair, Run, read_pairs
+from packproof.proof.pairs import Pair, PairRun, read_pairs
 from packproof.properties.declarations.promises import Promises
 
 FOLDER = Path(__file__).parents[1] / "siblings"
@@ -31,7 +31,7 @@ def marked(names: Mapping[str, Any]) -> list[Any]:
 
 def check(pair: Pair, target: str, profile: str, **options: Any) -> None:
     place = os.path.normpath(FOLDER / target) if ".py:" in target else target
-    terms = {"op": pair.op, "promises": Promises(**pair.promises), "profile": profile, "device": "cpu"}
+    terms: dict[str, Any] = {"op": pair.op, "promises": Promises(**pair.promises), "profile": profile, "device": "cpu"}
     packproof.check(place, **terms, **options)
 
 
@@ -60,11 +60,11 @@ def test_pairs_of_the_museum_are_its_entries() -> None:
 
 
 def test_a_correct_kernel_that_fails_or_an_incorrect_one_that_passes_is_not_expected() -> None:
-    run = Run("pair", "keys", "kernels.py:f", is_correct=False, profile="quick", exit_code=1, names_cause=True,
+    run = PairRun("pair", "keys", "kernels.py:f", is_correct=False, profile="quick", exit_code=1, names_cause=True,
               seconds=1.0, report="")  # fmt: skip
     expected = {
         (correct, code): code == (0 if correct else 1) for correct in (True, False) for code in (0, 1, 2, 4, -1)
     }
     for (correct, code), want in expected.items():
-        assert Run(**{**vars(run), "is_correct": correct, "exit_code": code}).is_expected == want
-    assert not Run(**{**vars(run), "names_cause": False}).is_expected
+        assert PairRun(**{**vars(run), "is_correct": correct, "exit_code": code}).is_expected == want
+    assert not PairRun(**{**vars(run), "names_cause": False}).is_expected

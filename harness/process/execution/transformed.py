@@ -19,7 +19,7 @@ def functional(invocation: Invocation) -> tuple[Snapshot, Tensors]:
     invocation.stage = "under torch.func.vjp: "
     names = invocation.call.wrt or tuple(_floats(invocation))
     tensors = {name: invocation.inputs[name].detach() for name in names}
-    outputs, pull_back = torch.func.vjp(_outputs_of(invocation), tensors)
+    outputs, pull_back, *_ = torch.func.vjp(_outputs_of(invocation), tensors)
     snapshot = Snapshot.take(invocation, outputs)
     if not invocation.call.wrt:
         return snapshot, {}
