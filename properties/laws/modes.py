@@ -21,7 +21,7 @@ from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.torch_integration import smallest_cases
 from packproof.properties.laws.violation import Violation
 
-_WITHOUT_GRADIENTS: tuple[Mode, ...] = ("no_grad", "inference_mode")
+_WITHOUT_GRADIENTS: tuple[Mode, ...] = ("no_grad", "inference_mode", "torch.vmap")
 _TRANSFORMED: tuple[Mode, ...] = ("torch.func.vjp", "torch.vmap")
 _AUTOCAST: dict[Mode, torch.dtype] = {"autocast to bfloat16": torch.bfloat16, "autocast to float16": torch.float16}
 _DTYPES_DIFFER = ("dtype", "scalar type", "scalartype", "half", "bfloat16")  # words of torch's errors for operands
@@ -68,19 +68,21 @@ def _compare_in_a_new_process(kernel: KernelUnderTest, sample: Sample, plain: Te
         kernel.runner.restart()
 
 
-def _compare_transformed(kernel: KernelUnderTest, sample: Sample, plain: Tensors, mode: Mode) -> Iterator[Violation]:
+def _compare_transformed(
+    kernel: KernelUnderTest, sample: Sample, eager_tensors: Tensors, mode: Mode
+) -> Iterator[Violation]:
     """A kernel that raises inside a transformation is not asked: autograd alone does not make it one of torch.func."""
     note = f"under {mode}"
     try:
-        transformed = _run(kernel, sample, mode, note)
+        tensors = _run(kernel, sample, mode, note)
     except KernelFault as fault:
         if fault.kind != "raised":
             raise
         return
     except Refusal:
         return
-    for key, x in transformed.items():
-        yield from kernel.agree(key, x, plain[key], Origin(sample), exact=False, other="before", note=note)
+    for key, x in tensors.items():
+        yield from kernel.agree(key, x, eager_tensors[key], Origin(sample), exact=False, other="before", note=note)
 
 
 def _run(kernel: KernelUnderTest, sample: Sample, mode: Mode, note: str) -> Tensors:

@@ -90,14 +90,14 @@ def run_pairs(pairs: Sequence[Pair], profiles: Sequence[str], seconds: float = 6
     profiles: of the correct ones.
     seconds: until a run is ended; its exit code is -1.
     """
-    passed = set()
+    correct_ones = set()
     for pair in pairs:
         run = _run(pair, pair.incorrect, pair.profile, "-x", seconds=seconds)
         is_whole = run.is_expected or pair.command[0] != "check"
         yield run if is_whole else _run(pair, pair.incorrect, pair.profile, seconds=seconds)
         for profile in profiles:
-            if (twin := (pair.folder, pair.correct, pair.command, profile)) not in passed:
-                passed.add(twin)
+            if (correct := (pair.folder, pair.correct, pair.command, profile)) not in correct_ones:
+                correct_ones.add(correct)
                 yield _run(pair, pair.correct, profile, seconds=seconds)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from packproof.harness.process.execution.invocation import Invocation, Tensors, vjp
+from packproof.harness.process.execution.invocation import Invocation, Tensors
 from packproof.harness.process.execution.snapshot import Snapshot
 
 
@@ -30,17 +30,14 @@ def functional(invocation: Invocation) -> tuple[Snapshot, Tensors]:
 
 
 def vectorised(invocation: Invocation) -> tuple[Snapshot, Tensors]:
-    """Under torch.vmap over a batch of three packs: those of the second. The others have parts of its values."""
+    """Outputs alone, under torch.vmap over three packs: those of the second. The others have parts of its values.
+
+    Inside of vmap no tensor says that it requires a gradient, by which a kernel may choose what to compute.
+    """
     invocation.stage = "under torch.vmap: "
-    wrt = invocation.call.wrt
-    batch = {
-        name: torch.stack([x / 2, x, x / 4]).requires_grad_(name in wrt) for name, x in _floats(invocation).items()
-    }
-    outputs = {name: y[1] for name, y in torch.vmap(_outputs_of(invocation))(batch).items()}
-    snapshot = Snapshot.take(invocation, outputs)
-    invocation.stage = "in the backward pass of torch.vmap: "
-    gradients = vjp(outputs, invocation.cotangents, {name: batch[name] for name in wrt})
-    return snapshot, {name: g[1] for name, g in gradients.items()}
+    batch = {name: torch.stack([x / 2, x, x / 4]) for name, x in _floats(invocation).items()}
+    outputs = torch.vmap(_outputs_of(invocation))(batch)
+    return Snapshot.take(invocation, {name: y[1] for name, y in outputs.items()}), {}
 
 
 def _floats(invocation: Invocation) -> Tensors:
