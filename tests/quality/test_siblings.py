@@ -52,6 +52,7 @@ def test_the_correct_kernel_passes(correct: str, profile: str) -> None:
 
 
 def test_pairs_of_the_museum_are_its_entries() -> None:
+    assert all(pair.says for pair in SIBLINGS.values()), "without words, any failure names the cause"
     of_museum = [pair for pair in SIBLINGS.values() if pair.entry]
     assert len(of_museum) > 30
     for pair in of_museum:
