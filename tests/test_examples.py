@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -102,7 +103,7 @@ def test_the_example_of_policy_losses_is_the_policy_loss_of_the_references() -> 
     logits, old, ref = (torch.randn(7, *n, generator=generator, dtype=torch.float64) for n in ((5,), (), ()))
     labels, mask = torch.tensor([0, 4, 2, 2, 1, 3, 0]), torch.tensor([1, 1, 0, 1, 1, 0, 1])
     of_responses = {"advantages": torch.tensor([1.5, -2.0], dtype=torch.float64), "cu_seqlens": torch.tensor([0, 3, 7])}
-    others = {"ref_logprobs": ref, "old_logprobs": old, "mask": mask, **of_responses}
+    others: dict[str, Any] = {"ref_logprobs": ref, "old_logprobs": old, "mask": mask, **of_responses}
     losses = example["policy_losses"](logits, labels, beta=0.04, **others)
     logprobs = refs.token_logprobs(logits, labels, cu_seqlens=of_responses["cu_seqlens"])
     torch.testing.assert_close(losses.sum() / mask.sum(), refs.policy_loss(logprobs, beta=0.04, **others))

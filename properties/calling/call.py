@@ -28,6 +28,8 @@ Mode = Literal[
     "inference_mode",
     "autocast to bfloat16",
     "autocast to float16",
+    "torch.func.vjp",
+    "torch.vmap",
 ]
 
 
