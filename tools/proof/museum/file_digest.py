@@ -9,7 +9,7 @@ from pathlib import Path
 
 _SYSTEM = ("/proc", "/sys", "/dev/pts")  # files that the system makes up
 
-_CLOCK_SECONDS = 1  # by which the clock of files may lag behind
+_CLOCK_SECONDS = 1  # by which the clock of files may be late
 
 Digests = Mapping[str, str]
 

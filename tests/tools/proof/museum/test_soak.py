@@ -68,7 +68,7 @@ def test_the_system_ends_what_takes_more_memory_than_its_group_has() -> None:
         pytest.skip(str(error))
 
 
-def test_what_others_change_meanwhile_is_told_apart(tmp_path: Path) -> None:
+def test_what_others_change_meanwhile_stands_apart(tmp_path: Path) -> None:
     start = time.time()
     assert has_changed_since(tmp_path / "made and removed", start)  # its parent is new
     assert not has_changed_since(Path(os.__file__).parent, start)
@@ -146,7 +146,7 @@ def test_a_zombie_is_not_running() -> None:
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_what_a_soak_has_seen_so_far_is_told_even_if_it_was_ended(*, is_complete: bool) -> None:
+def test_a_soak_that_was_ended_says_what_it_has_seen(*, is_complete: bool) -> None:
     remains = Remains(("/etc",), (77,))
     lines = [json.dumps(to_json(record)) for record in (CORRECT, WRONG, remains)]
     lines = lines if is_complete else [*lines[:2], lines[2][:9]]
