@@ -1,10 +1,13 @@
 """Waits for memory: where the system has none left it ends processes, those of kernels first."""
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from packproof.base.errors import KernelFault, OutOfMemory
 
+T = TypeVar("T")
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before each further try
 _OWN_BYTES = 1 << 30  # of a process that has more, the system's kill is its own doing
 
@@ -37,7 +40,18 @@ class MemoryWait:
     def __init__(self) -> None:
         self._n_kills = 0
 
-    def pause_after(self, fault: ProcessKilled) -> None:
+    def repeat(self, attempt: Callable[[], T]) -> T:
+        """The result of an attempt, made again as long as the system ends its process; the kernel is not at fault.
+
+        Raises OutOfMemory if there is no memory in time.
+        """
+        while True:
+            try:
+                return attempt()
+            except ProcessKilled as fault:
+                self._pause_after(fault)
+
+    def _pause_after(self, fault: ProcessKilled) -> None:
         """Wait, each time longer. Raises OutOfMemory after the last try, and the fault if it has another reason."""
         if not fault.lacked_memory:
             raise fault

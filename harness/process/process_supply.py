@@ -65,7 +65,7 @@ class ProcessSupply:
         wait = MemoryWait()
         for n_remaining in reversed(range(_MAX_STARTS)):
             try:
-                return self._take_despite_shortage(wait, warm=warm)
+                return wait.repeat(lambda: self._take_once(warm=warm))
             except ZygoteLostError as lost:
                 if not lost.was_killed:
                     raise BrokenInstallation(str(lost)) from lost
@@ -75,13 +75,6 @@ class ProcessSupply:
                 if not n_remaining:
                     raise UsageError(f"{self._name} cannot be imported: its process {fault}") from fault
         raise AssertionError
-
-    def _take_despite_shortage(self, wait: MemoryWait, *, warm: bool) -> KernelProcess:
-        while True:
-            try:
-                return self._take_once(warm=warm)
-            except ProcessKilled as fault:
-                wait.pause_after(fault)
 
     def _take_once(self, *, warm: bool) -> KernelProcess:
         self.start_spare(warm=warm)

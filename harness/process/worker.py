@@ -128,23 +128,11 @@ class Worker:
     def _call_with_retry(self, call: Call, until: float) -> Result:
         """Repeat a call once: if its process was killed, or with more time if it was still compiling."""
         try:
-            return self._call_despite_shortage(call, until)
+            return MemoryWait().repeat(lambda: self._call_once(call, until))
         except ProcessKilled:  # perhaps by another kernel: the fault counts only if it repeats
-            return self._call_despite_shortage(call, until)
+            return MemoryWait().repeat(lambda: self._call_once(call, until))
         except CompilationTimeout:
             return self._call_with_time_to_compile(call, until)
-
-    def _call_despite_shortage(self, call: Call, until: float) -> Result:
-        """Repeat a call whose process the system ends for want of memory; the kernel is not at fault.
-
-        Raises OutOfMemory if there is none in time.
-        """
-        wait = MemoryWait()
-        while True:
-            try:
-                return self._call_once(call, until)
-            except ProcessKilled as fault:
-                wait.pause_after(fault)
 
     def _call_with_time_to_compile(self, call: Call, until: float) -> Result:
         usual, self._warmup_limit = self._warmup_limit, _COMPILATION_FACTOR * self._warmup_limit

@@ -85,7 +85,7 @@ def run_soak(seconds: float, n_least: int, seed: int) -> SoakResult:
             except subprocess.TimeoutExpired:
                 process.kill()  # all in its namespace end with it
                 text, _ = process.communicate()
-        left, kills = group.members(), group.kills()
+        remaining_pids, kills = group.members(), group.kills()
     plays, remains = _read_lines(text.splitlines())
     changes = remains.changes if remains else ()
     others = tuple(name for name in changes if name.startswith("/") and has_changed_since(Path(name), wall_start))
@@ -93,7 +93,7 @@ def run_soak(seconds: float, n_least: int, seed: int) -> SoakResult:
         plays,
         tuple(name for name in changes if name not in others),
         others,
-        (*(remains.processes if remains else ()), *left),
+        (*(remains.processes if remains else ()), *remaining_pids),
         kills,
         time.monotonic() - start,
         n_least,
