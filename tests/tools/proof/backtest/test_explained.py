@@ -11,10 +11,7 @@ from packproof.proof.backtest.run import read_outcomes
 ROOT = Path(__file__).parents[4]
 SCRIPTS = sorted(ROOT.glob("docs/backtest/*.py"))
 NOT_RUN = ("has not run there yet", "the script has not run yet")
-NOT_SHOWN = {
-    *(name for name in cases() if name.startswith("fa-")),
-    *("fla-0563b759", "fla-6b7df989", "fla-721a205a", "fla-f0394d2eb"),
-}
+NOT_SHOWN = {name for name in cases() if name.startswith("fa-")}
 """Entries whose script needs a GPU and has not run on one, so that their reports at the fix are not explained."""
 
 
