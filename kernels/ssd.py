@@ -27,8 +27,7 @@ from packproof.base.signatures import SSD
 from packproof.kernels import cuda
 from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
-from packproof.kernels.ssd_cuda_launch import SHORT, HopperForward, hopper_over_ranks, refusal
-from packproof.kernels.ssd_cuda_launch_bwd import HopperBackward
+from packproof.kernels.ssd_cuda_launch import SHORT, HopperBackward, HopperForward, hopper_over_ranks, refusal
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
 from packproof.kernels.ssd_launch import CarriedStates, SsdProblem, ends_shape
 from packproof.kernels.ssd_launch_bwd import Gradients, begin_backward, finish_backward, ssd_gradients

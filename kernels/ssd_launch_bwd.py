@@ -17,7 +17,7 @@ from packproof.kernels.ssd_bwd import (
     _ssd_bwd_intra_chunk_kernel,
     _ssd_bwd_x_kernel,
 )
-from packproof.kernels.ssd_cuda_launch_bwd import HopperBackward
+from packproof.kernels.ssd_cuda_launch import HopperBackward
 from packproof.kernels.ssd_launch import CarriedStates, SsdProblem, align_rows
 from packproof.kernels.ssd_tiles import Rows, inter_chunk_form, row_classes
 
