@@ -393,15 +393,7 @@ __device__ __forceinline__ float2 sum_columns(const float (&d)[32], Thread t) {
             int token = 8 * b + 2 * t.column + e;
             v[2 * b + e] = (row < token ? d[4 * b + e] : 0.0f) + (row + 8 < token ? d[4 * b + 2 + e] : 0.0f);
         }
-#pragma unroll
-    for (int half = 8; half >= 2; half /= 2) {  // a lane keeps one half of them, and gives the other away
-        bool upper = t.lane & half * 2;
-#pragma unroll
-        for (int i = 0; i < half; i++) {
-            float kept = upper ? v[i + half] : v[i], given = upper ? v[i] : v[i + half];
-            v[i] = kept + __shfl_xor_sync(~0u, given, half * 2);
-        }
-    }
+    sum_over_rows(v, t.lane);
     return make_float2(v[0], v[1]);
 }
 
