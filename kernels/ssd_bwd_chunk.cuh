@@ -6,7 +6,7 @@
 //   keys     P = x G      dB += weights P       left = exp(a_last - a) rows of P . B     both: half of S . G each
 //   pairs    dM = x dyt   total += L dM steps   gradients of decays and of steps, dD
 // At the end dC += totalt B and dB += total C, where total is [j, i], summed over the heads: one product each. A
-// warp of the pairs adds up what a token gets of all three; each waits for the others by barriers of two buffers.
+// warp beside the producer adds up what a token gets of all three, from two buffers, while they take the next head.
 
 constexpr int CHUNK_STAGES = STATES == 64 ? 4 : 3;
 constexpr int WARPGROUPS = 3, CHUNK_CONSUMERS = 128 * WARPGROUPS, CHUNK_THREADS = CHUNK_CONSUMERS + 128;
@@ -30,7 +30,7 @@ typedef Ring<CHUNK_STAGES, CHUNK_STAGE_BYTES> ChunkRing;
 static_assert(CHUNK_STAGE_BYTES % SWIZZLE_PERIOD == 0, "aligned tiles");
 
 enum { LEFT = ALONE, SEGMENT_ENDS = 32 };  // a gradient of the state after the chunk; it has a remainder
-enum { OF_ALL = 1, OF_PAIRS = 2 };         // named barriers
+constexpr int OF_ALL = 1;                  // a named barrier
 
 struct ChunkMaps {
     const tensor_map &x, &dy, &states, &dstates, &initial, &dfinal, &remainders;
@@ -78,6 +78,7 @@ __device__ __forceinline__ void produce_heads(ChunkRing& ring, shared_address ba
     i64 row = chunk_row(chunk.sequence, chunk.start);
     const tensor_map& before = chunk.begins() ? maps.initial : maps.states;
     const tensor_map& after = chunk.end(CHUNK) == chunk.sequence_end ? maps.dfinal : maps.dstates;
+#pragma unroll 1  // four copies do not fit the registers of a producer
     for (int i = 0; i < per_group; i++, ring.advance()) {
         int head = group * per_group + i;
         int flags = (i == 0 ? BEGINS : 0) | (i == per_group - 1 ? ENDS : 0) | edges.flags;
@@ -393,15 +394,7 @@ __device__ __forceinline__ float2 sum_columns(const float (&d)[32], Thread t) {
             int token = 8 * b + 2 * t.column + e;
             v[2 * b + e] = (row < token ? d[4 * b + e] : 0.0f) + (row + 8 < token ? d[4 * b + 2 + e] : 0.0f);
         }
-#pragma unroll
-    for (int half = 8; half >= 2; half /= 2) {  // a lane keeps one half of them, and gives the other away
-        bool upper = t.lane & half * 2;
-#pragma unroll
-        for (int i = 0; i < half; i++) {
-            float kept = upper ? v[i + half] : v[i], given = upper ? v[i] : v[i + half];
-            v[i] = kept + __shfl_xor_sync(~0u, given, half * 2);
-        }
-    }
+    sum_over_rows(v, t.lane);
     return make_float2(v[0], v[1]);
 }
 
@@ -434,8 +427,7 @@ __device__ __forceinline__ float softplus_slope(float step) {
 // A rate that is finite, since it is a factor of zeros. NaN stays NaN
 __device__ __forceinline__ float finite_rate(float rate) { return rate < -3.4028235e38f ? -3.4028235e38f : rate; }
 
-// The gradients of the decays and of the steps of a head, by one warp, a lane for tokens 2 l and 2 l + 1. last: the
-// log-decay of the chunk
+// Gradients of the decays and steps of a head, a lane for tokens 2 l and 2 l + 1. last: the log-decay of the chunk
 __device__ __forceinline__ void finish_tokens(shared_address sums, Header header, float2 steps, float last,
                                               const ChunkOutputs& out, int lane) {
     float2 entered = load_shared<float2>(sums + ENTERED_SUMS + 8 * lane);
@@ -487,7 +479,7 @@ __device__ __forceinline__ void gather_pairs(ChunkRing ring, shared_address base
     Thread t;
     Sums sums(base);
     float total[32], similarity[32];
-    unsigned key_phase = 0, turn = 0;
+    unsigned key_phase = 0;
     for (;; ring.advance()) {
         ring.wait_until_full();
         Header header = load_header(ring.header());
@@ -509,8 +501,6 @@ __device__ __forceinline__ void gather_pairs(ChunkRing ring, shared_address base
         multiply_rows(dM, tile + OF_X, tile + OF_DY, 1);
         multiply_columns(products, tile + OF_X, tile + OF_DY);
         Decays decays = {tile + OF_DECAYS};
-        float2 steps = load_shared<float2>(decays.pairs + 16 * t.lane + 8);
-        float last = decays.last();
         wgmma_wait<0>();
         hold(dM), hold(products);
         if (out.has_D) store_diagonal(out.dD + ((i64)header.place * out.H + header.head) * CHANNELS, products, t);
@@ -520,6 +510,7 @@ __device__ __forceinline__ void gather_pairs(ChunkRing ring, shared_address base
         hold(large), hold(small);
         sum_later(products, large, small, base + OF_LATER);
         int row = 16 * t.warp + t.row;
+        mbarrier_wait(sums.empty(), sums.phase ^ 1);
         if (t.column == 0) {
             store_shared(sums.buffer() + PAIR_SUMS + row * 4, of_rows.x);
             store_shared(sums.buffer() + PAIR_SUMS + row * 4 + 32, of_rows.y);
@@ -527,20 +518,32 @@ __device__ __forceinline__ void gather_pairs(ChunkRing ring, shared_address base
         wgmma_wait<0>();
         hold(products), hold(large), hold(small);
         store_shared(sums.buffer() + LATER_SUMS + t.warp * (CHUNK * 4) + 8 * t.lane, sum_columns(products, t));
+        __syncwarp();
+        if (t.lane == 0) mbarrier_arrive(sums.full());
+        sums.advance();
         if (header.flags & ENDS) {
             store_total(base + OF_TOTAL, total, t);
             fence_async_proxy();
             named_barrier(OF_ALL, CHUNK_CONSUMERS);
         }
-        named_barrier(OF_PAIRS, 128);
-        if (t.warp == turn) {  // the others go on to the next head
-            mbarrier_wait(sums.full(), sums.phase);
-            finish_tokens(sums.buffer(), header, steps, last, out, t.lane);
-            __syncwarp();
-            if (t.lane == 0) mbarrier_arrive(sums.empty());
-        }
-        turn = (turn + 1) % 4;
-        sums.advance();
+    }
+}
+
+// The warp that finishes heads
+__device__ __forceinline__ void finish_heads(ChunkRing ring, shared_address base, const ChunkOutputs& out) {
+    int lane = threadIdx.x % 32;
+    for (Sums sums(base);; ring.advance(), sums.advance()) {
+        ring.wait_until_full();
+        Header header = load_header(ring.header());
+        if (header.flags & STOPS) break;
+        Decays decays = {ring.tile() + OF_DECAYS};
+        float2 steps = load_shared<float2>(decays.pairs + 16 * lane + 8);
+        float last = decays.last();
+        ring.release(lane);
+        mbarrier_wait(sums.full(), sums.phase);
+        finish_tokens(sums.buffer(), header, steps, last, out, lane);
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(sums.empty());
     }
 }
 
@@ -577,10 +580,10 @@ extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, 1) _ssd_bwd_chunk_ke
         mbarrier_init(base + REMAINDER_BARRIERS, 1);
         mbarrier_init(base + REMAINDER_BARRIERS + 8, 8);
         for (int i = 0; i < 2; i++) {
-            mbarrier_init(base + SUM_BARRIERS + 8 * i, 8);
+            mbarrier_init(base + SUM_BARRIERS + 8 * i, CHUNK_CONSUMERS / 32);
             mbarrier_init(base + SUM_BARRIERS + 16 + 8 * i, 1);
         }
-        ring.init(CHUNK_CONSUMERS / 32);
+        ring.init(CHUNK_CONSUMERS / 32 + 1);
     }
     write_later(base + OF_LATER);
     fence_async_proxy();
@@ -588,12 +591,12 @@ extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, 1) _ssd_bwd_chunk_ke
     ChunkOutputs out = {dB, dC, ddt, dA, dbias, dD, A, T, (int)H, (int)G, has_D != 0};
     int which = threadIdx.x / 128;
     if (which == 0) {
-        increase_registers<168>();
+        increase_registers<160>();
         gather_states<true>(ring, base, out);
         return;
     }
     if (which == 1) {
-        increase_registers<168>();
+        increase_registers<160>();
         gather_states<false>(ring, base, out);
         return;
     }
@@ -602,7 +605,8 @@ extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, 1) _ssd_bwd_chunk_ke
         gather_pairs(ring, base, out);
         return;
     }
-    decrease_registers<24>();
+    decrease_registers<40>();
+    if (threadIdx.x / 32 == CHUNK_CONSUMERS / 32 + 1) finish_heads(ring, base, out);
     if (threadIdx.x != CHUNK_CONSUMERS) return;
     ChunkMaps maps = {x_map, dy_map, states_map, dstates_map, initial_map, dfinal_map, remainders_map};
     i64 items = chunks[0] * G;

@@ -32,3 +32,23 @@ __device__ __forceinline__ i64 remainder_row(int place, i64 T) {
     i64 segments = T > SEGMENT ? T / SEGMENT + 1 : 0;
     return place < 0 ? segments + (-1 - place) : place;
 }
+
+// A lane keeps one half of its first 2 HALF numbers, gives the other to a lane LANES away and adds what it gets
+template <int LANES, int HALF, int N>
+__device__ __forceinline__ void exchange_halves(float (&v)[N], int lane) {
+    bool upper = lane & LANES;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        float kept = upper ? v[i + HALF] : v[i], given = upper ? v[i] : v[i + HALF];
+        v[i] = kept + __shfl_xor_sync(~0u, given, LANES);
+    }
+}
+
+// Sums of N numbers over the 8 lanes that share columns of an accumulator: a lane gets N / 8 of them, in order of its
+// row. Not a loop, which is not unrolled: the numbers would lie in memory
+template <int N>
+__device__ __forceinline__ void sum_over_rows(float (&v)[N], int lane) {
+    exchange_halves<16, N / 2>(v, lane);
+    exchange_halves<8, N / 4>(v, lane);
+    exchange_halves<4, N / 8>(v, lane);
+}

@@ -150,15 +150,7 @@ __device__ __forceinline__ float sum_short_columns(const ShortOperands& products
                                (t.row + 16 < token ? lower[e] : 0.0f) + (t.row + 24 < token ? lower[2 + e] : 0.0f);
         }
     }
-#pragma unroll
-    for (int half = 4; half >= 1; half /= 2) {  // a lane keeps one half of them, and gives the other away
-        bool is_upper = t.lane & half * 4;
-#pragma unroll
-        for (int i = 0; i < half; i++) {
-            float kept = is_upper ? v[i + half] : v[i], given = is_upper ? v[i] : v[i + half];
-            v[i] = kept + __shfl_xor_sync(~0u, given, half * 4);
-        }
-    }
+    sum_over_rows(v, t.lane);
     return v[0];
 }
 
