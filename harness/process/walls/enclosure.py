@@ -22,7 +22,13 @@ from packproof.harness.process.walls.namespaces import (
     take_private_folder,
 )
 
-_CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME")
+_CACHES = (
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "FLASHINFER_WORKSPACE_BASE",
+    "XDG_CACHE_HOME",
+)
 _DOWNLOADS = {"HF_HOME": "huggingface", "TORCH_HOME": "torch"}  # weights and configurations: these may be read
 
 

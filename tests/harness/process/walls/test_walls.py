@@ -52,6 +52,23 @@ def test_all_hold() -> None:
     assert missing() == set()
 
 
+def test_the_caches_of_compilers_are_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that the user has named: FlashInfer could not open its log there, and each kernel of its failed."""
+    monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", "/named/by/the/user")
+    reader, writer = os.pipe()
+
+    def report() -> None:
+        cache = Path(os.environ["FLASHINFER_WORKSPACE_BASE"])
+        cache.mkdir(exist_ok=True)
+        os.write(writer, str(cache.relative_to(os.environ["HOME"])).encode())
+
+    fork = start_enclosed_fork(report, "usual")
+    os.close(writer)
+    assert fork.wait() == 0
+    with open(reader) as file:
+        assert file.read() == "flashinfer_workspace_base"
+
+
 TAKEN_AWAY: dict[str, tuple[Iterable[str], set[str], set[str]]] = {
     # what is taken away: its functions, the walls that fall, and those that fall too where no other user takes over
     "limits": (["limit_resources"], {"process limit", "memory limit"}, set()),

@@ -131,6 +131,7 @@ BOARD = results.make_board(
         Built("mamba", "MambaForCausalLM", (), "Mamba", parameters=9),
         Outcome("mamba", "cu_seqlens", flash=False, word="leaks", module="layers.0.conv1d (Conv1d)", text="moves"),
         Built("mla", "MLAForCausalLM", (), reason="ImportError: flash-attn"),
+        Built("kda", "KDAForCausalLM", (), "KDA", parameters=9),  # its run ended before it was judged
     ],
     1.0,
     0,
@@ -143,9 +144,10 @@ BOARD = results.make_board(
 def test_the_page_has_logits_and_labels_by_each_criterion() -> None:
     text = page.as_markdown(BOARD)
     assert "flash-linear-attention 0.6.0 (transformers\n5.0, torch 2.0, cuda," in text
-    assert "2 of 3 classes" in text
+    assert "3 of 4 classes" in text
     assert re.search(r"\| ✓ \| ✗ \|( · \|){8} gla \|", text)
     assert re.search(r"\| ✗ \|( · \|){9} mamba \|", text)
+    assert re.search(r"\| \? \|( · \|){9} kda \|", text)
     assert "| `layers.0.conv1d (Conv1d)` |" in text
     assert "- mla: ImportError: flash-attn" in text
 

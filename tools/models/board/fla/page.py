@@ -58,7 +58,8 @@ def _page(board: ModelBoard) -> Iterator[str]:
 
 def _signs(board: ModelBoard, name: str, labels: list[str]) -> tuple[str, ...]:
     by_labels = {outcome.labels: SIGNS[outcome.word] for outcome in board.outcomes if outcome.name == name}
-    return tuple(by_labels.get(each, "·") for each in labels)
+    no_logits = "·" if by_labels else SIGNS["not judged"]  # the run ended before
+    return (by_labels.get("", no_logits), *(by_labels.get(each, "·") for each in labels[1:]))
 
 
 def _text(board: ModelBoard, name: str, labels: str) -> str:
