@@ -45,6 +45,8 @@ class StepPair:
     mode_subject: Subject | None = None
     plain_parts: Sequence[PartOfPack] = ()
     mode_parts: Sequence[PartOfPack] = ()
+    objective: StepObjective | None = None
+    """What these calls compute; None: what the comparison has."""
 
     @property
     def first_failure(self) -> Difference | None:
@@ -176,7 +178,11 @@ class ModeComparison:
         )
         step = replace(step, values=(values,), input_gradients=_joined(step.input_gradients))
         differences = [d for d in self._differences(step, union, low_union) if not d.name.startswith(BUFFER)]
-        return StepPair(differences, "the step over micro-batches, and over one pack of all")
+        condition = "the step over micro-batches, and over one pack of all"
+        if differences[0].fails:  # the calls show gradients of the sum alone
+            fresh, _ = self._plain()
+            return StepPair(differences, condition, fresh, self._in_mode(), whole(pack), parts, objective)
+        return StepPair(differences, condition)
 
     def _with_items(self, pack: Pack) -> LossOfPack | None:
         """The question with num_items_in_batch, if the module takes it."""
