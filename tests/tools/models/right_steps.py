@@ -37,8 +37,12 @@ class MeanOfOutputs(Stack):
 class DrawnDropout(Mix):
     """Draws from torch's generator, which recomputation sets back, and anew in each call."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = 0.5
+
     def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
-        return nn.functional.dropout(super().forward(x, cu_seqlens), 0.5, self.training)
+        return nn.functional.dropout(super().forward(x, cu_seqlens), self.dropout, self.training)
 
 
 class SameWithoutGrad(Mix):
@@ -62,9 +66,9 @@ class _AddedToGrad(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         if ctx.parameter.requires_grad:
-            gradient = dy.mT @ x
+            gradient = (dy.mT @ x.to(dy)).to(ctx.parameter)
             ctx.parameter.grad = gradient if ctx.parameter.grad is None else ctx.parameter.grad + gradient
-        return dy @ weight, None, None
+        return dy @ weight.to(dy), None, None
 
 
 class GradAdded(Mix):
@@ -88,7 +92,7 @@ class _Affine(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         _, needs_weight, needs_bias = ctx.needs_input_grad
-        return dy @ weight, dy.mT @ x if needs_weight else None, dy.sum(0) if needs_bias else None
+        return dy @ weight.to(dy), dy.mT @ x.to(dy) if needs_weight else None, dy.sum(0) if needs_bias else None
 
 
 class NeighbourKept(NeighbourDoubled):
@@ -127,5 +131,3 @@ class AdaptedStack(Stack):
 
     def enable_input_require_grads(self) -> None:
         self.embedding.register_forward_hook(lambda _module, _args, out: out.requires_grad_())
-
-
