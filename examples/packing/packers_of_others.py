@@ -64,7 +64,7 @@ def torchtune_split_rows(documents: Documents, capacity: int) -> Iterator[dict[s
 def _torchtune(documents: Documents, capacity: int, *, split: bool) -> Iterator[dict[str, Any]]:
     from torchtune.datasets import PackedDataset  # noqa: PLC0415
 
-    samples = [{"tokens": list(d["input_ids"]), "labels": list(d["input_ids"])} for d in documents]
+    samples = [{"tokens": list(d["input_ids"]), "labels": list(d.get("labels", d["input_ids"]))} for d in documents]
     for pack in PackedDataset(samples, max_seq_len=capacity, split_across_pack=split):
         yield {
             "input_ids": pack["tokens"][None],
