@@ -1,4 +1,4 @@
-"""torchtune's packs keep the label of each document's first token, which the recipe's shift gives to the document before.
+"""torchtune's packs keep the label of each document's first token, which the recipe shifts to the document before.
 
 `TextCompletionDataset` has labels that are its tokens ("no need to offset labels by 1 - happens in the recipe").
 """

@@ -5,17 +5,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from packproof.base.names import MODES
 from packproof.harness.report.events import RunFinished, Verdict
 from packproof.models.check import run_module_check
+from packproof.models.laws.randomness import DRAWS
 from packproof.models.request import module_request
 from tests.sweeps import sweep
 from tests.tools.models import llama, losses, models, right_steps
 from tests.tools.models.losses import CausalModel, LanguageModel, NamedItems
 from tests.tools.models.models import SSD, Conv, Hybrid, Scan
-from tests.tools.models.steps import Stack
+from tests.tools.models.steps import Mix, Stack
 
 COMPARED = [name for name in MODES if name not in ("eval", "train")]
 Make = Callable[[], nn.Module]
@@ -82,6 +83,25 @@ def test_the_twin_of_a_model_with_a_fault_passes(fault: str) -> None:
 def test_a_correct_model_passes_in_the_modes_that_it_supports(name: str) -> None:
     make, convention, unsupported = OF_MODELS[name]
     assert_passes(make(), convention, unsupported)
+
+
+@pytest.mark.parametrize("mode", ["train", "accumulation"])
+def test_dropout_that_cannot_be_turned_off_is_not_judged(mode: str) -> None:
+    """Its share is a number in the code: no setting of the model says it."""
+
+    class Dropping(Mix):
+        def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+            return nn.functional.dropout(super().forward(x, cu_seqlens), 0.5, self.training)
+
+    request = module_request(
+        Stack(Dropping), convention="cu_seqlens", modes=[mode], profile="quick", records=False, labels="every"
+    )
+    laws = ("isolation", "packing", "loss", "modes")
+    *_, end = run_module_check(replace(request, layouts=((2, 3),), laws=laws))
+    assert isinstance(end, RunFinished)
+    by_law = {v.cell.property: (v.status, v.reason) for v in end.verdicts}
+    assert by_law.pop("isolation", ("passed", "")) == ("passed", "")
+    assert set(by_law.values()) == {("inconclusive", DRAWS)}
 
 
 @pytest.mark.proof

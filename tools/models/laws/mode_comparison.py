@@ -13,6 +13,7 @@ from packproof.models.laws.equality import gradient_differences
 from packproof.models.laws.isolation import max_abs
 from packproof.models.laws.loss_comparison import PackedLoss
 from packproof.models.laws.losses import LossOfPack
+from packproof.models.laws.randomness import DRAWS, follows_generator
 from packproof.models.laws.rounding import Difference, difference_of, median, two_precisions
 from packproof.models.laws.steps import PartOfPack, StepObjective, micro_batches, run_step, whole
 from packproof.models.subjects.modes import Mode
@@ -49,6 +50,8 @@ class StepPair:
     mode_parts: Sequence[PartOfPack] = ()
     objective: StepObjective | None = None
     """What these calls compute; None: what the comparison has."""
+    reason: str = ""
+    """Why they were not compared, "" if they were."""
 
     @property
     def first_failure(self) -> Difference | None:
@@ -188,11 +191,18 @@ class ModeComparison:
         )
         step = replace(step, values=(values,), input_gradients=_joined(step.input_gradients))
         differences = [d for d in self._differences(step, union, low_union) if not d.name.startswith(BUFFER)]
+        if any(d.fails for d in differences) and self._draws_numbers(objective, pack):
+            return StepPair([], reason=DRAWS)
         condition = "the step over micro-batches, and over one pack of all"
         if differences[0].fails:  # the calls show gradients of the sum alone
             fresh, _ = self._plain()
             return StepPair(differences, condition, fresh, self._in_mode(), whole(pack), parts, objective)
         return StepPair(differences, condition)
+
+    def _draws_numbers(self, objective: StepObjective, pack: Pack) -> bool:
+        """Whether the step follows torch's generator, though dropout was turned off."""
+        (part,), (subject, _) = whole(pack), self._plain()
+        return follows_generator(lambda seed: run_step(subject, objective, [replace(part, seed=seed)]).values[0])
 
     def _with_items(self, pack: Pack) -> LossOfPack | None:
         """The question with num_items_in_batch, if the module takes it."""

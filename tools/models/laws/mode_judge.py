@@ -38,6 +38,7 @@ def modes(trial: Trial, cell: Cell) -> Judgement:
                 return Judgement(
                     verdict_of(cell, "failed", examples, failure=_failure(comparison, lengths, pair, examples))
                 )
+            inconclusive_reasons += [pair.reason] if pair.reason else []
             inconclusive_reasons += [d.inconclusive_reason for d in pair.differences if d.inconclusive_reason]
     notes = [] if question else ["by its outputs: forward takes no labels"]
     return Judgement(equality_verdict(cell, examples, inconclusive_reasons, 0, notes))
