@@ -1,4 +1,4 @@
-"""The twins of the models with a fault in one mode of training: each does the same, rightly."""
+"""Corrected versions of the models with a fault in one mode of training."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ class MeanOfOutputs(Stack):
 
 
 class DrawnDropout(Mix):
-    """Draws from torch's generator, which recomputation sets back, and anew in each call."""
+    """Draws from torch's generator, which recomputation sets back, other numbers in each call."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from tests.tools.models.steps import Mix, Stack
 COMPARED = [name for name in MODES if name not in ("eval", "train")]
 Make = Callable[[], nn.Module]
 
-TWINS: Mapping[str, Make] = {
+CORRECTED: Mapping[str, Make] = {
     "ScaleLostStack": lambda: Stack(right_steps.ScaleKept),
     "RunningMean": right_steps.MeanOfOutputs,
     "CountedDropout, MaskReused": lambda: Stack(right_steps.DrawnDropout),
@@ -74,9 +74,9 @@ def assert_passes(module: nn.Module, convention: str, unsupported: Mapping[str, 
         assert by_mode[mode].reason.startswith(reason)
 
 
-@sweep("fault", ["GradOverwritten", "CastKept"], [*TWINS])
-def test_the_twin_of_a_model_with_a_fault_passes(fault: str) -> None:
-    assert_passes(TWINS[fault](), "cu_seqlens")
+@sweep("fault", ["GradOverwritten", "CastKept"], [*CORRECTED])
+def test_the_corrected_version_of_a_model_with_a_fault_passes(fault: str) -> None:
+    assert_passes(CORRECTED[fault](), "cu_seqlens")
 
 
 @sweep("name", ["masks", "learned positions", "items"], [*OF_MODELS])

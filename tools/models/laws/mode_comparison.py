@@ -271,7 +271,7 @@ def _norm_differences(name: str, draws: Sequence[tuple[Step, Step, Step]]) -> li
     tensors: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {name: []}
     for mode_step, plain_step, low_step in draws:
         tensors[name] += zip(mode_step.values, plain_step.values, low_step.values, strict=True)
-        for key, value in reversed(plain_step.gradients.items()):
+        for key, value in reversed(list(plain_step.gradients.items())):
             triple = mode_step.gradients[key], value, low_step.gradients[key]
             tensors.setdefault(f"{GRADIENT_OF}{key}", []).append(triple)
     changes = {key: _norm(x - y for x, y, _ in triples) for key, triples in tensors.items()}
