@@ -29,6 +29,7 @@ from packproof.interpreter import repair_if_used
 from packproof.models.apart.module_process import fault_text, is_interpreted
 from packproof.models.laws.catalogue import JUDGES
 from packproof.models.laws.judges import CRASHED, REFUSED, Judgement, Trial, verdict_of
+from packproof.models.laws.randomness import DRAWS, follows_generator
 from packproof.models.outcomes import holding_conventions, outcome_lines, outcomes_of
 from packproof.models.request import ModuleRequest, ModuleSetting, module_request
 from packproof.models.running.local_module import PickOutput
@@ -37,9 +38,11 @@ from packproof.models.subjects.modes import CannotRun, Mode
 from packproof.models.subjects.pack import FIRST_LENGTHS, Lengths
 from packproof.models.subjects.refusals import ModuleCrashed, ModuleEnded, ModuleRefused, NoGradient, NoOutput
 from packproof.models.subjects.subject import MakeInput
+from packproof.models.subjects.tested_module import ModuleCall
 
 _NOT_ISOLATED = "its documents are not isolated"
 _CRASHED_BEFORE = "the module crashed in the property before"
+_OF_EQUAL_DRAWS = ("packing", "padding", "loss")
 _SKIPPED_AFTER_LEAK = ("padding", "loss")
 _LEAK = "leak"  # the cause of what fails in a setting whose documents are not isolated
 
@@ -217,6 +220,14 @@ def _fault_of(refusal: ModuleRefused, lengths: Lengths) -> Failure:
     return Failure(lengths, "", lines, 1, 0, fault="raised", cause=str(refusal))
 
 
+def _draws_numbers(trial: Trial) -> bool:
+    """Whether random numbers are left in train mode. Raises ModuleRefused."""
+    subject = trial.subject
+    pack = subject.pack(FIRST_LENGTHS)
+    call = ModuleCall(subject.input(pack.tokens, trial.seed), trial.convention, pack)
+    return subject.mode.train and follows_generator(lambda seed: subject.call(replace(call, seed=seed)))
+
+
 def _judge_cell(
     request: ModuleRequest, setting: ModuleSetting, cell: Cell, trial: Callable[[], Trial], leak: Failure | None
 ) -> Iterator[CellFinished]:
@@ -226,6 +237,8 @@ def _judge_cell(
             judgement = Judgement(verdict_of(cell, "skipped", 0, _NOT_ISOLATED))
         else:
             judgement = JUDGES[cell.property](trial().with_first_layout(leak.lengths if leak else ()), cell)
+            if judgement.verdict.failure and cell.property in _OF_EQUAL_DRAWS and _draws_numbers(trial()):
+                judgement = Judgement(verdict_of(cell, refused_status, judgement.verdict.examples, DRAWS))
     except (CannotRun, NoGradient, NoOutput) as error:
         judgement = Judgement(verdict_of(cell, refused_status, 0, str(error)))
     except ModuleRefused as refusal:

@@ -77,7 +77,7 @@ MIXER = "first module that differs from plain training: layers.1.mixer"
     ("make", "mode", "tensor", "culprit"),
     [
         (steps.ScaleLostStack, "checkpointing", "gradient of layers.1.mixer.proj.weight", f"{MIXER} (ScaleLost)"),
-        (steps.ScaleLostStack, "selective", "gradient of layers.1.mixer.proj.weight", f"{MIXER}.proj (Linear)"),
+        (steps.ScaleLostStack, "selective", "gradient of layers.1.mixer.proj.weight", f"{MIXER} (ScaleLost)"),
         (lambda: Stack(steps.RunningMean), "checkpointing", "buffer layers.1.mixer.running", f"{MIXER} (RunningMean)"),
         (lambda: Stack(steps.RunningMean), "reentrant", "buffer layers.1.mixer.running", f"{MIXER} (RunningMean)"),
         (
@@ -101,6 +101,7 @@ def test_a_fault_of_one_mode(make: Callable[[], nn.Module], mode: str, tensor: s
     assert verdict.failure
     assert verdict.failure.tensor == tensor, verdict.failure
     assert any(line.startswith(culprit) for line in verdict.failure.lines), verdict.failure.lines
+    assert any("layers.1.mixer." in line for line in (tensor, verdict.failure.lines[-1])), "no parameter is named"
 
 
 def test_adapters_of_a_frozen_model() -> None:
@@ -115,3 +116,5 @@ def test_accumulation_that_is_normalised_by_packs() -> None:
     assert verdict.failure
     assert verdict.failure.tensor == "loss"
     assert verdict.failure.lines[0] == "the step over micro-batches, and over one pack of all:"
+    assert verdict.failure.lines[2] == "first module that differs from plain training: the model itself (NamedItems)"
+    assert verdict.failure.lines[-1] == "    gradients that differ: of embedding.weight and 6 others"

@@ -1,6 +1,7 @@
 """A training step in another mode against one in plain train mode: losses, gradients and buffers."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,6 +13,7 @@ from packproof.models.laws.equality import gradient_differences
 from packproof.models.laws.isolation import max_abs
 from packproof.models.laws.loss_comparison import PackedLoss
 from packproof.models.laws.losses import LossOfPack
+from packproof.models.laws.randomness import DRAWS, follows_generator
 from packproof.models.laws.rounding import Difference, difference_of, median, two_precisions
 from packproof.models.laws.steps import PartOfPack, StepObjective, micro_batches, run_step, whole
 from packproof.models.subjects.modes import Mode
@@ -22,6 +24,7 @@ from packproof.models.subjects.tested_module import ParameterFacts, Step
 PLAIN = "plain training"
 GRADIENT_OF, BUFFER = "gradient of ", "buffer "
 _AUTOCAST_SAFETY, _AUTOCAST_VACUOUS = 4, 0.5  # of norms: a lost or doubled gradient is off by its whole size
+_AUTOCAST_DRAWS = 5
 _DECAY = 0.5  # of weights between two steps
 
 Freeze = Callable[[int, ParameterFacts], bool]
@@ -45,6 +48,10 @@ class StepPair:
     mode_subject: Subject | None = None
     plain_parts: Sequence[PartOfPack] = ()
     mode_parts: Sequence[PartOfPack] = ()
+    objective: StepObjective | None = None
+    """What these calls compute; None: what the comparison has."""
+    reason: str = ""
+    """Why they were not compared, "" if they were."""
 
     @property
     def first_failure(self) -> Difference | None:
@@ -121,24 +128,32 @@ class ModeComparison:
             yield StepPair(differences, condition, plain_subject, mode_subject, whole(pack), whole(pack))
 
     def _autocast(self, pack: Pack) -> Iterator[StepPair]:
-        """Two steps, with other weights in the second: a cast that is kept is the first one's."""
+        """Two steps, with other weights in the second: a cast that is kept is the first one's.
+
+        Of few tokens rounding may be small by chance: what fails is judged by several draws together.
+        """
         mode_subject, (plain_subject, low) = self._in_mode(), self._plain()
+        subjects = (mode_subject, plain_subject, low)
+        name = "loss" if self.objective.question else "output"
         for condition in ("", "in a second step, with other weights"):
-            reference = run_step(plain_subject, self.objective, whole(pack), reference_choices=())
-            steps = [
-                run_step(subject, self.objective, whole(pack), reference_choices=reference.choices)
-                for subject in (mode_subject, low)
-            ]
-            yield StepPair(
-                self._differences(steps[0], reference, steps[1]),
-                condition,
-                plain_subject,
-                mode_subject,
-                whole(pack),
-                whole(pack),
-            )
-            for subject in (mode_subject, plain_subject, low):
+            draws = [self._steps_of_draw(subjects, pack, 0)]
+            differences = _norm_differences(name, draws)
+            if any(difference.fails for difference in differences):
+                draws += [self._steps_of_draw(subjects, pack, draw) for draw in range(1, _AUTOCAST_DRAWS)]
+                differences = _norm_differences(name, draws)
+            yield StepPair(differences, condition, plain_subject, mode_subject, whole(pack), whole(pack))
+            for subject in subjects:
                 subject.module.decay(_DECAY)
+
+    def _steps_of_draw(self, subjects: Sequence[Subject], pack: Pack, draw: int) -> tuple[Step, Step, Step]:
+        """In the mode, plain and at the lower precision, with other inputs in each draw and the choices of plain."""
+        objective, (mode_subject, plain_subject, low) = self.objective.with_draw(draw), subjects
+        plain_step = run_step(plain_subject, objective, whole(pack), reference_choices=())
+        mode_step, low_step = (
+            run_step(subject, objective, whole(pack), reference_choices=plain_step.choices)
+            for subject in (mode_subject, low)
+        )
+        return mode_step, plain_step, low_step
 
     def _fresh_and_used(self, pack: Pack) -> StepPair:
         """Each micro-batch after the others, and in a module that has run none, with the same dropout."""
@@ -176,7 +191,18 @@ class ModeComparison:
         )
         step = replace(step, values=(values,), input_gradients=_joined(step.input_gradients))
         differences = [d for d in self._differences(step, union, low_union) if not d.name.startswith(BUFFER)]
-        return StepPair(differences, "the step over micro-batches, and over one pack of all")
+        if any(d.fails for d in differences) and self._draws_numbers(objective, pack):
+            return StepPair([], reason=DRAWS)
+        condition = "the step over micro-batches, and over one pack of all"
+        if differences[0].fails:  # the calls show gradients of the sum alone
+            fresh, _ = self._plain()
+            return StepPair(differences, condition, fresh, self._in_mode(), whole(pack), parts, objective)
+        return StepPair(differences, condition)
+
+    def _draws_numbers(self, objective: StepObjective, pack: Pack) -> bool:
+        """Whether the step follows torch's generator, though dropout was turned off."""
+        (part,), (subject, _) = whole(pack), self._plain()
+        return follows_generator(lambda seed: run_step(subject, objective, [replace(part, seed=seed)]).values[0])
 
     def _with_items(self, pack: Pack) -> LossOfPack | None:
         """The question with num_items_in_batch, if the module takes it."""
@@ -214,8 +240,6 @@ class ModeComparison:
         high_dtype, low_dtype = self._dtypes
         units = torch.finfo(high_dtype).eps, torch.finfo(low_dtype).eps
         name = "loss" if self.objective.question else "output"
-        if self.mode.variant == "autocast":
-            return [replace(d, baseline=PLAIN) for d in _norm_differences(name, mode_step, plain_step, low_step)]
         values = [
             difference_of(
                 name if len(plain_step.values) == 1 else f"{name} of micro-batch {k}",
@@ -240,34 +264,35 @@ class ModeComparison:
         return [replace(difference, baseline=PLAIN) for difference in all_differences]
 
 
-def _norm_differences(name: str, mode_step: Step, plain_step: Step, low_step: Step) -> list[Difference]:
-    """By norms: autocast rounds no more than the module in bf16, each number in another way. A scalar may round little
-    by chance: the budget is that of the median tensor at least."""
-    values = [(name, *tensors) for tensors in zip(mode_step.values, plain_step.values, low_step.values, strict=True)]
-    gradients = [
-        (f"{GRADIENT_OF}{key}", mode_step.gradients[key], value, low_step.gradients[key])
-        for key, value in plain_step.gradients.items()
-    ]
-    tensors = [*values, *reversed(gradients)]
-    changes = [float((x - y).double().norm()) for _, x, y, _ in tensors]
-    roundings = [float((z - y).double().norm()) for _, _, y, z in tensors]
-    sizes = [float(y.double().norm()) for _, _, y, _ in tensors]
-    usual = median([rounding / size for rounding, size in zip(roundings, sizes, strict=True) if size])
-    largest_gradient = max(sizes[len(values) :], default=0.0)
-    reference_sizes = [*sizes[: len(values)], *[largest_gradient] * len(gradients)]
-    return [
-        Difference(
-            label,
-            change,
-            _AUTOCAST_SAFETY * max(rounding, usual * size, torch.finfo(torch.bfloat16).eps ** 2 * reference_size),
-            size,
-            reference_size,
-            vacuous=_AUTOCAST_VACUOUS,
-        )
-        for (label, *_), change, rounding, size, reference_size in zip(
-            tensors, changes, roundings, sizes, reference_sizes, strict=True
-        )
-    ]
+def _norm_differences(name: str, draws: Sequence[tuple[Step, Step, Step]]) -> list[Difference]:
+    """By norms over all draws of a step in the mode, plain and at the lower precision: autocast rounds no more than the
+    module in bf16, each number in another way. A scalar may round little by chance: the budget is that of the median
+    tensor at least."""
+    tensors: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {name: []}
+    for mode_step, plain_step, low_step in draws:
+        tensors[name] += zip(mode_step.values, plain_step.values, low_step.values, strict=True)
+        for key, value in reversed(list(plain_step.gradients.items())):
+            triple = mode_step.gradients[key], value, low_step.gradients[key]
+            tensors.setdefault(f"{GRADIENT_OF}{key}", []).append(triple)
+    changes = {key: _norm(x - y for x, y, _ in triples) for key, triples in tensors.items()}
+    roundings = {key: _norm(z - y for _, y, z in triples) for key, triples in tensors.items()}
+    sizes = {key: _norm(y for _, y, _ in triples) for key, triples in tensors.items()}
+    usual = median([roundings[key] / size for key, size in sizes.items() if size])
+    largest_gradient = max((size for key, size in sizes.items() if key != name), default=0.0)
+    return [_norm_difference(key, changes[key], roundings[key], usual, size, size if key == name else largest_gradient)
+            for key, size in sizes.items()]  # fmt: skip
+
+
+def _norm(tensors: Iterable[Tensor]) -> float:
+    return math.hypot(*(float(x.double().norm()) for x in tensors))
+
+
+def _norm_difference(
+    name: str, change: float, rounding: float, usual_rounding: float, size: float, reference_size: float
+) -> Difference:
+    least = torch.finfo(torch.bfloat16).eps ** 2 * reference_size
+    allowed = _AUTOCAST_SAFETY * max(rounding, usual_rounding * size, least)
+    return Difference(name, change, allowed, size, reference_size, baseline=PLAIN, vacuous=_AUTOCAST_VACUOUS)
 
 
 def _changed_buffers(mode_step: Step, plain_step: Step, low_step: Step) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:

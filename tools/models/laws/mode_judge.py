@@ -1,7 +1,11 @@
 """The property `modes`: a training step in a mode has the losses, gradients and buffers of plain training."""
 
+import math
+from collections.abc import Sequence
+
+from packproof.base.wording import plural
 from packproof.harness.report import Cell, Failure
-from packproof.models.laws.culprit import MODE_HEADING
+from packproof.models.laws.culprit import MODE_HEADING, module_in
 from packproof.models.laws.judges import Judgement, Shrinker, Trial, equality_verdict, verdict_of
 from packproof.models.laws.losses import LossOfPack
 from packproof.models.laws.mode_comparison import BUFFER, GRADIENT_OF, ModeComparison, StepPair
@@ -34,27 +38,38 @@ def modes(trial: Trial, cell: Cell) -> Judgement:
                 return Judgement(
                     verdict_of(cell, "failed", examples, failure=_failure(comparison, lengths, pair, examples))
                 )
+            inconclusive_reasons += [pair.reason] if pair.reason else []
             inconclusive_reasons += [d.inconclusive_reason for d in pair.differences if d.inconclusive_reason]
     notes = [] if question else ["by its outputs: forward takes no labels"]
     return Judgement(equality_verdict(cell, examples, inconclusive_reasons, 0, notes))
 
 
-def _failing_pair(comparison: ModeComparison, pack: Pack) -> StepPair | None:
-    return next((pair for pair in comparison.pairs(pack) if pair.first_failure), None)
+def _failing_pair(comparison: ModeComparison, pack: Pack, failing: StepPair) -> StepPair | None:
+    """The first comparison of a smaller pack that fails, like a failing one of a larger pack: one that is NaN alone, as
+    the mean over no label is, has another cause."""
+    is_finite = math.isfinite(_max_difference(failing))
+    pairs = (pair for pair in comparison.pairs(pack) if pair.first_failure)
+    return next((pair for pair in pairs if math.isfinite(_max_difference(pair)) == is_finite), None)
+
+
+def _max_difference(pair: StepPair) -> float:
+    return pair.first_failure.max_difference if pair.first_failure else 0.0
 
 
 def _failure(comparison: ModeComparison, lengths: Lengths, pair: StepPair, example: int) -> Failure:
     shrinker, smallest_lengths, smallest_pair = Shrinker("modes"), lengths, pair
     if not comparison.mode.compiled:
         smallest_lengths, smallest_pair = shrinker.smallest(
-            lengths, pair, lambda candidate: _failing_pair(comparison, comparison.base.pack(candidate))
+            lengths, pair, lambda candidate: _failing_pair(comparison, comparison.base.pack(candidate), pair)
         )
     difference = smallest_pair.first_failure
     assert difference
     condition = [f"{smallest_pair.condition}:"] if smallest_pair.condition else []
     is_lost = comparison.mode.variant == "reentrant" and difference.max_difference == difference.scale
     hint = [_REENTRANT_HINT] if is_lost and difference.name.startswith(GRADIENT_OF) else []
-    lines = (*condition, str(difference), *_module_lines(comparison, smallest_pair, difference), *hint)
+    module_lines = _module_lines(comparison, smallest_pair, difference)
+    parameter_lines = _parameter_lines(smallest_pair, difference, module_lines)
+    lines = (*condition, str(difference), *module_lines, *parameter_lines, *hint)
     return Failure(smallest_lengths, difference.name, lines, example, shrinker.attempts)
 
 
@@ -68,8 +83,20 @@ def _module_lines(comparison: ModeComparison, pair: StepPair, difference: Differ
     return lines
 
 
+def _parameter_lines(pair: StepPair, difference: Difference, module_lines: Sequence[str]) -> list[str]:
+    """The parameters whose gradients differ, unless the difference names one of the module: its own, or the first."""
+    path = module_in(module_lines).partition(" (")[0]
+    owner = "" if path in ("", "the model itself") else f"{path}."
+    failing = [d.name.removeprefix(GRADIENT_OF) for d in pair.differences if d.fails and d.name.startswith(GRADIENT_OF)]
+    if not failing or difference.name.startswith(f"{GRADIENT_OF}{owner}"):
+        return []
+    first = next((name for name in reversed(failing) if name.startswith(owner)), failing[-1])
+    others = f" and {plural(len(failing) - 1, 'other')}" if len(failing) > 1 else ""
+    return [f"    gradients that differ: of {first}{others}"]
+
+
 def _culprit_lines(comparison: ModeComparison, pair: StepPair, tolerance: float) -> list[str]:
-    plain, other, objective = pair.plain_subject, pair.mode_subject, comparison.objective
+    plain, other, objective = pair.plain_subject, pair.mode_subject, pair.objective or comparison.objective
     if not (plain and other) or other.mode.compiled:
         return []
     plain_parts, other_parts = objective.parts(plain, pair.plain_parts), objective.parts(other, pair.mode_parts)

@@ -23,6 +23,11 @@ class StepObjective:
     question: LossOfPack | None
     """How the module is asked for its loss; None: it takes no labels."""
 
+    def with_draw(self, draw: int) -> "StepObjective":
+        """The same with other inputs and labels; draw 0 is its own."""
+        question = self.question and replace(self.question, seed=self.question.seed + draw)
+        return replace(self, seed=self.seed + draw, question=question)
+
     def call(self, subject: Subject, called_pack: Pack, pack: Pack, rows: slice) -> ModuleCall:
         """The call for some rows of a pack."""
         if self.question:

@@ -34,6 +34,28 @@ class _Trace:
     step: Step
 
 
+@dataclass(frozen=True)
+class _Span:
+    """The rows of a micro-batch in the pack that it is compared with."""
+
+    start: int
+    tokens: int
+    of_tokens: int
+    """The rows of the pack."""
+
+    @classmethod
+    def of_last_parts(cls, plain_parts: Sequence[StepPart], mode_parts: Sequence[StepPart]) -> "_Span":
+        plain, part = plain_parts[-1], mode_parts[-1]
+        return cls(part.first_row - plain.first_row, part.call.pack.tokens, plain.call.pack.tokens)
+
+    def of(self, x: Tensor, like: Tensor) -> Tensor:
+        """The rows of a tensor of the pack that one of the micro-batch has, along each axis of tokens."""
+        for axis, sizes in enumerate(zip(x.shape, like.shape, strict=False)):
+            if sizes == (self.of_tokens, self.tokens):
+                x = x.narrow(axis, self.start, self.tokens)
+        return x
+
+
 def culprit_lines(
     plain: CalledModule,
     plain_parts: Sequence[StepPart],
@@ -51,15 +73,13 @@ def culprit_lines(
         return
     are_same_parts = len(plain_parts) == len(other_parts)
     plain_trace, mode_trace = _trace(plain, plain_parts), _trace(other, other_parts)
+    span = _Span.of_last_parts(plain_parts, other_parts)
     for visit, where in (
         (
-            _first_forward(plain_trace.forward, mode_trace.forward, tolerance),
+            _first_forward(plain_trace.forward, mode_trace.forward, span, tolerance),
             "in the forward pass: its inputs agree, its output does not",
         ),
-        (
-            _first_recomputed(mode_trace, tolerance),
-            "when it is recomputed: its inputs are those of before, its output is not",
-        ),
+        _first_recomputed(mode_trace, tolerance),
         (
             _first_backward(plain_trace, mode_trace, tolerance) if are_same_parts else None,
             "in the backward pass: the gradient of its output agrees, those of its inputs or parameters do not",
@@ -104,30 +124,46 @@ def _record_gradient(gradients: dict[int, Tensor], number: int, gradient: Tensor
 
 
 def _first_forward(
-    plain_visits: Sequence[_StepVisit], mode_visits: Sequence[_StepVisit], tolerance: float
+    plain_visits: Sequence[_StepVisit], mode_visits: Sequence[_StepVisit], span: _Span, tolerance: float
 ) -> _StepVisit | None:
+    def agree(plain_tensors: Sequence[Tensor], mode_tensors: Sequence[Tensor]) -> bool:
+        rows = [span.of(x, y) for x, y in zip(plain_tensors, mode_tensors, strict=False)]
+        return _agree(rows, mode_tensors, tolerance)
+
     for plain_visit, mode_visit in zip(plain_visits, mode_visits, strict=False):
         if plain_visit.name != mode_visit.name:
             return None
-        same_inputs = _agree(plain_visit.inputs, mode_visit.inputs, tolerance)
-        if same_inputs and not _agree(plain_visit.outputs, mode_visit.outputs, tolerance):
+        if agree(plain_visit.inputs, mode_visit.inputs) and not agree(plain_visit.outputs, mode_visit.outputs):
             return mode_visit
     return None
 
 
-def _first_recomputed(trace: _Trace, tolerance: float) -> _StepVisit | None:
-    """Calls of the same module are recomputed in the order of the forward pass, layer by layer."""
+def _first_recomputed(trace: _Trace, tolerance: float) -> tuple[_StepVisit | None, str]:
+    """The first module that is recomputed otherwise, and how. If the inputs of one are others, the module around it
+    made them so: its own output may have been saved, and be that of before.
+
+    Calls of the same module are recomputed in the order of the forward pass, layer by layer.
+    """
     remaining = defaultdict[str, list[_StepVisit]](list)
     for visit in trace.forward:
         remaining[visit.name].append(visit)
     for visit in trace.recomputed:
         before = remaining[visit.name].pop(0) if remaining[visit.name] else None
-        if (
-            before
-            and _agree(before.inputs, visit.inputs, tolerance)
-            and not _agree(before.outputs, visit.outputs, tolerance)
-        ):
-            return visit
+        if before and not _agree(before.inputs, visit.inputs, tolerance):
+            where = f"when it is recomputed: what it passes to {visit.name} is not what it passed before"
+            return _enclosing(visit, trace.forward), where
+        if before and not _agree(before.outputs, visit.outputs, tolerance):
+            return visit, "when it is recomputed: its inputs are those of before, its output is not"
+    return None, ""
+
+
+def _enclosing(visit: _StepVisit, visits: Sequence[_StepVisit]) -> _StepVisit | None:
+    """The innermost module around a visited one that was called itself: a list of layers is not."""
+    by_name, name = {each.name: each for each in visits}, visit.name
+    while name:
+        name = name.rpartition(".")[0]
+        if name in by_name:
+            return by_name[name]
     return None
 
 
