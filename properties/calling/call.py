@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from packproof.base.errors import PackproofError
+from packproof.base.host_work import HostWork
 from packproof.base.provenance.computed import Computed
 from packproof.base.tuned import Tuned
 
@@ -24,6 +25,7 @@ Mode = Literal[
     "followed",
     "traced",
     "idle",
+    "counted",
     "no_grad",
     "inference_mode",
     "autocast to bfloat16",
@@ -134,6 +136,10 @@ class Result:
     """The autotuned kernels of the call, with their configurations."""
     computed: tuple[Computed, ...] = ()
     """With mode "traced", who computed it."""
+    host_work: tuple[HostWork, ...] = ()
+    """With mode "counted", what the host did."""
+    live_bytes: int = 0
+    """With mode "counted", the memory that earlier calls had left allocated."""
 
 
 class Refusal(PackproofError):

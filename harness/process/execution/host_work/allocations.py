@@ -1,0 +1,36 @@
+"""The memory that calls of a kernel have left allocated."""
+
+import gc
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+_alive: dict[StorageWeakRef, int] = {}  # storages of earlier calls in this process, with their bytes
+
+
+def note(values: Iterable[Any]) -> None:
+    """Follow the storages of the tensors among these values for as long as they live."""
+    for x in values:
+        if type(x) in (Tensor, torch.nn.Parameter) and x.layout is torch.strided:
+            storage = x.untyped_storage()
+            _alive[StorageWeakRef(storage)] = storage.nbytes()
+
+
+def live_bytes(device: torch.device) -> int:
+    """The bytes that are allocated on a GPU; on a CPU, those of the tensors noted so far."""
+    if not _expire():
+        gc.collect()
+        _expire()
+    if device.type == "cuda":
+        return int(torch.cuda.memory_allocated(device))
+    return sum(_alive.values())
+
+
+def _expire() -> bool:
+    """Forget storages that were freed. Returns whether all were."""
+    for reference in [reference for reference in _alive if reference.expired()]:
+        del _alive[reference]
+    return not _alive

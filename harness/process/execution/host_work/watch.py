@@ -1,0 +1,89 @@
+"""Counts what a call makes the host do: compilations, tuning, and reads of tensors, each with the line that does it."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._pytree import arg_tree_leaves
+
+from packproof.base.host_work import HostWork, WorkKind
+from packproof.base.light_torch import DispatchMode
+from packproof.harness.process.execution.host_work.allocations import note
+from packproof.harness.process.execution.host_work.reads import HostTensors, reading_operator, watch_methods
+from packproof.harness.process.execution.provenance.arithmetic import TORCH_NAMESPACES
+from packproof.harness.process.execution.provenance.ownership import Ownership
+from packproof.interpreter import watch_specialisations
+
+
+class HostWatch(DispatchMode):
+    """Records the work of the host while it is entered by `watch`."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, ownership: Ownership, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ownership = ownership
+        self._host = HostTensors(device)
+        self._is_paused = False
+        self._items: dict[HostWork, None] = {}
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    @property
+    def work(self) -> tuple[HostWork, ...]:
+        """What was recorded, each piece once."""
+        return tuple(self._items)
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Record what the host does inside."""
+        graphs = _compiled_graphs()
+        launches = watch_specialisations(self._record, lambda: self._paused(True), lambda: self._paused(False))
+        with launches, watch_methods(self._record_read, self._host), self:
+            yield
+        for number in range(graphs, _compiled_graphs()):
+            self._record("compiles", "a graph of torch.compile", f"number={number}")
+
+    @contextmanager
+    def _paused(self, is_paused: bool) -> Iterator[None]:
+        """What Triton's interpreter does on the host, a GPU does."""
+        before, self._is_paused = self._is_paused, is_paused
+        try:
+            yield
+        finally:
+            self._is_paused = before
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._is_paused or not isinstance(op, torch._ops.OpOverload):
+            return op(*args, **kwargs)
+        if op.namespace not in TORCH_NAMESPACES:
+            return self.run_registered(op, args, kwargs)
+        if name := reading_operator(op, args, kwargs, self._host):
+            self._record_read(name)
+        result = op(*args, **kwargs)
+        converts = op.overloadpacket.__name__ == "_to_copy" and self._ownership.caller(sys._getframe(1)).converts
+        self._host.follow(op, args, kwargs, result, converts=converts)
+        note(arg_tree_leaves(result))
+        return result
+
+    def _record(self, kind: WorkKind, name: str, key: str) -> None:
+        self._items.setdefault(HostWork(kind, name, key))
+
+    def _record_read(self, name: str) -> None:
+        caller = self._ownership.caller(sys._getframe(1))
+        if not (self._is_paused or caller.converts):
+            node = torch._C._current_autograd_node()
+            line = caller.line or caller.reference or ("" if node is None else f"autograd's {node.name()}")
+            self._items.setdefault(HostWork("reads", name, line=line))
+
+
+def _compiled_graphs() -> int:
+    """The graphs that torch.compile has compiled in this process."""
+    if "torch._dynamo.utils" not in sys.modules:
+        return 0
+    return int(sys.modules["torch._dynamo.utils"].counters["stats"]["unique_graphs"])
