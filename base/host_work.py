@@ -1,11 +1,30 @@
 """What a call makes the host do beside launching: kernels that it compiles or tunes, and tensors that it reads."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
 WorkKind = Literal["compiles", "tunes", "reads"]
 _MOST_DIFFERENCES = 3
+
+_checks_arguments = ContextVar("checks_arguments", default=False)
+
+
+@contextmanager
+def argument_checks() -> Iterator[None]:
+    """Inside, tensors are read that packproof's kernels read where they are on the host, and nowhere else."""
+    token = _checks_arguments.set(True)
+    try:
+        yield
+    finally:
+        _checks_arguments.reset(token)
+
+
+def checks_arguments() -> bool:
+    """Whether it is inside of such a block."""
+    return _checks_arguments.get()
 
 
 @dataclass(frozen=True)
@@ -32,6 +51,8 @@ class HostWork:
 
 def work_text(work: HostWork, earlier: Iterable[HostWork]) -> str:
     """One piece of work; of its key, what differs from the keys of earlier calls."""
+    if not work.key:
+        return str(work)
     keys = [other.key.split(", ") for other in earlier if (other.kind, other.name) == (work.kind, work.name)]
     if not keys:
         return str(work)

@@ -1,48 +1,64 @@
 """Layouts of one shape: as many rows and sequences, of other lengths."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from packproof.properties.cases.case import Case
 
-_STEPS = 8  # from lengths as equal as can be to all tokens in one sequence
+_STEPS = 5  # from lengths as equal as can be to all tokens in one sequence
+_MORE_STEPS = 17
 _DIVISOR = 16  # a kernel may be compiled anew for numbers that it divides, such as the longest length: once
 
 
-def layouts_of_one_shape(case: Case, allows: Callable[[Case], bool]) -> tuple[list[Case], list[Case]]:
-    """Layouts after which a kernel has seen a shape, and further ones. Their longest sequences differ in length.
+@dataclass(frozen=True)
+class Layouts:
+    """Cases that differ in their lengths alone, each in one of three groups."""
 
-    The first ones have the least and the greatest longest length; one is a multiple of 16, one is none.
-    allows: whether a case is in the kernel's domain.
-    """
-    layouts = list(dict.fromkeys(filter(allows, _with_other_lengths(case))))
-    first = dict.fromkeys(layouts[:1] + layouts[-1:])
-    for is_multiple in (True, False):
-        if not any((_longest(layout) % _DIVISOR == 0) == is_multiple for layout in first):
-            candidates = [layout for layout in layouts if (_longest(layout) % _DIVISOR == 0) == is_multiple]
-            first |= dict.fromkeys(candidates[:1])
-    return list(first), [layout for layout in layouts if layout not in first]
+    known: list[Case]
+    """With the least and the greatest longest length, and with one that 16 divides and one that it does not: after
+    these, a kernel knows the shape."""
+    new: list[Case]
+    """With other longest lengths."""
+    spare: list[Case]
+    """With further longest lengths."""
+
+    @classmethod
+    def of_one_shape(cls, case: Case, allows: Callable[[Case], bool]) -> "Layouts":
+        """The layouts of a case's shape.
+
+        allows: whether one may be called.
+        """
+        layouts, more = (list(dict.fromkeys(filter(allows, _ladder(case, n)))) for n in (_STEPS, _MORE_STEPS))
+        known = dict.fromkeys(layouts[:1] + layouts[-1:])
+        for is_multiple in (True, False):
+            if not any((_longest(layout) % _DIVISOR == 0) == is_multiple for layout in known):
+                known |= dict.fromkeys([x for x in layouts if (_longest(x) % _DIVISOR == 0) == is_multiple][:1])
+        longest = set(map(_longest, layouts))
+        spare = [layout for layout in more if _longest(layout) not in longest]
+        return cls(list(known), [layout for layout in layouts if layout not in known], spare)
 
 
-def _with_other_lengths(case: Case) -> Iterator[Case]:
-    for step in range(_STEPS + 1):
-        lengths = _lengths(sum(case.lengths), len(case.lengths), step)
+def _ladder(case: Case, steps: int) -> Iterator[Case]:
+    """The case with lengths as equal as can be, and with one sequence that grows at each step, to all tokens."""
+    for step in range(steps + 1):
+        lengths = _lengths(sum(case.lengths), len(case.lengths), step / steps, step)
         if case.key_lengths is None:
             yield case.with_lengths(lengths)
         else:
-            keys = _lengths(sum(case.key_lengths), len(case.key_lengths), step)
+            keys = _lengths(sum(case.key_lengths), len(case.key_lengths), step / steps, step)
             yield case.replace(lengths=lengths, key_lengths=keys)
             yield case.replace(key_lengths=keys)
 
 
-def _lengths(tokens: int, sequences: int, step: int) -> tuple[int, ...]:
-    """Lengths of so many sequences, of which one is longer with each step and the others are as equal as can be."""
+def _lengths(tokens: int, sequences: int, share: float, position: int) -> tuple[int, ...]:
+    """Lengths of so many sequences: one has its share of the others' tokens, which are as equal as can be."""
     if sequences < 2:
         return (tokens,) * sequences
     shortest = -(-tokens // sequences)
-    longest = shortest + (tokens - shortest) * step // _STEPS
+    longest = shortest + int((tokens - shortest) * share)
     length, more = divmod(tokens - longest, sequences - 1)
     others = [length + (k < more) for k in range(sequences - 1)]
-    position = step % sequences
+    position %= sequences
     return (*others[:position], longest, *others[position:])
 
 

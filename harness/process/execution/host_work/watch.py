@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import arg_tree_leaves
 
-from packproof.base.host_work import HostWork, WorkKind
+from packproof.base.host_work import HostWork, WorkKind, checks_arguments
 from packproof.base.light_torch import DispatchMode
 from packproof.harness.process.execution.host_work.allocations import note
 from packproof.harness.process.execution.host_work.reads import HostTensors, reading_operator, watch_methods
@@ -24,7 +24,7 @@ class HostWatch(DispatchMode):
 
     def __init__(self, ownership: Ownership, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._ownership = ownership
+        self._ownership, self._device = ownership, device
         self._host = HostTensors(device)
         self._is_paused = False
         self._items: dict[HostWork, None] = {}
@@ -76,7 +76,8 @@ class HostWatch(DispatchMode):
 
     def _record_read(self, name: str) -> None:
         caller = self._ownership.caller(sys._getframe(1))
-        if not (self._is_paused or caller.converts):
+        is_check = checks_arguments() and self._device.type == "cpu"  # on a GPU these are made without values
+        if not (self._is_paused or caller.converts or is_check):
             node = torch._C._current_autograd_node()
             line = caller.line or caller.reference or ("" if node is None else f"autograd's {node.name()}")
             self._items.setdefault(HostWork("reads", name, line=line))
