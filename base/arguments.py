@@ -10,7 +10,7 @@ from torch import Tensor
 
 from packproof.base.axes import KEYS, Axes, Axis, parse, read_axis, shape
 from packproof.base.errors import ArgumentError, LayoutError, contradiction
-from packproof.base.host_work import argument_checks
+from packproof.base.provenance.host_work import argument_checks
 from packproof.base.signatures import Signature
 from packproof.base.wording import kind, plural
 

@@ -58,7 +58,7 @@ def _tuned(key: str) -> Any:
     @triton.autotune(configs, key=[key])
     @triton.jit
     def _conv_tuned(x, weight, cu_seqlens, y, D, W, T, longest, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr):
-        for tile in range(tl.cdiv(longest, BLOCK_T)):
+        for tile in range(tl.cdiv(min(longest, T), BLOCK_T)):
             _conv_tile(x, weight, cu_seqlens, y, D, W, tl.program_id(0), tile, BLOCK_T, BLOCK_D)
 
     return _conv_tuned
@@ -227,9 +227,7 @@ def _compiled(x: Tensor, weight: Tensor, sequence: Tensor, rows: int) -> Tensor:
     return _in_torch(x, weight[:, max(weight.shape[1] - max(rows, 1), 0) :], sequence)
 
 
-def compiled_for_the_longest(
-    x: Tensor, weight: Tensor, *, cu_seqlens: Tensor, max_seqlen: int | None = None
-) -> Tensor:
+def compiled_for_the_longest(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor, max_seqlen: int | None = None) -> Tensor:
     """The longest length is a number that torch.compile takes for a constant."""
     return _compiled(x, weight, _sequence_of_rows(x, cu_seqlens), _longest(cu_seqlens, max_seqlen))
 

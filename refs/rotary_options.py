@@ -7,7 +7,7 @@ from torch import Tensor
 
 from packproof.base.arguments import describe_axis_size, host_offsets
 from packproof.base.errors import ArgumentError
-from packproof.base.host_work import argument_checks
+from packproof.base.provenance.host_work import argument_checks
 from packproof.base.wording import plural
 
 

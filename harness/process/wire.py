@@ -21,8 +21,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from packproof.base.errors import FaultKind, KernelFault, PackproofError, UsageError
-from packproof.base.host_work import HostWork, WorkKind
 from packproof.base.provenance.computed import Computed, Computer, Pass
+from packproof.base.provenance.host_work import HostWork, WorkKind
 from packproof.base.records import RecordError, from_json
 from packproof.base.tuned import Tuned
 from packproof.base.wording import printable

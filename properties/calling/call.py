@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from packproof.base.errors import PackproofError
-from packproof.base.host_work import HostWork
 from packproof.base.provenance.computed import Computed
+from packproof.base.provenance.host_work import HostWork
 from packproof.base.tuned import Tuned
 
 Placement = Literal["contiguous", "transposed", "sliced", "expanded", "one element", "beyond 2^31", "beyond 2^32"]

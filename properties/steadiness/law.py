@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
-from packproof.base.host_work import HostWork, work_text
 from packproof.base.law_names import LAWS
+from packproof.base.provenance.host_work import HostWork, work_text
 from packproof.base.wording import plural
 from packproof.properties.calling.call import Result
 from packproof.properties.cases.case import Case, shorten
@@ -119,7 +119,8 @@ STEADY = Property(
         "addresses) and by torch.compile, keys of autotuners, reads of tensors by the host such as `item`, `tolist` "
         "and boolean indexing, and storages that stay allocated. Of these only what none of the first layouts needed "
         "counts, but any read. What an adapter makes of the offsets is its caller's, such as the longest length; what "
-        "a kernel makes on the host of numbers is free to read. Memory that grows with every one of some twenty "
-        "layouts counts as growing without bounds. In the interpreter the key of a compilation is worked out from the arguments.",
+        "`torch.tensor` makes of numbers is free to read. Memory that grows with every one of some seventeen "
+        "layouts counts as growing without bounds. In the interpreter the key of a compilation is worked out from the "
+        "arguments of a launch.",
     ),
 )

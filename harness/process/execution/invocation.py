@@ -9,9 +9,9 @@ from torch import Tensor
 
 from packproof.adapters.binding import Binding
 from packproof.base.errors import KernelFault
-from packproof.base.host_work import HostWork
 from packproof.base.light_torch import vector_jacobian_product
 from packproof.base.provenance.computed import Computed
+from packproof.base.provenance.host_work import HostWork
 from packproof.harness.process.execution.device import synchronise
 from packproof.properties.calling import Call
 

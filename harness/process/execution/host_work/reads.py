@@ -1,7 +1,7 @@
 """Reads of a device's tensors by the host: on a GPU it waits for each of them, or copies.
 
-On a CPU nothing waits, so that all tensors count as the device's but those that the kernel has made on the host: from
-numbers of Python, on no device by name.
+On a CPU nothing waits, so that all tensors count as the device's but those that are made on the host for certain: by
+`torch.tensor` of numbers of Python, or by an adapter that copies there.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,21 +38,16 @@ class HostTensors:
         self._on_cpu = device.type == "cpu"
         self._storages: dict[int, Any] = {}
 
-    def follow(self, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, *, converts: bool) -> None:
-        """Note the results of an operator on the host.
+    def add(self, tensor: Tensor) -> None:
+        """Note a tensor that is on the host."""
+        self._storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
 
-        converts: whether packproof's adapter called it: what it copies to the host is there for the kernel to read.
-        """
-        device = kwargs.get("device")
-        name = op.overloadpacket.__name__
-        if name == "_to_copy":
-            is_on_host = converts and device is not None and torch.device(device).type == "cpu"
-        else:
-            is_on_host = device is None and all(map(self.has, _tensors(*args, **kwargs))) and not op.is_view
-            is_on_host |= name == "lift_fresh"
-        if is_on_host:
+    def follow(self, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Note the results of an operator on the host: of `torch.tensor`, or of such tensors alone."""
+        operands = _tensors(*args, **kwargs)
+        if op.overloadpacket.__name__ == "lift_fresh" or (operands and all(map(self.has, operands))):
             for x in _tensors(result):
-                self._storages[x.untyped_storage()._cdata] = x.untyped_storage()
+                self.add(x)
 
     def has(self, x: Tensor) -> bool:
         """Whether a tensor is one of them, and free to read."""

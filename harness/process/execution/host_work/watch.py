@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import arg_tree_leaves
 
-from packproof.base.host_work import HostWork, WorkKind, checks_arguments
 from packproof.base.light_torch import DispatchMode
+from packproof.base.provenance.host_work import HostWork, WorkKind, checks_arguments
 from packproof.harness.process.execution.host_work.allocations import note
 from packproof.harness.process.execution.host_work.reads import HostTensors, reading_operator, watch_methods
 from packproof.harness.process.execution.provenance.arithmetic import TORCH_NAMESPACES
@@ -66,8 +66,9 @@ class HostWatch(DispatchMode):
         if name := reading_operator(op, args, kwargs, self._host):
             self._record_read(name)
         result = op(*args, **kwargs)
-        converts = op.overloadpacket.__name__ == "_to_copy" and self._ownership.caller(sys._getframe(1)).converts
-        self._host.follow(op, args, kwargs, result, converts=converts)
+        if op.overloadpacket.__name__ == "_to_copy" and self._ownership.is_of_adapter(sys._getframe(1)):
+            self._host.add(result)
+        self._host.follow(op, args, kwargs, result)
         note(arg_tree_leaves(result))
         return result
 
@@ -75,10 +76,10 @@ class HostWatch(DispatchMode):
         self._items.setdefault(HostWork(kind, name, key))
 
     def _record_read(self, name: str) -> None:
-        caller = self._ownership.caller(sys._getframe(1))
+        frame = sys._getframe(1)
         is_check = checks_arguments() and self._device.type == "cpu"  # on a GPU these are made without values
-        if not (self._is_paused or caller.converts or is_check):
-            node = torch._C._current_autograd_node()
+        if not (self._is_paused or is_check or self._ownership.is_of_adapter(frame)):
+            caller, node = self._ownership.caller(frame), torch._C._current_autograd_node()
             line = caller.line or caller.reference or ("" if node is None else f"autograd's {node.name()}")
             self._items.setdefault(HostWork("reads", name, line=line))
 

@@ -68,6 +68,18 @@ class Ownership:
         converts = adapter not in ("", _KERNEL_CALL) and not (line or reference)
         return Caller(line, reference, converts)
 
+    def is_of_adapter(self, frame: FrameType | None) -> bool:
+        """Whether what runs in this frame is called by an adapter, to make an argument or a result, by whosever code.
+
+        Of the frames between the call and this one, the first that does not only call the kernel tells.
+        """
+        codes = []
+        while frame is not None and frame.f_code.co_filename != _CALL:
+            codes.append(frame.f_code)
+            frame = frame.f_back
+        telling = next((c for c in reversed(codes) if c.co_qualname != _KERNEL_CALL), None)
+        return telling is not None and telling.co_filename.startswith(_ADAPTERS)
+
     def _is_reference(self, file: str, first_line: int) -> bool:
         return file.startswith(_REFERENCES) or f"{file}:{first_line}" == self._reference
 
