@@ -155,9 +155,11 @@ def _option_texts(options: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(value: Any) -> str:
-    """A value without its address in memory."""
+    """A value without its address in memory, and without a comma: it separates the parts of a key."""
+    if isinstance(value, tuple | list):
+        return " ".join(map(_plain, value))
     name = getattr(value, "__qualname__", None) or getattr(getattr(value, "fn", None), "__qualname__", None)
-    return str(name or value)
+    return str(name or value).replace(", ", " ")
 
 
 def _name(function: Any) -> str:

@@ -12,6 +12,7 @@ from packproof.base.light_torch import DispatchMode
 from packproof.base.provenance.host_work import HostWork, WorkKind, checks_arguments
 from packproof.harness.process.execution.host_work.allocations import note
 from packproof.harness.process.execution.host_work.reads import HostTensors, reading_operator, watch_methods
+from packproof.harness.process.execution.host_work.waits import watch_waits
 from packproof.harness.process.execution.provenance.arithmetic import TORCH_NAMESPACES
 from packproof.harness.process.execution.provenance.ownership import Ownership
 from packproof.interpreter import watch_specialisations
@@ -26,7 +27,7 @@ class HostWatch(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._ownership, self._device = ownership, device
         self._host = HostTensors(device)
-        self._is_paused = False
+        self._is_paused = self._has_read = False
         self._items: dict[HostWork, None] = {}
 
     @classmethod
@@ -43,8 +44,10 @@ class HostWatch(DispatchMode):
         """Record what the host does inside."""
         graphs = _compiled_graphs()
         launches = watch_specialisations(self._record, lambda: self._paused(True), lambda: self._paused(False))
-        with launches, watch_methods(self._record_read, self._host), self:
+        with watch_waits(self._device) as waits, launches, watch_methods(self._record_read, self._host), self:
             yield
+        if not self._has_read:  # else these are its waits, of which the line is known, or an adapter's
+            self._items.update((HostWork("reads", f"by {name}"), None) for name in waits())
         for number in range(graphs, _compiled_graphs()):
             self._record("compiles", "a graph of torch.compile", f"number={number}")
 
@@ -78,7 +81,10 @@ class HostWatch(DispatchMode):
     def _record_read(self, name: str) -> None:
         frame = sys._getframe(1)
         is_check = checks_arguments() and self._device.type == "cpu"  # on a GPU these are made without values
-        if not (self._is_paused or is_check or self._ownership.is_of_adapter(frame)):
+        if self._is_paused or is_check:
+            return
+        self._has_read = True
+        if not self._ownership.is_of_adapter(frame):
             caller, node = self._ownership.caller(frame), torch._C._current_autograd_node()
             line = caller.line or caller.reference or ("" if node is None else f"autograd's {node.name()}")
             self._items.setdefault(HostWork("reads", name, line=line))
