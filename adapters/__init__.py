@@ -8,6 +8,7 @@ from packproof.base.lazy import export
 if TYPE_CHECKING:
     from packproof.adapters.conversions import L2Norm, Scaled, base2_log, natural_log
     from packproof.adapters.declaration import adapt
+    from packproof.adapters.draft_windows import Tree, WindowBuffer
     from packproof.adapters.metadata import (
         OfKeys,
         cu_seqlens,
@@ -43,6 +44,8 @@ __all__ = [
     "Scaled",
     "SlotPerDraft",
     "Tokens",
+    "Tree",
+    "WindowBuffer",
     "adapt",
     "base2_log",
     "cu_seqlens",
@@ -65,6 +68,7 @@ export(
     sys.modules[__name__],
     {
         "packproof.adapters.declaration": ("adapt",),
+        "packproof.adapters.draft_windows": ("Tree", "WindowBuffer"),
         "packproof.adapters.conversions": ("L2Norm", "Scaled", "base2_log", "natural_log"),
         "packproof.adapters.metadata": (
             "OfKeys",

@@ -64,7 +64,7 @@ def adapt(
     tokens: the layout of the tokens, in inputs along `t` and in outputs.
     keys: the layout of inputs along the op's second packing, such as `Pages(size=16)` of a cache. None: as `tokens`.
     slots: where the states of a pool lie: `PagedSlots(16)`, `NullSlot()` if its first slot belongs to no request,
-    `SlotPerDraft()` or `DraftBuffer(...)` of an op with drafts, None as in the op.
+    `SlotPerDraft()`, `DraftBuffer(...)` or `WindowBuffer(...)` of an op with drafts, None as in the op.
     metadata: functions of `cu_seqlens` and the number of rows, by the kernel's argument names. `OfKeys` of such a
     function describes the op's second packing.
     names: the kernel's names of the op's inputs and options, where they differ.

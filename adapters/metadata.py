@@ -27,7 +27,7 @@ def once(key: Hashable, compute: Callable[[], T], cu_seqlens: Tensor, *other_ten
 
     key: tells the values of one tensor of offsets apart.
     compute: called at the first use, and again after an edit; always where a tensor was made under
-        torch.inference_mode, which counts no edits.
+        torch.inference_mode, which counts no edits, and inside a transformation of torch.func, whose tensors end there.
     cu_seqlens: the offsets that own the cached value; it is freed with them.
     other_tensors: further tensors used by `compute`.
 
@@ -41,7 +41,8 @@ def once(key: Hashable, compute: Callable[[], T], cu_seqlens: Tensor, *other_ten
     >>> adapters.once("lengths", offsets.diff, offsets)
     tensor([3, 2])
     """
-    if any(x.is_inference() for x in (cu_seqlens, *other_tensors)):
+    is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    if is_transformed or any(x.is_inference() for x in (cu_seqlens, *other_tensors)):
         return compute()
     entries = _cache.setdefault(cu_seqlens, {})
     state = [(id(x), x._version) for x in (cu_seqlens, *other_tensors)]

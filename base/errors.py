@@ -224,6 +224,14 @@ class KernelFault(PackproofError):
         return self.kind == "raised" and any(word in str(self).lower() for word in words)
 
 
+class OutOfTime(PackproofError):
+    """The run reached its time limit before the kernel answered. Neither kernel nor call is at fault."""
+
+
+class OutOfMemory(OutOfTime):
+    """The system lacked the memory for the kernel's process, however often it was started. No one is at fault."""
+
+
 class UnwrittenReadError(KernelFault):
     """The kernel loaded floats that were never written. Whether it uses them is not known yet."""
 

@@ -46,7 +46,7 @@ LAWS: Mapping[str, str] = {
         "Gradients are the same by some inputs as by all, of outputs together and apart, twice, through hooks, and "
         "added to a gradient that is there already."
     ),
-    "modes": "Under torch.no_grad, torch.inference_mode and torch.autocast it computes what it computes elsewhere.",
+    "modes": "Under no_grad, inference_mode, autocast and torch.func it computes what it computes elsewhere.",
     "double_backward": "A second derivative is the reference's, or an error: never another value.",
     "opcheck": "Operators that it registers with torch pass torch.library.opcheck.",
     "torch_compile": "Through torch.compile it computes the same values and gradients.",

@@ -13,7 +13,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from packproof.base.errors import PackproofError
+from packproof.parallel.rank_process import StartFork
 from packproof.parallel.simulated_group import SimulatedGroup
 
 _SIZES = struct.Struct("<QQ")  # bytes of JSON and of safetensors
@@ -35,21 +36,6 @@ class _RankMessage(NamedTuple):
     words: Any
     """A JSON value: the exchanges with the number of tensors of each, or an error."""
     tensors: Sequence[Tensor]
-
-
-class RankProcess(Protocol):
-    """The process of a rank, a fork of this one."""
-
-    def kill(self) -> int | None:
-        """End it, and wait for its end."""
-        ...
-
-    def is_stopped(self) -> bool:
-        """Whether a signal has stopped it: it waits for another one."""
-        ...
-
-
-StartFork = Callable[[Callable[[], None]], RankProcess]
 
 
 class RankApart:

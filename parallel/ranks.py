@@ -14,7 +14,8 @@ import torch
 
 from packproof.base.arguments import whole_number
 from packproof.base.errors import ArgumentError, checked_call
-from packproof.parallel.rank_apart import RankApart, StartFork
+from packproof.parallel.rank_apart import RankApart
+from packproof.parallel.rank_process import RankProcesses, StartFork
 from packproof.parallel.simulated_group import BeforeExchange, RankScheduler, SimulatedGroup, no_exchange
 
 T = TypeVar("T")
@@ -35,9 +36,6 @@ class Ranks:
     It yields a factory of contexts, one for each rank. A rank's context yields a function to call before each exchange.
     """
 
-    start_fork: ClassVar[StartFork | None] = None
-    """Starts a function in a fork of this process; None: ranks run in this process alone."""
-
     def __init__(self, size: int) -> None:
         self._scheduler = RankScheduler(size)
         self._groups = [SimulatedGroup(self._scheduler, rank) for rank in range(size)]
@@ -45,9 +43,9 @@ class Ranks:
     def run(self, program: Callable[[SimulatedGroup], T]) -> list[T]:
         """Run the program on every rank, as `run_ranks` does."""
         with (Ranks.watch or _no_watch)() as on_rank:
-            if Ranks.start_fork is None or len(self._groups) == 1:
+            if RankProcesses.start_fork is None or len(self._groups) == 1:
                 return self._run(program, on_rank)
-            return self._run_apart(program, on_rank, Ranks.start_fork)
+            return self._run_apart(program, on_rank, RankProcesses.start_fork)
 
     def _run_apart(self, program: Callable[[SimulatedGroup], T], on_rank: OnRank, start_fork: StartFork) -> list[T]:
         """The results, with the values of ranks that ran in processes of their own."""

@@ -2,10 +2,14 @@
 
 import json
 import re
+import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from packproof import refs
 from packproof.adapters.peers.registry import PEERS, peers_of
 from packproof.harness.check.expected import ExpectedFailures
 from tests.in_process import pytest_in, python_in
@@ -91,3 +95,15 @@ def test_a_conformance_suite_is_skipped_where_its_package_is_missing(tmp_path: P
     done = pytest_in(tmp_path, "-q", "-rs")
     assert "mamba-ssm is not installed" in done.stdout
     assert "1 skipped" in done.stdout
+
+
+def test_the_example_of_policy_losses_is_the_policy_loss_of_the_references() -> None:
+    example = runpy.run_path(str(ROOT / "examples/losses/policy_losses.py"))
+    generator = torch.Generator().manual_seed(3)
+    logits, old, ref = (torch.randn(7, *n, generator=generator, dtype=torch.float64) for n in ((5,), (), ()))
+    labels, mask = torch.tensor([0, 4, 2, 2, 1, 3, 0]), torch.tensor([1, 1, 0, 1, 1, 0, 1])
+    of_responses = {"advantages": torch.tensor([1.5, -2.0], dtype=torch.float64), "cu_seqlens": torch.tensor([0, 3, 7])}
+    others: dict[str, Any] = {"ref_logprobs": ref, "old_logprobs": old, "mask": mask, **of_responses}
+    losses = example["policy_losses"](logits, labels, beta=0.04, **others)
+    logprobs = refs.token_logprobs(logits, labels, cu_seqlens=of_responses["cu_seqlens"])
+    torch.testing.assert_close(losses.sum() / mask.sum(), refs.policy_loss(logprobs, beta=0.04, **others))

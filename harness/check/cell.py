@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from packproof.base.errors import OutOfMemory, OutOfTime
 from packproof.base.names import SLACK, short_dtype
 from packproof.base.provenance.computed import observed
 from packproof.base.stopwatch import span
@@ -40,7 +41,7 @@ from packproof.harness.report import (
     Tier,
     Verdict,
 )
-from packproof.properties.calling import BrokenReference, OutOfTime, OutsideDomain, Refusal
+from packproof.properties.calling import BrokenReference, OutsideDomain, Refusal
 from packproof.properties.cases import Case, Domain, Space
 from packproof.properties.judgement import KernelUnderTest, record_comparisons
 from packproof.properties.laws import Property, Violation
@@ -251,6 +252,8 @@ class CellRun:
             try:
                 configured_case = self._with_configuration(case)
                 violation, refusal = self._judge(configured_case)
+            except OutOfMemory:
+                raise
             except OutOfTime:
                 cases.insert(0, case)
                 return None

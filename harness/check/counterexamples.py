@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from packproof.base.errors import OutOfTime
 from packproof.base.names import FINDINGS, SLACK
 from packproof.harness.check.cell import Evaluator
 from packproof.harness.check.failure import CellViolation
@@ -19,7 +20,6 @@ from packproof.harness.check.unit import make_evaluator
 from packproof.harness.process import CoreTime
 from packproof.harness.report import CellFinished, Event, Verdict
 from packproof.harness.report.wording import cell_name
-from packproof.properties.calling import OutOfTime
 from packproof.properties.cases import Case, Domain
 from packproof.properties.judgement import judge_case
 

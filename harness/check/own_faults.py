@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from packproof.base.errors import PackproofError
+from packproof.base.errors import OutOfTime, PackproofError
 from packproof.harness.report import Cell, CellFinished, Verdict
 
 E = TypeVar("E")
@@ -33,8 +33,13 @@ def inconclusive_verdicts(cells: Sequence[Cell], reason: str) -> Iterator[CellFi
 
 
 def errors_as_verdicts(cell: Cell, events: Iterator[E]) -> Iterator[E | CellFinished]:
-    """The events of a cell. If packproof itself fails in it, the verdict is an error; the other cells run on."""
+    """The events of a cell. If packproof itself fails in it, the verdict is an error; the other cells run on.
+
+    Raises OutOfTime, which ends them too.
+    """
     try:
         yield from events
+    except OutOfTime:
+        raise
     except Exception as error:
         yield from error_verdicts([cell], report_internal_error(error))

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from packproof.base.errors import PackproofError
+from packproof.base.errors import OutOfTime, PackproofError
 from packproof.base.stopwatch import span
 from packproof.harness.check.cell import Evaluator
 from packproof.harness.check.failure import KnownFaults, ReplayInfo
@@ -23,7 +23,6 @@ from packproof.harness.process.naming import Location
 from packproof.harness.report import Cell, CellFinished, Event, Progress, Verdict
 from packproof.harness.tiers.compile import compile_cells
 from packproof.harness.tiers.compute_sanitizer import sanitize_cell
-from packproof.properties.calling import OutOfTime
 from packproof.properties.declarations import find_question
 from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.laws import REFERENCE

@@ -14,7 +14,9 @@ from contextlib import suppress
 from typing import Any
 
 from packproof.base.errors import KernelFault, PackproofError
+from packproof.harness.process.memory_wait import MemoryWatch, ProcessKilled
 from packproof.harness.process.patience import Patience
+from packproof.harness.process.process_tree import has_started_too_many, max_started
 from packproof.harness.process.walls.probes import judge_identity
 from packproof.harness.process.wire import READ_BYTES, Decoder, Frame, WireError, encode
 from packproof.harness.process.worker_main import CHANNEL_LOST
@@ -60,10 +62,6 @@ class ZygoteLostError(PackproofError):
         self.was_killed = zygote.has_answered or not words
 
 
-class ProcessKilled(KernelFault):
-    """The process received SIGKILL: from the kernel itself, from another one, or from the system for lack of memory."""
-
-
 class CompilationTimeout(KernelFault):
     """The process gave no answer in time and was still compiling."""
 
@@ -91,8 +89,10 @@ class Child:
         self._channel.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
         self._decoder = Decoder(self._magic)
         self.pid = 0  # unknown until its first frame
+        self._memory_watch = MemoryWatch()
         self._tail = b""
         self._status: int | None = None
+        self._peak_bytes = 0  # of its memory, once it has ended
         self._hung_up = False  # the worker has closed its end of the channel; `_silent`: of its output
         self._silent = False
         self._poll = select.poll()
@@ -106,7 +106,7 @@ class Child:
         max_result_bytes: bytes of the answer's tensors, at most.
         deadline: when to stop waiting in any case, by time.monotonic.
         """
-        self._decoder.max_tensors = max_result_bytes
+        self._decoder.max_tensors, self._memory_watch = max_result_bytes, MemoryWatch()
         patience = Patience(limit, self.pid, deadline)
         self._channel.settimeout(limit)
         with suppress(ConnectionError, TimeoutError):  # receive() reports how the process ended
@@ -140,7 +140,9 @@ class Child:
                 self._end(ABORT)  # faulthandler then prints its stack
                 kind = CompilationTimeout if _COMPILER_FRAME.search(self._tail) else KernelFault
                 raise kind("hung", f"gave no answer within {limit:g} s{self._quoted_output()}")
-            self._listen(remaining)
+            if not self._listen(remaining) and has_started_too_many(self.pid):
+                self._end(KILL)
+                raise KernelFault("malformed", f"started more than {max_started()} processes{self._quoted_output()}")
 
     def printed(self) -> list[str]:
         """Return the last lines printed by the process, and forget them."""
@@ -166,8 +168,8 @@ class Child:
             self._await_death(_GRACE_SECONDS)
         shutil.rmtree(self._private_directory, ignore_errors=True)
 
-    def _listen(self, seconds: float) -> None:
-        """Receive whatever arrives first: a frame, printed text, or the report of its end."""
+    def _listen(self, seconds: float) -> bool:
+        """Receive whatever arrives first: a frame, printed text, or the report of its end. False if nothing does."""
         ready = {number for number, _ in self._poll.poll(max(seconds, 0) * 1000)}
         if self._output in ready:
             self._read_output()
@@ -175,6 +177,7 @@ class Child:
             self._read_channel()
         if self._leash.fileno() in ready:
             self._read_leash()
+        return bool(ready)
 
     def _read_output(self) -> bool:
         with suppress(BlockingIOError):
@@ -211,7 +214,8 @@ class Child:
         status = self._leash.recv(STATUS.size)
         if not status:
             raise ZygoteLostError(self.zygote)
-        (self._status,) = STATUS.unpack(status)
+        self._status, peak = STATUS.unpack(status)
+        self._peak_bytes = 1024 * peak
         self._poll.unregister(self._leash)
         # frames sent before its death count
         while not self._hung_up and self._read_channel():
@@ -240,7 +244,8 @@ class Child:
         if code >= 0:
             return KernelFault("exited", f"exited with code {code} instead of returning{self._quoted_output()}")
         if -code == signal.SIGKILL:
-            return ProcessKilled("crashed", f"{KILLED}{self._quoted_output()}")
+            lacked_memory = self._memory_watch.explains_kill(self._peak_bytes)
+            return ProcessKilled(f"{KILLED}{self._quoted_output()}", lacked_memory=lacked_memory)
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         return KernelFault("crashed", f"killed by {name} ({signal.strsignal(-code)}){self._quoted_output()}")
 

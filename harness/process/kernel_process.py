@@ -4,12 +4,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from packproof.base.errors import KernelFault, MissingWallError, PackproofError, UsageError
-from packproof.harness.process.child import Child, ProcessKilled, ZygoteLostError
+from packproof.base.errors import KernelFault, MissingWallError, OutOfTime, PackproofError, UsageError
+from packproof.harness.process.child import Child, ZygoteLostError
+from packproof.harness.process.memory_wait import ProcessKilled
 from packproof.harness.process.patience import Patience
 from packproof.harness.process.wire import Frame, WireError, call_frame, decode_answer
 from packproof.harness.process.zygote_client import ZygoteClient
-from packproof.properties.calling import Call, MachineLimit, OutOfTime, Refusal, Result
+from packproof.properties.calling import Call, MachineLimit, Refusal, Result
 
 _START_SECONDS, _FORK_SECONDS = 120.0, 30.0  # for a zygote to import torch and fork, and to fork once more
 _IMPORT_SECONDS = 120.0

@@ -19,12 +19,13 @@ def _pairs_of(call: Call) -> int:
     return call.copies * int((lengths[0] * lengths[-1]).sum())
 
 
-def _work_of(call: Call) -> tuple[float, float]:
-    """What the time of the slowest ops follows: attention over all pairs of the pack, and over each sequence's own.
+def _work_of(call: Call) -> tuple[float, ...]:
+    """What the time of ops follows: tokens; attention over all pairs of the pack, or over each sequence's own.
 
     Thousands of sequences of one token have many pairs of the first kind and few of the second.
     """
-    return float(tokens_of(call) ** 2), float(_pairs_of(call))
+    tokens = tokens_of(call)
+    return float(tokens), float(tokens**2), float(_pairs_of(call))
 
 
 _GROWN = 4  # times the work of the smallest call: from there on a call tells how its time grows
@@ -32,7 +33,6 @@ _GROWN = 4  # times the work of the smallest call: from there on a call tells ho
 
 @dataclass(frozen=True)
 class _AnsweredCall:
-    tokens: int
     work: tuple[float, ...]
     seconds: float
 
@@ -48,19 +48,17 @@ class Pace:
 
     def record(self, call: Call, seconds: float) -> None:
         """Add an answered call."""
-        self._answered[bool(call.wrt)].append(_AnsweredCall(tokens_of(call), _work_of(call), seconds))
+        self._answered[bool(call.wrt)].append(_AnsweredCall(_work_of(call), seconds))
 
     def may_take_longer(self, call: Call, seconds: float) -> bool:
         """Whether this call may take longer than a number of seconds, by the calls that were answered.
 
         A call may take twice as long as the fastest ones let expect.
         """
-        answered = [done for done in self._answered[bool(call.wrt)] if done.tokens]
-        # the fewest seconds: a first call may compile, and any call may meet a busy machine
-        per_token = min((done.seconds / done.tokens for done in answered), default=0.0)
-        expected = [per_token * tokens_of(call)]
-        for k, work in enumerate(_work_of(call)):
-            expected.append(_growth([(done.work[k], done.seconds) for done in answered]) * work)
+        answered = self._answered[bool(call.wrt)]
+        expected = [
+            _growth([(done.work[k], done.seconds) for done in answered]) * work for k, work in enumerate(_work_of(call))
+        ]
         return 2 * max(expected) > seconds
 
     def record_too_slow(self, call: Call) -> None:
@@ -79,13 +77,14 @@ class Pace:
 
 
 def _growth(calls: list[tuple[float, float]]) -> float:
-    """The fewest seconds for a unit of work, beyond the time that any call takes.
+    """The fewest seconds for a unit of work, beyond the time that any call takes; 0 as long as it is not known.
 
-    A call of one token tells nothing of it: all its time may be the start of the call.
+    A call of one token tells nothing of it: all its time may be the start of the call. Nor does a single larger one,
+    which may have compiled.
 
     calls: work and seconds of each.
     """
-    if not calls:
-        return 0.0
-    start, least = min(seconds for _, seconds in calls), min(work for work, _ in calls)
-    return min(((seconds - start) / work for work, seconds in calls if work >= _GROWN * least > 0), default=0.0)
+    start = min((seconds for _, seconds in calls), default=0.0)
+    least = min((work for work, _ in calls if work), default=1.0)
+    growths = sorted((seconds - start) / work for work, seconds in calls if work >= _GROWN * least)
+    return growths[0] if len(growths) > 1 else 0.0

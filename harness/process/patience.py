@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
+from packproof.harness.process.process_tree import process_tree, read_start
+
 _MAX_CLOCK_FACTOR = 10.0  # times the limit, by the clock, however long the process has waited for a core
 _MOST_THREADS = 512  # of a process and its compilers; one that starts more keeps itself waiting
 _LOOK_INTERVAL = 0.5  # seconds between two looks at /proc
@@ -17,14 +19,12 @@ def core_waits(pid: int) -> Iterator[tuple[int, float]]:
 
     All threads count: autograd runs a backward pass on a GPU, with its compilations, in a thread of its own.
     """
-    pids = [pid] if pid else []
-    while pids:
-        threads = f"/proc/{pids.pop()}/task"
+    for member in process_tree(pid):
+        threads = f"/proc/{member}/task"
         with suppress(OSError):
             for thread in os.listdir(threads):
                 with suppress(OSError, ValueError, IndexError):  # the thread may have ended
-                    yield int(thread), int(_read_start(f"{threads}/{thread}/schedstat").split()[1]) / 1e9
-                    pids += map(int, _read_start(f"{threads}/{thread}/children").split())
+                    yield int(thread), int(read_start(f"{threads}/{thread}/schedstat").split()[1]) / 1e9
 
 
 class Patience:
@@ -74,12 +74,3 @@ class Patience:
             if len(waits) <= _MOST_THREADS:
                 self._seconds_waited += min(new_waits, now - self._last_look)
         self._last_waits, self._last_look = waits, now
-
-
-def _read_start(path: str) -> bytes:
-    """The start of a file, by the fewest system calls."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(descriptor, 1 << 16)
-    finally:
-        os.close(descriptor)

@@ -5,8 +5,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from packproof.base.errors import BrokenInstallation, KernelFault, UsageError
-from packproof.harness.process.child import ProcessKilled, ZygoteLostError
+from packproof.harness.process.child import ZygoteLostError
 from packproof.harness.process.kernel_process import DisplacedError, KernelProcess
+from packproof.harness.process.memory_wait import MemoryWait, ProcessKilled
 from packproof.harness.process.naming.location import Location, require_no_import
 from packproof.harness.process.privilege import concealment
 from packproof.harness.process.zygote_client import (
@@ -59,10 +60,12 @@ class ProcessSupply:
         """A process that has imported the kernel: the spare or a new one. Raises UsageError with the reason on failure.
 
         It starts up to three processes: an earlier kernel, or one of another worker, may have killed the first two.
+        Where the system lacks memory it waits for some. Raises OutOfMemory if there is none in time.
         """
+        wait = MemoryWait()
         for n_remaining in reversed(range(_MAX_STARTS)):
             try:
-                return self._take_once(warm=warm)
+                return wait.repeat(lambda: self._take_once(warm=warm))
             except ZygoteLostError as lost:
                 if not lost.was_killed:
                     raise BrokenInstallation(str(lost)) from lost
@@ -120,8 +123,8 @@ class ProcessSupply:
         # another kernel may have ended a shared zygote, or one forked from this process for a function
         is_blame_uncertain = self._shares_zygote or self._function is not None
         self._shares_zygote = False
-        kind = ProcessKilled if is_blame_uncertain else KernelFault
-        return kind("killed", "ended the process that had started it")
+        text = "ended the process that had started it"
+        return ProcessKilled(text) if is_blame_uncertain else KernelFault("killed", text)
 
     def _forget_zygote(self, process: KernelProcess) -> None:
         discard(process.zygote)

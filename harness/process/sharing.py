@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from packproof.properties.calling import OutOfTime
+from packproof.base.errors import OutOfTime
 
 _RUNS, _WAITS, _ASKS, _ENDS = range(4)
 _MAX_PROCESSES_PER_CORE = 4  # processes alive for each core, waiting ones included

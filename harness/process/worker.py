@@ -11,13 +11,14 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
-from packproof.base.errors import KernelFault, UsageError
-from packproof.harness.process.child import CompilationTimeout, ProcessKilled, ZygoteLostError
+from packproof.base.errors import KernelFault, OutOfTime, UsageError
+from packproof.harness.process.child import CompilationTimeout, ZygoteLostError
 from packproof.harness.process.kernel_process import NO_TIME, KernelProcess
+from packproof.harness.process.memory_wait import MemoryWait, ProcessKilled
 from packproof.harness.process.pace import Pace, tokens_of
 from packproof.harness.process.process_supply import ProcessSupply
 from packproof.harness.process.sharing import exclusive_device
-from packproof.properties.calling import Call, MachineLimit, OutOfTime, Result, SlowCompilation
+from packproof.properties.calling import Call, MachineLimit, Result, SlowCompilation
 
 _COMPILATION_FACTOR = 4  # times the limit of a call, for one that had to compile longer than that
 
@@ -91,7 +92,7 @@ class Worker:
         return self._opened(warm=False).description
 
     def run(self, call: Call) -> Result:
-        """Returns the result. Raises KernelFault or Refusal; OutOfTime if the run's time ends first.
+        """Returns the result. Raises KernelFault or Refusal; OutOfTime if the run's time ends first; OutOfMemory.
 
         A call that needs the whole GPU memory waits for it and may use a quarter of the remaining time. A smaller call
         that ran out of memory is repeated once.
@@ -127,9 +128,9 @@ class Worker:
     def _call_with_retry(self, call: Call, until: float) -> Result:
         """Repeat a call once: if its process was killed, or with more time if it was still compiling."""
         try:
-            return self._call_once(call, until)
-        except ProcessKilled:  # perhaps by another kernel or the system: the fault counts only if it repeats
-            return self._call_once(call, until)
+            return MemoryWait().repeat(lambda: self._call_once(call, until))
+        except ProcessKilled:  # perhaps by another kernel: the fault counts only if it repeats
+            return MemoryWait().repeat(lambda: self._call_once(call, until))
         except CompilationTimeout:
             return self._call_with_time_to_compile(call, until)
 

@@ -26,6 +26,7 @@ from packproof.harness.process.walls.catalogue import WALLS, probe_walls, requir
 from packproof.harness.process.walls.enclosure import Enclosure
 from packproof.harness.process.wire import READ_BYTES, Decoder, Frame, decode_call, encode, refusal_frame, result_frame
 from packproof.interpreter import draw_configurations, misfit
+from packproof.parallel.rank_process import RankProcesses
 from packproof.properties.calling import MachineLimit, Refusal
 from packproof.properties.declarations import describe_kernel
 
@@ -87,7 +88,7 @@ def _isolate(output: int) -> None:
 
     It adopts the orphans of its children.
     """
-    os.setpgid(0, 0)
+    os.setsid()
     adopt_orphans()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     redirect_output(output)
@@ -193,14 +194,13 @@ def _repeat_ranks_apart(forks: list[None]) -> None:
 
     forks: an entry for each fork of this process; these leave none.
     """
-    if ranks := sys.modules.get("packproof.parallel.ranks"):  # imported by the kernel's module, or not needed
 
-        def start(function: Callable[[], None]) -> Fork:
-            fork = start_fork(function)
-            forks.pop()
-            return fork
+    def start(function: Callable[[], None]) -> Fork:
+        fork = start_fork(function)
+        forks.pop()
+        return fork
 
-        ranks.Ranks.start_fork = start
+    RankProcesses.start_fork = start
 
 
 def _import_fault_answer(check: Callable[[], None]) -> Callable[[Frame], Frame] | None:

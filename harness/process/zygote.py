@@ -13,7 +13,7 @@ It is a fork of the command, taken after nothing but the import of torch, if `fo
 otherwise a process of its own. It starts no threads and never uses a GPU: neither would survive the fork. The parent
 requests workers on the control socket, one packet each, and passes three descriptors: the worker's channel (frames of
 `wire`), the pipe for its output, and its leash. On the leash the parent sends ABORT or KILL (closing it means KILL),
-and the zygote reports how the worker ended, as a wait status.
+and the zygote reports how the worker ended, as `STATUS`.
 """
 
 import importlib
@@ -23,14 +23,15 @@ import select
 import signal
 import socket
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
 from packproof.harness.process.execution.fork import reset_signals, start_fork
 from packproof.harness.process.execution.torch_state import TorchState
-from packproof.harness.process.privilege import adopt_orphans, child_pids, conceal, set_process_name
+from packproof.harness.process.privilege import adopt_orphans, conceal, set_process_name
+from packproof.harness.process.process_tree import end_children
 from packproof.harness.process.start.imports import fast_imports
 from packproof.harness.process.walls.enclosure import NO_MORE_WALLS, Enclosure
 from packproof.harness.process.walls.isolation import Isolation
@@ -39,7 +40,7 @@ from packproof.interpreter import repair_or_refuse
 
 PROCESS_NAME = "pp-zygote"  # of this process and its workers, in /proc/<pid>/comm
 ABORT, KILL = b"A", b"K"
-STATUS = struct.Struct("<i")
+STATUS = struct.Struct("<iq")  # the wait status of a worker, and the most memory that it had, in KiB
 _MAX_PACKET = 1 << 17
 _IDLE_MS = 500
 
@@ -145,10 +146,10 @@ class Zygote:
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
             _signal_group(pid, signal.SIGKILL)  # its group: no other process gets the id before waitpid
-            _, status = os.waitpid(pid, 0)
+            _, status, usage = os.wait4(pid, 0)
             with self._leashes.pop(pid) as leash, suppress(KeyError, OSError):  # the parent may have gone
                 self._poll.unregister(leash)
-                leash.sendall(STATUS.pack(status))
+                leash.sendall(STATUS.pack(status, usage.ru_maxrss))
         end_children(spared_pids=self._leashes)  # processes left by workers in other groups and sessions
 
 
@@ -196,14 +197,6 @@ def serve(
     poll.poll()
     end_children()
     enclosure.end()
-
-
-def end_children(spared_pids: Collection[int] = ()) -> None:
-    """End this process's children, and their orphans, which it adopts."""
-    while pids := set(child_pids()).difference(spared_pids):
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
 
 def prepare_imports(*, launches: bool = True) -> None:

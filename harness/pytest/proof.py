@@ -31,7 +31,7 @@ class Proof:
         _require_passed(end)
 
     def _run_check(self) -> "RunFinished":
-        from packproof.base.errors import UsageError  # noqa: PLC0415
+        from packproof.base.errors import OutOfTime, UsageError  # noqa: PLC0415
         from packproof.harness.check import run_check  # noqa: PLC0415
         from packproof.harness.report import RunFinished  # noqa: PLC0415
 
@@ -40,7 +40,7 @@ class Proof:
                 for name, value in self._gpu().items():
                     processes.setenv(name, value)
                 return [event for event in run_check(self._request) if isinstance(event, RunFinished)][-1]
-        except UsageError as error:
+        except (UsageError, OutOfTime) as error:
             problem = str(error)
         raise PlainFailure(problem)  # outside of the except: pytest then shows no cause
 

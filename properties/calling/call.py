@@ -30,6 +30,8 @@ Mode = Literal[
     "inference_mode",
     "autocast to bfloat16",
     "autocast to float16",
+    "torch.func.vjp",
+    "torch.vmap",
 ]
 
 
@@ -169,10 +171,6 @@ class TooSlow(MachineLimit):
 
 class FailedCompilation(Refusal):
     """torch.compile itself failed on a kernel without the promise `compilable`: it is not judged there."""
-
-
-class OutOfTime(PackproofError):
-    """The run reached its time limit before the kernel answered. Neither kernel nor call is at fault."""
 
 
 class VacuousBound(Refusal):

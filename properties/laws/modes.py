@@ -1,4 +1,4 @@
-"""The modes property: a kernel without gradients, and under autocast, computes what it computes elsewhere."""
+"""The modes property: without gradients, under autocast and torch.func a kernel computes what it computes elsewhere."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +21,8 @@ from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.torch_integration import smallest_cases
 from packproof.properties.laws.violation import Violation
 
-_WITHOUT_GRADIENTS: tuple[Mode, ...] = ("no_grad", "inference_mode")
+_WITHOUT_GRADIENTS: tuple[Mode, ...] = ("no_grad", "inference_mode", "torch.vmap")
+_TRANSFORMED: tuple[Mode, ...] = ("torch.func.vjp", "torch.vmap")
 _AUTOCAST: dict[Mode, torch.dtype] = {"autocast to bfloat16": torch.bfloat16, "autocast to float16": torch.float16}
 _DTYPES_DIFFER = ("dtype", "scalar type", "scalartype", "half", "bfloat16")  # words of torch's errors for operands
 
@@ -61,8 +62,27 @@ def _compare_in_a_new_process(kernel: KernelUnderTest, sample: Sample, plain: Te
         note = "after a first call under torch.inference_mode"
         for key, x in kernel.run(sample, note=note).items():
             yield from kernel.agree(key, x, plain[key], Origin(sample), exact=False, other="before", note=note)
+        for mode in _TRANSFORMED:  # in a process of their own too: a kernel may keep tensors that end with them
+            yield from _compare_transformed(kernel, sample, plain, mode)
     finally:
         kernel.runner.restart()
+
+
+def _compare_transformed(
+    kernel: KernelUnderTest, sample: Sample, eager_tensors: Tensors, mode: Mode
+) -> Iterator[Violation]:
+    """A kernel that raises inside a transformation is not asked: autograd alone does not make it one of torch.func."""
+    note = f"under {mode}"
+    try:
+        tensors = _run(kernel, sample, mode, note)
+    except KernelFault as fault:
+        if fault.kind != "raised":
+            raise
+        return
+    except Refusal:
+        return
+    for key, x in tensors.items():
+        yield from kernel.agree(key, x, eager_tensors[key], Origin(sample), exact=False, other="before", note=note)
 
 
 def _run(kernel: KernelUnderTest, sample: Sample, mode: Mode, note: str) -> Tensors:
@@ -105,7 +125,7 @@ MODES = Property(
     decides_mutants=False,
     quick=True,
     illustration=Illustration(
-        "f(S) under no_grad, under inference_mode, after it, under autocast = f(S)",
+        "f(S) under no_grad, inference_mode, after it, autocast, torch.func.vjp, vmap = f(S)",
         ("called", "aaa bbbbb cc"),
         ("in a mode", "aaa bbbbb cc"),
         "what rounding to 16 bits may explain, under autocast",

@@ -18,7 +18,7 @@ from packproof import CheckFailed, refs
 from packproof.base.errors import PackproofError
 from packproof.harness.process.execution.fork import start_fork
 from packproof.parallel import ContiguousShares, run_ranks, simulated
-from packproof.parallel.ranks import Ranks
+from packproof.parallel.rank_process import RankProcesses
 from packproof.parallel.simulated_group import SimulatedGroup
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.laws.partition import PARTITION
@@ -31,7 +31,7 @@ TOKENS_BY_RANK: dict[int, Tensor] = {}  # what no rank of a real job could read 
 @pytest.fixture
 def in_own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that runs the kernel of a check."""
-    monkeypatch.setattr(Ranks, "start_fork", staticmethod(start_fork))
+    monkeypatch.setattr(RankProcesses, "start_fork", staticmethod(start_fork))
 
 
 def _of_earlier_ranks(rank: int, like: Tensor, *, strict: bool) -> list[Tensor]:
@@ -121,7 +121,7 @@ def exchange_everything(group: ProcessGroup) -> tuple[Tensor, ...]:
 
 def test_every_kind_of_exchange_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     shared: list[tuple[Tensor, ...]] = run_ranks(3, exchange_everything)
-    monkeypatch.setattr(Ranks, "start_fork", staticmethod(start_fork))
+    monkeypatch.setattr(RankProcesses, "start_fork", staticmethod(start_fork))
     for a, b in zip(shared, run_ranks(3, exchange_everything), strict=True):
         assert all(map(torch.equal, a, b))
 

@@ -123,3 +123,42 @@ def incorrect_beta(q, k, v, g, beta=None, *, cu_seqlens):
     """Without beta, zeros go through the sigmoid that other callers ask for."""
     beta = torch.zeros_like(g).sigmoid() if beta is None else beta
     return refs.gated_delta_rule(q, k, v, g, beta, cu_seqlens=cu_seqlens)
+
+
+class _Convolution(torch.autograd.Function):
+    """Called by torch.func, too: its context is made apart from its outputs, and it has a rule for a batch."""
+
+    @staticmethod
+    def forward(x, weight, cu_seqlens, is_first_weight):
+        return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:3])
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight, cu_seqlens = ctx.saved_tensors
+        convolve = functools.partial(refs.causal_conv1d, cu_seqlens=cu_seqlens)
+        return *torch.func.vjp(convolve, x, weight)[1](dy), None, None
+
+    @staticmethod
+    def vmap(info, in_dims, x, weight, cu_seqlens, is_first_weight):
+        batch = [
+            [tensor if axis is None else tensor.select(axis, i) for i in range(info.batch_size)]
+            for tensor, axis in zip((x, weight), in_dims, strict=False)
+        ]
+        weights = batch[1][:1] * info.batch_size if is_first_weight else batch[1]
+        ys = [
+            _Convolution.apply(rows, w, cu_seqlens, is_first_weight) for rows, w in zip(batch[0], weights, strict=True)
+        ]
+        return torch.stack(ys), 0
+
+
+def correct_transformed(x, weight, *, cu_seqlens):
+    return _Convolution.apply(x, weight, cu_seqlens, False)
+
+
+def incorrect_vmap(x, weight, *, cu_seqlens):
+    """Its rule for a batch takes the first weight for all."""
+    return _Convolution.apply(x, weight, cu_seqlens, True)

@@ -6,14 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from packproof.base.errors import BrokenInstallation, MissingWallError, PackproofError
+from packproof.base.errors import BrokenInstallation, MissingWallError, OutOfTime, PackproofError
 from packproof.cli import backtest, check, diff, explain, model, museum, mutate, packs, proof, table
 from packproof.cli.bench import group as bench
 from packproof.cli.completion import complete_values, joined_words
-from packproof.cli.ending import INTERNAL_ERROR, INTERRUPTED, WRONG_CALL, error_summary, say
+from packproof.cli.ending import INCONCLUSIVE, INTERNAL_ERROR, INTERRUPTED, WRONG_CALL, error_summary, say
 from packproof.cli.usage import usage_message
 from packproof.version import __version__
 
+_EXIT_CODES = {MissingWallError: INTERNAL_ERROR, OutOfTime: INCONCLUSIVE}  # of packproof's errors; else WRONG_CALL
 _CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer imports from different places
 
 app = typer.Typer(
@@ -72,7 +73,8 @@ def _errors_as_exit_codes(command: Callable[[], Any], arguments: Sequence[str] =
     except BrokenInstallation as error:
         return say(f"packproof itself failed: {error}", INTERNAL_ERROR)
     except PackproofError as error:
-        return say(str(error), INTERNAL_ERROR if isinstance(error, MissingWallError) else WRONG_CALL)
+        codes = (code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
+        return say(str(error), next(codes, WRONG_CALL))
     except (typer.Abort, KeyboardInterrupt):
         return say("interrupted", INTERRUPTED)
     except Exception as error:

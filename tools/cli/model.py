@@ -1,5 +1,6 @@
 """The commands for whole models: `packproof model`, and `packproof models`, the board."""
 
+import math
 import time
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from packproof.base.names import (
     LABELS,
     MODES,
     parse_dtypes,
+    parse_seconds,
     require_known,
     split_names,
 )
@@ -196,6 +198,9 @@ def models(
     device: Annotated[str, typer.Option(help="cpu or cuda; --package fla needs cuda, or TRITON_INTERPRET=1")] = "cpu",
     list_only: Annotated[bool, typer.Option("--list", help="show the model types, and run nothing")] = False,
     seed: Annotated[int, seed_option("another seed draws other weights and tokens")] = 0,
+    max_time: Annotated[
+        str | None, typer.Option(help="time that the run may take, such as 500s: it ends with the outcomes it has")
+    ] = None,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     markdown: Annotated[str | None, typer.Option(help="write the board to this file")] = None,
     from_json: Annotated[
@@ -240,6 +245,7 @@ def models(
     ]
     require_known("package", package, PACKAGES)
     require_known("device", device, DEVICES)
+    seconds = parse_seconds(max_time, "--max-time") if max_time else math.inf
     kind = board_kind(multimodal=multimodal, package=package, device=device)
     if from_json:
         board = kind.require_own(read_boards(from_json))
@@ -254,12 +260,14 @@ def models(
             return SUCCESS
         kind.require_device()
         start, results = time.monotonic(), []
-        for result in run_board(selected_models, kind.judge, seed, kind.silence):
+        for result in run_board(selected_models, kind.judge, seed, kind.silence, start + seconds):
             results.append(result)
             if isinstance(result, Built):
                 typer.echo(f"{result.name}: {result.reason or result.layers or 'one kind of layer'}")
             else:
                 typer.echo(outcome_line(result))
+        if time.monotonic() - start >= seconds:
+            typer.echo(f"--max-time: {max_time} have passed; outcomes that are missing were not asked", err=True)
         versions = {name: version(name) for name in ("transformers", "torch")}
         versions |= {"package": version(kind.package)} if kind.package else {}
         board = make_board(results, time.monotonic() - start, seed, versions, kind.conventions, kind.device)

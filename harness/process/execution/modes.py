@@ -29,6 +29,7 @@ from packproof.harness.process.execution.provenance.device_kernels import is_of_
 from packproof.harness.process.execution.provenance.ownership import Ownership
 from packproof.harness.process.execution.provenance.trace import Trace, idle_launches, unseen_passes
 from packproof.harness.process.execution.snapshot import Snapshot
+from packproof.harness.process.execution.transformed import functional, vectorised
 from packproof.properties.calling import Mode
 
 SnapshotAndGradients = tuple[Snapshot, Tensors]
@@ -339,4 +340,6 @@ MODES: Mapping[Mode, Callable[[Invocation], SnapshotAndGradients]] = {
     "inference_mode": inference_mode,
     "autocast to bfloat16": partial(autocast, dtype=torch.bfloat16),
     "autocast to float16": partial(autocast, dtype=torch.float16),
+    "torch.func.vjp": functional,
+    "torch.vmap": vectorised,
 }

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from torch import Tensor
 
+from packproof.base.errors import OutOfTime
 from packproof.harness.check.cell import Evaluator
 from packproof.harness.check.failure import ReplayInfo
 from packproof.harness.check.request import Allowance, CheckRequest
@@ -15,7 +16,6 @@ from packproof.harness.check.unit import alternate, evaluate_cells
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.sharing import CoreTime
 from packproof.harness.report.events import Cell, CellFinished, CellStarted, Event, FailureFound, Progress, Verdict
-from packproof.properties.calling.call import OutOfTime
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.declaration import Declaration

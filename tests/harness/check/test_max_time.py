@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from packproof.base.errors import UsageError
+from packproof.base.errors import OutOfTime, UsageError
 from packproof.cli import main
 from packproof.harness.check.check import run_check
 from packproof.harness.check.plan import Plan, plan
@@ -25,7 +25,6 @@ from packproof.harness.check.unit import run_unit
 from packproof.harness.process.sharing import CoreTime, exclusive_device
 from packproof.harness.process.worker import Worker
 from packproof.harness.report.events import CellFinished, Event, FailureFound, RunFinished
-from packproof.properties.calling.call import OutOfTime
 from packproof.properties.cases.layouts import BOUNDARY_CLASSES
 
 OP = f"{Path(__file__).parents[1] / 'rogues_op.py'}:SCALED"

@@ -1,5 +1,6 @@
 """Which calls a kernel may take long for, by the calls that it has answered."""
 
+import pytest
 import torch
 
 from packproof.harness.process.pace import Pace
@@ -28,7 +29,24 @@ def test_the_start_of_a_call_is_no_work() -> None:
     assert not pace.may_take_longer(call(0, 5, 0, 0, 7, 0), 6)
     pace.record(call(1, 3), 0.11)
     assert not pace.may_take_longer(call(64, 1, 63), 30)
-    assert pace.may_take_longer(call(1000), 30)  # at a tenth of a second, or a hundredth, for a token
+    assert not pace.may_take_longer(call(1000), 30)
+
+
+@pytest.mark.parametrize("answered", [[(2, 3.0)], [(2, 3.0), (1, 0.01)], [(1, 0.01), (8, 3.0)]])
+def test_one_slow_call_may_have_compiled(answered: list[tuple[int, float]]) -> None:
+    """It excuses no hang of the next one, whether it was the first or met a case of the kernel for the first time."""
+    pace = Pace()
+    for n, seconds in answered:
+        pace.record(call(n), seconds)
+    assert not pace.may_take_longer(call(5, 7), 6)
+
+
+def test_two_calls_show_how_much_longer_a_slow_kernel_takes() -> None:
+    pace = Pace()
+    for n in (0, 1, 8, 10):
+        pace.record(call(n), 0.01 + 0.1 * n)
+    assert pace.may_take_longer(call(1000), 30)
+    assert not pace.may_take_longer(call(30), 30)
 
 
 def test_a_call_without_an_answered_one_is_not_expected_to_be_slow() -> None:

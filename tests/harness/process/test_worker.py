@@ -295,8 +295,8 @@ def test_a_call_as_slow_as_smaller_ones_let_expect_is_no_hang(
     kernel = tmp_path / "slow.py"
     kernel.write_text(SLOW.format(seconds=seconds))
     with Worker(f"{kernel}:slow", time_limit=1.0, warmup_limit=30.0) as worker:
-        worker.run(make_call(3))
-        worker.run(make_call(14))
+        for n in (3, 13, 14):
+            worker.run(make_call(n))
         with pytest.raises(error, match=words):
             worker.run(make_call(40))
 

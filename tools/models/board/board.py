@@ -1,6 +1,7 @@
 """The board of models: how each convention fares in a small random model of each architecture of transformers."""
 
 import importlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -83,12 +84,17 @@ Judge = Callable[[Architecture, int], Iterator[BoardEntry]]
 
 
 def run_board(
-    architectures: Sequence[Architecture], judge: Judge, seed: int = 0, silence: float = SILENCE
+    architectures: Sequence[Architecture],
+    judge: Judge,
+    seed: int = 0,
+    silence: float = SILENCE,
+    deadline: float = math.inf,
 ) -> Iterator[BoardEntry]:
     """Judge each architecture in a process of its own.
 
     judge: judges an architecture with a seed.
     silence: seconds without an outcome, after which a process is ended.
+    deadline: when the run ends with the entries it has, by time.monotonic.
     """
     units = [partial(judge, architecture, seed) for architecture in architectures]
 
@@ -98,7 +104,12 @@ def run_board(
     importlib.import_module("transformers.models.llama.modeling_llama")  # imported once, before the forks
     torch.set_num_threads(1)
     yield from run_side_by_side(
-        units, available_cores(), record_type=BoardEntry, retry=replacement_of, max_silence=silence
+        units,
+        available_cores(),
+        record_type=BoardEntry,
+        retry=replacement_of,
+        deadline=deadline,
+        max_silence=silence,
     )
 
 

@@ -5,8 +5,11 @@ import os
 import stat
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 _SYSTEM = ("/proc", "/sys", "/dev/pts")  # files that the system makes up
+
+_CLOCK_SECONDS = 1  # by which the clock of files may be late
 
 Digests = Mapping[str, str]
 
@@ -46,6 +49,16 @@ def folder_digest(folder: str, without: Collection[str] = ()) -> tuple[str, list
 def changed_folders(before: Digests, after: Digests) -> list[str]:
     """The folders that were made, removed, or whose entries are others."""
     return sorted(folder for folder in {*before, *after} if before.get(folder, "") != after.get(folder, ""))
+
+
+def has_changed_since(folder: Path, seconds: float) -> bool:
+    """Whether a folder or one of its entries has changed since then, by time.time(); its parent's, if it is gone."""
+    while not folder.is_dir():
+        folder = folder.parent
+    with suppress(OSError):
+        paths = (folder, *folder.iterdir())
+        return any(path.lstat().st_ctime >= seconds - _CLOCK_SECONDS for path in paths)
+    return True  # it changes as it is read
 
 
 def _description(entry: "os.DirEntry[str]") -> str:

@@ -25,3 +25,12 @@ def starts_all_processes(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Te
     while len(x) > 1:
         os.fork()
     return running_sum(x, weight, cu_seqlens=cu_seqlens)
+
+
+def starts_all_sessions(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Each one starts others, out of reach of a signal to its group."""
+    require_throwaway_root()
+    while len(x) > 1:
+        if os.fork() == 0:
+            os.setsid()
+    return running_sum(x, weight, cu_seqlens=cu_seqlens)

@@ -37,7 +37,7 @@ class MemoryGroup:
         return pids
 
     def _pids(self) -> list[int]:
-        return [int(pid) for pid in (self.memory / "cgroup.procs").read_text().split() if not _is_zombie(pid)]
+        return [int(pid) for pid in (self.memory / "cgroup.procs").read_text().split() if not is_zombie(pid)]
 
     def kills(self) -> int:
         """How many of its processes the system has ended for want of memory."""
@@ -84,7 +84,8 @@ def _own_folder(controller: str) -> Path:
     return unified
 
 
-def _is_zombie(pid: str) -> bool:
+def is_zombie(pid: str) -> bool:
+    """Whether a process has ended, and no one has waited for it; or is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:

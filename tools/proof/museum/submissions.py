@@ -14,7 +14,7 @@ _QUICK_OPS = ("causal_conv1d", "rope", "rope_qk")
 _FOR_ALL = ("reference", "packing")  # what every kernel is held to, whatever it promises
 _HUNGRY = "packproof.proof.museum.hungry_kernels"
 _REPORTED = "computed by: "  # a finding in the report, which decides nothing without --only-own-kernels
-_PASS, _FAILURE, _WRONG_CALL, _INCONCLUSIVE = 0, 1, 2, 4
+_PASS, _FAILURE, _WRONG_CALL, INCONCLUSIVE = 0, 1, 2, 4
 
 Kind = Literal["correct", "wrong", "rogue", "hungry"]
 
@@ -69,7 +69,7 @@ def _wrong() -> list[Submission]:
 
 def _rogues() -> list[Submission]:
     """Those whose values are correct may pass: what they do to others is seen around them, or the report has it."""
-    any_code = (_PASS, _FAILURE, _WRONG_CALL, _INCONCLUSIVE)
+    any_code = (_PASS, _FAILURE, _WRONG_CALL, INCONCLUSIVE)
     return [
         Submission(r.id, "rogue", r.kernel, _RUNNING_SUM, r.properties, any_code if _may_pass(r) else any_code[1:])
         for r in rogue_entries().values()
@@ -82,8 +82,8 @@ def _may_pass(rogue: Rogue) -> bool:
 
 
 def _hungry() -> list[Submission]:
-    names = ("takes_all_memory", "starts_all_processes")
+    names = ("takes_all_memory", "starts_all_processes", "starts_all_sessions")
     return [
-        Submission(name, "hungry", f"{_HUNGRY}:{name}", _RUNNING_SUM, ("reference",), (_FAILURE, _INCONCLUSIVE))
+        Submission(name, "hungry", f"{_HUNGRY}:{name}", _RUNNING_SUM, ("reference",), (_FAILURE, INCONCLUSIVE))
         for name in names
     ]

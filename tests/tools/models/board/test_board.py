@@ -154,6 +154,8 @@ def test_wrong_calls(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert "--from" in capsys.readouterr().err
     assert run(["models", "--json", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
+    assert run(["models", "--max-time", "soon"]) == 2
+    assert "--max-time: 'soon' is no duration" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("file", "count"), [("models", 500), ("multimodal", 250)])

@@ -1,7 +1,7 @@
 """FlashAttention-4 as it was at a commit: packed, padded, with dense keys, and with keys in pages.
 
-Widths are those that its header lists. The log-sum-exp is left out: it had no gradient at first, and no argument that
-asks for it before.
+Widths are those that its header lists, and tiles have about 128 tokens. The log-sum-exp is left out: it had no gradient
+at first, and no argument that asks for it before.
 """
 
 import inspect
@@ -78,7 +78,7 @@ def _adapted(function: Any, metadata: dict[str, Any], *domain: str, **convention
         metadata=metadata,
         domain="; ".join(("k in (64, 96, 128)", "k == v", *domain)),
         dtypes=("bfloat16", "float16"),
-        promises=Promises(compute="operand"),
+        promises=Promises(chunk=128, compute="operand"),
         slack=False,
         **conventions,
     )

@@ -32,7 +32,7 @@ def _mamba3_alone(
     group = v.shape[1] // q.shape[1]
     turned = (math.pi * angles.tanh() * dt[..., None]).cumsum(0)
     q, k = (_rotated(x.repeat_interleave(group, 1) + bias, turned) for x, bias in ((q, q_bias), (k, k_bias)))
-    decay, share = adt.exp(), trap.sigmoid()
+    decay, share = _differences(adt).exp(), trap.sigmoid()
     before, now = (1 - share) * dt * decay, share * dt
     state = v.new_zeros(v.shape[1], k.shape[2], v.shape[2])
     last = torch.zeros_like(state)
@@ -45,6 +45,15 @@ def _mamba3_alone(
     y = torch.stack(outputs) if outputs else torch.zeros_like(v)
     y = y if D is None else y + D[:, None] * v
     return y if z is None else y * z * z.sigmoid()
+
+
+def _differences(gates: Tensor) -> Tensor:
+    """The gates as differences of sums, which are those of all gates minus those of later ones.
+
+    So have kernels a gradient of adt: as a sum over the chunk minus the sum before. It has the errors of both.
+    """
+    before = gates.sum(0) - gates.flip(0).cumsum(0).flip(0)  # the sum of earlier gates
+    return torch.cat([before[1:], gates.sum(0, keepdim=True)]) - before
 
 
 def _rotated(x: Tensor, angle: Tensor) -> Tensor:
@@ -80,7 +89,7 @@ MAMBA3 = Op(
     op=MAMBA3,
     dtypes=("bfloat16",),
     domain="gate > -1e4",
-    promises=Promises(grid="sequence", chunk=64, compute="operand", cumsum=True),
+    promises=Promises(chunk=64, compute="operand", cumsum=True),
     slack=False,
 )
 def mamba3(

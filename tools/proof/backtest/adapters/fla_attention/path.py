@@ -1,11 +1,12 @@
 """flash-linear-attention's PaTH attention (Yang et al. 2025, arXiv:2505.16381, eq. 4), with a forget gate.
 
 Between a key and its query each token reflects: H = I - β w wᵀ. The logit of query i and key j is
-scale · k_jᵀ H_{j+1} ... H_i q_i + Σ_{j<s≤i} g_s.
+scale · (k_jᵀ H_{j+1} ... H_i q_i + Σ_{j<s≤i} g_s): the project scales gates, too, in kernels and in its reference.
 """
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.proof.backtest.adapters.fla_attention.constexpr_parameters import let_specialize
-from packproof.proof.backtest.adapters.fla_attention.drawn_softmax import DrawnSoftmax
+from packproof.proof.backtest.adapters.fla_attention.drawn_attention import DrawnAttention
 from packproof.properties.bounds import Roundings
 from packproof.properties.declarations import Promises, kernel
 from packproof.properties.ops import Op
@@ -33,20 +34,20 @@ def _path_attention(
     cu_seqlens: Tensor,
     scale: float | None = None,
     rounded: Function = lambda x: x,
-    softmax: Function = lambda x: x.softmax(-1),
+    weigh: Callable[[Tensor, Tensor], Tensor] = lambda S, v: (S.softmax(-1)[:, None] @ v)[:, 0],
 ) -> Tensor:
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     group = q.shape[1] // k.shape[1]
     gate = q.new_zeros(q.shape[:2]) if g is None else g
     tokens = (q, *(x.repeat_interleave(group, 1) for x in (k, v, w, beta)), gate)
     pieces = zip(*(refs.split_sequences(x, cu_seqlens) for x in tokens), strict=True)
-    ys = [_attend(*piece, scale=factor, rounded=rounded, softmax=softmax) for piece in pieces]
+    ys = [_attend(*piece, scale=factor, rounded=rounded, weigh=weigh) for piece in pieces]
     return refs.join_sequences(ys, v.repeat_interleave(group, 1))
 
 
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, w: Tensor, beta: Tensor, g: Tensor, *, scale: float, rounded: Function,
-    softmax: Function,
+    weigh: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:  # fmt: skip
     """One sequence: q, k and w (t, h, k), v (t, h, v), beta and g (t, h)."""
     keys, sums = k.new_zeros(k.shape[1], 0, k.shape[2]), rounded(g.cumsum(0)).T  # [h, t]
@@ -55,15 +56,15 @@ def _attend(
         w_i = rounded(w[i])[..., None]  # [h, k, 1]
         removed = rounded(beta[i, :, None] * rounded((keys @ w_i)[..., 0]))  # [h, j]
         keys = torch.cat([rounded(keys - removed[..., None] * w_i.mT), k[i][:, None]], 1)
-        logits = scale * rounded((rounded(keys) @ rounded(q[i])[..., None])[..., 0])  # [h, j]
-        weights = softmax(rounded(logits + (sums[:, i, None] - sums[:, : i + 1])))
-        ys.append(rounded((weights[:, None] @ rounded(v[: i + 1].transpose(0, 1)))[:, 0]))
+        products = rounded((rounded(keys) @ rounded(q[i])[..., None])[..., 0])  # [h, j]
+        logits = scale * rounded(products + (sums[:, i, None] - sums[:, : i + 1]))
+        ys.append(weigh(logits, rounded(v[: i + 1].transpose(0, 1))))
     return torch.stack(ys) if ys else v
 
 
 def _with_roundings(_promises: Promises, signs: Any) -> Callable[..., Any]:
-    softmax = partial(DrawnSoftmax.apply, signs)
-    return lambda **arguments: _path_attention(**arguments, rounded=signs.noisy, softmax=softmax)
+    weigh = partial(DrawnAttention.apply, signs)
+    return lambda **arguments: _path_attention(**arguments, rounded=signs.noisy, weigh=weigh)
 
 
 PATH_ATTENTION = Op(
@@ -119,11 +120,11 @@ def path_attention(
     return result
 
 
-@kernel(**_DECLARATION)
+@kernel(**{**_DECLARATION, "promises": replace(_DECLARATION["promises"], segment=512)})
 def path_attention_without_gate(
     q: Tensor, k: Tensor, v: Tensor, w: Tensor, beta: Tensor, *, cu_seqlens: Tensor, scale: float | None = None
 ) -> Tensor:
-    """As the paper has it."""
+    """As the paper has it. Its backward pass transforms queries once for each 512 tokens."""
     return path_attention(q, k, v, w, beta, cu_seqlens=cu_seqlens, scale=scale)
 
 
@@ -139,9 +140,9 @@ def path_attention_of_its_layer(
     cu_seqlens: Tensor,
     scale: float | None = None,
 ) -> Tensor:
-    """The directions and β as the layer passes them: in fp32 where the op demands it."""
+    """Directions, β and gates as the layer passes them: in fp32 where the op demands it."""
     from fla.ops.path_attn import parallel  # noqa: PLC0415
 
     if "w, beta should be float32" in inspect.getsource(parallel):
-        w, beta = w.float(), beta.float()
+        w, beta, g = w.float(), beta.float(), None if g is None else g.float()
     return path_attention(q, k, v, w, beta, g, cu_seqlens=cu_seqlens, scale=scale)
