@@ -53,13 +53,14 @@ def work_text(work: HostWork, earlier: Iterable[HostWork]) -> str:
     """One piece of work; of its key, what differs from the keys of earlier calls."""
     if not work.key:
         return str(work)
-    keys = [other.key.split(", ") for other in earlier if (other.kind, other.name) == (work.kind, work.name)]
+    keys = [
+        seen_work.key.split(", ") for seen_work in earlier if (seen_work.kind, seen_work.name) == (work.kind, work.name)
+    ]
     if not keys:
         return str(work)
     parts = work.key.split(", ")
     differences = [part for part in parts if not any(part in key for key in keys)] or parts
-    shown = ", ".join(differences[:_MOST_DIFFERENCES])
     names = {part.partition("=")[0] for part in differences}
     seen = dict.fromkeys(part for key in keys for part in key if part.partition("=")[0] in names)
     before = f", after {', '.join(list(seen)[:_MOST_DIFFERENCES])}" if seen else ""
-    return f"{work.kind} {work.name} for {shown}{before}"
+    return f"{work.kind} {work.name} for {', '.join(differences[:_MOST_DIFFERENCES])}{before}"

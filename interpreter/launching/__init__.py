@@ -1,1 +1,1 @@
-"""What is seen of a launch of a Triton kernel: its name, and what the kernel is compiled and tuned for."""
+"""A launch of a Triton kernel as it is seen: the kernel's name, and its keys of compilations and tuning."""

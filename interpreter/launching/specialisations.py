@@ -1,4 +1,4 @@
-"""What each launch of a Triton kernel is compiled and tuned for, as text: another text is another compilation.
+"""The key of each launch of a Triton kernel, as text: another text is another compilation or another tuning.
 
 On a GPU it is the key of Triton's own cache. On a CPU nothing is compiled: the key is worked out from the arguments, by
 Triton's rules.
@@ -18,7 +18,7 @@ from packproof.base.names import TARGET_PREFIX
 from packproof.interpreter.in_use import is_interpreting
 
 Record = Callable[[Literal["compiles", "tunes"], str, str], None]
-"""Called with the kind of work, the name of a kernel, and the text of what it is compiled or tuned for."""
+"""Called with the kind of work, the name of a kernel, and the key of its compilation or tuning."""
 _DIVISOR = 16  # Triton compiles another kernel for integers and addresses that it divides
 _INT32 = range(-(2**31), 2**31)
 _LEFT_ALONE = ("do_not_specialize", "do_not_specialize_on_alignment")  # options of triton.jit: names or numbers
@@ -126,7 +126,7 @@ def _key(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str
 
 
 def _argument_text(value: Any, *, specialised: bool, aligned: bool) -> str:
-    """What Triton compiles for of one argument: not the value of a number, but its type, 1, and divisors of 16."""
+    """One argument in the key of a compilation: not the value of a number, but its type, 1, and multiples of 16."""
     if hasattr(value, "data_ptr"):
         return f"{value.dtype}{_alignment(value.data_ptr(), specialised and aligned)}"
     if isinstance(value, tuple | list):

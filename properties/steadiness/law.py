@@ -21,9 +21,9 @@ _LEAST_LAYOUTS = 3  # in which memory has to grow each time: else a table may be
 
 
 def _steady(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """Call it with layouts of one shape, and count what the host does and what memory is kept in each call.
+    """Call it with layouts of one shape, and count the work of the host and the memory kept in each call.
 
-    Only what it promises is counted: the other kernels are asked (`declarations.questions`).
+    Only a promise counts: the other kernels are asked (`declarations.questions`).
     """
     if not kernel.promises.steady:
         return
@@ -54,7 +54,7 @@ def _count(kernel: KernelUnderTest, layout: Case) -> tuple[Tensors, Result]:
 
 
 def _differences(kernel: KernelUnderTest, case: Case, tensors: Tensors) -> Iterator[Violation]:
-    """A kernel that computes something else while it is counted was counted in vain."""
+    """A kernel may not compute something else while its work is counted."""
     sample, note = kernel.sample(case), "while the work of the host was counted"
     expected = kernel.cached_run(sample)
     for key, x in tensors.items():
@@ -83,7 +83,7 @@ def _memory_text(kept: list[int]) -> str:
 
 
 def _steady_cases(space: Space, _: Collection[Case]) -> list[Case]:
-    """A pack whose longest sequence can have one chunk or several, with all optional inputs; on a GPU also with none.
+    """A pack with a longest sequence of one chunk or several, with all optional inputs; on a GPU also with none.
 
     Tables by position have a row for each row of the pack: their shape does not follow the lengths.
     """
@@ -119,8 +119,9 @@ STEADY = Property(
         "addresses) and by torch.compile, keys of autotuners, reads of tensors by the host such as `item`, `tolist` "
         "and boolean indexing, and storages that stay allocated. Of these only what none of the first layouts needed "
         "counts, but any read. What an adapter makes of the offsets is its caller's, such as the longest length; what "
-        "`torch.tensor` makes of numbers is free to read. Memory that grows with every one of some seventeen "
+        "`torch.tensor` makes of numbers is free to read. Memory that grows with each of seventeen "
         "layouts counts as growing without bounds. In the interpreter the key of a compilation is worked out from the "
-        "arguments of a launch.",
+        "arguments of a launch. Waits of a compiled extension are seen on a GPU alone, and only of a call in which "
+        "neither the kernel nor its adapter reads a tensor otherwise.",
     ),
 )

@@ -7,7 +7,7 @@ from packproof.properties.cases.case import Case
 
 _STEPS = 5  # from lengths as equal as can be to all tokens in one sequence
 _MORE_STEPS = 17
-_DIVISOR = 16  # a kernel may be compiled anew for numbers that it divides, such as the longest length: once
+_DIVISOR = 16  # a kernel may be compiled once more for multiples of it, such as the longest length: once
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,8 @@ class Layouts:
     """Cases that differ in their lengths alone, each in one of three groups."""
 
     known: list[Case]
-    """With the least and the greatest longest length, and with one that 16 divides and one that it does not: after
-    these, a kernel knows the shape."""
+    """With the least and the greatest longest length, with a multiple of 16 and with another: after these, a kernel
+    knows the shape."""
     new: list[Case]
     """With other longest lengths."""
     spare: list[Case]
@@ -39,7 +39,7 @@ class Layouts:
 
 
 def _ladder(case: Case, steps: int) -> Iterator[Case]:
-    """The case with lengths as equal as can be, and with one sequence that grows at each step, to all tokens."""
+    """The case with lengths as equal as can be; at each step one sequence grows, at last to all tokens."""
     for step in range(steps + 1):
         lengths = _lengths(sum(case.lengths), len(case.lengths), step / steps, step)
         if case.key_lengths is None:

@@ -1,6 +1,7 @@
 """The steady property: what it says of each kernel that costs something at each new layout, and what it lets be."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def test_what_a_new_layout_costs_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows_by_a_choice", "table_of_the_last_pack", "workspace_of_the_pack"])
-def test_a_correct_twin_passes(name: str) -> None:
+def test_its_correct_form_passes(name: str) -> None:
     assert judge(getattr(new_layouts, name)) is None
 
 
@@ -117,6 +118,27 @@ def test_what_an_adapter_puts_on_the_host_is_free_to_read() -> None:
 
     assert judge(adapted(lengths_on_host=lambda o, _: o.diff().to("cpu", copy=True))) is None
     violation = judge(adapted(lengths_on_host=lambda o, _: o.diff()))
+    assert violation is not None
+    assert violation.text.startswith("reads Tensor.tolist at test_steady.py:")
+
+
+def _as_peer(library: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """A function of `adapters.peers`: it reads the longest length for a library's function, which is not its own."""
+    source = """
+def peer(x, weight, *, cu_seqlens):
+    longest = int(cu_seqlens.diff().max())
+    assert longest == max_seqlen(cu_seqlens, len(x))
+    return vectorised(x, weight, library(x, cu_seqlens))
+"""
+    names: dict[str, Any] = {"vectorised": vectorised, "max_seqlen": adapters.max_seqlen, "library": library}
+    exec(compile(source, str(Path(adapters.__file__).parent / "peers" / "peer.py"), "exec"), names)
+    peer: Callable[..., Tensor] = names["peer"]
+    return peer
+
+
+def test_of_a_peer_what_its_library_reads_counts_alone() -> None:
+    assert judge(_as_peer(sequences)) is None
+    violation = judge(_as_peer(lambda x, offsets: torch.tensor(sequences(x, offsets).tolist())))
     assert violation is not None
     assert violation.text.startswith("reads Tensor.tolist at test_steady.py:")
 

@@ -242,7 +242,7 @@ def idle(invocation: Invocation) -> SnapshotAndGradients:
 
 
 def counted(invocation: Invocation) -> SnapshotAndGradients:
-    """As `eager`, and records what the host does, and the memory that earlier calls have kept."""
+    """As `eager`, and records the work of the host, and the memory kept by earlier calls."""
     invocation.live_bytes = live_bytes(invocation.device)
     note([*invocation.inputs.values(), *invocation.cotangents.values(), *invocation.metadata.values()])
     watch = HostWatch(_ownership(invocation), invocation.device)

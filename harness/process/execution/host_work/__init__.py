@@ -1,1 +1,1 @@
-"""What a call makes the host do, and the memory that it keeps, counted inside the process that runs it."""
+"""The work of the host in a call, and the memory kept after it, counted inside the process of the kernel."""

@@ -1,4 +1,4 @@
-"""The memory that calls of a kernel have left allocated."""
+"""The memory left allocated by calls of a kernel."""
 
 import gc
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ def note(values: Iterable[Any]) -> None:
 
 
 def live_bytes(device: torch.device) -> int:
-    """The bytes that are allocated on a GPU; on a CPU, those of the tensors noted so far."""
+    """The allocated bytes of a GPU; on a CPU, the bytes of the tensors noted so far."""
     if not _expire():
         gc.collect()
         _expire()
@@ -30,7 +30,7 @@ def live_bytes(device: torch.device) -> int:
 
 
 def _expire() -> bool:
-    """Forget storages that were freed. Returns whether all were."""
+    """Forget freed storages. Returns whether none is left."""
     for reference in [reference for reference in _alive if reference.expired()]:
         del _alive[reference]
     return not _alive

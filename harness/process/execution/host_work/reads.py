@@ -1,7 +1,7 @@
 """Reads of a device's tensors by the host: on a GPU it waits for each of them, or copies.
 
-On a CPU nothing waits, so that all tensors count as the device's but those that are made on the host for certain: by
-`torch.tensor` of numbers of Python, or by an adapter that copies there.
+On a CPU nothing waits: all tensors count as the device's, unless `torch.tensor` made them of numbers of Python or an
+adapter copied them to the host.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,13 +25,13 @@ _METHODS = ("tolist", "numpy", "__array__", "__dlpack__", "cpu", "to")  # no ope
 _MASKS = (torch.bool, torch.uint8)
 
 Record = Callable[[str], None]
-"""Called with the name of what reads."""
+"""Called with the name of a reading function."""
 
 
 class HostTensors:
-    """The tensors made on the host in a call. Their storages are kept, so that no other one gets the same address.
+    """The tensors made on the host in a call. Their storages are kept, and no other one gets the same address.
 
-    device: of the call; on a CPU, all other tensors stand for those of a device.
+    device: of the call; on a CPU, all other tensors stand for a device's.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -39,7 +39,7 @@ class HostTensors:
         self._storages: dict[int, Any] = {}
 
     def add(self, tensor: Tensor) -> None:
-        """Note a tensor that is on the host."""
+        """Note a tensor of the host."""
         self._storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
 
     def follow(self, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
@@ -55,7 +55,7 @@ class HostTensors:
 
 
 def reading_operator(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], host: HostTensors) -> str:
-    """The name of an operator of torch by which the host reads a tensor in a call with these arguments, else ""."""
+    """The name of an operator of torch if the host reads a tensor in a call with these arguments, else ""."""
     name = str(op.overloadpacket.__name__)
     if name in _READS:
         read = [x for x in _tensors(*args) if x.numel()]
@@ -87,7 +87,7 @@ def _tensors(*values: Any, **more: Any) -> list[Tensor]:
 
 @contextmanager
 def watch_methods(record: Record, host: HostTensors) -> Iterator[None]:
-    """Report the methods by which values of a tensor in the host's memory leave torch, on a CPU."""
+    """Report the methods by which values of a tensor leave torch, on a CPU."""
     with ExitStack() as replacements:
         for name in _METHODS:
             replacements.enter_context(replaced(Tensor, name, _reporting(name, record, host)))

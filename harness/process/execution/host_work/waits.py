@@ -1,4 +1,4 @@
-"""Waits of the host for a GPU, by CUPTI through torch's profiler: those of a compiled extension show nowhere else."""
+"""Waits of the host for a GPU, by CUPTI through torch's profiler. Waits of a compiled extension show nowhere else."""
 
 # mypy: allow-untyped-calls
 
@@ -23,7 +23,7 @@ _COPIES = "Memcpy DtoH"
 
 @contextmanager
 def watch_waits(device: torch.device) -> Iterator[Callable[[], list[str]]]:
-    """Yields a function that returns, after the block, by which calls the host has waited or copied in it."""
+    """Yields a function. After the block it returns the calls of CUDA in which the host has waited or copied."""
     if device.type != "cuda":
         yield list
         return

@@ -1,4 +1,4 @@
-"""Counts what a call makes the host do: compilations, tuning, and reads of tensors, each with the line that does it."""
+"""Counts the work of the host in a call: compilations, tuning, and reads of tensors, each with its line."""
 
 import sys
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from packproof.interpreter import watch_specialisations
 
 
 class HostWatch(DispatchMode):
-    """Records the work of the host while it is entered by `watch`."""
+    """Records the work of the host inside `watch`."""
 
     supports_higher_order_operators = True
 
@@ -36,12 +36,12 @@ class HostWatch(DispatchMode):
 
     @property
     def work(self) -> tuple[HostWork, ...]:
-        """What was recorded, each piece once."""
+        """The recorded work, each piece once."""
         return tuple(self._items)
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Record what the host does inside."""
+        """Record the work of the host inside."""
         graphs = _compiled_graphs()
         launches = watch_specialisations(self._record, lambda: self._paused(True), lambda: self._paused(False))
         with watch_waits(self._device) as waits, launches, watch_methods(self._record_read, self._host), self:
@@ -53,7 +53,7 @@ class HostWatch(DispatchMode):
 
     @contextmanager
     def _paused(self, is_paused: bool) -> Iterator[None]:
-        """What Triton's interpreter does on the host, a GPU does."""
+        """The work of Triton's interpreter on the host is a GPU's."""
         before, self._is_paused = self._is_paused, is_paused
         try:
             yield
@@ -91,7 +91,7 @@ class HostWatch(DispatchMode):
 
 
 def _compiled_graphs() -> int:
-    """The graphs that torch.compile has compiled in this process."""
+    """The number of graphs compiled by torch.compile in this process."""
     if "torch._dynamo.utils" not in sys.modules:
         return 0
     return int(sys.modules["torch._dynamo.utils"].counters["stats"]["unique_graphs"])
