@@ -29,24 +29,24 @@ def _steady(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         return
     layouts = Layouts.of_one_shape(case, lambda layout: _is_of_same_shape(kernel, layout, case))
     earlier: dict[HostWork, None] = {}
-    for layout in layouts.known if layouts.new else []:
+    for layout in layouts.warm_up if layouts.new else []:
         tensors, result = _count(kernel, layout)
         earlier.update(dict.fromkeys(result.host_work))
-        if layout is layouts.known[0]:
+        if layout is layouts.warm_up[0]:
             yield from _differences(kernel, layout, tensors)
-    kept = []
+    live_bytes: list[int] = []
     for layout in layouts.new:
         result = _count(kernel, layout)[1]
-        kept.append(result.live_bytes)
+        live_bytes = [result.live_bytes]
         if new := [work for work in result.host_work if work.kind == "reads" or work not in earlier]:
             yield Violation(text=_work_text(new, list(earlier)), note=_note(layout))
         earlier.update(dict.fromkeys(result.host_work))
     for layout in layouts.spare if layouts.new else []:  # until memory grows no more: at once, as a rule
-        kept.append(_count(kernel, layout)[1].live_bytes)
-        if kept[-1] <= kept[-2]:
+        live_bytes.append(_count(kernel, layout)[1].live_bytes)
+        if live_bytes[-1] <= live_bytes[-2]:
             return
-    if len(kept) > _LEAST_LAYOUTS:
-        yield Violation(text=_memory_text(kept), note=_note((layouts.spare or layouts.new)[-1]))
+    if len(live_bytes) > _LEAST_LAYOUTS:
+        yield Violation(text=_memory_text(live_bytes), note=_note(layouts.spare[-1]))
 
 
 def _count(kernel: KernelUnderTest, layout: Case) -> tuple[Tensors, Result]:
@@ -62,8 +62,8 @@ def _differences(kernel: KernelUnderTest, case: Case, tensors: Tensors) -> Itera
 
 
 def _is_of_same_shape(kernel: KernelUnderTest, layout: Case, case: Case) -> bool:
-    shapes, others = ({n: x.shape for n, x in kernel.sample(c).inputs.items()} for c in (layout, case))
-    return shapes == others and kernel.domain.allows(kernel.op, layout)
+    layout_shapes, case_shapes = ({n: x.shape for n, x in kernel.sample(c).inputs.items()} for c in (layout, case))
+    return layout_shapes == case_shapes and kernel.domain.allows(kernel.op, layout)
 
 
 def _note(layout: Case) -> str:
@@ -77,9 +77,9 @@ def _work_text(new: list[HostWork], earlier: list[HostWork]) -> str:
     return "\n".join([*lines[:_MOST_LINES], *([f"and {plural(more, 'more')}"] if more > 0 else [])])
 
 
-def _memory_text(kept: list[int]) -> str:
-    layouts = len(kept) - 1
-    return f"keeps more memory with each of {layouts} layouts: {kept[-1] - kept[0]:,} bytes in all"
+def _memory_text(live_bytes: list[int]) -> str:
+    layouts = len(live_bytes) - 1
+    return f"keeps more memory with each of {layouts} layouts: {live_bytes[-1] - live_bytes[0]:,} bytes in all"
 
 
 def _steady_cases(space: Space, _: Collection[Case]) -> list[Case]:
@@ -119,7 +119,7 @@ STEADY = Property(
         "addresses) and by torch.compile, keys of autotuners, reads of tensors by the host such as `item`, `tolist` "
         "and boolean indexing, and storages that stay allocated. Of these only what none of the first layouts needed "
         "counts, but any read. What an adapter makes of the offsets is its caller's, such as the longest length; what "
-        "`torch.tensor` makes of numbers is free to read. Memory that grows with each of seventeen "
+        "`torch.tensor` makes of numbers is free to read. Memory that grows with each of a dozen "
         "layouts counts as growing without bounds. In the interpreter the key of a compilation is worked out from the "
         "arguments of a launch. Waits of a compiled extension are seen on a GPU alone, and only of a call in which "
         "neither the kernel nor its adapter reads a tensor otherwise.",
