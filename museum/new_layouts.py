@@ -24,12 +24,12 @@ _workspaces: dict[Any, Tensor] = {}
 def _conv_tile(x, weight, cu_seqlens, y, D, W, sequence, tile, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr):
     start, end = tl.load(cu_seqlens + sequence), tl.load(cu_seqlens + sequence + 1)
     row, d = start + tile * BLOCK_T + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
-    acc = tl.zeros((BLOCK_T, BLOCK_D), tl.float32)
+    acc = tl.zeros((BLOCK_T, BLOCK_D), y.dtype.element_ty)
     for j in range(W):
         source = row - (W - 1) + j
         inside = ((source >= start) & (row < end))[:, None] & (d < D)[None, :]
         taps = tl.load(weight + d * W + j, mask=d < D, other=0.0)
-        acc += tl.load(x + source[:, None] * D + d[None, :], mask=inside, other=0.0).to(tl.float32) * taps[None, :]
+        acc += tl.load(x + source[:, None] * D + d[None, :], mask=inside, other=0.0) * taps[None, :]
     tl.store(y + row[:, None] * D + d[None, :], acc, mask=(row < end)[:, None] & (d < D)[None, :])
 
 
@@ -74,21 +74,27 @@ def _sequence_of_rows(x: Tensor, cu_seqlens: Tensor) -> Tensor:
     return torch.where(sequence < len(cu_seqlens) - 1, sequence, -1)
 
 
+def _accumulator(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
 def _in_torch(x: Tensor, weight: Tensor, sequence: Tensor) -> Tensor:
-    rows, taps = torch.arange(len(x), device=x.device), weight.shape[1]
-    y = x * weight[:, -1]
+    rows, taps, inside = torch.arange(len(x), device=x.device), weight.shape[1], (sequence >= 0)[:, None]
+    tokens, weights = torch.where(inside, x, 0).to(_accumulator(x)), weight.to(_accumulator(x))  # NaN * 0 in slack
+    y = tokens * weights[:, -1]
     for k in range(1, taps):
         same = (torch.roll(sequence, k) == sequence) & (rows >= k)
-        y = y + torch.where(same[:, None], torch.roll(x, k, 0), 0) * weight[:, taps - 1 - k]
-    return torch.where(sequence[:, None] >= 0, y, 0)
+        y = y + torch.where(same[:, None], torch.roll(tokens, k, 0), 0) * weights[:, taps - 1 - k]
+    return torch.where(inside, y, 0).to(x.dtype)
 
 
 def _convolve(x: Tensor, weight: Tensor, cu_seqlens: Tensor, launch: Callable[..., Any]) -> Tensor:
     """launch: called with the tensors and numbers of a launch, and the channels of a tile."""
-    y, (d, w) = torch.zeros_like(x), weight.shape
+    y, (d, w) = x.new_zeros(x.shape, dtype=_accumulator(x)), weight.shape
     if x.numel() and len(cu_seqlens) > 1:
-        launch(x.detach().contiguous(), weight.detach().contiguous(), cu_seqlens, y, d, w, triton.next_power_of_2(d))
-    convolved = graft(y, _in_torch(x, weight, _sequence_of_rows(x, cu_seqlens)))
+        tensors = (tensor.detach().to(y.dtype).contiguous() for tensor in (x, weight))
+        launch(*tensors, cu_seqlens, y, d, w, triton.next_power_of_2(d))
+    convolved = graft(y.to(x.dtype), _in_torch(x, weight, _sequence_of_rows(x, cu_seqlens)))
     assert isinstance(convolved, Tensor)
     return convolved
 
@@ -206,15 +212,20 @@ def _padded(x: Tensor, weight: Tensor, cu_seqlens: Tensor, longest: int, kind: s
     """The convolution of sequences that are laid out side by side, each in as many rows."""
     sequences, taps = len(cu_seqlens) - 1, weight.shape[1]
     shape = sequences, longest + taps, x.shape[1]  # the last row is for slack
-    workspace = _workspaces.setdefault((kind, shape, x.dtype, x.device), x.new_zeros(shape))
+    with torch.inference_mode(False):  # a tensor made in that mode could be written in no other
+        zeros = x.new_zeros(shape, dtype=_accumulator(x))
+    workspace = _workspaces.setdefault((kind, shape, zeros.dtype, x.device), zeros)
     sequence = _sequence_of_rows(x, cu_seqlens)
     if not (sequences and x.numel()):
         return _in_torch(x, weight, sequence)
     row = torch.arange(len(x), device=x.device) - cu_seqlens[sequence]
     place = torch.where(sequence >= 0, row + taps - 1, longest + taps - 1)
     inside = (sequence >= 0)[:, None]
-    workspace.index_put_((sequence, place), torch.where(inside, x.detach(), 0))
-    y = sum(workspace[sequence, (place - taps + 1 + j).clamp(min=0)] * weight.detach()[:, j] for j in range(taps))
+    workspace.index_put_((sequence, place), torch.where(inside, x.detach(), 0).to(zeros.dtype))
+    y = sum(
+        workspace[sequence, (place - taps + 1 + j).clamp(min=0)] * weight.detach().to(zeros.dtype)[:, j]
+        for j in range(taps)
+    )
     workspace.zero_()
     padded = graft(torch.where(inside, torch.as_tensor(y), 0).to(x.dtype), _in_torch(x, weight, sequence))
     assert isinstance(padded, Tensor)
