@@ -20,6 +20,8 @@ _READS = frozenset(
         "unique_dim_consecutive is_nonzero allclose"
     ).split()
 )
+COPIES = frozenset({"_to_copy", "lift_fresh"})
+"""Operators by which tensors go to a device or to the host; the second is that of `torch.tensor`."""
 _INDEXING = frozenset({"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_"})
 _METHODS = ("tolist", "numpy", "__array__", "__dlpack__", "cpu", "to")  # no operator of torch shows them on a CPU
 _MASKS = (torch.bool, torch.uint8)

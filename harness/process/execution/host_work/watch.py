@@ -11,7 +11,7 @@ from torch.utils._pytree import arg_tree_leaves
 from packproof.base.light_torch import DispatchMode
 from packproof.base.provenance.host_work import HostWork, WorkKind, checks_arguments
 from packproof.harness.process.execution.host_work.allocations import note
-from packproof.harness.process.execution.host_work.reads import HostTensors, reading_operator, watch_methods
+from packproof.harness.process.execution.host_work.reads import COPIES, HostTensors, reading_operator, watch_methods
 from packproof.harness.process.execution.host_work.waits import watch_waits
 from packproof.harness.process.execution.provenance.arithmetic import TORCH_NAMESPACES
 from packproof.harness.process.execution.provenance.ownership import Ownership
@@ -69,8 +69,9 @@ class HostWatch(DispatchMode):
         if name := reading_operator(op, args, kwargs, self._host):
             self._record_read(name)
         result = op(*args, **kwargs)
-        if op.overloadpacket.__name__ == "_to_copy" and self._ownership.is_of_adapter(sys._getframe(1)):
+        if op.overloadpacket.__name__ in COPIES and self._ownership.is_of_adapter(sys._getframe(1)):
             self._host.add(result)
+            self._has_read |= self._device.type == "cuda"  # also to the device, torch waits until it has copied
         self._host.follow(op, args, kwargs, result)
         note(arg_tree_leaves(result))
         return result
