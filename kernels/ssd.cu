@@ -19,8 +19,14 @@
 #include "hardware.cuh"
 #include "hopper.cuh"
 #include "wgmma.cuh"
+
+// steps of softplus are not negative, so that they have a logarithm
+constexpr bool STEPS_IN_EXPONENT = SOFTPLUS;
+
 #include "ssd_common.cuh"
+#include "ssd_chunk.cuh"
 #include "ssd_fwd_prepare.cuh"
+#include "ssd_segments.cuh"
 #include "ssd_fwd_states.cuh"
 #include "ssd_fwd_scan.cuh"
 #include "ssd_fwd_short.cuh"

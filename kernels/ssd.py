@@ -27,7 +27,7 @@ from packproof.base.signatures import SSD
 from packproof.kernels import cuda
 from packproof.kernels.launch import is_on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
-from packproof.kernels.ssd_cuda_launch import HopperForward, hopper_over_ranks, refusal
+from packproof.kernels.ssd_cuda_launch import SHORT, HopperBackward, HopperForward, hopper_over_ranks, refusal
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
 from packproof.kernels.ssd_launch import CarriedStates, SsdProblem, ends_shape
 from packproof.kernels.ssd_launch_bwd import Gradients, begin_backward, finish_backward, ssd_gradients
@@ -106,8 +106,8 @@ def ssd(
     cu_seqlens: int32 or int64 (s + 1,).
     initial_states: (s, h, p, n) in fp32.
     return_final_states: return the final states too.
-    impl: "triton", or "cuda", a faster forward pass on Hopper GPUs for bf16 tokens, p = 64, n = 64 or 128 and at least
-    two heads a group, with packproof[cuda]; "auto" chooses "cuda" where it can run. Backward is in Triton.
+    impl: "triton", or "cuda", faster on Hopper GPUs for bf16 tokens, p = 64, n = 64 or 128 and at least two heads a
+    group, with packproof[cuda]; "auto" chooses "cuda" where it can run. With a gate z, backward is in Triton.
 
     A, D and dt_bias may also have 16 bits, beside tokens of the same dtype or of fp32. Their gradients are rounded to
     16 bits once.
@@ -183,15 +183,28 @@ def _ssd(
 def _ssd_backward(
     dy: Tensor, dfinal: Tensor | None, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
     z: Tensor | None, dt_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, ends: Tensor,
-    softplus: bool,
+    softplus: bool, impl: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the inputs in order, empty for an absent input."""
+    has_states, is_hopper = initial_states is not None, z is None and _uses_cuda(impl, x, B)
     problem = SsdProblem(
-        x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every_sequence=initial_states is not None
-    )
-    gradients = ssd_gradients(problem, dy, dfinal, z, ends)
+        x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every_sequence=has_states,
+        skipped=SHORT if is_hopper and not has_states and dfinal is None else 0,
+    )  # fmt: skip
+    hopper = _hopper_backward(impl, problem, dy, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, softplus)
+    gradients = ssd_gradients(problem, dy, dfinal, z, ends, hopper)
     dinitial = A.new_empty(0) if initial_states is None else gradients.initial_states
     return *_gradients_by_argument(gradients, x, A, D, z, dt_bias), dinitial
+
+
+def _hopper_backward(
+    impl: str, problem: SsdProblem, dy: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
+    D: Tensor | None, z: Tensor | None, dt_bias: Tensor | None, cu_seqlens: Tensor, softplus: bool,
+) -> HopperBackward | None:  # fmt: skip
+    """The kernels in CUDA C++ of a backward pass, where they run: not after a gate."""
+    if z is not None or not problem.T or not problem.S or not _uses_cuda(impl, x, B):
+        return None
+    return HopperBackward(problem, dy, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, softplus)
 
 
 def _gradients_by_argument(
@@ -218,19 +231,20 @@ def _(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, softplus, retur
 
 
 @fake(_ssd_backward)
-def _(dy, dfinal, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, ends, softplus):
+def _(dy, dfinal, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, ends, softplus, impl):
     return empty_gradients(SSD, x, dt, A, B, C, D, z, dt_bias, initial_states)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.softplus, ctx.has_final_states, _ = inputs
+    *tensors, ctx.softplus, ctx.has_final_states, ctx.impl = inputs
     ctx.set_materialize_grads(False)  # zeros for the states between segments would be as large as they are
     ctx.save_for_backward(*tensors, output[2])
 
 
 def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
-    gradients = list(_ssd_backward(dy, dfinal if ctx.has_final_states else None, *ctx.saved_tensors, ctx.softplus))
+    dfinal = dfinal if ctx.has_final_states else None
+    gradients = list(_ssd_backward(dy, dfinal, *ctx.saved_tensors, ctx.softplus, ctx.impl))
     gradients.insert(8, None)  # cu_seqlens
     needed_gradients = (g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad, strict=False))
     return *needed_gradients, *[None] * 3
@@ -276,9 +290,13 @@ def backward_over_ranks(
     gradient of the state at the end, or None. Returns the gradients of the inputs, empty for an absent one.
     """
     problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every_sequence=True)
-    backward_start = begin_backward(problem, dy, z, ends)
+    hopper = _hopper_backward("auto", problem, dy, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, softplus)
+    backward_start = begin_backward(problem, dy, z, ends, hopper)
     dy_before_gate = backward_start.incoming.full
-    segment_gradients = problem.find_segment_states(dy_before_gate, problem.C, reverse=True)
+    if hopper is None:
+        segment_gradients = problem.find_segment_states(dy_before_gate, problem.C, reverse=True)
+    else:
+        segment_gradients = hopper.segment_gradients(keep_initial=True)
     enters = initial_states is not None
     dfinal = (
         yield _state_at_end(problem, dy_before_gate, problem.C, segment_gradients, reverse=True) if enters else None
@@ -306,7 +324,7 @@ def backward_on_one_rank(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The gradients of the inputs of `forward_on_one_rank`, empty for an absent one."""
     gradients: tuple[Tensor, ...] = _ssd_backward(
-        dy, None, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, ends, softplus
+        dy, None, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, ends, softplus, "auto"
     )
     return gradients[:-1]
 

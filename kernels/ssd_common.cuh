@@ -78,7 +78,7 @@ struct Prepared {
     float *similarities, *queries;  // (rows, g, 36, 32, 2) and scales; (rows, g, 64, n) of fp16 in tiles
     float *decays, *weights;        // (rows, h, 32, 4); (rows, h), log2 of their sum
     int *scanned, *summed, *passed;  // segments to scan, those whose state is needed, sequences of passed states
-    int* counters;                   // of items that were taken from the first two lists
+    int* counters;                   // four, of items that kernels took from lists
 
     __device__ __forceinline__ Prepared(float* memory, i64 rows, i64 pieces, i64 H, i64 G)
         : similarities(memory), queries(similarities + rows * G * SIMILARITIES), decays(queries + rows * G * QUERIES),
@@ -124,13 +124,13 @@ struct Header {
     int length, flags;
 
     __device__ __forceinline__ void store(shared_address to) const {
-        store_shared(to, make_int4(token, head, place, length << 5 | flags));
+        store_shared(to, make_int4(token, head, place, length << 6 | flags));
     }
 };
 
 __device__ __forceinline__ Header load_header(shared_address from) {
     int4 words = load_shared<int4>(from);
-    return {words.x, words.y, words.z, words.w >> 5, words.w & 31};
+    return {words.x, words.y, words.z, words.w >> 6, words.w & 63};
 }
 
 // Stages in shared memory with a barrier for "full" and one for "empty" each
@@ -235,14 +235,14 @@ __device__ __forceinline__ void widen_x(float (&values)[32], const unsigned (&x)
     for (int i = 0; i < 16; i++) values[2 * i] = low_half(x[i]), values[2 * i + 1] = high_half(x[i]);
 }
 
-// A token for later ones: its log-decay, summed from the start of the chunk, and its step. Steps of softplus are not
-// negative, so that their logarithm is subtracted from the log-decay: `step` is the difference, which needs no product
+// A token for later ones: its log-decay, summed from the start of the chunk, and its step. If STEPS_IN_EXPONENT, `step`
+// is the log-decay less the logarithm of the step, which needs no product
 struct Source {
     float decay, step;
 
     // its part of what a token of log-decay `a` has of it
     __device__ __forceinline__ float share(float a) const {
-        return SOFTPLUS ? exp2_fast(a - step) : exp2_fast(a - decay) * step;
+        return STEPS_IN_EXPONENT ? exp2_fast(a - step) : exp2_fast(a - decay) * step;
     }
 };
 
@@ -258,7 +258,7 @@ struct Decays {
     shared_address pairs;
 
     __device__ __forceinline__ Sources pair(int offset) const {
-        if (!SOFTPLUS) return {load_shared<float4>(pairs + offset)};
+        if (!STEPS_IN_EXPONENT) return {load_shared<float4>(pairs + offset)};
         float2 steps = load_shared<float2>(pairs + offset + 8);
         return {make_float4(0, 0, steps.x, steps.y)};
     }
@@ -267,7 +267,7 @@ struct Decays {
     }
     __device__ __forceinline__ Source source_at(int offset) const {
         shared_address at = pairs + offset;
-        return {SOFTPLUS ? 0.0f : load_shared<float>(at), load_shared<float>(at + 8)};
+        return {STEPS_IN_EXPONENT ? 0.0f : load_shared<float>(at), load_shared<float>(at + 8)};
     }
     __device__ __forceinline__ Source source(int token) const { return source_at(token / 2 * 16 + token % 2 * 4); }
     __device__ __forceinline__ float last() const { return of(CHUNK - 1); }

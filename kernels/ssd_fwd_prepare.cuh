@@ -69,9 +69,8 @@ __device__ __forceinline__ void find_similarities(uint4* rows, const token* B, c
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int tile = warp; tile < 20; tile += PREPARE_THREADS / 32) {  // 16 x 8, those that reach the lower triangle
         int i = tile < 2 ? 0 : tile < 6 ? 1 : tile < 12 ? 2 : 3, j = tile - i * (i + 1);
-        if (i * 16 >= length) break;
         float sum[4] = {0, 0, 0, 0};
-        for (int k = 0; k < STATES / 16; k++) {
+        for (int k = 0; k < (i * 16 < length ? STATES / 16 : 0); k++) {  // otherwise zeros
             unsigned a[4], b[2];
             load_matrices_x4<false>(a, address_of(queries + key_piece(i * 16 + lane % 16, 2 * k + lane / 16)));
             load_matrices_x2<false>(b, address_of(keys + key_piece(j * 8 + lane % 8, 2 * k + lane / 8 % 2)));
@@ -130,7 +129,7 @@ __device__ __forceinline__ void find_decays(uint4* memory, const token* dt, cons
         pair.x = (float)total;
         if (16 * quarter + k + 1 < length) total += limited((double)step[k + 1] * rate);
         pair.y = (float)total;
-        if (SOFTPLUS) pair.z = pair.x - log2_fast(pair.z), pair.w = pair.y - log2_fast(pair.w);  // see Source
+        if (STEPS_IN_EXPONENT) pair.z = pair.x - log2_fast(pair.z), pair.w = pair.y - log2_fast(pair.w);  // see Source
         Sources sources = {pair};
         weight += fabsf(sources.first().share((float)last)) + fabsf(sources.second().share((float)last));
         if (valid) pairs[k / 2] = pair;
@@ -157,7 +156,7 @@ __device__ __forceinline__ void list_pieces(const Pack& pack, const Prepared& pr
                                             bool has_initial, bool scans_all, bool keep_final) {
     __shared__ int totals[3];
     if (threadIdx.x < 3) totals[threadIdx.x] = 0;
-    if (threadIdx.x < 2) prepared.counters[threadIdx.x] = 0;
+    if (threadIdx.x < 4) prepared.counters[threadIdx.x] = 0;
     __syncthreads();
     for (int i = threadIdx.x; i < pack.S; i += PREPARE_THREADS) {
         Piece sequence = sequence_of(pack, i);

@@ -64,6 +64,7 @@ class SsdProblem:
     """One call: the tensors as the kernels read them, and its launches.
 
     every_sequence: list segments of every sequence, as final states and gradients of initial states need.
+    skipped: other kernels take sequences of up to as many tokens.
     unit_steps: all steps are 1, and dt A is the log-decay of a token.
     scale: a factor of C.
     """
@@ -71,10 +72,10 @@ class SsdProblem:
     def __init__(
         self, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, bias: Tensor | None,
         cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool, *, every_sequence: bool,
-        op: str = "ssd", scale: float = 1.0, unit_steps: bool = False,
+        op: str = "ssd", scale: float = 1.0, unit_steps: bool = False, skipped: int = 0,
     ) -> None:  # fmt: skip
         (self.T, self.H, self.p), (_, self.G, self.n) = x.shape, B.shape
-        self.S = len(cu_seqlens) - 1
+        self.S, self.skipped = len(cu_seqlens) - 1, skipped
         self.cu_seqlens = offsets(op, cu_seqlens, self.T)
         exact = x.dtype != torch.bfloat16  # fp16 computes as fp32: the exponents of products do not fit fp16
         self.dtype = torch.float32 if exact else torch.bfloat16
@@ -92,7 +93,7 @@ class SsdProblem:
         self.fused = any(self.N <= block_n for block_n in self.tiles.fused_n)
         self.work = worklists(
             self.cu_seqlens, self.T, chunk=self.tiles.chunk, half=self.tiles.half, short=self.tiles.short,
-            segment=self.tiles.segment, every_sequence=every_sequence,
+            segment=self.tiles.segment, every_sequence=every_sequence, skipped=skipped,
         )  # fmt: skip
         self.slots = len(self.work.chunks[0]) - 1
         self.arguments: dict[str, Any] = {

@@ -53,8 +53,9 @@ def load_item(worklist, index, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _pieces(length, list_index, chunk, half, short, segment, every_sequence):
+def _pieces(length, list_index, chunk, half, short, segment, every_sequence, skipped):
     """The number of pieces of a sequence in a list, and the index of the first one."""
+    length = tl.where((list_index < 6) & (length <= skipped), 0, length)
     size = tl.where(list_index < 3, chunk, segment)
     full, remainder = length // size, length % size
     long_pieces = full + (remainder > half).to(tl.int32)
@@ -69,25 +70,27 @@ def _pieces(length, list_index, chunk, half, short, segment, every_sequence):
 
 
 @triton.jit
-def _item_counts(cu_seqlens, T, S, chunk, half, short, segment, every_sequence, BLOCK: tl.constexpr):
+def _item_counts(cu_seqlens, T, S, chunk, half, short, segment, every_sequence, skipped, BLOCK: tl.constexpr):
     """A program's list, its block of sequences by index and by number, and the items of each sequence in the list."""
     part, list_index = tl.program_id(0), tl.program_id(1)
     sequence = part * BLOCK + tl.arange(0, BLOCK)
     start, end = bounds(cu_seqlens, S, T, sequence)
-    count, _ = _pieces(end - start, list_index, chunk, half, short, segment, every_sequence)
+    count, _ = _pieces(end - start, list_index, chunk, half, short, segment, every_sequence, skipped)
     return list_index, part, sequence, tl.where(sequence < S, count, 0)
 
 
-@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "chunk", "half", "short", "segment", "every"])
-def _worklist_counts_kernel(cu_seqlens, counts, T, S, chunk, half, short, segment, every, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "chunk", "half", "short", "segment", "every", "skipped"])
+def _worklist_counts_kernel(cu_seqlens, counts, T, S, chunk, half, short, segment, every, skipped, BLOCK: tl.constexpr):
     """Items of each block of sequences: (lists, parts)."""
-    list_index, part, _, count = _item_counts(cu_seqlens, T, S, chunk, half, short, segment, every, BLOCK)
+    list_index, part, _, count = _item_counts(cu_seqlens, T, S, chunk, half, short, segment, every, skipped, BLOCK)
     tl.store(counts + list_index * tl.cdiv(S, BLOCK) + part, tl.sum(count, 0))
 
 
-@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "half", "short", "segment", "every"])
+@triton.jit(
+    do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "half", "short", "segment", "every", "skipped"]
+)
 def _worklist_offsets_kernel(
-    cu_seqlens, counts, offsets, lists, T, S, slots, chunk, half, short, segment, every, BLOCK: tl.constexpr
+    cu_seqlens, counts, offsets, lists, T, S, slots, chunk, half, short, segment, every, skipped, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Fill `offsets` (lists, s + 1): the items before each sequence, and the total of each list.
 
@@ -95,9 +98,11 @@ def _worklist_offsets_kernel(
 
     counts: from the kernel above; not read where one block has all sequences.
     slots: rows of a list, without the first.
-    chunk, half, short, segment, every: see `worklists`.
+    chunk, half, short, segment, every, skipped: see `worklists`.
     """
-    list_index, part, sequence, count = _item_counts(cu_seqlens, T, S, chunk, half, short, segment, every, BLOCK)
+    list_index, part, sequence, count = _item_counts(
+        cu_seqlens, T, S, chunk, half, short, segment, every, skipped, BLOCK
+    )
     items_before = prefix_sum(counts + list_index * tl.cdiv(S, BLOCK), part, BLOCK)
     running_count, total = items_before + tl.cumsum(count, 0), items_before + tl.sum(count, 0)
     offsets += list_index * (S + 1)
@@ -107,9 +112,11 @@ def _worklist_offsets_kernel(
     tl.store(lists + list_index.to(tl.int64) * (slots + 1) * 4, total, mask=is_last_part)
 
 
-@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "half", "short", "segment", "every"])
+@triton.jit(
+    do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "half", "short", "segment", "every", "skipped"]
+)
 def _worklist_items_kernel(
-    cu_seqlens, offsets, lists, T, S, slots, chunk, half, short, segment, every, BLOCK: tl.constexpr
+    cu_seqlens, offsets, lists, T, S, slots, chunk, half, short, segment, every, skipped, BLOCK: tl.constexpr
 ):
     list_index = tl.program_id(1)
     offsets += list_index * (S + 1)
@@ -123,7 +130,7 @@ def _worklist_items_kernel(
         sequence = tl.where(tl.load(offsets + candidate) <= slot, candidate, sequence)
         span = span // 2
     start, end = bounds(cu_seqlens, S, T, sequence)
-    _, number = _pieces(end - start, list_index, chunk, half, short, segment, every)
+    _, number = _pieces(end - start, list_index, chunk, half, short, segment, every, skipped)
     number += slot - tl.load(offsets + sequence, mask=has_item, other=0)
     row = lists + (list_index.to(tl.int64) * (slots + 1) + 1 + slot) * 4
     tl.store(row, sequence, mask=has_item)
@@ -133,12 +140,14 @@ def _worklist_items_kernel(
 
 
 def worklists(
-    cu_seqlens: Tensor, n_tokens: int, *, chunk: int, half: int, short: int, segment: int, every_sequence: bool
-) -> Worklists:
+    cu_seqlens: Tensor, n_tokens: int, *, chunk: int, half: int, short: int, segment: int, every_sequence: bool,
+    skipped: int = 0,
+) -> Worklists:  # fmt: skip
     """The lists of chunks of up to `chunk` tokens, and of segments of `segment` tokens.
 
     half, short: a chunk or segment of up to `short` tokens is short, one of up to `half` is half.
     every_sequence: list a segment of every sequence, even of one with a single chunk or no token.
+    skipped: sequences of up to as many tokens are in no list of long, half and short pieces.
     """
     n_sequences = len(cu_seqlens) - 1
     slots = n_tokens // chunk + n_sequences
@@ -146,7 +155,7 @@ def worklists(
     offsets = cu_seqlens.new_empty(_N_LISTS, n_sequences + 1)
     arguments = {"cu_seqlens": cu_seqlens, "offsets": offsets, "lists": lists, "T": n_tokens, "S": n_sequences}
     arguments |= {"slots": slots, "chunk": chunk, "half": half, "short": short, "segment": segment}
-    arguments["every"] = int(every_sequence)
+    arguments |= {"every": int(every_sequence), "skipped": skipped}
     arguments["BLOCK"] = block = _BLOCK_INTERPRETED if runs_interpreted(_worklist_items_kernel) else _BLOCK
     parts = max(cdiv(n_sequences, block), 1)
     arguments["counts"] = cu_seqlens.new_empty(_N_LISTS, parts)

@@ -25,7 +25,7 @@ from packproof.harness.check.probing.probe import InferredDomain, probe
 from packproof.harness.check.provenance import ProvenanceTrial, provenance_cell
 from packproof.harness.check.request import Allowance
 from packproof.harness.check.rounds import CaseSelection, CellProgress, suited_case
-from packproof.harness.check.targets.reference_trial import broken_law_of_reference
+from packproof.harness.check.targets.reference_trial import fault_of_reference
 from packproof.harness.process import CoreTime
 from packproof.harness.report import (
     NOT_KERNEL_REFUSALS,
@@ -307,7 +307,7 @@ class CellRun:
         kernel.refusals.clear()
         with record_comparisons() as comparisons:
             violation, refusal = self._large_cases.judge(kernel, self._law, case)
-        if violation is not None and (text := broken_law_of_reference(kernel.op, self._law, case)):
+        if violation is not None and (text := fault_of_reference(kernel.op, self._law, case, violation)):
             violation, refusal = None, BrokenReference(text)
         for partial_refusal in kernel.refusals:
             if not isinstance(partial_refusal, OutsideDomain):

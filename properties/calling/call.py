@@ -178,7 +178,7 @@ class VacuousBound(Refusal):
 
 
 class BrokenReference(Refusal):
-    """The op's own reference breaks the law at this case. The declaration is incorrect; the kernel is not judged."""
+    """The op's own reference breaks the law at this case, or has no answer. The kernel is not judged there."""
 
 
 class OutsideDomain(Refusal):

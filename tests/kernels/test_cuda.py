@@ -37,10 +37,11 @@ def test_the_scan_in_cuda_takes_arguments_of_the_one_in_triton(kernel: str) -> N
 
 
 @pytest.mark.parametrize("states", [64, 128])
-def test_ssd_compiles_without_a_gpu(states: int) -> None:
+@pytest.mark.parametrize("source", ["ssd.cu", "ssd_bwd.cu"])
+def test_ssd_compiles_without_a_gpu(source: str, states: int) -> None:
     pytest.importorskip("cuda.core")
     for chosen in (True, False):
-        code = cuda.compile_source("ssd.cu", "sm_90a", ssd_cuda_launch.macros(states, 2048, chosen, chosen, chosen))
+        code = cuda.compile_source(source, "sm_90a", ssd_cuda_launch.macros(states, 2048, chosen, chosen, chosen))
         assert code.code_type == "cubin"
 
 

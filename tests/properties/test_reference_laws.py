@@ -183,6 +183,49 @@ def test_what_the_reference_breaks_at_longer_sequences_is_no_fault_of_the_kernel
     assert "pooled: its own reference breaks pool at lengths " in done.stdout
 
 
+NAN_GRADIENT = """
+import torch
+import packproof
+from packproof.refs import join_sequences, split_sequences
+
+
+def bounded(p, squares):
+    late = torch.arange(len(p))[:, None] > 12
+    return torch.where(late, p, squares(late, p).sqrt())
+
+
+def reference(x, *, cu_seqlens):  # the gradient of sqrt at 0 is infinite, and 0 times it is NaN
+    masked = lambda late, p: torch.where(late, 0 * p, p * p + 1)
+    return join_sequences([bounded(p, masked) for p in split_sequences(x, cu_seqlens)], x)
+
+
+OP = packproof.Op(name="bounded", reference=reference, inputs={"x": "t d"}, outputs={"y": "t d"})
+
+
+@packproof.kernel(op=OP, dtypes=["float32"])
+def right(x, *, cu_seqlens):
+    return join_sequences([bounded(p, lambda late, p: p * p + 1) for p in split_sequences(x, cu_seqlens)], x)
+
+
+@packproof.kernel(op=OP, dtypes=["float32"])
+def wrong(x, *, cu_seqlens):
+    y = right(x, cu_seqlens=cu_seqlens)
+    return y * (1 + (torch.arange(len(y)) > 20))[:, None]
+"""
+
+
+def test_a_nan_of_the_reference_is_no_fault_of_the_kernel(tmp_path: Path) -> None:
+    """Its gradient is NaN from the 14th token of a sequence on: small packs show nothing."""
+    (tmp_path / "bounded.py").write_text(NAN_GRADIENT)
+    request = ["--property", "reference", "--device", "cpu", "--profile", "quick"]
+    right = packproof_in(tmp_path, "check", "bounded.py:right", *request)
+    assert right.returncode == 4, right.stdout
+    assert "bounded: its own reference returns NaN at lengths " in right.stdout
+    assert "gradient of x" in right.stdout
+    wrong = packproof_in(tmp_path, "check", "bounded.py:wrong", *request)
+    assert wrong.returncode == 1, wrong.stdout
+
+
 def test_a_count_of_the_first_piece_may_be_declared() -> None:
     def counted(x, states, slots, rejected, *, cu_seqlens):
         return pooled(x, states, slots, rejected, cu_seqlens=cu_seqlens)

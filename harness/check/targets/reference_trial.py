@@ -89,17 +89,23 @@ def try_laws(op: Op, laws: Iterable[Property]) -> None:
                 raise UsageError(_broken_law(op, law, case, violation))
 
 
-def broken_law_of_reference(op: Op, law: Property, case: Case) -> str:
-    """How the reference of a user's op breaks a law at a case, which is then no fault of a kernel; "" if it does not.
+def fault_of_reference(op: Op, law: Property, case: Case, violation: Violation) -> str:
+    """What is wrong with the reference of a user's op at a case where a kernel breaks a law; "" if nothing is.
 
-    `try_laws` has judged small packs alone.
+    The violation is then no fault of the kernel. `try_reference` and `try_laws` have seen small packs alone.
     """
-    if not law.of_the_op or OPS.get(op.name) is op:
+    if OPS.get(op.name) is op:
+        return ""
+    if violation.other == "reference" and math.isnan(violation.wanted):
+        return (
+            f"{op.name}: its own reference returns NaN at {case}: {violation.tensor}, {violation.location}; {_WAY_OUT}"
+        )
+    if not law.of_the_op:
         return ""
     reference = KernelUnderTest(op, _ReferenceRunner(op), Promises(), gradients=op.differentiable)
     plain_case = case.replace(dtype="float32", float32=(), narrow=(), configuration=0)
-    violation, _ = judge_case(reference, law, plain_case)
-    return "" if violation is None else _broken_law(op, law, plain_case, violation)
+    own_violation, _ = judge_case(reference, law, plain_case)
+    return "" if own_violation is None else _broken_law(op, law, plain_case, own_violation)
 
 
 class _ReferenceRunner:
