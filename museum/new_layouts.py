@@ -117,7 +117,7 @@ def tiles_read_on_the_host(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> 
     """The grid is that of the longest sequence, which the host waits for."""
 
     def launch(*a: Any) -> None:
-        grid = len(cu_seqlens) - 1, _tiles(cu_seqlens.diff().max().item())
+        grid = len(cu_seqlens) - 1, _tiles(int(cu_seqlens.diff().max().item()))
         _conv_by_tile[grid](*a[:-1], BLOCK_T=_BLOCK_T, BLOCK_D=a[-1])
 
     return _convolve(x, weight, cu_seqlens, launch)

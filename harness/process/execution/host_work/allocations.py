@@ -1,5 +1,7 @@
 """The memory left allocated by calls of a kernel."""
 
+# mypy: allow-untyped-calls
+
 import gc
 from collections.abc import Iterable
 from typing import Any
