@@ -99,11 +99,11 @@ def test_every_configuration_of_a_correct_kernel_passes_and_is_counted() -> None
 
 
 def test_a_configuration_that_was_not_judged_makes_it_inconclusive() -> None:
-    coverage = Coverage(tuned=(Tuned("k", ("B=16",), ("B=16", "B=32"), 2),), judged_examples=1, has_boundary=True)
-    assert coverage.status == "passed"
-    coverage.is_sweep = True
-    assert coverage.status == "inconclusive"
-    assert list(coverage.reasons()) == ["not judged: k with B=32"]
+    gap = (Tuned("k", ("B=16",), ("B=16", "B=32"), 2),)
+    assert Coverage(tuned=gap, judged_examples=1, has_boundary=True).status == "passed"
+    sweep = Coverage(tuned=gap, judged_examples=1, has_boundary=True, is_sweep=True)
+    assert sweep.status == "inconclusive"
+    assert list(sweep.reasons()) == ["not judged: k with B=32"]
 
 
 def test_configurations_are_judged_by_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
