@@ -10,6 +10,7 @@ from torch import Tensor
 
 from packproof.base.axes import KEYS, Axes, Axis, parse, read_axis, shape
 from packproof.base.errors import ArgumentError, LayoutError, contradiction
+from packproof.base.provenance.host_work import argument_checks
 from packproof.base.signatures import Signature
 from packproof.base.wording import kind, plural
 
@@ -317,6 +318,7 @@ def check_offsets_form(op: str, cu_seqlens: Tensor, name: str = "cu_seqlens") ->
         )
 
 
+@argument_checks()
 def check_offsets(
     op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the pack has", lines: str = "", name: str = "cu_seqlens"
 ) -> None:

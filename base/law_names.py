@@ -54,6 +54,9 @@ LAWS: Mapping[str, str] = {
     "cuda_graph": (
         "Replayed from a CUDA graph with other boundaries it computes the same, where it promises to be capturable."
     ),
+    "steady": (
+        "A new layout of known shapes makes it compile, tune and read nothing on the host, and keep no more memory."
+    ),
     "size": (
         "Past 2^32 elements, 131,071 sequences and 65,535 chunks of 256 tokens a pack gives what it gives elsewhere."
     ),

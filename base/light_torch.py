@@ -4,12 +4,13 @@ A dispatch mode, a vector-Jacobian product, and the index of the largest element
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import arg_tree_leaves
 
 
 class DispatchMode(TorchDispatchMode):
@@ -29,6 +30,19 @@ class DispatchMode(TorchDispatchMode):
             return handle(self, func, types, args, kwargs)
 
         cls.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
+
+    def run_registered(self, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operator that is registered with torch, called from `__torch_dispatch__`: the mode, off while that
+        runs, is on again for what the operator calls."""
+        with self:
+            return op.redispatch(_backend(args, kwargs), *args, **kwargs)
+
+
+def _backend(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The dispatch key of the device of the arguments."""
+    keys, leaves = torch._C.DispatchKey, arg_tree_leaves(*args, **kwargs)
+    is_cuda = any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
+    return torch._C.DispatchKeySet(keys.CUDA if is_cuda else keys.CPU)
 
 
 def vector_jacobian_product(

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
         repair_if_used,
         repair_or_refuse,
     )
-    from packproof.interpreter.launches import watch_launches
+    from packproof.interpreter.launching.launches import watch_launches
+    from packproof.interpreter.launching.specialisations import watch_specialisations
     from packproof.interpreter.memory_guard import (
         FENCE_BYTES,
         POISON,
@@ -45,6 +46,7 @@ __all__ = [
     "repair_or_refuse",
     "use_configuration",
     "watch_launches",
+    "watch_specialisations",
 ]
 
 export(
@@ -58,7 +60,8 @@ export(
             "repair_if_used",
             "repair_or_refuse",
         ),
-        "packproof.interpreter.launches": ("watch_launches",),
+        "packproof.interpreter.launching.launches": ("watch_launches",),
+        "packproof.interpreter.launching.specialisations": ("watch_specialisations",),
         "packproof.interpreter.memory_guard": (
             "FENCE_BYTES",
             "Guard",

@@ -35,6 +35,7 @@ PROMISES: dict[str, Any] = {
     "deterministic": True,
     "isolated": True,
     "capturable": True,
+    "steady": True,
 }
 INTERPRETED: dict[str, Any] = {"chunk": BLOCK_INTERPRETED}
 

@@ -31,6 +31,7 @@ PROMISES: dict[str, Any] = {
     "deterministic": True,
     "isolated": True,
     "capturable": True,
+    "steady": True,
 }
 INTERPRETED: dict[str, Any] = {}
 

@@ -31,6 +31,7 @@ ROW_WISE_PROMISES: dict[str, Any] = {
     "deterministic": True,
     "isolated": True,
     "capturable": True,
+    "steady": True,
 }
 
 # kinds of GPU for which tiles and launch options are chosen, each with its targets in the compile tier

@@ -38,6 +38,7 @@ PROMISES: dict[str, Any] = {
     "deterministic": True,
     "isolated": True,
     "capturable": True,
+    "steady": True,
 }
 INTERPRETED: dict[str, Any] = {"chunk": 16}
 

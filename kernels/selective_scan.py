@@ -46,6 +46,7 @@ PROMISES = {
     "deterministic": True,
     "isolated": True,
     "capturable": True,
+    "steady": True,
     "state_entry": "carry",
 }
 INTERPRETED = {"chunk": 4, "segment": 8}

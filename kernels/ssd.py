@@ -50,6 +50,7 @@ PROMISES = {
     "deterministic": True,
     "isolated": True,
     "capturable": True,
+    "steady": True,
     "state_entry": "carry",
 }
 INTERPRETED = {"chunk": CHUNK_INTERPRETED, "segment": SEGMENT_INTERPRETED}

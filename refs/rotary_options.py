@@ -7,6 +7,7 @@ from torch import Tensor
 
 from packproof.base.arguments import describe_axis_size, host_offsets
 from packproof.base.errors import ArgumentError
+from packproof.base.provenance.host_work import argument_checks
 from packproof.base.wording import plural
 
 
@@ -19,6 +20,7 @@ def check_power_of_two(op: str, name: str, k: int) -> None:
         )
 
 
+@argument_checks()
 def check_rotary_tables(
     op: str, rotated: str, sizes: Mapping[str, int], cu_seqlens: Tensor | None = None, offsets: Tensor | None = None
 ) -> None:

@@ -1,1 +1,1 @@
-"""Who computed a call, as data."""
+"""Who computed a call, and what the host did beside, as data."""

@@ -44,7 +44,7 @@ from packproof.harness.report import (
 from packproof.properties.calling import BrokenReference, OutsideDomain, Refusal
 from packproof.properties.cases import Case, Domain, Space
 from packproof.properties.judgement import KernelUnderTest, record_comparisons
-from packproof.properties.laws import Property, Violation
+from packproof.properties.laws import REFERENCE, Property, Violation
 from packproof.properties.thresholds import Crossed, axes_of
 
 _PROGRESS_SECONDS = 0.5
@@ -75,6 +75,8 @@ class Evaluator:
     """Whether slack was found to break the kernel, and the check goes on without it."""
     provenance: ProvenanceTrial = field(default_factory=ProvenanceTrial)
     """Who computed."""
+    every_configuration: bool = False
+    """Whether each configuration of autotuned kernels is judged, by the property reference."""
 
     def run_cell(self, cell: Cell, law: Property, space: Space) -> Iterator[Event | None]:
         """The events of a cell. The last one holds its verdict; None ends a round, and other cells may run theirs.
@@ -139,7 +141,7 @@ class CellRun:
     def __init__(self, evaluator: Evaluator, cell: Cell, law: Property, space: Space) -> None:
         self._evaluator, self._kernel = evaluator, evaluator.kernel
         self._cell, self._law, self._space = cell, law, space
-        self._coverage = Coverage()
+        self._coverage = Coverage(is_sweep=evaluator.every_configuration and law is REFERENCE)
         self._large_cases = LargeCases(evaluator.core_time, evaluator.selection.reach)
         self._tried_counterexamples: set[Case] = set()
         self._is_of_other_fault = False
@@ -237,6 +239,8 @@ class CellRun:
             self._progress = self._plan_rounds()
         elif self._evaluator.tier != self._progress.tier:
             self._progress = self._plan_rounds(self._progress.started_cases)
+        elif self._coverage.is_sweep and not (self._progress.rounds or self._progress.configured):
+            self._progress.add_configurations(merge_tuned(*self._kernel.tuned.values()))
 
     def _run_round(self) -> Generator[Event, None, CellViolation | None]:
         """Judge the next round, until a violation, or a refusal from which the kernel's domain is inferred."""
@@ -295,9 +299,9 @@ class CellRun:
 
     def _with_configuration(self, case: Case) -> Case:
         """The case with a configuration number, once the kernel has launched an autotuned one."""
-        if not self._kernel.tuned:
-            return case
         selection, progress = self._evaluator.selection, self._progress
+        if case in progress.configured or not self._kernel.tuned:
+            return case
         number = selection.configuration(case, progress.space, self._evaluator.tier, len(progress.started_cases))
         return case.replace(configuration=number)
 

@@ -219,6 +219,13 @@ class CheckRequest:
     """Autotuned kernels get a drawn configuration for each kind of call, untimed. Otherwise they are timed on a GPU,
     and on a CPU each case has the next configuration.
     """
+    every_configuration: bool = option(
+        False,
+        SWITCH,
+        "--every-configuration",
+        "judge each configuration of an autotuned Triton kernel, untimed, by the property reference at the most "
+        "telling layouts: one that was not judged makes the cell inconclusive",
+    )
     sanitizer: str | None = option(
         None,
         choice("sanitizer", TOOLS),
@@ -284,6 +291,11 @@ class CheckRequest:
         profile = max(self.profile, contract.profile, key=list(PROFILES).index)
         only_own = self.only_own_kernels or contract.own_kernels_only
         return replace(self, op=contract.op, dtypes=self.dtypes or dtypes, profile=profile, only_own_kernels=only_own)
+
+    @property
+    def chooses_configurations(self) -> bool:
+        """Whether autotuned kernels time nothing on a GPU either."""
+        return self.draw_configs or self.every_configuration
 
     @property
     def compiles(self) -> bool:

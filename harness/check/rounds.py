@@ -7,6 +7,7 @@ from itertools import chain
 
 from packproof.base.names import SHORT_DTYPES
 from packproof.base.stopwatch import span
+from packproof.base.tuned import Tuned
 from packproof.harness.check.diagnosis.cause import in_dtype
 from packproof.harness.report import Tier
 from packproof.properties.cases import Case, Domain, Lengths, Space, golden_cases, random_cases
@@ -107,12 +108,22 @@ class CellProgress:
     """Cases of earlier rounds."""
     planned: int
     """Number of cases in all."""
+    configured: frozenset[Case] = frozenset()
+    """The cases that have a configuration of autotuned kernels already."""
     reported: float = -math.inf
     """Time of the last progress event."""
 
     @property
     def remaining(self) -> Iterator[Case]:
         return chain.from_iterable(self.rounds)
+
+    def add_configurations(self, tuned: Sequence[Tuned]) -> None:
+        """A round for each configuration of these kernels: the most telling cases once more."""
+        numbers = range(max((kernel.declared for kernel in tuned), default=0))
+        telling = self.started_cases[:_TELLING]
+        self.rounds = [[case.replace(configuration=number) for case in telling] for number in numbers]
+        self.configured = frozenset(self.remaining)
+        self.planned += len(self.configured)
 
 
 def suited_case(law: Property, case: Case, space: Space) -> Case | None:

@@ -140,7 +140,7 @@ def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: C
         replay=ReplayInfo(
             target.address,
             target.op_name,
-            request.draw_configs,
+            request.chooses_configurations,
             request.replay_dir,
             pasted=None if target.builtin else target.pasted,
             contract=request.contract,
@@ -148,6 +148,7 @@ def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: C
         known_tier="gpu" if on_gpu else None,
         known_faults=_no_known_faults(target),
         core_time=core_time,
+        every_configuration=request.every_configuration,
     )
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from packproof.base.errors import FaultKind, KernelFault, PackproofError, UsageError
 from packproof.base.provenance.computed import Computed, Computer, Pass
+from packproof.base.provenance.host_work import HostWork, WorkKind
 from packproof.base.records import RecordError, from_json
 from packproof.base.tuned import Tuned
 from packproof.base.wording import printable
@@ -217,6 +218,8 @@ def result_frame(result: Result, number: int) -> Frame:
         "copies": copies,
         "tuned": tuned,
         "computed": computed,
+        "host_work": [[work.kind, work.name, work.key, work.line] for work in result.host_work],
+        "live_bytes": result.live_bytes,
     }
     return Frame("result", number, body, tensors)
 
@@ -258,6 +261,8 @@ def decode_answer(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
             outliers=_outliers(frame),
             tuned=_tuned(frame),
             computed=_computed(frame),
+            host_work=_host_work(frame),
+            live_bytes=_int_or_zero(frame.body.get("live_bytes")),
         )
     if frame.kind == "refused":
         if kind := _LIMITS.get(str(frame.body.get("limit"))):
@@ -293,6 +298,14 @@ def _computed(frame: Frame) -> tuple[Computed, ...]:
         return tuple(Computed(*from_json(tuple[Computer, str, Pass, bool, str], fields)) for fields in rows)
     except (RecordError, TypeError) as error:
         raise WireError(f"the record of who computed does not fit: {error}") from error
+
+
+def _host_work(frame: Frame) -> tuple[HostWork, ...]:
+    try:
+        rows = frame.body.get("host_work", ())[:_MAX_COMPUTED]
+        return tuple(HostWork(*from_json(tuple[WorkKind, str, str, str], fields)) for fields in rows)
+    except (RecordError, TypeError) as error:
+        raise WireError(f"the record of what the host did does not fit: {error}") from error
 
 
 def _int_or_zero(value: Any) -> int:

@@ -76,6 +76,8 @@ class Coverage:
     """The refusals, by `refusal_key`."""
     tuned: tuple[Tuned, ...] = ()
     """The autotuned kernels of the judged cases, with their configurations."""
+    is_sweep: bool = False
+    """Whether each of their configurations is asked for."""
     largest: dict[str, int] = field(default_factory=dict)
     """The largest judged size along each axis of thresholds."""
     comparison_counts: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -149,7 +151,7 @@ class Coverage:
 
     def restarted(self) -> "Coverage":
         """A fresh count of the same cell, with the limits found so far."""
-        return Coverage(limits=self.limits)
+        return Coverage(limits=self.limits, is_sweep=self.is_sweep)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -165,6 +167,12 @@ class Coverage:
         return tuple(tensor for tensor, (decisive, _) in self.comparison_counts.items() if not decisive)
 
     @property
+    def unjudged_configurations(self) -> tuple[str, ...]:
+        """The configurations without a judged case, of a cell that is asked for each."""
+        kernels = self.tuned if self.is_sweep else ()
+        return tuple(f"{t.kernel} with {config}" for t in kernels for config in t.offered if config not in t.ran)
+
+    @property
     def unasked(self) -> tuple[str, ...]:
         """What the machine lacked the memory or the time for."""
         limits = {note: limit for note, limit in self.unjudged_variants.items() if isinstance(limit, MachineLimit)}
@@ -174,7 +182,8 @@ class Coverage:
     @property
     def status(self) -> Status:
         """The status of the cell if nothing failed."""
-        if self.unreached_examples or self.slow_to_compile or self.unjudged_tensors or self.broken_references:
+        gaps = self.slow_to_compile, self.unjudged_tensors, self.broken_references, self.unjudged_configurations
+        if self.unreached_examples or any(gaps):
             return "inconclusive"
         if self.judged_examples:
             return "inconclusive" if self.missing else "passed"
@@ -190,6 +199,13 @@ class Coverage:
                 share = f"{len(cases)} of {plural(self.examples, 'example')}"
                 yield f"{template.format(share)}: {cases[0]}"
 
+    def _configuration_reasons(self) -> Iterator[str]:
+        """The configurations that a sweep has not judged."""
+        if self.unjudged_configurations:
+            yield f"not judged: {'; '.join(self.unjudged_configurations)}"
+        elif self.is_sweep and not self.tuned:
+            yield "no autotuned Triton kernel was launched, and no configuration was judged"
+
     def reasons(self) -> Iterator[str]:
         """The reasons why the cell did not simply pass."""
         if self.unreached_examples:
@@ -199,6 +215,7 @@ class Coverage:
             yield f"the kernel refused every call: {next(iter(self.limits.values())).text}"
         elif self.judged_examples and self.missing:
             yield f"not judged: {', '.join(self.missing)}"
+        yield from self._configuration_reasons()
         yield from self._uninformative_cases()
         for tensor, (decisive, vacuous) in self.comparison_counts.items():
             if vacuous:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from packproof.base.errors import PackproofError
 from packproof.base.provenance.computed import Computed
+from packproof.base.provenance.host_work import HostWork
 from packproof.base.tuned import Tuned
 
 Placement = Literal["contiguous", "transposed", "sliced", "expanded", "one element", "beyond 2^31", "beyond 2^32"]
@@ -24,6 +25,7 @@ Mode = Literal[
     "followed",
     "traced",
     "idle",
+    "counted",
     "no_grad",
     "inference_mode",
     "autocast to bfloat16",
@@ -136,6 +138,10 @@ class Result:
     """The autotuned kernels of the call, with their configurations."""
     computed: tuple[Computed, ...] = ()
     """With mode "traced", who computed it."""
+    host_work: tuple[HostWork, ...] = ()
+    """With mode "counted", what the host did."""
+    live_bytes: int = 0
+    """With mode "counted", the memory that earlier calls had left allocated."""
 
 
 class Refusal(PackproofError):

@@ -16,7 +16,7 @@ from packproof.properties.ops.op import Op
 OWN_OP = "an Op of its own, with its reference and budget"
 _HAVE_OTHER_TERMS = ({"dtype"}, {"gradients"})  # conditions on these alone
 _LARGEST_CHUNK = 1024  # layouts grow with it: those of a larger one leave out the usual lengths
-_SWITCHES = ("deterministic", "isolated", "capturable", "compilable")
+_SWITCHES = ("deterministic", "isolated", "capturable", "steady", "compilable")
 
 _Sides = Iterator[tuple[Subject, str, str]]  # of a term: the kernel's, and what its caller asks for
 

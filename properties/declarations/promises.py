@@ -61,6 +61,10 @@ class Promises:
     """A CUDA graph can capture a call, with its backward pass, and replay it with other boundaries of as many sequences
     and tokens: the call neither waits for the GPU nor reads cu_seqlens on the host.
     """
+    steady: bool = False
+    """A new layout of as many sequences and tokens as before makes a call, with its backward pass, compile and tune
+    nothing, read no tensor of the device on the host, and keep no memory allocated beyond what earlier layouts did.
+    """
     compilable: bool = False
     """`torch.compile` can compile a call, with its backward pass. Otherwise an error of torch's own compiler is
     reported, but is no failure. A kernel made of operators registered with torch implies this promise.
@@ -71,7 +75,7 @@ class Promises:
             value = getattr(self, name)
             expected = f"one of {', '.join(map(repr, words))}, or None"
             require(value is None or value in words, "promises", name, value, expected)
-        for name in ("deterministic", "isolated", "cumsum", "saved_outputs", "capturable", "compilable"):
+        for name in ("deterministic", "isolated", "cumsum", "saved_outputs", "capturable", "steady", "compilable"):
             require_bool("promises", name, getattr(self, name))
         for name in ("chunk", "segment"):
             tokens = getattr(self, name)

@@ -7,6 +7,7 @@ from packproof.properties.cases.domain import Domain
 from packproof.properties.declarations.declaration import Declaration
 from packproof.properties.laws.call_contract import DETERMINISM, MEMORY
 from packproof.properties.laws.invariance import ISOLATION, PACKING
+from packproof.properties.steadiness.law import STEADY
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,14 @@ def _allow_slack(declaration: Declaration) -> Declaration | None:
     return replace(declaration, domain=Domain(tuple(c for c in declaration.domain.conditions if c.names != {"slack"})))
 
 
+def _promise_steadiness(declaration: Declaration) -> Declaration | None:
+    return (
+        None
+        if declaration.promises.steady
+        else replace(declaration, promises=replace(declaration.promises, steady=True))
+    )
+
+
 NAN_ISOLATION = Question(
     "NaN", ISOLATION.name, "NaN, Inf and huge values in one sequence reach no other", _promise_isolation
 )
@@ -63,8 +72,14 @@ REPEATED_BITS = Question("same bits", DETERMINISM.name, "the same call gives the
 SLACK_ROWS = Question(
     "slack", MEMORY.name, "rows past the last sequence come back as zeros, and reach no sequence", _allow_slack
 )
+NEW_LAYOUTS = Question(
+    "new layouts",
+    STEADY.name,
+    "a new layout of known shapes makes the host compile, tune and read nothing, and keeps no memory",
+    _promise_steadiness,
+)
 
-OF_KERNELS = (NAN_ISOLATION, PACKED_BITS, REPEATED_BITS)
+OF_KERNELS = (NAN_ISOLATION, PACKED_BITS, REPEATED_BITS, NEW_LAYOUTS)
 OF_PEERS = (NAN_ISOLATION, REPEATED_BITS, SLACK_ROWS)
 
 

@@ -12,6 +12,7 @@ from packproof.properties.laws.second_derivative import DOUBLE_BACKWARD
 from packproof.properties.laws.size import SIZE
 from packproof.properties.laws.state_passing import CARRY
 from packproof.properties.laws.torch_integration import CUDA_GRAPH, OPCHECK, SIDE_STREAM, TORCH_COMPILE
+from packproof.properties.steadiness.law import STEADY
 
 PROPERTIES: dict[str, Property] = {
     p.name: p
@@ -36,6 +37,7 @@ PROPERTIES: dict[str, Property] = {
         TORCH_COMPILE,
         SIDE_STREAM,
         CUDA_GRAPH,
+        STEADY,
         SIZE,
     )
 }

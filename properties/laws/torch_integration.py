@@ -62,7 +62,7 @@ def is_rich(space: Space, case: Case) -> bool:
     return bool(case.present) or any(value != space.op.options[name][0] for name, value in case.options)
 
 
-def _fp32_skip_reason(space: Space) -> str:
+def fp32_skip_reason(space: Space) -> str:
     return "" if space.on_gpu or space.dtype == "float32" else "on a CPU it is judged in fp32 alone"
 
 
@@ -100,7 +100,7 @@ TORCH_COMPILE = Property(
     LAWS["torch_compile"],
     _torch_compile,
     cases=_smallest_cases_for_device,
-    skip_reason=_fp32_skip_reason,
+    skip_reason=fp32_skip_reason,
     nothing_to_compare="torch.compile does not see what Triton's interpreter runs",
     decides_mutants=False,
     quick=True,
@@ -181,7 +181,7 @@ OPCHECK = Property(
     LAWS["opcheck"],
     _opcheck,
     cases=_smallest_cases_for_device,
-    skip_reason=_fp32_skip_reason,
+    skip_reason=fp32_skip_reason,
     nothing_to_compare="the kernel calls no operator that is registered with torch",
     decides_mutants=False,
     quick=True,

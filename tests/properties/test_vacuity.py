@@ -81,7 +81,7 @@ def test_every_property_has_an_incorrect_kernel() -> None:
 
 @pytest.mark.parametrize(("name", "op", "function"), ON_CPU)
 def test_fails_on_an_incorrect_kernel(name: str, op: str, function: object) -> None:
-    promises = Promises(isolated=name == "isolation")
+    promises = Promises(isolated=name == "isolation", steady=name == "steady")
     assert judge(name, op, function, promises) is not None
 
 

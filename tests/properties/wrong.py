@@ -273,6 +273,12 @@ def reuse(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     return refs.causal_conv1d(x, weight + (_kept[2] - weight.detach()), cu_seqlens=cu_seqlens)
 
 
+@breaks("steady")
+def steady(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Reads on the host which sequence a token belongs to."""
+    return vectorised(x, weight, torch.tensor(sequences(x, cu_seqlens).tolist()))
+
+
 @breaks("size")
 def size(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """The offset of a row, row times stride, in 16 bits: for tests in which 2^15 stands for 2^31."""

@@ -54,6 +54,7 @@ WRONG = {
     "promises: isolated": Wrong(promises(isolated=1), ("isolated is 1", "True or False")),
     "promises: cumsum": Wrong(promises(cumsum=None), ("cumsum is None", "True or False")),
     "promises: capturable": Wrong(promises(capturable="no"), ("capturable is 'no'", "True or False")),
+    "promises: steady": Wrong(promises(steady=1), ("steady is 1", "True or False")),
     "promises: saved_outputs": Wrong(promises(saved_outputs="y"), ("saved_outputs is 'y'", "True or False")),
     "promises: chunk zero": Wrong(promises(chunk=0), ("chunk is 0", "at least 1")),
     "promises: chunk a string": Wrong(promises(chunk="64"), ("chunk is '64'", "a number of tokens")),

@@ -208,6 +208,11 @@ def _make_request(options: Mapping[str, Any], *, isolate: bool | None = None) ->
             f"--isolate: compute-sanitizer runs kernels outside of the walls, and --sanitizer is {request.sanitizer}; "
             "leave one of them out"
         )
+    if request.every_configuration and "reference" not in (request.properties or ["reference"]):
+        raise UsageError(
+            f"--every-configuration: configurations are judged by the property reference, and --property is "
+            f"{','.join(map(str, request.properties or ()))}; add it"
+        )
     device = _start_torch(options["device"], isolate=isolate, several_kernels=request.target is None)
     return replace(request, device=device)
 

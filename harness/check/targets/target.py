@@ -133,7 +133,9 @@ class CheckTarget:
 
 
 def worker_for(request: CheckRequest, kernel: str | Callable[..., Any], deadline: float = math.inf) -> Worker:
-    return Worker(kernel, request.device, request.time_limit, draw_configs=request.draw_configs, until=deadline)
+    return Worker(
+        kernel, request.device, request.time_limit, draw_configs=request.chooses_configurations, until=deadline
+    )
 
 
 def open_targets(request: CheckRequest) -> Iterator[CheckTarget]:

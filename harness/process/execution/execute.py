@@ -152,6 +152,8 @@ class InProcess:
             interpreted=sanitizer is not None and sanitizer.launches > 0,
             operators=invocation.operators,
             computed=invocation.computed,
+            host_work=invocation.host_work,
+            live_bytes=invocation.live_bytes,
             tuned=tuned_kernels(),
             outliers={**snapshot.outliers, **outliers("gradient", gradients, call)},
         )

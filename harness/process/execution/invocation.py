@@ -11,6 +11,7 @@ from packproof.adapters.binding import Binding
 from packproof.base.errors import KernelFault
 from packproof.base.light_torch import vector_jacobian_product
 from packproof.base.provenance.computed import Computed
+from packproof.base.provenance.host_work import HostWork
 from packproof.harness.process.execution.device import synchronise
 from packproof.properties.calling import Call
 
@@ -37,6 +38,10 @@ class Invocation:
     """The number of operators registered with torch and checked."""
     computed: tuple[Computed, ...] = ()
     """Who computed it, of a traced call."""
+    host_work: tuple[HostWork, ...] = ()
+    """What the host did, of a counted call."""
+    live_bytes: int = 0
+    """The memory left allocated by earlier calls, of a counted call."""
 
     @property
     def device(self) -> torch.device:

@@ -21,6 +21,8 @@ from torch import Tensor
 from packproof.adapters.adapter import Adapter
 from packproof.base.light_torch import scalar_with_gradients
 from packproof.base.provenance.computed import Computed, Pass
+from packproof.harness.process.execution.host_work.allocations import live_bytes, note
+from packproof.harness.process.execution.host_work.watch import HostWatch
 from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors, differentiable_outputs
 from packproof.harness.process.execution.operators import Operators
 from packproof.harness.process.execution.provenance.device_kernels import is_of_library, other_kernels
@@ -239,6 +241,22 @@ def idle(invocation: Invocation) -> SnapshotAndGradients:
         return Snapshot.take(invocation, outputs), invocation.backward(outputs)
 
 
+def counted(invocation: Invocation) -> SnapshotAndGradients:
+    """As `eager`, and records the work of the host, and the memory kept by earlier calls."""
+    invocation.live_bytes = live_bytes(invocation.device)
+    note([*invocation.inputs.values(), *invocation.cotangents.values(), *invocation.metadata.values()])
+    watch = HostWatch(_ownership(invocation), invocation.device)
+    with watch.watch():
+        outputs = invocation.forward()
+    invocation.synchronise()
+    snapshot = Snapshot.take(invocation, outputs)
+    invocation.stage = BACKWARD
+    with watch.watch():
+        gradients = invocation.backward(outputs)
+    invocation.host_work = watch.work
+    return snapshot, gradients
+
+
 def _ownership(invocation: Invocation) -> Ownership:
     return Ownership(invocation.function, invocation.call.reference)
 
@@ -317,6 +335,7 @@ MODES: Mapping[Mode, Callable[[Invocation], SnapshotAndGradients]] = {
     "followed": followed,
     "traced": traced,
     "idle": idle,
+    "counted": counted,
     "no_grad": no_grad,
     "inference_mode": inference_mode,
     "autocast to bfloat16": partial(autocast, dtype=torch.bfloat16),

@@ -18,7 +18,7 @@ from packproof.properties.declarations.declaration import describe_kernel
 from tests.in_process import python_in
 
 ROOT = Path(__file__).parents[3]
-NOT_IN_PYTHON = {"draw_configs", "sanitizer", "compiled", "questions", "replay_dir"}
+NOT_IN_PYTHON = {"draw_configs", "every_configuration", "sanitizer", "compiled", "questions", "replay_dir"}
 COMMAND = typer.main.get_command(app).commands["check"]  # type: ignore[attr-defined]
 
 

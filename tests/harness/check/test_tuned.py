@@ -11,6 +11,7 @@ from packproof.cli import main
 from packproof.harness.check.check import run_check
 from packproof.harness.check.replay import replay
 from packproof.harness.check.request import CheckRequest
+from packproof.harness.report.coverage import Coverage
 from packproof.harness.report.events import CellFinished, Verdict
 from packproof.harness.report.wording.conclusions import tuned_lines
 
@@ -79,6 +80,36 @@ def test_what_the_kernel_prunes_does_not_run() -> None:
     judged = verdicts("short_is_pruned", "reference", dtypes=("float32",))
     assert {verdict.status for verdict in judged} == {"passed"}
     assert next(tuned_lines(judged)).endswith("2 of 2 of _backward_kernel (1 more pruned by the kernel)")
+
+
+def test_every_configuration_of_a_long_list_is_judged_if_asked_for() -> None:
+    [usual] = verdicts("last_of_many_is_short", "reference", dtypes=("float32",))
+    assert usual.status == "passed"
+    assert "of 100 of _backward_kernel" in next(tuned_lines([usual]))
+    [verdict] = verdicts("last_of_many_is_short", "reference", dtypes=("float32",), every_configuration=True)
+    assert verdict.failure is not None, verdict
+    assert any("_backward_kernel ran with B=8" in line for line in verdict.failure.lines)
+    assert replay(verdict.failure.replay).status == "failing"
+
+
+def test_every_configuration_of_a_correct_kernel_passes_and_is_counted() -> None:
+    [verdict] = verdicts("correct_of_many", "reference", dtypes=("float32",), every_configuration=True)
+    assert verdict.status == "passed", verdict.reason
+    assert "100 of 100 of _backward_kernel" in next(tuned_lines([verdict]))
+
+
+def test_a_configuration_that_was_not_judged_makes_it_inconclusive() -> None:
+    gap = (Tuned("k", ("B=16",), ("B=16", "B=32"), 2),)
+    assert Coverage(tuned=gap, judged_examples=1, has_boundary=True).status == "passed"
+    sweep = Coverage(tuned=gap, judged_examples=1, has_boundary=True, is_sweep=True)
+    assert sweep.status == "inconclusive"
+    assert list(sweep.reasons()) == ["not judged: k with B=32"]
+
+
+def test_configurations_are_judged_by_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["check", target("correct"), "--op", OP, "--property", "packing", "--every-configuration"]
+    assert main.run(arguments) == 2
+    assert "judged by the property reference, and --property is packing; add it" in capsys.readouterr().err
 
 
 def test_the_reports_say_how_many(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,6 +54,8 @@ _pruned = _autotuned(
         "early_config_prune": lambda configs, arguments, **_: [c for c in configs if c.kwargs["B"] >= 16]
     },
 )
+_many = _autotuned(_backward_kernel, 16, thirds=range(100))  # more than a quick check has cases
+_many_and_short = triton.autotune([*_configs(16, thirds=range(99)), *_configs(8)], key=["t"])(_backward_kernel)
 
 
 class _Scaled(torch.autograd.Function):
@@ -98,3 +100,13 @@ def short_is_pruned(x, weight, *, cu_seqlens):
 @packproof.kernel(slack=False, promises=packproof.Promises(grid="token"))
 def rounds_elsewhere(x, weight, *, cu_seqlens):
     return _Scaled.apply(x, weight, _rounding, _backward)
+
+
+@packproof.kernel(slack=False)
+def correct_of_many(x, weight, *, cu_seqlens):
+    return _Scaled.apply(x, weight, _forward, _many)
+
+
+@packproof.kernel(slack=False)
+def last_of_many_is_short(x, weight, *, cu_seqlens):
+    return _Scaled.apply(x, weight, _forward, _many_and_short)

@@ -42,9 +42,9 @@ class Departures:
         _listen()
         with ExitStack() as replacements:
             for name in _EXITS:
-                replacements.enter_context(_replaced(Tensor, name, self._reporting_exit(name)))
+                replacements.enter_context(replaced(Tensor, name, self._reporting_exit(name)))
             # Python 3.11 has no audit event of it
-            replacements.enter_context(_replaced(threading, "_start_new_thread", self._reporting_start()))
+            replacements.enter_context(replaced(threading, "_start_new_thread", self._reporting_start()))
             _LISTENERS.append(self)
             replacements.callback(_LISTENERS.remove, self)
             yield
@@ -77,7 +77,7 @@ class Departures:
 
 
 @contextmanager
-def _replaced(namespace: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(namespace: Any, name: str, value: Any) -> Iterator[None]:
     original = vars(namespace).get(name)  # None for a method of a base class
     setattr(namespace, name, value)
     try:

@@ -11,12 +11,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
 from packproof.adapters.adapter import Adapter
 from packproof.base.names import TARGET_PREFIX
 
 _PACKPROOF = Path(__file__).parents[4]
 _REFERENCES = f"{_PACKPROOF / 'refs'}{os.sep}"
 _ADAPTERS = f"{_PACKPROOF / 'adapters'}{os.sep}"
+_PEERS = f"{_ADAPTERS}peers{os.sep}"
+_HELPERS = (f"{_PACKPROOF}{os.sep}", f"{Path(torch.__file__).parent}{os.sep}")  # what an adapter calls for itself
 _KERNEL_CALL = Adapter.__call__.__qualname__  # it calls the kernel, which may be a builtin
 _CALL = str(Path(__file__).parents[1] / "invocation.py")  # the frame that calls the kernel
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
@@ -67,6 +71,21 @@ class Ownership:
             frame = frame.f_back
         converts = adapter not in ("", _KERNEL_CALL) and not (line or reference)
         return Caller(line, reference, converts)
+
+    def is_of_adapter(self, frame: FrameType | None) -> bool:
+        """Whether what runs in this frame is called by an adapter, to make an argument or a result, by whosever code.
+
+        Of the frames between the call and this one, the first that does not only call the kernel tells. A function of
+        `adapters.peers` adapts and calls the kernel's library: a read inside of that library is the kernel's.
+        """
+        files = []
+        while frame is not None and frame.f_code.co_filename != _CALL:
+            if frame.f_code.co_qualname != _KERNEL_CALL:
+                files.append(frame.f_code.co_filename)
+            frame = frame.f_back
+        if not files or not files[-1].startswith(_ADAPTERS):
+            return False
+        return not files[-1].startswith(_PEERS) or all(file.startswith(_HELPERS) for file in files)
 
     def _is_reference(self, file: str, first_line: int) -> bool:
         return file.startswith(_REFERENCES) or f"{file}:{first_line}" == self._reference

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import arg_tree_leaves
 
 from packproof.base.light_torch import DispatchMode
 from packproof.base.provenance.computed import Computed, Computer, Pass
@@ -70,8 +69,7 @@ class Trace(DispatchMode):
     def _run_registered(self, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator that is registered with torch: what it calls is recorded, else the operator itself."""
         n_records = self._n_records
-        with self:  # off while this runs: on again for what the operator calls
-            result = op.redispatch(_backend(args, kwargs), *args, **kwargs)
+        result = self.run_registered(op, args, kwargs)
         if self._n_records == n_records and has_floats(args, kwargs):
             self._record_operator("operator", op.name())
         return result
@@ -99,13 +97,6 @@ class Trace(DispatchMode):
     def _record(self, item: Computed) -> None:
         self._items.setdefault(item)
         self._n_records += 1
-
-
-def _backend(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The dispatch key of the device of the arguments."""
-    keys, leaves = torch._C.DispatchKey, arg_tree_leaves(*args, **kwargs)
-    is_cuda = any(isinstance(x, torch.Tensor) and x.is_cuda for x in leaves)
-    return torch._C.DispatchKeySet(keys.CUDA if is_cuda else keys.CPU)
 
 
 def unseen_passes(computed: Iterable[Computed], passes: Iterable[Pass]) -> Iterator[Computed]:

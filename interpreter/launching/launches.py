@@ -1,7 +1,7 @@
 """Sees each launch of a Triton kernel, and can leave it out.
 
-On a CPU a launch is one of the interpreter's grids. On a GPU it goes through `JITFunction.run`; one of a kernel that
-was compiled ahead calls Triton's hook alone, which cannot stop it.
+On a CPU a launch is one of the interpreter's grids. On a GPU it goes through `JITFunction.run`; one of a kernel
+compiled ahead calls Triton's hook alone, which cannot stop it.
 """
 
 # mypy: allow-untyped-calls
