@@ -20,7 +20,7 @@ REGIME_DESCRIPTIONS = {
 }
 REGIMES = tuple(REGIME_DESCRIPTIONS)
 _PLAIN_FIELDS = ("dtype", "slack", "period", "regime", "index_dtype", "seed", "configuration")
-STRONG_GATES = "strong gates"  # a regime only for ops with decays
+HARD_DECAY, STRONG_GATES = "hard decay", "strong gates"  # the second is only for ops with decays
 CUTS = "cuts"  # the argument by which a kernel cuts a pack over ranks itself
 _SEED_BITS = 40  # a seed of a run makes several seeds of cases, and properties that redraw add to these
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from packproof.properties.cases.case import STRONG_GATES, Case
+from packproof.properties.cases.case import HARD_DECAY, STRONG_GATES, Case
 from packproof.properties.cases.condition import KEY_LAYOUT_NAMES, LAYOUT_NAMES, LENGTH_NAMES
 from packproof.properties.cases.domain import (
     GATE,
@@ -116,7 +116,7 @@ def fit_case(op: Op, domain: Domain, case: Case) -> Case | None:
 
 def _with_gates(op: Op, domain: Domain, case: Case) -> Case:
     """The case, with hard decay where the domain has no strong gates."""
-    rules, weak_case = domain.within({GATE}), case.replace(regime="hard decay")
+    rules, weak_case = domain.within({GATE}), case.replace(regime=HARD_DECAY)
     return case if case.regime != STRONG_GATES or rules.holds(gate_value(op, strong=True)) else weak_case
 
 

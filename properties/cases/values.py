@@ -7,7 +7,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from packproof.properties.cases.case import STRONG_GATES
+from packproof.properties.cases.case import HARD_DECAY, STRONG_GATES
 
 _DISTINCT_VALUES = 3840
 _STRENGTHS = (1e4, 1e9, 1e20)
@@ -52,9 +52,9 @@ def decay(size: tuple[int, ...], g: torch.Generator, regime: str, *, tokens: boo
     rate = -(0.1 + 0.9 * torch.rand(size, generator=g, dtype=torch.float64))
     if regime == "long decay":
         return rate * 10 ** -(1 + 2 * torch.rand(size, generator=g, dtype=torch.float64))
-    if regime == "hard decay" and tokens:
+    if regime == HARD_DECAY and tokens:
         return rate * torch.where(torch.rand(size, generator=g, dtype=torch.float64) < 0.3, 60, 0.06)
-    return rate * 60 if regime == "hard decay" else rate
+    return rate * 60 if regime == HARD_DECAY else rate
 
 
 def strong_decay(size: tuple[int, ...], g: torch.Generator, strongest: float, *, tokens: bool) -> Tensor:
@@ -105,7 +105,7 @@ def step(size: tuple[int, ...], g: torch.Generator, regime: str, *, tokens: bool
     forgets = torch.rand(size, generator=g, dtype=torch.float64) < 0.3
     if regime == STRONG_GATES:
         return steps * (fitting_strong_rates(size, g) if tokens else 1 / _STRENGTHS[-1])
-    return torch.where(forgets, steps, steps * 1e-3) if regime == "hard decay" and tokens else steps
+    return torch.where(forgets, steps, steps * 1e-3) if regime == HARD_DECAY and tokens else steps
 
 
 def with_large_steps(x: Tensor, g: torch.Generator) -> Tensor:

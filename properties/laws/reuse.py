@@ -8,7 +8,7 @@ import torch
 
 from packproof.base.law_names import LAWS
 from packproof.properties.calling.call import VacuousBound
-from packproof.properties.cases.case import STRONG_GATES, Case
+from packproof.properties.cases.case import HARD_DECAY, STRONG_GATES, Case
 from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.judgement.comparison import Origin
@@ -98,11 +98,11 @@ def _samples_with_one_change(kernel: KernelUnderTest, sample: Sample, case: Case
 def _drawn_by(op: Op, case: Case, option: str) -> set[str]:
     """Inputs that have to be drawn again where the option changes.
 
-    It may be the label of tokens that do not count. Under strong gates, values before softplus are no steps: negative
+    It may be the label of tokens that do not count. Where decays are fast, values before softplus are no steps: negative
     ones would let states grow beyond every number.
     """
     steps = {n for n, draw in op.draws.items() if draw.partition("|")[2] == option}
-    return {*op.integers_drawn("label"), *(steps if case.regime == STRONG_GATES else ())}
+    return {*op.integers_drawn("label"), *(steps if case.regime in (HARD_DECAY, STRONG_GATES) else ())}
 
 
 REUSE = Property(

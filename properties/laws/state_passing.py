@@ -9,7 +9,7 @@ import random
 from collections.abc import Collection, Iterator
 
 from packproof.base.law_names import LAWS
-from packproof.properties.cases.case import STRONG_GATES, Case
+from packproof.properties.cases.case import HARD_DECAY, STRONG_GATES, Case
 from packproof.properties.cases.condition import LENGTH_NAMES
 from packproof.properties.cases.domain import KEY_OFFSETS, Domain
 from packproof.properties.cases.sample import Sample
@@ -97,7 +97,7 @@ def cases_with_states(space: Space, drawn_cases: Collection[Case]) -> list[Case]
         for c in drawn_cases
     ]
     if space.promises.cumsum:
-        stateful_cases = [c.replace(regime="hard decay") if c.regime == STRONG_GATES else c for c in stateful_cases]
+        stateful_cases = [c.replace(regime=HARD_DECAY) if c.regime == STRONG_GATES else c for c in stateful_cases]
     if space.domain:
         cuttable_space = dataclasses.replace(space, domain=space.domain & _cuttable_domain(space.domain))
         stateful_cases = [

@@ -12,7 +12,7 @@ from packproof import refs
 from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.naming import Location
 from packproof.museum import controls
-from packproof.properties.cases.case import STRONG_GATES, Case
+from packproof.properties.cases.case import HARD_DECAY, STRONG_GATES, Case
 from packproof.properties.cases.random_cases import random_cases
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.promises import Promises
@@ -116,13 +116,13 @@ def test_an_option_that_adds_an_output_has_its_incoming_gradient() -> None:
     assert judge_case(subject, PROPERTIES["reuse"], case)[0] is None
 
 
-def test_steps_stay_steps_where_softplus_is_left_out_under_strong_gates() -> None:
-    """A kernel by running sums: beside negative steps, gates of 1e38 would grow beyond every number."""
-    op, correct = OPS["ssd"], controls()["ssd.chunk32"]
+@pytest.mark.parametrize(("regime", "seed"), [(STRONG_GATES, 9), (HARD_DECAY, 0), (HARD_DECAY, 6)])
+def test_steps_stay_steps_where_softplus_is_left_out_and_decays_are_fast(regime: str, seed: int) -> None:
+    """Beside negative steps, gates of 1e38, or decays 60 times as fast, would grow beyond every number."""
+    op, correct = OPS["ssd"], controls()["ssd.correct"]
     function, promises = Location.parse(correct.kernel).load(), Promises(**correct.promises)
-    space = Space(op, "float16", promises, frozenset({*op.inputs, *op.options, "cu_seqlens"}), max_tokens=120)
-    case = next(case for case in random_cases(space, 13, seed=3) if case.regime == STRONG_GATES).replace(seed=9)
-    assert dict(case.options)["dt_softplus"]
+    sizes, options = (("h", 1), ("p", 1), ("n", 1), ("g", 1)), (("dt_softplus", True), ("return_final_states", True))
+    case = Case((5, 31, 71), "float16", sizes, slack=16, options=options, regime=regime, seed=seed)
     subject = KernelUnderTest(op, InProcess(function), promises)
     assert judge_case(subject, PROPERTIES["reuse"], case)[0] is None
 

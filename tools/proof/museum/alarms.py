@@ -65,10 +65,11 @@ def _unit(control: Control, seeds: int, dtype: str) -> Iterator[ControlResult]:
         space = Space(OPS[control.op], dtype, promises, parameters, max_tokens=_MOST_TOKENS)
         cases = random_cases(space, len(range(k, seeds, len(ALARM_DTYPES))), seed=k)
         for seed, case in enumerate(cases):
+            seeded_case = case.replace(seed=seed)
             for law in PROPERTIES.values():
-                for alarm in _alarms(subject, space, law, case.replace(seed=seed)):
+                for alarm in _alarms(subject, space, law, seeded_case):
                     judgements += 1
-                    false_alarms += [f"{law.name}, {case}: {alarm}"] if alarm else []
+                    false_alarms += [f"{law.name}, {seeded_case}: {alarm}"] if alarm else []
     yield ControlResult(control, seeds, judgements, time.monotonic() - start, tuple(false_alarms))
 
 
