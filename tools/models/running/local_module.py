@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -110,7 +110,16 @@ class LocalModule:
             with self.mode.randomness(x.device, call.seed):
                 return self._forward(x if call.convention.batched else x[0], **arguments)
         except (Exception, SystemExit) as error:
-            raise failed_call(error) from error
+            raise failed_call(error, takes_tokens_alone=partial(self._takes, call.x)) from error
+
+    def _takes(self, x: Tensor) -> bool:
+        """Whether a call with these tokens, and no other arguments, returns."""
+        try:
+            with torch.no_grad():
+                self._forward(x)
+        except Exception:
+            return False
+        return True
 
     def picked(self, return_value: Any, call: ModuleCall) -> Tensor:
         return loss_in(return_value, call.pack.tokens) if call.picks == "loss" else self.pick_output(return_value)
