@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -22,13 +23,19 @@ class _AnyName(type):
 
 
 def stand_in(*names: str) -> None:
-    """Let modules be imported that are not installed; they have every name, and do nothing."""
+    """Let modules be imported that are not installed; they have every name, and do nothing.
+
+    Parts of a package that is installed are replaced where it has not imported them itself.
+    """
     for name in names:
         parts = name.split(".")
         for k in range(1, len(parts) + 1):
             part = ".".join(parts[:k])
-            if part not in sys.modules and (k > 1 or find_spec(part) is None):
-                sys.modules[part] = _empty_module(part)
+            if part not in sys.modules:
+                if k > 1 or find_spec(part) is None:
+                    sys.modules[part] = _empty_module(part)
+                elif len(parts) > 1:
+                    import_module(part)
             if k > 1:
                 setattr(sys.modules[".".join(parts[: k - 1])], parts[k - 1], sys.modules[part])
 
