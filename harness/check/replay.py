@@ -160,6 +160,7 @@ def replayed_kernel(data: Mapping[str, Any], target: CheckTarget) -> Iterator[Ke
             declared.promises,
             gradients=data["gradients"],
             domain=declared.domain,
+            fixed=tuple(declared.fixed),
             page_sizes=declared.page_sizes,
             takes_cuts=declared.takes_cuts,
             may_refuse=target.request.contract is None,

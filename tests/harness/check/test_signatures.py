@@ -199,6 +199,7 @@ def verdicts(name: str, op: str | None, laws: tuple[str, ...], **settings: Any) 
     return tuple(by_law[law] for law in laws), "\n".join(started.notes)
 
 
+
 def test_options_of_a_catch_all_are_not_passed_and_are_named() -> None:
     verdict, notes = judged("with_a_catch_all")
     assert verdict.status == "passed"
@@ -287,6 +288,12 @@ def test_an_option_that_is_fixed_has_its_value_in_every_case(name: str) -> None:
     assert (verdict.status, verdict.judged) == ("passed", verdict.examples)
     assert f"has fixed, so it is not tested without: {value}" in notes
     assert value.partition("=")[0] not in notes.partition("not tested for: ")[2].partition("\n")[0].split(", ")
+
+
+def test_a_fixed_option_is_not_changed_between_two_calls() -> None:
+    """The property reuse changes each option; a kernel without an argument for one computes as before."""
+    verdict, _ = judged("declared", None, "reuse")
+    assert verdict.status == "passed"
 
 
 @pytest.mark.parametrize(
