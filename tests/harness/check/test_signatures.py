@@ -199,7 +199,6 @@ def verdicts(name: str, op: str | None, laws: tuple[str, ...], **settings: Any) 
     return tuple(by_law[law] for law in laws), "\n".join(started.notes)
 
 
-
 def test_options_of_a_catch_all_are_not_passed_and_are_named() -> None:
     verdict, notes = judged("with_a_catch_all")
     assert verdict.status == "passed"
