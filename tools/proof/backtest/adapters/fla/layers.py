@@ -33,13 +33,13 @@ def gated_linear_attention() -> nn.Module:
 
 
 def _sums_of_values(*, v: Tensor, cu_seqlens: Tensor | None = None, **_: Any) -> tuple[Tensor, None, None]:
-    """In place of the op of MesaNet, which another fault breaks: running sums of v (1, t, h, d) over each sequence."""
+    """In place of the op of MesaNet, broken by another fault: running sums of v (1, t, h, d) over each sequence."""
     lengths = [v.shape[1]] if cu_seqlens is None else cu_seqlens.diff().tolist()
     return torch.cat([piece.cumsum(1) for piece in v.split(lengths, 1)], 1), None, None
 
 
 def mesa_net() -> nn.Module:
-    """What tells the op of the sequences in a pack is the layer."""
+    """The layer has to tell its op of the sequences in a pack."""
     from fla.layers import mesa_net as module  # noqa: PLC0415
 
     module.chunk_mesa_net = _sums_of_values
@@ -78,10 +78,10 @@ class LeftPadded(nn.Module):
 
 
 class _EmptyCache(dict[int, Any]):
-    """A cache of keys and states by layer, that is empty before each call and thrown away after it."""
+    """A cache of keys and states by layer, empty before each call and thrown away after it."""
 
     def update(self, *_: Any, **state: Any) -> None:
-        """What a layer puts in is kept by no one."""
+        """Nothing is kept."""
 
 
 class Prompts(LeftPadded):

@@ -25,7 +25,7 @@ class _AnyName(type):
 def stand_in(*names: str) -> None:
     """Let modules be imported that are not installed; they have every name, and do nothing.
 
-    Parts of a package that is installed are replaced where it has not imported them itself.
+    Parts of an installed package are replaced where it has not imported them itself.
     """
     for name in names:
         parts = name.split(".")
