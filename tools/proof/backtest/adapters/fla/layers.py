@@ -35,7 +35,7 @@ def gated_linear_attention() -> nn.Module:
 def _sums_of_values(*, v: Tensor, cu_seqlens: Tensor | None = None, **_: Any) -> tuple[Tensor, None, None]:
     """In place of the op of MesaNet, broken by another fault: running sums of v (1, t, h, d) over each sequence."""
     lengths = [v.shape[1]] if cu_seqlens is None else cu_seqlens.diff().tolist()
-    return torch.cat([piece.cumsum(1) for piece in v.split(lengths, 1)], 1), None, None
+    return torch.cat([piece.cumsum(1) for piece in v.split_with_sizes(lengths, 1)], 1), None, None
 
 
 def mesa_net() -> nn.Module:
