@@ -236,6 +236,9 @@ def test_a_variable_that_was_never_set_is_no_refusal() -> None:
     assert words["cu_seqlens"] == "refused"
 
 
+OWN = Convention("boundaries", "the offsets of the documents", lambda pack: {"cu_seqlens": pack.offsets.int()})
+
+
 class MasksByBoundaries(Layer):
     """Its mask has a row per boundary, not one per token."""
 
@@ -268,17 +271,20 @@ class TakesNoSuchNumbers(Layer):
 
 
 @pytest.mark.parametrize(
-    ("module", "status"),
+    ("module", "convention", "status"),
     [
-        (MasksByBoundaries, "failed"),
-        (ChecksBoundaries, "inconclusive"),
-        (NeedsBoundaries, "inconclusive"),
-        (TakesNoSuchNumbers, "inconclusive"),
+        (MasksByBoundaries, OWN, "failed"),
+        (MasksByBoundaries, "cu_seqlens", "inconclusive"),
+        (ChecksBoundaries, OWN, "inconclusive"),
+        (NeedsBoundaries, OWN, "inconclusive"),
+        (TakesNoSuchNumbers, OWN, "inconclusive"),
     ],
 )
-def test_sizes_that_do_not_fit_inside_a_computation_are_no_refusal(module: type[nn.Module], status: str) -> None:
-    """The module takes the same tokens without the convention's arguments: these are to blame, not the inputs."""
-    found = verdicts(module(), inputs=WIDTH)
+def test_sizes_that_do_not_fit_inside_a_computation_are_no_refusal(
+    module: type[nn.Module], convention: str | Convention, status: str
+) -> None:
+    """The user wrote the arguments for this module, which takes the same tokens without: its inputs are right."""
+    found = verdicts(module(), convention, inputs=WIDTH)
     assert {law: v.status for law, v in found.items() if law != "padding"} == dict.fromkeys(
         ("isolation", "packing"), status
     )
@@ -286,7 +292,7 @@ def test_sizes_that_do_not_fit_inside_a_computation_are_no_refusal(module: type[
     if status == "failed":
         assert failure is not None
         assert failure.lines[0].startswith("the module raised RuntimeError: The size of tensor a ")
-        assert "without the convention's arguments it takes the same tokens" in failure.lines[1]
+        assert "without its arguments the module takes the same tokens" in failure.lines[1]
 
 
 @pytest.mark.parametrize("convention", ["cu_seqlens", "cu_seqlens_flat"])

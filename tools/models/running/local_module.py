@@ -15,7 +15,7 @@ from packproof.models.laws.losses import loss_in
 from packproof.models.running import culprits, mode_culprits
 from packproof.models.running.steps import run_step
 from packproof.models.subjects.choices import Choice, TieBreaker
-from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.conventions import CONVENTIONS, Convention
 from packproof.models.subjects.copies import copy_module
 from packproof.models.subjects.modes import Mode, compile_module, compiler_settings, module_in_mode
 from packproof.models.subjects.pack import ModuleSizes, Pack
@@ -110,13 +110,15 @@ class LocalModule:
             with self.mode.randomness(x.device, call.seed):
                 return self._forward(x if call.convention.batched else x[0], **arguments)
         except (Exception, SystemExit) as error:
-            raise failed_call(error, takes_tokens_alone=partial(self._takes, call.x)) from error
+            raise failed_call(error, breaks_on_convention=partial(self._breaks_on_convention, call)) from error
 
-    def _takes(self, x: Tensor) -> bool:
-        """Whether a call with these tokens, and no other arguments, returns."""
+    def _breaks_on_convention(self, call: ModuleCall) -> bool:
+        """Whether the arguments are to blame: the user wrote them for this module, which takes its tokens without."""
+        if CONVENTIONS.get(call.convention.name) is call.convention:
+            return False  # it may be one that the module does not take
         try:
             with torch.no_grad():
-                self._forward(x)
+                self._forward(call.x)
         except Exception:
             return False
         return True

@@ -10,8 +10,8 @@ from packproof.models.subjects.pack import Lengths
 _SIZES = re.compile(r"\b(sizes?|shapes?)\b")
 _UNSET_VARIABLE = "a variable that was never set is a mistake in its code, not a refusal"
 _SIZES_INSIDE = (
-    "sizes that do not fit inside a computation are no refusal: "
-    "without the convention's arguments it takes the same tokens"
+    "sizes that do not fit inside a computation are no refusal under a convention of your own: "
+    "without its arguments the module takes the same tokens"
 )
 
 
@@ -46,12 +46,13 @@ class ModuleEnded(ModuleCrashed):
 
 
 def failed_call(
-    error: BaseException, stage: str = "", takes_tokens_alone: Callable[[], bool] = lambda: False
+    error: BaseException, stage: str = "", breaks_on_convention: Callable[[], bool] = lambda: False
 ) -> ModuleRefused | ModuleCrashed:
     """The exception to raise for one that the module raised.
 
     stage: where it was raised, "" for the forward pass.
-    takes_tokens_alone: whether a call with the same tokens and no arguments of the convention returns.
+    breaks_on_convention: whether the convention is the user's own, and a call with the same tokens and none of its
+        arguments returns.
     """
     text = f"{stage}{type(error).__name__}: {_first_line(error)}"
     if loses_the_device(error):
@@ -59,7 +60,9 @@ def failed_call(
     refusal = ModuleRefused(text)
     if isinstance(error, NameError):
         refusal.mistake = _UNSET_VARIABLE
-    elif isinstance(error, RuntimeError) and _SIZES.search(text) and is_raised_by_torch(error) and takes_tokens_alone():
+    elif (
+        isinstance(error, RuntimeError) and _SIZES.search(text) and is_raised_by_torch(error) and breaks_on_convention()
+    ):
         refusal.mistake = _SIZES_INSIDE
     return refusal
 
