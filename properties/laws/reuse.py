@@ -72,7 +72,7 @@ def _compare_after_the_next_call(kernel: KernelUnderTest, sample: Sample, answer
 def _samples_with_one_change(kernel: KernelUnderTest, sample: Sample, case: Case) -> Iterator[tuple[Sample, str]]:
     """The sample with one thing changed, and what: each input, each option, the dtype of the offsets, the gradients.
 
-    Options for which the kernel has no argument stay. The sample itself stands for a call without gradients.
+    Options without an argument of the kernel stay. The sample itself stands for a call without gradients.
     """
     other_values = kernel.sample(case.replace(seed=case.seed + _OTHER_SEED)).inputs
     for name in sample.passed_inputs:
