@@ -2,7 +2,7 @@
 
 The chunks of a pack are numbered by counting first chunks, and an empty sequence has none. Kernels then compute tokens
 of one sequence twice and leave those of another unwritten. At the commits e2a67879, 7046e319, 3d70f7de, 6a501c8e,
-c7421244, b690b349, b1d76699, ca3905f0 and 769035e9; a2fc2e91 numbers chunks in the same way.
+c7421244, b690b349, b1d76699, ca3905f0, 769035e9 and 46c5f6be; a2fc2e91 numbers chunks in the same way.
 """
 
 import torch

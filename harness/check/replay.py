@@ -25,7 +25,7 @@ from packproof.harness.process.naming import kernel_address
 from packproof.harness.report import Cell, Failure, Status, Tier, Verdict
 from packproof.harness.report.replay_files import read_replay
 from packproof.properties.cases import Case, Domain
-from packproof.properties.judgement import KernelUnderTest, judge_case
+from packproof.properties.judgement import KernelUnderTest, judge_case, record_comparisons
 from packproof.properties.laws import Property
 from packproof.properties.ops import Op
 
@@ -121,12 +121,15 @@ def _outcome(data: dict[str, Any], path: str, target: _Target, device: str, maps
         return outcome("not applicable", f"not applicable: {error}{way_out}")
     check_fits(case, check_target.op, path)
     with replayed_kernel(data, check_target) as kernel:
-        violation, refusal = judge_case(kernel, law, case)
+        with record_comparisons() as comparisons:
+            violation, refusal = judge_case(kernel, law, case)
         if refusal and not (violation or refusal.backward):
             return outcome("not applicable", f"not applicable: the kernel declines this case: {refusal}")
         evidence = measure(kernel, law, case, violation) if violation and maps else None
         is_interpreted = kernel.interpreted and not (law.name == PROVENANCE and launches_are_idle(kernel, case))
     tier: Tier = "gpu" if device == "cuda" else "interpret" if is_interpreted else "eager"
+    if violation is None and not comparisons:
+        return outcome("not applicable", f"not applicable: {law.nothing_to_compare}")
     if violation is None:
         return outcome("fixed", "fixed: the property holds here", tier)
     lines = violation.lines()
@@ -160,6 +163,7 @@ def replayed_kernel(data: Mapping[str, Any], target: CheckTarget) -> Iterator[Ke
             declared.promises,
             gradients=data["gradients"],
             domain=declared.domain,
+            fixed=tuple(declared.fixed),
             page_sizes=declared.page_sizes,
             takes_cuts=declared.takes_cuts,
             may_refuse=target.request.contract is None,

@@ -123,6 +123,7 @@ def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: C
             declared.promises,
             gradients=target.gradients,
             domain=declared.domain,
+            fixed=tuple(declared.fixed),
             conventions=declared.conventions,
             page_sizes=declared.page_sizes,
             takes_cuts=declared.takes_cuts,

@@ -8,6 +8,7 @@ from packproof.base.lazy import export
 if TYPE_CHECKING:
     from packproof.harness.process.child import KILLED
     from packproof.harness.process.execution.error_classification import loses_the_device
+    from packproof.harness.process.execution.refusals import is_raised_by_torch
     from packproof.harness.process.gpus import gpu_environment, visible_gpus, worker_count
     from packproof.harness.process.parallel import differentiate_apart, run_on_every_core, run_side_by_side
     from packproof.harness.process.sharing import CoreTime
@@ -28,6 +29,7 @@ __all__ = [
     "encode",
     "gpu_environment",
     "import_path",
+    "is_raised_by_torch",
     "loses_the_device",
     "prepare_imports",
     "run_on_every_core",
@@ -43,6 +45,7 @@ export(
     {
         "packproof.harness.process.child": ("KILLED",),
         "packproof.harness.process.execution.error_classification": ("loses_the_device",),
+        "packproof.harness.process.execution.refusals": ("is_raised_by_torch",),
         "packproof.harness.process.gpus": ("gpu_environment", "visible_gpus", "worker_count"),
         "packproof.harness.process.parallel": ("differentiate_apart", "run_on_every_core", "run_side_by_side"),
         "packproof.harness.process.sharing": ("CoreTime",),

@@ -69,6 +69,8 @@ class KernelUnderTest:
     """Whether it is differentiated."""
     domain: Domain = _EVERYTHING
     """The supported calls."""
+    fixed: Collection[str] = ()
+    """Options for which it has no argument."""
     conventions: tuple[str, ...] = ()
     """Alternative conventions of its adapter, as texts."""
     page_sizes: tuple[int, ...] = ()

@@ -72,12 +72,14 @@ def _compare_after_the_next_call(kernel: KernelUnderTest, sample: Sample, answer
 def _samples_with_one_change(kernel: KernelUnderTest, sample: Sample, case: Case) -> Iterator[tuple[Sample, str]]:
     """The sample with one thing changed, and what: each input, each option, the dtype of the offsets, the gradients.
 
-    The sample itself stands for a call without gradients.
+    Options without an argument of the kernel stay. The sample itself stands for a call without gradients.
     """
     other_values = kernel.sample(case.replace(seed=case.seed + _OTHER_SEED)).inputs
     for name in sample.passed_inputs:
         yield replace(sample, inputs={**sample.inputs, name: other_values[name]}), f"with another {name}"
     for name, value in sample.options.items():
+        if name in kernel.fixed:
+            continue
         if others := [v for v in kernel.op.options[name] if v != value]:
             changed_case = case.with_option(name, others[0])
             if kernel.domain.allows(kernel.op, changed_case):

@@ -215,8 +215,8 @@ def _check_setting(request: ModuleRequest, setting: ModuleSetting) -> Iterator[E
 
 
 def _fault_of(refusal: ModuleRefused, lengths: Lengths) -> Failure:
-    """The failure of a module that has read a variable before it was set: no call is refused in this way."""
-    lines = (f"the module raised {refusal}", "a variable that was never set is a mistake in its code, not a refusal")
+    """The failure of a module that has raised by a mistake in its code: no call is refused in this way."""
+    lines = (f"the module raised {refusal}", refusal.mistake)
     return Failure(lengths, "", lines, 1, 0, fault="raised", cause=str(refusal))
 
 
@@ -242,7 +242,7 @@ def _judge_cell(
     except (CannotRun, NoGradient, NoOutput) as error:
         judgement = Judgement(verdict_of(cell, refused_status, 0, str(error)))
     except ModuleRefused as refusal:
-        if request.explicit and refusal.by_unset_variable:
+        if request.explicit and refusal.mistake:
             judgement = Judgement(verdict_of(cell, "failed", 1, failure=_fault_of(refusal, trial().layouts[0])))
         else:
             judgement = Judgement(verdict_of(cell, refused_status, 0, f"{REFUSED}{refusal}"))

@@ -222,6 +222,15 @@ def raising_statement(error: BaseException) -> str | None:
     return statement
 
 
+def is_raised_by_torch(error: BaseException) -> bool:
+    """Whether an operator of torch raised it: no statement of Python's, as far as the source is known, and no compiled
+    extension."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or not linecache.getlines(frames[-1].filename):
+        return False
+    return _statement(frames[-1], error) is None and not _is_from_extension(error)
+
+
 def _statement(frame: traceback.FrameSummary, error: BaseException) -> str | None:
     lines = linecache.getlines(frame.filename)
     if not lines or frame.lineno is None:

@@ -72,6 +72,34 @@ def test_fixed(file: Path) -> None:
     assert replay(file, target=f"{MUSEUM}:correct").status == "fixed"
 
 
+ONCE = """
+import torch
+from torch.autograd.function import once_differentiable
+from packproof import refs
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        return dy
+
+def conv(x, weight, cu_seqlens):
+    return Once.apply(refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens))
+"""
+
+
+def test_a_case_with_nothing_to_compare_is_not_fixed(file: Path, working_folder: Path) -> None:
+    (working_folder / "once.py").write_text(ONCE)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "property": "double_backward"}))
+    outcome = replay(file, target="once.py:conv")
+    assert outcome.status == "not applicable"
+    assert "differentiating twice raises an error" in outcome.text
+
+
 def test_not_applicable_where_the_kernel_is_missing(file: Path) -> None:
     outcome = replay(file, target=f"{MUSEUM}:gone")
     assert outcome.status == "not applicable"

@@ -289,6 +289,12 @@ def test_an_option_that_is_fixed_has_its_value_in_every_case(name: str) -> None:
     assert value.partition("=")[0] not in notes.partition("not tested for: ")[2].partition("\n")[0].split(", ")
 
 
+def test_a_fixed_option_is_not_changed_between_two_calls() -> None:
+    """The property reuse changes each option; a kernel without an argument for one computes as before."""
+    verdict, _ = judged("declared", None, "reuse")
+    assert verdict.status == "passed"
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

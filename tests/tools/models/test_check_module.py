@@ -236,6 +236,65 @@ def test_a_variable_that_was_never_set_is_no_refusal() -> None:
     assert words["cu_seqlens"] == "refused"
 
 
+OWN = Convention("boundaries", "the offsets of the documents", lambda pack: {"cu_seqlens": pack.offsets.int()})
+
+
+class MasksByBoundaries(Layer):
+    """Its mask has a row per boundary, not one per token."""
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        return super().forward(x) if cu_seqlens is None else super().forward(x) * cu_seqlens[None, :, None]
+
+
+class ChecksBoundaries(MasksByBoundaries):
+    """The same mistake, and a check that says so."""
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        if cu_seqlens is not None and len(cu_seqlens) != x.shape[1]:
+            raise RuntimeError(f"the size of cu_seqlens is {len(cu_seqlens)}, expected {x.shape[1]}")
+        return super().forward(x, cu_seqlens)
+
+
+class NeedsBoundaries(MasksByBoundaries):
+    """Without boundaries it does not compute either: the inputs may be to blame."""
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x, cu_seqlens)
+
+
+class TakesNoSuchNumbers(Layer):
+    """An operator that lacks a dtype: no sizes are wrong."""
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        y = super().forward(x)
+        return y if cu_seqlens is None else torch.linalg.inv(y.half())
+
+
+@pytest.mark.parametrize(
+    ("module", "convention", "status"),
+    [
+        (MasksByBoundaries, OWN, "failed"),
+        (MasksByBoundaries, "cu_seqlens", "inconclusive"),
+        (ChecksBoundaries, OWN, "inconclusive"),
+        (NeedsBoundaries, OWN, "inconclusive"),
+        (TakesNoSuchNumbers, OWN, "inconclusive"),
+    ],
+)
+def test_sizes_that_do_not_fit_inside_a_computation_are_no_refusal(
+    module: type[nn.Module], convention: str | Convention, status: str
+) -> None:
+    """The user wrote the arguments for this module, which takes the same tokens without: its inputs are right."""
+    found = verdicts(module(), convention, inputs=WIDTH)
+    assert {law: v.status for law, v in found.items() if law != "padding"} == dict.fromkeys(
+        ("isolation", "packing"), status
+    )
+    failure = found["isolation"].failure
+    if status == "failed":
+        assert failure is not None
+        assert failure.lines[0].startswith("the module raised RuntimeError: The size of tensor a ")
+        assert "without its arguments the module takes the same tokens" in failure.lines[1]
+
+
 @pytest.mark.parametrize("convention", ["cu_seqlens", "cu_seqlens_flat"])
 def test_ids_are_embedded_without_an_axis_of_batches(convention: str) -> None:
     class Flat(nn.Module):

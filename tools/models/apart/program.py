@@ -129,5 +129,5 @@ def _call(
 
 
 def _error_frame(error: PackproofError, number: int) -> Frame:
-    unset = getattr(error, "by_unset_variable", False)
-    return Frame("refused", number, {"error": type(error).__name__, "text": str(error), "by_unset_variable": unset})
+    mistake = getattr(error, "mistake", "")
+    return Frame("refused", number, {"error": type(error).__name__, "text": str(error), "mistake": mistake})

@@ -188,5 +188,5 @@ def error_in(frame: Frame) -> PackproofError:
     kind = _ERRORS.get(str(frame.body.get("error")), ModuleRefused)
     error = kind(str(frame.body.get("text", "")))
     if isinstance(error, ModuleRefused):
-        error.by_unset_variable = frame.body.get("by_unset_variable") is True
+        error.mistake = str(frame.body.get("mistake", ""))
     return error

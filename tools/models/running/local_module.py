@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from packproof.models.laws.losses import loss_in
 from packproof.models.running import culprits, mode_culprits
 from packproof.models.running.steps import run_step
 from packproof.models.subjects.choices import Choice, TieBreaker
-from packproof.models.subjects.conventions import Convention
+from packproof.models.subjects.conventions import CONVENTIONS, Convention
 from packproof.models.subjects.copies import copy_module
 from packproof.models.subjects.modes import Mode, compile_module, compiler_settings, module_in_mode
 from packproof.models.subjects.pack import ModuleSizes, Pack
@@ -110,7 +110,18 @@ class LocalModule:
             with self.mode.randomness(x.device, call.seed):
                 return self._forward(x if call.convention.batched else x[0], **arguments)
         except (Exception, SystemExit) as error:
-            raise failed_call(error) from error
+            raise failed_call(error, breaks_on_convention=partial(self._breaks_on_convention, call)) from error
+
+    def _breaks_on_convention(self, call: ModuleCall) -> bool:
+        """Whether the arguments are to blame: the user wrote them for this module, which takes its tokens without."""
+        if CONVENTIONS.get(call.convention.name) is call.convention:
+            return False  # it may be one that the module does not take
+        try:
+            with torch.no_grad():
+                self._forward(call.x)
+        except Exception:
+            return False
+        return True
 
     def picked(self, return_value: Any, call: ModuleCall) -> Tensor:
         return loss_in(return_value, call.pack.tokens) if call.picks == "loss" else self.pick_output(return_value)

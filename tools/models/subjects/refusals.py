@@ -1,15 +1,25 @@
 """How a call of a module ends without a result: it refused, crashed, or took its process with it."""
 
+import re
+from collections.abc import Callable
+
 from packproof.base.errors import KernelFault, PackproofError
-from packproof.harness.process import loses_the_device
+from packproof.harness.process import is_raised_by_torch, loses_the_device
 from packproof.models.subjects.pack import Lengths
+
+_SIZES = re.compile(r"\b(sizes?|shapes?)\b")
+_UNSET_VARIABLE = "a variable that was never set is a mistake in its code, not a refusal"
+_SIZES_INSIDE = (
+    "sizes that do not fit inside a computation are no refusal under a convention of your own: "
+    "without its arguments the module takes the same tokens"
+)
 
 
 class ModuleRefused(PackproofError):
     """The module raised an error for this call, or does not take an argument of the convention."""
 
-    by_unset_variable = False
-    """Whether it read a variable before it was set: a mistake in its code, not a refusal."""
+    mistake = ""
+    """Why it is a mistake in the module's code and no refusal, "" if it may be one."""
 
 
 class NoOutput(ModuleRefused):
@@ -35,16 +45,25 @@ class ModuleEnded(ModuleCrashed):
         self.kind = fault.kind
 
 
-def failed_call(error: BaseException, stage: str = "") -> ModuleRefused | ModuleCrashed:
+def failed_call(
+    error: BaseException, stage: str = "", breaks_on_convention: Callable[[], bool] = lambda: False
+) -> ModuleRefused | ModuleCrashed:
     """The exception to raise for one that the module raised.
 
     stage: where it was raised, "" for the forward pass.
+    breaks_on_convention: whether the convention is the user's own, and a call with the same tokens and none of its
+        arguments returns.
     """
     text = f"{stage}{type(error).__name__}: {_first_line(error)}"
     if loses_the_device(error):
         return ModuleCrashed(text)
     refusal = ModuleRefused(text)
-    refusal.by_unset_variable = isinstance(error, NameError)
+    if isinstance(error, NameError):
+        refusal.mistake = _UNSET_VARIABLE
+    elif (
+        isinstance(error, RuntimeError) and _SIZES.search(text) and is_raised_by_torch(error) and breaks_on_convention()
+    ):
+        refusal.mistake = _SIZES_INSIDE
     return refusal
 
 

@@ -38,6 +38,10 @@ def export(git_directory: Path, commit: str, checkout: Checkout, folder: Path) -
 
     Raises UsageError where the clone has no such commit.
     """
+    if git(git_directory, "cat-file", "-e", commit).returncode:
+        raise UsageError(
+            f"--clones: {git_directory} has no commit {commit[:12]}; fetch it, or write the clones again with --thin"
+        )
     paths = [path for path in checkout.folders if _exists(git_directory, commit, path)]
     done = git(git_directory, "archive", "--format=tar", commit, "--", *paths)
     if done.returncode:

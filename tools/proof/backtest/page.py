@@ -96,7 +96,9 @@ def as_markdown(
         "",
         f"By `packproof backtest` with packproof {__version__}, torch {machine.torch}, triton {machine.triton}. The "
         "outcomes are in [backtest.jsonl](../data/backtest.jsonl), from which `packproof backtest --merge "
-        "data/backtest.jsonl --page docs/backtest.md` makes this page.",
+        "data/backtest.jsonl --page docs/backtest.md` makes this page. Each is that of an entry's last run: not all "
+        "were run again after every change of packproof. Outcomes of a GPU are of an H200, with another torch "
+        "and triton.",
         "",
         *summary(cases, outcomes, refactorings).splitlines(),
         "",

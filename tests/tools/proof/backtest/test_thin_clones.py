@@ -43,6 +43,14 @@ def test_a_thin_clone_has_the_files_of_both_commits_alone(case: Candidate, tmp_p
         list(write_thin_clones([case], Clones(tmp_path / "full"), tmp_path / "thin"))
 
 
+def test_a_commit_that_a_clone_lacks_is_named_with_the_way_out(case: Candidate, tmp_path: Path) -> None:
+    """As in a clone that was written before a question was asked of this device."""
+    list(write_thin_clones([case], Clones(tmp_path / "full"), tmp_path / "thin"))
+    assert case.checkout is not None
+    with pytest.raises(UsageError, match="has no commit 012345678901; fetch it, or write the clones again with --thin"):
+        export(Clones(tmp_path / "thin").git_directory(PROJECT), "0123456789" * 4, case.checkout, tmp_path / "1")
+
+
 def test_a_question_that_waits_needs_no_files(case: Candidate, tmp_path: Path) -> None:
     waiting = Candidate(PROJECT, case.entry, case.checkout, CheckCall("toy.inner.kernel:k", later="its language"))
     assert list(write_thin_clones([waiting], Clones(tmp_path / "full"), tmp_path / "thin")) == []

@@ -32,10 +32,18 @@ def gated_linear_attention() -> nn.Module:
     return WithMaskOfOnes(GatedLinearAttention(**_SIZES))
 
 
-def mesa_net() -> nn.Module:
-    from fla.layers.mesa_net import MesaNet  # noqa: PLC0415
+def _sums_of_values(*, v: Tensor, cu_seqlens: Tensor | None = None, **_: Any) -> tuple[Tensor, None, None]:
+    """In place of the op of MesaNet, broken by another fault: running sums of v (1, t, h, d) over each sequence."""
+    lengths = [v.shape[1]] if cu_seqlens is None else cu_seqlens.diff().tolist()
+    return torch.cat([piece.cumsum(1) for piece in v.split_with_sizes(lengths, 1)], 1), None, None
 
-    layer: nn.Module = MesaNet(**_SIZES, head_dim=32, layer_idx=0)
+
+def mesa_net() -> nn.Module:
+    """The layer has to tell its op of the sequences in a pack."""
+    from fla.layers import mesa_net as module  # noqa: PLC0415
+
+    module.chunk_mesa_net = _sums_of_values
+    layer: nn.Module = module.MesaNet(**_SIZES, head_dim=32, layer_idx=0)
     return layer
 
 
@@ -62,8 +70,31 @@ class LeftPadded(nn.Module):
         mask = torch.arange(longest, device=x.device) >= longest - lengths[:, None]
         batch = x.new_zeros(len(lengths), longest, x.shape[-1])
         batch[mask] = x[0]
-        y: Tensor = self.layer(batch, attention_mask=mask.long())[0]
+        y: Tensor = self.layer(batch, attention_mask=mask.long(), **self.further_arguments())[0]
         return y[mask][None]
+
+    def further_arguments(self) -> dict[str, Any]:
+        return {}
+
+
+class _EmptyCache(dict[int, Any]):
+    """A cache of keys and states by layer, empty before each call and thrown away after it."""
+
+    def update(self, *_: Any, **state: Any) -> None:
+        """Nothing is kept."""
+
+
+class Prompts(LeftPadded):
+    """A layer that puts prompts into a cache, as a model does before it generates."""
+
+    def further_arguments(self) -> dict[str, Any]:
+        return {"past_key_values": _EmptyCache(), "use_cache": True}
+
+
+def prompts_of_path_attention() -> nn.Module:
+    from fla.layers.path_attn import PaTHAttention  # noqa: PLC0415
+
+    return Prompts(PaTHAttention(**_SIZES, use_w_shortconv=False, layer_idx=0))
 
 
 def padded_raven() -> nn.Module:

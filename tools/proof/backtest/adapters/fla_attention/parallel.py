@@ -13,3 +13,11 @@ def parallel_attention(
 
     y: Tensor = parallel_attn(*(x.unsqueeze(0) for x in (q, k, v)), scale=softmax_scale, cu_seqlens=cu_seqlens)
     return y.squeeze(0)
+
+
+@kernel(op="attention", dtypes=("float32",), promises=Promises(compute="tf32"), fixed={"causal": True}, slack=False)
+def parallel_attention_in_tf32(
+    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, softmax_scale: float | None = None
+) -> Tensor:
+    """Its products of fp32 are those of `tl.dot`, by default in tf32."""
+    return parallel_attention(q, k, v, cu_seqlens=cu_seqlens, softmax_scale=softmax_scale)

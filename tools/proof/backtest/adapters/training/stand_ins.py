@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -22,15 +23,26 @@ class _AnyName(type):
 
 
 def stand_in(*names: str) -> None:
-    """Let modules be imported that are not installed; they have every name, and do nothing."""
+    """Let modules be imported that are not installed, or not for these versions; they have every name, and do nothing.
+
+    Parts of an installed package are replaced where it has not imported them itself.
+    """
     for name in names:
-        parts = name.split(".")
-        for k in range(1, len(parts) + 1):
-            part = ".".join(parts[:k])
-            if part not in sys.modules and (k > 1 or find_spec(part) is None):
-                sys.modules[part] = _empty_module(part)
-            if k > 1:
-                setattr(sys.modules[".".join(parts[: k - 1])], parts[k - 1], sys.modules[part])
+        package, *parts = name.split(".")
+        if package not in sys.modules and (find_spec(package) is None or (parts and not _can_be_imported(package))):
+            sys.modules[package] = _empty_module(package)
+        for part in parts:
+            parent, package = package, f"{package}.{part}"
+            module = sys.modules.setdefault(package, _empty_module(package))
+            setattr(sys.modules[parent], part, module)
+
+
+def _can_be_imported(package: str) -> bool:
+    try:
+        import_module(package)
+    except ImportError:  # an installed one may be too old for the others
+        return False
+    return True
 
 
 def _empty_module(name: str) -> ModuleType:
