@@ -100,8 +100,8 @@ def _samples_with_one_change(kernel: KernelUnderTest, sample: Sample, case: Case
 def _drawn_by(op: Op, case: Case, option: str) -> set[str]:
     """Inputs that have to be drawn again where the option changes.
 
-    It may be the label of tokens that do not count. Where decays are fast, values before softplus are no steps: negative
-    ones would let states grow beyond every number.
+    It may be the label of tokens that do not count. Where decays are fast, values before softplus are no steps:
+    negative ones would let states grow beyond every number.
     """
     steps = {n for n, draw in op.draws.items() if draw.partition("|")[2] == option}
     return {*op.integers_drawn("label"), *(steps if case.regime in (HARD_DECAY, STRONG_GATES) else ())}

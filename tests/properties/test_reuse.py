@@ -13,7 +13,6 @@ from packproof.harness.process.execution.execute import InProcess
 from packproof.harness.process.naming import Location
 from packproof.museum import controls
 from packproof.properties.cases.case import HARD_DECAY, STRONG_GATES, Case
-from packproof.properties.cases.random_cases import random_cases
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest, judge_case

@@ -1,5 +1,7 @@
 """A device of torch's: its memory, and the end of its work."""
 
+from contextlib import suppress
+
 import torch
 
 from packproof.base.machine import free_host_bytes
@@ -14,6 +16,12 @@ class Device:
     def synchronise(self) -> None:
         """Wait for its work. Raises RuntimeError for an error that it reports late."""
         synchronise(self._device)
+
+    def take_error(self) -> None:
+        """Take back an error that a library has left in the CUDA runtime: the next launch would report it as its own."""
+        if self.kind == "cuda":
+            with suppress(RuntimeError):  # a context that is lost reports it again
+                torch.zeros(1, device=self._device)
 
     def free_bytes(self) -> int | None:
         return free_bytes(self._device)

@@ -77,6 +77,7 @@ def classify_error(
         return fault
     if device_error := _device_error(causes, device):
         return KernelFault("crashed", f"{stage}{device_error}{_kernel_line(error)}")
+    device.take_error()
     text = f"{stage}{_full_text(error)}"
     if any(map(lacks_memory, causes)):
         return _memory_fault(_OUT_OF_MEMORY_ADVICE.sub(r"\1", text), causes, invocation.call, n_bytes, device)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from packproof.adapters.binding import Binding
 from packproof.base.errors import KernelFault, UnwrittenReadError, UsageError
-from packproof.harness.process.execution.device import free_bytes
+from packproof.harness.process.execution.device import Device, free_bytes
 from packproof.harness.process.execution.error_classification import classify_error, lacks_memory
 from packproof.harness.process.execution.invocation import BACKWARD, Invocation
 from packproof.harness.process.execution.left_on import require_nothing_left_on
@@ -260,6 +260,7 @@ class InProcess:
                 if invocation.stage == BACKWARD:
                     invocation.backward(outputs)
             finally:
+                Device(invocation.device).take_error()
                 if sanitizer is not None and sanitizer.launches:
                     watch.record_launch()
 

@@ -1,5 +1,6 @@
 """The worker process beside a GPU."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from packproof.base.errors import KernelFault, UsageError
+from packproof.harness.process.execution.device import Device
 from packproof.harness.process.worker import Worker
 from packproof.properties.calling.call import Call
 
@@ -78,3 +80,11 @@ def test_workers_on_a_gpu_inherit_the_hash_of_triton() -> None:
         "assert triton_key.cache_info().currsize == 1"
     )
     subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"TRITON_INTERPRET": "0"})
+
+
+@needs_gpu
+def test_an_error_that_a_kernel_leaves_in_the_cuda_runtime_meets_no_later_call() -> None:
+    runtime = ctypes.CDLL(None)
+    runtime.cudaMemcpy(None, None, ctypes.c_size_t(1), 99)  # there is no such direction
+    Device(torch.device("cuda")).take_error()
+    torch.zeros(1, device="cuda")

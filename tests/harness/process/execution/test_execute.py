@@ -221,6 +221,10 @@ class Gpu(Device):
     def __init__(self, *, refused: bool = False, late: RuntimeError | None = None) -> None:
         super().__init__(torch.device("cuda"))
         self._refused, self._late = refused, late
+        self.pending = True
+
+    def take_error(self) -> None:
+        self.pending = False
 
     def synchronise(self) -> None:
         if self._late:
@@ -285,6 +289,14 @@ def test_memory_that_was_lacking_is_reported_late() -> None:
     late = RuntimeError("CUDA error: out of memory")
     found = classify_error(late, invocation_of(5, "on a side stream: "), 100, lambda computing: None, Gpu(late=late))
     assert isinstance(found, MachineLimit)
+
+
+def test_an_error_that_a_kernel_leaves_in_the_runtime_meets_no_later_call() -> None:
+    """A library raises and leaves it there; the next launch, torch's own for the next inputs, would report it."""
+    gpu = Gpu()
+    error = torch.OutOfMemoryError("Check failed: BatchDecode failed with error: out of memory")
+    assert isinstance(classify_error(error, invocation_of(5), 100, lambda computing: None, gpu), KernelFault)
+    assert not gpu.pending
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, torch.OutOfMemoryError])
