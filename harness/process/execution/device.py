@@ -18,7 +18,7 @@ class Device:
         synchronise(self._device)
 
     def take_error(self) -> None:
-        """Take back an error that a library has left in the CUDA runtime: the next launch would report it as its own."""
+        """Take back an error that a library has left in the CUDA runtime: the next launch would report it."""
         if self.kind == "cuda":
             with suppress(RuntimeError):  # a context that is lost reports it again
                 torch.zeros(1, device=self._device)
