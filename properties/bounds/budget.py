@@ -18,7 +18,8 @@ not options.
 u_saved applies to gradients of kernels that declare `saved_outputs`: the backward pass reads outputs as they were
 stored, hence rounded. A derived B is, to first order, the effect of one rounding of every intermediate. Outputs are
 among these intermediates: K_saved = 1. Each intermediate may also be off by eta_out / u_saved, since outputs of fp16
-underflow. In a declared B an output enters the absolute terms as often as an operand does: K_saved = K_op.
+underflow. In a declared B an output enters the absolute terms as often as an operand does: K_saved = K_op. The same
+holds for operands that are rounded to fp16, such as a gradient that is stored before it is scaled.
 """
 
 from collections.abc import Callable, Iterable
@@ -153,10 +154,17 @@ def saved_output_roundoff(promises: Promises, outputs: Iterable[torch.dtype]) ->
     return max(map(_storage_roundoff, outputs), default=0.0) if promises.saved_outputs else 0.0
 
 
-def saved_output_underflow(promises: Promises, outputs: Iterable[torch.dtype]) -> float:
-    """eta_out / u_out: the underflow of such an output in units of its roundoff. It matters for fp16 above all."""
-    rounded_dtypes = [dtype for dtype in outputs if _storage_roundoff(dtype)] if promises.saved_outputs else []
-    return max((UNDERFLOW_UNIT[dtype] / _storage_roundoff(dtype) for dtype in rounded_dtypes), default=0.0)
+def intermediate_underflow(
+    op: Op, promises: Promises, token_dtype: torch.dtype, outputs: Iterable[torch.dtype]
+) -> float:
+    """eta / u: the underflow of what a kernel computes with further, in units of its roundoff. It matters for fp16.
+
+    That are outputs of these dtypes which the backward pass reads, and operands that are rounded to the tokens' dtype.
+    """
+    rounded_dtypes = [dtype for dtype in outputs if promises.saved_outputs]
+    if operand_roundoff(op, promises, token_dtype) == UNIT_ROUNDOFF[token_dtype]:
+        rounded_dtypes.append(token_dtype)
+    return max((UNDERFLOW_UNIT[x] / _storage_roundoff(x) for x in rounded_dtypes if _storage_roundoff(x)), default=0.0)
 
 
 def operand_roundoff(op: Op, promises: Promises, token_dtype: torch.dtype) -> float:

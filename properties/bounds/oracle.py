@@ -19,9 +19,9 @@ from packproof.properties.bounds.budget import (
     Budget,
     accumulator_roundoff,
     budget,
+    intermediate_underflow,
     operand_roundoff,
     saved_output_roundoff,
-    saved_output_underflow,
 )
 from packproof.properties.bounds.drawn_roundings import (
     COPIES,
@@ -75,7 +75,7 @@ def oracle_answer(sample: Sample, promises: Promises, *, gradients: bool, copies
     """
     op, drawn_from_few = sample.op, False
     derived = is_derived(op, promises)
-    floor = saved_output_underflow(promises, _output_dtypes(sample).values())
+    floor = intermediate_underflow(op, promises, sample.token_dtype, _output_dtypes(sample).values())
     values: Mapping[TensorKey, Tensor]
     if op.roundings is not None:
         values = vjp(op.reference, sample, gradients=gradients)
