@@ -22,7 +22,7 @@ LONG = [file for file in FILES if re.search(r"mark\.proof|@sweep|borrowed_tests"
 
 def group_of(file: Path) -> str:
     """Files of a group share a process, and with it its imports."""
-    return "emulated" if file.stem.endswith("_cuda") else "triton"  # the emulator of CUDA C++ is there for the process
+    return "emulated" if "_cuda" in file.stem else "triton"  # the emulator of CUDA C++ is there for the process
 
 
 GROUPS = ("triton", "emulated")

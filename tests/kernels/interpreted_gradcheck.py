@@ -7,9 +7,10 @@ from packproof import kernels
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.ops.catalogue import OPS
+from tests.sweeps import sweep
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@sweep("dtype", sample=["float32"], rest=["bfloat16"])
 @pytest.mark.parametrize("op", sorted({*dir(kernels)} & {*OPS} - {"linear_attention", "retention"}))  # simple_gla's
 def test_kernels_are_within_the_budget_with_the_repair_that_they_install(op: str, dtype: str) -> None:
     sample = draw(OPS[op], Case((3, 0, 9), dtype, tuple(OPS[op].sizes[0].items())))

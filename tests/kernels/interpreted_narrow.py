@@ -1,5 +1,6 @@
 """Kernels with parameters of 16 bits, which their ops have in fp32; on one rank and on several."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops.catalogue import OPS
+from tests.sweeps import sweep
+
+NARROW = ("selective_scan", "ssd")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("op", ["selective_scan", "ssd"])
+@sweep("op, dtype", [("selective_scan", "bfloat16"), ("ssd", "float32")], [*product(NARROW, ("bfloat16", "float32"))])
 def test_values_and_gradients_are_within_the_budget(op: str, dtype: str) -> None:
     declared = BUILTIN_KERNELS[op].declaration("cpu")
     assert set(declared.narrow) == OPS[op].narrow
@@ -29,7 +32,7 @@ def test_values_and_gradients_are_within_the_budget(op: str, dtype: str) -> None
         assert violation is None, violation.lines()
 
 
-@pytest.mark.parametrize("op", ["selective_scan", "ssd"])
+@pytest.mark.parametrize("op", NARROW)
 def test_on_ranks_they_are_as_on_one(op: str) -> None:
     torch.manual_seed(0)
     shapes: dict[str, dict[str, tuple[int, ...]]] = {

@@ -142,10 +142,12 @@ def pieces(inputs: dict[str, Tensor], j: int, start: int, end: int) -> dict[str,
     return {name: value[rows[name]].clone() if name in rows else value for name, value in inputs.items()}
 
 
-@sweep("entered", sample=[False], rest=[True])
-def test_has_the_bits_of_each_sequence_alone_whatever_the_others_hold(entered: bool) -> None:
-    lengths = [3, 0, 2 * SEGMENT + 1, CHUNK, CHUNK + 1]
-    inputs = sample(lengths) | ({"initial_states": normal(5, 2, 64, 64)} if entered else {})
+FEW, ALL = (3, SEGMENT + 1, 0, 33), (3, 0, 2 * SEGMENT + 1, CHUNK, CHUNK + 1)
+
+
+@sweep("entered, lengths", sample=[(False, FEW)], rest=[(False, ALL), (True, ALL)])
+def test_has_the_bits_of_each_sequence_alone_whatever_the_others_hold(entered: bool, lengths: tuple[int, ...]) -> None:
+    inputs = sample([*lengths]) | ({"initial_states": normal(len(lengths), 2, 64, 64)} if entered else {})
     for finals in (False, True):
         options: dict[str, Any] = {"dt_softplus": True, "return_final_states": finals}
         for j, (start, end) in enumerate(pairwise(offsets(lengths).tolist())):

@@ -67,7 +67,7 @@ def matches(
 
 
 def test_matches_the_reference_on_layouts() -> None:
-    for lengths in ([0, 0], [CHUNK], [CHUNK + 1, 0, 3], [2 * SEGMENT + 1, 40, 0, 17, 65, 33]):
+    for lengths in ([0, 0], [CHUNK], [CHUNK + 1, 0, 3], [2 * SEGMENT + 1, 0, 17, 65, 33]):
         matches(lengths, sample(lengths, slack=3))
 
 
@@ -76,7 +76,7 @@ HEADS = [(2, 64, 1), (5, 128, 1), (9, 64, 3), (70, 64, 1)]
 
 @sweep("h, n, g", sample=[(5, 128, 1), (9, 64, 3)], rest=HEADS)
 def test_matches_the_reference_in_heads_states_and_groups(h: int, n: int, g: int) -> None:
-    lengths = [SEGMENT + CHUNK + 30, 20]
+    lengths = [SEGMENT + 30, 20]
     matches(lengths, sample(lengths, h, n, g), f"h={h} n={n} g={g}")
 
 
@@ -91,12 +91,12 @@ def test_matches_the_reference_with_any_options(D: str | None, softplus: bool) -
 
 @sweep("initial, final", sample=[(True, True)], rest=[(True, False), (False, True)])
 def test_matches_the_reference_where_states_enter_and_leave(initial: bool, final: bool) -> None:
-    lengths = [2 * SEGMENT + 70, 0, 3, CHUNK, 2 * SEGMENT]
+    lengths = [2 * SEGMENT + 6, 0, 3, CHUNK, SEGMENT]
     inputs = sample(lengths) | ({"initial_states": normal(5, 2, 64, 64)} if initial else {})
     matches(lengths, inputs, f"{initial} {final}", final=final)
 
 
-@sweep("rate", sample=[1e4, torch.inf], rest=[3e38])
+@sweep("rate", sample=[torch.inf], rest=[1e4, 3e38])
 def test_a_token_that_forgets_all_takes_nothing_from_later_ones(rate: float) -> None:
     lengths = [SEGMENT + 3, 20]
     inputs = sample(lengths)
@@ -141,18 +141,22 @@ def test_reads_no_memory_that_nothing_wrote() -> None:
     inputs = sample(lengths)
     torch.use_deterministic_algorithms(True)  # fills new memory with NaN
     try:
-        found = gradients(inputs, [normal(sum(lengths), 2, 64, dtype=torch.bfloat16)], cu_seqlens=offsets(lengths))
+        dy = normal(sum(lengths), 2, 64, dtype=torch.bfloat16)
+        found = gradients(inputs, [dy], cu_seqlens=offsets(lengths), dt_softplus=True)
     finally:
         torch.use_deterministic_algorithms(False)
     assert all(value.isfinite().all() for value in found.values())
 
 
-@sweep("states", sample=[True], rest=[False])
-def test_has_the_bits_of_each_sequence_alone_whatever_the_others_hold(states: bool) -> None:
-    lengths = [3, 0, 2 * SEGMENT + 1, CHUNK, CHUNK + 41]
-    inputs = sample(lengths) | ({"initial_states": normal(5, 2, 64, 64)} if states else {})
+FEW, ALL = (3, SEGMENT + 1, 0, 33), (3, 0, 2 * SEGMENT + 1, CHUNK, CHUNK + 41)
+
+
+@sweep("states, lengths", sample=[(True, FEW)], rest=[(True, ALL), (False, ALL)])
+def test_has_the_bits_of_each_sequence_alone_whatever_the_others_hold(states: bool, lengths: tuple[int, ...]) -> None:
+    entering, leaving = normal(2, len(lengths), 2, 64, 64)
+    inputs = sample([*lengths]) | ({"initial_states": entering} if states else {})
     dy = normal(*inputs["x"].shape, dtype=torch.bfloat16)
-    of_states = [normal(5, 2, 64, 64)] * states
+    of_states = [leaving] * states
     for j, (start, end) in enumerate(pairwise(offsets(lengths).tolist())):
         rows = dict.fromkeys(TOKENS, slice(start, end)) | {"initial_states": slice(j, j + 1)}
         piece = {name: value[rows[name]].clone() if name in rows else value for name, value in inputs.items()}
@@ -169,7 +173,7 @@ def test_has_the_bits_of_each_sequence_alone_whatever_the_others_hold(states: bo
 
 
 def test_ranks_have_the_bits_of_one_where_a_segment_ends() -> None:
-    length, cut = 2 * SEGMENT + 70, 2 * SEGMENT
+    length, cut = 2 * SEGMENT + 5, 2 * SEGMENT
     inputs, dy = sample([length]), normal(length, 2, 64, dtype=torch.bfloat16)
     whole = gradients(inputs, [dy], cu_seqlens=offsets([length]), dt_softplus=True)
     pieces = [

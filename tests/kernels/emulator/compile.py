@@ -6,9 +6,10 @@ barriers that never end. Not seen: races in global memory, and order that shuffl
 """
 
 import ctypes
+import fcntl
+import hashlib
 import re
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ _ON_CPU["hardware.cuh"] = '#include "gpu.h"\n#include "hardware.h"'
 _HARDWARE = re.compile(f'#include "({"|".join(map(re.escape, _ON_CPU))})"')
 _DYNAMIC_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+) (\w+)\[\];")
 _STATIC_SHARED = re.compile(r"(?<!extern )__shared__ ([^;]+?) (\w+)((?:\[[^\]]*\])*);")
-_BUILD = tempfile.TemporaryDirectory()
+_BUILD = _HERE.parents[2] / "build" / "emulator"
 
 LAUNCHED_MACROS: list[dict[str, str]] = []
 """Of each set of kernels that was asked for, in order."""
@@ -52,25 +53,40 @@ def _emulated(name: str, device: torch.device, macros: cuda.Macros) -> "Emulated
 @cache
 def _library(name: str, macros: cuda.Macros) -> ctypes.CDLL:
     """A source of packproof's kernels for this CPU."""
-    stem = Path(_BUILD.name) / "-".join([Path(name).stem, *(f"{key}{value}" for key, value in macros)])
-    source, library = stem.with_suffix(".cpp"), stem.with_suffix(".so")
-    source.write_text(_on_cpu(name))
-    defines = [f"-D{key}={value}" for key, value in macros]
-    _compile("-Og", *_CHECKED, *defines, "-c", "-o", stem.with_suffix(".o"), source)
-    _compile("-shared", "-o", library, stem.with_suffix(".o"), _core())
-    return ctypes.CDLL(str(library))
+    defines = (f"-D{key}={value}" for key, value in macros)
+    kernels = _built(Path(name).stem, ".o", _on_cpu(name), "-Og", *_CHECKED, *defines, "-c", "-x", "c++", "-")
+    core = _built("core", ".o", "", "-O1", "-ftree-vectorize", "-c", str(_HERE / "core" / "core.cpp"))
+    return ctypes.CDLL(str(_built(Path(name).stem, ".so", "", "-shared", str(kernels), str(core))))
+
+
+def _built(stem: str, suffix: str, text: str, *arguments: str) -> Path:
+    """What g++ makes of its arguments and of a text, made once and then read from disk.
+
+    The core takes it three seconds, and a form of a kernel one. Another process that needs the same file waits for it.
+    """
+    digest = hashlib.sha256("\0".join((_surroundings(), text, *arguments)).encode()).hexdigest()
+    file = _BUILD / f"{stem}-{digest[:32]}{suffix}"
+    _BUILD.mkdir(parents=True, exist_ok=True)
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            part = file.with_suffix(".part")
+            _compile(text, "-o", str(part), *arguments)
+            part.replace(file)  # so that a process that was ended leaves no half of it
+    return file
 
 
 @cache
-def _core() -> Path:
-    core = Path(_BUILD.name) / "core.o"
-    _compile("-O1", "-ftree-vectorize", "-c", "-o", core, _HERE / "core" / "core.cpp")
-    return core
+def _surroundings() -> str:
+    """What each compilation depends on beside its source: the compiler, its options and the headers here."""
+    version = subprocess.run(["g++", "--version"], check=True, capture_output=True, text=True).stdout
+    headers = (file.read_text() for file in sorted(_HERE.rglob("*")) if file.suffix in {".h", ".cpp"})
+    return "\0".join((version, *_COMPILER, *headers))
 
 
-def _compile(*arguments: str | Path) -> None:
-    command = [*_COMPILER, *map(str, arguments)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+def _compile(text: str, *arguments: str) -> None:
+    command = [*_COMPILER, *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, input=text)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
 
