@@ -1,4 +1,4 @@
-"""What g++ made is kept, and is made anew where something that it depends on is another."""
+"""What g++ made is kept, and is made again where something that it depends on is another."""
 
 from pathlib import Path
 
