@@ -87,7 +87,7 @@ def test_what_the_kernel_prunes_does_not_run() -> None:
 def test_every_configuration_of_a_long_list_is_judged_if_asked_for() -> None:
     [usual] = verdicts("last_of_many_is_short", "reference", dtypes=("float32",))
     assert usual.status == "passed"
-    assert "of 50 of _backward_kernel" in next(tuned_lines([usual]))
+    assert "of 70 of _backward_kernel" in next(tuned_lines([usual]))
     [verdict] = verdicts("last_of_many_is_short", "reference", dtypes=("float32",), every_configuration=True)
     assert verdict.failure is not None, verdict
     assert any("_backward_kernel ran with B=8" in line for line in verdict.failure.lines)
@@ -97,7 +97,7 @@ def test_every_configuration_of_a_long_list_is_judged_if_asked_for() -> None:
 def test_every_configuration_of_a_correct_kernel_passes_and_is_counted() -> None:
     [verdict] = verdicts("correct_of_many", "reference", dtypes=("float32",), every_configuration=True)
     assert verdict.status == "passed", verdict.reason
-    assert "50 of 50 of _backward_kernel" in next(tuned_lines([verdict]))
+    assert "70 of 70 of _backward_kernel" in next(tuned_lines([verdict]))
 
 
 def test_a_configuration_that_was_not_judged_makes_it_inconclusive() -> None:
