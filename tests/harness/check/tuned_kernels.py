@@ -55,7 +55,7 @@ _pruned = _autotuned(
     },
 )
 _many = _autotuned(_backward_kernel, 16, thirds=range(70))  # more than a quick check has cases
-_many_and_short = triton.autotune([*_configs(16, thirds=range(69)), *_configs(8)], key=["t"])(_backward_kernel)
+_many_and_short = triton.autotune([*_configs(16, thirds=range(99)), *_configs(8)], key=["t"])(_backward_kernel)
 
 
 class _Scaled(torch.autograd.Function):

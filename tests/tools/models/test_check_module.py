@@ -233,7 +233,7 @@ def test_a_variable_that_was_never_set_is_no_refusal() -> None:
     assert found["isolation"].failure is not None
     assert found["isolation"].failure.lines[0].startswith("the module raised UnboundLocalError: ")
     assert outcome_of(list(found.values())).word == "refused"  # in the table of several that are named
-    request = replace(module_request(Padded(), inputs=WIDTH, records=False), layouts=LAYOUTS)
+    request = replace(module_request(Padded(), convention=None, inputs=WIDTH, records=False), layouts=LAYOUTS)
     *_, end = run_module_check(request)
     assert isinstance(end, RunFinished)
     assert not module_passed(request, end)
