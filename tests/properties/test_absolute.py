@@ -122,7 +122,7 @@ def test_correct_orders_of_summation_stay_within_the_budget(op, dtype):
     check_orders_of_summation(op, dtype, REGIMES)
 
 
-@sweep("number, op", [*enumerate(PACKED.values())][::2], [*enumerate(PACKED.values())])
+@sweep("number, op", [*enumerate(PACKED.values())][::3], [*enumerate(PACKED.values())])
 def test_correct_orders_of_summation_stay_within_the_budget_in_some_regimes(number, op):
     """Two regimes in fp32 and two others in bf16, which differ from op to op: `make proof` has all in every dtype."""
     for place, dtype in enumerate(("float32", "bfloat16")):

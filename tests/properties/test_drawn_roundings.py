@@ -56,7 +56,7 @@ def test_the_bound_of_late_tokens_is_that_of_early_ones(op: str, regime: str) ->
     assert late < 1e-4
 
 
-@pytest.mark.parametrize("op", DELTA)
+@sweep("op", ["kda"], DELTA)
 def test_a_token_wrong_by_a_thousandth_shows_after_hundreds(op: str) -> None:
     s = plain(op, "normal", 300)
     v = s.inputs["v"].clone()
@@ -67,7 +67,7 @@ def test_a_token_wrong_by_a_thousandth_shows_after_hundreds(op: str) -> None:
     assert found[gradient("beta")] > 4
 
 
-@pytest.mark.parametrize("op", DELTA)
+@sweep("op", ["kda"], DELTA)
 def test_rounded_operands_need_their_own_term(op: str) -> None:
     without = 0.0
     for regime in REGIMES[::2]:
@@ -78,7 +78,7 @@ def test_rounded_operands_need_their_own_term(op: str) -> None:
     assert without > 1
 
 
-@pytest.mark.parametrize("op", DELTA)
+@sweep("op", ["kda"], DELTA)
 def test_the_same_call_has_the_same_bound(op: str) -> None:
     s = sample(OPS[op], "float32")
     first, second = (oracle_answer(s, Promises(), gradients=True).magnitudes for _ in range(2))
@@ -86,7 +86,7 @@ def test_the_same_call_has_the_same_bound(op: str) -> None:
 
 
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 2, 0)])
-@pytest.mark.parametrize("op", DELTA)
+@sweep("op", ["kda"], DELTA)
 def test_packs_of_nothing_have_a_bound(op: str, lengths: tuple[int, ...]) -> None:
     s = sample(OPS[op], lengths=lengths)
     for promises in (Promises(), Promises(chunk=16, cumsum=True)):
@@ -117,7 +117,7 @@ def test_an_op_has_one_kind_of_bound() -> None:
         Op(**{name: value for name, value in both.items() if name in Op.__dataclass_fields__})
 
 
-@pytest.mark.parametrize("op", ["gated_delta_rule", "kda"])
+@sweep("op", ["kda"], ["gated_delta_rule"])
 def test_operands_in_fp16_lose_what_decays_below_their_range(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their precision is enough: with exponents of any size the same form needs no more."""
     sizes, options = tuple(OPS[op].sizes[0].items()), (("return_final_states", True),)
@@ -152,7 +152,7 @@ def test_an_excess_by_few_copies_is_judged_by_more(excess: float, is_violation: 
     assert bool(list(REFERENCE.check(subject, case))) == is_violation
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@sweep("dtype", ["bfloat16"], ["float32"])
 @pytest.mark.parametrize("op", ["ssd", "simple_gla"])
 def test_a_subnormal_operand_widens_no_budget_that_it_does_not_reach(op: str, dtype: str) -> None:
     """Decays of 1e-100 are subnormal in bf16, and reach no element of a size that matters."""
@@ -165,7 +165,7 @@ def test_a_subnormal_operand_widens_no_budget_that_it_does_not_reach(op: str, dt
             assert bool((allowed.operands <= 1.001 * largest * answer.magnitudes[key]).all()), key
 
 
-@pytest.mark.parametrize("op", ["gated_delta_rule", "kda"])
+@sweep("op", ["kda"], ["gated_delta_rule"])
 def test_operands_in_fp32_have_the_range_of_fp32(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     s, in_fp32 = draw(OPS[op], _decaying(op)), Promises("sequence", 16, "fp32", cumsum=True)
     allowed = oracle_answer(s, in_fp32, gradients=True).budgets

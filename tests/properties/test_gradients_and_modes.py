@@ -47,19 +47,24 @@ def violations(kernel: Kernel, law: str, dtype: str = "float32") -> list[Violati
     return [violation for violation, _, _ in judgements(kernel, law, dtype) if violation]
 
 
+def fails(kernel: Kernel, law: str) -> bool:
+    """Whether a case of the property fails; those after it are not judged."""
+    return any(violation for violation, _, _ in judgements(kernel, law))
+
+
 LISTED_BUGS = [(law, kernel) for law, kernels in BUGS.items() for kernel in kernels]
 LISTED_CORRECT = [(law, kernel) for law, kernels in CORRECT.items() for kernel in kernels]
 
 
 @pytest.mark.parametrize(("law", "kernel"), LISTED_BUGS)
 def test_a_bug_that_depends_on_the_call_is_detected(law: str, kernel: Kernel) -> None:
-    assert violations(kernel, law)
+    assert fails(kernel, law)
     other_law = next(name for name in BUGS if name != law)
     if kernel is not gradient_bugs.frozen:  # under no_grad nothing needs a gradient either
         assert not violations(kernel, other_law)
 
 
-@pytest.mark.parametrize(("law", "kernel"), LISTED_BUGS[::8])
+@sweep("law, kernel", LISTED_BUGS[:1], LISTED_BUGS[::8])
 def test_no_other_property_detects_it(law: str, kernel: Kernel) -> None:
     assert {name: found for name in OTHERS if (found := violations(kernel, name))} == {}
 
@@ -173,4 +178,4 @@ def test_memory_asks_with_the_deterministic_switch() -> None:
         offsets = torch.tensor([0, len(x)]) if torch.are_deterministic_algorithms_enabled() else cu_seqlens
         return refs.causal_conv1d(x, weight, cu_seqlens=offsets)
 
-    assert violations(switched, "memory")
+    assert fails(switched, "memory")

@@ -81,7 +81,7 @@ def test_a_kernel_reading_all_keys_passes(domain: str) -> None:
     assert _judge(None, domain) is None
 
 
-@pytest.mark.parametrize("domain", ["length == 1", "longest <= 1"])
+@sweep("domain", ["length == 1"], ["longest <= 1"])
 def test_keys_meet_their_classes_beside_single_tokens(domain: str) -> None:
     keys = {m for case in _golden(domain) for m in case.key_lengths or ()}
     assert {0, 1, C - 1, C, C + 1, 2 * C, 2 * C + 1, 300, 1025, 4097} <= keys

@@ -16,6 +16,7 @@ from packproof.properties.declarations.promises import Promises
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest, first_violation
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops.catalogue import CAUSAL_CONV1D, ROPE, SSD
+from tests.sweeps import sweep
 
 OPTIONS: dict[str, Any] = {"float32": tuple(sorted(CAUSAL_CONV1D.float32)), "max_tokens": 60}
 
@@ -65,7 +66,7 @@ def test_a_rounded_parameter_or_gradient_is_detected(function: Any, dtype: str) 
     assert first_failure(function, dtype) is None, "all of one dtype, it is correct"
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@sweep("dtype", ["bfloat16"], ["float16"])
 def test_the_reference_passes(dtype: str) -> None:
     assert first_failure(refs.causal_conv1d, dtype, **OPTIONS) is None
 

@@ -21,6 +21,7 @@ from packproof.properties.judgement.kernel_under_test import KernelUnderTest, fi
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops.catalogue import CAUSAL_CONV1D, OPS, SELECTIVE_SCAN, SSD
 from packproof.properties.ops.op import Op
+from tests.sweeps import sweep
 
 BIASES = {"selective_scan": "delta_bias", "ssd": "dt_bias"}
 PLAIN = Promises(compute="fp32")
@@ -81,7 +82,7 @@ def sequence_by_sequence(op: Op, *, cu_seqlens: Tensor, **given: Any) -> Any:
     return (y, torch.cat(finals)) if finals else y
 
 
-@pytest.mark.parametrize("op", [SELECTIVE_SCAN, SSD])
+@sweep("op", [SELECTIVE_SCAN], [SSD])
 def test_gradients_that_are_summed_in_16_bits_are_detected(op: Op) -> None:
     under_test = KernelUnderTest(op, InProcess(partial(sequence_by_sequence, op)), PLAIN)
     cases = [case for case in golden_cases(spaced(op, "bfloat16")) if len(case.lengths) > 1 and case.n_tokens <= 60]

@@ -41,7 +41,7 @@ def first_violation(op: packproof.Op, kernel: object, dtypes: tuple[str, ...]) -
 
 @sweep(
     "name, dtype",
-    [*zip(KERNELS, cycle(("float32", "bfloat16")), strict=False)][:3],
+    [*zip(KERNELS, cycle(("float32", "bfloat16")), strict=False)][:2],
     [*product(KERNELS, ("float32", "bfloat16"))],
 )
 def test_a_correct_kernel_passes(name: str, dtype: str) -> None:

@@ -22,6 +22,7 @@ from packproof.properties.ops.catalogue import OPS
 from tests.properties import delta_forms, linear_forms
 from tests.properties.orders_of_summation import ORDERS, Order
 from tests.properties.test_absolute import MARGIN, run, scores
+from tests.sweeps import sweep
 
 LENGTHS = (48, 0, 5, 1)
 GATES = ("simple_gla", "gated_delta_rule", "kda")
@@ -41,7 +42,7 @@ def with_sums(op: str, order: Order, round_to: Any) -> Any:
     return delta_forms.form(op, delta_forms.limited(partial(delta_forms.gradients_of_sums, round_to, order)))
 
 
-@pytest.mark.parametrize("regime", ["normal", "long decay", "hard decay"])
+@sweep("regime", ["hard decay"], ["normal", "long decay"])
 @pytest.mark.parametrize("op", GATES)
 def test_a_gates_gradient_off_by_its_own_size_is_detected(op: str, regime: str) -> None:
     """Operands are rounded, sums of gates are not: with one bound for both, it passed beside strong gates."""
@@ -51,7 +52,7 @@ def test_a_gates_gradient_off_by_its_own_size_is_detected(op: str, regime: str) 
         assert float(score(2 * r, r, want.budgets[key].total).max()) > 4, key
 
 
-@pytest.mark.parametrize("op", ["gated_delta_rule", "kda"])
+@sweep("op", ["kda"], ["gated_delta_rule"])
 def test_shared_gradients_of_gates_are_judged_over_whole_chunks(op: str) -> None:
     """With the norm of keys and gates of their own, in chunks of 64: their budgets were larger than they are."""
     present, options = ("dt_bias", "A_log", "initial_states"), tuple((n, v[-1]) for n, v in OPS[op].options.items())
@@ -63,7 +64,7 @@ def test_shared_gradients_of_gates_are_judged_over_whole_chunks(op: str) -> None
         assert float(score(2 * want.values[key], want.values[key], want.budgets[key].total).max()) > 1
 
 
-@pytest.mark.parametrize("regime", ["normal", "hard decay"])
+@sweep("regime", ["hard decay"], ["normal"])
 @pytest.mark.parametrize("op", GATES)
 def test_a_kernel_with_twice_the_gradient_of_a_gate_is_detected(op: str, regime: str) -> None:
     case = Case(LENGTHS, "bfloat16", tuple(OPS[op].sizes[0].items()), regime=regime, seed=1)

@@ -64,7 +64,7 @@ FAULTS = {
 }
 
 
-SAMPLE = ["tile_leak", "refuses_lengths", "tile_leak_and_wrong_gradient"]
+SAMPLE = ["tile_leak", "refuses_lengths", "slack_rows_and_tile_leak"]
 
 
 @pytest.fixture(autouse=True)

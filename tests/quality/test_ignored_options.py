@@ -8,17 +8,20 @@ import pytest
 import packproof
 from packproof.properties.ops import OPS
 from tests.quality.ignoring_kernels import EVERY, ignoring
+from tests.sweeps import sweep
 
 COMMON = [
-    ("causal_conv1d", "activation"),
     ("causal_conv1d", "initial_states"),
-    ("ssd", "D"),
     ("ssd", "dt_softplus"),
-    ("attention", "causal"),
     ("attention", "window_size"),
+    ("rope", "interleaved"),
+]
+MORE = [
+    ("causal_conv1d", "activation"),
+    ("ssd", "D"),
+    ("attention", "causal"),
     ("attention", "softcap"),
     ("attention", "softmax_scale"),
-    ("rope", "interleaved"),
 ]
 
 
@@ -31,7 +34,7 @@ def failure_of(op: str, kernel: Callable[..., Any], dtype: str = "fp32") -> str:
 
 
 @pytest.mark.usefixtures("working_folder")
-@pytest.mark.parametrize(("op", "name"), COMMON)
+@sweep("op, name", COMMON, MORE)
 def test_an_option_without_effect_is_detected_and_named(op: str, name: str) -> None:
     report = failure_of(op, ignoring(OPS[op], name))
     assert f"{name}=" in report or f"with {name}" in report
@@ -44,7 +47,10 @@ def test_an_option_without_effect_is_detected_and_named(op: str, name: str) -> N
     ("op", "name", "where"),
     [
         ("attention", "softcap", lambda arguments: arguments["q"].shape[-1] % 8 != 0),
-        ("gated_delta_rule", "qk_l2norm", lambda arguments: len(arguments["cu_seqlens"]) > 3),
+        pytest.param(
+            *("gated_delta_rule", "qk_l2norm", lambda arguments: len(arguments["cu_seqlens"]) > 3),
+            marks=pytest.mark.proof,
+        ),
         ("causal_conv1d", "bias", lambda arguments: arguments["weight"].shape[1] < 4),
     ],
 )

@@ -11,6 +11,7 @@ from packproof.harness.check.replay import replay
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.report.events import RunFinished, Verdict
 from tests.harness.check.traced_checks import KERNELS, computed_of, traced
+from tests.sweeps import sweep
 
 pytest.importorskip("triton")
 
@@ -31,20 +32,10 @@ def computed(kernel: str) -> set[tuple[str, str, str, bool]]:
     return computed_of(verdicts(kernel))
 
 
-@pytest.mark.parametrize(
+@sweep(
     "kernel",
-    [
-        "own_kernels",
-        "torch_backward",
-        "tuned",
-        "reused_workspace",
-        "launch_for_slack_alone",
-        "in_torch",
-        "in_numpy",
-        "in_a_registered_operator",
-        "calls_a_library",
-        "calls_the_reference",
-    ],
+    ["own_kernels", "torch_backward", "tuned", "reused_workspace", "launch_for_slack_alone"],
+    ["in_torch", "in_numpy", "in_a_registered_operator", "calls_a_library", "calls_the_reference"],
 )
 def test_what_computes_is_no_failure_by_itself(kernel: str) -> None:
     assert finding(kernel) == ""
@@ -116,26 +107,28 @@ def test_own_kernels_alone_pass() -> None:
     assert finding("own_kernels", only_own_kernels=True) == ""
 
 
-@pytest.mark.parametrize(
-    ("kernel", "text"),
+@sweep(
+    "kernel, text",
+    [
+        ("launch_for_slack_alone", "torch aten::mul at provenance_kernels.py:"),
+        ("calls_the_reference", "reference tests.harness.check.product_reference.product at provenance_kernels.py:"),
+        ("calls_a_library", "triton packproof.kernels.causal_conv1d_fwd._causal_conv1d_fwd_kernel at provenance_kern"),
+        ("numpy_backward", "outside Tensor.numpy at provenance_kernels.py:"),
+        ("in_memory", "but it launches none"),
+        ("memory_backward", "but without them its gradient of x and gradient of weight is the same"),
+    ],
     [
         ("torch_backward", "torch aten::mul at provenance_kernels.py:"),
         ("in_torch", "torch aten::mul at provenance_kernels.py:"),
         ("in_a_registered_operator", "torch aten::mul at provenance_kernels.py:"),
-        ("launch_for_slack_alone", "torch aten::mul at provenance_kernels.py:"),
-        ("calls_the_reference", "reference tests.harness.check.product_reference.product at provenance_kernels.py:"),
-        ("calls_a_library", "triton packproof.kernels.causal_conv1d_fwd._causal_conv1d_fwd_kernel at provenance_kern"),
         ("in_numpy", "outside Tensor.numpy at provenance_kernels.py:"),
-        ("numpy_backward", "outside Tensor.numpy at provenance_kernels.py:"),
-        ("in_memory", "but it launches none"),
-        ("memory_backward", "but without them its gradient of x and gradient of weight is the same"),
     ],
 )
 def test_with_only_own_kernels_all_else_fails(kernel: str, text: str) -> None:
     assert text in finding(kernel, only_own_kernels=True)
 
 
-@pytest.mark.parametrize("only_own_kernels", [False, True])
+@sweep("only_own_kernels", [True], [False])
 def test_a_finding_is_replayed(tmp_path: Path, *, only_own_kernels: bool) -> None:
     request = CheckRequest(
         f"{KERNELS}:idle_launch",

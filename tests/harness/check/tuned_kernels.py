@@ -54,7 +54,7 @@ _pruned = _autotuned(
         "early_config_prune": lambda configs, arguments, **_: [c for c in configs if c.kwargs["B"] >= 16]
     },
 )
-_many = _autotuned(_backward_kernel, 16, thirds=range(100))  # more than a quick check has cases
+_many = _autotuned(_backward_kernel, 16, thirds=range(70))  # more than a quick check has cases
 _many_and_short = triton.autotune([*_configs(16, thirds=range(99)), *_configs(8)], key=["t"])(_backward_kernel)
 
 

@@ -36,7 +36,7 @@ def dies() -> Iterator[int]:
 def hangs() -> Iterator[int]:
     yield os.getpid()
     while True:
-        pass
+        time.sleep(1)
 
 
 def gone(pid: int) -> bool:

@@ -18,6 +18,7 @@ import pytest
 from packproof.cli import main
 from packproof.harness.process.start.command_line import read_in_fork
 from packproof.harness.process.start.environment import ENVIRONMENT
+from tests.sweeps import sweep
 
 COMMAND = (sys.executable, "-m", "packproof", "check")
 FEW = (
@@ -181,7 +182,7 @@ def test_a_wrong_call_does_not_wait_for_torch(tmp_path: Path) -> None:
     assert err == "packproof: no profile is called 'fast'; there are: quick, standard, thorough\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@sweep("number", [signal.SIGINT], [signal.SIGTERM])
 def test_a_signal_does_not_wait_for_torch(tmp_path: Path, number: int) -> None:
     slow = "import pathlib, time; pathlib.Path('begun').touch(); time.sleep(90)"
     with replaced(tmp_path, "torch", slow) as check:
@@ -193,7 +194,7 @@ def test_a_signal_does_not_wait_for_torch(tmp_path: Path, number: int) -> None:
     assert (check.returncode, out, err) == (130, "", "packproof: interrupted\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, 0])
+@sweep("number", [signal.SIGKILL], [0])
 def test_a_command_line_is_read_here_if_the_fork_that_reads_it_is_lost(tmp_path: Path, number: int) -> None:
     lost = """
 import os, signal, sys

@@ -15,6 +15,7 @@ from packproof.properties.calling.call import VacuousBound
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.ops.catalogue import OPS
+from tests.sweeps import sweep
 from tests.tools.debug.wrong_vjps import WRONG, conv, with_gradients
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -73,13 +74,13 @@ def test_one_that_is_wrong_in_bf16_alone_is_detected() -> None:
         dot_product_test(with_gradients(change), *of_conv(torch.bfloat16))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@sweep("dtype", [torch.float32, torch.bfloat16], DTYPES)
 def test_a_correct_one_passes(dtype: torch.dtype) -> None:
     for seed in range(3):
         dot_product_test(conv, *of_conv(dtype, seed), seed=seed)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@sweep("dtype", ["bfloat16"], ["float64", "float32", "float16"])
 @pytest.mark.parametrize("op", ["selective_scan", "ssd", "rope"])
 def test_references_pass(op: str, dtype: str) -> None:
     sample = draw(OPS[op], Case((3, 0, 2), dtype, tuple(OPS[op].sizes[0].items())))
@@ -107,7 +108,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@sweep("dtype", [torch.bfloat16], [torch.float32, torch.float16])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_torch_pass(name: str, dtype: torch.dtype) -> None:
     f, shapes = FUNCTIONS[name]

@@ -1,6 +1,6 @@
 """`packproof model` judges apart from the module: whatever that does to its own process, no pass comes of it."""
 
-import subprocess
+import os
 import sys
 import time
 from pathlib import Path
@@ -37,12 +37,12 @@ def test_a_construction_that_does_not_return_is_a_wrong_call(
     assert capfd.readouterr() == ("", f"packproof: {DOORS}:{target}: {words}\n")
 
 
-def test_an_import_that_ends_its_process_is_a_wrong_call(working_folder: Path) -> None:
-    (working_folder / "ends.py").write_text("import os\nos._exit(0)\n")
-    command = [sys.executable, "-m", "packproof", "model", "ends.py:Model"]
-    end = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert end.returncode == 2
-    assert "no module can be made: its process exited with code 0 instead of returning" in end.stderr
+def test_an_import_that_ends_its_process_is_a_wrong_call(
+    working_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (working_folder / "ends.py").write_text(f"import os\nassert os.getpid() != {os.getpid()}\nos._exit(0)\n")
+    assert run(["model", "ends.py:Model"]) == 2
+    assert "no module can be made: its process exited with code 0 instead of returning" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from packproof.models.replay import replay
 from packproof.models.request import module_request
 from packproof.models.subjects.conventions import Convention
 from packproof.models.subjects.modes import Mode
-from tests.tools.models.models import dropped_in
+from tests.tools.models.models import Conv, dropped_in
 
 LEAKY = """
 import torch
@@ -114,7 +114,7 @@ ENDS = Convention("mine", "offsets", ends)
 
 
 def leaky() -> torch.nn.Module:
-    return dropped_in(0)
+    return dropped_in(0, [Conv])
 
 
 def test_a_check_in_python_leaves_one_too(folder: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_check_in_python_leaves_one_too(folder: Path) -> None:
 
 def test_an_instance_needs_a_target(folder: Path) -> None:
     with pytest.raises(CheckFailed):
-        check_module(dropped_in(0), convention="cu_seqlens", profile="quick")
+        check_module(leaky(), convention="cu_seqlens", profile="quick")
     file = written(folder, "isolation")
     outcome = replay(file)
     assert outcome.status == "not applicable"
@@ -190,7 +190,7 @@ def test_what_cannot_be_run_here_is_not_applicable(changes: dict[str, Any], word
 
 
 def test_the_board_leaves_no_files(folder: Path) -> None:
-    request = module_request(dropped_in(0), convention="cu_seqlens", profile="quick", records=False)
+    request = module_request(leaky(), convention="cu_seqlens", profile="quick", records=False)
     *_, end = run_module_check(request)
     assert isinstance(end, RunFinished)
     assert not list(folder.glob(".packproof/*"))

@@ -87,7 +87,7 @@ def test_a_fault_is_detected_by_its_law(name: str) -> None:
     assert lengths is None or list(verdict.failure.lengths) == lengths
 
 
-@sweep("name", [*CORRECT][::3], [*CORRECT])
+@sweep("name", ["best_fit", "counted_padding", "sampler", "stream"], [*CORRECT])
 def test_a_correct_one_passes(name: str) -> None:
     excess = 100.0 if name == "cutting" else 0.1
     takes_long = name in ("padding_collate", "slots") or "stream" in name or "rows" in name
@@ -119,7 +119,7 @@ def test_documents_hold_separators_inside(name: str, law: str, text: str) -> Non
     assert failure
     assert failure.lengths == (3,)
     assert text in failure.lines[1]
-    assert {v.status for v in verdicts("collate", separators=[0, 2], capacity=(10, 7)).values()} == {"passed"}
+    assert {v.status for v in verdicts("collate", separators=[0, 2], capacity=7).values()} == {"passed"}
     with pytest.raises(packproof.UsageError, match="a stream has none"):
         verdicts("stream", separators=[2])
 
@@ -139,7 +139,9 @@ def test_a_packer_that_keeps_the_order_is_measured_by_it() -> None:
     assert verdict.failure
     [hint] = [line for line in verdict.failure.lines if "--keeps-order" in line]
     assert hint == "a packer that keeps the order of documents is checked with --keeps-order"
-    assert {verdict.status for verdict in verdicts("in_order", keeps_order=True).values()} == {"passed"}
+    assert {verdict.status for verdict in verdicts("in_order", keeps_order=True, capacity=(10, 7)).values()} == {
+        "passed"
+    }
     assert verdicts("best_fit", keeps_order=True, properties=["order"])["order"].status == "failed"
 
 
@@ -175,7 +177,7 @@ def test_the_command_prints_the_smallest_documents_and_the_line_that_runs_them_a
     working_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("mine.py").write_text("def pack(lengths, capacity):\n    return [[j] for j in range(len(lengths) - 1)]\n")
-    assert run(["packs", "check", "mine.py:pack", "--profile", "quick", "--json", "run.json"]) == 1
+    assert run(["packs", "check", "mine.py:pack", "--profile", "quick", "--capacity", "10", "--json", "run.json"]) == 1
     out = capsys.readouterr().out
     line = "packproof packs check mine.py:pack --kind packer --lengths '1' --capacity 10"
     assert line in out
@@ -187,7 +189,8 @@ def test_the_command_prints_the_smallest_documents_and_the_line_that_runs_them_a
 
 def test_one_that_hangs_is_ended(working_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.py").write_text(
-        "def pack(lengths, capacity):\n    while len(lengths) > 1: pass\n    return [[0]] * len(lengths)\n"
+        "import time\n"
+        "def pack(lengths, capacity):\n    while len(lengths) > 1: time.sleep(1)\n    return [[0]] * len(lengths)\n"
     )
     assert run(["packs", "check", "mine.py:pack", "--timeout", "1", "--property", "complete"]) == 1
     assert "lengths [1, 1]" in capsys.readouterr().out

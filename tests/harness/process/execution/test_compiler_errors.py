@@ -187,7 +187,8 @@ def test_who_promises_to_be_compiled_is_held_to_it() -> None:
         check(Promises(compilable=True))
 
 
-def test_other_values_fail_promised_or_not() -> None:
+def test_other_values_fail_promised_or_not(compile_through: Callable[[Any], None]) -> None:
+    compile_through("eager")
     kernel = KernelUnderTest(OPS["causal_conv1d"], InProcess(other_values_after_a_break), Promises())
     assert next(TORCH_COMPILE.check(kernel, CASE), None) is not None
 
