@@ -26,6 +26,13 @@ OP = OPS["causal_conv1d"]
 STEADILY = Promises(steady=True)
 
 
+@pytest.fixture(autouse=True)
+def no_tensors_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the museum's kernels keep would grow no more where another test of this process has called them."""
+    for name in ("_tables", "_workspaces"):
+        monkeypatch.setattr(new_layouts, name, {})
+
+
 def judge(
     function: Callable[..., Any], promises: Promises = STEADILY, lengths: tuple[int, ...] = ()
 ) -> Violation | None:

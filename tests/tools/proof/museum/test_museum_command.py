@@ -68,14 +68,14 @@ def test_a_control_that_fails_is_a_false_alarm(
     assert "reference, lengths" in capsys.readouterr().out
     [result] = json.loads(file.read_text())["results"]
     assert result["false"]
-    # seven properties judge each seed, four the three packs with tokens, and two the one of them in fp32; a pack needs
-    # two sequences to be permuted, and a sequence two tokens to be causal
-    assert result["judged"] == 7 * 8 + 4 * 3 + 2 + 6 + 3
+    # seven properties judge each seed, four the three packs with tokens, two the one of them in fp32, and one the two
+    # seeds in fp32; a pack needs two sequences to be permuted, and a sequence two tokens to be causal
+    assert result["judged"] == 7 * 8 + 4 * 3 + 2 + 2 + 6 + 3
 
 
 def test_a_correct_kernel_raises_no_alarm(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["museum", "alarms", "rotary.correct", "--seeds", "4"]) == 0
-    assert "0 false alarms in 32 judgements of 1 correct kernel" in capsys.readouterr().out
+    assert "0 false alarms in 33 judgements of 1 correct kernel" in capsys.readouterr().out
 
 
 @pytest.mark.proof
