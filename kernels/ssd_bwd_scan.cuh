@@ -210,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_bwd_scan_kernel(
     const __grid_constant__ tensor_map dstates_map, float* memory, const int* segments, const float* D,
     const float* dfinal, const float* dends, token* remainders, token* dx, i64 T, i64 rows, i64 pieces, i64 H, i64 G,
     i64 has_final, i64 has_D) {
-        extern __shared__ float4 shared[];
+    extern __shared__ float4 shared[];
     Prepared prepared(memory, rows, pieces, H, G);
     shared_address base = (address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1);
     BackRing ring = {base, base + BACK_HEADERS, base + BACK_BARRIERS, 0, 0};

@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) _ssd_bwd_state_kernel(
     const __grid_constant__ tensor_map x_map, const __grid_constant__ tensor_map B_map,
     const __grid_constant__ tensor_map states_map, float* memory, const int* segments, const float* initial,
     const float* ends, i64 rows, i64 pieces, i64 H, i64 G, i64 has_initial) {
-        extern __shared__ float4 shared[];
+    extern __shared__ float4 shared[];
     Prepared prepared(memory, rows, pieces, H, G);
     shared_address base = (address_of(shared) + SWIZZLE_PERIOD - 1) & ~(SWIZZLE_PERIOD - 1);
     AgainRing ring = {base, base + AGAIN_HEADERS, base + AGAIN_BARRIERS, 0, 0};

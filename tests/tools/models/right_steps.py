@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.tools.models.models import WIDTH
-from tests.tools.models.steps import Adapter, Mix, NeighbourDoubled, Stack
+from tests.tools.models.steps import Adapter, GradOverwritten, Mix, NeighbourDoubled, Overwritten, Stack
 
 
 class ScaleKept(Mix):
@@ -53,14 +52,8 @@ class SameWithoutGrad(Mix):
         return y if torch.is_grad_enabled() else y.clone().mul_(1.0)
 
 
-class _AddedToGrad(torch.autograd.Function):
+class _AddedToGrad(Overwritten):
     """Adds to `.grad` itself, as a fused kernel for the gradient of a weight does."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, parameter: Any) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.parameter = parameter[0]
-        return x @ weight.mT
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
@@ -71,13 +64,8 @@ class _AddedToGrad(torch.autograd.Function):
         return dy @ weight.to(dy), None, None
 
 
-class GradAdded(Mix):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
-
-    def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
-        return _AddedToGrad.apply(super().forward(x, cu_seqlens), self.weight, [self.weight])
+class GradAdded(GradOverwritten):
+    function = _AddedToGrad
 
 
 class _Affine(torch.autograd.Function):
