@@ -8,7 +8,7 @@ import torch
 
 from packproof.base.law_names import LAWS
 from packproof.properties.calling.call import VacuousBound
-from packproof.properties.cases.case import HARD_DECAY, STRONG_GATES, Case
+from packproof.properties.cases.case import Case
 from packproof.properties.cases.result_tensors import Tensors
 from packproof.properties.cases.sample import Sample
 from packproof.properties.judgement.comparison import Origin
@@ -17,7 +17,6 @@ from packproof.properties.laws.invariance import against_reference
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.torch_integration import smallest_cases
 from packproof.properties.laws.violation import Violation
-from packproof.properties.ops.op import Op
 
 _OTHER_SEED = 5000
 
@@ -29,7 +28,7 @@ def _reuse(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     new tensors. They come first: a kernel may keep the last call alone. What it keeps by the values of tensors is in
     these answers too, so that they are judged by the reference.
     """
-    sample = kernel.sample(case)
+    sample = _sample_for_every_option(kernel, case)
     plain_answer = kernel.cached_run(sample)
     changed_samples = []
     for changed, change in _samples_with_one_change(kernel, sample, case):
@@ -87,8 +86,8 @@ def _samples_with_one_change(kernel: KernelUnderTest, sample: Sample, case: Case
                 drawn = kernel.sample(changed_case)
                 cotangents = {**drawn.cotangents}  # the option may add outputs
                 cotangents |= {n: dy for n, dy in sample.cotangents.items() if n in cotangents}
-                redrawn = {n: drawn.inputs[n] for n in _drawn_by(kernel.op, case, name) if n in drawn.inputs}
-                inputs = {**sample.inputs, **redrawn}
+                labels = {n: drawn.inputs[n] for n in kernel.op.integers_drawn("label") if n in drawn.inputs}
+                inputs = {**sample.inputs, **labels}  # the option may be the label of tokens that do not count
                 changed_sample = replace(sample, options=options, cotangents=cotangents, inputs=inputs)
                 yield changed_sample, f"with {name}={others[0]!r}"
     other_dtype = torch.int64 if sample.index_dtype == torch.int32 else torch.int32
@@ -97,14 +96,17 @@ def _samples_with_one_change(kernel: KernelUnderTest, sample: Sample, case: Case
         yield sample, "without gradients"
 
 
-def _drawn_by(op: Op, case: Case, option: str) -> set[str]:
-    """Inputs that have to be drawn again where the option changes.
+def _sample_for_every_option(kernel: KernelUnderTest, case: Case) -> Sample:
+    """The sample of a case, with values that suit a call with an option and one without it.
 
-    It may be the label of tokens that do not count. Where decays are fast, values before softplus are no steps:
-    negative ones would let states grow beyond every number.
+    What is drawn for an option is drawn without it: a step is positive before softplus and after it. Negative steps,
+    which softplus would make positive, would let states grow beyond every number in the call that leaves it out.
     """
-    steps = {n for n, draw in op.draws.items() if draw.partition("|")[2] == option}
-    return {*op.integers_drawn("label"), *(steps if case.regime in (HARD_DECAY, STRONG_GATES) else ())}
+    sample, op = kernel.sample(case), kernel.op
+    options = {n: draw.partition("|")[2] for n, draw in op.draws.items()}
+    drawn_for = {n: option for n, option in options.items() if n in sample.inputs and sample.options.get(option)}
+    plain = {n: kernel.sample(case.with_option(option, False)).inputs[n] for n, option in drawn_for.items()}
+    return replace(sample, inputs={**sample.inputs, **plain}) if plain else sample
 
 
 REUSE = Property(

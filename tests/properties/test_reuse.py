@@ -115,9 +115,9 @@ def test_an_option_that_adds_an_output_has_its_incoming_gradient() -> None:
     assert judge_case(subject, PROPERTIES["reuse"], case)[0] is None
 
 
-@pytest.mark.parametrize(("regime", "seed"), [(STRONG_GATES, 9), (HARD_DECAY, 0), (HARD_DECAY, 6)])
-def test_steps_stay_steps_where_softplus_is_left_out_and_decays_are_fast(regime: str, seed: int) -> None:
-    """Beside negative steps, gates of 1e38, or decays 60 times as fast, would grow beyond every number."""
+@pytest.mark.parametrize(("regime", "seed"), [(STRONG_GATES, 9), (HARD_DECAY, 0), (HARD_DECAY, 6), ("normal", 15)])
+def test_steps_stay_steps_where_softplus_is_left_out(regime: str, seed: int) -> None:
+    """Beside negative steps, states would grow beyond every number."""
     op, correct = OPS["ssd"], controls()["ssd.correct"]
     function, promises = Location.parse(correct.kernel).load(), Promises(**correct.promises)
     sizes, options = (("h", 1), ("p", 1), ("n", 1), ("g", 1)), (("dt_softplus", True), ("return_final_states", True))
