@@ -1,9 +1,10 @@
 """FlashAttention-4 at 72c7ba48, b900a5b3, 076e0040 and 69e1bcbe: what packs of keys and queries still end in.
 
 A pack without sequences ends in an exception, at 69e1bcbe in the backward pass alone; torch.compile ends in an
-AttributeError of the stream up to 076e0040. By reading, at b900a5b3 the backward kernel of SM90 stores what it
-accumulated also for keys of a sequence without queries, for which it accumulates nothing: they get gradients that
-registers happened to hold. It needs an H100, and CuTe. Arguments: which of empty, compiled and keys to try.
+AttributeError of the stream up to 076e0040. At b900a5b3 the backward kernel of SM90 stores what it accumulated also
+for keys of a sequence without queries, for which it accumulates nothing: they get gradients that registers happened
+to hold, on an H200 other than 0 at every key. It needs an H100, and CuTe. Arguments: which of empty, compiled and keys
+to try.
 """
 
 import inspect

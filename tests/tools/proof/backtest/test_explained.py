@@ -11,8 +11,6 @@ from packproof.proof.backtest.run import read_outcomes
 ROOT = Path(__file__).parents[4]
 SCRIPTS = sorted(ROOT.glob("docs/backtest/*.py"))
 NOT_RUN = ("has not run there yet", "the script has not run yet")
-NOT_SHOWN = {"fa-b900a5b3"}
-"""Entries whose script needs a GPU and has not shown all on one, so that their reports at the fix are not explained."""
 
 
 def reading(case: Candidate) -> str:
@@ -28,16 +26,11 @@ def is_shown(text: str) -> bool:
 
 
 def test_each_report_at_a_fix_has_a_script() -> None:
-    """One that has shown the fault, but for those of `NOT_SHOWN`: there is no GPU here."""
+    """One that has shown the fault, many of them on a GPU: there is none here."""
     outcomes = read_outcomes(ROOT / "data/backtest.jsonl")
     failing = [case for case in cases().values() if case.entry.id in outcomes and outcomes[case.entry.id].at_fix]
     assert failing
-    assert {case.entry.id for case in failing if not is_shown(reading(case))} <= NOT_SHOWN
-
-
-def test_what_is_not_shown_says_so() -> None:
-    texts = {name: reading(cases()[name]) for name in NOT_SHOWN}
-    assert {name for name, text in texts.items() if text and is_shown(text)} == set()
+    assert {case.entry.id for case in failing if not is_shown(reading(case))} == set()
 
 
 def test_the_scripts_of_readings_are_there() -> None:
