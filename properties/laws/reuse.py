@@ -99,8 +99,8 @@ def _samples_with_one_change(kernel: KernelUnderTest, sample: Sample, case: Case
 def _sample_for_every_option(kernel: KernelUnderTest, case: Case) -> Sample:
     """The sample of a case, with values that suit a call with an option and one without it.
 
-    What is drawn for an option is drawn without it: a step is positive before softplus and after it. Negative steps,
-    which softplus would make positive, would let states grow beyond every number in the call that leaves it out.
+    A step is positive before softplus and after it. Negative ones would be drawn for softplus alone; without it, states
+    would grow beyond every number.
     """
     sample, op = kernel.sample(case), kernel.op
     options = {n: draw.partition("|")[2] for n, draw in op.draws.items()}

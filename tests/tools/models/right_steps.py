@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.tools.models.models import WIDTH
 from tests.tools.models.steps import Adapter, GradOverwritten, Mix, NeighbourDoubled, Overwritten, Stack
 
 
@@ -107,6 +108,22 @@ class CastWithGradient(Mix):
     def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
         weight = self.proj.weight.bfloat16() if torch.is_autocast_enabled("cpu") else self.proj.weight
         return super().forward(nn.functional.linear(x, weight), cu_seqlens)
+
+
+class GapRouted(Mix):
+    """One of four scales for a token, by softmax over the scores within a gap of the largest one, as PhiMoE's router:
+    a token with a single score there gives the others no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales, self.router = nn.Parameter(torch.randn(4, WIDTH)), nn.Linear(WIDTH, 4, bias=False)
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        scores = self.router(x)
+        best, chosen = scores.max(-1, keepdim=True)
+        far = (best - scores) / scores.abs().clamp(min=best) > 0.02
+        share = scores.masked_fill(far, -torch.inf).softmax(-1).gather(-1, chosen)
+        return super().forward(x * share * self.scales[chosen[:, 0]], cu_seqlens)
 
 
 class AdaptedStack(Stack):

@@ -151,6 +151,9 @@ class RemoteModule:
     def decay(self, factor: float) -> None:
         self._ask("decay", factor=factor)
 
+    def perturb(self, relative: float, seed: int) -> None:
+        self._ask("perturb", relative=relative, seed=seed)
+
     def changing_arguments(self, convention: Convention, pack: Pack) -> tuple[str, ...]:
         names: tuple[str, ...] = self._ask("changing_arguments", convention=convention, pack=pack)
         return names

@@ -25,6 +25,7 @@ PLAIN = "plain training"
 GRADIENT_OF, BUFFER = "gradient of ", "buffer "
 _AUTOCAST_SAFETY, _AUTOCAST_VACUOUS = 4, 0.5  # of norms: a lost or doubled gradient is off by its whole size
 _AUTOCAST_DRAWS = 5
+_AUTOCAST_MOVES = 4  # of all weights, by at most what rounding each of them and its input moves a product
 _DECAY = 0.5  # of weights between two steps
 
 Freeze = Callable[[int, ParameterFacts], bool]
@@ -130,7 +131,8 @@ class ModeComparison:
     def _autocast(self, pack: Pack) -> Iterator[StepPair]:
         """Two steps, with other weights in the second: a cast that is kept is the first one's.
 
-        Of few tokens rounding may be small by chance: what fails is judged by several draws together.
+        Of few tokens rounding may be small by chance: what fails is judged by several draws together. A threshold in
+        the module may be crossed under autocast and in no step in bf16: steps with moved weights cross it, too.
         """
         mode_subject, (plain_subject, low) = self._in_mode(), self._plain()
         subjects = (mode_subject, plain_subject, low)
@@ -139,21 +141,22 @@ class ModeComparison:
             draws = [self._steps_of_draw(subjects, pack, 0)]
             differences = _norm_differences(name, draws)
             if any(difference.fails for difference in differences):
-                draws += [self._steps_of_draw(subjects, pack, draw) for draw in range(1, _AUTOCAST_DRAWS)]
+                others = (*subjects, *(_moved(plain_subject, seed) for seed in range(_AUTOCAST_MOVES)))
+                draws = [self._steps_of_draw(others, pack, draw) for draw in range(_AUTOCAST_DRAWS)]
                 differences = _norm_differences(name, draws)
             yield StepPair(differences, condition, plain_subject, mode_subject, whole(pack), whole(pack))
             for subject in subjects:
                 subject.module.decay(_DECAY)
 
-    def _steps_of_draw(self, subjects: Sequence[Subject], pack: Pack, draw: int) -> tuple[Step, Step, Step]:
-        """In the mode, plain and at the lower precision, with other inputs in each draw and the choices of plain."""
-        objective, (mode_subject, plain_subject, low) = self.objective.with_draw(draw), subjects
+    def _steps_of_draw(self, subjects: Sequence[Subject], pack: Pack, draw: int) -> list[Step]:
+        """In the mode, plain, and those that round, with other inputs in each draw and the choices of plain."""
+        objective, (mode_subject, plain_subject, *rounded) = self.objective.with_draw(draw), subjects
         plain_step = run_step(plain_subject, objective, whole(pack), reference_choices=())
-        mode_step, low_step = (
+        mode_step, *rounded_steps = (
             run_step(subject, objective, whole(pack), reference_choices=plain_step.choices)
-            for subject in (mode_subject, low)
+            for subject in (mode_subject, *rounded)
         )
-        return mode_step, plain_step, low_step
+        return [mode_step, plain_step, *rounded_steps]
 
     def _fresh_and_used(self, pack: Pack) -> StepPair:
         """Each micro-batch after the others, and in a module that has run none, with the same dropout."""
@@ -264,19 +267,31 @@ class ModeComparison:
         return [replace(difference, baseline=PLAIN) for difference in all_differences]
 
 
-def _norm_differences(name: str, draws: Sequence[tuple[Step, Step, Step]]) -> list[Difference]:
+def _moved(plain_subject: Subject, seed: int) -> Subject:
+    """A copy whose weights are moved at random by up to two roundings to bf16."""
+    moved = plain_subject.copy()
+    moved.module.perturb(torch.finfo(torch.bfloat16).eps, seed)
+    return moved
+
+
+def _norm_differences(name: str, draws: Sequence[Sequence[Step]]) -> list[Difference]:
     """By norms over all draws of a step in the mode, plain and at the lower precision: autocast rounds no more than the
     module in bf16, each number in another way. A scalar may round little by chance: the budget is that of the median
-    tensor at least."""
-    tensors: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {name: []}
-    for mode_step, plain_step, low_step in draws:
-        tensors[name] += zip(mode_step.values, plain_step.values, low_step.values, strict=True)
-        for key, value in reversed(list(plain_step.gradients.items())):
-            triple = mode_step.gradients[key], value, low_step.gradients[key]
-            tensors.setdefault(f"{GRADIENT_OF}{key}", []).append(triple)
-    changes = {key: _norm(x - y for x, y, _ in triples) for key, triples in tensors.items()}
-    roundings = {key: _norm(z - y for _, y, z in triples) for key, triples in tensors.items()}
-    sizes = {key: _norm(y for _, y, _ in triples) for key, triples in tensors.items()}
+    tensor at least.
+
+    draws: in each the step in the mode, the plain one, and those that round.
+    """
+    tensors: dict[str, list[Sequence[Tensor]]] = {name: []}
+    for steps in draws:
+        tensors[name] += zip(*(step.values for step in steps), strict=True)
+        for parameter in reversed(list(steps[1].gradients)):
+            tensors.setdefault(f"{GRADIENT_OF}{parameter}", []).append([step.gradients[parameter] for step in steps])
+    changes = {key: _norm(x - y for x, y, *_ in rows) for key, rows in tensors.items()}
+    roundings = {
+        key: max(_norm(row[k] - row[1] for row in rows) for k in range(2, len(draws[0])))
+        for key, rows in tensors.items()
+    }
+    sizes = {key: _norm(y for _, y, *_ in rows) for key, rows in tensors.items()}
     usual = median([roundings[key] / size for key, size in sizes.items() if size])
     largest_gradient = max((size for key, size in sizes.items() if key != name), default=0.0)
     return [_norm_difference(key, changes[key], roundings[key], usual, size, size if key == name else largest_gradient)

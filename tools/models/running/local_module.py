@@ -206,6 +206,13 @@ class LocalModule:
             for parameter in self.module.parameters():
                 parameter.mul_(factor if parameter.dim() > 1 else 1.0)
 
+    def perturb(self, relative: float, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in self.module.parameters():
+                share = 2 * torch.rand(parameter.shape, generator=generator) - 1
+                parameter.mul_(1 + relative * share.to(parameter.device, parameter.dtype))
+
     def changing_arguments(self, convention: Convention, pack: Pack) -> tuple[str, ...]:
         others = self._boundary_arguments(convention, pack.without_boundaries())
         arguments = self._boundary_arguments(convention, pack)

@@ -192,6 +192,10 @@ class TestedModule(Protocol):
         """Multiply all matrices."""
         ...
 
+    def perturb(self, relative: float, seed: int) -> None:
+        """Move each number of all parameters at random, by up to this share of it."""
+        ...
+
     def changing_arguments(self, convention: Convention, pack: Pack) -> tuple[str, ...]:
         """The arguments that are other objects for one document with as many tokens."""
         ...
