@@ -34,11 +34,14 @@ _NOISE = (
     *("Fatal Python error:", "Current thread", "Extension modules:", "Stack (most recent call first)"),
     '  File "<frozen importlib',
 )
-# frames on the stack while torch or Triton compiles, absent while compiled code runs
+# frames on the stack while a kernel is compiled, or waits for another process that compiles it, absent while it runs
 _COMPILER_FRAME = re.compile(
     rb'File "[^"]*/(torch/_dynamo/(convert_frame|symbolic_convert|output_graph|variables/)'
     rb"|torch/_inductor/(compile_fx|graph|scheduler|lowering|ir|codegen/|fx_passes/|async_compile|codecache|cpp_builder)"
-    rb"|torch/_functorch/_aot_autograd/(graph_capture|graph_compile)|triton/(compiler|backends)/)"
+    rb"|torch/_functorch/_aot_autograd/(graph_capture|graph_compile)|triton/(compiler|backends)/"
+    rb"|torch/utils/cpp_extension\.py|flashinfer/jit/|tvm_ffi/cpp/|deep_gemm/jit/|tilelang/(engine/|contrib/nvcc)"
+    rb"|cutlass/base_dsl/(compiler\.py|dsl\.py\", line \d+ in (generate_original_ir|compile_and_cache))"
+    rb"|cuda/core/_program|numba/core/(compiler|codegen|lowering|typeinfer))"
 )
 # packproof's frames that call or import a kernel; all frames after them are packproof's own
 _HARNESS_FRAMES = tuple(

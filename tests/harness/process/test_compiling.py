@@ -14,12 +14,12 @@ from packproof.properties.cases.case import Case
 
 Make = Callable[..., Call]
 
-# sleeps in a file of torch's compiler, or in the one that runs what it has compiled
+# sleeps in a file of a compiler, or in one that runs what it has compiled
 COMPILING = """
-import pathlib, tempfile, torch
+import pathlib, tempfile
 folder = pathlib.Path(tempfile.gettempdir())  # which is the kernel's own
 sleeps, source = {{}}, "import time\\ndef sleep(seconds):\\n    time.sleep(seconds)"
-exec(compile(source, torch.__path__[0] + "/_inductor/{file}", "exec"), sleeps)
+exec(compile(source, "/site-packages/{file}", "exec"), sleeps)
 def scaled(x, weight, *, cu_seqlens):
     if not (folder / "compiled").exists():
         (folder / "{leaves}").touch()
@@ -29,16 +29,17 @@ def scaled(x, weight, *, cu_seqlens):
 CASE = Case((2, 3), "float32", (("d", 3), ("w", 4)))
 
 
-def target(folder: Path, leaves: str = "nothing", file: str = "graph.py") -> str:
+def target(folder: Path, leaves: str = "nothing", file: str = "torch/_inductor/graph.py") -> str:
     """leaves: the file that a call leaves, "compiled" where the next one finds what it has compiled."""
     path = folder / "compiling.py"
     path.write_text(COMPILING.format(leaves=leaves, file=file))
     return f"{path}:scaled"
 
 
-def test_it_gets_more_time(make_call: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["torch/_inductor/graph.py", "flashinfer/jit/core.py"])
+def test_it_gets_more_time(make_call: Make, tmp_path: Path, file: str) -> None:
     call = make_call(2, 3)
-    with Worker(target(tmp_path, "compiled"), time_limit=0.5) as worker:
+    with Worker(target(tmp_path, "compiled", file), time_limit=0.5) as worker:
         result = worker.run(call)
     assert torch.equal(result.outputs["y"], call.inputs["x"] * call.inputs["weight"])
 
@@ -49,8 +50,9 @@ def test_beyond_that_time_the_call_is_not_judged(make_call: Make, tmp_path: Path
         worker.run(make_call(2, 3))
 
 
-def test_what_has_been_compiled_may_hang(make_call: Make, tmp_path: Path) -> None:
-    runs = target(tmp_path, file="output_code.py")
+@pytest.mark.parametrize("file", ["torch/_inductor/output_code.py", "flashinfer/prefill.py"])
+def test_what_has_been_compiled_may_hang(make_call: Make, tmp_path: Path, file: str) -> None:
+    runs = target(tmp_path, file=file)
     with Worker(runs, time_limit=0.5) as worker, pytest.raises(KernelFault, match=r"no answer within 0\.5 s") as fault:
         worker.run(make_call(2, 3))
     assert fault.value.kind == "hung"
