@@ -39,6 +39,7 @@ _AXIS_NOUNS = {
     "a": "draft",
     "nv": "vocabulary entry",
     "e": "expert",
+    "f": "output channel",
 }
 _TOKENS = Axis("t", "t", 0)
 _EXCERPT_OFFSETS = 8

@@ -378,6 +378,10 @@ ROUTER_Z_LOSS = Signature(
     integers=frozenset({"mask"}),
 )  # fmt: skip
 
+GROUPED_MM = Signature(
+    op="grouped_mm", inputs={"x": "t d", "weight": "s d f", "bias": "s f?"}, outputs={"y": "t f"}
+)
+
 SIGNATURES: Mapping[str, Signature] = {
     signature.op: signature
     for signature in (
@@ -390,5 +394,6 @@ SIGNATURES: Mapping[str, Signature] = {
         *(TOKEN_LOGPROBS, TOKEN_ENTROPY, KL_DIVERGENCE, MULTI_TOKEN_CROSS_ENTROPY),
         *(POLICY_LOSS, POLICY_LOSS_SEQUENCES, DPO_LOSS),
         *(ROUTER_LOAD, ROUTER_BALANCE_LOSS_PACK, ROUTER_BALANCE_LOSS_SEQUENCES, ROUTER_Z_LOSS),
+        GROUPED_MM,
     )
 }

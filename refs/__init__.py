@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         selective_scan_verify,
         ssd_verify,
     )
+    from packproof.refs.grouped import grouped_mm
     from packproof.refs.hadamard import hadamard, random_signs, rope_hadamard
     from packproof.refs.linear_attention import (
         linear_attention,
@@ -117,6 +118,7 @@ __all__ = [
     "gated_delta_rule_step",
     "gated_delta_rule_update",
     "gated_delta_rule_verify",
+    "grouped_mm",
     "hadamard",
     "join_sequences",
     "kda",
@@ -211,6 +213,7 @@ export(
             "selective_scan_verify",
             "ssd_verify",
         ),
+        "packproof.refs.grouped": ("grouped_mm",),
         "packproof.refs.hadamard": (
             "hadamard",
             "random_signs",

@@ -89,6 +89,13 @@ def rope_qk(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **positions: Any) ->
     return rope(q, cos, sin, **positions), rope(k, cos, sin, **positions)
 
 
+def grouped_mm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:
+    """Magnitude op of `refs.grouped_mm`: the product is linear in each input."""
+    return refs.grouped_mm(
+        magnitude(x), magnitude(weight), None if bias is None else magnitude(bias), cu_seqlens=cu_seqlens
+    )
+
+
 def hadamard(x: Tensor, signs: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:
     """Magnitude op of `refs.hadamard`: with |H| = 1 everywhere, the sum of the absolute channels over √k."""
     terms = magnitude(x) if signs is None else magnitude(x) * magnitude(signs)

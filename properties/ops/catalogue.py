@@ -309,6 +309,16 @@ _CACHE_WRITE = op_of_signature(
 )
 CACHE_WRITE = replace(_CACHE_WRITE, constants=frozenset(_CACHE_WRITE.inputs))
 
+GROUPED_MM = op_of_signature(
+    signatures.GROUPED_MM,
+    reference=refs.grouped_mm,
+    absolute=magnitude_ops.grouped_mm,
+    sizes=({"d": 3, "f": 5}, {"d": 1, "f": 1}, {"d": 16, "f": 16}, {"d": 20, "f": 24}),
+    model_sizes=({"d": 2048, "f": 768}, {"d": 100, "f": 260}),
+    matmul=True,
+    flops=flops.grouped_mm,
+)
+
 OPS: dict[str, Op] = {
     op.name: op
     for op in (
@@ -316,7 +326,7 @@ OPS: dict[str, Op] = {
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
         *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
-        CACHE_WRITE,
+        *(CACHE_WRITE, GROUPED_MM),
         *LOSSES,
     )
 }

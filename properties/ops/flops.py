@@ -63,6 +63,12 @@ def rope_qk(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[s
     return rope({**sizes, "h": sizes["hq"] + sizes["hk"]}, lengths, options)
 
 
+def grouped_mm(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str, Any]) -> Flops:
+    """A product of each row; backward one for the gradient of the row, and one for that of the matrix."""
+    product = 2 * sum(lengths) * sizes["d"] * sizes["f"]
+    return Flops(product, 2 * product)
+
+
 def hadamard(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str, Any]) -> Flops:
     """Butterflies: an addition per channel and each of log2(k) stages, a sign and the scale; both ways."""
     k = sizes["k"]

@@ -29,6 +29,7 @@ SIZES = {
     "m": 3,
     "r": 2,
     "c": 3,
+    "f": 2,
 }
 NOT_TENSORS: Mapping[str, Any] = {"a list": [1.0], "a number": 3, "text": "x"}
 

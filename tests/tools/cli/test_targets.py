@@ -128,14 +128,16 @@ def silu(x, *, cu_seqlens): ...
 def attend(q, k, v, cu_seqlens, max_seqlen): ...
 def other(hidden, *, cu_seqlens): ...
 def catches(x, weight, **kwargs): ...
+def scan(u, delta, A, B, C, *, cu_seqlens): ...
 """
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("conv", "which op is it? Its arguments fit one: --op causal_conv1d, or module:NAME of an Op of your own"),
-        ("catches", "which op is it? Its arguments fit one: --op causal_conv1d, or"),
+        ("conv", "which op is it? Its arguments fit causal_conv1d, grouped_mm: name one, or module:NAME"),
+        ("catches", "which op is it? Its arguments fit causal_conv1d, grouped_mm: name one, or"),
+        ("scan", "which op is it? Its arguments fit one: --op selective_scan, or module:NAME of an Op of your own"),
         ("silu", "which op is it? Its arguments fit hadamard, round_fp8: name one, or"),
         ("attend", "which op is it? Its arguments fit attention, linear_attention: name one, or"),
         ("other", "which op is it? Name one: causal_conv1d, selective_scan, ssd, rope, "),
