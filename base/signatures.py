@@ -378,9 +378,7 @@ ROUTER_Z_LOSS = Signature(
     integers=frozenset({"mask"}),
 )  # fmt: skip
 
-GROUPED_MM = Signature(
-    op="grouped_mm", inputs={"x": "t d", "weight": "s d f", "bias": "s f?"}, outputs={"y": "t f"}
-)
+GROUPED_MM = Signature(op="grouped_mm", inputs={"x": "t d", "weight": "s d f", "bias": "s f?"}, outputs={"y": "t f"})
 
 SIGNATURES: Mapping[str, Signature] = {
     signature.op: signature

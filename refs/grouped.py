@@ -9,9 +9,9 @@ from packproof.refs.recurrence import checked_arguments, join_sequences, split_s
 
 @checked_call
 def grouped_mm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:
-    """y = x W_j + b_j for the rows of each group j, as the experts of a mixture compute it (MegaBlocks, Gale et al. 2022).
+    """y = x W_j + b_j for the rows of each group j, as the experts of a mixture do (MegaBlocks, Gale et al. 2022).
 
-    Groups lie one after another as sequences of a pack do: group j has the rows from cu_seqlens[j] to cu_seqlens[j + 1].
+    Groups lie one after another as sequences of a pack do: group j has rows cu_seqlens[j] to cu_seqlens[j + 1].
 
     x: (t, d) in fp64, fp32, bf16 or fp16 (the last two compute in fp32).
     weight: (s, d, f), a matrix for each group, in x's dtype. A group without rows has a gradient of 0.

@@ -72,6 +72,8 @@ def draw(op: str, lengths: tuple[int, ...], regime: str, full: bool) -> tuple[Na
             inputs = {"q": randn(t, heads, 3), "k": randn(t, heads, 3) / 2, "v": randn(t, 4, 2)}
             inputs |= {"g": -steps(t, 4, 3) if op == "kda" else -steps(t, 4), "beta": rand(t, 4)}
             states, options = {"initial_states": randn(s, 4, 3, 2)}, {"scale": 0.7}
+        case "grouped_mm":
+            inputs, more, options = {"x": randn(t, 3), "weight": randn(s, 3, 5)}, {"bias": randn(s, 5)}, {}
         case "attention":
             inputs = {"q": randn(t, 4, 3) * (1 if regime == "normal" else 50), "k": randn(t, 2, 3), "v": randn(t, 2, 2)}
             options = {"causal": True, "window_size": (20, 0), "softmax_scale": 0.7}
