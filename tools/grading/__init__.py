@@ -1,0 +1,32 @@
+"""Grades of kernels that are handed in, to contests and training environments: a verdict, times and a reward."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from packproof.base.lazy import export
+
+if TYPE_CHECKING:
+    from packproof.grading.grade import GradeRequest, grade, run_grade
+    from packproof.grading.record import Counterexample, Grade, Measured, ProblemTimes, grade_text
+    from packproof.grading.summary import summary_lines
+
+__all__ = [
+    "Counterexample",
+    "Grade",
+    "GradeRequest",
+    "Measured",
+    "ProblemTimes",
+    "grade",
+    "grade_text",
+    "run_grade",
+    "summary_lines",
+]
+
+export(
+    sys.modules[__name__],
+    {
+        "packproof.grading.grade": ("GradeRequest", "grade", "run_grade"),
+        "packproof.grading.record": ("Counterexample", "Grade", "Measured", "ProblemTimes", "grade_text"),
+        "packproof.grading.summary": ("summary_lines",),
+    },
+)
