@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_faces import defining_modules
-from tests.test_imports import BELOW, FILES, BESIDE, ON_THE_CHECK, ORDER, ROOMS, ROOT, TREE, module_name
+from tests.test_imports import BELOW, BESIDE, FILES, ON_THE_CHECK, ORDER, ROOMS, ROOT, TREE, module_name
 
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
 WALK = re.findall(r"^\| `([\w/]+\.py)` \|", PAGE, re.M)

@@ -7,15 +7,12 @@ from packproof.base.lazy import export
 
 if TYPE_CHECKING:
     from packproof.grading.grade import GradeRequest, grade, run_grade
-    from packproof.grading.record import Counterexample, Grade, Measured, ProblemTimes, grade_text
+    from packproof.grading.record import Grade, grade_text
     from packproof.grading.summary import summary_lines
 
 __all__ = [
-    "Counterexample",
     "Grade",
     "GradeRequest",
-    "Measured",
-    "ProblemTimes",
     "grade",
     "grade_text",
     "run_grade",
@@ -26,7 +23,7 @@ export(
     sys.modules[__name__],
     {
         "packproof.grading.grade": ("GradeRequest", "grade", "run_grade"),
-        "packproof.grading.record": ("Counterexample", "Grade", "Measured", "ProblemTimes", "grade_text"),
+        "packproof.grading.record": ("Grade", "grade_text"),
         "packproof.grading.summary": ("summary_lines",),
     },
 )

@@ -17,7 +17,7 @@ _PRODUCT_DTYPE = torch.bfloat16  # the fastest that every GPU of today has
 KINDS = ("copy", "fill", "sum")  # a kernel may write more than it reads, or read more than it writes
 
 
-def move(x: Tensor, *, cu_seqlens: Tensor, kind: str, amount: int) -> Tensor:
+def move(x: Tensor, *, cu_seqlens: Tensor, kind: str, amount: int) -> Tensor:  # noqa: ARG001  (each call has offsets)
     """Move `amount` bytes by a copy, a fill or a sum, or make `amount` operations by a product. Returns x."""
     _prepared(kind, amount, x.device.type)()
     return x
@@ -28,8 +28,8 @@ def _prepared(kind: str, amount: int, device: str) -> Callable[[], object]:
     """The work, with its memory allocated."""
     if kind == "product":
         n = max(round((amount / 2) ** (1 / 3)), 1)
-        left, right, product = (torch.ones(n, n, device=device, dtype=_PRODUCT_DTYPE) for _ in range(3))
-        return lambda: torch.mm(left, right, out=product)
+        matrix, product = (torch.ones(n, n, device=device, dtype=_PRODUCT_DTYPE) for _ in range(2))
+        return lambda: torch.mm(matrix, matrix, out=product)
     count = math.ceil(amount / _FLOAT / (2 if kind == "copy" else 1))
     source = torch.ones(count, device=device)
     if kind == "copy":

@@ -13,9 +13,9 @@ from packproof.base.provenance.computed import observed
 from packproof.grading.problems import Problem, draw_problems
 from packproof.grading.record import Counterexample, Grade, GradeVerdict, JudgedProperty, Measured, ProblemTimes
 from packproof.grading.reward import reward_of, speed_of
-from packproof.grading.submission import Submission, drawn_secret
-from packproof.grading.times import Rivals, WrongWhileTimed, time_problem
-from packproof.harness.check import CheckRequest, checked, plan, run_plan, validate
+from packproof.grading.submission import FixedSubmission, drawn_secret
+from packproof.grading.times import Baselines, WrongWhileTimed, time_problem
+from packproof.harness.check import checked, plan, run_plan, validate
 from packproof.harness.check.targets import CheckTarget, open_target
 from packproof.harness.process import set_isolation
 from packproof.harness.report import Event, RunFinished, Verdict
@@ -106,31 +106,41 @@ def run_grade(request: GradeRequest, run: Run) -> Grade:
 
     run: follows the events of the check, and returns the last one.
     """
-    submission = Submission.read(request.submission)
+    submission = FixedSubmission.read(request.submission)
     secret = request.secret or drawn_secret()
     seed = submission.seed(secret, request.contract.digest)
     values = {"target": request.submission, "contract": request.contract, "device": request.device, "seed": seed}
     check_request = replace(checked(values), questions=False, least_examples=_HIDDEN_EXAMPLES)
     validate(check_request)
     target = open_target(check_request)
-    rivals = Rivals.open(target, request.peers if request.timed else ())
+    baselines = Baselines.open(target, request.peers if request.timed else ())
     end = run(run_plan(plan(check_request, [target])))
-    verdict, reason = _verdict(end)
+    verdict, reason = verdict_of(end)
     grade = Grade(
-        *(request.submission, submission.digest, request.contract.path, request.contract.digest),
-        *(target.op.name, request.device, all(target.walls.values()) and bool(target.walls)),
-        *(None if request.secret else secret, seed, verdict, reason),
-        counterexample=_counterexample(end.verdicts),
-        results=tuple(_results(end.verdicts)),
+        request.submission,
+        submission.digest,
+        request.contract.path,
+        request.contract.digest,
+        target.op.name,
+        request.device,
+        bool(target.walls) and all(target.walls.values()),
+        None if request.secret else secret,
+        seed,
+        verdict,
+        reason,
+        _counterexample(end.verdicts),
+        tuple(_results(end.verdicts)),
     )
     if grade.verdict == "passed":
-        grade = _timed(grade, target, rivals, request) if request.timed else _rewarded(grade, (), "nothing was timed")
+        grade = (
+            _timed(grade, target, baselines, request) if request.timed else _rewarded(grade, (), "nothing was timed")
+        )
     if not submission.is_unchanged:
         grade = _failed(grade, "the files of the submission changed while it was graded")
     return grade
 
 
-def _verdict(end: RunFinished) -> tuple[GradeVerdict, str]:
+def verdict_of(end: RunFinished) -> tuple[GradeVerdict, str]:
     """The verdict of the check, and its reason."""
     if end.error:
         return "error", end.error
@@ -138,7 +148,7 @@ def _verdict(end: RunFinished) -> tuple[GradeVerdict, str]:
     counting = [verdict for verdict in end.verdicts if verdict.cell.counts]
     worst = min(counting, key=lambda v: _RANK.get(statuses.get(v.status, ""), 3), default=None)
     if worst is not None and worst.status in statuses:
-        text = worst.reason or (worst.failure.lines[0] if worst.failure and worst.failure.lines else worst.status)
+        text = next(iter(worst.failure.lines if worst.failure else ()), worst.reason or worst.status)
         return statuses[worst.status], f"{cell_title(worst.cell)}: {text}"  # type: ignore[return-value]
     computed = observed(item for verdict in end.verdicts for item in verdict.computed)
     if references := [str(item) for item in computed if item.kind == "reference"]:
@@ -165,14 +175,14 @@ def _results(verdicts: Sequence[Verdict]) -> Iterator[JudgedProperty]:
             yield JudgedProperty(verdict.cell.property, short_dtype(verdict.cell.dtype), verdict.status)
 
 
-def _timed(grade: Grade, target: CheckTarget, rivals: Rivals, request: GradeRequest) -> Grade:
+def _timed(grade: Grade, target: CheckTarget, baselines: Baselines, request: GradeRequest) -> Grade:
     """The grade with times and a reward; failed where a timed call is wrong, or too fast to be one."""
     problems = tuple(draw_problems(target, request.contract.contract, grade.seed, _PROBLEMS))
     grade = replace(grade, problems=tuple(map(str, problems)))
     times: list[ProblemTimes] = []
     for problem in problems:
         try:
-            times.append(time_problem(target, problem, rivals))
+            times.append(time_problem(target, problem, baselines))
         except WrongWhileTimed as wrong:
             return _failed(grade, f"at a timed problem: {wrong}")
     if cheat := next((item for item in times if item.is_below_floor), None):
@@ -207,4 +217,3 @@ def _rewarded(grade: Grade, times: Sequence[ProblemTimes], text: str) -> Grade:
 def _failed(grade: Grade, reason: str) -> Grade:
     measured = replace(grade.measured, speed=None, reward=0.0)
     return replace(grade, verdict="failed", reason=reason, measured=measured)
-

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from packproof.base.names import short_dtype
 from packproof.bench.kernels import BenchLayout, Setting, setting
 from packproof.harness.check.targets import CheckTarget
-from packproof.properties.cases import Sample, shorten
+from packproof.properties.cases import Domain, Sample, shorten
 from packproof.properties.contracts import Contract
 
 _TOKENS = {"cpu": (512, 1024), "cuda": (32_768, 65_536)}  # least and most
 _LONGEST_SHORT = 96  # tokens of the sequences that are compared with the reference
 _FACTORS = (1, 1, 2, 3)  # of one size
+_WITHOUT_SLACK = Domain.of("slack == 0")
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,20 @@ def draw_problems(target: CheckTarget, contract: Contract, seed: int, count: int
     base = _within(setting(op, device, {}, None), contract)
     for number in range(count):
         dtype = target.dtypes[generator.randrange(len(target.dtypes))]
-        drawn = replace(base, sizes=_drawn_sizes(base, generator))
-        case = drawn.case(_drawn_lengths(generator, *_TOKENS[device]), dtype, seed + number)
-        nearest = target.space(dtype).fit(case)
-        if nearest is None or not nearest.n_tokens or nearest.slack or nearest.key_lengths:
+        space = target.space(dtype)
+        space = replace(space, domain=space.domain & _WITHOUT_SLACK)
+        sizes = replace(space, op=replace(op, sizes=(_drawn_sizes(base, generator),))).plain_sizes
+        lengths = _drawn_lengths(generator, *_TOKENS[device])
+        if not sizes:
             continue
-        fitted = replace(drawn, sizes=dict(nearest.sizes), present=nearest.present, options=dict(nearest.options))
+        drawn_setting = replace(base, sizes=sizes[0])
+        case = drawn_setting.case(lengths, dtype, seed + number)
+        nearest = space.fit(case)
+        if nearest is None or not nearest.n_tokens or nearest.key_lengths:
+            continue
+        fitted = replace(
+            drawn_setting, sizes=dict(nearest.sizes), present=nearest.present, options=dict(nearest.options)
+        )
         layout = BenchLayout("hidden", nearest.lengths)
         yield Problem(fitted, layout, dtype, fitted.sample(op, layout, dtype, case.seed))
 

@@ -1,4 +1,4 @@
-"""A grade as data and as JSON: what follows from submission, contract and secret, and apart from it what was measured."""
+"""A grade as data and as JSON: what follows from submission, contract and secret, apart from what was measured."""
 
 import json
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ class ProblemTimes:
 
 @dataclass(frozen=True)
 class Measured:
-    """What another run measures anew."""
+    """Figures of this run alone."""
 
     problems: tuple[ProblemTimes, ...] = ()
     speed: float | None = None
@@ -96,8 +96,11 @@ class Grade:
     contract: str
     """The path of the contract."""
     contract_digest: str
+    """SHA-256 of its file."""
     op: str
+    """The name of the op."""
     device: str
+    """ "cpu" or "cuda"."""
     isolated: bool
     """Whether each wall stood around the submission."""
     secret: str | None
@@ -105,13 +108,17 @@ class Grade:
     seed: int
     """Of cases and timed problems, from the digests and the secret."""
     verdict: GradeVerdict
+    """The outcome: "passed", "failed", "inconclusive" or "error"."""
     reason: str
     """Why, in a line."""
     counterexample: Counterexample | None = None
+    """The smallest failing case."""
     results: tuple[JudgedProperty, ...] = ()
+    """The status of each property in each dtype."""
     problems: tuple[str, ...] = ()
     """The timed problems, drawn by the seed."""
     measured: Measured = field(default_factory=Measured)
+    """Times, speed and reward."""
 
     @property
     def reward(self) -> float:

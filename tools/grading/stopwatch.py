@@ -1,8 +1,7 @@
-"""Times of kernels that are not trusted, by a clock that they cannot reach: that of the process that judges.
+"""Times of untrusted kernels, by a clock out of their reach: the one of the judging process.
 
-A run of many calls less a run of one is the time of the calls between: no process needs to be believed, and the time
-to send tensors drops out. Each call has other values than the one before, so that an answer that was kept is wrong; the
-last answer is judged.
+A run of many calls less a run of one is the time of the calls between. No process needs to be believed, and the time
+to send tensors drops out. Each call has new values: an answer kept from an earlier one is wrong. The last is judged.
 """
 
 import math
@@ -47,7 +46,9 @@ class Contestant:
     def calibrate(self) -> None:
         """Warm up, then repeat the call until one measurement is long enough."""
         self._elapsed(1)
-        while (seconds := self._elapsed(self.repeats) - self._run_one()) < _LEAST_SECONDS and self.repeats < _MOST_CALLS:
+        while (
+            seconds := self._elapsed(self.repeats) - self._run_one()
+        ) < _LEAST_SECONDS and self.repeats < _MOST_CALLS:
             growth = min(max(1.2 * _LEAST_SECONDS / max(seconds, 1e-9), 2.0), 64.0)
             self.repeats = min(round(self.repeats * growth), _MOST_CALLS)
 
@@ -59,7 +60,7 @@ class Contestant:
     @property
     def seconds(self) -> Seconds:
         """Of one call, over the rounds so far."""
-        return Seconds.over([max(whole - self._single, 0.0) / (self.repeats - 1) for whole in self._whole])
+        return Seconds.over([max(seconds - self._single, 0.0) / (self.repeats - 1) for seconds in self._whole])
 
     def _run_one(self) -> float:
         self._single = min(self._single, self._elapsed(1))

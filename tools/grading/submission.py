@@ -1,4 +1,4 @@
-"""A submission, fixed by the digest of its files before anything of it runs; and what is drawn from that digest."""
+"""A submission, fixed by the digest of its files before anything of it runs, and the seed drawn from that digest."""
 
 import hashlib
 import hmac
@@ -20,8 +20,8 @@ _MOST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
-class Submission:
-    """A kernel that was handed in."""
+class FixedSubmission:
+    """A kernel, handed in."""
 
     target: str
     """Its name, as for a check."""
@@ -29,7 +29,7 @@ class Submission:
     """SHA-256 of its file, or of all sources of its package with their names."""
 
     @classmethod
-    def read(cls, target: str) -> "Submission":
+    def read(cls, target: str) -> "FixedSubmission":
         """Read its files; nothing is imported. Raises UsageError if there are none."""
         return cls(target, _digest(target))
 
@@ -41,7 +41,7 @@ class Submission:
     def seed(self, secret: str, contract_digest: str) -> int:
         """The seed of the cases and of the timed problems, from 0 to 2^32 - 1.
 
-        No one knows it before the submission is fixed, unless the secret is known: another submission has another one.
+        Another submission has another one. Without the secret, no one knows it.
         """
         text = f"{self.digest} {contract_digest}"
         return int.from_bytes(hmac.digest(secret.encode(), text.encode(), "sha256")[:4])

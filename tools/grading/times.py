@@ -5,9 +5,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from packproof.base.axes import role
-from packproof.base.errors import KernelFault
+from packproof.base.errors import KernelFault, PackproofError
 from packproof.bench.kernels import Implementation, costs, spot_check
 from packproof.grading.floor import KINDS, cores_of, move
 from packproof.grading.problems import Problem
@@ -17,23 +18,22 @@ from packproof.harness.check import CheckRequest
 from packproof.harness.check.targets import CheckTarget, open_target
 from packproof.harness.process import Worker
 from packproof.properties.bounds import oracle_answer
-from packproof.properties.calling import Call, MachineLimit, Refusal, moved_rows
+from packproof.properties.calling import Call, MachineLimit, Refusal, Result, TensorKey, moved_rows
 from packproof.properties.cases import Sample
-from packproof.properties.cases.result_tensors import tensors_by_key
 from packproof.properties.judgement import Comparison, KernelUnderTest
 
 SUBMISSION, REFERENCE = "submission", "reference"
-_MOST_COMPARED = 128  # tokens of a sequence that is compared with the reference
+_MOST_COMPARED = 128  # tokens of a sequence to compare with the reference
 _SEQUENCES = 2
 
 
-class WrongWhileTimed(Exception):
-    """The submission is incorrect in a call that was timed. The text says how."""
+class WrongWhileTimed(PackproofError):
+    """The submission is incorrect in a timed call. The text says how."""
 
 
 @dataclass(frozen=True)
-class Rivals:
-    """What a submission is timed beside, opened."""
+class Baselines:
+    """The other implementations, opened."""
 
     reference: CheckTarget | None
     """None on a GPU, where it would take minutes."""
@@ -41,8 +41,8 @@ class Rivals:
     """By name."""
 
     @classmethod
-    def open(cls, target: CheckTarget, names: Sequence[str]) -> "Rivals":
-        """Import them. Raises UsageError for a peer that cannot be imported or computes another op."""
+    def open(cls, target: CheckTarget, names: Sequence[str]) -> "Baselines":
+        """Import them. Raises UsageError for a peer without this op, or one without an importable module."""
         op, device = target.op, target.request.device
 
         def opened(kernel: object) -> CheckTarget:
@@ -51,7 +51,7 @@ class Rivals:
         return cls(opened(op.reference) if device == "cpu" else None, {name: opened(name) for name in names})
 
 
-def time_problem(target: CheckTarget, problem: Problem, rivals: Rivals) -> ProblemTimes:
+def time_problem(target: CheckTarget, problem: Problem, baselines: Baselines) -> ProblemTimes:
     """The times at a problem. Raises WrongWhileTimed."""
     sample, gradients = problem.sample, target.gradients
     call = sample.call(gradients=gradients)
@@ -65,19 +65,19 @@ def time_problem(target: CheckTarget, problem: Problem, rivals: Rivals) -> Probl
             if worker.run(call).interpreted:
                 return replace(times, note="its Triton kernels are interpreted here, so that times would say nothing")
             contestants = {SUBMISSION: Contestant(worker, call)}
-            rival_contestants, notes = _rivals(rivals, problem, call, stack)
+            baseline_contestants, notes = _baseline_contestants(baselines, problem, call, stack)
             floors = _floors(stack, target.request.device, cost.bytes, cost.flops if target.op.matmul else 0)
-            measured = time_in_turns({**contestants, **rival_contestants, **floors})
+            measured = time_in_turns({**contestants, **baseline_contestants, **floors})
             _require_rows(subject, sample, contestants[SUBMISSION])
         except MachineLimit as limit:
             return replace(times, note=f"not timed: {limit}")
         except (KernelFault, Refusal) as fault:
             raise WrongWhileTimed(str(fault)) from fault
-    return _with_floor(_with_times(times, measured, rivals), measured, target.request.device, notes)
+    return _with_floor(_with_times(times, measured, baselines), measured, target.request.device, notes)
 
 
-def _with_times(times: ProblemTimes, measured: Mapping[str, Seconds], rivals: Rivals) -> ProblemTimes:
-    peers = {name: measured[name] for name in rivals.peers if name in measured}
+def _with_times(times: ProblemTimes, measured: Mapping[str, Seconds], baselines: Baselines) -> ProblemTimes:
+    peers = {name: measured[name] for name in baselines.peers if name in measured}
     return replace(times, submission=measured[SUBMISSION], reference=measured.get(REFERENCE), peers=peers)
 
 
@@ -94,15 +94,15 @@ def _with_floor(
     )
 
 
-def _rivals(
-    rivals: Rivals, problem: Problem, call: Call, stack: ExitStack
+def _baseline_contestants(
+    baselines: Baselines, problem: Problem, call: Call, stack: ExitStack
 ) -> tuple[dict[str, Contestant], list[str]]:
-    """The rivals that can make this call, and why others cannot."""
-    targets = {**({REFERENCE: rivals.reference} if rivals.reference else {}), **rivals.peers}
+    """The baselines with support for this call, and why others lack it."""
+    targets = {**({REFERENCE: baselines.reference} if baselines.reference else {}), **baselines.peers}
     contestants, notes = {}, []
-    for name, rival in targets.items():
-        reason = Implementation(name, rival).unsupported_reason(problem.setting, problem.dtype)
-        worker = stack.enter_context(rival.worker())
+    for name, baseline in targets.items():
+        reason = Implementation(name, baseline).unsupported_reason(problem.setting, problem.dtype)
+        worker = stack.enter_context(baseline.worker())
         if not reason:
             try:
                 worker.run(call)
@@ -116,14 +116,14 @@ def _rivals(
 
 
 def _floors(stack: ExitStack, device: str, n_bytes: int, operations: int) -> dict[str, Contestant]:
-    """The work that no kernel can do faster. Products are counted on a GPU, where they have a rate of their own."""
+    """The least work of a call. Products are counted on a GPU, where they have a rate of their own."""
     amounts = dict.fromkeys(KINDS, n_bytes)
     if operations and device != "cpu":
         amounts["product"] = operations
     worker = stack.enter_context(Worker(f"{move.__module__}:{move.__name__}", device, 120.0))
-    one = Call({"x": torch.zeros(1, 1)}, torch.tensor([0, 1], dtype=torch.int32), {}, ("x",))
+    call = Call({"x": torch.zeros(1, 1)}, torch.tensor([0, 1], dtype=torch.int32), {}, ("x",))
     return {
-        f"floor: {kind}": Contestant(worker, replace(one, options={"kind": kind, "amount": amount}))
+        f"floor: {kind}": Contestant(worker, replace(call, options={"kind": kind, "amount": amount}))
         for kind, amount in amounts.items()
     }
 
@@ -141,16 +141,27 @@ def _require_rows(subject: KernelUnderTest, sample: Sample, contestant: Contesta
     sequences = _short_sequences(moved, first_only=subject.budget_depends_on_pack)
     alone = moved.select(sequences)
     answer = oracle_answer(alone, subject.promises, gradients=subject.gradients)
-    tensors = tensors_by_key(moved, result, gradients=subject.gradients)
     for key, value in answer.values.items():
         axes = moved.axes[key.name]
         if role(axes) == "shared":
             continue
-        rows = torch.cat([tensors[key][moved.rows(j, axes)] for j in sequences])
+        tensor = _tensor(result, key, moved)
+        rows = torch.cat([tensor[moved.rows(j, axes)] for j in sequences])
         row_map = subject.row_map(key, alone)
         comparison = Comparison(key, rows, value, row_map, answer.budgets[key], baseline_name="alone")
         for violation in comparison.violations():
             raise WrongWhileTimed("\n".join([f"{key}: in a repeated call", *violation.lines()]))
+
+
+def _tensor(result: Result, key: TensorKey, sample: Sample) -> Tensor:
+    """An output or a gradient of a result; zeros for a gradient out of autograd's reach. Its shape is checked."""
+    if key.is_gradient:
+        shape, tensor = tuple(sample.inputs[key.name].shape), result.gradients.get(key.name)
+    else:
+        shape, tensor = sample.shape(key.name), result.outputs[key.name]
+    if tensor is not None and tuple(tensor.shape) != shape:
+        raise WrongWhileTimed(f"{key} has shape {tuple(tensor.shape)} in a repeated call, expected {shape}")
+    return torch.zeros(shape) if tensor is None else tensor
 
 
 def _moved(sample: Sample, repeats: int) -> Sample:

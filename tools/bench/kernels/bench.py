@@ -302,9 +302,7 @@ def prepare_runs(candidates: Sequence[Implementation], sample: Sample, device: s
 
 def _subject(candidate: Implementation, function: Callable[..., Any], device: str) -> KernelUnderTest:
     job = candidate.job
-    return KernelUnderTest(
-        job.op, InProcess(function, device), job.declared.promises, gradients=job.declared.gradients
-    )
+    return KernelUnderTest(job.op, InProcess(function, device), job.declared.promises, gradients=job.declared.gradients)
 
 
 def _time_together(

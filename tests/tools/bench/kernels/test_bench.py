@@ -22,8 +22,8 @@ from packproof.bench.kernels.settings import Setting, setting
 from packproof.bench.kernels.timing import RoundLimits
 from packproof.cli import ending, main
 from packproof.harness.check.request import CheckRequest
-from packproof.harness.process.execution import InProcess
 from packproof.harness.check.targets.target import open_target
+from packproof.harness.process.execution import InProcess
 from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.ops.catalogue import OPS
 from tests.in_process import imports_of
