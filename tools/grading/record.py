@@ -87,7 +87,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class Grade:
-    """The grade of one submission. Without `measured`, the same submission, contract and secret give the same one."""
+    """The grade of one submission. Without `measured`, the same submission, contract and secret give the same one.
+
+    >>> import packproof
+    >>> packproof.Grade("k.py:f", "", "c.json", "", "rope", "cpu", True, None, 1, "failed", "packing").reward
+    0.0
+    """
 
     submission: str
     """Its name."""
@@ -122,12 +127,7 @@ class Grade:
 
     @property
     def reward(self) -> float:
-        """In [0, 1]: 0 unless every judged property holds. docs/grading.md has each term.
-
-        >>> from packproof.grading import Grade
-        >>> Grade("k.py:f", "", "c.json", "", "rope", "cpu", True, None, 1, "failed", "packing (fp32)").reward
-        0.0
-        """
+        """In [0, 1]: 0 unless every judged property holds. docs/grading.md has each term."""
         return self.measured.reward
 
     def to_json(self) -> dict[str, Any]:
