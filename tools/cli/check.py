@@ -103,6 +103,13 @@ def grade(
     contract: Annotated[
         str | None, typer.Option(metavar="FILE", help="JSON file that fixes the terms, as for `packproof check`")
     ] = None,
+    problem: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="a problem in the form of KernelBot (its folder), KernelBench or flashinfer-bench (its file)",
+        ),
+    ] = None,
     secret: Annotated[
         str | None, typer.Option(help="what the hidden cases are drawn with, beside the submission  [default: drawn]")
     ] = None,
@@ -122,19 +129,21 @@ def grade(
     packproof grade submission.py:conv --contract conv.json
     packproof grade submission.py:conv --contract conv.json --secret "$SECRET" --json grade.json
     packproof grade submission.py:conv --contract conv.json --peers causal_conv1d:conv
+    packproof grade submission.py --problem problems/conv --contract conv.json
     """
     require_known("device", device or "cpu", DEVICES)
     _contract_of_grade(contract)
     selected_device = _start_torch(device, isolate=isolate)
     with fast_imports():
         from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
-        from packproof.grading import GradeRequest, grade_text, run_grade, summary_lines  # noqa: PLC0415
+        from packproof.grading import GradeRequest, fixed, grade_text, run_grade, summary_lines  # noqa: PLC0415
         from packproof.harness.report.formats import TerminalReport  # noqa: PLC0415
 
     file = writable_path(json, "--json") if json else None
     names = tuple(split_names([peers] if peers else None))
+    terms = _contract_of_grade(contract)
     request = GradeRequest(
-        submission, _contract_of_grade(contract), secret, selected_device, names, timed=timed, isolate=isolate
+        fixed(submission, terms, problem), terms, secret, selected_device, names, timed=timed, isolate=isolate
     )
     result = run_grade(request, lambda events: follow(events, [TerminalReport(quiet=True)]))
     if file:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 from packproof.base.lazy import export
 
 if TYPE_CHECKING:
-    from packproof.grading.grade import GradeRequest, grade, run_grade
+    from packproof.grading.grade import GradeRequest, fixed, grade, run_grade
     from packproof.grading.record import Grade, grade_text
     from packproof.grading.summary import summary_lines
 
 __all__ = [
     "Grade",
     "GradeRequest",
+    "fixed",
     "grade",
     "grade_text",
     "run_grade",
@@ -22,7 +23,7 @@ __all__ = [
 export(
     sys.modules[__name__],
     {
-        "packproof.grading.grade": ("GradeRequest", "grade", "run_grade"),
+        "packproof.grading.grade": ("GradeRequest", "fixed", "grade", "run_grade"),
         "packproof.grading.record": ("Grade", "grade_text"),
         "packproof.grading.summary": ("summary_lines",),
     },

@@ -10,6 +10,7 @@ import torch
 from packproof.base.errors import checked_call
 from packproof.base.names import DEVICES, require_known, short_dtype
 from packproof.base.provenance.computed import observed
+from packproof.grading.forms.form import fixed_form
 from packproof.grading.problems import Problem, draw_problems
 from packproof.grading.record import Counterexample, Grade, GradeVerdict, JudgedProperty, Measured, ProblemTimes
 from packproof.grading.reward import reward_of, speed_of
@@ -33,8 +34,7 @@ _RANK: dict[str, int] = {"error": 0, "failed": 1, "inconclusive": 2}
 class GradeRequest:
     """What is graded, and how."""
 
-    submission: str
-    """A target, as for a check: "path/file.py:function" or "package.module:function"."""
+    submission: FixedSubmission
     contract: ContractFile
     secret: str | None = None
     """None: one is drawn."""
@@ -52,6 +52,7 @@ def grade(
     submission: str,
     *,
     contract: str,
+    problem: str | None = None,
     secret: str | None = None,
     device: str | None = None,
     peers: Sequence[str] = (),
@@ -60,8 +61,9 @@ def grade(
 ) -> Grade:
     """Grade a kernel that was handed in: a verdict, a counterexample, times, and a reward in [0, 1].
 
-    submission: "path/file.py:function" or "package.module:function".
+    submission: "path/file.py:function" or "package.module:function"; with `problem`, the path of its file.
     contract: the path of a contract; see docs/contract.md.
+    problem: the path of a problem in the form of KernelBot, KernelBench or flashinfer-bench.
     secret: what the hidden cases are drawn with, beside the digest of the submission; drawn if None.
     device: "cpu" or "cuda"; the GPU if there is one.
     peers: other kernels to time beside it, by name.
@@ -80,9 +82,15 @@ def grade(
     file = ContractFile.read(contract)
     selected_device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     require_known("device", selected_device, DEVICES)
-    request = GradeRequest(submission, file, secret, selected_device, tuple(peers), timed, isolate)
+    fixed_submission = fixed(submission, file, problem)
+    request = GradeRequest(fixed_submission, file, secret, selected_device, tuple(peers), timed, isolate)
     with _isolation("required" if isolate else "none"):
         return run_grade(request, _last_event)
+
+
+def fixed(submission: str, contract: ContractFile, problem: str | None) -> FixedSubmission:
+    """The submission, fixed; that of another form is written to a folder. Raises UsageError."""
+    return FixedSubmission.read(submission) if problem is None else fixed_form(problem, submission, contract)
 
 
 def _last_event(events: Iterator[Event]) -> RunFinished:
@@ -106,10 +114,10 @@ def run_grade(request: GradeRequest, run: Run) -> Grade:
 
     run: follows the events of the check, and returns the last one.
     """
-    submission = FixedSubmission.read(request.submission)
+    submission = request.submission
     secret = request.secret or drawn_secret()
     seed = submission.seed(secret, request.contract.digest)
-    values = {"target": request.submission, "contract": request.contract, "device": request.device, "seed": seed}
+    values = {"target": submission.target, "contract": request.contract, "device": request.device, "seed": seed}
     check_request = replace(checked(values), questions=False, least_examples=_HIDDEN_EXAMPLES)
     validate(check_request)
     target = open_target(check_request)
@@ -117,7 +125,7 @@ def run_grade(request: GradeRequest, run: Run) -> Grade:
     end = run(run_plan(plan(check_request, [target])))
     verdict, reason = verdict_of(end)
     grade = Grade(
-        request.submission,
+        submission.name,
         submission.digest,
         request.contract.path,
         request.contract.digest,

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -23,20 +23,32 @@ _MOST_BYTES = 1 << 28
 class FixedSubmission:
     """A kernel, handed in."""
 
+    name: str
+    """As the caller named it."""
     target: str
-    """Its name, as for a check."""
+    """The name of its function, as for a check."""
+    folder: Path
+    files: tuple[Path, ...]
+    """Its file, or all sources of its package, in this folder."""
     digest: str
-    """SHA-256 of its file, or of all sources of its package with their names."""
+    """SHA-256 of the file, or of all files with their names."""
 
     @classmethod
     def read(cls, target: str) -> "FixedSubmission":
         """Read its files; nothing is imported. Raises UsageError if there are none."""
-        return cls(target, _digest(target))
+        folder, files = _files(target)
+        return cls(target, target, folder, files, _digest(folder, files))
+
+    @classmethod
+    def of_files(cls, name: str, target: str, folder: Path, files: Iterable[str]) -> "FixedSubmission":
+        """The submission of this target with these files of a folder. Raises UsageError if one cannot be read."""
+        paths = tuple(folder / file for file in files)
+        return cls(name, target, folder, paths, _digest(folder, paths))
 
     @property
     def is_unchanged(self) -> bool:
         """Whether its files are as they were read."""
-        return _digest(self.target) == self.digest
+        return _digest(self.folder, self.files) == self.digest
 
     def seed(self, secret: str, contract_digest: str) -> int:
         """The seed of the cases and of the timed problems, from 0 to 2^32 - 1.
@@ -52,8 +64,7 @@ def drawn_secret() -> str:
     return secrets.token_hex(16)
 
 
-def _digest(target: str) -> str:
-    folder, files = _files(target)
+def _digest(folder: Path, files: Sequence[Path]) -> str:
     total = hashlib.sha256()
     for file in files:
         try:
@@ -66,13 +77,13 @@ def _digest(target: str) -> str:
     return total.hexdigest()
 
 
-def _files(target: str) -> tuple[Path, list[Path]]:
+def _files(target: str) -> tuple[Path, tuple[Path, ...]]:
     """The folder and the files of a submission: one file, or the sources of a package."""
     location = Location.parse(target)
     if location.file:
-        return Path(location.file).parent, [Path(location.file)]
+        return Path(location.file).parent, (Path(location.file),)
     origin = Path(location.module.removeprefix(PREFIX)) if is_hub(location.module) else _origin(location.module)
-    files = [origin] if origin.is_file() else sorted(_sources(origin))
+    files = (origin,) if origin.is_file() else tuple(sorted(_sources(origin)))
     if not files:
         raise UsageError(f"submission: {target!r} has no source; expected path/file.py:function or a module with files")
     return origin if origin.is_dir() else origin.parent, files
