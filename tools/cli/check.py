@@ -98,8 +98,14 @@ def contract(op: Annotated[str, typer.Argument(help="the op that the kernels com
 
 @resumable
 def grade(
-    submission: Annotated[str, typer.Argument(help="path/file.py:function or package.module:function")],
+    submission: Annotated[
+        str | None, typer.Argument(help="path/file.py:function or package.module:function; with --problem a file")
+    ] = None,
     *,
+    task: Annotated[
+        str | None, typer.Option(help="a task of packproof's set, in place of a contract; alone it prints its contract")
+    ] = None,
+    tasks: Annotated[bool, typer.Option("--tasks", help="list the tasks of packproof's set")] = False,
     contract: Annotated[
         str | None, typer.Option(metavar="FILE", help="JSON file that fixes the terms, as for `packproof check`")
     ] = None,
@@ -130,21 +136,26 @@ def grade(
     packproof grade submission.py:conv --contract conv.json --secret "$SECRET" --json grade.json
     packproof grade submission.py:conv --contract conv.json --peers causal_conv1d:conv
     packproof grade submission.py --problem problems/conv --contract conv.json
+    packproof grade --tasks
+    packproof grade submission.py:scan --task ssd-backward-hard
     """
     require_known("device", device or "cpu", DEVICES)
-    _contract_of_grade(contract)
+    if tasks or submission is None:
+        return _show_tasks(task, listed=tasks)
+    if contract is None and task is None:
+        raise UsageError("--contract: a grade needs one; `packproof contract OP > FILE` writes it for an op")
+    terms = ContractFile.read(contract) if contract else None
     selected_device = _start_torch(device, isolate=isolate)
     with fast_imports():
         from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
-        from packproof.grading import GradeRequest, fixed, grade_text, run_grade, summary_lines  # noqa: PLC0415
+        from packproof.grading import GradeRequest, fixed, grade_text, run_grade, summary_lines, terms_of_grade  # noqa: PLC0415
         from packproof.harness.report.formats import TerminalReport  # noqa: PLC0415
 
     file = writable_path(json, "--json") if json else None
     names = tuple(split_names([peers] if peers else None))
-    terms = _contract_of_grade(contract)
-    request = GradeRequest(
-        fixed(submission, terms, problem), terms, secret, selected_device, names, timed=timed, isolate=isolate
-    )
+    terms = terms_of_grade(terms, task)
+    fixed_submission = fixed(submission, terms, problem)
+    request = GradeRequest(fixed_submission, terms, secret, selected_device, names, timed=timed, isolate=isolate)
     result = run_grade(request, lambda events: follow(events, [TerminalReport(quiet=True)]))
     if file:
         replace_text(file, grade_text(result))
@@ -152,10 +163,16 @@ def grade(
     return _GRADE_CODES[result.verdict]
 
 
-def _contract_of_grade(path: str | None) -> ContractFile:
-    if path is None:
-        raise UsageError("--contract: a grade needs one; `packproof contract OP > FILE` writes it for an op")
-    return ContractFile.read(path)
+def _show_tasks(name: str | None, *, listed: bool) -> int:
+    """Print all tasks, or the contract of one."""
+    if not listed and name is None:
+        raise UsageError("SUBMISSION: a grade needs one, such as path/file.py:function; --tasks lists problems")
+    hand_over()
+    with fast_imports():
+        from packproof.grading import task_lines  # noqa: PLC0415
+
+    typer.echo("\n".join(task_lines(name)))
+    return SUCCESS
 
 
 @resumable

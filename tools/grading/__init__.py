@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from packproof.grading.grade import GradeRequest, fixed, grade, run_grade
     from packproof.grading.record import Grade, grade_text
     from packproof.grading.summary import summary_lines
+    from packproof.grading.tasks.task import task_lines, terms_of_grade
 
 __all__ = [
     "Grade",
@@ -18,6 +19,8 @@ __all__ = [
     "grade_text",
     "run_grade",
     "summary_lines",
+    "task_lines",
+    "terms_of_grade",
 ]
 
 export(
@@ -26,5 +29,6 @@ export(
         "packproof.grading.grade": ("GradeRequest", "fixed", "grade", "run_grade"),
         "packproof.grading.record": ("Grade", "grade_text"),
         "packproof.grading.summary": ("summary_lines",),
+        "packproof.grading.tasks.task": ("task_lines", "terms_of_grade"),
     },
 )

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from packproof.base.errors import checked_call
+from packproof.base.errors import UsageError, checked_call
 from packproof.base.names import DEVICES, require_known, short_dtype
 from packproof.base.provenance.computed import observed
 from packproof.grading.forms.form import fixed_form
@@ -15,13 +15,16 @@ from packproof.grading.problems import Problem, draw_problems
 from packproof.grading.record import Counterexample, Grade, GradeVerdict, JudgedProperty, Measured, ProblemTimes
 from packproof.grading.reward import reward_of, speed_of
 from packproof.grading.submission import FixedSubmission, drawn_secret
+from packproof.grading.tasks.task import terms_of_grade
 from packproof.grading.times import Baselines, WrongWhileTimed, time_problem
 from packproof.harness.check import checked, plan, run_plan, validate
-from packproof.harness.check.targets import CheckTarget, open_target
+from packproof.harness.check.targets import CheckTarget, open_target, resolve_op
 from packproof.harness.process import set_isolation
-from packproof.harness.report import Event, RunFinished, Verdict
+from packproof.harness.report import Event, Failure, RunFinished, Verdict
 from packproof.harness.report.wording import cell_title
+from packproof.properties.calling import MachineLimit
 from packproof.properties.contracts import ContractFile
+from packproof.properties.declarations import Declaration
 
 Run = Callable[[Iterator[Event]], RunFinished]
 
@@ -51,7 +54,8 @@ class GradeRequest:
 def grade(
     submission: str,
     *,
-    contract: str,
+    contract: str | None = None,
+    task: str | None = None,
     problem: str | None = None,
     secret: str | None = None,
     device: str | None = None,
@@ -63,6 +67,7 @@ def grade(
 
     submission: "path/file.py:function" or "package.module:function"; with `problem`, the path of its file.
     contract: the path of a contract; see docs/contract.md.
+    task: the name of a task in place of a contract, as `packproof grade --tasks` lists them.
     problem: the path of a problem in the form of KernelBot, KernelBench or flashinfer-bench.
     secret: what the hidden cases are drawn with, beside the digest of the submission; drawn if None.
     device: "cpu" or "cuda"; the GPU if there is one.
@@ -79,7 +84,7 @@ def grade(
         ...
     packproof.base.errors.UsageError: contract: no_such_contract.json: No such file or directory
     """
-    file = ContractFile.read(contract)
+    file = terms_of_grade(ContractFile.read(contract) if contract else None, task)
     selected_device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     require_known("device", selected_device, DEVICES)
     fixed_submission = fixed(submission, file, problem)
@@ -114,38 +119,54 @@ def run_grade(request: GradeRequest, run: Run) -> Grade:
 
     run: follows the events of the check, and returns the last one.
     """
-    submission = request.submission
+    submission, contract = request.submission, request.contract
     secret = request.secret or drawn_secret()
-    seed = submission.seed(secret, request.contract.digest)
-    values = {"target": submission.target, "contract": request.contract, "device": request.device, "seed": seed}
+    seed = submission.seed(secret, contract.digest)
+    values = {"target": submission.target, "contract": contract, "device": request.device, "seed": seed}
     check_request = replace(checked(values), questions=False, least_examples=_HIDDEN_EXAMPLES)
     validate(check_request)
-    target = open_target(check_request)
-    baselines = Baselines.open(target, request.peers if request.timed else ())
-    end = run(run_plan(plan(check_request, [target])))
-    verdict, reason = verdict_of(end)
+    op = resolve_op(contract.contract.op, Declaration(), contract.path)
+    contract.require_fit(op)
     grade = Grade(
         submission.name,
         submission.digest,
-        request.contract.path,
-        request.contract.digest,
-        target.op.name,
+        contract.path,
+        contract.digest,
+        op.name,
         request.device,
-        bool(target.walls) and all(target.walls.values()),
+        request.isolate,  # a missing wall has ended it before
         None if request.secret else secret,
         seed,
-        verdict,
-        reason,
-        _counterexample(end.verdicts),
-        tuple(_results(end.verdicts)),
+        "error",
+        "",
     )
-    if grade.verdict == "passed":
-        grade = (
-            _timed(grade, target, baselines, request) if request.timed else _rewarded(grade, (), "nothing was timed")
-        )
+    try:
+        target = open_target(check_request)
+    except UsageError as error:  # the contract is valid: the submission cannot be imported, or called as the op
+        if isinstance(error.__cause__, MachineLimit):
+            raise
+        return _failed(grade, str(error))
+    grade = _judged(grade, target, request, run)
     if not submission.is_unchanged:
         grade = _failed(grade, "the files of the submission changed while it was graded")
     return grade
+
+
+def _judged(grade: Grade, target: CheckTarget, request: GradeRequest, run: Run) -> Grade:
+    """The grade with the verdict of the check and, for a pass, with times."""
+    baselines = Baselines.open(target, request.peers if request.timed else ())
+    end = run(run_plan(plan(target.request, [target])))
+    verdict, reason = verdict_of(end)
+    grade = replace(
+        grade,
+        verdict=verdict,
+        reason=reason,
+        counterexample=_counterexample(end.verdicts),
+        results=tuple(_results(end.verdicts)),
+    )
+    if verdict != "passed":
+        return grade
+    return _timed(grade, target, baselines, request) if request.timed else _rewarded(grade, (), "nothing was timed")
 
 
 def verdict_of(end: RunFinished) -> tuple[GradeVerdict, str]:
@@ -156,7 +177,7 @@ def verdict_of(end: RunFinished) -> tuple[GradeVerdict, str]:
     counting = [verdict for verdict in end.verdicts if verdict.cell.counts]
     worst = min(counting, key=lambda v: _RANK.get(statuses.get(v.status, ""), 3), default=None)
     if worst is not None and worst.status in statuses:
-        text = next(iter(worst.failure.lines if worst.failure else ()), worst.reason or worst.status)
+        text = _failure_line(worst.failure) if worst.failure else worst.reason or worst.status
         return statuses[worst.status], f"{cell_title(worst.cell)}: {text}"  # type: ignore[return-value]
     computed = observed(item for verdict in end.verdicts for item in verdict.computed)
     if references := [str(item) for item in computed if item.kind == "reference"]:
@@ -164,6 +185,11 @@ def verdict_of(end: RunFinished) -> tuple[GradeVerdict, str]:
     if not any(verdict.held for verdict in counting):
         return "inconclusive", "no property could be judged"
     return "passed", f"every property held: {sum(v.status == 'passed' for v in counting)} passed"
+
+
+def _failure_line(failure: Failure) -> str:
+    """The line of a failure with its values: the first one names the case alone, if there is a case."""
+    return (*failure.lines[1 if failure.lengths else 0 :], *failure.lines, "no text")[0]
 
 
 def _counterexample(verdicts: Sequence[Verdict]) -> Counterexample | None:

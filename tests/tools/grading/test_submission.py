@@ -39,7 +39,7 @@ def test_a_module_without_sources_is_refused(working_folder: Path) -> None:
 
 
 def test_the_seed_needs_the_secret_and_the_digest() -> None:
-    one, other = FixedSubmission("k.py:f", "1"), FixedSubmission("k.py:f", "2")
+    one, other = (FixedSubmission("k.py:f", "k.py:f", Path(), (), digest) for digest in ("1", "2"))
     seeds = {one.seed("a", "c"), one.seed("b", "c"), one.seed("a", "d"), other.seed("a", "c")}
     assert len(seeds) == 4
     assert one.seed("a", "c") in seeds
