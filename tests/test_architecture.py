@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_faces import defining_modules
-from tests.test_imports import BELOW, FILES, ON_MODELS, ON_THE_CHECK, ORDER, ROOMS, ROOT, TREE, module_name
+from tests.test_imports import BELOW, BESIDE, FILES, ON_THE_CHECK, ORDER, ROOMS, ROOT, TREE, module_name
 
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
 WALK = re.findall(r"^\| `([\w/]+\.py)` \|", PAGE, re.M)
@@ -51,7 +51,7 @@ def test_the_table_of_folders_is_the_law_of_imports() -> None:
     on_the_check = {name: column for name, column in table.items() if column.startswith("all down to `harness`")}
     assert on_the_check.keys() == ON_THE_CHECK
     beside = {name: folders(column) - {"harness"} for name, column in on_the_check.items()}
-    assert {name: others for name, others in beside.items() if others} == ON_MODELS
+    assert {name: others for name, others in beside.items() if others} == BESIDE
     assert {name for name, column in table.items() if column == "all above"} == {"harness", "cli"}
 
 

@@ -252,6 +252,12 @@ class CheckRequest:
         None, _PROMISES, "", "what the kernel's design guarantees, instead of its own declaration"
     )
     questions: bool = option(True, SWITCH, "", "test the kernel for properties that it does not promise, too")
+    least_examples: int = option(
+        0,
+        Kind("a whole number", lambda value: type(value) is int and value >= 0),
+        "",
+        "random examples after the golden ones, if the profile has fewer",
+    )
     replay_dir: str = option(".packproof", Kind("the path of a folder", is_text), "", "folder for replay files")
 
     @cached_property

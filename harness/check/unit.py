@@ -130,7 +130,7 @@ def make_evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: C
             may_refuse=request.contract is None,
         ),
         selection=CaseSelection(
-            profile.examples,
+            {tier: max(count, request.least_examples) for tier, count in profile.examples.items()},
             request.seed,
             share,
             target.empty_packs,

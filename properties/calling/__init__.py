@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Runner,
         SlowCompilation,
         VacuousBound,
+        moved_rows,
     )
     from packproof.properties.calling.pages import PagePlacement
     from packproof.properties.calling.signature import OFFSETS, call_signature, catches_all, named_metadata
@@ -43,6 +44,7 @@ __all__ = [
     "call_signature",
     "catches_all",
     "gradient",
+    "moved_rows",
     "named_metadata",
 ]
 
@@ -62,6 +64,7 @@ export(
             "Runner",
             "SlowCompilation",
             "VacuousBound",
+            "moved_rows",
         ),
         "packproof.properties.calling.pages": ("PagePlacement",),
         "packproof.properties.calling.signature": ("OFFSETS", "call_signature", "catches_all", "named_metadata"),

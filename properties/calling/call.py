@@ -26,6 +26,7 @@ Mode = Literal[
     "traced",
     "idle",
     "counted",
+    "repeated",
     "no_grad",
     "inference_mode",
     "autocast to bfloat16",
@@ -70,6 +71,12 @@ class Call:
     """How to call the kernel; each mode is a function in `harness.process.execution.modes`."""
     copies: int = 1
     """The kernel gets the pack repeated so many times; the results are the rows of the last copy."""
+    repeats: int = 1
+    """With mode "repeated", how often the kernel is called and differentiated; the results are those of the last time.
+
+    Before each time the rows of `moved_rows` change places in the first input of tokens: no call has the values of an
+    earlier one.
+    """
     shared: tuple[str, ...] = ()
     """Inputs without copies; their gradients are not cut either."""
     history: int = 0
@@ -92,6 +99,12 @@ class Call:
         return {"cu_seqlens": self.cu_seqlens, **key_offsets}
 
     @property
+    def moved_input(self) -> str:
+        """The input whose rows change places with mode "repeated"; "" if no input has rows of tokens."""
+        names = (name for name in self.token_rows if name in self.inputs)
+        return next((name for name in names if self.inputs[name].is_floating_point()), "")
+
+    @property
     def max_result_bytes(self) -> int:
         """An upper bound on the bytes of the result, far above any op's. A larger answer is not a result."""
         tensors = (*self.inputs.values(), *self.cotangents.values())
@@ -105,6 +118,11 @@ class Call:
             or self.history > 0
             or any(placement.startswith("beyond") for placement in self.placement.values())
         )
+
+
+def moved_rows(n: int, rows: int) -> tuple[int, int]:
+    """The two rows, of so many, that change places before the nth repetition: other ones each time."""
+    return n % rows, (n + 1 + n // rows) % rows
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from packproof.version import __version__
 if TYPE_CHECKING:
     from packproof.base.errors import ArgumentError, LayoutError, PackproofError, UsageError
     from packproof.debug import Accuracy, Diff, accuracy, diff, dot_product_test, gradcheck
+    from packproof.grading import Grade, grade
     from packproof.harness.check import ReplayOutcome, check
     from packproof.harness.report import CheckFailed, Verdict
     from packproof.models import Convention, check_module, guard, replay
@@ -33,6 +34,7 @@ __all__ = [
     "Convention",
     "Diff",
     "Domain",
+    "Grade",
     "LayoutError",
     "Op",
     "PackLayout",
@@ -51,6 +53,7 @@ __all__ = [
     "diff",
     "dot_product_test",
     "gradcheck",
+    "grade",
     "guard",
     "kernel",
     "kernels",
@@ -67,6 +70,7 @@ __all__ = [
 _HOMES = {
     "packproof.harness.check": ("ReplayOutcome", "check"),
     "packproof.debug": ("Accuracy", "Diff", "accuracy", "diff", "dot_product_test", "gradcheck"),
+    "packproof.grading": ("Grade", "grade"),
     "packproof.models": ("Convention", "check_module", "guard", "replay"),
     "packproof.packers": ("check_packs",),
     "packproof.harness.report": ("CheckFailed", "Verdict"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 WRONG_CALL, OWN_FAULT, INTERRUPTED = 2, 3, 130  # as in `tools/cli/ending`, which may be what cannot be imported
-_RUN_KERNELS = ("check", "model", "peers", "replay")
+_RUN_KERNELS = ("check", "grade", "model", "peers", "replay")
 
 
 def main() -> None:

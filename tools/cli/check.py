@@ -1,4 +1,4 @@
-"""The commands for kernels: `packproof check`, `contract`, `peers` and `replay`."""
+"""The commands for kernels: `packproof check`, `contract`, `grade`, `peers` and `replay`."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from packproof.base.errors import UsageError
-from packproof.base.names import require_known
+from packproof.base.names import DEVICES, require_known, split_names
 from packproof.base.signatures import SIGNATURES
 from packproof.base.stopwatch import add_seconds
 from packproof.cli.ending import (
     FAILED,
+    INCONCLUSIVE,
+    INTERNAL_ERROR,
     SUCCESS,
     WRONG_CALL,
     Report,
@@ -30,6 +32,9 @@ from packproof.harness.process import set_isolation
 from packproof.harness.process.start import fast_imports, hand_over, resumable, settle_early_zygote
 from packproof.harness.report import RunFinished, RunStarted
 from packproof.harness.report.replay_files import MODULE_KIND, ModuleRecord, describe_replay, read_content, read_replay
+from packproof.properties.contracts import ContractFile
+
+_GRADE_CODES = {"passed": SUCCESS, "failed": FAILED, "inconclusive": INCONCLUSIVE, "error": INTERNAL_ERROR}
 
 
 @resumable
@@ -88,6 +93,85 @@ def contract(op: Annotated[str, typer.Argument(help="the op that the kernels com
         from packproof.properties.ops import OPS  # noqa: PLC0415  (torch)
 
     typer.echo(contract_text(Contract.for_op(OPS[op])), nl=False)
+    return SUCCESS
+
+
+@resumable
+def grade(
+    submission: Annotated[
+        str | None, typer.Argument(help="path/file.py:function or package.module:function; with --problem a file")
+    ] = None,
+    *,
+    task: Annotated[
+        str | None, typer.Option(help="a task of packproof's set, in place of a contract; alone it prints its contract")
+    ] = None,
+    tasks: Annotated[bool, typer.Option("--tasks", help="list the tasks of packproof's set")] = False,
+    contract: Annotated[
+        str | None, typer.Option(metavar="FILE", help="JSON file that fixes the terms, as for `packproof check`")
+    ] = None,
+    problem: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="a problem in the form of KernelBot (its folder), KernelBench or flashinfer-bench (its file)",
+        ),
+    ] = None,
+    secret: Annotated[
+        str | None, typer.Option(help="what the hidden cases are drawn with, beside the submission  [default: drawn]")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
+    peers: Annotated[str | None, typer.Option(help="kernels to time beside it, by target; comma-separated")] = None,
+    timed: Annotated[
+        bool, typer.Option("--timed/--untimed", help="untimed, a correct submission has half of the reward")
+    ] = True,
+    isolate: Annotated[
+        bool, typer.Option("--isolate/--no-isolate", help="run it within all walls or not at all, or within none")
+    ] = True,
+    json: Annotated[str | None, typer.Option(help="write the grade to this file")] = None,
+) -> int:
+    """Grade a kernel that was handed in: a verdict, times at hidden sizes and layouts, and a reward in [0, 1].
+
+    \b
+    packproof grade submission.py:conv --contract conv.json
+    packproof grade submission.py:conv --contract conv.json --secret "$SECRET" --json grade.json
+    packproof grade submission.py:conv --contract conv.json --peers causal_conv1d:conv
+    packproof grade submission.py --problem problems/conv --contract conv.json
+    packproof grade --tasks
+    packproof grade submission.py:scan --task ssd-backward-hard
+    """
+    require_known("device", device or "cpu", DEVICES)
+    if tasks or submission is None:
+        return _show_tasks(task, listed=tasks)
+    if contract is None and task is None:
+        raise UsageError("--contract: a grade needs one; `packproof contract OP > FILE` writes it for an op")
+    terms = ContractFile.read(contract) if contract else None
+    selected_device = _start_torch(device, isolate=isolate)
+    with fast_imports():
+        from packproof.base.files import replace_text, writable_path  # noqa: PLC0415
+        from packproof.grading import GradeRequest, fixed, grade_text, run_grade, summary_lines, terms_of_grade  # noqa: PLC0415
+        from packproof.harness.report.formats import TerminalReport  # noqa: PLC0415
+
+    file = writable_path(json, "--json") if json else None
+    names = tuple(split_names([peers] if peers else None))
+    terms = terms_of_grade(terms, task)
+    fixed_submission = fixed(submission, terms, problem)
+    request = GradeRequest(fixed_submission, terms, secret, selected_device, names, timed=timed, isolate=isolate)
+    result = run_grade(request, lambda events: follow(events, [TerminalReport(quiet=True)]))
+    if file:
+        replace_text(file, grade_text(result))
+    typer.echo("\n".join(["", *summary_lines(result)]))
+    return _GRADE_CODES[result.verdict]
+
+
+def _show_tasks(name: str | None, *, listed: bool) -> int:
+    """Print all tasks, or the contract of one."""
+    if not listed and name is None:
+        raise UsageError("SUBMISSION: a grade needs one, such as path/file.py:function; --tasks lists problems")
+    hand_over()
+    with fast_imports():
+        from packproof.grading import task_lines  # noqa: PLC0415
+
+    typer.echo("\n".join(task_lines(name)))
     return SUCCESS
 
 

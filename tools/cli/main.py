@@ -24,7 +24,17 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(museum.app, name="museum")
 app.add_typer(packs.app, name="packs")
 for command in (
-    *(check.check, check.contract, check.peers, check.replay, explain.explain, diff.diff, model.model, model.models),
+    *(
+        check.check,
+        check.contract,
+        check.grade,
+        check.peers,
+        check.replay,
+        explain.explain,
+        diff.diff,
+        model.model,
+        model.models,
+    ),
     *(table.table, mutate.mutate, backtest.backtest, proof.proof),
 ):
     app.command()(command)

@@ -114,7 +114,8 @@ class InProcess:
         unwritten: the value of fresh memory, which may then be loaded; None if a load of it is a fault.
         """
         guard = Guard(call.guard, self._fence_bytes, math.nan if unwritten is None else unwritten)
-        interpreting = self._interpreting and call.mode not in ("compiled", "opcheck")  # both inspect allocations
+        # the first two inspect allocations, and the sanitizer would be timed
+        interpreting = self._interpreting and call.mode not in ("compiled", "opcheck", "repeated")
         guarded = call.guard or interpreting
         try:
             invocation = self._prepare(guard, call)

@@ -30,7 +30,7 @@ from packproof.harness.process.execution.provenance.ownership import Ownership
 from packproof.harness.process.execution.provenance.trace import Trace, idle_launches, unseen_passes
 from packproof.harness.process.execution.snapshot import Snapshot
 from packproof.harness.process.execution.transformed import functional, vectorised
-from packproof.properties.calling import Mode
+from packproof.properties.calling import Mode, moved_rows
 
 SnapshotAndGradients = tuple[Snapshot, Tensors]
 
@@ -257,6 +257,23 @@ def counted(invocation: Invocation) -> SnapshotAndGradients:
     return snapshot, gradients
 
 
+def repeated(invocation: Invocation) -> SnapshotAndGradients:
+    """Again and again, for a clock outside of this process; see `Call.repeats`."""
+    call = invocation.call
+    if call.moved_input:
+        moved = invocation.inputs[call.moved_input].detach()
+        spare = torch.empty_like(moved[:1])
+    for n in range(call.repeats):
+        if call.moved_input and len(moved) > 1:
+            first, second = moved_rows(n, len(moved))
+            spare[0].copy_(moved[first])
+            moved[first].copy_(moved[second])
+            moved[second].copy_(spare[0])
+        if n + 1 < call.repeats:
+            invocation.backward(invocation.forward())
+    return eager(invocation)
+
+
 def _ownership(invocation: Invocation) -> Ownership:
     return Ownership(invocation.function, invocation.call.reference)
 
@@ -336,6 +353,7 @@ MODES: Mapping[Mode, Callable[[Invocation], SnapshotAndGradients]] = {
     "traced": traced,
     "idle": idle,
     "counted": counted,
+    "repeated": repeated,
     "no_grad": no_grad,
     "inference_mode": inference_mode,
     "autocast to bfloat16": partial(autocast, dtype=torch.bfloat16),

@@ -20,7 +20,7 @@ from packproof.properties.ops.catalogue import OPS
 HEAVY = ("torch", "triton", "hypothesis", "numpy", "matplotlib", "safetensors")
 BENCHES = ("bench kernels", "bench packing", "bench stack", "bench ranks", "bench fp8")
 COMMANDS = (
-    *("check", "peers", "replay", "diff", "bench", *BENCHES, "table"),
+    *("check", "grade", "peers", "replay", "diff", "bench", *BENCHES, "table"),
     *("proof", "mutate", "list", "museum", "museum run"),
 )
 WRONG_CALLS = (

@@ -46,9 +46,11 @@ from packproof.bench.kernels.timing import (
     measure_footprint,
 )
 from packproof.harness.process import run_on_every_core
+from packproof.harness.process.execution import InProcess
 from packproof.harness.process.naming import Location
 from packproof.properties.calling import Refusal
 from packproof.properties.cases import Sample
+from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.ops import Op
 
 _CLOSE_RATIO = 1.03  # the same code against itself: below this, more rounds hardly help
@@ -276,7 +278,9 @@ def prepare_runs(candidates: Sequence[Implementation], sample: Sample, device: s
     for candidate in candidates:
         try:
             verdicts[candidate.name] = (
-                spot_check(candidate, functions[candidate.name], sample, device) if candidate.is_packed else ""
+                spot_check(_subject(candidate, functions[candidate.name], device), sample)
+                if candidate.is_packed
+                else ""
             )
         except Refusal as refusal:  # too little memory, or an unsupported layout
             limits[candidate.name] = str(refusal)
@@ -294,6 +298,11 @@ def prepare_runs(candidates: Sequence[Implementation], sample: Sample, device: s
         except torch.OutOfMemoryError as error:
             limits[candidate.name] = str(error).partition("\n")[0]
     return PreparedRuns(runs, footprints, verdicts, limits)
+
+
+def _subject(candidate: Implementation, function: Callable[..., Any], device: str) -> KernelUnderTest:
+    job = candidate.job
+    return KernelUnderTest(job.op, InProcess(function, device), job.declared.promises, gradients=job.declared.gradients)
 
 
 def _time_together(

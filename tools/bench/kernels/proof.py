@@ -1,9 +1,7 @@
 """The proof before the timing: an incorrect implementation gets a verdict and no time."""
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +11,6 @@ from packproof.base.errors import KernelFault
 from packproof.bench.kernels.implementations import Implementation
 from packproof.bench.kernels.results import SizeProof
 from packproof.bench.kernels.settings import Setting
-from packproof.harness.process.execution import InProcess
 from packproof.harness.report import Tier
 from packproof.properties.bounds import oracle_answer
 from packproof.properties.calling import Refusal
@@ -67,8 +64,8 @@ def _prove_properties(proof: SizeProof, subject: KernelUnderTest, case: Case) ->
     return proof
 
 
-def spot_check(implementation: Implementation, function: Callable[..., Any], sample: Sample, device: str) -> str:
-    """The verdict on the timed layout itself, "" if the implementation is correct there.
+def spot_check(subject: KernelUnderTest, sample: Sample) -> str:
+    """The verdict on the timed layout itself, "" if the kernel is correct there.
 
     Only the first tokens of two sequences have incoming gradients: their outputs, and every gradient, must then be what
     the reference computes for these tokens alone. If the op is not causal, the two shortest sequences are used whole;
@@ -76,17 +73,13 @@ def spot_check(implementation: Implementation, function: Callable[..., Any], sam
 
     Raises Refusal if it declines this layout, or the machine has too little memory.
     """
-    job = implementation.job
-    subject = KernelUnderTest(
-        job.op, InProcess(function, device), job.declared.promises, gradients=job.declared.gradients
-    )
     sequences, counts = _select_sequences(sample, first_only=subject.budget_depends_on_pack)
     alone_sample = sample.select(sequences).piece([(j, 0, n) for j, n in enumerate(counts)])
     try:
         result = subject.run(_with_incoming_gradients_at(sample, sequences, counts))
     except KernelFault as fault:
         return f"on the timed layout: {fault}"
-    reference = oracle_answer(alone_sample, job.declared.promises, gradients=subject.gradients)
+    reference = oracle_answer(alone_sample, subject.promises, gradients=subject.gradients)
     for key, value in reference.values.items():
         row_map = subject.row_map(key, alone_sample)
         rows = _rows(result[key], row_map.axes, sample, sequences, counts)

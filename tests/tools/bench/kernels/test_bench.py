@@ -23,6 +23,8 @@ from packproof.bench.kernels.timing import RoundLimits
 from packproof.cli import ending, main
 from packproof.harness.check.request import CheckRequest
 from packproof.harness.check.targets.target import open_target
+from packproof.harness.process.execution import InProcess
+from packproof.properties.judgement import KernelUnderTest
 from packproof.properties.ops.catalogue import OPS
 from tests.in_process import imports_of
 from tests.tools.bench import bench_samples
@@ -321,7 +323,8 @@ def test_an_op_that_is_not_causal_is_checked_on_whole_sequences(name: str, verdi
     job = open_target(CheckRequest(target=f"{SAMPLES}:{name}", op="attention"))
     sizes = {"hq": 1, "hk": 1, "k": 4, "v": 4}
     sample = Setting(sizes).sample(job.op, BenchLayout("mixed", (30, 0, 8, 40, 9)), "float32", 0)
-    found = spot_check(Implementation(name, job), getattr(bench_samples, name), sample, "cpu")
+    runner = InProcess(getattr(bench_samples, name))
+    found = spot_check(KernelUnderTest(job.op, runner, job.declared.promises), sample)
     assert found.startswith(verdict)
     assert bool(found) == bool(verdict)
 
