@@ -379,6 +379,13 @@ ROUTER_Z_LOSS = Signature(
 )  # fmt: skip
 
 GROUPED_MM = Signature(op="grouped_mm", inputs={"x": "t d", "weight": "s d f", "bias": "s f?"}, outputs={"y": "t f"})
+MIXTURE_OF_EXPERTS = Signature(
+    op="mixture_of_experts",
+    inputs={"x": "t d", "logits": "t e", "w_gate": "e d f", "w_up": "e d f", "w_down": "e f d"},
+    outputs={"y": "t d"},
+    options={"normalize": _FLAG},
+    float32=frozenset({"logits"}),
+)
 
 SIGNATURES: Mapping[str, Signature] = {
     signature.op: signature
@@ -392,6 +399,6 @@ SIGNATURES: Mapping[str, Signature] = {
         *(TOKEN_LOGPROBS, TOKEN_ENTROPY, KL_DIVERGENCE, MULTI_TOKEN_CROSS_ENTROPY),
         *(POLICY_LOSS, POLICY_LOSS_SEQUENCES, DPO_LOSS),
         *(ROUTER_LOAD, ROUTER_BALANCE_LOSS_PACK, ROUTER_BALANCE_LOSS_SEQUENCES, ROUTER_Z_LOSS),
-        GROUPED_MM,
+        *(GROUPED_MM, MIXTURE_OF_EXPERTS),
     )
 }

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         selective_scan_verify,
         ssd_verify,
     )
-    from packproof.refs.grouped import grouped_mm
+    from packproof.refs.experts import grouped_mm, mixture_of_experts
     from packproof.refs.hadamard import hadamard, random_signs, rope_hadamard
     from packproof.refs.linear_attention import (
         linear_attention,
@@ -131,6 +131,7 @@ __all__ = [
     "linear_attention_chunked",
     "linear_attention_step",
     "linear_cross_entropy",
+    "mixture_of_experts",
     "multi_token_cross_entropy",
     "over_time",
     "pack",
@@ -213,7 +214,10 @@ export(
             "selective_scan_verify",
             "ssd_verify",
         ),
-        "packproof.refs.grouped": ("grouped_mm",),
+        "packproof.refs.experts": (
+            "grouped_mm",
+            "mixture_of_experts",
+        ),
         "packproof.refs.hadamard": (
             "hadamard",
             "random_signs",

@@ -319,6 +319,18 @@ GROUPED_MM = op_of_signature(
     flops=flops.grouped_mm,
 )
 
+MIXTURE_OF_EXPERTS = op_of_signature(
+    signatures.MIXTURE_OF_EXPERTS,
+    reference=refs.mixture_of_experts,
+    options={"top": (2, 1)},
+    sizes=({"d": 3, "e": 4, "f": 5}, {"d": 1, "e": 2, "f": 1}, {"d": 16, "e": 6, "f": 20}),
+    conditions=("e >= 2",),
+    model_sizes=({"d": 256, "e": 8, "f": 96}, {"d": 100, "e": 33, "f": 60}),
+    draws={"logits": "choice"},
+    matmul=True,
+    flops=flops.mixture_of_experts,
+)
+
 OPS: dict[str, Op] = {
     op.name: op
     for op in (
@@ -326,7 +338,7 @@ OPS: dict[str, Op] = {
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
         *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
-        *(CACHE_WRITE, GROUPED_MM),
+        *(CACHE_WRITE, GROUPED_MM, MIXTURE_OF_EXPERTS),
         *LOSSES,
     )
 }

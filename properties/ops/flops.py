@@ -69,6 +69,12 @@ def grouped_mm(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mappi
     return Flops(product, 2 * product)
 
 
+def mixture_of_experts(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[str, Any]) -> Flops:
+    """Three products of a row for each of its experts; backward each has two."""
+    products = 6 * sum(lengths) * options.get("top", 2) * sizes["d"] * sizes["f"]
+    return Flops(products, 2 * products)
+
+
 def hadamard(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str, Any]) -> Flops:
     """Butterflies: an addition per channel and each of log2(k) stages, a sign and the scale; both ways."""
     k = sizes["k"]

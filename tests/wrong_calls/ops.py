@@ -30,6 +30,7 @@ SIZES = {
     "r": 2,
     "c": 3,
     "f": 2,
+    "e": 4,
 }
 NOT_TENSORS: Mapping[str, Any] = {"a list": [1.0], "a number": 3, "text": "x"}
 

@@ -19,6 +19,7 @@ CALLS = {
     "rope": call(refs.rope, "rope"),
     "rope_qk": call(refs.rope_qk, "rope_qk"),
     "round_fp8": call(refs.round_fp8, "round_fp8"),
+    "mixture_of_experts": call(refs.mixture_of_experts, "mixture_of_experts"),
     "grouped_mm": call(refs.grouped_mm, "grouped_mm"),
     "hadamard": call(refs.hadamard, "hadamard", k=8),
     "rope_hadamard": call(refs.rope_hadamard, "rope_hadamard", k=8),
