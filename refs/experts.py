@@ -33,11 +33,12 @@ def grouped_mm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seql
     tensor([ 3., 30., 30.])
     """
     checked = checked_arguments(GROUPED_MM, locals())
-    rows = split_sequences(to_compute_dtype(checked["x"]), cu_seqlens)
+    tokens = to_compute_dtype(checked["x"])
+    rows = split_sequences(tokens, cu_seqlens)
     products = [x_j @ W_j for x_j, W_j in zip(rows, to_compute_dtype(weight), strict=True)]
     if bias is not None:
         products = [y_j + b_j for y_j, b_j in zip(products, to_compute_dtype(bias), strict=True)]
-    return join_sequences(products, to_compute_dtype(x).new_zeros(len(x), weight.shape[2])).to(x.dtype)
+    return join_sequences(products, tokens @ tokens.new_zeros(weight.shape[1:])).to(x.dtype)
 
 
 @checked_call

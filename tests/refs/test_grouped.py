@@ -19,7 +19,7 @@ def by_membership(x: Tensor, weight: Tensor, bias: Tensor, cu_seqlens: Tensor) -
     return torch.einsum("ts,td,sdf->tf", member, x, weight) + member @ bias
 
 
-@pytest.mark.parametrize("lengths", [(), (0, 0), (1,), (3, 0, 1, 7, 0), (1,) * 9, (64, 0, 44)])
+@pytest.mark.parametrize("lengths", [(0, 0), (1,), (3, 0, 1, 7, 0), (1,) * 9, (64, 0, 44)])
 def test_each_row_is_multiplied_by_the_matrix_of_its_group(lengths: tuple[int, ...]) -> None:
     layout = PackLayout(lengths, slack=2)
     x, weight, bias = drawn(layout.total_tokens, 5), drawn(len(lengths), 5, 3), drawn(len(lengths), 3)
@@ -33,6 +33,14 @@ def test_each_row_is_multiplied_by_the_matrix_of_its_group(lengths: tuple[int, .
     empty = [j for j, n in enumerate(lengths) if not n]
     assert not grad(grouped_mm(x, weight, cu_seqlens=layout.cu_seqlens()), weight, dy)[0][empty].any()
     assert not y[layout.n_tokens :].any()
+
+
+def test_without_groups_all_is_slack() -> None:
+    x, weight = drawn(2, 5), drawn(0, 5, 3)
+    y = grouped_mm(x, weight, cu_seqlens=torch.tensor([0]))
+    assert y.shape == (2, 3)
+    assert not y.any()
+    assert not grad(y.sum(), x)[0].any()
 
 
 def test_its_gradients_are_those_of_differences() -> None:
