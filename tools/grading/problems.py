@@ -73,7 +73,7 @@ def _within(usual: Setting, contract: Contract) -> Setting:
 def _drawn_sizes(usual: Setting, generator: random.Random) -> dict[str, int | str]:
     """The usual sizes, one of them perhaps larger."""
     numbers = [axis for axis, n in usual.sizes.items() if isinstance(n, int)]
-    axis, factor = generator.choice(numbers), generator.choice(_FACTORS)
+    axis, factor = generator.choice(numbers or [""]), generator.choice(_FACTORS)
     return {name: n * factor if name == axis and isinstance(n, int) else n for name, n in usual.sizes.items()}
 
 
