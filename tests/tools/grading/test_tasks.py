@@ -45,7 +45,7 @@ def test_the_correct_solution_passes_and_the_incorrect_one_fails(name: str) -> N
     assert " contract " not in reason  # it is wrong, and does not only lack an argument
 
 
-@pytest.mark.parametrize("name", ["dpo_loss-backward-medium", "router_z_loss-forward-medium"])
+@pytest.mark.parametrize("name", ["cross_entropy-backward-medium", "policy_loss_sequences-forward-medium"])
 def test_a_loss_is_timed_and_judged_as_a_whole(name: str) -> None:
     """No output is one of tokens, or one is that of the pack."""
     task = task_of(name)
