@@ -30,7 +30,6 @@ Run = Callable[[Iterator[Event]], RunFinished]
 
 _HIDDEN_EXAMPLES = 8  # of each property, dtype and tier
 _PROBLEMS = 2
-_RANK: dict[str, int] = {"error": 0, "failed": 1, "inconclusive": 2}
 
 
 @dataclass(frozen=True)
@@ -173,15 +172,17 @@ def verdict_of(end: RunFinished) -> tuple[GradeVerdict, str]:
     """The verdict of the check, and its reason."""
     if end.error:
         return "error", end.error
-    statuses = {"failed": "failed", "stale": "failed", "error": "error", "inconclusive": "inconclusive"}
+    statuses: dict[str, GradeVerdict] = {"failed": "failed", "stale": "failed", "error": "error"}
     counting = [verdict for verdict in end.verdicts if verdict.cell.counts]
-    worst = min(counting, key=lambda v: _RANK.get(statuses.get(v.status, ""), 3), default=None)
-    if worst is not None and worst.status in statuses:
-        text = _failure_line(worst.failure) if worst.failure else worst.reason or worst.status
-        return statuses[worst.status], f"{cell_title(worst.cell)}: {text}"  # type: ignore[return-value]
+    for status, grade_verdict in statuses.items():
+        if worst := next((verdict for verdict in counting if verdict.status == status), None):
+            text = _failure_line(worst.failure) if worst.failure else worst.reason or worst.status
+            return grade_verdict, f"{cell_title(worst.cell)}: {text}"
     computed = observed(item for verdict in end.verdicts for item in verdict.computed)
     if references := [str(item) for item in computed if item.kind == "reference"]:
         return "failed", f"a reference computes for it: {references[0]}"
+    if unjudged := next((verdict for verdict in counting if verdict.status == "inconclusive"), None):
+        return "inconclusive", f"{cell_title(unjudged.cell)}: {unjudged.reason}"
     if not any(verdict.held for verdict in counting):
         return "inconclusive", "no property could be judged"
     return "passed", f"every property held: {sum(v.status == 'passed' for v in counting)} passed"

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from packproof.base.names import short_dtype
-from packproof.bench.kernels import BenchLayout, Setting, setting
+from packproof.bench.kernels import Setting, setting
 from packproof.harness.check.targets import CheckTarget
-from packproof.properties.cases import Domain, Sample, shorten
+from packproof.properties.cases import Domain, Sample, draw, shorten
 from packproof.properties.contracts import Contract
 
 _TOKENS = {"cpu": (512, 1024), "cuda": (32_768, 65_536)}  # least and most
@@ -22,15 +22,15 @@ class Problem:
 
     setting: Setting
     """Sizes, optional inputs and options."""
-    layout: BenchLayout
-    """The lengths."""
+    lengths: tuple[int, ...]
+    """The layout."""
     dtype: str
     """Of the tokens, by its long name."""
     sample: Sample
     """The tensors."""
 
     def __str__(self) -> str:
-        lengths = f"{len(self.layout.lengths)} sequences of {shorten(self.layout.lengths)} tokens"
+        lengths = f"{len(self.lengths)} sequences of {shorten(self.lengths)} tokens"
         return f"{lengths}, {self.setting}, {short_dtype(self.dtype)}"
 
 
@@ -57,8 +57,7 @@ def draw_problems(target: CheckTarget, contract: Contract, seed: int, count: int
         fitted = replace(
             drawn_setting, sizes=dict(nearest.sizes), present=nearest.present, options=dict(nearest.options)
         )
-        layout = BenchLayout("hidden", nearest.lengths)
-        yield Problem(fitted, layout, dtype, fitted.sample(op, layout, dtype, case.seed))
+        yield Problem(fitted, nearest.lengths, dtype, draw(op, nearest))
 
 
 def _within(usual: Setting, contract: Contract) -> Setting:
@@ -73,7 +72,7 @@ def _within(usual: Setting, contract: Contract) -> Setting:
 def _drawn_sizes(usual: Setting, generator: random.Random) -> dict[str, int | str]:
     """The usual sizes, one of them perhaps larger."""
     numbers = [axis for axis, n in usual.sizes.items() if isinstance(n, int)]
-    axis, factor = generator.choice(numbers), generator.choice(_FACTORS)
+    axis, factor = generator.choice(numbers or [""]), generator.choice(_FACTORS)
     return {name: n * factor if name == axis and isinstance(n, int) else n for name, n in usual.sizes.items()}
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from packproof.grading.record import ProblemTimes
 
+_LEAST_SPEED = 1e-9  # a floor too short to be measured is 0
 CORRECT = 0.5  # of a submission that is correct, whatever its speed
 
 
@@ -22,9 +23,9 @@ def _speed(problem: ProblemTimes) -> float | None:
     if problem.submission is None or not problem.submission.least:
         return None
     if problem.reference is None:
-        return min(problem.share_of_floor, 1.0)
+        return max(min(problem.share_of_floor, 1.0), _LEAST_SPEED)
     ratio = problem.reference.least / problem.submission.least
-    return max(ratio / (1 + ratio), 1e-9)
+    return max(ratio / (1 + ratio), _LEAST_SPEED)
 
 
 def reward_of(verdict: str, speed: float | None) -> float:

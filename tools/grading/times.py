@@ -61,7 +61,7 @@ def time_problem(target: CheckTarget, problem: Problem, baselines: Baselines) ->
         worker = stack.enter_context(target.worker())
         subject = KernelUnderTest(target.op, worker, target.declared.promises, gradients=gradients)
         try:
-            _require_correct(subject, sample)
+            _require_correct(subject, sample, call)
             if worker.run(call).interpreted:
                 return replace(times, note="its Triton kernels are interpreted here, so that times would say nothing")
             contestants = {SUBMISSION: Contestant(worker, call)}
@@ -128,27 +128,46 @@ def _floors(stack: ExitStack, device: str, n_bytes: int, operations: int) -> dic
     }
 
 
-def _require_correct(subject: KernelUnderTest, sample: Sample) -> None:
-    if verdict := spot_check(subject, sample):
+def _require_correct(subject: KernelUnderTest, sample: Sample, call: Call) -> None:
+    """Judge a call before it is timed."""
+    if _is_judged_whole(sample):
+        _require_agreement(subject, sample, subject.runner.run(call), sample, None)
+    elif verdict := spot_check(subject, sample):
         raise WrongWhileTimed(verdict)
 
 
+def _is_judged_whole(sample: Sample) -> bool:
+    """Whether the whole pack is compared: an output is one of the pack, or none is one of tokens, as losses are."""
+    return bool(sample.op.reductions) or not any(role(sample.axes[name]) == "token" for name in sample.outputs)
+
+
 def _require_rows(subject: KernelUnderTest, sample: Sample, contestant: Contestant) -> None:
-    """Compare short sequences of the last timed call with the reference for these alone."""
+    """Compare the last timed call with the reference: short sequences of it, or the whole pack."""
     result = contestant.last_result
     assert result is not None
     moved = _moved(sample, contestant.repeats)
-    sequences = _short_sequences(moved, first_only=subject.budget_depends_on_pack)
-    alone = moved.select(sequences)
-    answer = oracle_answer(alone, subject.promises, gradients=subject.gradients)
+    if _is_judged_whole(sample):
+        _require_agreement(subject, moved, result, moved, None)
+    elif sequences := _short_sequences(moved, first_only=subject.budget_depends_on_pack):
+        _require_agreement(subject, moved, result, moved.select(sequences), sequences)
+
+
+def _require_agreement(
+    subject: KernelUnderTest, sample: Sample, result: Result, part: Sample, sequences: Sequence[int] | None
+) -> None:
+    """Compare a result with the reference for a part of its pack. Raises WrongWhileTimed.
+
+    sequences: of the part; None for all, with the gradients that they share.
+    """
+    answer = oracle_answer(part, subject.promises, gradients=subject.gradients)
     for key, value in answer.values.items():
-        axes = moved.axes[key.name]
-        if role(axes) == "shared":
-            continue
-        tensor = _tensor(result, key, moved)
-        rows = torch.cat([tensor[moved.rows(j, axes)] for j in sequences])
-        row_map = subject.row_map(key, alone)
-        comparison = Comparison(key, rows, value, row_map, answer.budgets[key], baseline_name="alone")
+        axes = sample.axes[key.name]
+        rows = _tensor(result, key, sample)
+        if sequences is not None:
+            if role(axes) == "shared":
+                continue
+            rows = torch.cat([rows[sample.rows(j, axes)] for j in sequences])
+        comparison = Comparison(key, rows, value, subject.row_map(key, part), answer.budgets[key])
         for violation in comparison.violations():
             raise WrongWhileTimed("\n".join([f"{key}: in a repeated call", *violation.lines()]))
 

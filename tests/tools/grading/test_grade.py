@@ -136,7 +136,7 @@ def test_problems_are_drawn_by_the_seed(contract: str) -> None:
     texts = {seed: [str(problem) for problem in draw_problems(target, terms, seed, 2)] for seed in (1, 2)}
     assert texts[1] == [str(problem) for problem in draw_problems(target, terms, 1, 2)]
     assert texts[1] != texts[2]
-    assert all(0 in problem.layout.lengths for problem in draw_problems(target, terms, 1, 2))
+    assert all(0 in problem.lengths for problem in draw_problems(target, terms, 1, 2))
 
 
 def test_a_condition_of_the_contract_holds_at_timed_problems(working_folder: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_condition_of_the_contract_holds_at_timed_problems(working_folder: Pat
     for problem in problems:
         assert problem.setting.sizes["d"] == 48
         assert int(problem.setting.sizes["w"]) <= 3
-        assert 0 not in problem.layout.lengths
+        assert 0 not in problem.lengths
 
 
 def test_the_default_grade_has_no_reward() -> None:

@@ -26,6 +26,7 @@ def on_gpu(submission: float, floor: float) -> ProblemTimes:
         ([on_cpu(1.0, 3.0)], 0.75),
         ([on_gpu(2.0, 1.0)], 0.5),
         ([on_gpu(1.0, 1.1)], 1.0),
+        ([on_gpu(1.0, 0.0)], 1e-9),
         ([on_gpu(1.0, 0.25), on_gpu(1.0, 1.0)], 0.5),
         ([ProblemTimes("", note="interpreted")], None),
         ([], None),

@@ -9,7 +9,9 @@ import packproof
 from packproof.base.errors import UsageError
 from packproof.cli import main
 from packproof.grading.grade import verdict_of
+from packproof.grading.problems import draw_problems
 from packproof.grading.tasks.task import GradingTask, task_of, tasks
+from packproof.grading.times import Baselines, WrongWhileTimed, time_problem
 from packproof.harness.check import plan, run_plan
 from packproof.harness.check.request import checked
 from packproof.harness.check.targets.target import open_target
@@ -43,6 +45,20 @@ def test_the_correct_solution_passes_and_the_incorrect_one_fails(name: str) -> N
     assert " contract " not in reason  # it is wrong, and does not only lack an argument
 
 
+@pytest.mark.parametrize("name", ["cross_entropy-backward-medium", "policy_loss_sequences-forward-medium"])
+def test_a_loss_is_timed_and_judged_as_a_whole(name: str) -> None:
+    """No output is one of tokens, or one is that of the pack."""
+    task = task_of(name)
+    right, wrong = (
+        open_target(checked({"target": solution, "contract": task.contract_file, "device": "cpu"}))
+        for solution in (task.right, task.wrong)
+    )
+    [problem] = draw_problems(right, task.contract, 3, 1)
+    assert time_problem(right, problem, Baselines(None, {})).submission is not None
+    with pytest.raises(WrongWhileTimed):
+        time_problem(wrong, problem, Baselines(None, {}))
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("name", sorted(tasks()))
 def test_each_task_is_graded(name: str) -> None:
@@ -64,10 +80,10 @@ def test_a_level_asks_for_more_than_the_one_below() -> None:
 
 
 def test_its_contract_is_one() -> None:
-    task = task_of("kda-forward-hard")
+    task = task_of("ssd-forward-hard")
     assert isinstance(task.contract, Contract)
     assert task.contract_file.contract == task.contract
-    assert task.reference == "packproof.refs.delta_rule:kda"
+    assert task.reference == "packproof.refs.ssd:ssd"
     assert len(task.contract_file.digest) == 64
 
 

@@ -10,13 +10,12 @@ if TYPE_CHECKING:
     from packproof.bench.kernels.command import BenchOutcome, Outputs, choose_layouts, run_command
     from packproof.bench.kernels.cost import costs
     from packproof.bench.kernels.implementations import Implementation
-    from packproof.bench.kernels.layouts import BenchLayout, from_file
+    from packproof.bench.kernels.layouts import from_file
     from packproof.bench.kernels.markdown import table
     from packproof.bench.kernels.proof import spot_check
     from packproof.bench.kernels.settings import Setting, options_from_text, setting, sizes_from_text
 
 __all__ = [
-    "BenchLayout",
     "BenchOutcome",
     "BenchRequest",
     "Implementation",
@@ -40,7 +39,7 @@ export(
         "packproof.bench.kernels.command": ("BenchOutcome", "Outputs", "choose_layouts", "run_command"),
         "packproof.bench.kernels.cost": ("costs",),
         "packproof.bench.kernels.implementations": ("Implementation",),
-        "packproof.bench.kernels.layouts": ("BenchLayout", "from_file"),
+        "packproof.bench.kernels.layouts": ("from_file",),
         "packproof.bench.kernels.markdown": ("table",),
         "packproof.bench.kernels.proof": ("spot_check",),
         "packproof.bench.kernels.settings": ("Setting", "options_from_text", "setting", "sizes_from_text"),

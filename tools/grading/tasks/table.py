@@ -33,8 +33,6 @@ ROWS = (
     TaskRow("ssd", "ssd:correct", "D2", "D14"),
     TaskRow("rope", "rotary:correct", "R1", "R5"),
     TaskRow("attention", "attention:correct", "A1", "A4"),
-    TaskRow("gated_delta_rule", "delta_rule:gated_delta_rule", "L4", "L1"),
-    TaskRow("kda", "delta_rule:kda", "L6", "L3"),
     _loss("cross_entropy", "vocabulary_forms", "N3"),
     _loss("cross_entropy_sum", "vocabulary_forms", "N1"),
     _loss("cross_entropy_sequences", "vocabulary_forms", "", "N6"),

@@ -13,13 +13,12 @@ from packproof.base.errors import UsageError
 from packproof.base.names import require_known
 from packproof.grading.tasks.table import ROWS, TaskRow
 from packproof.properties.contracts import Contract, ContractFile, contract_text
-from packproof.properties.contracts.contract import Dtype
 from packproof.properties.ops import OPS
 
 Level = Literal["easy", "medium", "hard"]
 
-_MUSEUM = museum.__name__
-_DTYPES: Mapping[str, tuple[Dtype, ...]] = {
+_MUSEUM = "packproof.museum"
+_DTYPES: Mapping[str, tuple[Literal["fp32", "bf16", "fp16"], ...]] = {
     "easy": ("fp32",),
     "medium": ("fp32", "bf16"),
     "hard": ("fp32", "bf16", "fp16"),
