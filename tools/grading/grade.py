@@ -190,7 +190,7 @@ def verdict_of(end: RunFinished) -> tuple[GradeVerdict, str]:
 
 def _failure_line(failure: Failure) -> str:
     """The line of a failure with its values: the first one names the case alone, if there is a case."""
-    return (*failure.lines[1 if failure.lengths else 0 :], *failure.lines, "no text")[0]
+    return (*failure.lines[1 if failure.case else 0 :], *failure.lines, "no text")[0]
 
 
 def _counterexample(verdicts: Sequence[Verdict]) -> Counterexample | None:
