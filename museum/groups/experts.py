@@ -15,26 +15,26 @@ EXPERTS = 4  # of a block, where experts are counted in blocks
 
 def _weights(p: Tensor, top: int, *, normalize: bool, bug: str) -> tuple[Tensor, Tensor]:
     """The experts of each token (t, top), and their weights."""
-    chosen = p.detach().topk(top, -1).indices
-    weights = p.gather(-1, chosen)
+    experts = p.detach().topk(top, -1).indices
+    weights = p.gather(-1, experts)
     if normalize and bug == "normalized_over_tokens_for_one" and top == 1:
         weights = weights / weights.sum()  # of one axis: that of the tokens
     elif normalize:
         weights = weights / weights.sum(-1, keepdim=True)
     if bug == "weight_of_the_first_choice":
         weights = weights[:, :1].expand_as(weights)
-    return chosen, weights
+    return experts, weights
 
 
-def _groups(chosen: Tensor, n_experts: int, bug: str) -> list[tuple[int, Tensor]]:
+def _groups(experts: Tensor, n_experts: int, bug: str) -> list[tuple[int, Tensor]]:
     """The rows of each expert, as indices into the flat pairs."""
-    flat = chosen.flatten()
-    experts = list(range(n_experts))
+    flat = experts.flatten()
+    numbers = list(range(n_experts))
     if bug == "experts_wrapped_around":  # the last block is filled with the first experts
-        experts += [i % n_experts for i in range(n_experts, -(-n_experts // EXPERTS) * EXPERTS)]
-    groups = [(i, (flat == i).nonzero()[:, 0]) for i in experts]
-    kept = {"first_row_of_each_expert": 1, "capacity_of_the_pack": max(1, -(-len(flat) // n_experts))}
-    return [(i, rows[: kept.get(bug)]) for i, rows in groups]
+        numbers += [i % n_experts for i in range(n_experts, -(-n_experts // EXPERTS) * EXPERTS)]
+    groups = [(i, (flat == i).nonzero()[:, 0]) for i in numbers]
+    limits = {"first_row_of_each_expert": 1, "capacity_of_the_pack": max(1, -(-len(flat) // n_experts))}
+    return [(i, rows[: limits.get(bug)]) for i, rows in groups]
 
 
 def _expert(rows: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -58,18 +58,22 @@ def mixture_of_experts(
     wide = torch.promote_types(x.dtype, torch.float32)
     end = len(x) if bug == "slack_takes_part" else int(cu_seqlens[-1])
     rows, p = x[:end].to(wide), logits[:end].to(wide).softmax(-1)
-    chosen, weights = _weights(p, top, normalize=normalize, bug=bug)
+    experts, weights = _weights(p, top, normalize=normalize, bug=bug)
     matrices = [w.to(wide) for w in (w_gate, w_up, w_down)]
-    y = _dense(rows, chosen, weights, matrices) if form == "dense" else _permuted(rows, chosen, weights, matrices, bug)
+    y = (
+        _dense(rows, experts, weights, matrices)
+        if form == "dense"
+        else _permuted(rows, experts, weights, matrices, bug)
+    )
     y = torch.cat([y, rows.new_zeros(len(x) - end, x.shape[1])])
     if bug == "slack_takes_part":
         y = torch.where(torch.arange(len(x))[:, None] < cu_seqlens[-1], y, y * 0)  # what its weights of 0 leave
     return y.to(x.dtype)
 
 
-def _permuted(x: Tensor, chosen: Tensor, weights: Tensor, matrices: list[Tensor], bug: str) -> Tensor:
-    y, flat_weights, top = torch.zeros_like(x), weights.flatten(), chosen.shape[1]
-    for i, pairs in _groups(chosen, len(matrices[0]), bug):
+def _permuted(x: Tensor, experts: Tensor, weights: Tensor, matrices: list[Tensor], bug: str) -> Tensor:
+    y, flat_weights, top = torch.zeros_like(x), weights.flatten(), experts.shape[1]
+    for i, pairs in _groups(experts, len(matrices[0]), bug):
         token = pairs // top
         rows = _expert(x[token], *(w[i] for w in matrices))
         part = rows * flat_weights[pairs, None]
@@ -79,10 +83,10 @@ def _permuted(x: Tensor, chosen: Tensor, weights: Tensor, matrices: list[Tensor]
     return y
 
 
-def _dense(x: Tensor, chosen: Tensor, weights: Tensor, matrices: list[Tensor]) -> Tensor:
-    """Every expert on every row, weighted by 0 where it is not chosen."""
+def _dense(x: Tensor, experts: Tensor, weights: Tensor, matrices: list[Tensor]) -> Tensor:
+    """Every expert on every row, weighted by 0 where it is not experts."""
     n_experts = len(matrices[0])
-    share = x.new_zeros(len(x), n_experts).scatter_add(-1, chosen, weights)
+    share = x.new_zeros(len(x), n_experts).scatter_add(-1, experts, weights)
     outputs = [_expert(x, *(w[i] for w in matrices)) for i in range(n_experts)]
     return sum((share[:, i, None] * y for i, y in enumerate(outputs)), torch.zeros_like(x))
 

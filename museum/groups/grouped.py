@@ -144,9 +144,9 @@ def _in_padded_groups(x: Tensor, weight: Tensor, offsets: list[int]) -> Tensor:
     """One batched product of all groups, padded to the longest."""
     lengths = torch.tensor(offsets).diff()
     longest = int(lengths.amax()) if len(lengths) else 0
-    place = torch.arange(longest)
-    is_row = place < lengths[:, None]
-    index = torch.where(is_row, torch.tensor(offsets[:-1], dtype=torch.long)[:, None] + place, 0)
+    row_number = torch.arange(longest)
+    is_row = row_number < lengths[:, None]
+    index = torch.where(is_row, torch.tensor(offsets[:-1], dtype=torch.long)[:, None] + row_number, 0)
     padded = x[index] * 1 if len(x) else x.new_zeros(*index.shape, x.shape[1])
     y = torch.bmm(torch.where(is_row[..., None], padded, 0), weight)
     return torch.cat([y[is_row], x.new_zeros(len(x) - offsets[-1], weight.shape[2])])
