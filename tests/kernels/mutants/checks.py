@@ -46,6 +46,13 @@ _TESTS = {
     interpreted_selective_scan_cuda: "selective_scan",
 }
 _HELPERS = (interpreted_causal_conv1d, interpreted_selective_scan)
+_FIRST_TESTS = {
+    "test_matches_the_reference_on_layouts",  # of both passes of ssd
+    "test_matches_the_reference_in_heads_states_and_groups",
+    "test_matches_the_reference_on_every_layout",
+    "test_matches_the_reference_around_its_batches",
+}
+ROUNDS = range(3)
 _LAWS = ("reference", "packing", "memory")
 _MOST_TOKENS = 400  # of a user's case: the emulator takes a second for some 100
 
@@ -61,8 +68,8 @@ class EmulatedCheck:
     """Sources of CUDA C++ that it may run."""
     run: Callable[[], str]
     """Returns the killer, "" for none."""
-    takes_long: bool = False
-    """Whether it is for survivors of the others only."""
+    round_number: int = 1
+    """Each round is for survivors of the one before. 0 has a few layouts, 2 what only `make proof` runs."""
     forms: frozenset[Form] = frozenset()
     """Sources with the macros that it compiles them for."""
     seconds: float = 0.0
@@ -86,9 +93,10 @@ def _checks_of(op: str, file: str, test: Any) -> Iterator[EmulatedCheck]:
     for rows in itertools.product(*tables):
         arguments = {name: value for row, _ in rows for name, value in row.items()}
         case = " ".join(f"{name}={value}" for name, value in arguments.items())
-        takes_long = is_proof or any(in_proof for _, in_proof in rows)
+        in_proof = is_proof or any(is_rest for _, is_rest in rows)
+        round_number = 2 if in_proof else int(test.__name__ not in _FIRST_TESTS)
         name = f"{file}.{test.__name__}"
-        yield EmulatedCheck(op, name, case, _SOURCES[op], _killer_of(test, arguments), takes_long)
+        yield EmulatedCheck(op, name, case, _SOURCES[op], _killer_of(test, arguments), round_number)
 
 
 def _rows(names: str | Sequence[str], table: Sequence[Any]) -> Iterator[tuple[dict[str, Any], bool]]:
@@ -111,7 +119,7 @@ def _killer_of(test: Callable[..., None], arguments: dict[str, Any]) -> Callable
             return VALUES
         except emulator.CompilationError:
             return NOT_COMPILED
-        except Exception:  # whatever a wrong kernel leads to
+        except Exception:  # whatever an incorrect kernel leads to
             return RAISED
         return ""
 
@@ -133,7 +141,7 @@ def _checks_of_user(op: str) -> Iterator[EmulatedCheck]:
     for k, case in enumerate(cases):
         for law in _LAWS if k < 4 else _LAWS[:1]:
             killer = _killer_of_user(subject, law, case)
-            yield EmulatedCheck(op, law, str(case), _SOURCES[op], killer, takes_long=k >= 8)
+            yield EmulatedCheck(op, law, str(case), _SOURCES[op], killer, 1 if k < 8 else 2)
 
 
 def _killer_of_user(subject: KernelUnderTest, law: str, case: Case) -> Callable[[], str]:
@@ -174,7 +182,7 @@ def remember_references() -> None:
     """From now on each reference is computed once for the same arguments, and so are results of kernels in Triton."""
     for module in (*_TESTS, *_HELPERS):
         if hasattr(module, "vjp"):
-            module.vjp = _remembered(module.vjp, _is_reference)  # type: ignore[attr-defined]
+            module.vjp = _remembered(module.vjp, _is_reference)
     refs.ssd = _remembered(refs.ssd, lambda *_, **__: True)
 
 

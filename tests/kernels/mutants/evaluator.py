@@ -26,7 +26,7 @@ from packproof.proof.mutants.killers import Killer
 from packproof.proof.mutants.mutant import KERNELS, Mutant
 from packproof.proof.mutants.outcome import MutantOutcome
 from tests.kernels.emulator import compile as emulator
-from tests.kernels.mutants.checks import EmulatedCheck, all_checks, cpu_seconds, proven, remember_references
+from tests.kernels.mutants.checks import ROUNDS, EmulatedCheck, all_checks, cpu_seconds, proven, remember_references
 from tests.kernels.mutants.mutant import SOURCES, files_of
 
 _SECONDS_OF_A_FORM = 3.0  # that g++ takes
@@ -36,18 +36,20 @@ _LIMIT = 20.0, 10.0  # seconds of a check, plus a multiple of the time with the 
 def outcomes(
     mutants: Sequence[Mutant], equivalents: Mapping[str, Any], first_checks: Mapping[str, Killer], jobs: int
 ) -> Iterator[MutantOutcome]:
-    """Evaluate the mutants, survivors of the quicker checks by the longer ones. Yields outcomes as they come.
+    """Evaluate the mutants, round by round: each takes the survivors of the one before. Yields outcomes as they come.
 
-    equivalents: by id, expected survivors: the longer checks do not run on them.
+    equivalents: by id, expected survivors: the last round does not run on them.
     first_checks: by id, the check that killed a mutant in an earlier run: it runs first.
     """
     torch.set_num_threads(1)
     remember_references()
     survivors = {m.id: MutantOutcome(m.id) for m in mutants}
-    for takes_long in (False, True):
-        remaining = [m for m in mutants if m.id in survivors and not (takes_long and m.id in equivalents)]
+    for round_number in ROUNDS:
+        remaining = [m for m in mutants if m.id in survivors]
+        if round_number == ROUNDS[-1]:
+            remaining = [m for m in remaining if m.id not in equivalents]
         sources = {source for m in remaining for source in sources_with(m.file)}
-        checks = _proven_checks(sources, takes_long) if remaining else []
+        checks = _proven_checks(sources, round_number) if remaining else []
         gc.freeze()  # a collection in a fork would write to the pages shared with this process, and so copy them
         work = partial(evaluate, checks, first_checks)
         for mutant, report in run_forked(remaining, work, jobs):
@@ -64,10 +66,10 @@ def sources_with(file: str) -> list[str]:
     return [source for source in SOURCES if file in files_of(source)]
 
 
-def _proven_checks(sources: set[str], takes_long: bool) -> list[EmulatedCheck]:
-    """The checks of these sources."""
+def _proven_checks(sources: set[str], round_number: int) -> list[EmulatedCheck]:
+    """The checks of a round that run these sources."""
     start = time.monotonic()
-    checks = [proven(c) for c in all_checks() if c.takes_long == takes_long and c.sources & sources]
+    checks = [proven(c) for c in all_checks() if c.round_number == round_number and c.sources & sources]
     seconds = time.monotonic() - start
     print(f"the unchanged kernels pass {plural(len(checks), 'check')}, {seconds:.0f} s", file=sys.stderr, flush=True)
     return checks

@@ -1,12 +1,12 @@
 """The evaluator on a few mutants of causal_conv1d.cu: what kills each, and that none leaves a trace."""
 
 import shutil
-from contextlib import closing
 
 import pytest
 
 from packproof.kernels import cuda
 from packproof.proof.mutants.fork_pool import run_forked
+from packproof.proof.mutants.killers import Killer
 from packproof.proof.mutants.mutant import KERNELS, Mutant
 from packproof.proof.mutants.operators import Edit
 from tests.kernels.emulator import compile as emulator
@@ -52,8 +52,7 @@ def test_what_kills_a_mutant(changed: Mutant, killer: str, checks: list[Emulated
 def test_a_mutant_that_does_not_end_is_killed(checks: list[EmulatedCheck], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator, "_LIMIT", (2.0, 0.0))
     endless = mutant("        t++;", "        for (;;) t ^= 1;")
-    with closing(run_forked([endless], lambda one: evaluate(checks, {}, one), jobs=1)) as reports:
-        [(changed, report)] = reports
+    [(changed, report)] = run_forked([endless], lambda one: evaluate(checks, {}, one), jobs=1)
     assert changed is endless
     assert report["by"] == "hung"
 
@@ -63,8 +62,13 @@ def test_the_check_that_killed_a_mutant_is_first_and_then_those_that_need_no_com
         forms = frozenset({("ssd.cu", (("SOFTPLUS", form),))})
         return EmulatedCheck("ssd", name, "", frozenset({"ssd.cu"}), str, forms=forms, seconds=seconds)
 
-    one, other, cheap, last = check("one", 2, "0"), check("other", 1, "0"), check("cheap", 0.5, "1"), check("last", 9, "1")
+    one, other, cheap, last = (
+        check("one", 2, "0"),
+        check("other", 1, "0"),
+        check("cheap", 0.5, "1"),
+        check("last", 9, "1"),
+    )
     every = [one, other, cheap, last]
     assert list(in_order(every, ["ssd.cu"], None)) == [cheap, other, one, last]
-    assert list(in_order(every, ["ssd.cu"], ("ssd", "one", ""))) == [one, other, cheap, last]  # type: ignore[arg-type]
+    assert list(in_order(every, ["ssd.cu"], Killer("ssd", "one", ""))) == [one, other, cheap, last]
     assert list(in_order(every, ["ssd_bwd.cu"], None)) == []
