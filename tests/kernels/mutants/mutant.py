@@ -1,14 +1,17 @@
 """The mutants of packproof's kernels in CUDA C++."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from pathlib import Path
 
 from packproof.kernels import cuda
+from packproof.proof.mutants.equivalents import Explanation, claim_keys_of, entries, match_explanations
 from packproof.proof.mutants.mutant import KERNELS, Mutant
 from tests.kernels.mutants.operators import OPERATORS
 from tests.kernels.mutants.tokens import Source
 
+EQUIVALENTS = Path(__file__).with_name("equivalents.json")
 SOURCES = ("causal_conv1d.cu", "selective_scan.cu", "ssd.cu", "ssd_bwd.cu")
 
 
@@ -39,3 +42,8 @@ def mutants_of(file: str, text: str) -> Iterator[Mutant]:
                         count[definition.name, name] += 1
                         mutant_id = f"{file}:{definition.name}:{name}:{ordinal}"
                         yield Mutant(mutant_id, file, definition.name, name, text, edit, range(0))
+
+
+def explanations_of(mutants: Iterable[Mutant]) -> dict[str, Explanation]:
+    """The explanations of survivors, by id."""
+    return match_explanations(mutants, entries(EQUIVALENTS), claim_keys_of(all_mutants()))
