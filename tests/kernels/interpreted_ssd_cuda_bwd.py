@@ -71,6 +71,12 @@ def test_matches_the_reference_on_layouts() -> None:
         matches(lengths, sample(lengths, slack=3))
 
 
+def test_matches_the_reference_on_short_sequences() -> None:
+    """A kernel of their own takes up to 32 tokens, in blocks of 8 and 16."""
+    lengths = [1, 2, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32, 33]
+    matches(lengths, sample(lengths))
+
+
 HEADS = [(2, 64, 1), (5, 128, 1), (9, 64, 3), (70, 64, 1)]
 
 

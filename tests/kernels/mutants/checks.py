@@ -48,6 +48,7 @@ _TESTS = {
 _HELPERS = (interpreted_causal_conv1d, interpreted_selective_scan)
 _FIRST_TESTS = {
     "test_matches_the_reference_on_layouts",  # of both passes of ssd
+    "test_matches_the_reference_on_short_sequences",
     "test_matches_the_reference_in_heads_states_and_groups",
     "test_matches_the_reference_on_every_layout",
     "test_matches_the_reference_around_its_batches",
