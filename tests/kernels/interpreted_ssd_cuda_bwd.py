@@ -154,7 +154,7 @@ def test_reads_no_memory_that_nothing_wrote() -> None:
     assert all(value.isfinite().all() for value in found.values())
 
 
-FEW, ALL = (3, SEGMENT + 1, 0, 33), (3, 0, 2 * SEGMENT + 1, CHUNK, CHUNK + 41)
+FEW, ALL = (3, SEGMENT + 6, 0, 33), (3, 0, 2 * SEGMENT + 1, CHUNK, CHUNK + 41)
 
 
 @sweep("states, lengths", sample=[(True, FEW)], rest=[(True, ALL), (False, ALL)])
