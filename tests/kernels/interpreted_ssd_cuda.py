@@ -142,7 +142,7 @@ def pieces(inputs: dict[str, Tensor], j: int, start: int, end: int) -> dict[str,
     return {name: value[rows[name]].clone() if name in rows else value for name, value in inputs.items()}
 
 
-FEW, ALL = (3, SEGMENT + 1, 0, 33), (3, 0, 2 * SEGMENT + 1, CHUNK, CHUNK + 1)
+FEW, ALL = (3, SEGMENT + 6, 0, 33), (3, 0, 2 * SEGMENT + 1, CHUNK, CHUNK + 1)
 
 
 @sweep("entered, lengths", sample=[(False, FEW)], rest=[(False, ALL), (True, ALL)])

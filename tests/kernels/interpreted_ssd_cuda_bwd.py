@@ -71,6 +71,12 @@ def test_matches_the_reference_on_layouts() -> None:
         matches(lengths, sample(lengths, slack=3))
 
 
+def test_matches_the_reference_on_short_sequences() -> None:
+    """A kernel of their own takes up to 32 tokens, in blocks of 8 and 16."""
+    lengths = [1, 2, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32, 33]
+    matches(lengths, sample(lengths))
+
+
 HEADS = [(2, 64, 1), (5, 128, 1), (9, 64, 3), (70, 64, 1)]
 
 
@@ -148,7 +154,7 @@ def test_reads_no_memory_that_nothing_wrote() -> None:
     assert all(value.isfinite().all() for value in found.values())
 
 
-FEW, ALL = (3, SEGMENT + 1, 0, 33), (3, 0, 2 * SEGMENT + 1, CHUNK, CHUNK + 41)
+FEW, ALL = (3, SEGMENT + 6, 0, 33), (3, 0, 2 * SEGMENT + 1, CHUNK, CHUNK + 41)
 
 
 @sweep("states, lengths", sample=[(True, FEW)], rest=[(True, ALL), (False, ALL)])

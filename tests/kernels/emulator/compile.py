@@ -34,6 +34,11 @@ _DYNAMIC_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+) 
 _STATIC_SHARED = re.compile(r"(?<!extern )__shared__ ([^;]+?) (\w+)((?:\[[^\]]*\])*);")
 _BUILD = _HERE.parents[2] / "build" / "emulator"
 
+
+class CompilationError(RuntimeError):
+    """A source that g++ does not compile. The text has the command and what g++ said."""
+
+
 LAUNCHED_MACROS: list[dict[str, str]] = []
 """Of each set of kernels that was asked for, in order."""
 
@@ -88,7 +93,7 @@ def _compile(text: str, *arguments: str) -> None:
     command = [*_COMPILER, *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True, input=text)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
+        raise CompilationError(f"{' '.join(command)}\n{done.stderr}")
 
 
 def _on_cpu(name: str) -> str:

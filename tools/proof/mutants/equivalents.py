@@ -18,8 +18,8 @@ from packproof.proof.mutants.mutant import Mutant, all_mutants
 FILE = Path(__file__).with_name("equivalents.json")
 
 
-def entries() -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
+def entries(file: Path = FILE) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
     return records
 
 
@@ -34,22 +34,34 @@ class Explanation:
 
 def find_explanations(mutants: Iterable[Mutant]) -> dict[str, Explanation]:
     """The explanations of mutants, by id; mutants without one are left out."""
+    return match_explanations(mutants, entries(), claim_keys())
+
+
+def match_explanations(
+    mutants: Iterable[Mutant], records: Iterable[Mapping[str, Any]], names: Mapping[str, tuple[tuple[str, str], ...]]
+) -> dict[str, Explanation]:
+    """The explanations of mutants among the entries of a file, by id. names: `claim_keys_of` all mutants."""
     by_change = {
         (e["function"], change): Explanation(e["reason"], e.get("beyond", False))
-        for e in entries()
+        for e in records
         for change in e["changes"]
     }
-    names, ids = claim_keys(), {m.id for m in mutants}
+    ids = {m.id for m in mutants}
     matches = {name: next((by_change[c] for c in names[name] if c in by_change), None) for name in ids & names.keys()}
     return {name: explanation for name, explanation in matches.items() if explanation}
 
 
 @cache
 def claim_keys() -> Mapping[str, tuple[tuple[str, str], ...]]:
+    """`claim_keys_of` the mutants of all Triton kernels."""
+    return claim_keys_of(all_mutants())
+
+
+def claim_keys_of(mutants: Iterable[Mutant]) -> Mapping[str, tuple[tuple[str, str], ...]]:
     """By id, the two keys of a mutant in the file: its function with the numbered change, and with the change."""
     count: Counter[tuple[str, str]] = Counter()
     keys = {}
-    for m in all_mutants():
+    for m in mutants:
         function, change = f"{m.module}:{m.function}", " -> ".join(m.change)
         count[function, change] += 1
         keys[m.id] = (function, f"#{count[function, change]} {change}"), (function, change)

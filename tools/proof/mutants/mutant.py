@@ -1,4 +1,4 @@
-"""Mutants of packproof's own Triton kernels: the change, its position, and the source of the changed module."""
+"""Mutants of packproof's own Triton kernels: the change, its position, and the source of the changed file."""
 
 import ast
 import importlib
@@ -19,33 +19,38 @@ _OBJECT_ATTRIBUTE = (
 
 @dataclass(frozen=True)
 class Mutant:
-    """One edit of one function of a module of kernels."""
+    """One edit of one function in a file of kernels."""
 
     id: str
     """module:function:operator:ordinal. The ordinal counts the operator's edits of the function from top to bottom, and
     so stays the same when the function moves."""
-    module: str
+    file: str
+    """Its name in kernels/."""
     function: str
     operator: str
-    text: Text
-    """The source of the module."""
+    original: str
+    """The text of the file without the edit."""
     edit: Edit
     lines: range
     """The lines of the changed statement."""
 
     @property
+    def module(self) -> str:
+        return self.file.removesuffix(".py")
+
+    @property
     def source(self) -> str:
-        """The whole module."""
-        return self.text.source[: self.edit.start] + self.edit.new + self.text.source[self.edit.end :]
+        """The text of the file with the edit."""
+        return self.original[: self.edit.start] + self.edit.new + self.original[self.edit.end :]
 
     @property
     def line(self) -> int:
-        return self.text.source.count("\n", 0, self.edit.start) + 1
+        return self.original.count("\n", 0, self.edit.start) + 1
 
     @property
     def change(self) -> tuple[str, str]:
         """The changed line or lines, before and after."""
-        source = self.text.source
+        source = self.original
         start = source.rfind("\n", 0, self.edit.start) + 1
         end = source.find("\n", self.edit.end)
         was = source[start:end]
@@ -55,7 +60,7 @@ class Mutant:
     @property
     def diff(self) -> str:
         was, now = self.change
-        return f"kernels/{self.module}.py:{self.line}\n- {was}\n+ {now}"
+        return f"kernels/{self.file}:{self.line}\n- {was}\n+ {now}"
 
 
 def mutants_of(module: str, source: str) -> Iterator[Mutant]:
@@ -70,7 +75,7 @@ def mutants_of(module: str, source: str) -> Iterator[Mutant]:
             for name, operator in OPERATORS.items():
                 for edit in operator(node, scope):
                     mutant_id = f"{module}:{function.name}:{name}:{count[name]}"
-                    yield Mutant(mutant_id, module, function.name, name, text, edit, lines)
+                    yield Mutant(mutant_id, f"{module}.py", function.name, name, source, edit, lines)
                     count[name] += 1
 
 
@@ -102,7 +107,7 @@ def install(mutant: Mutant) -> Iterator[None]:
 
 def control_of(mutant: Mutant) -> Mutant:
     """The control of a mutant: its function without the edit, with the id module:function."""
-    original = mutant.text.source[mutant.edit.start : mutant.edit.end]
+    original = mutant.original[mutant.edit.start : mutant.edit.end]
     return replace(mutant, id=f"{mutant.module}:{mutant.function}", edit=replace(mutant.edit, new=original))
 
 

@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,19 +44,31 @@ def run(
     first_checks: by id, the op, the property and the case of the first check of a mutant.
     device: "cpu" to interpret mutants in forks, "cuda" to compile each.
     """
-    digest = _digest(device)
-    known_outcomes = _read_outcomes(resume, digest) if resume else {}
+
+    def evaluate(remaining: Sequence[Mutant]) -> Iterator[MutantOutcome]:
+        if device == "cuda":
+            return run_compiled(remaining, ops, device, jobs)
+        return _run_interpreted(remaining, ops, jobs, first_checks or {})
+
+    return resumed(mutants, evaluate, resume, _digest(device))
+
+
+def resumed(
+    mutants: Sequence[Mutant],
+    evaluate: Callable[[Sequence[Mutant]], Iterator[MutantOutcome]],
+    file: Path | None,
+    digest: str,
+) -> Iterator[MutantOutcome]:
+    """The outcomes in a file, then those of the other mutants, which are appended to it.
+
+    digest: of what outcomes depend on. The file's outcomes for another one are not taken.
+    """
+    known_outcomes = _read_outcomes(file, digest) if file else {}
     yield from (known_outcomes[m.id] for m in mutants if m.id in known_outcomes)
-    remaining = [m for m in mutants if m.id not in known_outcomes]
-    outcomes = (
-        run_compiled(remaining, ops, device, jobs)
-        if device == "cuda"
-        else _run_interpreted(remaining, ops, jobs, first_checks or {})
-    )
-    for outcome in outcomes:
-        if resume:
-            with resume.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"sources": digest, **to_row(outcome)}) + "\n")
+    for outcome in evaluate([m for m in mutants if m.id not in known_outcomes]):
+        if file:
+            with file.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps({"sources": digest, **to_row(outcome)}) + "\n")
         yield outcome
 
 
@@ -77,10 +89,15 @@ def _digest(device: str, kernels: Path = KERNELS) -> str:
 
     kernels: the folder of the kernels; the others lie beside it.
     """
-    h = hashlib.blake2b(device.encode(), digest_size=8)
-    for folder in (kernels, *map(kernels.with_name, ("base", "properties", "refs"))):
-        for file in sorted(folder.rglob("*.py")):
-            h.update(file.read_bytes())
+    folders = (kernels, *map(kernels.with_name, ("base", "properties", "refs")))
+    return digest_of(device, (file for folder in folders for file in sorted(folder.rglob("*.py"))))
+
+
+def digest_of(label: str, files: Iterable[Path]) -> str:
+    """A digest of a label and the contents of files, in their order."""
+    h = hashlib.blake2b(label.encode(), digest_size=8)
+    for file in files:
+        h.update(file.read_bytes())
     return h.hexdigest()
 
 

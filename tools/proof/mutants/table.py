@@ -10,7 +10,7 @@ from packproof.proof.mutants.mutant import Mutant
 from packproof.proof.mutants.outcome import MutantOutcome
 from packproof.version import __version__
 
-_COLUMNS = (Column("module", 22), Column("killed", 5, right=True), Column("all", 9), Column(""))
+_COLUMNS = (Column("module", 26), Column("killed", 5, right=True), Column("all", 9), Column(""))
 
 
 def listed(mutants: Iterable[Mutant]) -> list[str]:
@@ -75,7 +75,7 @@ def as_json(done: Iterable[MutantOutcome], mutants: Mapping[str, Mutant], known:
             "property": o.property,
             "case": o.case,
             "seconds": round(o.seconds, 3),
-            "file": f"kernels/{mutants[o.id].module}.py",
+            "file": f"kernels/{mutants[o.id].file}",
             "line": mutants[o.id].line,
             "was": mutants[o.id].change[0],
             "now": mutants[o.id].change[1],
