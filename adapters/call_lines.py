@@ -177,12 +177,15 @@ class CallLines:
 
         rows: those of the pack, of a tensor along the tokens; slack stays as it is.
         """
-        n = self._tokens_in_sequences(name)
-        has_slack = rows is not None and n < rows
+        n, x = self._tokens_in_sequences(name), "wide"
         yield f"wide = {name}.to(torch.promote_types({name}.dtype, torch.float32))"
-        text = _converted(function, f"wide[:{n}]" if has_slack else "wide")
-        text = f"torch.cat([{text}, wide[{n}:]])" if has_slack else text
-        yield f"{result} = ({text}).to({name}.dtype)"
+        if rows is not None and n < rows:
+            yield f"inside = (torch.arange({rows}, device=wide.device) < {n}).view(-1, *[1] * (wide.ndim - 1))"
+            yield "tokens = torch.where(inside, wide, 1)"
+            x = "tokens"
+        text = _converted(function, x)
+        text = f"torch.where(inside, {text}, wide)" if x != "wide" else f"({text})"
+        yield f"{result} = {text}.to({name}.dtype)"
 
     def _offsets(self, name: str) -> Tensor:
         of_keys = self.adapter.is_per_key(name) and self.arguments.get("cu_seqlens_k") is not None

@@ -21,7 +21,7 @@ from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.declarations.declaration import describe_kernel, parse_declaration
 from tests.adapters import kernels, window_kernels
 from tests.adapters.cache_kernels import cache_writer
-from tests.adapters.conventions import CONVENTIONS
+from tests.adapters.conventions import CONVENTIONS, IDS, conv_td
 from tests.adapters.draft_kernels import beside_a_pool, convolution, mamba
 from tests.adapters.paged_kernels import listed, paged
 from tests.adapters.test_pools import causal_conv1d_update
@@ -52,6 +52,9 @@ ADAPTERS: Mapping[str, Callable[[], Adapter]] = {
         domain="length == 1; slack == 0; 2 <= w <= 4",
     ),
     "drafts in a tree": lambda: replace(kernels.padded, tokens=Tree()),
+    "slack is not converted": lambda: adapt(
+        conv_td, op="causal_conv1d", metadata=IDS, converted={"x": torch.sigmoid, "y": torch.sigmoid}
+    ),
     "outputs and inputs converted": lambda: adapt(
         kernels.padded.target,
         op="causal_conv1d",
