@@ -1,0 +1,79 @@
+"""Chooses configurations of Helion's kernels: those of `configs`, or of its search space where it has none."""
+
+import random
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from packproof.interpreter.tuning.choice import TUNING, record, run_chosen
+
+N_DRAWN = 16
+"""Configurations that are drawn from the search space of a kernel without a list. The first is Helion's default."""
+
+
+def hook(module: ModuleType) -> None:
+    """Replace the calls of kernels, bound or not, in `helion.runtime.kernel`."""
+    kernel, bound = module.Kernel, module.BoundKernel
+    call, call_bound = kernel.__dict__["__call__"], bound.__dict__["__call__"]
+
+    def bind_and_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """What was prepared for an earlier call would keep its configuration."""
+        if torch.compiler.is_compiling():
+            return call(self, *args, **kwargs)
+        args = self.normalize_args(*args, **kwargs)
+        if TUNING.chooses_beside_triton:
+            return self.bind(args)(*args)
+        result = call(self, *args)
+        _record_best(self.bind(args))
+        return result
+
+    def run_chosen_config(self: Any, *args: Any) -> Any:
+        configs = () if torch.compiler.is_compiling() else _configs(self, module)
+        if not configs or not TUNING.chooses_beside_triton:
+            return call_bound(self, *args)
+        return run_chosen(_name(self), configs, _text, lambda config: self.compile_config(config)(*args))
+
+    kernel.__call__, bound.__call__ = bind_and_call, run_chosen_config
+
+
+def _record_best(bound: Any) -> None:
+    configs = list(bound.kernel.configs)
+    if len(configs) > 1 and bound._config is not None:
+        record(_name(bound), _text(bound._config), [_text(config) for config in configs], len(configs))
+
+
+def _configs(bound: Any, module: ModuleType) -> Sequence[Any]:
+    """The configurations that its autotuner may choose; none if it does not tune."""
+    kernel = bound.kernel
+    if module.is_ref_mode_enabled(kernel.settings):
+        return ()
+    if kernel.configs and not kernel.settings.force_autotune:
+        return list(kernel.configs) if len(kernel.configs) > 1 else ()
+    if kernel.settings.autotune_effort == "none":
+        return ()
+    if "packproof_configs" not in bound.__dict__:
+        bound.packproof_configs = _drawn(bound)
+    drawn: Sequence[Any] = bound.packproof_configs
+    return drawn
+
+
+def _drawn(bound: Any) -> Sequence[Any]:
+    """Configurations of the search space, the same in each process."""
+    state = random.getstate()
+    random.seed(0)
+    try:
+        population = bound.config_spec.create_config_generation().random_population(N_DRAWN)
+    finally:
+        random.setstate(state)
+    return list({_text(config): config for config in population}.values())
+
+
+def _name(bound: Any) -> str:
+    is_drawn = "packproof_configs" in bound.__dict__
+    return f"{bound.kernel.name}{' (drawn from its search space)' if is_drawn else ''}"
+
+
+def _text(config: Any) -> str:
+    return ", ".join(f"{name}={value}" for name, value in dict(config).items())
