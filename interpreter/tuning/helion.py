@@ -1,7 +1,7 @@
 """Chooses configurations of Helion's kernels: those of `configs`, or of its search space where it has none."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +11,7 @@ from packproof.interpreter.tuning.choice import TUNING, record, run_chosen
 
 N_DRAWN = 16
 """Configurations that are drawn from the search space of a kernel without a list. The first is Helion's default."""
+_DRAWN = "_packproof_configs"
 
 
 def hook(module: ModuleType) -> None:
@@ -30,10 +31,10 @@ def hook(module: ModuleType) -> None:
         return result
 
     def run_chosen_config(self: Any, *args: Any) -> Any:
-        configs = () if torch.compiler.is_compiling() else _configs(self, module)
+        configs = {} if torch.compiler.is_compiling() else _configs(self, module)
         if not configs or not TUNING.chooses_beside_triton:
             return call_bound(self, *args)
-        return run_chosen(_name(self), configs, _text, lambda config: self.compile_config(config)(*args))
+        return run_chosen(_name(self), [*configs], str, lambda text: self.compile_config(configs[text])(*args))
 
     kernel.__call__, bound.__call__ = bind_and_call, run_chosen_config
 
@@ -44,35 +45,38 @@ def _record_best(bound: Any) -> None:
         record(_name(bound), _text(bound._config), [_text(config) for config in configs], len(configs))
 
 
-def _configs(bound: Any, module: ModuleType) -> Sequence[Any]:
-    """The configurations that its autotuner may choose; none if it does not tune."""
+def _configs(bound: Any, module: ModuleType) -> Mapping[str, Any]:
+    """The configurations that its autotuner may choose, by their texts; none if it does not tune."""
     kernel = bound.kernel
     if module.is_ref_mode_enabled(kernel.settings):
-        return ()
+        return {}
     if kernel.configs and not kernel.settings.force_autotune:
-        return list(kernel.configs) if len(kernel.configs) > 1 else ()
+        return {_text(config): config for config in kernel.configs} if len(kernel.configs) > 1 else {}
     if kernel.settings.autotune_effort == "none":
-        return ()
-    if "packproof_configs" not in bound.__dict__:
-        bound.packproof_configs = _drawn(bound)
-    drawn: Sequence[Any] = bound.packproof_configs
+        return {}
+    if _DRAWN not in bound.__dict__:
+        setattr(bound, _DRAWN, _drawn(bound))
+    drawn: Mapping[str, Any] = getattr(bound, _DRAWN)
     return drawn
 
 
-def _drawn(bound: Any) -> Sequence[Any]:
-    """Configurations of the search space, the same in each process."""
+def _drawn(bound: Any) -> Mapping[str, Any]:
+    """Configurations of the search space, the same in each process.
+
+    They are named by numbers: kernels bound to other sizes have other ones.
+    """
     state = random.getstate()
     random.seed(0)
     try:
         population = bound.config_spec.create_config_generation().random_population(N_DRAWN)
     finally:
         random.setstate(state)
-    return list({_text(config): config for config in population}.values())
+    distinct = {_text(config): config for config in population}
+    return {f"configuration {i}": config for i, config in enumerate(distinct.values())}
 
 
 def _name(bound: Any) -> str:
-    is_drawn = "packproof_configs" in bound.__dict__
-    return f"{bound.kernel.name}{' (drawn from its search space)' if is_drawn else ''}"
+    return f"{bound.kernel.name}{' (drawn from its search space)' if _DRAWN in bound.__dict__ else ''}"
 
 
 def _text(config: Any) -> str:
