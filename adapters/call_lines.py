@@ -40,7 +40,7 @@ WRITTEN = (Packed, Batched, *_SPREAD_TOKENS, NullSlot, PagedSlots, SlotPerDraft,
 
 
 @dataclass(frozen=True)
-class Spread:
+class RowPlaces:
     """Rows that a convention puts at places of its own, with a fill between them."""
 
     rows: Tensor
@@ -49,7 +49,7 @@ class Spread:
     """The leading axes."""
 
     @classmethod
-    def of(cls, to: Callable[[Tensor], Tensor], shape: Sequence[int]) -> "Spread":
+    def of(cls, to: Callable[[Tensor], Tensor], shape: Sequence[int]) -> "RowPlaces":
         """Where rows of this shape go: their numbers, from 1 on, are sent the same way."""
         numbers = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).view(*shape)
         places = to(numbers).nan_to_num(0)
@@ -199,16 +199,16 @@ class CallLines:
         keys = self.adapter.keys
         return keys if keys is not None and self.adapter.is_per_key(name) else self.adapter.tokens
 
-    def _spread_lines(self, name: str, rows: str) -> Generator[str, None, Spread | None]:
+    def _spread_lines(self, name: str, rows: str) -> Generator[str, None, RowPlaces | None]:
         """The places of the rows of one tensor, if its layout has places of its own. Returns them."""
         layout, offsets = self._layout(name), self._offsets(name)
         if not isinstance(layout, _SPREAD_TOKENS):
             return None
-        spread = Spread.of(lambda numbers: layout.to(numbers, offsets, 0), (self._tokens_in_sequences(name),))
+        spread = RowPlaces.of(lambda numbers: layout.to(numbers, offsets, 0), (self._tokens_in_sequences(name),))
         yield f"{rows} = {self.literal(spread.rows)}"
         return spread
 
-    def _laid_out(self, name: str, text: str, x: Tensor, spread: Spread | None, argument: str) -> str:
+    def _laid_out(self, name: str, text: str, x: Tensor, spread: RowPlaces | None, argument: str) -> str:
         layout = self._layout(name)
         if spread is None:
             text += ".unsqueeze(0)" * isinstance(layout, Batched)
@@ -226,10 +226,10 @@ class CallLines:
         """The leading axes of the op's pool that its slots count."""
         return 2 if isinstance(self.adapter.slots, SlotPerDraft) else 1
 
-    def _slot_spread(self, name: str) -> Spread:
+    def _slot_spread(self, name: str) -> RowPlaces:
         slots = self.adapter.slots
         assert slots is not None
-        return Spread.of(slots.to, self._op_arguments[name].shape[: self._slot_axes])
+        return RowPlaces.of(slots.to, self._op_arguments[name].shape[: self._slot_axes])
 
     def _back_lines(self, name: str, axes: int) -> Iterator[str]:
         """One output of the kernel as the op's."""
@@ -250,7 +250,7 @@ class CallLines:
             rows = adapter.row_counts(self._op_arguments)[0] if adapter.is_per_token(name) else None
             yield from self._conversion_lines(adapter.converted[name], name, name, rows)
 
-    def _packed(self, name: str, axes: int, spread: Spread | None) -> str:
+    def _packed(self, name: str, axes: int, spread: RowPlaces | None) -> str:
         """An output along the tokens as (t, ...), with zeros in slack."""
         layout = self._layout(name)
         if spread is None:
@@ -271,7 +271,7 @@ def _moved(source: int, destination: int) -> str:
     return f".movedim({source}, {destination})" if source != destination else ""
 
 
-def _spread_text(text: str, rows: str, spread: Spread, rest: Sequence[int], fill: float, leading: int = 1) -> str:
+def _spread_text(text: str, rows: str, spread: RowPlaces, rest: Sequence[int], fill: float, leading: int = 1) -> str:
     flat = f"{text}.flatten(0, {leading - 1})" if leading > 1 else text
     text = f"spread({flat}, {rows}, {math.prod(spread.shape)}, {fill!r})"
     return f"{text}.view({', '.join(map(str, (*spread.shape, *rest)))})" if len(spread.shape) > 1 else text

@@ -15,7 +15,7 @@ from packproof.proof.drift_changes import Change, changes, read_results, section
 
 
 @dataclass(frozen=True)
-class Step:
+class ReleaseStep:
     """Two releases of one package, one after the other."""
 
     package: str
@@ -64,10 +64,10 @@ def _order(release: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", release)]
 
 
-def _steps(folder: Path, releases: Sequence[str]) -> Iterator[Step]:
+def _steps(folder: Path, releases: Sequence[str]) -> Iterator[ReleaseStep]:
     for before, after in pairwise(releases):
         old, new = read_results(folder / before), read_results(folder / after)
-        yield Step(folder.name, before, after, tuple(_by_dtypes(changes(old, new, new_subjects=True))))
+        yield ReleaseStep(folder.name, before, after, tuple(_by_dtypes(changes(old, new, new_subjects=True))))
 
 
 def _by_dtypes(found: Iterator[Change]) -> Iterator[Change]:
@@ -80,13 +80,13 @@ def _by_dtypes(found: Iterator[Change]) -> Iterator[Change]:
         yield Change(f"{subject}, {' and '.join(names)}", before, after)
 
 
-def _row(folder: Path, releases: Sequence[str], steps: Sequence[Step]) -> str:
+def _row(folder: Path, releases: Sequence[str], steps: Sequence[ReleaseStep]) -> str:
     counts = [sum(map(len, of_steps)) for of_steps in zip(*((s.worse, s.better, s.others) for s in steps), strict=True)]
     n_results = len(read_results(folder / releases[-1]))
     return f"| {folder.name} | {', '.join(releases)} | {n_results} | {' | '.join(map(str, counts or [0, 0, 0]))} |"
 
 
-def _package_lines(folder: Path, steps: Sequence[Step]) -> Iterator[str]:
+def _package_lines(folder: Path, steps: Sequence[ReleaseStep]) -> Iterator[str]:
     for step in steps:
         missing = unjudged_peers(folder / step.after)
         if not step.changes and not missing:

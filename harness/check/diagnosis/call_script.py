@@ -15,7 +15,6 @@ from torch import Tensor
 from packproof.adapters.adapter import Adapter
 from packproof.adapters.binding import Binding
 from packproof.adapters.call_lines import SPREAD, CallLines
-from packproof.adapters.function_name import FunctionName
 from packproof.base.errors import UsageError
 from packproof.base.hub.repositories import PREFIX
 from packproof.harness.process.naming import Location
@@ -105,10 +104,9 @@ def _adapted(target: str, adapter: Adapter, call: FailingCall, device: str) -> I
 def _adapted_location(adapter: Adapter) -> Location:
     """Where the adapted kernel is. Raises UsageError for one that no name leads to."""
     target = adapter.target
-    if isinstance(target, FunctionName):
-        if target.module.endswith(".py"):
-            return Location("", target.module, target.qualname)
-        return Location.parse(target.text)
+    if not callable(target):
+        is_file = target.module.endswith(".py")
+        return Location("", target.module, target.qualname) if is_file else Location.parse(target.text)
     location = Location.from_function(target)
     if location is None:
         raise UsageError("no name leads to its kernel")
