@@ -9,9 +9,9 @@ from typing import Any
 from packproof.base.files import read_json
 from packproof.base.wording import plural
 
-_NOTHING, _NOT_ASKED = "none", "not asked"
+_NOTHING, _NOT_ASKED, _NOT_IMPORTED = "none", "not asked", "a module is missing"
 _HELD = ("passed", "holds", "detected", "no alarm")
-_UNJUDGED = ("not applicable", "not offered", _NOTHING)
+_UNJUDGED = ("not applicable", "not offered", _NOTHING, _NOT_IMPORTED)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def read_results(folder: Path) -> dict[str, tuple[str, str]]:
     releases = {peer["peer"]: peer["version"] for peer in _rows(folder, "peers.json", "peers")}
     for row in _rows(folder, "peers.json", "rows"):
         law = f"{row['law']} ({row['beyond']})" if row["beyond"] else row["law"]
-        status = row["verdict"].partition(",")[0]
+        status = _NOT_IMPORTED if _import_error(row) else row["verdict"].partition(",")[0]
         results[f"{row['peer']} {law} {row['dtype']}"] = status, releases.get(row["peer"], "")
     return results
 
@@ -74,9 +74,16 @@ def _rows(folder: Path, name: str, field: str) -> Sequence[Mapping[str, Any]]:
     return rows
 
 
+def _import_error(row: Mapping[str, Any]) -> str:
+    """The module that a kernel missed, as its failure says; "" where it failed otherwise, or held."""
+    return next((line for line in row.get("lines", ()) if line.startswith(("ModuleNotFoundError", "ImportError"))), "")
+
+
 def unjudged_peers(folder: Path) -> list[str]:
     """The peers that could not be judged, with the reason."""
-    return [f"{peer['peer']}: {peer['reason']}" for peer in _rows(folder, "peers.json", "peers") if peer["reason"]]
+    reasons = {peer["peer"]: peer["reason"] for peer in _rows(folder, "peers.json", "peers") if peer["reason"]}
+    errors = {row["peer"]: _import_error(row) for row in _rows(folder, "peers.json", "rows") if _import_error(row)}
+    return [f"{peer}: {reason}" for peer, reason in {**reasons, **errors}.items()]
 
 
 def changes(

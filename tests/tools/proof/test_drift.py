@@ -119,6 +119,23 @@ def test_each_release_is_compared_with_the_one_before(tmp_path: Path, capsys: py
     assert "### Otherwise changed\n\n- liger:rope carry, fp32: not asked, now FAILED\n" in second
 
 
+def test_a_missing_module_is_no_verdict_on_a_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernel was not run: what the release computes is not known."""
+    write_release(tmp_path / "fla", "1.0", {"packing float32": "FAILED"})
+    file = tmp_path / "fla/1.0/peers.json"
+    data = json.loads(file.read_text())
+    data["rows"][0]["lines"] = ["fp32, d=3", "ModuleNotFoundError: No module named 'more' (utils.py:24)"]
+    file.write_text(json.dumps(data))
+    write_release(tmp_path / "fla", "1.1", {"packing float32": "passed"})
+    assert main(["--releases", str(tmp_path)]) == 0
+    assert "| fla | 1.0, 1.1 | 1 | 0 | 1 | 0 |" in capsys.readouterr().out
+    (tmp_path / "fla/1.1").rename(tmp_path / "fla/0.9")
+    assert main(["--releases", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "- liger:rope packing, fp32: passed, now a module is missing\n" in out
+    assert "### Not judged at 1.0\n\n- liger:rope: ModuleNotFoundError: No module named 'more'" in out
+
+
 def test_releases_without_a_change_are_only_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for release in ("1.0", "1.1"):
         write_release(tmp_path / "fla", release, {"packing float32": "passed"})
