@@ -1,4 +1,4 @@
-"""Which configuration of an autotuned kernel a call has: its number in the kernel's list, whatever the language."""
+"""The configuration of a call of an autotuned kernel: its number in the kernel's list, in any language."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ def configuration_index(number: int, n_configurations: int, kernel: str) -> int:
 
 
 def record(kernel: str, configuration: str, offered: Sequence[str], n_declared: int) -> None:
-    """Note that a call ran a kernel with this configuration, of those that were offered."""
+    """Note that a call ran a kernel with this configuration, one of the offered."""
     tuned = Tuned(kernel, (configuration,), tuple(dict.fromkeys(offered)), n_declared)
     TUNING.launched_kernels = merge_tuned(TUNING.launched_kernels, [tuned])
 
@@ -54,7 +54,7 @@ def run_chosen(
 ) -> Any:
     """Run a kernel with the call's configuration, and record it.
 
-    If that one raises, as it does where it does not fit the device, the next one is taken, as an autotuner would.
+    If it raises, for want of shared memory for example, the next one is taken, as an autotuner would.
     text: writes a configuration.
     n_declared: the configurations before the kernel's own pruning; 0 if there was none.
     Raises the first error if none runs.

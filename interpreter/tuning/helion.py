@@ -1,4 +1,4 @@
-"""Chooses configurations of Helion's kernels: those of `configs`, or of its search space where it has none."""
+"""Chooses configurations of Helion's kernels: those of `configs`, or else of its search space."""
 
 import random
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import torch
 from packproof.interpreter.tuning.choice import TUNING, record, run_chosen
 
 N_DRAWN = 16
-"""Configurations that are drawn from the search space of a kernel without a list. The first is Helion's default."""
+"""The number of drawn configurations of a kernel without a list. The first is Helion's default."""
 _DRAWN = "_packproof_configs"
 
 
@@ -46,7 +46,7 @@ def _record_best(bound: Any) -> None:
 
 
 def _configs(bound: Any, module: ModuleType) -> Mapping[str, Any]:
-    """The configurations that its autotuner may choose, by their texts; none if it does not tune."""
+    """The choices of its autotuner by their texts; none if it does not tune."""
     kernel = bound.kernel
     if module.is_ref_mode_enabled(kernel.settings):
         return {}

@@ -1,4 +1,4 @@
-"""Chooses configurations of quack's autotuner, which its kernels in CuTe have."""
+"""Chooses configurations of quack's autotuner, of its kernels in CuTe."""
 
 from types import ModuleType
 from typing import Any

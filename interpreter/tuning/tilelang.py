@@ -1,4 +1,4 @@
-"""Chooses configurations of `tilelang.autotune`. A kernel that was compiled in an earlier call keeps its own."""
+"""Chooses configurations of `tilelang.autotune`. A kernel compiled in an earlier call keeps its own."""
 
 from collections.abc import Sequence
 from types import ModuleType
@@ -36,7 +36,7 @@ def hook(module: ModuleType) -> None:
 
 
 def _configs(tuned: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[dict[str, Any]]:
-    """The list, or what a function makes of the arguments."""
+    """The list, or the result of a function of the arguments."""
     return list(tuned.configs(*args, **kwargs) if callable(tuned.configs) else tuned.configs)
 
 

@@ -1,4 +1,4 @@
-"""The configuration of one call, in every language that this process has imported."""
+"""The configuration of one call, in every language imported by this process."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +49,7 @@ def _hook_once(name: str, hook: Callable[[ModuleType], None]) -> None:
         if _HOOKED not in module.__dict__:
             hook(module)
             setattr(module, _HOOKED, True)
-    except Exception as error:  # whatever a module of the kernel's process holds
+    except Exception as error:  # a module of the kernel's process may hold anything
         if TUNING.draws:
             what = f"{name}, which is not as packproof knows it ({one_line_reason(error)})"
             TUNING.launched_kernels = merge_tuned(TUNING.launched_kernels, [Tuned(what, (), ("any configuration",), 1)])

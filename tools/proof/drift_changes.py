@@ -32,8 +32,8 @@ class Change:
 
     @property
     def is_better(self) -> bool:
-        """Whether it holds, and did not, or was not judged."""
-        return self.after in _HELD and self.before not in _HELD
+        """Whether it holds, and did not, or was not judged where the kernel ran."""
+        return self.after in _HELD and self.before not in (*_HELD, _NOT_IMPORTED)
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.before}, now {self.after}{f' ({self.versions})' if self.versions else ''}"
@@ -62,9 +62,8 @@ def read_results(folder: Path) -> dict[str, tuple[str, str]]:
         results[f"correct kernel {kernel['id']}"] = plural(n_alarms, "false alarm") if n_alarms else "no alarm", ""
     releases = {peer["peer"]: peer["version"] for peer in _rows(folder, "peers.json", "peers")}
     for row in _rows(folder, "peers.json", "rows"):
-        law = f"{row['law']} ({row['beyond']})" if row["beyond"] else row["law"]
         status = _NOT_IMPORTED if _import_error(row) else row["verdict"].partition(",")[0]
-        results[f"{row['peer']} {law} {row['dtype']}"] = status, releases.get(row["peer"], "")
+        results[f"{row['peer']} {row['law']} {row['dtype']}"] = status, releases.get(row["peer"], "")
     return results
 
 
