@@ -77,44 +77,65 @@ class Adapter:
         arguments = {**self.fixed, **dict(zip(self.op.inputs, positional, strict=False)), **keyword_arguments}
         if self.declines and (reason := self.declines(arguments)):
             raise NotImplementedError(reason)
-        key_offsets = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-        row_counts = {n: len(x) for n, x in arguments.items() if self._is_per_token(n) and x is not None}
-        rows = next(count for n, count in row_counts.items() if not self._is_per_key(n))
-        token_packing = cu_seqlens, rows
-        key_packing = key_offsets, next((count for n, count in row_counts.items() if self._is_per_key(n)), rows)
-        signature = self._signature
-        op_arguments = {**signature.op_defaults, **{n: x for n, x in arguments.items() if n in signature.op_arguments}}
-        offsets = {n: key_offsets if self._is_per_key(n) else cu_seqlens for n in op_arguments}
-        values = {n: self._convert(n, x, arguments, offsets[n]) for n, x in op_arguments.items()}
-        kernel_inputs = {self._kernel_name(n): self._lay_out(n, x, offsets[n], arguments) for n, x in values.items()}
-        more_arguments: Callable[[], Mapping[str, Any]] = dict
-        if self.slots and self.op.pool:
-            indices, *pools = map(self._kernel_name, (self.op.pool[0], *self.op.pool[1::2]))
-            accepted = next((arguments[n] for n in self.op.integers_drawn("accepted")), None)
-            op_pool = (kernel_inputs[pools[0]], kernel_inputs[indices], accepted)
-            more_arguments = partial(self.slots.more_arguments, *op_pool)
-            kernel_inputs[indices] = self.slots.indices(kernel_inputs[indices], kernel_inputs[pools[0]].shape)
-            kernel_inputs |= {pool: self.slots.to(kernel_inputs[pool]) for pool in pools}
-        metadata_values = {
-            name: self._metadata_value(make.make, *key_packing)
-            if isinstance(make, OfKeys)
-            else self._metadata_value(make, *token_packing)
-            for name, make in self.metadata.items()
-        }
+        inputs, more_arguments = self.kernel_inputs(arguments, cu_seqlens, cu_seqlens_k)
         more = more_arguments()
-        kernel_arguments = {**signature.kernel_defaults, **kernel_inputs, **metadata_values, **self.given, **more}
+        signature, metadata = self.kernel_signature, self.metadata_values(arguments, cu_seqlens, cu_seqlens_k)
+        kernel_arguments = {**signature.kernel_defaults, **inputs, **metadata, **self.given, **more}
         result = signature.function(
             *[kernel_arguments.pop(name) for name in signature.positional_arguments], **kernel_arguments
         )
         if self.slots:
             self.slots.check_unchanged(more, more_arguments())
         if result is None and self.in_place:
-            result = tuple(kernel_inputs[self._kernel_name(n)] for n in self.op.inputs if n in self.in_place)
-        elif pools := [states for states, _ in self.op.pools if states in self.in_place]:
+            result = tuple(inputs[self.kernel_name(n)] for n in self.op.inputs if n in self.in_place)
+        elif self.updated_pools:
             outputs = result if isinstance(result, tuple | list) else (result,)
-            updated = (kernel_inputs[self._kernel_name(states)] for states in pools)
-            result = (*outputs[: len(self.op.outputs) - len(pools)], *updated)
-        return self._outputs(result, arguments, cu_seqlens, rows)
+            updated = (inputs[self.kernel_name(states)] for states in self.updated_pools)
+            result = (*outputs[: len(self.op.outputs) - len(self.updated_pools)], *updated)
+        return self._outputs(result, arguments, cu_seqlens, self.row_counts(arguments)[0])
+
+    def kernel_inputs(
+        self, arguments: Mapping[str, Any], cu_seqlens: Tensor, cu_seqlens_k: Tensor | None
+    ) -> tuple[dict[str, Any], Callable[[], Mapping[str, Any]]]:
+        """The op's arguments as the kernel takes them, by its names; and what makes those of the pool's convention."""
+        key_offsets = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+        signature = self.kernel_signature
+        op_arguments = {**signature.op_defaults, **{n: x for n, x in arguments.items() if n in signature.op_arguments}}
+        offsets = {n: key_offsets if self.is_per_key(n) else cu_seqlens for n in op_arguments}
+        values = {n: self._convert(n, x, arguments, offsets[n]) for n, x in op_arguments.items()}
+        inputs = {self.kernel_name(n): self._lay_out(n, x, offsets[n], arguments) for n, x in values.items()}
+        if not self.slots or not self.op.pool:
+            return inputs, dict
+        indices, *pools = map(self.kernel_name, (self.op.pool[0], *self.op.pool[1::2]))
+        accepted = next((arguments[n] for n in self.op.integers_drawn("accepted")), None)
+        more_arguments = partial(self.slots.more_arguments, inputs[pools[0]], inputs[indices], accepted)
+        inputs[indices] = self.slots.indices(inputs[indices], inputs[pools[0]].shape)
+        inputs |= {pool: self.slots.to(inputs[pool]) for pool in pools}
+        return inputs, more_arguments
+
+    def metadata_values(
+        self, arguments: Mapping[str, Any], cu_seqlens: Tensor, cu_seqlens_k: Tensor | None
+    ) -> dict[str, Any]:
+        """The kernel's arguments that are made of the offsets, by its names."""
+        rows, key_rows = self.row_counts(arguments)
+        key_offsets = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+        return {
+            name: self._metadata_value(make.make, key_offsets, key_rows)
+            if isinstance(make, OfKeys)
+            else self._metadata_value(make, cu_seqlens, rows)
+            for name, make in self.metadata.items()
+        }
+
+    def row_counts(self, arguments: Mapping[str, Any]) -> tuple[int, int]:
+        """The rows of the pack, and those of its keys."""
+        counts = {n: len(x) for n, x in arguments.items() if self.is_per_token(n) and x is not None}
+        rows = next(count for n, count in counts.items() if not self.is_per_key(n))
+        return rows, next((count for n, count in counts.items() if self.is_per_key(n)), rows)
+
+    @property
+    def updated_pools(self) -> list[str]:
+        """The pools that the kernel overwrites."""
+        return [states for states, _ in self.op.pools if states in self.in_place]
 
     def with_compiled_kernel(self, backend: str) -> "Adapter":
         """The same adapter around the compiled kernel. The layout of its tensors is not compiled with it."""
@@ -152,9 +173,9 @@ class Adapter:
     def check_declaration(self) -> None:
         """Raises UsageError for a name unknown to the op, or for tokens of another type than `Tokens`."""
         op_arguments = [*self.op.inputs, *self.op.options]
-        per_token_inputs = [n for n in self.op.inputs if self._is_per_token(n)]
+        per_token_inputs = [n for n in self.op.inputs if self.is_per_token(n)]
         tensors = [*self.op.inputs, *self.op.outputs]
-        kernel_arguments = [*map(self._kernel_name, op_arguments), *self.metadata, *self.given]
+        kernel_arguments = [*map(self.kernel_name, op_arguments), *self.metadata, *self.given]
         checks = {
             "names": (self.names, op_arguments, "inputs and options of the op"),
             "without": (
@@ -207,7 +228,7 @@ class Adapter:
                     raise UsageError(
                         f"{context} asks for {parameter!r}, expected arguments of the op: {', '.join(op_arguments)}"
                     )
-        _ = self._axis_orders  # raises UsageError
+        _ = self.axis_orders  # raises UsageError
 
     def with_operand_rounding(self, promises: Promises | None, dtypes: Sequence[str]) -> Promises | None:
         """The promises, with compute="operand" if a conversion rounds an input to the dtype of 16-bit tokens.
@@ -226,7 +247,7 @@ class Adapter:
         return replace(promises, compute="operand")
 
     @cached_property
-    def _axis_orders(self) -> Mapping[str, AxisOrder]:
+    def axis_orders(self) -> Mapping[str, AxisOrder]:
         """The declared axis orders, by tensor."""
         specs = {**self.op.inputs, **self.op.outputs}
         return {n: AxisOrder.from_spec(specs[n], text, self._error_context("axes", n)) for n, text in self.axes.items()}
@@ -237,7 +258,7 @@ class Adapter:
         return self.target.load() if isinstance(self.target, FunctionName) else self.target
 
     @cached_property
-    def _signature(self) -> KernelSignature:
+    def kernel_signature(self) -> KernelSignature:
         return KernelSignature(
             self.function,
             self.title,
@@ -257,7 +278,7 @@ class Adapter:
     @cached_property
     def _supported_arguments(self) -> tuple[str, ...]:
         """The op's arguments used by the kernel or by a conversion."""
-        kernel_arguments = self._signature.op_arguments
+        kernel_arguments = self.kernel_signature.op_arguments
         conversion_arguments = {
             argument for name in (*kernel_arguments, *self.op.outputs) for argument in self._conversion_arguments(name)
         }
@@ -285,30 +306,30 @@ class Adapter:
         if not isinstance(value, Tensor):
             return function(value, **extra_arguments)
         token_mask = None
-        if self._is_per_token(name):
+        if self.is_per_token(name):
             rows = len(value)
             token_mask = once(("inside", rows), lambda: mask(cu_seqlens, rows), cu_seqlens)
         return convert(function, value, extra_arguments, token_mask, self._error_context("converted", name))
 
-    def _kernel_name(self, name: str) -> str:
+    def kernel_name(self, name: str) -> str:
         return self.names.get(name, name)
 
-    def _is_per_token(self, name: str) -> bool:
+    def is_per_token(self, name: str) -> bool:
         spec = self.op.inputs.get(name) or self.op.outputs.get(name)
         return spec is not None and role(parse(spec).alternatives[0]) == "token"
 
-    def _is_per_key(self, name: str) -> bool:
+    def is_per_key(self, name: str) -> bool:
         spec = self.op.inputs.get(name)
         return spec is not None and has_key_rows(parse(spec).alternatives[0])
 
     def _lay_out(self, name: str, value: Any, cu_seqlens: Tensor, arguments: Mapping[str, Any]) -> Any:
-        if value is not None and name in self._axis_orders:
-            value = self._axis_orders[name].to(value)
-        if value is None or not (self._is_per_token(name) or name in self.in_place):
+        if value is not None and name in self.axis_orders:
+            value = self.axis_orders[name].to(value)
+        if value is None or not (self.is_per_token(name) or name in self.in_place):
             return value
-        layout = self.keys if self.keys is not None and self._is_per_key(name) else self.tokens
+        layout = self.keys if self.keys is not None and self.is_per_key(name) else self.tokens
         outside = self.op.outside_value(name, arguments)
-        laid_out = layout.to(value, cu_seqlens, outside) if self._is_per_token(name) else value
+        laid_out = layout.to(value, cu_seqlens, outside) if self.is_per_token(name) else value
         return laid_out.clone() if name in self.in_place else laid_out
 
     def _metadata_value(self, make: Metadata, cu_seqlens: Tensor, rows: int) -> Any:
@@ -332,13 +353,13 @@ class Adapter:
         """An output in the op's layout, axis order and values."""
         if not isinstance(y, Tensor):
             return y
-        if self._is_per_token(name):
+        if self.is_per_token(name):
             y = self.tokens.back(y, cu_seqlens, rows)
         pool = {after: before for before, after in self.op.pools}.get(name)
         if self.slots and pool:
             y = self.slots.back(y, arguments[pool].shape)
-        if name in self._axis_orders:
-            y = self._axis_orders[name].back(y, self._error_context("axes", name))
+        if name in self.axis_orders:
+            y = self.axis_orders[name].back(y, self._error_context("axes", name))
         return self._convert(name, y, arguments, cu_seqlens)
 
     def _with_copied_gradient(self, y: Any) -> Any:

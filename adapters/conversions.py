@@ -84,15 +84,15 @@ class Scaled:
     """A number, or "width ** -0.5" or "width ** 0.5", a power of the size of the last axis."""
 
     def __post_init__(self) -> None:
-        if self.factor not in _WIDTH_POWERS:
-            _require_number("Scaled", "factor", self.factor, alternatives=" or ".join(map(repr, _WIDTH_POWERS)))
+        if self.factor not in WIDTH_POWERS:
+            _require_number("Scaled", "factor", self.factor, alternatives=" or ".join(map(repr, WIDTH_POWERS)))
 
     def __call__(self, x: Tensor) -> Tensor:
-        power = _WIDTH_POWERS.get(str(self.factor))
+        power = WIDTH_POWERS.get(str(self.factor))
         return x * (float(self.factor) if power is None else max(x.shape[-1], 1) ** power)
 
 
-_WIDTH_POWERS = {"width ** -0.5": -0.5, "width ** 0.5": 0.5}
+WIDTH_POWERS = {"width ** -0.5": -0.5, "width ** 0.5": 0.5}
 
 
 def extra_argument_names(function: Conversion, context: str) -> tuple[str, ...]:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     )
     from packproof.interpreter.repair import install
     from packproof.interpreter.sanitizer import Sanitizer
-    from packproof.interpreter.tuning import draw_configurations, use_configuration
+    from packproof.interpreter.tuning.triton_tuner import draw_configurations
+    from packproof.interpreter.tuning.use import use_configuration
 
 __all__ = [
     "FENCE_BYTES",
@@ -72,6 +73,7 @@ export(
         ),
         "packproof.interpreter.repair": ("install",),
         "packproof.interpreter.sanitizer": ("Sanitizer",),
-        "packproof.interpreter.tuning": ("draw_configurations", "use_configuration"),
+        "packproof.interpreter.tuning.triton_tuner": ("draw_configurations",),
+        "packproof.interpreter.tuning.use": ("use_configuration",),
     },
 )

@@ -35,7 +35,7 @@ from packproof.interpreter import (
 )
 from packproof.interpreter.batch import rewrite
 from packproof.interpreter.patch import replace
-from packproof.interpreter.tuning import choose_configurations
+from packproof.interpreter.tuning.triton_tuner import choose_configurations
 from packproof.version import tried
 
 _is_repaired = False

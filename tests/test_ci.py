@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import typer
 
+from packproof.adapters.peers.registry import PEERS
 from packproof.cli.main import app
 from packproof.harness.check.request import OPTIONS
 from packproof.harness.check.targets.builtin_kernels import BUILTIN_KERNELS
@@ -378,6 +379,21 @@ def test_the_nightly_run_compares_with_the_run_before() -> None:
     [command] = [s["run"] for s in steps(NIGHTLY) if s.get("run", "").startswith(".ci/drift")]
     assert Path(cached) == Path(command.split()[1]).parent / "last"
     assert 'last=$(dirname "$out")/last' in (ROOT / ".ci/drift").read_text()
+
+
+def test_releases_that_are_compared_are_those_of_packages_with_peers() -> None:
+    """At least three releases of each of at least five packages, in order, and peers that they have."""
+    lines = [line for line in (ROOT / ".ci/releases.txt").read_text().splitlines() if not line.startswith("#")]
+    assert len(lines) >= 5
+    for line in lines:
+        requirement, *arguments = line.split(" --")[0].split()
+        package, releases = requirement.split("==")
+        of_package = {name for name, peer in PEERS.items() if package in peer.distributions}
+        assert of_package
+        assert of_package.issuperset(arguments)
+        numbers = [[int(number) for number in release.split(".")] for release in releases.split(",")]
+        assert len(numbers) >= 3
+        assert numbers == sorted(numbers)
 
 
 def test_every_dependency_has_an_oldest_version_that_was_run_and_refuses_no_newer_one() -> None:

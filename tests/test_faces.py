@@ -25,6 +25,7 @@ OPEN = {
     "parallel": "its face has the ops; the bench times their exchanges one by one",
     "adapters.adapter": _FOR_USERS,
     "adapters.binding": _FOR_USERS,
+    "adapters.call_lines": _FOR_USERS,
 }
 # Faces whose names users import; the other rooms need few of them.
 FOR_USERS = {f"packproof.{name}" for name in ("refs", "layers", "packs", "parallel", "properties", "adapters")}

@@ -213,7 +213,7 @@ class CheckRequest:
         False,
         SWITCH,
         "--draw-configs",
-        "draw a configuration of an autotuned Triton kernel for each kind of call, without timing, and take "
+        "draw a configuration of an autotuned kernel for each kind of call, without timing, and take "
         "the next one in each further case: faster on a GPU, and checks more configurations",
     )
     """Autotuned kernels get a drawn configuration for each kind of call, untimed. Otherwise they are timed on a GPU,
@@ -223,7 +223,7 @@ class CheckRequest:
         False,
         SWITCH,
         "--every-configuration",
-        "judge each configuration of an autotuned Triton kernel, untimed, by the property reference at the most "
+        "judge each configuration of an autotuned kernel, untimed, by the property reference at the most "
         "telling layouts: one that was not judged makes the cell inconclusive",
     )
     sanitizer: str | None = option(

@@ -204,7 +204,7 @@ class Coverage:
         if self.unjudged_configurations:
             yield f"not judged: {'; '.join(self.unjudged_configurations)}"
         elif self.is_sweep and not self.tuned:
-            yield "no autotuned Triton kernel was launched, and no configuration was judged"
+            yield "no autotuned kernel was launched, and no configuration was judged"
 
     def reasons(self) -> Iterator[str]:
         """The reasons why the cell did not simply pass."""

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from packproof.interpreter import tuning
-from packproof.interpreter.tuning import configuration_index, draw_configurations, use_configuration
+from packproof.interpreter.tuning.choice import TUNING, Tuning, configuration_index
+from packproof.interpreter.tuning.triton_tuner import draw_configurations
+from packproof.interpreter.tuning.use import use_configuration
 
 triton = pytest.importorskip("triton")
 autotuner = pytest.importorskip("triton.runtime.autotuner")
@@ -37,7 +38,8 @@ class Launched:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("run", "prune_configs", "_bench", "do_bench"):
         monkeypatch.setattr(autotuner.Autotuner, name, vars(autotuner.Autotuner)[name])  # restored later
-    monkeypatch.setattr(tuning, "_tuning", tuning._Tuning())
+    for name, value in vars(Tuning()).items():
+        monkeypatch.setattr(TUNING, name, value)
     draw_configurations("cuda")
 
 
@@ -94,7 +96,7 @@ def test_kernels_with_lists_of_the_same_length_meet_in_every_combination() -> No
 
 @pytest.mark.usefixtures("drawn")
 def test_few_numbers_meet_every_value_of_the_kernels_own_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning._tuning, "draws", False)
+    monkeypatch.setattr(TUNING, "draws", False)
     configs = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (16, 32) for warps in (1, 2, 4)]
     kernel = Launched()
     tuned = autotuner.Autotuner(kernel, ["x", "n"], configs, ["n"], None, None)

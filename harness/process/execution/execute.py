@@ -126,7 +126,7 @@ class InProcess:
         inputs = {**invocation.inputs, **invocation.metadata}
         incoming = {f"cotangent:{name}": dy for name, dy in invocation.cotangents.items()}
         with ExitStack() as watchers:
-            tuned_kernels = watchers.enter_context(use_configuration(call.configuration))
+            tuned_kernels = watchers.enter_context(use_configuration(call.configuration, self._device.type))
             watchers.enter_context(self._classify_errors(invocation))
             watchers.enter_context(require_nothing_left_on())
             watchers.enter_context(preserve_settings())

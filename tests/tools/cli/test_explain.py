@@ -232,15 +232,57 @@ def test_what_no_single_call_shows_is_said(working_folder: Path, capsys: pytest.
     assert "no single call is wrong: determinism compares several" in err
 
 
-def test_an_adapter_is_refused_with_the_way_out(working_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (working_folder / "kernel.py").write_text(LEAKY)
-    (working_folder / "adapted.py").write_text(
-        "from packproof.adapters import adapt\nconv = adapt('kernel.py:conv', op='causal_conv1d')\n"
-    )
+CHANNELS_FIRST = """
+import torch
+
+def conv(hidden, weight, bias=None, *, seq_idx, activation=None):
+    y = leaky(hidden[0].T, weight, bias, activation=activation, cu_seqlens=torch.tensor([0, hidden.shape[2]]))
+    return y.T[None]
+"""
+ADAPTED = """
+from packproof.adapters import Batched, adapt, seq_idx
+
+conv = adapt(
+    "kernel.py:conv",
+    op="causal_conv1d",
+    tokens=Batched(axis=-1),
+    metadata={"seq_idx": seq_idx},
+    names={"x": "hidden"},
+)
+"""
+OF_ITS_OWN = ADAPTED.replace("Batched(axis=-1)", "Mine(axis=-1)").replace(
+    "conv = adapt(", "class Mine(Batched):\n    pass\n\nconv = adapt("
+)
+
+
+def adapted_failure(folder: Path, adapted: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The replay file of a leaking kernel with channels first, called by this adapter."""
+    (folder / "kernel.py").write_text(f"{LEAKY.replace('def conv', 'def leaky')}\n{CHANNELS_FIRST}")
+    (folder / "adapted.py").write_text(adapted)
     assert main.run(["check", "adapted.py:conv", *FEW, "-x", "--property", "packing"]) == 1
-    [file] = (working_folder / ".packproof").iterdir()
+    [file] = (folder / ".packproof").iterdir()
     capsys.readouterr()
-    assert "adapted.py:conv is an adapter of kernel.py:conv" in explained(capsys, "--replay", str(file), code=2)
+    return str(file)
+
+
+def test_an_adapted_call_is_written_as_the_kernel_takes_it(
+    working_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = explained(capsys, "--replay", adapted_failure(working_folder, ADAPTED, capsys))
+    assert "kernel_hidden = x.unsqueeze(0).movedim(1, 2)\n" in script
+    assert "kernel_seq_idx = torch.tensor([[0, 1]], dtype=torch.int32)\n" in script
+    assert "y = y.movedim(2, 1).squeeze(0)\n" in script
+    done = run_without_packproof(working_folder, script)
+    assert done.returncode == 1, done.stderr
+    assert re.match(r"y\[1, \d\] is \S+, expected \S+ within \S+$", done.stdout.strip())
+
+
+def test_a_convention_that_is_code_is_refused_with_the_way_out(
+    working_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    err = explained(capsys, "--replay", adapted_failure(working_folder, OF_ITS_OWN, capsys), code=2)
+    assert "adapted.py:conv is an adapter of kernel.py:conv: tokens=Mine(axis=-1) moves more than rows" in err
+    assert "`packproof replay` runs it" in err
 
 
 def test_the_skill_is_printed_without_torch(working_folder: Path) -> None:

@@ -1,38 +1,13 @@
-"""Chooses configurations of autotuned kernels without timing them, so that a check runs many of them."""
+"""Chooses configurations of Triton's autotuners."""
 
 # mypy: allow-untyped-calls
 
 import random
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from zlib import crc32
 
-from packproof.base.tuned import Tuned, merge_tuned
-
-_MODULE = "triton.runtime.autotuner"
-
-
-@dataclass
-class _Tuning:
-    """State of this process's autotuners for the current call."""
-
-    watches: bool = False
-    """Autotuners report the configurations of their runs."""
-    chooses: bool = False
-    """Autotuners time nothing: the number of the call chooses the configuration."""
-    draws: bool = False
-    """The start in the list of configurations is drawn for each kind of call."""
-    number: int = 0
-    """The number of the call's configuration: see `configuration_index`."""
-    launched_kernels: tuple[Tuned, ...] = ()
-    """The autotuned kernels launched by the call."""
-
-
-_tuning = _Tuning()
+from packproof.interpreter.tuning.choice import TUNING, configuration_index, record
 
 
 def choose_configurations() -> None:
@@ -44,12 +19,12 @@ def choose_configurations() -> None:
 
     from packproof.interpreter.patch import replace  # noqa: PLC0415  (needs triton)
 
-    if not _tuning.chooses:
-        _watch()
+    if not TUNING.chooses:
+        watch_configurations()
         replace(Autotuner, "prune_configs", _prune_and_rotate)
         replace(Autotuner, "_bench", _bench_until_one_runs)
         replace(Autotuner, "do_bench", lambda original: property(lambda self: run_once))
-        _tuning.chooses = True
+        TUNING.chooses = True
 
 
 def draw_configurations(device: str) -> None:
@@ -59,7 +34,7 @@ def draw_configurations(device: str) -> None:
     a repeated call repeats its results. A sequence alone may have another configuration than in its pack, as with the
     kernel's own tuning.
     """
-    _tuning.draws = True
+    TUNING.draws = True
     if device == "cpu":
         return  # the repair of the interpreter has called `choose_configurations`
     try:
@@ -68,59 +43,35 @@ def draw_configurations(device: str) -> None:
         return
 
 
-@contextmanager
-def use_configuration(number: int) -> Iterator[Callable[[], tuple[Tuned, ...]]]:
-    """In a with block, choose configurations by this number, if none are timed. Yields a function that returns the
-    autotuned kernels launched so far."""
-    if _MODULE in sys.modules:
-        _watch()
-    _tuning.number, _tuning.launched_kernels = number, ()
-    try:
-        yield lambda: _tuning.launched_kernels
-    finally:
-        _tuning.number = 0
-
-
-def configuration_index(number: int, n_configurations: int, kernel: str) -> int:
-    """The index of a call's configuration in a list of `n_configurations`.
-
-    Consecutive numbers take each configuration once, from the first on. The name of the kernel decides the start of
-    each later pass through the list. So kernels with lists of the same length meet in several combinations.
-    """
-    cycle, step = divmod(number, n_configurations)
-    start = crc32(f"{kernel} {cycle}".encode()) if cycle else 0
-    return (start + step) % n_configurations
-
-
-def _watch() -> None:
-    if not _tuning.watches:
+def watch_configurations() -> None:
+    """Let Triton's autotuners report the configurations of their runs."""
+    if not TUNING.watches:
         from triton.runtime.autotuner import Autotuner  # noqa: PLC0415
 
         from packproof.interpreter.patch import replace  # noqa: PLC0415  (needs triton)
 
         replace(Autotuner, "run", _run_and_record)
-        _tuning.watches = True
+        TUNING.watches = True
 
 
 def _run_and_record(run: Callable[..., Any]) -> Callable[..., Any]:
     def run_and_record(self: Any, *args: Any, **kwargs: Any) -> Any:
         if len(self.configs) == 1:
             return run(self, *args, **kwargs)
-        if _tuning.chooses:  # a cache for each index: other results do not apply; pinned results apply to all
+        if TUNING.chooses:  # a cache for each index: other results do not apply; pinned results apply to all
             pinned_cache = self.__dict__.setdefault("pinned", self.cache)
             self.cache = self.__dict__.setdefault("caches", {}).setdefault(_current_index(self), dict(pinned_cache))
         result = run(self, *args, **kwargs)
         declared_configs = tuple(dict.fromkeys(map(_config_text, self.configs)))
         offered_configs = tuple(self.__dict__.get("offered", declared_configs))
-        tuned = Tuned(self.base_fn.__name__, (_config_text(self.best_config),), offered_configs, len(declared_configs))
-        _tuning.launched_kernels = merge_tuned(_tuning.launched_kernels, [tuned])
+        record(self.base_fn.__name__, _config_text(self.best_config), offered_configs, len(declared_configs))
         return result
 
     return run_and_record
 
 
 def _current_index(tuner: Any) -> int:
-    return configuration_index(_tuning.number, len(tuner.configs), tuner.base_fn.__name__)
+    return configuration_index(TUNING.number, len(tuner.configs), tuner.base_fn.__name__)
 
 
 def _config_text(config: Any) -> str:
@@ -131,7 +82,7 @@ def _prune_and_rotate(prune: Callable[..., list[Any]]) -> Callable[..., list[Any
     def prune_configs(self: Any, kwargs: Mapping[str, Any]) -> list[Any]:
         configs = list(prune(self, kwargs))
         self.__dict__.setdefault("offered", {}).update(dict.fromkeys(map(_config_text, configs)))
-        if _tuning.draws:
+        if TUNING.draws:
             random.Random(repr(_tuning_key(self, kwargs))).shuffle(configs)
         configs = _interleave_parameters(configs)
         self.cache_results, self.has_run = False, False
