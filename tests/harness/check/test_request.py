@@ -19,6 +19,7 @@ from tests.in_process import python_in
 
 ROOT = Path(__file__).parents[3]
 NOT_IN_PYTHON = {"draw_configs", "every_configuration", "sanitizer", "compiled", "questions", "replay_dir"}
+NOT_IN_PYTHON |= {"least_examples"}  # of a grade
 COMMAND = typer.main.get_command(app).commands["check"]  # type: ignore[attr-defined]
 
 

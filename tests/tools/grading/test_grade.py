@@ -41,6 +41,7 @@ def opened(name: str, contract: str, **options: Any) -> CheckTarget:
     return open_target(replace(checked(values), questions=False))
 
 
+@pytest.mark.proof
 def test_a_correct_submission_has_a_reward_for_its_speed(contract: str, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["grade", f"{SUBMISSIONS}:right", "--contract", contract, "--secret", "s", "--device", "cpu"]
     assert main.run([*arguments, "--no-isolate", "--json", "grade.json"]) == 0
@@ -106,6 +107,7 @@ def test_the_answer_of_an_earlier_call_is_seen_while_it_is_timed(name: str, cont
         time_problem(target, problem, Baselines(None, {}))
 
 
+@pytest.mark.proof
 def test_a_peer_is_timed_beside_it(contract: str) -> None:
     target = opened("right", contract)
     problem = next(draw_problems(target, ContractFile.read(contract).contract, 3, 1))
